@@ -1,0 +1,268 @@
+// The one seam between Baton and RDMA hardware, in the terms of verbs. Two devices stand behind it:
+// `soft` (lib/verbs/soft, a reliable-connected device over TCP) and `rdma` (libibverbs, librdmacm).
+//
+// Thread-safety: none. All objects of one Device are used by one thread at a time (the driver of
+// its queues). Lifetime: a Device outlives all objects made from it.
+#ifndef LIB_VERBS_VERBS_H_
+#define LIB_VERBS_VERBS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace baton::verbs {
+
+enum class Opcode : uint8_t {
+  kSend = 0,
+  kSendWithImmediate = 1,
+  kWrite = 2,
+  kWriteWithImmediate = 3,
+  kRead = 4,
+  kCompareAndSwap = 5,
+  kFetchAndAdd = 6,
+  kSendWithInvalidate = 7,
+};
+inline constexpr uint8_t kOpcodeCount = 8;
+
+// What a completion reports; the names are those of ibv_wc_status.
+enum class CompletionStatus : uint8_t {
+  kSuccess = 0,
+  kLocalLengthError,
+  kLocalQpError,
+  kLocalProtectionError,
+  kFlushError,  // the queue pair was in the error state
+  kBadResponse,
+  kRemoteInvalidRequest,
+  kRemoteAccessError,
+  kRemoteOperationError,
+  kRetryExceeded,     // transport retries used up: the peer does not answer
+  kRnrRetryExceeded,  // receiver-not-ready retries used up: the peer posts no receives
+  kGeneralError,
+};
+std::string_view CompletionStatusName(CompletionStatus status);
+std::string_view OpcodeName(Opcode opcode);
+
+enum class CompletionOpcode : uint8_t {
+  kSend = 0,  // SEND of any kind
+  kWrite,
+  kRead,
+  kCompareAndSwap,
+  kFetchAndAdd,
+  kReceive,               // consumed by a SEND
+  kReceiveWithImmediate,  // consumed by a WRITE_WITH_IMM; byte_len is what was written
+};
+
+// One local buffer: within a registered memory region, by virtual address.
+struct ScatterGather {
+  uint64_t address = 0;
+  uint32_t length = 0;
+  uint32_t lkey = 0;
+};
+
+struct SendRequest {
+  uint64_t wr_id = 0;
+  Opcode opcode = Opcode::kSend;
+  bool fence = false;      // waits for earlier READs and atomics of this queue
+  bool solicited = false;  // raises a solicited event at the receiver
+  uint32_t immediate = 0;  // host order; *_WITH_IMM
+  uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
+  uint64_t remote_address = 0;   // WRITE, READ, atomics
+  uint32_t rkey = 0;
+  uint64_t compare_add = 0;  // FETCH_AND_ADD: addend; COMPARE_AND_SWAP: expected value
+  uint64_t swap = 0;         // COMPARE_AND_SWAP: new value
+  absl::Span<const ScatterGather> sges;
+};
+
+struct ReceiveRequest {
+  uint64_t wr_id = 0;
+  absl::Span<const ScatterGather> sges;
+};
+
+// Valid only as far as `status` allows: after an error only wr_id, status, vendor_error and
+// qp_number hold (ibv_poll_cq(3)).
+struct Completion {
+  uint64_t wr_id = 0;
+  CompletionStatus status = CompletionStatus::kSuccess;
+  CompletionOpcode opcode = CompletionOpcode::kSend;
+  bool has_immediate = false;
+  bool has_invalidate = false;
+  uint32_t byte_len = 0;  // receives, READ and atomics
+  uint32_t immediate = 0;  // host order; the invalidated rkey when has_invalidate
+  uint32_t qp_number = 0;
+  uint32_t vendor_error = 0;
+};
+
+// Rights of a memory region; local read is always given.
+enum Access : uint32_t {
+  kLocalWrite = 1,
+  kRemoteWrite = 2,   // needs kLocalWrite
+  kRemoteRead = 4,
+  kRemoteAtomic = 8,  // needs kLocalWrite
+};
+
+struct DeviceLimits {
+  uint32_t max_queue_pairs = 0;
+  uint32_t max_completion_queue_entries = 0;
+  uint32_t max_send_requests = 0;     // per queue pair
+  uint32_t max_receive_requests = 0;  // per queue pair
+  uint32_t max_scatter_gather = 0;
+  uint32_t max_private_data_connect = 0;  // bytes the caller may send with a request
+  uint32_t max_private_data_accept = 0;   // bytes with an accept
+  uint32_t max_private_data_reject = 0;
+  uint32_t max_initiator_depth = 0;       // outstanding READs and atomics
+  uint64_t max_message_bytes = 0;
+  bool atomics = false;
+};
+
+// A registered range. Destroying it deregisters: later remote access with its rkey, and local
+// access with its lkey, fails.
+class MemoryRegion {
+ public:
+  virtual ~MemoryRegion() = default;
+  virtual uint32_t lkey() const = 0;
+  virtual uint32_t rkey() const = 0;
+};
+
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+
+  // Takes up to completions.size() completions, oldest first; 0 when there are none. An error
+  // (kDataLoss) means the queue was overrun and is unusable.
+  virtual absl::StatusOr<int> Poll(absl::Span<Completion> completions) = 0;
+
+  // Asks that Device::event_fd become readable at the next completion added after this call.
+  // The caller polls once more after it, before it sleeps.
+  virtual absl::Status RequestNotification() = 0;
+};
+
+enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
+
+struct QueuePairOptions {
+  CompletionQueue* send_queue = nullptr;     // where completions of sends go
+  CompletionQueue* receive_queue = nullptr;  // may be the same
+  uint32_t max_send_requests = 0;
+  uint32_t max_receive_requests = 0;
+  uint32_t max_scatter_gather = 1;
+};
+
+// A reliable-connected queue pair. Made in state INIT: receives may be posted, sends not.
+// Every send is signalled. Destroying it with completions still in the CQ leaves those there.
+class QueuePair {
+ public:
+  virtual ~QueuePair() = default;
+  virtual uint32_t number() const = 0;
+  virtual QueuePairState state() const = 0;
+
+  // Post in order; on failure `*posted` tells how many were taken before the refused one. Refused:
+  // kResourceExhausted (queue full), kInvalidArgument (too many sges, bad lkey or bounds are found
+  // at execution instead and complete with an error), kFailedPrecondition (state: sends before
+  // RTS). In the error state requests are taken and complete with kFlushError.
+  virtual absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) = 0;
+  virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
+
+  // To the error state: everything outstanding completes with kFlushError.
+  virtual absl::Status SetError() = 0;
+};
+
+// Endpoint of the connection manager's addresses: IPv4 or IPv6 literal.
+struct Address {
+  std::string host;
+  uint16_t port = 0;
+};
+
+struct ConnectionParameters {
+  std::string private_data;
+  uint8_t responder_resources = 16;  // READs and atomics the peer may have outstanding to us
+  uint8_t initiator_depth = 16;      // that we may have outstanding to the peer
+  uint8_t retry_count = 7;           // transport retries, 0..7
+  uint8_t rnr_retry_count = 7;       // 7: for ever
+};
+
+// One connection as the connection manager sees it (rdma_cm_id). Destroying it drops the
+// connection: the peer sees a disconnect. It is destroyed before its queue pair.
+class ConnectionId {
+ public:
+  virtual ~ConnectionId() = default;
+  virtual Address local_address() const = 0;
+  virtual Address peer_address() const = 0;
+
+  // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS;
+  // kEstablished follows when the peer is ready too. Exactly one of Accept and Reject is called.
+  virtual absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;
+  virtual absl::Status Reject(std::string_view private_data) = 0;
+
+  // Tells the peer and sets the queue pair to the error state; kDisconnected follows.
+  virtual absl::Status Disconnect() = 0;
+
+  void* context = nullptr;  // the user's
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;  // stops listening; requests not yet reported are rejected
+  virtual Address address() const = 0;  // with the port that was chosen when 0 was asked for
+  void* context = nullptr;              // the user's
+};
+
+enum class CmEventType : uint8_t {
+  kConnectRequest,  // at a listener; carries `new_id` and the peer's private data
+  kEstablished,     // private data of the accept, at the connecting side
+  kRejected,        // with the peer's private data
+  kUnreachable,     // address, route, or no answer; see `status`
+  kDisconnected,    // by the peer or by Disconnect(); the queue pair is in the error state
+};
+
+struct CmEvent {
+  CmEventType type = CmEventType::kConnectRequest;
+  Listener* listener = nullptr;         // kConnectRequest
+  std::unique_ptr<ConnectionId> new_id;  // kConnectRequest: the receiver's to keep
+  ConnectionId* id = nullptr;           // all others
+  std::string private_data;
+  absl::Status status;  // kUnreachable, kRejected: why
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+  virtual DeviceLimits limits() const = 0;
+
+  // [address, address + length) must stay mapped, MAP_SHARED, as long as the region lives.
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                       uint32_t access) = 0;
+  virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
+      uint32_t entries) = 0;
+  virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) = 0;
+
+  // kAlreadyExists: the port is taken.
+  virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) = 0;
+
+  // Starts connecting `queue_pair` (state INIT); the outcome is an event. The queue pair is in RTS
+  // when kEstablished is reported.
+  virtual absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
+      const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;
+
+  // Takes the next connection-manager event; false when there is none.
+  virtual bool NextEvent(CmEvent* event) = 0;
+
+  // Does what the device does in software (soft: sockets and timers; rdma: nothing). Called in
+  // every turn of the loop that polls.
+  virtual void Progress() = 0;
+
+  // Readable when Progress, NextEvent, or Poll of a CQ whose notification was requested may have
+  // something to do; may be readable in vain. Level-triggered until that was done.
+  virtual int event_fd() const = 0;
+};
+
+}  // namespace baton::verbs
+
+#endif  // LIB_VERBS_VERBS_H_
