@@ -1,0 +1,256 @@
+#include "lib/channel/message_channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kLengthBytes = 4;
+constexpr size_t kReadBytes = 16384;
+
+absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("socket path \"", path, "\" has ", path.size(),
+                                                   " bytes, between 1 and ",
+                                                   sizeof(address.sun_path) - 1, " are possible"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+absl::StatusOr<std::string> EncodeFrame(const google::protobuf::MessageLite& message) {
+  const size_t size = message.ByteSizeLong();
+  if (size > kMaxFrameBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("message of ", size, " bytes, a frame carries at most ", kMaxFrameBytes));
+  }
+  std::string frame(kLengthBytes, '\0');
+  for (size_t i = 0; i < kLengthBytes; ++i) frame[i] = static_cast<char>(size >> (8 * i));
+  message.AppendToString(&frame);
+  return frame;
+}
+
+absl::Status WaitFor(int fd, short events, uint64_t deadline_ns, bool forever) {
+  for (;;) {
+    int timeout_ms = -1;
+    if (!forever) {
+      const uint64_t now = MonotonicNanoseconds();
+      timeout_ms = now >= deadline_ns ? 0 : static_cast<int>((deadline_ns - now) / 1'000'000 + 1);
+    }
+    pollfd entry = {fd, events, 0};
+    const int ready = poll(&entry, 1, timeout_ms);
+    if (ready > 0) return absl::OkStatus();
+    if (ready == 0) return absl::DeadlineExceededError("no answer in time");
+    if (errno != EINTR) return ErrnoStatus(errno, "poll");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
+  FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoStatus(errno, "socket(AF_UNIX)");
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("connect to ", path));
+  }
+  return fd;
+}
+
+absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode) {
+  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
+  absl::StatusOr<FileDescriptor> holder = ConnectUnix(path);
+  if (holder.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " is in use: another process listens on it; stop it first"));
+  }
+  unlink(path.c_str());  // left behind by a process that was killed
+  FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return ErrnoStatus(errno, "socket(AF_UNIX)");
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("bind ", path));
+  }
+  if (chmod(path.c_str(), mode) != 0) return ErrnoStatus(errno, absl::StrCat("chmod ", path));
+  if (listen(fd.get(), backlog) != 0) return ErrnoStatus(errno, absl::StrCat("listen ", path));
+  return fd;
+}
+
+absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket) {
+  ucred credentials = {};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return ErrnoStatus(errno, "getsockopt(SO_PEERCRED)");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+absl::Status MessageChannel::WriteSome(Output& output) {
+  while (output.written < output.bytes.size()) {
+    iovec data = {output.bytes.data() + output.written, output.bytes.size() - output.written};
+    msghdr header = {};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors)] = {};
+    if (!output.descriptors.empty()) {
+      const size_t bytes = sizeof(int) * output.descriptors.size();
+      header.msg_control = control;
+      header.msg_controllen = CMSG_SPACE(bytes);
+      cmsghdr* item = CMSG_FIRSTHDR(&header);
+      item->cmsg_level = SOL_SOCKET;
+      item->cmsg_type = SCM_RIGHTS;
+      item->cmsg_len = CMSG_LEN(bytes);
+      std::memcpy(CMSG_DATA(item), output.descriptors.data(), bytes);
+    }
+    const ssize_t written = sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return absl::OkStatus();
+      return ErrnoStatus(errno, "sendmsg");
+    }
+    for (int fd : output.descriptors) close(fd);
+    output.descriptors.clear();
+    output.written += static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& message,
+                                     std::vector<int> descriptors) {
+  if (descriptors.size() > kMaxFrameDescriptors) {
+    return absl::InvalidArgumentError("too many descriptors for one frame");
+  }
+  BATON_ASSIGN_OR_RETURN(std::string frame, EncodeFrame(message));
+  if (output_bytes_ + frame.size() > kMaxFrameBytes) {
+    return absl::ResourceExhaustedError("the other side does not read its messages");
+  }
+  for (int& fd : descriptors) {
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return ErrnoStatus(errno, "duplicating a descriptor to send (see RLIMIT_NOFILE)");
+  }
+  output_bytes_ += frame.size();
+  output_.push_back(Output{std::move(frame), 0, std::move(descriptors)});
+  return Flush();
+}
+
+absl::Status MessageChannel::Flush() {
+  while (!output_.empty()) {
+    Output& front = output_.front();
+    BATON_RETURN_IF_ERROR(WriteSome(front));
+    if (front.written < front.bytes.size()) return absl::OkStatus();
+    output_bytes_ -= front.bytes.size();
+    output_.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::Send(const google::protobuf::MessageLite& message,
+                                  const std::vector<int>& descriptors) {
+  BATON_RETURN_IF_ERROR(Enqueue(message, descriptors));
+  while (pending()) {
+    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, 0, /*forever=*/true));
+    BATON_RETURN_IF_ERROR(Flush());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageChannel::Fill() {
+  for (;;) {
+    const size_t old_size = input_.size();
+    input_.resize(old_size + kReadBytes);
+    iovec data = {input_.data() + old_size, kReadBytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors)];
+    msghdr header = {};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t got = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const int error = errno;
+    input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
+    if (got < 0) {
+      if (error == EINTR) continue;
+      if (error == EAGAIN) return absl::OkStatus();
+      return ErrnoStatus(error, "recvmsg");
+    }
+    if (got == 0) return absl::UnavailableError("the other side closed the connection");
+    for (cmsghdr* item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
+      if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+      const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
+        received_descriptors_.emplace_back(fd);
+      }
+    }
+    if (received_descriptors_.size() > kMaxFrameDescriptors || (header.msg_flags & MSG_CTRUNC)) {
+      received_descriptors_.clear();
+      return absl::ResourceExhaustedError(
+          "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
+    }
+    if (input_.size() - input_start_ > kMaxFrameBytes + kLengthBytes) return absl::OkStatus();
+  }
+}
+
+absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* message) {
+  const size_t available = input_.size() - input_start_;
+  if (available < kLengthBytes) return false;
+  uint32_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[input_start_ + i])) << (8 * i);
+  }
+  if (length > kMaxFrameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame claims ", length, " bytes, at most ", kMaxFrameBytes, " are allowed"));
+  }
+  if (available < kLengthBytes + length) return false;
+  if (!message->ParseFromArray(input_.data() + input_start_ + kLengthBytes,
+                               static_cast<int>(length))) {
+    return absl::InvalidArgumentError("a frame does not parse as the expected message");
+  }
+  input_start_ += kLengthBytes + length;
+  if (input_start_ == input_.size()) {
+    input_.clear();
+    input_start_ = 0;
+  } else if (input_start_ > kReadBytes) {
+    input_.erase(0, input_start_);
+    input_start_ = 0;
+  }
+  return true;
+}
+
+absl::Status MessageChannel::Receive(google::protobuf::MessageLite* message, int timeout_ms,
+                                     std::vector<FileDescriptor>* descriptors) {
+  const uint64_t deadline =
+      MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms > 0 ? timeout_ms : 0) * 1'000'000;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool whole, NextFrame(message));
+    if (whole) break;
+    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline, timeout_ms < 0));
+    const absl::Status filled = Fill();
+    if (!filled.ok()) {
+      // What arrived before the end still counts.
+      BATON_ASSIGN_OR_RETURN(const bool last, NextFrame(message));
+      if (!last) return filled;
+      break;
+    }
+  }
+  if (descriptors) *descriptors = std::move(received_descriptors_);
+  received_descriptors_.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace baton

@@ -1,0 +1,82 @@
+// Protobuf messages, with file descriptors, over a UNIX stream socket. A frame is a 4-byte
+// little-endian length and that many bytes; descriptors travel with the first byte of a frame.
+//
+// Thread-compatible.
+#ifndef LIB_CHANNEL_MESSAGE_CHANNEL_H_
+#define LIB_CHANNEL_MESSAGE_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+inline constexpr uint32_t kMaxFrameBytes = 16u << 20;
+inline constexpr int kMaxFrameDescriptors = 8;
+
+// A connected or listening UNIX stream socket at `path` (at most 107 bytes), close-on-exec.
+// ListenUnix takes the place of a socket that nobody listens on any more; kAlreadyExists when
+// somebody does.
+absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path);
+absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode);
+
+struct PeerCredentials {
+  int32_t pid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+};
+absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
+
+class MessageChannel {
+ public:
+  explicit MessageChannel(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+
+  // Blocking. kUnavailable: the other side has closed; kDeadlineExceeded: nothing within
+  // `timeout_ms` (-1: for ever), the channel stays usable only if no byte of a frame had come.
+  absl::Status Send(const google::protobuf::MessageLite& message,
+                    const std::vector<int>& descriptors = {});
+  absl::Status Receive(google::protobuf::MessageLite* message, int timeout_ms,
+                       std::vector<FileDescriptor>* descriptors = nullptr);
+
+  // For event loops. Fill reads what is there without blocking (kUnavailable: closed). NextFrame
+  // takes a whole message out of what was read: false when there is none yet, an error when the
+  // bytes are not a frame of this protocol.
+  absl::Status Fill();
+  absl::StatusOr<bool> NextFrame(google::protobuf::MessageLite* message);
+
+  // Queues a frame and writes what the socket takes without blocking; pending() tells that some is
+  // left, to be written by Flush once the socket is writable. kResourceExhausted: the other side
+  // does not read, more than `kMaxFrameBytes` are queued.
+  absl::Status Enqueue(const google::protobuf::MessageLite& message,
+                       std::vector<int> descriptors = {});
+  absl::Status Flush();
+  bool pending() const { return !output_.empty(); }
+
+ private:
+  struct Output {
+    std::string bytes;
+    size_t written = 0;
+    std::vector<int> descriptors;  // duplicates, closed once sent
+  };
+
+  absl::Status WriteSome(Output& output);
+
+  FileDescriptor socket_;
+  std::string input_;
+  size_t input_start_ = 0;
+  std::vector<FileDescriptor> received_descriptors_;
+  std::deque<Output> output_;
+  size_t output_bytes_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // LIB_CHANNEL_MESSAGE_CHANNEL_H_
