@@ -16,7 +16,8 @@ constexpr size_t kMaxSocketPath = 107;  // sun_path without its final zero
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& message) override {
-    if (text.empty()) text = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
+    if (text.empty())
+      text = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
   }
   std::string text;
 };
@@ -46,8 +47,8 @@ absl::StatusOr<internal::ControlConfig> ParseControlConfig(const std::string& te
   std::set<std::string> names;
   for (const std::string& name : config.services()) {
     if (!IsServiceName(name)) {
-      return absl::InvalidArgumentError(absl::StrCat("service name \"", name,
-                                                     "\": use 1 to ", kMaxServiceName,
+      return absl::InvalidArgumentError(absl::StrCat("service name \"", name, "\": use 1 to ",
+                                                     kMaxServiceName,
                                                      " characters of a-z, 0-9 and -"));
     }
     if (!names.insert(name).second) {

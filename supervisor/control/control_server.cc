@@ -90,16 +90,16 @@ class ControlServer::Impl {
       return absl::InternalError("gRPC did not start a server: see its messages above");
     }
     keepers_.Start();
-    BATON_ASSIGN_OR_RETURN(
-        operator_listener_,
-        PeerListener::Start(OperatorSocket(config_.state_dir()),
-                            [this](FileDescriptor socket, const Peer& peer) {
-                              AcceptOperator(std::move(socket), peer);
-                            }));
+    BATON_ASSIGN_OR_RETURN(operator_listener_,
+                           PeerListener::Start(OperatorSocket(config_.state_dir()),
+                                               [this](FileDescriptor socket, const Peer& peer) {
+                                                 AcceptOperator(std::move(socket), peer);
+                                               }));
     BATON_ASSIGN_OR_RETURN(worker_listener_,
                            PeerListener::Start(WorkerSocket(config_.state_dir()),
                                                [this](FileDescriptor socket, const Peer& peer) {
-                                                 Adopt(worker_server_.get(), std::move(socket), peer);
+                                                 Adopt(worker_server_.get(), std::move(socket),
+                                                       peer);
                                                }));
     return absl::OkStatus();
   }
@@ -118,9 +118,8 @@ class ControlServer::Impl {
   bool MayOperate(const Peer& peer) const {
     if (peer.uid == 0 || peer.uid == geteuid()) return true;
     if (Contains(config_.operator_uids(), peer.uid)) return true;
-    return std::any_of(peer.gids.begin(), peer.gids.end(), [this](uint32_t gid) {
-      return Contains(config_.operator_gids(), gid);
-    });
+    return std::any_of(peer.gids.begin(), peer.gids.end(),
+                       [this](uint32_t gid) { return Contains(config_.operator_gids(), gid); });
   }
 
   void AcceptOperator(FileDescriptor socket, const Peer& peer) {

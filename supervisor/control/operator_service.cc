@@ -38,8 +38,8 @@ uint64_t TimeLeft(const grpc::ServerContext& call, uint64_t at_most_ns) {
 }
 
 absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count) {
-  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no shard ", shard, ": it has ",
-                                          count, ", numbered from 0"));
+  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no shard ", shard,
+                                          ": it has ", count, ", numbered from 0"));
 }
 
 absl::Status NoSuchWorker(const std::string& service, uint64_t id) {
@@ -64,8 +64,8 @@ class OperatorServiceImpl final
                          v1::GetStatusResponse* response) override {
     FillVersion(response->mutable_version());
     response->set_control_pid(getpid());
-    response->set_control_uptime_seconds(
-        static_cast<double>(MonotonicNanoseconds() - started_ns_) * 1e-9);
+    response->set_control_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) *
+                                         1e-9);
     AddServices(*call, response);
     return grpc::Status::OK;
   }
@@ -97,7 +97,8 @@ class OperatorServiceImpl final
       AddWorkers(request->service(), *described, response);
       return grpc::Status::OK;
     }
-    for (const auto& [name, described] : context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
+    for (const auto& [name, described] :
+         context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
       if (described.ok()) {
         AddWorkers(name, *described, response);
       } else {
@@ -161,8 +162,7 @@ class OperatorServiceImpl final
     return ToGrpc(NoSuchShard(request->service(), request->shard(), described->shards_size()));
   }
 
-  grpc::Status ListConnections(grpc::ServerContext* call,
-                               const v1::ListConnectionsRequest* request,
+  grpc::Status ListConnections(grpc::ServerContext* call, const v1::ListConnectionsRequest* request,
                                v1::ListConnectionsResponse* response) override {
     if (request->shard() < -1 || request->page_size() > kMaxPage) {
       return ToGrpc(absl::InvalidArgumentError(
@@ -170,7 +170,8 @@ class OperatorServiceImpl final
                        ": give a shard or -1 for all, and at most ", kMaxPage)));
     }
     const uint32_t limit = request->page_size() == 0 ? kDefaultPage : request->page_size();
-    auto reply = Connections(*call, request->service(), request->shard(), request->page_start(), limit);
+    auto reply =
+        Connections(*call, request->service(), request->shard(), request->page_start(), limit);
     if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
     for (v1::Connection& connection : *reply->mutable_connections()) {
@@ -186,12 +187,10 @@ class OperatorServiceImpl final
                              v1::GetConnectionResponse* response) override {
     const auto reply = Connections(*call, request->service(), -1, request->connection(), 1);
     if (!reply.ok()) return ToGrpc(reply.status());
-    if (reply->connections_size() == 0 ||
-        reply->connections(0).index() != request->connection()) {
-      return ToGrpc(absl::NotFoundError(
-          absl::StrCat("service \"", request->service(), "\" has no connection ",
-                       request->connection(), " now: `baton connection list ", request->service(),
-                       "` shows all")));
+    if (reply->connections_size() == 0 || reply->connections(0).index() != request->connection()) {
+      return ToGrpc(absl::NotFoundError(absl::StrCat(
+          "service \"", request->service(), "\" has no connection ", request->connection(),
+          " now: `baton connection list ", request->service(), "` shows all")));
     }
     FillVersion(response->mutable_version());
     *response->mutable_connection() = reply->connections(0);
@@ -274,10 +273,12 @@ class OperatorServiceImpl final
     std::map<uint64_t, v1::AttachResponse> notices;
     for (const v1::Shard& shard : described.shards()) {
       const auto& chosen = request.shards();
-      if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), shard.index()) == chosen.end()) {
+      if (!chosen.empty() &&
+          std::find(chosen.begin(), chosen.end(), shard.index()) == chosen.end()) {
         continue;
       }
-      if (shard.owner_worker_id() == 0 || shard.owner_worker_id() == request.to_worker_id()) continue;
+      if (shard.owner_worker_id() == 0 || shard.owner_worker_id() == request.to_worker_id())
+        continue;
       notices[shard.owner_worker_id()].mutable_handoff()->add_shards(shard.index());
     }
     for (auto& [worker, notice] : notices) {

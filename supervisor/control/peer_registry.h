@@ -38,7 +38,7 @@ class PeerRegistry {
 
   const size_t connections_per_uid_;
   mutable std::mutex mutex_;
-  std::map<int, Entry> entries_;        // by descriptor; closed ones stay until they are in the way
+  std::map<int, Entry> entries_;       // by descriptor; closed ones stay until they are in the way
   std::map<uint32_t, size_t> of_uid_;  // how many entries
 };
 

@@ -18,9 +18,10 @@ class RefusingService final : public grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* call) override {
     const auto peer = peers_->Find(call->peer());
     const std::string who = peer ? absl::StrCat("uid ", peer->uid) : "this caller";
-    return new Refusal(absl::StrCat(
-        who, " may not operate Baton: add it to operator_uids, or one of its groups to "
-             "operator_gids, in batond's configuration"));
+    return new Refusal(
+        absl::StrCat(who,
+                     " may not operate Baton: add it to operator_uids, or one of its groups to "
+                     "operator_gids, in batond's configuration"));
   }
 
  private:

@@ -36,8 +36,7 @@ absl::Status CheckHello(const v1::AttachRequest& request) {
 absl::Status RefusedToken(const absl::Status& status) {
   if (absl::IsUnavailable(status)) return status;
   if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
-  return absl::UnauthenticatedError(
-      "the token is unknown or used: ask the keeper for a new one");
+  return absl::UnauthenticatedError("the token is unknown or used: ask the keeper for a new one");
 }
 
 // One stream. Decisions are taken under the lock, gRPC is called outside of it: one thread at most
