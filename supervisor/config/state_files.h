@@ -30,13 +30,17 @@ inline std::string ControlSocketPath(std::string_view state_dir) {
   return std::string(state_dir) + "/control.sock";
 }
 
-// Bound by the keeper of `service`: workers attach at the first, control uses the second. A
-// service's name holds no dot or underscore, so neither can be mistaken for another file.
+// Bound by the keeper of `service`: workers attach at the first, control uses the second.
 inline std::string WorkerSocketPath(std::string_view state_dir, std::string_view service) {
-  return std::string(state_dir) + "/service_" + std::string(service) + ".sock";
+  return std::string(state_dir) + "/" + std::string(service) + ".sock";
 }
 inline std::string ManagementSocketPath(std::string_view state_dir, std::string_view service) {
-  return std::string(state_dir) + "/manage_" + std::string(service) + ".sock";
+  return std::string(state_dir) + "/" + std::string(service) + ".manage.sock";
+}
+
+// A service of this name would take control's sockets.
+inline bool IsReservedServiceName(std::string_view name) {
+  return name == "operator" || name == "control";
 }
 
 }  // namespace baton

@@ -21,6 +21,12 @@ using google::protobuf::TextFormat;
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxFaultsBytes = 4096;
 
+// What the layout of an arena can hold (lib/arena/layout.h).
+constexpr uint64_t kMaxQueueDepth = 4096;
+constexpr uint64_t kMaxStateBytes = 1u << 20;
+constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
+constexpr uint64_t kPageBytes = 4096;
+
 // The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
 // the default.
 struct Range {
@@ -34,11 +40,11 @@ struct Range {
 constexpr Range kServiceRanges[] = {
     {"shards", 1, 1, 64},
     {"max_connections", 64, 1, 65536},
-    {"send_queue_depth", 64, 1, 16384, /*power_of_two=*/true},
-    {"receive_queue_depth", 64, 1, 16384, /*power_of_two=*/true},
-    {"connection_state_bytes", 256, 1, 1u << 20},
-    {"shard_state_bytes", 4096, 1, 16u << 20},
-    {"buffer_bytes", 16u << 20, 4096, uint64_t{1} << 40},
+    {"send_queue_depth", 64, 1, kMaxQueueDepth, /*power_of_two=*/true},
+    {"receive_queue_depth", 64, 1, kMaxQueueDepth, /*power_of_two=*/true},
+    {"connection_state_bytes", 256, 1, kMaxStateBytes},
+    {"shard_state_bytes", 4096, 1, kMaxStateBytes},
+    {"buffer_bytes", 16u << 20, kPageBytes, kMaxBufferBytes},
     {"max_workers", 16, 1, 64},
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
@@ -61,9 +67,9 @@ class Node {
       column = place.column + 1;
     }
     const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
-    problems_.AddAt(line, column,
-                    absl::StrCat(name_, name_.empty() ? "" : ".", View(field), indexed, ": ",
-                                 View(text)));
+    problems_.AddAt(
+        line, column,
+        absl::StrCat(name_, name_.empty() ? "" : ".", View(field), indexed, ": ", View(text)));
   }
 
   // The message in `field`; `index` for a repeated one.
@@ -103,8 +109,8 @@ void Node::CheckRange(const Range& range) const {
   const google::protobuf::FieldDescriptor* field = Find(range.field);
   const Reflection* reflection = message_.GetReflection();
   const bool wide = field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64;
-  const uint64_t value = wide ? reflection->GetUInt64(message_, field)
-                              : reflection->GetUInt32(message_, field);
+  const uint64_t value =
+      wide ? reflection->GetUInt64(message_, field) : reflection->GetUInt32(message_, field);
   if (value == 0) {
     if (wide) {
       reflection->SetUInt64(&message_, field, range.default_value);
@@ -148,8 +154,9 @@ void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::st
                                      "write for example \"127.0.0.1\" or \"::1\""));
   }
   if (listener.port() > 65535) {
-    node.Refuse("port", absl::StrCat(listener.port(), " is not between 0 and 65535; 0 takes any "
-                                                      "free port"));
+    node.Refuse("port", absl::StrCat(listener.port(),
+                                     " is not between 0 and 65535; 0 takes any "
+                                     "free port"));
   }
   if (listener.port() == 0) return;
   const auto [other, inserted] =
@@ -165,13 +172,14 @@ void CheckDevice(v1::ServiceConfig& service, const Node& node) {
   switch (service.device().kind_case()) {
     case v1::Device::kSoft:
       if (service.device().soft().faults().size() > kMaxFaultsBytes) {
-        node.Refuse("device", absl::StrCat("soft.faults has ",
-                                           service.device().soft().faults().size(),
-                                           " bytes, at most ", kMaxFaultsBytes, " are taken"));
+        node.Refuse("device",
+                    absl::StrCat("soft.faults has ", service.device().soft().faults().size(),
+                                 " bytes, at most ", kMaxFaultsBytes, " are taken"));
       }
       return;
     case v1::Device::KIND_NOT_SET:
-      node.Refuse("device", "is missing; a service has exactly one, for example device { soft {} }");
+      node.Refuse("device",
+                  "is missing; a service has exactly one, for example device { soft {} }");
       return;
   }
 }
@@ -180,6 +188,9 @@ void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std:
   if (!IsName(service.name())) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
                                      "\" is not a name; use 1 to 32 of a-z, 0-9 and -"));
+  } else if (IsReservedServiceName(service.name())) {
+    node.Refuse("name", absl::StrCat("\"", service.name(),
+                                     "\" is reserved for Baton's own sockets; use another name"));
   } else if (!names.insert(service.name()).second) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
                                      "\" is taken by an earlier service; names are unique"));
@@ -204,11 +215,11 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
 void CheckStateDir(const v1::Config& config, const Node& root) {
   const std::string& state_dir = config.state_dir();
   if (state_dir.empty() || state_dir.front() != '/') {
-    root.Refuse("state_dir", state_dir.empty()
-                                 ? "is missing; name a directory for sockets, for example "
-                                   "state_dir: \"/run/baton\""
-                                 : absl::StrCat("\"", state_dir,
-                                                "\" is not an absolute path; start it with /"));
+    root.Refuse("state_dir",
+                state_dir.empty()
+                    ? "is missing; name a directory for sockets, for example "
+                      "state_dir: \"/run/baton\""
+                    : absl::StrCat("\"", state_dir, "\" is not an absolute path; start it with /"));
     return;
   }
   std::string longest = OperatorSocketPath(state_dir);
@@ -219,11 +230,10 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
     }
   }
   if (longest.size() > kMaxSocketPathBytes) {
-    root.Refuse("state_dir",
-                absl::StrCat("the socket ", longest, " would have ", longest.size(),
-                             " bytes, UNIX sockets take at most ", kMaxSocketPathBytes,
-                             "; use a state_dir that is ", longest.size() - kMaxSocketPathBytes,
-                             " bytes shorter"));
+    root.Refuse("state_dir", absl::StrCat("the socket ", longest, " would have ", longest.size(),
+                                          " bytes, UNIX sockets take at most ", kMaxSocketPathBytes,
+                                          "; use a state_dir that is ",
+                                          longest.size() - kMaxSocketPathBytes, " bytes shorter"));
   }
 }
 
@@ -234,8 +244,9 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
   const Node root(config, "", places, problems);
   CheckStateDir(config, root);
   if (config.services_size() == 0) {
-    root.Refuse("services", "is missing; name at least one service, for example "
-                            "services { name: \"kv\" device { soft {} } }");
+    root.Refuse("services",
+                "is missing; name at least one service, for example "
+                "services { name: \"kv\" device { soft {} } }");
   }
   std::set<std::string> names;
   Ports ports;

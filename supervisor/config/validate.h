@@ -9,8 +9,8 @@ namespace baton {
 
 // Fills in the defaults of `config` and adds to `problems` every value that is out of its range.
 // `places` tells where in the file a field stands; null when there is no file.
-void CompleteAndValidate(v1::Config& config,
-                         google::protobuf::TextFormat::ParseInfoTree* places, Problems& problems);
+void CompleteAndValidate(v1::Config& config, google::protobuf::TextFormat::ParseInfoTree* places,
+                         Problems& problems);
 
 }  // namespace baton
 
