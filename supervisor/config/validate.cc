@@ -58,18 +58,16 @@ class Node {
 
   // `field` is wrong because of `text`. Stands at the field or, where the file does not mention
   // it, nowhere.
-  void Refuse(std::string_view field, std::string_view text, int index = -1) const {
+  void Refuse(std::string_view field, std::string_view text) const {
     int line = 0;
     int column = 0;
-    if (places_ != nullptr) {
-      const TextFormat::ParseLocation place = places_->GetLocation(Find(field), index);
+    if (places_ != nullptr && !Find(field)->is_repeated()) {
+      const TextFormat::ParseLocation place = places_->GetLocation(Find(field), -1);
       line = place.line + 1;  // -1 where there is none
       column = place.column + 1;
     }
-    const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
-    problems_.AddAt(
-        line, column,
-        absl::StrCat(name_, name_.empty() ? "" : ".", View(field), indexed, ": ", View(text)));
+    problems_.AddAt(line, column,
+                    absl::StrCat(name_, name_.empty() ? "" : ".", View(field), ": ", View(text)));
   }
 
   // The message in `field`; `index` for a repeated one.
@@ -169,18 +167,17 @@ void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::st
 }
 
 void CheckDevice(v1::ServiceConfig& service, const Node& node) {
-  switch (service.device().kind_case()) {
-    case v1::Device::kSoft:
-      if (service.device().soft().faults().size() > kMaxFaultsBytes) {
-        node.Refuse("device",
-                    absl::StrCat("soft.faults has ", service.device().soft().faults().size(),
-                                 " bytes, at most ", kMaxFaultsBytes, " are taken"));
-      }
-      return;
-    case v1::Device::KIND_NOT_SET:
-      node.Refuse("device",
-                  "is missing; a service has exactly one, for example device { soft {} }");
-      return;
+  if (service.device().kind_case() == v1::Device::KIND_NOT_SET) {
+    node.Refuse("device", "is missing; a service has exactly one, for example device { soft {} }");
+    return;
+  }
+  v1::Device& device = *service.mutable_device();
+  v1::SoftDeviceConfig& soft = *device.mutable_soft();
+  if (soft.faults().size() > kMaxFaultsBytes) {
+    node.Child("device", device)
+        .Child("soft", soft)
+        .Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
+                                       kMaxFaultsBytes, " are taken"));
   }
 }
 
