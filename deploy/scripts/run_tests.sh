@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test that is not tagged manual, prints each skipped case with its reason, and ends
+# Builds everything, runs every test that is not tagged manual, prints each skipped case with its reason, and ends
 # with the line "N passed, N failed[, N skipped]". The counts are of test cases; a target that
 # failed without naming a case (it crashed, timed out or did not build) counts as one.
 # With CI=true a skip that tests/expected_skips.txt does not list is a failure.
@@ -9,10 +9,11 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-echo "--- Testing" >&2
+echo "--- Building and testing everything (the first time takes several minutes)" >&2
 status=0
 bazel test --config=run --keep_going //... 2>&1 | tee "$work/output" || status=$?
 logs=$(bazel info bazel-testlogs 2>/dev/null)
+deploy/scripts/collect_binaries.sh out/bin
 
 # "//tests/base:check_test  (cached) PASSED in 0.1s" -> "//tests/base:check_test PASSED"
 sed -nE 's/^(\/\/[^ ]+) +(\(cached\) )?(PASSED|FLAKY|FAILED|TIMEOUT|NO STATUS|INCOMPLETE|REMOTE FAILURE).*/\1 \3/p' \
@@ -58,7 +59,10 @@ skipped=0
 unexpected=0
 while read -r target result; do
   path=${target#//}
-  mapfile -t files < <(find "$logs/${path/://}/" -name test.xml 2>/dev/null)
+  files=("$logs/${path/://}/test.xml")
+  if [[ ! -f ${files[0]} ]]; then  # a sharded test has one for each shard, a broken one none
+    mapfile -t files < <(find "$logs/${path/://}/" -path '*/shard_*/test.xml' 2>/dev/null)
+  fi
   : >"$work/cases"
   [[ ${#files[@]} -eq 0 ]] || cases "${files[@]}" >"$work/cases"
   in_target=$(grep -c '^failed ' "$work/cases" || true)
