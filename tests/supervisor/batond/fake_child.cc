@@ -41,7 +41,9 @@ int DescriptorFrom(const char* variable) {
 
 void Log(const std::string& role, const std::string& note) {
   const std::string line = absl::StrCat(role, " ", getpid(), " ", note, "\n");
-  const int file = open(std::getenv("FAKE_LOG"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const char* path = std::getenv("FAKE_LOG");
+  if (path == nullptr) Die("FAKE_LOG is not set");
+  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0 || write(file, line.data(), line.size()) < 0) Die("cannot write FAKE_LOG");
   close(file);
 }
