@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -21,12 +22,6 @@ using google::protobuf::TextFormat;
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxFaultsBytes = 4096;
 
-// What the layout of an arena can hold (lib/arena/layout.h).
-constexpr uint64_t kMaxQueueDepth = 4096;
-constexpr uint64_t kMaxStateBytes = 1u << 20;
-constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
-constexpr uint64_t kPageBytes = 4096;
-
 // The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
 // the default.
 struct Range {
@@ -38,14 +33,14 @@ struct Range {
 };
 
 constexpr Range kServiceRanges[] = {
-    {"shards", 1, 1, 64},
-    {"max_connections", 64, 1, 65536},
-    {"send_queue_depth", 64, 1, kMaxQueueDepth, /*power_of_two=*/true},
-    {"receive_queue_depth", 64, 1, kMaxQueueDepth, /*power_of_two=*/true},
-    {"connection_state_bytes", 256, 1, kMaxStateBytes},
-    {"shard_state_bytes", 4096, 1, kMaxStateBytes},
-    {"buffer_bytes", 16u << 20, kPageBytes, kMaxBufferBytes},
-    {"max_workers", 16, 1, 64},
+    {"shards", 1, 1, arena::kMaxShards},
+    {"max_connections", 64, 1, arena::kMaxConnections},
+    {"send_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
+    {"receive_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
+    {"connection_state_bytes", 256, 1, arena::kMaxStateBytes},
+    {"shard_state_bytes", 4096, 1, arena::kMaxStateBytes},
+    {"buffer_bytes", 16u << 20, arena::kPageBytes, arena::kMaxBufferBytes},
+    {"max_workers", 16, 1, arena::kMaxWorkers},
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
 };
