@@ -60,11 +60,12 @@ struct Shape {
 };
 static_assert(sizeof(Shape) == 64);
 
-// A completion can be undelivered for every log entry of every connection, and events besides.
+// A completion can be undelivered for every log entry of every connection, and events besides; one
+// slot stays free to mark the end.
 constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
   const uint64_t per_connection = 2 * (uint64_t{shape.send_queue_depth} + shape.receive_queue_depth) +
                                   kEventsPerConnection;
-  return std::bit_ceil(per_connection * shape.connections);
+  return std::bit_ceil(per_connection * shape.connections + 1);
 }
 
 // ---------------------------------------------------------------- worker log memory
