@@ -8,12 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
-
-#if __has_include("worker/crash_point.h")
 #include "worker/crash_point.h"
-#else
-#define BATON_CRASH_POINT(name) static_cast<void>(name)
-#endif
 
 namespace baton::ledger {
 
@@ -107,7 +102,8 @@ void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
   spdlog::error("connection {} of {} is refused: {}", connection.index(),
                 std::string(connection.peer_address()), std::string(status.message()));
   SessionOf(connection).closing = true;
-  const absl::Status rejected = shard.Reject(connection, status.message().substr(0, 100));
+  const absl::Status rejected =
+      shard.Reject(connection, std::string(status.message().substr(0, 100)));
   if (!rejected.ok()) Drop(shard, connection, rejected);
 }
 
