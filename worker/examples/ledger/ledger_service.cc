@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "worker/crash_point.h"
 
@@ -102,8 +103,7 @@ void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
   spdlog::error("connection {} of {} is refused: {}", connection.index(),
                 std::string(connection.peer_address()), std::string(status.message()));
   SessionOf(connection).closing = true;
-  const absl::Status rejected =
-      shard.Reject(connection, std::string(status.message().substr(0, 100)));
+  const absl::Status rejected = shard.Reject(connection, MessageOf(status).substr(0, 100));
   if (!rejected.ok()) Drop(shard, connection, rejected);
 }
 
