@@ -32,6 +32,14 @@ struct ClusterOptions {
   std::vector<std::string> batond_arguments;
 };
 
+struct LedgerOptions {
+  int version = 1;
+  // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
+  // empty: the ordinary program, which has none.
+  std::string crash_at;
+  std::vector<std::string> arguments;
+};
+
 // A running ledger worker, ready when it is returned. Destroying it kills the process.
 struct LedgerWorker {
   std::unique_ptr<ChildProcess> process;
@@ -54,8 +62,8 @@ class Cluster {
   uint16_t port() const { return port_; }
 
   // A new ledger-v1 or ledger-v2, attached and ready.
-  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(
-      int version, const std::vector<std::pair<std::string, std::string>>& environment = {});
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
