@@ -1,8 +1,9 @@
 // batond, as its user meets it, with fake children in the place of keepers and control.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <string>
 
+#include "lib/base/file_descriptor.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace baton {
@@ -185,6 +187,40 @@ TEST(BatondTest, LeavesNothingWhenItIsKilledAndStartsAgainAtOnce) {
   }
 }
 
+TEST(BatondTest, WaitsForChildrenOfAFormerBatondThatAreNotGoneYet) {
+  const Stage stage;
+  std::filesystem::create_directory(stage.state_dir());
+  const std::string lock = stage.state_dir() + "/children.lock";
+  FileDescriptor former_child(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(former_child.get(), LOCK_EX), 0);
+  BatondProcess batond(stage);
+  // It has its own lock, and so has come to the other one.
+  ASSERT_TRUE(Eventually([&] { return ReadWholeFile(stage.state_dir() + "/batond.lock") != ""; }));
+  EXPECT_EQ(stage.lives("keeper").size(), 0u);
+  former_child.Reset();
+  EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+}
+
+bool HasOpen(pid_t pid, const std::string& path) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(entry.path(), ignored) == path) return true;
+  }
+  return false;
+}
+
+TEST(BatondTest, ChildrenHoldTheirLockAndNotBatonds) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  for (const char* role : {"keeper", "control"}) {
+    const pid_t pid = stage.lives(role)[0].pid;
+    EXPECT_TRUE(HasOpen(pid, stage.state_dir() + "/children.lock")) << role;
+    EXPECT_FALSE(HasOpen(pid, stage.state_dir() + "/batond.lock")) << role;
+  }
+}
+
 TEST(BatondTest, RefusesASecondBatondAndNamesTheFirst) {
   const Stage stage;
   BatondProcess first(stage);
@@ -265,7 +301,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"KeeperExits", "FAKE_KEEPER", "exit",
                  "batond: keeper of service ledger ended with exit code 3 while starting"},
         BadStart{"KeeperCrashes", "FAKE_KEEPER", "crash",
-                 "batond: keeper of service ledger was killed by signal 11 (Segmentation fault)"},
+                 "batond: keeper of service ledger was killed by signal 9 (Killed)"},
         BadStart{"ControlExits", "FAKE_CONTROL", "exit",
                  "batond: control ended with exit code 3 while starting"},
         BadStart{"ControlHangs", "FAKE_CONTROL", "hang", "control: not ready after 500 ms"}),
