@@ -199,6 +199,8 @@ TEST(BatondTest, WaitsForChildrenOfAFormerBatondThatAreNotGoneYet) {
   EXPECT_EQ(stage.lives("keeper").size(), 0u);
   former_child.Reset();
   EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  former_child.Reset(open(lock.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(flock(former_child.get(), LOCK_EX | LOCK_NB), -1) << "batond's children do not hold it";
 }
 
 bool HasOpen(pid_t pid, const std::string& path) {

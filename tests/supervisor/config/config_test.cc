@@ -207,6 +207,11 @@ TEST(ConfigTest, LoadNamesAFileThatIsNotThere) {
               StartsWith("cannot read the configuration /nonexistent/baton.conf: "));
 }
 
+TEST(ConfigTest, TheExampleIsValid) {
+  const absl::Status status = LoadConfig("deploy/config/baton.textproto").status();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(ConfigTest, TheLongestStateDirThatFitsIsTaken) {
   const std::string state_dir = "/" + std::string(kMaxSocketPathBytes - 16, 'd');
   ASSERT_EQ(ManagementSocketPath(state_dir, "kv").size(), kMaxSocketPathBytes);
