@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,7 @@ namespace baton {
 
 class Shard;
 class Worker;
+class WorkerImpl;
 
 // One connection of a shard. Valid from OnAdopt or its first event until OnCompletion has returned
 // from kDisconnected or kConnectFailed, or the shard was released.
@@ -70,8 +72,8 @@ class Connection {
   uint64_t receive_staged_ = 0, receive_committed_ = 0, receive_completed_ = 0,
            receive_acknowledged_ = 0;
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
-  uint32_t entry_ = 0;  // 1 + index of its entry in the open transaction; 0: none
-  bool known_ = false;
+  uint32_t entry_ = 0;       // 1 + index of its entry in the open transaction; 0: none
+  uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended
 };
 
 struct Completion {
@@ -121,8 +123,12 @@ class Shard {
  public:
   uint32_t index() const { return index_; }
   uint64_t epoch() const { return epoch_; }
-  Worker& worker() const { return *worker_; }
-  absl::Span<Connection* const> connections() const { return {connections_, connection_count_}; }
+  Worker& worker() const;
+
+  // All connections of the shard that have not ended. Looks at every connection slot of the
+  // service: for OnAdopt, not for a loop. (An adopted shard needs no such look: connections are
+  // loaded when their first completion comes, so moving 10,000 costs what moving one costs.)
+  std::vector<Connection*> connections();
 
   // Application state of the shard as of the last commit.
   absl::Span<const uint8_t> state() const;
@@ -156,14 +162,30 @@ class Shard {
  private:
   friend class WorkerImpl;
   friend class Connection;
-  Shard() = default;
-  class WorkerImpl* impl_ = nullptr;
-  Worker* worker_ = nullptr;
-  Connection* const* connections_ = nullptr;
-  size_t connection_count_ = 0;
-  uint32_t index_ = 0;
-  uint64_t epoch_ = 0;
-  uint32_t state_version_ = 0;
+
+  struct Staged;  // the open transaction
+
+  Shard(WorkerImpl* impl, uint32_t index);
+
+  absl::Status CheckUsable(const Connection& connection) const;
+  absl::StatusOr<uint32_t> EntryOf(Connection& connection);
+  absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
+                             std::string_view private_data);
+  uint32_t EntryRoom() const;
+  void Publish(bool release);
+  void NoteAcknowledged();
+
+  WorkerImpl* impl_;
+  uint32_t index_;
+  uint64_t epoch_ = 0;  // 0: not ours
+  uint64_t commit_tail_ = 0;
+  uint64_t delivered_ = 0;     // completions given to the application
+  uint64_t acknowledged_ = 0;  // as committed
+  uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
+  std::unique_ptr<Staged> staged_;
+
+ public:
+  ~Shard();
 };
 
 // What the application implements. All calls come from Worker::Poll, on its thread.

@@ -164,9 +164,12 @@ bool Engine::ApplyCommits(uint32_t shard) {
     if (state.blackout_start_ns != 0) OnFirstCommit(shard);
     if (outcome == driver::CommitOutcome::kReleased) {
       const bool asked = state.ownership.release_asked();
-      state.planned = true;
-      EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+      // Who gives a shard back without being asked wants none.
+      if (!asked) workers_[state.ownership.owner_slot()].ready = false;
+      const Ended ended = EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
       Assign(shard);
+      WakeNotified();
+      MakeReport(shard, ended);
       break;
     }
   }
@@ -257,21 +260,18 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
   if (worker.id != id || worker.stopped) return;
   worker.stopped = true;
   const uint64_t now = MonotonicNanoseconds();
-  std::vector<uint32_t> moved;
+  std::vector<std::pair<uint32_t, Ended>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    ShardState& state = shards_[shard];
-    if (state.ownership.owner_slot() == slot) {
-      state.planned = false;
-      EndOwnership(shard, cause, /*released=*/false);
-      state.blackout_start_ns = now;
-      moved.push_back(shard);
+    if (shards_[shard].handoff_worker_id == id) {
+      CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
     }
-    if (state.handoff_worker_id == id) {
-      state.ownership.AskRelease(false);
-      FinishHandoff(shard, absl::UnavailableError("the successor died before it took over"), 0);
-    }
+    if (shards_[shard].ownership.owner_slot() != slot) continue;
+    moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
+    shards_[shard].blackout_start_ns = now;
+    Assign(shard);
   }
-  for (uint32_t shard : moved) Assign(shard);
+  WakeNotified();
+  for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
   NameHeirs();
 }
 
@@ -312,7 +312,6 @@ void Engine::Assign(uint32_t shard) {
   Worker& worker = workers_[slot];
   state.ownership.Grant(slot, worker.id);
   state.waiting_reason.clear();
-  state.report.successor_worker_id = worker.id;
   if (state.blackout_start_ns == 0) state.blackout_start_ns = MonotonicNanoseconds();
   ++worker.shards;
   NotifyOwner(shard);
@@ -335,7 +334,7 @@ void Engine::NameHeirs() {
 // ---------------------------------------------------------------- changes of owner
 
 // The cut. What the owner has published up to here counts and is applied; nothing after it does.
-void Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
+Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
   ShardState& state = shards_[shard];
   uint64_t recovered = 0;
   if (!released) {
@@ -347,21 +346,19 @@ void Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released)
     }
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  MakeReport(shard, cause, recovered);
+  const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
   state.blackout_start_ns = MonotonicNanoseconds();
+  state.planned = released;
   --workers_[state.ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner, so that it learns
   state.ownership.End(released);
-  listener_->OnEvent("ownership_ended",
-                     absl::StrCat("shard ", shard, " epoch ", state.report.epoch, " of worker ",
-                                  state.report.former_worker_id, " ended: ", state.report.cause),
-                     state.report.former_worker_id, static_cast<int>(shard), -1);
+  return ended;
 }
 
 void Engine::OnFirstCommit(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint64_t blackout = MonotonicNanoseconds() - std::exchange(state.blackout_start_ns, 0);
-  if (state.report.former_worker_id != 0) {
+  if (state.ownership.epoch() > 1) {
     (state.planned ? state.handoff_blackout : state.failover_blackout).Record(blackout);
   }
   const uint64_t owner = state.ownership.owner_id();
@@ -385,7 +382,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
   const uint64_t id = state.ownership.owner_id();
   listener_->OnEvent("worker_fenced",
                      absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
-                                  shard, ": ", MessageOf(why)),
+                                  shard, ": ", why.message()),
                      id, static_cast<int>(shard), -1);
   WorkerStopped(slot, id, "fenced");
   listener_->OnFenced(id);
@@ -401,7 +398,6 @@ void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
     return done(absl::AbortedError("another handoff of this shard is under way"), 0);
   }
   if (state.ownership.owner_slot() == slot) return done(absl::OkStatus(), 0);
-  state.handoff_slot = slot;
   state.handoff_worker_id = worker.id;
   state.handoff_done = std::move(done);
   state.ownership.NameHeir(worker.id);
@@ -420,21 +416,23 @@ void Engine::CancelHandoff(uint32_t shard, const absl::Status& why) {
 void Engine::FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us) {
   ShardState& state = shards_[shard];
   state.handoff_worker_id = 0;
-  state.handoff_slot = arena::kNobody;
   const HandoffDone done = std::exchange(state.handoff_done, nullptr);
   if (done) done(status, blackout_us);
 }
 
 // ---------------------------------------------------------------- reports
 
-void Engine::MakeReport(uint32_t shard, std::string_view cause, uint64_t recovered) {
+// Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
+// since the cut, because the engine has done nothing else.
+void Engine::MakeReport(uint32_t shard, const Ended& ended) {
   const arena::ShardRecord& record = arena_->shard(shard);
   const driver::ShardCounters& counters = driver_->counters(shard);
   ReconciliationReport report;
-  report.epoch = shards_[shard].ownership.epoch();
-  report.cause = std::string(cause);
-  report.former_worker_id = shards_[shard].ownership.owner_id();
-  report.transactions_recovered = recovered;
+  report.epoch = ended.epoch;
+  report.cause = std::string(ended.cause);
+  report.former_worker_id = ended.owner_id;
+  report.successor_worker_id = shards_[shard].ownership.owner_id();
+  report.transactions_recovered = ended.recovered;
   report.never_submitted = counters.sends_committed - counters.sends_posted +
                            counters.receives_committed - counters.receives_posted;
   report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
@@ -460,6 +458,10 @@ void Engine::MakeReport(uint32_t shard, std::string_view cause, uint64_t recover
          i < read ? RequestOutcome::kDeliveredUncommitted : RequestOutcome::kCompletedUndelivered});
   }
   ListRequests(shard, &report);
+  listener_->OnEvent("ownership_ended",
+                     absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
+                                  report.former_worker_id, " ended: ", report.cause),
+                     report.former_worker_id, static_cast<int>(shard), -1);
   shards_[shard].report = std::move(report);
 }
 

@@ -139,11 +139,17 @@ class Engine : private driver::DriverObserver {
     // The change of owner that is under way: from its begin to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
-    uint32_t handoff_slot = arena::kNobody;
     uint64_t handoff_worker_id = 0;
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
     ReconciliationReport report;
+  };
+
+  struct Ended {
+    uint64_t epoch;
+    uint64_t owner_id;
+    uint64_t recovered;  // transactions that were published and applied only at the cut
+    std::string_view cause;
   };
 
   Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
@@ -161,8 +167,8 @@ class Engine : private driver::DriverObserver {
 
   void OnFirstCommit(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
-  void EndOwnership(uint32_t shard, std::string_view cause, bool released);
-  void MakeReport(uint32_t shard, std::string_view cause, uint64_t recovered);
+  Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
+  void MakeReport(uint32_t shard, const Ended& ended);
   void ListRequests(uint32_t shard, ReconciliationReport* report) const;
   void Assign(uint32_t shard);
   void AssignWaiting();

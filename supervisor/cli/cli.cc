@@ -1,0 +1,93 @@
+#include "supervisor/cli/cli.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+#include "lib/base/version.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/session.h"
+
+namespace baton {
+namespace {
+
+constexpr char kFooter[] =
+    "Data goes to standard output, messages to standard error. JSON carries the fields of\n"
+    "proto/baton/v1 under their names there, 64-bit numbers as strings.\n"
+    "Exit codes: 0 ok, 1 the request failed, 2 bad usage, 3 Baton unreachable (batond, or the\n"
+    "keeper of the service), 4 not found, 5 permission denied, 6 timed out.";
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case absl::StatusCode::kUnavailable:
+      return kExitUnreachable;
+    case absl::StatusCode::kNotFound:
+      return kExitNotFound;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kExitPermissionDenied;
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitTimedOut;
+    default:
+      return kExitFailed;
+  }
+}
+
+void AddGlobalOptions(CLI::App* app, Session* session) {
+  session->state_dir = DefaultStateDir();
+  app->add_option("--state-dir", session->state_dir, "batond's directory")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app->add_option("--socket", session->socket, "operator socket [operator.sock in the state dir]")
+      ->type_name("PATH")
+      ->envname("BATON_SOCKET");
+  app->add_option_function<std::string>(
+         "-o,--output", [session](const std::string& format) { session->json = format == "json"; },
+         "table (for people) or json (for programs) [table]")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"table", "json"}));
+  app->add_option("--timeout", session->timeout_seconds, "seconds to wait for an answer")
+      ->type_name("S")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactive,
+           std::ostream& out, std::ostream& err) {
+  CLI::App app("Looks at and operates Baton, the supervisor of RDMA services.", "baton");
+  Session session{.out = out, .err = err, .in = in, .interactive = interactive};
+  app.set_version_flag("--version", std::string("baton ") + kRelease);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.fallthrough();
+  AddGlobalOptions(&app, &session);
+  AddStatusCommands(&app, &session);
+  AddServiceCommands(&app, &session);
+  AddWorkerCommands(&app, &session);
+  AddShardCommands(&app, &session);
+  AddConnectionCommands(&app, &session);
+  AddHandoffCommand(&app, &session);
+  AddEventsCommand(&app, &session);
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
+  }
+  const absl::Status status = session.action();
+  if (session.connection) {
+    for (const std::string& warning : session.connection->warnings()) {
+      err << "warning: " << warning << '\n';
+    }
+  }
+  if (!status.ok()) err << "error: " << status.message() << '\n';
+  out.flush();
+  return ExitCodeOf(status);
+}
+
+}  // namespace baton

@@ -1,0 +1,59 @@
+// The CLI's end of the operator socket. No gRPC in this header.
+//
+// Thread-compatible.
+#ifndef SUPERVISOR_CLI_CLIENT_H_
+#define SUPERVISOR_CLI_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/operator.pb.h"
+
+namespace baton {
+
+class OperatorClient {
+ public:
+  // Connects. kUnavailable or kPermissionDenied, with cause and cure, when that fails.
+  static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const std::string& socket_path,
+                                                                 double timeout_seconds);
+  ~OperatorClient();
+
+  absl::StatusOr<v1::GetStatusResponse> GetStatus(const v1::GetStatusRequest& request);
+  absl::StatusOr<v1::ListServicesResponse> ListServices(const v1::ListServicesRequest& request);
+  absl::StatusOr<v1::GetServiceResponse> GetService(const v1::GetServiceRequest& request);
+  absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
+  absl::StatusOr<v1::GetWorkerResponse> GetWorker(const v1::GetWorkerRequest& request);
+  absl::StatusOr<v1::KillWorkerResponse> KillWorker(const v1::KillWorkerRequest& request);
+  absl::StatusOr<v1::ListShardsResponse> ListShards(const v1::ListShardsRequest& request);
+  absl::StatusOr<v1::GetShardResponse> GetShard(const v1::GetShardRequest& request);
+  absl::StatusOr<v1::ListConnectionsResponse> ListConnections(
+      const v1::ListConnectionsRequest& request);
+  absl::StatusOr<v1::GetConnectionResponse> GetConnection(const v1::GetConnectionRequest& request);
+  absl::StatusOr<v1::HandoffResponse> Handoff(const v1::HandoffRequest& request,
+                                              double timeout_seconds);
+  // Until the end of the stream, or for ever when the request follows.
+  absl::Status WatchEvents(const v1::WatchEventsRequest& request,
+                           const std::function<void(const v1::Event&)>& on_event);
+
+  // What answers so far left out.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  class Impl;
+  OperatorClient(std::unique_ptr<Impl> impl, double timeout_seconds);
+
+  template <typename Request, typename Response, typename Method>
+  absl::StatusOr<Response> Unary(Method method, const Request& request, double timeout_seconds);
+
+  std::unique_ptr<Impl> impl_;
+  const double timeout_seconds_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_CLIENT_H_

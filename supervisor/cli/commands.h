@@ -1,0 +1,24 @@
+// The commands, by noun. Each function adds its commands to `app`; a chosen one sets
+// session->action. `app` and `session` outlive the parse.
+#ifndef SUPERVISOR_CLI_COMMANDS_H_
+#define SUPERVISOR_CLI_COMMANDS_H_
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace baton {
+
+struct Session;
+
+void AddStatusCommands(CLI::App* app, Session* session);  // status, version
+void AddServiceCommands(CLI::App* app, Session* session);
+void AddWorkerCommands(CLI::App* app, Session* session);
+void AddShardCommands(CLI::App* app, Session* session);
+void AddConnectionCommands(CLI::App* app, Session* session);
+void AddHandoffCommand(CLI::App* app, Session* session);
+void AddEventsCommand(CLI::App* app, Session* session);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_COMMANDS_H_

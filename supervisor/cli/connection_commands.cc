@@ -1,0 +1,119 @@
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kPage = 5000;
+
+struct Target {
+  std::string service;
+  int32_t shard = -1;
+  uint32_t connection = 0;
+};
+
+// All pages as one answer.
+absl::StatusOr<v1::ListConnectionsResponse> AllConnections(OperatorClient* client,
+                                                           const Target& target) {
+  v1::ListConnectionsRequest request;
+  request.set_service(target.service);
+  request.set_shard(target.shard);
+  request.set_page_size(kPage);
+  v1::ListConnectionsResponse all;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse page, client->ListConnections(request));
+    const uint32_t next = page.next_page_start();
+    all.MergeFrom(page);
+    all.set_next_page_start(0);
+    if (next <= request.page_start()) return all;
+    request.set_page_start(next);
+  }
+}
+
+std::string Progress(uint64_t completed, uint64_t posted, uint64_t committed) {
+  return absl::StrCat(completed, "/", posted, "/", committed);
+}
+
+absl::Status List(Session* session, const Target& target) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(const auto response, AllConnections(client, target));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  Table table({">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "ERROR"});
+  for (const auto& item : response.connections()) {
+    const v1::Connection& one = item.connection();
+    table.Add({absl::StrCat(one.index()), absl::StrCat(one.shard()), FormatState(one.state()),
+               absl::StrCat(one.qp_number()), one.peer_address(),
+               absl::StrCat(one.sends_completed()), absl::StrCat(one.receives_completed()),
+               one.last_error()});
+  }
+  if (table.empty()) {
+    session->err << "no connections\n";
+  } else {
+    table.Print(session->out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Describe(Session* session, const Target& target) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetConnectionRequest request;
+  request.set_service(target.service);
+  request.set_connection(target.connection);
+  BATON_ASSIGN_OR_RETURN(const v1::GetConnectionResponse response, client->GetConnection(request));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  const v1::Connection& one = response.connection();
+  PrintFields(session->out,
+              {{"Connection", absl::StrCat(one.index(), " (generation ", one.generation(),
+                                           ") of service ", target.service)},
+               {"Shard", absl::StrCat(one.shard())},
+               {"State", FormatState(one.state())},
+               {"Queue pair", absl::StrCat(one.qp_number())},
+               {"Local address", one.local_address()},
+               {"Peer address", one.peer_address()},
+               {"Sends", absl::StrCat(Progress(one.sends_completed(), one.sends_posted(),
+                                               one.sends_committed()),
+                                      " completed/posted/committed")},
+               {"Receives", absl::StrCat(Progress(one.receives_completed(), one.receives_posted(),
+                                                  one.receives_committed()),
+                                         " completed/posted/committed")},
+               {"Received", FormatBytes(one.bytes_received())},
+               {"Application state",
+                absl::StrCat(one.state_length(), " bytes, format version ", one.state_version())},
+               {"Last error", one.last_error()}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddConnectionCommands(CLI::App* app, Session* session) {
+  CLI::App* noun = app->add_subcommand("connection", "Connections of a service");
+  noun->require_subcommand(1);
+  noun->fallthrough();
+  auto target = std::make_shared<Target>();
+  CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
+  list->add_option("service", target->service, "their service")->required();
+  list->add_option("--shard", target->shard, "only those of this shard")
+      ->check(CLI::NonNegativeNumber);
+  list->callback([session, target] {
+    session->action = [session, target] { return List(session, *target); };
+  });
+  CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
+  describe->add_option("service", target->service, "its service")->required();
+  describe->add_option("connection", target->connection, "its number, as listed")->required();
+  describe->callback([session, target] {
+    session->action = [session, target] { return Describe(session, *target); };
+  });
+}
+
+}  // namespace baton

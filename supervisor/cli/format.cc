@@ -1,0 +1,81 @@
+#include "supervisor/cli/format.h"
+
+#include <time.h>
+
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace baton {
+namespace {
+
+// "WORKER_STATE_READY" as "ready".
+std::string Short(const std::string& name, const std::string& prefix) {
+  if (!name.starts_with(prefix)) return "unknown";
+  return absl::AsciiStrToLower(name.substr(prefix.size()));
+}
+
+}  // namespace
+
+std::string FormatDuration(double seconds) {
+  if (seconds < 1) return absl::StrFormat("%.0fms", seconds * 1000);
+  const auto whole = static_cast<int64_t>(seconds);
+  if (whole < 60) return absl::StrCat(whole, "s");
+  if (whole < 3600) return absl::StrFormat("%dm%02ds", whole / 60, whole % 60);
+  if (whole < 86400) return absl::StrFormat("%dh%02dm", whole / 3600, whole / 60 % 60);
+  return absl::StrFormat("%dd%02dh", whole / 86400, whole / 3600 % 24);
+}
+
+std::string FormatMicroseconds(double us) {
+  if (us < 1000) return absl::StrFormat("%.0fus", us);
+  if (us < 1e6) return absl::StrFormat("%.1fms", us / 1e3);
+  return absl::StrFormat("%.1fs", us / 1e6);
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  while (value >= 1024 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  const bool whole = value == static_cast<double>(static_cast<uint64_t>(value));
+  return whole ? absl::StrFormat("%.0f%s", value, units[unit])
+               : absl::StrFormat("%.1f%s", value, units[unit]);
+}
+
+std::string FormatTime(int64_t unix_micros) {
+  const time_t seconds = unix_micros / 1'000'000;
+  tm parts;
+  gmtime_r(&seconds, &parts);
+  char text[32];
+  strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  return absl::StrFormat("%s.%06dZ", text, unix_micros % 1'000'000);
+}
+
+std::string FormatBlackout(const v1::BlackoutSummary& summary) {
+  if (summary.count() == 0) return "none yet";
+  return absl::StrCat(summary.count(), " times, p50 ", FormatMicroseconds(summary.p50_us()),
+                      ", p99 ", FormatMicroseconds(summary.p99_us()), ", max ",
+                      FormatMicroseconds(summary.max_us()));
+}
+
+std::string FormatState(v1::WorkerState state) {
+  return Short(v1::WorkerState_Name(state), "WORKER_STATE_");
+}
+
+std::string FormatState(v1::ConnectionState state) {
+  return Short(v1::ConnectionState_Name(state), "CONNECTION_STATE_");
+}
+
+std::string FormatWorkerId(uint64_t id) { return id == 0 ? "-" : absl::StrCat(id); }
+
+std::string FormatVersion(const v1::Version& version) {
+  return absl::StrCat(version.release(), " (layout ", version.layout_version(), ", protocol ",
+                      version.protocol_version(), ")");
+}
+
+}  // namespace baton

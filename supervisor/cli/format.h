@@ -1,0 +1,24 @@
+// Values as operators read them.
+#ifndef SUPERVISOR_CLI_FORMAT_H_
+#define SUPERVISOR_CLI_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "proto/baton/v1/types.pb.h"
+
+namespace baton {
+
+std::string FormatDuration(double seconds);   // "340ms", "12s", "3h05m"
+std::string FormatMicroseconds(double us);    // "26us", "1.2ms"
+std::string FormatBytes(uint64_t bytes);      // "16MiB"
+std::string FormatTime(int64_t unix_micros);  // UTC, "2025-01-31T09:15:00.123456Z"
+std::string FormatBlackout(const v1::BlackoutSummary& summary);
+std::string FormatState(v1::WorkerState state);
+std::string FormatState(v1::ConnectionState state);
+std::string FormatWorkerId(uint64_t id);  // "-" for none
+std::string FormatVersion(const v1::Version& version);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_FORMAT_H_

@@ -1,0 +1,65 @@
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+// How long an answer may take when the keeper is left to choose its own time-out.
+constexpr double kServiceTimeoutSeconds = 60;
+
+struct Options {
+  std::string service;
+  std::vector<uint32_t> shards;
+  uint64_t to_worker = 0;
+  double wait_seconds = 0;  // 0: the service's
+};
+
+absl::Status Handoff(Session* session, const Options& options) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::HandoffRequest request;
+  request.set_service(options.service);
+  for (const uint32_t shard : options.shards) request.add_shards(shard);
+  request.set_to_worker_id(options.to_worker);
+  request.set_timeout_ms(static_cast<uint32_t>(options.wait_seconds * 1000));
+  const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
+  BATON_ASSIGN_OR_RETURN(const v1::HandoffResponse response,
+                         client->Handoff(request, wait + session->timeout_seconds));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  PrintFields(session->out,
+              {{"Moved shards", absl::StrJoin(response.shards(), ", ")},
+               {"To worker", FormatWorkerId(response.to_worker_id())},
+               {"Slowest blackout", FormatMicroseconds(response.slowest_blackout_us())}});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddHandoffCommand(CLI::App* app, Session* session) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app->add_subcommand("handoff", "Move shards to another worker, as planned");
+  command->add_option("service", options->service, "their service")->required();
+  command->add_option("--shard", options->shards, "a shard to move; repeat for more [all]")
+      ->type_name("N")
+      ->allow_extra_args(false);
+  command->add_option("--to", options->to_worker, "the worker to move to [any that is ready]")
+      ->type_name("WORKER")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--wait-timeout", options->wait_seconds,
+                   "seconds that owners have to release [as the service is configured]")
+      ->type_name("S")
+      ->check(CLI::Range(0.001, 3600.0));
+  command->callback([session, options] {
+    session->action = [session, options] { return Handoff(session, *options); };
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,22 @@
+// Tables that more than one noun shows.
+#ifndef SUPERVISOR_CLI_SERVICE_TABLE_H_
+#define SUPERVISOR_CLI_SERVICE_TABLE_H_
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/baton/v1/operator.pb.h"
+
+namespace baton {
+
+void PrintServices(std::ostream& out,
+                   const google::protobuf::RepeatedPtrField<v1::Service>& services);
+void PrintWorkers(std::ostream& out,
+                  const std::vector<std::pair<std::string, v1::Worker>>& workers);
+void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_SERVICE_TABLE_H_

@@ -1,0 +1,49 @@
+#include "supervisor/cli/session.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+std::string Json(const google::protobuf::Message& message, bool whitespace) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = whitespace;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<OperatorClient*> Session::Connect() {
+  if (!connection) {
+    const std::string path = socket.empty() ? absl::StrCat(state_dir, "/operator.sock") : socket;
+    BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
+  }
+  return connection.get();
+}
+
+void Session::PrintJson(const google::protobuf::Message& message) {
+  out << Json(message, /*whitespace=*/true);
+}
+
+std::string ToJson(const google::protobuf::Message& message) {
+  return Json(message, /*whitespace=*/false);
+}
+
+std::string DefaultStateDir() {
+  if (geteuid() == 0) return "/run/baton";
+  const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime_dir != nullptr && *runtime_dir != '\0') return absl::StrCat(runtime_dir, "/baton");
+  return absl::StrCat("/tmp/baton-", geteuid());
+}
+
+}  // namespace baton

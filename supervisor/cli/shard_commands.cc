@@ -1,0 +1,119 @@
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/service_table.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+struct Target {
+  std::string service;
+  uint32_t shard = 0;
+};
+
+absl::Status List(Session* session, const Target& target) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::ListShardsRequest request;
+  request.set_service(target.service);
+  BATON_ASSIGN_OR_RETURN(const v1::ListShardsResponse response, client->ListShards(request));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  std::vector<v1::Shard> shards;
+  for (const auto& item : response.shards()) shards.push_back(item.shard());
+  PrintShards(session->out, shards);
+  return absl::OkStatus();
+}
+
+void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& shard) {
+  PrintFields(
+      out,
+      {{"Shard", absl::StrCat(shard.index(), " of service ", service)},
+       {"Owner", shard.owner_worker_id() == 0 ? absl::StrCat("nobody: ", shard.waiting_reason())
+                                              : absl::StrCat("worker ", shard.owner_worker_id())},
+       {"Heir", shard.heir_worker_id() == 0 ? "" : absl::StrCat("worker ", shard.heir_worker_id())},
+       {"Epoch", absl::StrCat(shard.epoch())},
+       {"Connections", absl::StrCat(shard.connections())},
+       {"Commits", absl::StrCat(shard.commits())},
+       {"Sends", absl::StrCat(shard.sends_posted(), " posted, ", shard.send_requests_in_flight(),
+                              " in flight")},
+       {"Receives", absl::StrCat(shard.receives_posted(), " posted")},
+       {"Completions", absl::StrCat(shard.completions(), ", ", shard.completions_unacknowledged(),
+                                    " not acknowledged")},
+       {"Handoff blackout", FormatBlackout(shard.handoff_blackout())},
+       {"Failover blackout", FormatBlackout(shard.failover_blackout())}});
+}
+
+void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
+  out << "\nLast change of owner:\n";
+  const auto worker = [](uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); };
+  PrintFields(
+      out,
+      {{"Cause", absl::StrCat(report.cause(), ", ended epoch ", report.epoch())},
+       {"Time", FormatTime(report.unix_micros())},
+       {"From", worker(report.former_worker_id())},
+       {"To", worker(report.successor_worker_id())},
+       {"Transactions recovered",
+        absl::StrCat(report.transactions_recovered(), " (committed, applied only at the cut)")},
+       {"Never submitted",
+        absl::StrCat(report.never_submitted(), " (committed, not yet posted: posted since)")},
+       {"In flight", absl::StrCat(report.in_flight(), " (posted, no completion yet)")},
+       {"Completed, undelivered",
+        absl::StrCat(report.completed_undelivered(), " (the former owner had not read them)")},
+       {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
+                                               " (read, not acknowledged: delivered again)")}},
+      "  ");
+  if (report.work_requests().empty()) return;
+  const uint64_t all = report.never_submitted() + report.in_flight() +
+                       report.completed_undelivered() + report.delivered_uncommitted();
+  out << "\n  Work requests (" << report.work_requests_size() << " of " << all << "):\n";
+  Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
+  for (const v1::WorkRequestOutcome& outcome : report.work_requests()) {
+    table.Add({absl::StrCat(outcome.connection()), outcome.send() ? "send" : "receive",
+               absl::StrCat(outcome.sequence()), outcome.opcode(), outcome.outcome()});
+  }
+  table.Print(out, "  ");
+}
+
+absl::Status Describe(Session* session, const Target& target) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetShardRequest request;
+  request.set_service(target.service);
+  request.set_shard(target.shard);
+  BATON_ASSIGN_OR_RETURN(const v1::GetShardResponse response, client->GetShard(request));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  PrintShard(session->out, target.service, response.shard());
+  if (response.shard().has_last_report()) PrintReport(session->out, response.shard().last_report());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddShardCommands(CLI::App* app, Session* session) {
+  CLI::App* noun = app->add_subcommand("shard", "Shards: the unit that one worker owns");
+  noun->require_subcommand(1);
+  noun->fallthrough();
+  auto target = std::make_shared<Target>();
+  CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
+  list->add_option("service", target->service, "their service")->required();
+  list->callback([session, target] {
+    session->action = [session, target] { return List(session, *target); };
+  });
+  CLI::App* describe =
+      noun->add_subcommand("describe", "Show a shard, and what its last change of owner found");
+  describe->add_option("service", target->service, "its service")->required();
+  describe->add_option("shard", target->shard, "its number, from 0")->required();
+  describe->callback([session, target] {
+    session->action = [session, target] { return Describe(session, *target); };
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,64 @@
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/service_table.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+absl::Status Status(Session* session) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->GetStatus({}));
+  if (session->json) {
+    session->PrintJson(status);
+    return absl::OkStatus();
+  }
+  PrintFields(session->out,
+              {{"Release", FormatVersion(status.version())},
+               {"Control", absl::StrCat("pid ", status.control_pid(), ", up ",
+                                        FormatDuration(status.control_uptime_seconds()))},
+               {"Services", absl::StrCat(status.services_size())}});
+  if (status.services_size() > 0) session->out << '\n';
+  PrintServices(session->out, status.services());
+  return absl::OkStatus();
+}
+
+// The client's own version is told even when there is nobody to compare it with.
+absl::Status Version(Session* session) {
+  absl::Status problem;
+  v1::GetStatusResponse status;
+  absl::StatusOr<OperatorClient*> client = session->Connect();
+  if (client.ok()) {
+    absl::StatusOr<v1::GetStatusResponse> answer = (*client)->GetStatus({});
+    if (answer.ok()) status = *std::move(answer);
+    problem = answer.status();
+  } else {
+    problem = client.status();
+  }
+  if (session->json) {
+    session->out << "{\"client_release\":\"" << kRelease << "\",\"server\":";
+    session->out << (problem.ok() ? ToJson(status.version()) : "null") << "}\n";
+    return problem;
+  }
+  PrintFields(session->out,
+              {{"Client", kRelease},
+               {"Server", problem.ok() ? FormatVersion(status.version()) : "unreachable"}});
+  return problem;
+}
+
+}  // namespace
+
+void AddStatusCommands(CLI::App* app, Session* session) {
+  app->add_subcommand("status", "Show Baton and its services")->callback([session] {
+    session->action = [session] { return Status(session); };
+  });
+  app->add_subcommand("version", "Show the release of this program and of batond")
+      ->callback([session] { session->action = [session] { return Version(session); }; });
+}
+
+}  // namespace baton

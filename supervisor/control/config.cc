@@ -1,0 +1,80 @@
+#include "supervisor/control/config.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxServiceName = 32;
+constexpr size_t kMaxSocketPath = 107;  // sun_path without its final zero
+
+// Keeps the first error of a parse.
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, int column, const std::string& message) override {
+    if (text.empty())
+      text = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
+  }
+  std::string text;
+};
+
+bool IsServiceName(const std::string& name) {
+  if (name.empty() || name.size() > kMaxServiceName) return false;
+  for (const char c : name) {
+    if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '-') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<internal::ControlConfig> ParseControlConfig(const std::string& text) {
+  internal::ControlConfig config;
+  FirstError error;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(text, &config)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "standard input is not a baton.internal.ControlConfig in text format: ", error.text));
+  }
+  if (config.state_dir().empty()) {
+    return absl::InvalidArgumentError("state_dir is missing: name the directory of the sockets");
+  }
+  std::set<std::string> names;
+  for (const std::string& name : config.services()) {
+    if (!IsServiceName(name)) {
+      return absl::InvalidArgumentError(absl::StrCat("service name \"", name, "\": use 1 to ",
+                                                     kMaxServiceName,
+                                                     " characters of a-z, 0-9 and -"));
+    }
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("service \"", name, "\" is named twice: names are unique"));
+    }
+    const std::string path = KeeperSocket(config.state_dir(), name);
+    if (path.size() > kMaxSocketPath) {
+      return absl::InvalidArgumentError(absl::StrCat("socket path ", path, " has ", path.size(),
+                                                     " bytes, at most ", kMaxSocketPath,
+                                                     " are possible: choose a shorter state_dir"));
+    }
+  }
+  return config;
+}
+
+std::string OperatorSocket(const std::string& state_dir) {
+  return absl::StrCat(state_dir, "/operator.sock");
+}
+
+std::string WorkerSocket(const std::string& state_dir) {
+  return absl::StrCat(state_dir, "/control.sock");
+}
+
+std::string KeeperSocket(const std::string& state_dir, const std::string& service) {
+  return absl::StrCat(state_dir, "/", service, ".keeper.sock");
+}
+
+}  // namespace baton

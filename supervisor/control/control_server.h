@@ -1,0 +1,28 @@
+// The whole of control: keepers, the two sockets and their gRPC servers.
+#ifndef SUPERVISOR_CONTROL_CONTROL_SERVER_H_
+#define SUPERVISOR_CONTROL_CONTROL_SERVER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+
+namespace baton {
+
+class ControlServer {
+ public:
+  // Serves once it returns. kAlreadyExists: another control serves in this state_dir.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
+      const internal::ControlConfig& config);
+  // Ends every call and stream, within a second.
+  ~ControlServer();
+
+ private:
+  class Impl;
+  explicit ControlServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_CONTROL_SERVER_H_

@@ -1,0 +1,82 @@
+#include "supervisor/control/event_log.h"
+
+#include <algorithm>
+
+namespace baton {
+
+SharedEvent EventFollower::Pop() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (queue_.empty()) return nullptr;
+  SharedEvent event = std::move(queue_.front());
+  queue_.pop_front();
+  return event;
+}
+
+bool EventFollower::overflowed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return overflowed_;
+}
+
+bool EventFollower::Push(const SharedEvent& event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (overflowed_) return false;
+  if (queue_.size() >= limit_) {
+    overflowed_ = true;
+    return true;
+  }
+  queue_.push_back(event);
+  return true;
+}
+
+void EventLog::Append(const std::string& service, const v1::Event& event) {
+  auto shared = std::make_shared<v1::Event>(event);
+  shared->set_service(service);
+  std::vector<std::shared_ptr<EventFollower>> to_wake;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Ring& ring = rings_[service];
+    if (!ring.known.insert({event.sequence(), event.unix_micros()}).second) return;
+    ring.events.push_back(shared);
+    if (ring.events.size() > events_per_service_) {
+      const v1::Event& oldest = *ring.events.front();
+      ring.known.erase({oldest.sequence(), oldest.unix_micros()});
+      ring.events.pop_front();
+    }
+    auto end = followers_.begin();
+    for (std::weak_ptr<EventFollower>& weak : followers_) {
+      std::shared_ptr<EventFollower> follower = weak.lock();
+      if (!follower) continue;
+      if ((follower->service_.empty() || follower->service_ == service) && follower->Push(shared)) {
+        to_wake.push_back(follower);
+      }
+      if (&*end != &weak) *end = std::move(weak);
+      ++end;
+    }
+    followers_.erase(end, followers_.end());
+  }
+  for (const auto& follower : to_wake) follower->wake_();
+}
+
+std::shared_ptr<EventFollower> EventLog::Follow(const std::string& service,
+                                                std::function<void()> wake) {
+  auto follower = std::make_shared<EventFollower>();
+  follower->service_ = service;
+  follower->wake_ = std::move(wake);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [name, ring] : rings_) {
+    if (!service.empty() && service != name) continue;
+    follower->queue_.insert(follower->queue_.end(), ring.events.begin(), ring.events.end());
+  }
+  if (service.empty()) {
+    std::stable_sort(follower->queue_.begin(), follower->queue_.end(),
+                     [](const SharedEvent& a, const SharedEvent& b) {
+                       return a->unix_micros() < b->unix_micros();
+                     });
+  }
+  follower->limit_ = follower->queue_.size() + follower_limit_;
+  std::erase_if(followers_, [](const auto& weak) { return weak.expired(); });
+  followers_.push_back(follower);
+  return follower;
+}
+
+}  // namespace baton

@@ -1,0 +1,82 @@
+#include "supervisor/control/event_stream.h"
+
+#include <utility>
+
+#include "supervisor/control/grpc_status.h"
+
+namespace baton {
+
+EventStream::EventStream(Keepers* keepers, const v1::WatchEventsRequest& request,
+                         std::atomic<int>* open_streams)
+    : keepers_(keepers),
+      service_(request.service()),
+      follow_(request.follow()),
+      open_streams_(open_streams) {}
+
+void EventStream::Begin(const std::vector<KeeperClient*>& clients) {
+  self_ = shared_from_this();
+  keepers_->SyncEvents(clients, [self = shared_from_this()](absl::Status status) {
+    std::weak_ptr<EventStream> weak = self;
+    auto follower = self->keepers_->events().Follow(self->service_, [weak] {
+      if (const auto stream = weak.lock()) stream->Pump();
+    });
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->follower_ = std::move(follower);
+      self->end_ = std::move(status);
+    }
+    self->Pump();
+  });
+}
+
+void EventStream::OnWriteDone(bool ok) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    if (!ok) cancelled_ = true;
+  }
+  Pump();
+}
+
+void EventStream::OnCancel() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+  }
+  Pump();
+}
+
+void EventStream::Pump() {
+  absl::Status end;
+  bool write = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Finish waits for the write under way, and for the keepers' answers in Begin.
+    if (writing_ || finished_ || !follower_) return;
+    SharedEvent event = cancelled_ ? nullptr : follower_->Pop();
+    if (event) {
+      writing_ = write = true;
+      *response_.mutable_event() = *event;
+    } else if (cancelled_) {
+      finished_ = true;
+      end = absl::CancelledError("cancelled");
+    } else if (follower_->overflowed()) {
+      finished_ = true;
+      end = absl::ResourceExhaustedError(
+          "events came faster than this stream took them, some are left out: start it again");
+    } else if (!follow_) {
+      finished_ = true;
+      end = end_;
+    } else {
+      return;
+    }
+    if (finished_) follower_.reset();
+  }
+  if (write) {
+    StartWrite(&response_);
+  } else {
+    Finish(ToGrpc(end));
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,52 @@
+// One WatchEvents call: what is logged, then, when followed, what comes.
+#ifndef SUPERVISOR_CONTROL_EVENT_STREAM_H_
+#define SUPERVISOR_CONTROL_EVENT_STREAM_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "grpcpp/support/server_callback.h"
+#include "proto/baton/v1/operator.pb.h"
+#include "supervisor/control/keepers.h"
+
+namespace baton {
+
+class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsResponse>,
+                          public std::enable_shared_from_this<EventStream> {
+ public:
+  // `open_streams` is counted down at the end of this one.
+  EventStream(Keepers* keepers, const v1::WatchEventsRequest& request,
+              std::atomic<int>* open_streams);
+  ~EventStream() override { --*open_streams_; }
+
+  // Events of `clients`, once what they have logged so far is here.
+  void Begin(const std::vector<KeeperClient*>& clients);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+
+ private:
+  void Pump();  // Writes the next event, or finishes, or waits.
+
+  Keepers* const keepers_;
+  const std::string service_;
+  const bool follow_;
+  std::atomic<int>* const open_streams_;
+  std::shared_ptr<EventStream> self_;  // until OnDone
+  v1::WatchEventsResponse response_;   // while writing_
+
+  std::mutex mutex_;  // guards what follows; gRPC is called outside of it
+  std::shared_ptr<EventFollower> follower_;
+  absl::Status end_;  // told after the last event when the stream is not followed
+  bool cancelled_ = false;
+  bool writing_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_EVENT_STREAM_H_

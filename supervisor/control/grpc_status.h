@@ -1,0 +1,28 @@
+#ifndef SUPERVISOR_CONTROL_GRPC_STATUS_H_
+#define SUPERVISOR_CONTROL_GRPC_STATUS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+#include "lib/base/version.h"
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/control/layout_version.h"
+
+namespace baton {
+
+// The codes of the two are the same numbers.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+inline void FillVersion(v1::Version* version) {
+  version->set_release(kRelease);
+  version->set_layout_version(kControlLayoutVersion);
+  version->set_protocol_version(kProtocolVersion);
+}
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_GRPC_STATUS_H_

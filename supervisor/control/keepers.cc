@@ -1,0 +1,122 @@
+#include "supervisor/control/keepers.h"
+
+#include <algorithm>
+#include <future>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/control/config.h"
+
+namespace baton {
+namespace {
+
+// A keeper answers from memory, within milliseconds.
+constexpr uint64_t kMaxDescribeNs = 3'000'000'000;
+
+internal::ManagementRequest DescribeRequest() {
+  internal::ManagementRequest request;
+  request.mutable_describe();
+  return request;
+}
+
+absl::StatusOr<internal::Description> DescriptionOf(
+    absl::StatusOr<internal::ManagementReply> reply) {
+  if (absl::IsDeadlineExceeded(reply.status())) {
+    return absl::UnavailableError(reply.status().message());
+  }
+  BATON_RETURN_IF_ERROR(reply.status());
+  internal::Description description = std::move(*reply->mutable_description());
+  description.mutable_service()->set_reachable(true);
+  return description;
+}
+
+}  // namespace
+
+Keepers::Keepers(const internal::ControlConfig& config,
+                 std::function<void(const std::string& service)> on_connected) {
+  for (const std::string& name : config.services()) {
+    KeeperClient::Observer observer;
+    observer.on_event = [this, name](const v1::Event& event) { events_.Append(name, event); };
+    observer.on_connected = [name, on_connected] { on_connected(name); };
+    clients_[name] = std::make_unique<KeeperClient>(name, KeeperSocket(config.state_dir(), name),
+                                                    std::move(observer));
+  }
+}
+
+void Keepers::Start() {
+  for (auto& [name, client] : clients_) client->Start();
+}
+
+void Keepers::Stop() {
+  for (auto& [name, client] : clients_) client->Stop();
+}
+
+absl::StatusOr<KeeperClient*> Keepers::Find(const std::string& service) {
+  const auto found = clients_.find(service);
+  if (found != clients_.end()) return found->second.get();
+  const std::string names = absl::StrJoin(
+      clients_, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
+  return absl::NotFoundError(
+      absl::StrCat("there is no service \"", service, "\"; ",
+                   names.empty() ? "no service is configured" : "there are: ", names));
+}
+
+std::vector<KeeperClient*> Keepers::All() {
+  std::vector<KeeperClient*> all;
+  for (auto& [name, client] : clients_) all.push_back(client.get());
+  return all;
+}
+
+absl::StatusOr<internal::Description> Keepers::Describe(const std::string& service,
+                                                        uint64_t timeout_ns) {
+  BATON_ASSIGN_OR_RETURN(KeeperClient * client, Find(service));
+  return DescriptionOf(
+      client->CallAndWait(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)));
+}
+
+std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
+  using Reply = absl::StatusOr<internal::ManagementReply>;
+  std::vector<std::future<Reply>> replies;
+  for (auto& [name, client] : clients_) {
+    auto promise = std::make_shared<std::promise<Reply>>();
+    replies.push_back(promise->get_future());
+    client->Call(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs),
+                 [promise](Reply reply) { promise->set_value(std::move(reply)); });
+  }
+  std::vector<Described> all;
+  auto reply = replies.begin();
+  for (auto& [name, client] : clients_) all.emplace_back(name, DescriptionOf((reply++)->get()));
+  return all;
+}
+
+// A keeper replies in order, so what it had logged before it answers Describe has come by then.
+void Keepers::SyncEvents(const std::vector<KeeperClient*>& clients,
+                         std::function<void(absl::Status)> done) {
+  if (clients.empty()) {
+    done(absl::OkStatus());
+    return;
+  }
+  struct Progress {
+    std::mutex mutex;
+    size_t left;
+    absl::Status first;
+  };
+  auto progress = std::make_shared<Progress>();
+  progress->left = clients.size();
+  for (KeeperClient* client : clients) {
+    client->Call(DescribeRequest(), kMaxDescribeNs, [progress, done](auto reply) {
+      absl::Status result;
+      {
+        std::lock_guard<std::mutex> lock(progress->mutex);
+        progress->first.Update(reply.status());
+        if (--progress->left > 0) return;
+        result = progress->first;
+      }
+      done(result);
+    });
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,54 @@
+// All keepers of this Baton, the events they tell, and what control asks of them.
+//
+// Thread-safe between Start and Stop.
+#ifndef SUPERVISOR_CONTROL_KEEPERS_H_
+#define SUPERVISOR_CONTROL_KEEPERS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "supervisor/control/event_log.h"
+#include "supervisor/control/keeper_client.h"
+
+namespace baton {
+
+class Keepers {
+ public:
+  // `on_connected` tells that a service's keeper was reached, first or again.
+  Keepers(const internal::ControlConfig& config,
+          std::function<void(const std::string& service)> on_connected);
+
+  void Start();
+  void Stop();
+
+  // kNotFound names the services that there are.
+  absl::StatusOr<KeeperClient*> Find(const std::string& service);
+  std::vector<KeeperClient*> All();
+  EventLog& events() { return events_; }
+
+  // What a keeper says of its service. A keeper that hangs is kUnavailable after
+  // min(timeout_ns, a few seconds).
+  absl::StatusOr<internal::Description> Describe(const std::string& service, uint64_t timeout_ns);
+
+  // Of every service, in the order of their names, asked for at the same time.
+  using Described = std::pair<std::string, absl::StatusOr<internal::Description>>;
+  std::vector<Described> DescribeAll(uint64_t timeout_ns);
+
+  // Calls `done` once everything that the keepers of `clients` had logged when asked has reached
+  // events(), with the first problem if there was one.
+  void SyncEvents(const std::vector<KeeperClient*>& clients,
+                  std::function<void(absl::Status)> done);
+
+ private:
+  EventLog events_;
+  std::map<std::string, std::unique_ptr<KeeperClient>> clients_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_KEEPERS_H_

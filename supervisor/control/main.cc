@@ -1,0 +1,71 @@
+// baton-control: serves operators and workers over gRPC. Reads its configuration
+// (baton.internal.ControlConfig, text format) on standard input. SIGTERM ends it.
+#include <signal.h>
+
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+#include <string>
+
+#include "lib/base/version.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/control/config.h"
+#include "supervisor/control/control_server.h"
+
+namespace {
+
+constexpr char kHelp[] =
+    "usage: baton-control [--help | --version]\n"
+    "Serves the operators and workers of Baton over gRPC on UNIX sockets in state_dir.\n"
+    "batond starts it. It reads a baton.internal.ControlConfig in text format on standard\n"
+    "input, logs to standard error, and ends on SIGTERM or SIGINT.\n"
+    "Exit codes: 0 ended by a signal, 1 could not serve, 2 bad usage or configuration.\n";
+
+int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
+  auto server = baton::ControlServer::Start(config);
+  if (!server.ok()) {
+    spdlog::error("{}", std::string(server.status().message()));
+    return 1;
+  }
+  spdlog::info("baton-control {} serves operators at {} and workers at {}", baton::kRelease,
+               baton::OperatorSocket(config.state_dir()), baton::WorkerSocket(config.state_dir()));
+  int signal_number = 0;
+  sigwait(&end_signals, &signal_number);
+  spdlog::info("ends: {}", strsignal(signal_number));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
+    std::printf("baton-control %s\n", baton::kRelease);
+    return 0;
+  }
+  if (argc != 1) {
+    std::fputs(kHelp, stderr);
+    return 2;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("control"));
+  // Every thread inherits this, so that sigwait in the main one is who takes them.
+  sigset_t end_signals;
+  sigemptyset(&end_signals);
+  sigaddset(&end_signals, SIGTERM);
+  sigaddset(&end_signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &end_signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  const auto config = baton::ParseControlConfig(text);
+  if (!config.ok()) {
+    spdlog::error("{}", std::string(config.status().message()));
+    return 2;
+  }
+  return Serve(*config, end_signals);
+}

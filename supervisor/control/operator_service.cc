@@ -1,0 +1,334 @@
+#include "supervisor/control/operator_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/clock.h"
+#include "proto/baton/v1/operator.grpc.pb.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/control/event_stream.h"
+#include "supervisor/control/grpc_status.h"
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000;
+constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
+// A handoff is bounded by the keeper; this is for a keeper that never answers.
+constexpr uint64_t kMaxHandoffNs = 600 * kSecondNs;
+constexpr uint32_t kDefaultPage = 1000;
+constexpr uint32_t kMaxPage = 10000;
+constexpr int kMaxEventStreams = 64;
+// Trailing metadata of an answer that leaves something out, for the operator to read.
+constexpr char kWarning[] = "baton-warning";
+
+// What is left of the caller's deadline.
+uint64_t TimeLeft(const grpc::ServerContext& call, uint64_t at_most_ns) {
+  const auto left = call.deadline() - std::chrono::system_clock::now();
+  const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
+  return std::min(ns > 0 ? static_cast<uint64_t>(ns) : 0, at_most_ns);
+}
+
+absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count) {
+  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no shard ", shard,
+                                          ": it has ", count, ", numbered from 0"));
+}
+
+absl::Status NoSuchWorker(const std::string& service, uint64_t id) {
+  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no worker ", id,
+                                          " now: `baton worker list ", service, "` shows all"));
+}
+
+v1::Service UnreachableService(const std::string& name, const absl::Status& problem) {
+  v1::Service service;
+  service.set_name(name);
+  service.set_reachable(false);
+  service.set_problem(std::string(problem.message()));
+  return service;
+}
+
+class OperatorServiceImpl final
+    : public v1::OperatorService::WithCallbackMethod_WatchEvents<v1::OperatorService::Service> {
+ public:
+  explicit OperatorServiceImpl(const OperatorServiceContext& context) : context_(context) {}
+
+  grpc::Status GetStatus(grpc::ServerContext* call, const v1::GetStatusRequest*,
+                         v1::GetStatusResponse* response) override {
+    FillVersion(response->mutable_version());
+    response->set_control_pid(getpid());
+    response->set_control_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) *
+                                         1e-9);
+    AddServices(*call, response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListServices(grpc::ServerContext* call, const v1::ListServicesRequest*,
+                            v1::ListServicesResponse* response) override {
+    FillVersion(response->mutable_version());
+    AddServices(*call, response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetService(grpc::ServerContext* call, const v1::GetServiceRequest* request,
+                          v1::GetServiceResponse* response) override {
+    auto described = Describe(*call, request->service());
+    if (!described.ok()) return ToGrpc(described.status());
+    FillVersion(response->mutable_version());
+    *response->mutable_service() = std::move(*described->mutable_service());
+    response->mutable_shards()->Swap(described->mutable_shards());
+    response->mutable_workers()->Swap(described->mutable_workers());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListWorkers(grpc::ServerContext* call, const v1::ListWorkersRequest* request,
+                           v1::ListWorkersResponse* response) override {
+    FillVersion(response->mutable_version());
+    if (!request->service().empty()) {
+      const auto described = Describe(*call, request->service());
+      if (!described.ok()) return ToGrpc(described.status());
+      AddWorkers(request->service(), *described, response);
+      return grpc::Status::OK;
+    }
+    for (const auto& [name, described] :
+         context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
+      if (described.ok()) {
+        AddWorkers(name, *described, response);
+      } else {
+        call->AddTrailingMetadata(kWarning, std::string(described.status().message()));
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetWorker(grpc::ServerContext* call, const v1::GetWorkerRequest* request,
+                         v1::GetWorkerResponse* response) override {
+    const auto described = Describe(*call, request->service());
+    if (!described.ok()) return ToGrpc(described.status());
+    for (const v1::Worker& worker : described->workers()) {
+      if (worker.id() != request->worker_id()) continue;
+      FillVersion(response->mutable_version());
+      *response->mutable_worker() = worker;
+      return grpc::Status::OK;
+    }
+    return ToGrpc(NoSuchWorker(request->service(), request->worker_id()));
+  }
+
+  grpc::Status KillWorker(grpc::ServerContext* call, const v1::KillWorkerRequest* request,
+                          v1::KillWorkerResponse* response) override {
+    if (request->worker_id() == 0) {
+      return ToGrpc(absl::InvalidArgumentError("worker_id is missing: name the worker to kill"));
+    }
+    internal::ManagementRequest kill;
+    kill.mutable_kill_worker()->set_worker_id(request->worker_id());
+    const auto reply = CallKeeper(request->service(), std::move(kill), TimeLeft(*call, kMaxCallNs));
+    Audit(*call, absl::StrCat("kill worker ", request->worker_id()), request->service(),
+          reply.status());
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
+                          v1::ListShardsResponse* response) override {
+    auto described = Describe(*call, request->service());
+    if (!described.ok()) return ToGrpc(described.status());
+    FillVersion(response->mutable_version());
+    for (v1::Shard& shard : *described->mutable_shards()) {
+      v1::ShardOfService* item = response->add_shards();
+      item->set_service(request->service());
+      *item->mutable_shard() = std::move(shard);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetShard(grpc::ServerContext* call, const v1::GetShardRequest* request,
+                        v1::GetShardResponse* response) override {
+    const auto described = Describe(*call, request->service());
+    if (!described.ok()) return ToGrpc(described.status());
+    for (const v1::Shard& shard : described->shards()) {
+      if (shard.index() != request->shard()) continue;
+      FillVersion(response->mutable_version());
+      *response->mutable_shard() = shard;
+      return grpc::Status::OK;
+    }
+    return ToGrpc(NoSuchShard(request->service(), request->shard(), described->shards_size()));
+  }
+
+  grpc::Status ListConnections(grpc::ServerContext* call, const v1::ListConnectionsRequest* request,
+                               v1::ListConnectionsResponse* response) override {
+    if (request->shard() < -1 || request->page_size() > kMaxPage) {
+      return ToGrpc(absl::InvalidArgumentError(
+          absl::StrCat("shard ", request->shard(), ", page_size ", request->page_size(),
+                       ": give a shard or -1 for all, and at most ", kMaxPage)));
+    }
+    const uint32_t limit = request->page_size() == 0 ? kDefaultPage : request->page_size();
+    auto reply =
+        Connections(*call, request->service(), request->shard(), request->page_start(), limit);
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    for (v1::Connection& connection : *reply->mutable_connections()) {
+      v1::ConnectionOfService* item = response->add_connections();
+      item->set_service(request->service());
+      *item->mutable_connection() = std::move(connection);
+    }
+    response->set_next_page_start(reply->next());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetConnection(grpc::ServerContext* call, const v1::GetConnectionRequest* request,
+                             v1::GetConnectionResponse* response) override {
+    const auto reply = Connections(*call, request->service(), -1, request->connection(), 1);
+    if (!reply.ok()) return ToGrpc(reply.status());
+    if (reply->connections_size() == 0 || reply->connections(0).index() != request->connection()) {
+      return ToGrpc(absl::NotFoundError(absl::StrCat(
+          "service \"", request->service(), "\" has no connection ", request->connection(),
+          " now: `baton connection list ", request->service(), "` shows all")));
+    }
+    FillVersion(response->mutable_version());
+    *response->mutable_connection() = reply->connections(0);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Handoff(grpc::ServerContext* call, const v1::HandoffRequest* request,
+                       v1::HandoffResponse* response) override {
+    const auto described = Describe(*call, request->service());
+    if (!described.ok()) return ToGrpc(described.status());
+    for (const uint32_t shard : request->shards()) {
+      if (shard < static_cast<uint32_t>(described->shards_size())) continue;
+      return ToGrpc(NoSuchShard(request->service(), shard, described->shards_size()));
+    }
+    NoticeOwners(*request, *described);
+    internal::ManagementRequest handoff;
+    *handoff.mutable_handoff()->mutable_shards() = request->shards();
+    handoff.mutable_handoff()->set_to_worker_id(request->to_worker_id());
+    handoff.mutable_handoff()->set_timeout_ms(request->timeout_ms());
+    const auto reply =
+        CallKeeper(request->service(), std::move(handoff), TimeLeft(*call, kMaxHandoffNs));
+    Audit(*call, absl::StrCat("handoff of shards [", absl::StrJoin(request->shards(), ","), "]"),
+          request->service(), reply.status());
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    response->set_to_worker_id(reply->handoff().to_worker_id());
+    *response->mutable_shards() = reply->handoff().shards();
+    response->set_slowest_blackout_us(reply->handoff().slowest_blackout_us());
+    return grpc::Status::OK;
+  }
+
+  grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
+      grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override;
+
+ private:
+  absl::StatusOr<internal::Description> Describe(const grpc::ServerContext& call,
+                                                 const std::string& service) {
+    return context_.keepers->Describe(service, TimeLeft(call, kMaxCallNs));
+  }
+
+  absl::StatusOr<internal::ManagementReply> CallKeeper(const std::string& service,
+                                                       internal::ManagementRequest request,
+                                                       uint64_t timeout_ns) {
+    const auto keeper = context_.keepers->Find(service);
+    if (!keeper.ok()) return keeper.status();
+    return (*keeper)->CallAndWait(std::move(request), timeout_ns);
+  }
+
+  absl::StatusOr<internal::Connections> Connections(const grpc::ServerContext& call,
+                                                    const std::string& service, int32_t shard,
+                                                    uint32_t start, uint32_t limit) {
+    internal::ManagementRequest list;
+    list.mutable_list_connections()->set_shard(shard);
+    list.mutable_list_connections()->set_start(start);
+    list.mutable_list_connections()->set_limit(limit);
+    auto reply = CallKeeper(service, std::move(list), TimeLeft(call, kMaxCallNs));
+    if (!reply.ok()) return reply.status();
+    return std::move(*reply->mutable_connections());
+  }
+
+  template <typename Response>
+  void AddServices(const grpc::ServerContext& call, Response* response) {
+    for (auto& [name, described] : context_.keepers->DescribeAll(TimeLeft(call, kMaxCallNs))) {
+      *response->add_services() = described.ok() ? std::move(*described->mutable_service())
+                                                 : UnreachableService(name, described.status());
+    }
+  }
+
+  static void AddWorkers(const std::string& service, const internal::Description& described,
+                         v1::ListWorkersResponse* response) {
+    for (const v1::Worker& worker : described.workers()) {
+      v1::WorkerOfService* item = response->add_workers();
+      item->set_service(service);
+      *item->mutable_worker() = worker;
+    }
+  }
+
+  // Lets owners prepare. The handoff does not depend on it: the keeper asks them by itself.
+  void NoticeOwners(const v1::HandoffRequest& request, const internal::Description& described) {
+    std::map<uint64_t, v1::AttachResponse> notices;
+    for (const v1::Shard& shard : described.shards()) {
+      const auto& chosen = request.shards();
+      if (!chosen.empty() &&
+          std::find(chosen.begin(), chosen.end(), shard.index()) == chosen.end()) {
+        continue;
+      }
+      if (shard.owner_worker_id() == 0 || shard.owner_worker_id() == request.to_worker_id())
+        continue;
+      notices[shard.owner_worker_id()].mutable_handoff()->add_shards(shard.index());
+    }
+    for (auto& [worker, notice] : notices) {
+      context_.streams->Notify(request.service(), worker, std::move(notice));
+    }
+  }
+
+  void Audit(const grpc::ServerContext& call, const std::string& what, const std::string& service,
+             const absl::Status& result) {
+    spdlog::info("service {}: {} asked by {}: {}", service, what,
+                 context_.peers->Describe(call.peer()),
+                 result.ok() ? "done" : std::string(result.message()));
+  }
+
+  const OperatorServiceContext context_;
+  const uint64_t started_ns_ = MonotonicNanoseconds();
+  std::atomic<int> event_streams_{0};
+};
+
+// A stream that says only how it ends.
+class RefusedEventStream final : public grpc::ServerWriteReactor<v1::WatchEventsResponse> {
+ public:
+  explicit RefusedEventStream(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+grpc::ServerWriteReactor<v1::WatchEventsResponse>* OperatorServiceImpl::WatchEvents(
+    grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) {
+  std::vector<KeeperClient*> clients;
+  if (request->service().empty()) {
+    clients = context_.keepers->All();
+  } else {
+    const auto client = context_.keepers->Find(request->service());
+    if (!client.ok()) return new RefusedEventStream(client.status());
+    clients.push_back(*client);
+  }
+  if (++event_streams_ > kMaxEventStreams) {
+    --event_streams_;
+    return new RefusedEventStream(absl::ResourceExhaustedError(
+        absl::StrCat(kMaxEventStreams, " event streams are open already: close one")));
+  }
+  auto stream = std::make_shared<EventStream>(context_.keepers, *request, &event_streams_);
+  stream->Begin(clients);
+  return stream.get();
+}
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context) {
+  return std::make_unique<OperatorServiceImpl>(context);
+}
+
+}  // namespace baton

@@ -1,0 +1,231 @@
+#include "supervisor/control/worker_service.h"
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/baton/v1/worker.grpc.pb.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/control/grpc_status.h"
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kRedeemNs = 5'000'000'000;
+// Notices that a worker has not taken yet; it has stopped reading when there are more.
+constexpr size_t kMaxQueuedNotices = 64;
+
+absl::Status CheckHello(const v1::AttachRequest& request) {
+  if (!request.has_hello()) {
+    return absl::InvalidArgumentError("the first message of the stream has to be WorkerHello");
+  }
+  const uint32_t theirs = request.hello().version().protocol_version();
+  if (theirs != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker speaks protocol version ", theirs, " (release \"",
+        request.hello().version().release(), "\"), control speaks ", kProtocolVersion,
+        " (release \"", kRelease, "\"): build the worker with the library of this release"));
+  }
+  return absl::OkStatus();
+}
+
+// What the worker is told when the keeper refuses its token. Why in detail is nobody's business
+// who has no valid one.
+absl::Status RefusedToken(const absl::Status& status) {
+  if (absl::IsUnavailable(status)) return status;
+  if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
+  return absl::UnauthenticatedError("the token is unknown or used: ask the keeper for a new one");
+}
+
+// One stream. Decisions are taken under the lock, gRPC is called outside of it: one thread at most
+// has decided to write, and one to finish. gRPC frees the call once it is finished and nothing is
+// under way, so Finish waits for a write that was decided, and reads start in reactions only.
+class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>,
+                           public WorkerStream,
+                           public std::enable_shared_from_this<AttachStream> {
+ public:
+  AttachStream(WorkerServiceContext* context, std::string peer)
+      : context_(context), peer_(std::move(peer)) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Close(absl::OkStatus());  // the worker has closed its side, or is gone
+      return;
+    }
+    if (!greeted_) {
+      greeted_ = true;
+      Greet();
+    } else if (request_.has_health()) {
+      NoteHealth(request_.health());
+    }
+    StartRead(&request_);
+  }
+
+  void OnWriteDone(bool) override {
+    bool finish;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      writing_ = false;
+      finish = finished_;
+    }
+    if (finish) {
+      Finish(end_);
+    } else {
+      Pump();
+    }
+  }
+
+  void OnCancel() override { Close(absl::CancelledError("cancelled")); }
+
+  void OnDone() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      done_ = true;
+    }
+    if (worker_id_ != 0) context_->streams->Remove(service_, worker_id_, this);
+    self_.reset();
+  }
+
+  void Notify(v1::AttachResponse notice) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (queue_.size() < kMaxQueuedNotices) queue_.push_back(std::move(notice));
+    }
+    Pump();
+  }
+
+  void Close(absl::Status reason) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (finished_) return;
+      finished_ = true;
+      end_ = ToGrpc(reason);
+      if (writing_) return;  // OnWriteDone finishes
+    }
+    Finish(end_);
+  }
+
+ private:
+  void Greet() {
+    absl::Status status = CheckHello(request_);
+    absl::StatusOr<KeeperClient*> keeper = nullptr;
+    if (status.ok()) {
+      service_ = request_.hello().service();
+      keeper = context_->keepers->Find(service_);
+      status = keeper.status();
+    }
+    if (!status.ok()) {
+      Refuse(status);
+      return;
+    }
+    internal::ManagementRequest redeem;
+    redeem.mutable_redeem_token()->set_token(request_.hello().token());
+    (*keeper)->Call(std::move(redeem), kRedeemNs, [self = shared_from_this()](auto reply) {
+      if (reply.ok() && reply->redeemed().worker_id() != 0) {
+        self->Welcome(reply->redeemed().worker_id());
+      } else {
+        self->Refuse(RefusedToken(reply.status()));
+      }
+    });
+  }
+
+  void Welcome(uint64_t worker_id) {
+    worker_id_ = worker_id;
+    v1::AttachResponse welcome;
+    FillVersion(welcome.mutable_welcome()->mutable_version());
+    welcome.mutable_welcome()->set_worker_id(worker_id);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (finished_) return;  // it went away meanwhile, and so did its token
+      queue_.push_back(std::move(welcome));
+    }
+    context_->streams->Add(service_, worker_id, shared_from_this());
+    bool done;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      done = done_;
+    }
+    if (done) context_->streams->Remove(service_, worker_id, this);  // OnDone came before Add
+    spdlog::info("service {}: worker {} opened its stream ({})", service_, worker_id,
+                 context_->peers->Describe(peer_));
+    Pump();
+  }
+
+  void Refuse(const absl::Status& status) {
+    uint64_t suppressed = 0;
+    if (context_->log_budget.Take(&suppressed)) {
+      spdlog::warn("a worker's stream was refused ({}; {} more not logged): {}",
+                   context_->peers->Describe(peer_), suppressed, std::string(status.message()));
+    }
+    Close(status);
+  }
+
+  void NoteHealth(const v1::WorkerHealth& health) {
+    if (health.healthy() == healthy_) return;
+    healthy_ = health.healthy();
+    uint64_t suppressed = 0;
+    if (!context_->log_budget.Take(&suppressed)) return;
+    spdlog::info("service {}: worker {} says it is {}: {}", service_, worker_id_.load(),
+                 healthy_ ? "healthy" : "not healthy", health.detail().substr(0, 256));
+  }
+
+  void Pump() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (finished_ || writing_ || queue_.empty()) return;
+      writing_ = true;
+      response_ = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    StartWrite(&response_);
+  }
+
+  WorkerServiceContext* const context_;
+  const std::string peer_;
+  std::shared_ptr<AttachStream> self_;  // until OnDone
+
+  // Of the read side, which has one operation at a time.
+  v1::AttachRequest request_;
+  bool greeted_ = false;
+  bool healthy_ = true;
+  std::string service_;
+  std::atomic<uint64_t> worker_id_{0};  // 0: not welcomed yet
+
+  std::mutex mutex_;
+  std::deque<v1::AttachResponse> queue_;  // guarded by mutex_
+  v1::AttachResponse response_;           // while writing_
+  bool writing_ = false;                  // guarded by mutex_
+  bool finished_ = false;                 // guarded by mutex_; end_ does not change any more
+  bool done_ = false;                     // guarded by mutex_
+  grpc::Status end_;
+};
+
+class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
+ public:
+  explicit WorkerServiceImpl(WorkerServiceContext* context) : context_(context) {}
+
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
+      grpc::CallbackServerContext* call) override {
+    auto stream = std::make_shared<AttachStream>(context_, call->peer());
+    stream->Begin();
+    return stream.get();
+  }
+
+ private:
+  WorkerServiceContext* const context_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeWorkerService(WorkerServiceContext* context) {
+  return std::make_unique<WorkerServiceImpl>(context);
+}
+
+}  // namespace baton

@@ -1,0 +1,29 @@
+#ifndef SUPERVISOR_CONTROL_WORKER_SERVICE_H_
+#define SUPERVISOR_CONTROL_WORKER_SERVICE_H_
+
+#include <memory>
+
+#include "supervisor/control/keepers.h"
+#include "supervisor/control/log_budget.h"
+#include "supervisor/control/peer_registry.h"
+#include "supervisor/control/worker_streams.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace baton {
+
+// What the streams of the worker service share. Outlives them.
+struct WorkerServiceContext {
+  Keepers* keepers;
+  WorkerStreams* streams;
+  PeerRegistry* peers;
+  LogBudget log_budget;
+};
+
+std::unique_ptr<grpc::Service> MakeWorkerService(WorkerServiceContext* context);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_WORKER_SERVICE_H_

@@ -1,0 +1,410 @@
+#include "supervisor/control/control_server.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel_posix.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "proto/baton/v1/operator.grpc.pb.h"
+#include "supervisor/cli/client.h"
+#include "supervisor/control/config.h"
+#include "tests/supervisor/control/control_fixture.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ControlServerTest : public ControlFixture {
+ protected:
+  std::unique_ptr<OperatorClient> Client() {
+    auto client = OperatorClient::Connect(OperatorSocket(state_dir_), 20);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+
+  // As a stock client does it.
+  static std::shared_ptr<grpc::Channel> Channel(const std::string& path) {
+    return grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials());
+  }
+};
+
+// One call of a bidirectional or unary method with bytes of our own, and its first answer.
+std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                    const std::string& request) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  call->StartCall(nullptr);
+  next();
+  const grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  next();
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  const bool answered = next();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  next();
+  grpc::Slice bytes;
+  if (!answered || !answer.DumpToSingleSlice(&bytes).ok()) return status.error_message();
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+TEST_F(ControlServerTest, StatusListsEveryServiceWithTheProblemOfThoseNotReached) {
+  const auto status = Client()->GetStatus({});
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->version().release(), "0.1.0");
+  EXPECT_EQ(status->version().layout_version(), 1u);
+  EXPECT_EQ(status->version().protocol_version(), 1u);
+  EXPECT_EQ(status->control_pid(), getpid());
+  ASSERT_EQ(status->services_size(), 2);
+  EXPECT_EQ(status->services(0).name(), "kv");
+  EXPECT_TRUE(status->services(0).reachable());
+  EXPECT_EQ(status->services(0).keeper_pid(), 4711);
+  EXPECT_EQ(status->services(1).name(), "nvme");
+  EXPECT_FALSE(status->services(1).reachable());
+  EXPECT_THAT(status->services(1).problem(), HasSubstr(state_dir_ + "/nvme.keeper.sock"));
+}
+
+TEST_F(ControlServerTest, ListsAndDescribesServices) {
+  const auto client = Client();
+  const auto list = client->ListServices({});
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->services_size(), 2);
+  v1::GetServiceRequest request;
+  request.set_service("kv");
+  const auto service = client->GetService(request);
+  ASSERT_TRUE(service.ok()) << service.status();
+  EXPECT_EQ(service->shards_size(), 2);
+  EXPECT_EQ(service->workers_size(), 2);
+  EXPECT_EQ(service->service().version().release(), "0.1.0");
+}
+
+TEST_F(ControlServerTest, AnUnknownServiceIsNotFoundAndTheKnownAreNamed) {
+  v1::GetServiceRequest request;
+  request.set_service("shop");
+  const auto service = Client()->GetService(request);
+  EXPECT_EQ(service.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(service.status().message()), HasSubstr("kv, nvme"));
+}
+
+TEST_F(ControlServerTest, WorkersOfAllServicesCarryAWarningForThoseNotReached) {
+  const auto client = Client();
+  const auto workers = client->ListWorkers({});
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  ASSERT_EQ(workers->workers_size(), 2);
+  EXPECT_EQ(workers->workers(1).service(), "kv");
+  EXPECT_EQ(workers->workers(1).worker().id(), 2u);
+  EXPECT_THAT(client->warnings(), ElementsAre(HasSubstr("nvme.keeper.sock")));
+}
+
+TEST_F(ControlServerTest, FindsOneWorker) {
+  v1::GetWorkerRequest request;
+  request.set_service("kv");
+  request.set_worker_id(2);
+  const auto worker = Client()->GetWorker(request);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->worker().name(), "kv-new");
+  request.set_worker_id(3);
+  EXPECT_EQ(Client()->GetWorker(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ControlServerTest, KillsAWorkerThroughItsKeeper) {
+  const auto client = Client();
+  v1::KillWorkerRequest request;
+  request.set_service("kv");
+  request.set_worker_id(2);
+  ASSERT_TRUE(client->KillWorker(request).ok());
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.kill_worker().worker_id() == 2; }),
+            1u);
+  request.set_worker_id(101);
+  EXPECT_EQ(client->KillWorker(request).status().code(), absl::StatusCode::kNotFound);
+  request.set_worker_id(0);
+  EXPECT_EQ(client->KillWorker(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ControlServerTest, FindsShards) {
+  const auto client = Client();
+  v1::ListShardsRequest list;
+  list.set_service("kv");
+  const auto shards = client->ListShards(list);
+  ASSERT_TRUE(shards.ok()) << shards.status();
+  EXPECT_EQ(shards->shards_size(), 2);
+  v1::GetShardRequest request;
+  request.set_service("kv");
+  const auto shard = client->GetShard(request);
+  ASSERT_TRUE(shard.ok()) << shard.status();
+  EXPECT_EQ(shard->shard().last_report().cause(), "crash");
+  request.set_shard(2);
+  EXPECT_EQ(client->GetShard(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ControlServerTest, PagesThroughConnections) {
+  const auto client = Client();
+  v1::ListConnectionsRequest request;
+  request.set_service("kv");
+  request.set_shard(-1);
+  request.set_page_size(2);
+  auto page = client->ListConnections(request);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->connections_size(), 2);
+  EXPECT_EQ(page->next_page_start(), 5u);
+  request.set_page_start(5);
+  page = client->ListConnections(request);
+  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_EQ(page->connections_size(), 1);
+  EXPECT_EQ(page->connections(0).connection().index(), 5u);
+  EXPECT_EQ(page->next_page_start(), 0u);
+  request.set_page_size(10001);
+  EXPECT_EQ(client->ListConnections(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ControlServerTest, FindsOneConnection) {
+  const auto client = Client();
+  v1::GetConnectionRequest request;
+  request.set_service("kv");
+  request.set_connection(5);
+  const auto connection = client->GetConnection(request);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_EQ(connection->connection().last_error(), "retry exceeded");
+  request.set_connection(2);  // the next that exists is not taken for it
+  EXPECT_EQ(client->GetConnection(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ControlServerTest, HandsOff) {
+  internal::ManagementReply reply;
+  reply.mutable_handoff()->set_to_worker_id(2);
+  reply.mutable_handoff()->add_shards(0);
+  reply.mutable_handoff()->set_slowest_blackout_us(33.5);
+  keeper_->SetHandoff(reply);
+  const auto client = Client();
+  v1::HandoffRequest request;
+  request.set_service("kv");
+  request.add_shards(0);
+  request.set_to_worker_id(2);
+  request.set_timeout_ms(1500);
+  const auto response = client->Handoff(request, 20);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->to_worker_id(), 2u);
+  EXPECT_DOUBLE_EQ(response->slowest_blackout_us(), 33.5);
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) {
+    return r.has_handoff() && r.handoff().timeout_ms() == 1500 && r.handoff().to_worker_id() == 2 &&
+           r.handoff().shards_size() == 1;
+  }),
+            1u);
+  request.add_shards(7);
+  EXPECT_EQ(client->Handoff(request, 20).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
+  internal::ManagementReply reply;
+  reply.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  reply.set_status_message("no worker is ready");
+  keeper_->SetHandoff(reply);
+  v1::HandoffRequest request;
+  request.set_service("kv");
+  const auto response = Client()->Handoff(request, 20);
+  EXPECT_EQ(response.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(response.status().message(), "no worker is ready");
+}
+
+TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
+  const auto client = Client();
+  v1::GetServiceRequest request;
+  request.set_service("kv");
+  ASSERT_TRUE(client->GetService(request).ok());
+  keeper_->Stop();
+  const auto gone = client->GetService(request);
+  EXPECT_EQ(gone.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(gone.status().message()), HasSubstr(state_dir_ + "/kv.keeper.sock"));
+  EXPECT_THAT(std::string(gone.status().message()), HasSubstr("batond"));
+  keeper_->Start();
+  EXPECT_TRUE(client->GetService(request).ok());
+}
+
+TEST_F(ControlServerTest, AKeeperThatHangsIsUnavailable) {
+  keeper_->SetAnswering(false);
+  v1::GetServiceRequest request;
+  request.set_service("kv");
+  const auto hung = Client()->GetService(request);
+  EXPECT_EQ(hung.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(hung.status().message()), HasSubstr("has not answered"));
+}
+
+TEST_F(ControlServerTest, TellsWhatIsLogged) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  keeper_->Log(KvEvent(2, "shard_moved", "to kv-old"));
+  StartControl();  // an event that is logged is told by a control that has just begun, too
+  v1::WatchEventsRequest request;
+  request.set_service("kv");
+  std::vector<std::string> kinds;
+  const absl::Status end = Client()->WatchEvents(
+      request, [&](const v1::Event& event) { kinds.push_back(event.kind()); });
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_THAT(kinds, ElementsAre("worker_attached", "shard_moved"));
+}
+
+TEST_F(ControlServerTest, TellsTheEventsItHasWhenAKeeperIsGoneAndThatItIs) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  std::vector<std::string> kinds;
+  const absl::Status end =
+      Client()->WatchEvents({}, [&](const v1::Event& event) { kinds.push_back(event.kind()); });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(kinds, ElementsAre("worker_attached"));
+}
+
+TEST_F(ControlServerTest, FollowsEventsOverARestartOfTheKeeper) {
+  keeper_->Log(KvEvent(1, "first", ""));
+  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocket(state_dir_)));
+  grpc::ClientContext context;
+  v1::WatchEventsRequest request;
+  request.set_service("kv");
+  request.set_follow(true);
+  const auto reader = stub->WatchEvents(&context, request);
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.event().kind(), "first");
+  keeper_->Log(KvEvent(2, "second", ""));
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.event().kind(), "second");
+  keeper_->Stop();
+  keeper_->Start();
+  keeper_->Log(KvEvent(3, "third", ""));
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.event().kind(), "third");
+  context.TryCancel();
+  EXPECT_FALSE(reader->Read(&response));
+}
+
+TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
+  keeper_->Log(KvEvent(1, "first", ""));
+  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocket(state_dir_)));
+  grpc::ClientContext context;
+  v1::WatchEventsRequest request;
+  request.set_service("kv");
+  request.set_follow(true);
+  const auto reader = stub->WatchEvents(&context, request);
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  keeper_->SetAnswering(false);
+  absl::Status killed;
+  std::thread caller([&] {
+    v1::KillWorkerRequest kill;
+    kill.set_service("kv");
+    kill.set_worker_id(1);
+    killed = Client()->KillWorker(kill).status();
+  });
+  ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_kill_worker(); }));
+  control_.reset();
+  caller.join();
+  EXPECT_EQ(killed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(reader->Read(&response));
+}
+
+TEST_F(ControlServerTest, HealthAndReflectionAnswerOnBothSockets) {
+  const std::vector<std::pair<std::string, std::string>> sockets = {
+      {OperatorSocket(state_dir_), "baton.v1.OperatorService"},
+      {WorkerSocket(state_dir_), "baton.v1.WorkerService"}};
+  for (const auto& [path, service] : sockets) {
+    const auto channel = Channel(path);
+    // HealthCheckRequest{service} -> HealthCheckResponse{SERVING}
+    const std::string request = std::string("\x0a") + static_cast<char>(service.size()) + service;
+    EXPECT_EQ(CallRaw(channel, "/grpc.health.v1.Health/Check", request), "\x08\x01");
+    EXPECT_EQ(CallRaw(channel, "/grpc.health.v1.Health/Check", ""), "\x08\x01");
+    // ServerReflectionRequest{list_services: "*"}
+    EXPECT_THAT(CallRaw(channel, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                        "\x3a\x01*"),
+                HasSubstr(service));
+  }
+}
+
+TEST_F(ControlServerTest, ASecondControlIsRefusedAndAStaleSocketIsNot) {
+  const auto second = ControlServer::Start(config_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  control_.reset();
+  ASSERT_EQ(access(OperatorSocket(state_dir_).c_str(), F_OK), 0);
+  StartControl();
+  EXPECT_TRUE(Client()->GetStatus({}).ok());
+}
+
+// What a client of uid 65534 in `groups` is answered. It connects in a child; gRPC, which is in
+// this process already, is not used there.
+class OtherUser : public ControlServerTest {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+    ControlServerTest::SetUp();
+  }
+
+  grpc::Status StatusAs(std::vector<gid_t> groups) {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    MessageChannel to_child{FileDescriptor(pair[0])};
+    const std::string path = OperatorSocket(state_dir_);
+    const pid_t child = fork();
+    if (child == 0) {
+      MessageChannel to_parent{FileDescriptor(pair[1])};
+      if (setgroups(groups.size(), groups.data()) != 0 || setgid(65534) != 0 ||
+          setuid(65534) != 0) {
+        _exit(1);
+      }
+      const auto socket = ConnectUnix(path);
+      if (!socket.ok()) _exit(2);
+      _exit(to_parent.Send(internal::Describe(), {socket->get()}).ok() ? 0 : 3);
+    }
+    close(pair[1]);
+    std::vector<FileDescriptor> sockets;
+    internal::Describe ignored;
+    EXPECT_TRUE(to_child.Receive(&ignored, -1, &sockets).ok());
+    int child_status = -1;
+    waitpid(child, &child_status, 0);
+    EXPECT_EQ(child_status, 0);
+    if (sockets.size() != 1) return grpc::Status(grpc::StatusCode::INTERNAL, "no socket");
+    fcntl(sockets[0].get(), F_SETFL, O_NONBLOCK);
+    const auto stub = v1::OperatorService::NewStub(
+        grpc::CreateInsecureChannelFromFd("batond", sockets[0].Release()));
+    grpc::ClientContext context;
+    v1::GetStatusResponse response;
+    return stub->GetStatus(&context, {}, &response);
+  }
+};
+
+TEST_F(OtherUser, IsRefusedWithTheReason) {
+  const grpc::Status status = StatusAs({});
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(), HasSubstr("uid 65534 may not operate Baton"));
+  EXPECT_THAT(status.error_message(), HasSubstr("operator_uids"));
+}
+
+TEST_F(OtherUser, IsServedWhenItsUidIsAnOperator) {
+  config_.add_operator_uids(65534);
+  StartControl();
+  EXPECT_TRUE(StatusAs({}).ok());
+}
+
+TEST_F(OtherUser, IsServedWhenOneOfItsGroupsIsAnOperators) {
+  config_.add_operator_gids(4321);
+  StartControl();
+  EXPECT_FALSE(StatusAs({1234}).ok());
+  EXPECT_TRUE(StatusAs({1234, 4321}).ok());
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,185 @@
+#include "tests/supervisor/control/fake_keeper.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "lib/base/check.h"
+
+namespace baton {
+namespace {
+
+void Fail(internal::ManagementReply* reply, absl::StatusCode code, const std::string& message) {
+  reply->set_status_code(static_cast<int>(code));
+  reply->set_status_message(message);
+}
+
+}  // namespace
+
+FakeKeeper::FakeKeeper(std::string socket_path)
+    : socket_path_(std::move(socket_path)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void FakeKeeper::Start() {
+  auto listening = ListenUnix(socket_path_, 16, 0600);
+  BATON_CHECK(listening.ok());
+  listening_ = *std::move(listening);
+  stopping_ = false;
+  thread_ = std::thread([this] { Run(); });
+}
+
+void FakeKeeper::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+  listening_.Reset();
+}
+
+void FakeKeeper::SetDescription(internal::Description description) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  description_ = std::move(description);
+}
+
+void FakeKeeper::SetConnections(std::vector<v1::Connection> connections) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  connections_ = std::move(connections);
+}
+
+void FakeKeeper::AddToken(const std::string& token, uint64_t worker_id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tokens_[token] = worker_id;
+}
+
+void FakeKeeper::SetHandoff(internal::ManagementReply reply) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  handoff_ = std::move(reply);
+}
+
+void FakeKeeper::SetAnswering(bool answering) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  answering_ = answering;
+}
+
+void FakeKeeper::ForgetWorkers(bool forget) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  forget_workers_ = forget;
+}
+
+void FakeKeeper::Log(const v1::Event& event) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(event);
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+bool FakeKeeper::WaitForRequest(
+    const std::function<bool(const internal::ManagementRequest&)>& wanted) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return asked_.wait_for(lock, std::chrono::seconds(10), [&] {
+    for (const auto& request : requests_) {
+      if (wanted(request)) return true;
+    }
+    return false;
+  });
+}
+
+size_t FakeKeeper::CountRequests(
+    const std::function<bool(const internal::ManagementRequest&)>& wanted) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t count = 0;
+  for (const auto& request : requests_) count += wanted(request);
+  return count;
+}
+
+void FakeKeeper::Run() {
+  for (;;) {
+    pollfd entries[3] = {{wake_.get(), POLLIN, 0},
+                         {listening_.get(), POLLIN, 0},
+                         {channel_ ? channel_->fd() : -1, POLLIN, 0}};
+    poll(entries, 3, -1);
+    eventfd_t ignored;
+    eventfd_read(wake_.get(), &ignored);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (stopping_) break;
+    if (entries[1].revents != 0) {
+      FileDescriptor socket(accept(listening_.get(), nullptr, nullptr));
+      if (socket) channel_ = std::make_unique<MessageChannel>(std::move(socket));
+      subscribed_ = false;
+      events_sent_ = 0;
+      continue;
+    }
+    if (channel_ && entries[2].revents != 0) {
+      const bool open = channel_->Fill().ok();
+      internal::ManagementRequest request;
+      for (auto whole = channel_->NextFrame(&request); whole.ok() && *whole;
+           whole = channel_->NextFrame(&request)) {
+        Answer(request);
+      }
+      if (!open) channel_.reset();
+    }
+    for (; channel_ && subscribed_ && events_sent_ < events_.size(); ++events_sent_) {
+      internal::ManagementReply reply;
+      *reply.mutable_event() = events_[events_sent_];
+      (void)channel_->Send(reply);
+    }
+  }
+  channel_.reset();
+}
+
+void FakeKeeper::Answer(const internal::ManagementRequest& request) {
+  requests_.push_back(request);
+  asked_.notify_all();
+  if (!answering_) return;
+  internal::ManagementReply reply = ReplyTo(request);
+  reply.set_id(request.id());
+  (void)channel_->Send(reply);
+  if (!request.has_subscribe()) return;
+  subscribed_ = true;
+  for (; events_sent_ < events_.size(); ++events_sent_) {
+    internal::ManagementReply event;
+    *event.mutable_event() = events_[events_sent_];
+    (void)channel_->Send(event);
+  }
+}
+
+internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest& request) {
+  internal::ManagementReply reply;
+  if (request.has_describe()) *reply.mutable_description() = description_;
+  if (request.has_handoff()) reply = handoff_;
+  if (request.has_list_connections()) {
+    const auto& list = request.list_connections();
+    for (const v1::Connection& connection : connections_) {
+      if (connection.index() < list.start()) continue;
+      if (list.shard() >= 0 && connection.shard() != static_cast<uint32_t>(list.shard())) continue;
+      if (reply.connections().connections_size() == static_cast<int>(list.limit())) {
+        reply.mutable_connections()->set_next(connection.index());
+        break;
+      }
+      *reply.mutable_connections()->add_connections() = connection;
+    }
+  }
+  if (request.has_kill_worker() && request.kill_worker().worker_id() > 100) {
+    Fail(&reply, absl::StatusCode::kNotFound, "there is no such worker");
+  }
+  if (request.has_redeem_token()) {
+    const auto found = tokens_.find(request.redeem_token().token());
+    if (found == tokens_.end()) {
+      Fail(&reply, absl::StatusCode::kNotFound, "no such token");
+    } else {
+      reply.mutable_redeemed()->set_worker_id(found->second);
+      tokens_.erase(found);
+    }
+  }
+  if (request.has_control_stream() && request.control_stream().open() && forget_workers_) {
+    Fail(&reply, absl::StatusCode::kNotFound, "there is no such worker");
+  }
+  return reply;
+}
+
+}  // namespace baton

@@ -1,0 +1,72 @@
+// A keeper as control sees it: answers Management messages from what a test has set, and records
+// what it was asked.
+//
+// Thread-safe.
+#ifndef TESTS_SUPERVISOR_CONTROL_FAKE_KEEPER_H_
+#define TESTS_SUPERVISOR_CONTROL_FAKE_KEEPER_H_
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+
+namespace baton {
+
+class FakeKeeper {
+ public:
+  explicit FakeKeeper(std::string socket_path);
+  ~FakeKeeper() { Stop(); }
+
+  void Start();
+  void Stop();  // as if it died: the socket's file stays
+
+  // What it says. Connections are answered in the order of their index.
+  void SetDescription(internal::Description description);
+  void SetConnections(std::vector<v1::Connection> connections);
+  void AddToken(const std::string& token, uint64_t worker_id);
+  void SetHandoff(internal::ManagementReply reply);
+  void SetAnswering(bool answering);  // false: it takes requests and says nothing
+  void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
+  void Log(const v1::Event& event);   // kept for subscribers to come
+
+  // Waits, for at most ten seconds, until it has been asked something for which `wanted` is true.
+  bool WaitForRequest(const std::function<bool(const internal::ManagementRequest&)>& wanted);
+  size_t CountRequests(const std::function<bool(const internal::ManagementRequest&)>& wanted);
+
+ private:
+  void Run();
+  void Answer(const internal::ManagementRequest& request);
+  internal::ManagementReply ReplyTo(const internal::ManagementRequest& request);
+
+  const std::string socket_path_;
+  FileDescriptor wake_;
+  std::thread thread_;
+  FileDescriptor listening_;
+
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  bool stopping_ = false;
+  bool answering_ = true;
+  bool forget_workers_ = false;
+  std::vector<internal::ManagementRequest> requests_;
+  internal::Description description_;
+  std::vector<v1::Connection> connections_;
+  std::map<std::string, uint64_t> tokens_;
+  internal::ManagementReply handoff_;
+  std::vector<v1::Event> events_;
+  bool subscribed_ = false;
+  size_t events_sent_ = 0;  // to the present subscriber
+
+  std::unique_ptr<MessageChannel> channel_;  // of the thread only
+};
+
+}  // namespace baton
+
+#endif  // TESTS_SUPERVISOR_CONTROL_FAKE_KEEPER_H_
