@@ -9,10 +9,11 @@ LABELS=(
   //supervisor/batond:batond
   //supervisor/keeper:baton-keeper
   //supervisor/control:baton-control
-  //operator:baton
-  //services/ledger:ledger-v1
-  //services/ledger:ledger-v2
-  //services/ledger:baton-peer
+  //supervisor/cli:baton
+  //worker/examples/ledger:ledger-v1
+  //worker/examples/ledger:ledger-v2
+  //worker/examples/ledger_alone:ledger-baseline
+  //worker/examples/peer:baton-peer
 )
 
 # A label of the table whose package or rule is not in this tree is left out.

@@ -43,7 +43,7 @@ bool IsSocket(const std::string& path) {
 
 std::vector<std::string> Sockets(const Stage& stage) {
   std::vector<std::string> sockets;
-  for (const char* name : {"ledger.sock", "ledger.manage.sock", "operator.sock", "control.sock"}) {
+  for (const char* name : {"ledger.sock", "ledger.keeper.sock", "operator.sock", "control.sock"}) {
     sockets.push_back(stage.state_dir() + "/" + name);
   }
   return sockets;
