@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -86,6 +90,50 @@ TEST(BatondTest, StartsOneKeeperForEachServiceOfItsConfiguration) {
   EXPECT_EQ(stage.lives("control").size(), 1u);
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/queue.sock"));
+}
+
+bool HasInEnvironment(pid_t pid, const std::string& variable) {
+  const std::string environment = ReadWholeFile("/proc/" + std::to_string(pid) + "/environ");
+  return environment.find('\0' + variable + "=") != std::string::npos ||
+         environment.starts_with(variable + "=");
+}
+
+TEST(BatondTest, TellsSystemdAndItsChildrenDoNot) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const timeval patience = {kPatience.count(), 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  char text[64];
+  ssize_t length = recv(socket.get(), text, sizeof(text), 0);
+  ASSERT_EQ(std::string(text, length > 0 ? length : 0), "READY=1");
+  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
+  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
+  batond.Signal(SIGTERM);
+  length = recv(socket.get(), text, sizeof(text), 0);
+  EXPECT_EQ(std::string(text, length > 0 ? length : 0), "STOPPING=1");
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {
+  const Stage stage;
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  BatondProcess batond(stage);  // inherits the low limit
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  rlimit childs = {};
+  ASSERT_EQ(prlimit(stage.lives("keeper")[0].pid, RLIMIT_NOFILE, nullptr, &childs), 0);
+  EXPECT_EQ(childs.rlim_cur, before.rlim_max);
 }
 
 class KilledChildTest : public testing::TestWithParam<const char*> {};
