@@ -62,6 +62,7 @@ class BaselineTest : public ::testing::Test {
     options.connections = 8;
     options.rate = rate;
     options.reconnect = reconnect;
+    options.arguments = {"--drain-timeout-ms", "1000"};
     auto peer = PeerProcess::Start(options);
     EXPECT_TRUE(peer.ok()) << peer.status();
     return peer.ok() ? *std::move(peer) : nullptr;
