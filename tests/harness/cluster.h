@@ -30,6 +30,7 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
+  std::string keeper = "baton-keeper";  // program that batond runs as its keepers
 };
 
 // A running ledger worker, ready when it is returned. Destroying it kills the process.
@@ -56,6 +57,10 @@ class Cluster {
   // A new ledger-v1 or ledger-v2, attached and ready.
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(
       int version, const std::vector<std::pair<std::string, std::string>>& environment = {});
+  // The same of another program that takes the ledger's flags.
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartWorker(
+      const std::string& program, int version,
+      const std::vector<std::pair<std::string, std::string>>& environment);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
