@@ -45,10 +45,13 @@ class CrashTest : public testing::Test {
     peer_ = *std::move(started);
   }
 
-  void StartWorker(const std::string& program, int version,
-                   std::unique_ptr<harness::LedgerWorker>* worker,
-                   const std::vector<std::pair<std::string, std::string>>& environment = {}) {
-    auto started = cluster_->StartWorker(program, version, environment);
+  // `crash_at`: empty for a worker that does not kill itself.
+  void StartWorker(int version, std::unique_ptr<harness::LedgerWorker>* worker,
+                   const std::string& crash_at = {}) {
+    harness::LedgerOptions options;
+    options.version = version;
+    options.crash_at = crash_at;
+    auto started = cluster_->StartLedger(options);
     ASSERT_OK(started);
     *worker = *std::move(started);
   }

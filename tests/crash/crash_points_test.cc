@@ -26,14 +26,13 @@ class CrashPointTest : public CrashTest {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(StartCluster());
-    ASSERT_NO_FATAL_FAILURE(StartWorker("ledger-v2", 2, &safe_));
+    ASSERT_NO_FATAL_FAILURE(StartWorker(2, &safe_));
     ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
   }
 
   // A worker that dies at the given passing of `point`; ready, and not yet an owner.
   void StartDoomed(const std::string& point, int passing) {
-    ASSERT_NO_FATAL_FAILURE(StartWorker("ledger-test-hooks", 1, &doomed_,
-                                        {{"BATON_CRASH_AT", absl::StrCat(point, ":", passing)}}));
+    ASSERT_NO_FATAL_FAILURE(StartWorker(1, &doomed_, absl::StrCat(point, ":", passing)));
   }
 
   // It dies by its own SIGKILL, the safe worker goes on, and every connection is answered.

@@ -32,20 +32,19 @@ class RandomKillTest : public CrashTest {
                 static_cast<unsigned long long>(seed));
     std::mt19937_64 random(seed);
     std::unique_ptr<harness::LedgerWorker> owner, standby;
-    ASSERT_NO_FATAL_FAILURE(StartWorker("ledger-v1", 1, &owner));
+    ASSERT_NO_FATAL_FAILURE(StartWorker(1, &owner));
     ASSERT_NO_FATAL_FAILURE(StartPeer(Setting("BATON_RATE", 6000)));
     for (uint64_t i = 0; i < kills; ++i) {
       SCOPED_TRACE(i);
       const bool cold = i % 10 == 9;
       const int version = i % 2 == 0 ? 2 : 1;
-      const std::string program = version == 2 ? "ledger-v2" : "ledger-v1";
       if (!cold) {
-        ASSERT_NO_FATAL_FAILURE(StartWorker(program, version, &standby));
+        ASSERT_NO_FATAL_FAILURE(StartWorker(version, &standby));
       }
       PassTime(random() % 8000);
       ASSERT_OK(owner->process->Signal(SIGKILL));
       if (cold) {
-        ASSERT_NO_FATAL_FAILURE(StartWorker(program, version, &standby));
+        ASSERT_NO_FATAL_FAILURE(StartWorker(version, &standby));
       }
       ASSERT_OK(cluster_->WaitUntilOwner(standby->id));
       owner = std::move(standby);

@@ -2,6 +2,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "tests/demo/cpu_meter.h"
 #include "tests/demo/measure.h"
 #include "tests/demo/scenario.h"
 #include "tests/harness/child_process.h"
@@ -87,9 +88,11 @@ ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::stri
   std::fprintf(stderr, "the same service without Baton killed, with a warm successor:\n");
   ActResult result;
   result.rate = rate;
+  const CpuTimes before = ReadCpuTimes();
   absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
   result.status = directory.ok() ? Act(options, *std::move(directory), &result).Run(timeline_path)
                                  : directory.status();
+  result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }
 

@@ -21,6 +21,8 @@ constexpr uint64_t kBinMicroseconds = 20'000;  // of the throughput; timelines h
 
 const char* Colour(EventKind kind) {
   switch (kind) {
+    case EventKind::kQuiet:
+      return "";
     case EventKind::kHandoff:
       return "#2ca02c";
     case EventKind::kCrashHot:
@@ -37,6 +39,8 @@ const char* Colour(EventKind kind) {
 
 const char* Title(EventKind kind) {
   switch (kind) {
+    case EventKind::kQuiet:
+      return "";
     case EventKind::kHandoff:
       return "planned handoff";
     case EventKind::kCrashHot:
@@ -83,6 +87,7 @@ absl::Status WriteData(const std::string& timeline, uint64_t start_us, const std
 std::string Marks(const ActResult& act, double from, double to) {
   std::string script = "unset arrow\n";
   for (const Event& event : act.events) {
+    if (event.kind == EventKind::kQuiet) continue;
     const double time =
         (static_cast<double>(event.monotonic_us) - static_cast<double>(act.start_us)) * 1e-6;
     absl::StrAppendFormat(
@@ -112,17 +117,21 @@ std::string Panels(const ActResult& act, const std::string& data, const std::str
   absl::StrAppendFormat(&script, "set lmargin at screen %g\nset rmargin at screen %g\n", left,
                         right);
   absl::StrAppendFormat(&script, "set xrange [0:%.3f]\n", std::max(seconds, 0.1));
-  absl::StrAppend(&script, "set tmargin at screen 0.93\nset bmargin at screen 0.56\n",
-                  "unset logscale y\nset yrange [0:", 2 * act.rate, "]\nset format x ''\n",
-                  "set xlabel ''\nset title '", title, "'\n", Marks(act, 0, 1));
-  absl::StrAppend(&script, "plot '", data,
-                  "' using 1:2 with lines lc rgb '#1f77b4' title 'replies per second'", Legend(act),
-                  "\n");
-  absl::StrAppend(&script, "set tmargin at screen 0.50\nset bmargin at screen 0.10\n",
-                  "set logscale y\nset yrange [0.1:2000]\nset format x '%g'\n",
+  absl::StrAppendFormat(&script,
+                        "set key at screen %g, screen 0.98 center top horizontal maxrows 1 "
+                        "samplen 1.5 font ',11'\n",
+                        (left + right) / 2);
+  absl::StrAppend(&script, "set tmargin at screen 0.86\nset bmargin at screen 0.52\n",
+                  "unset logscale y\nset yrange [0:", 5 * act.rate / 2,
+                  "]\nset format x ''\nset ylabel 'replies per second'\n",
+                  "set xlabel ''\nset title '", title, "' font ',15'\n", Marks(act, 0, 1));
+  absl::StrAppend(&script, "plot '", data, "' using 1:2 with lines lc rgb '#1f77b4' notitle",
+                  Legend(act), "\n");
+  absl::StrAppend(&script, "set tmargin at screen 0.43\nset bmargin at screen 0.10\n",
+                  "set logscale y\nset yrange [0.1:2000]\nset format x '%g'\nset ylabel 'longest "
+                  "silence, ms'\n",
                   "set xlabel 'seconds'\nset title ''\n", Marks(act, 0, 1));
-  absl::StrAppend(&script, "plot '", data,
-                  "' using 1:3 with lines lc rgb '#1f77b4' title 'longest silence, ms'\n");
+  absl::StrAppend(&script, "plot '", data, "' using 1:3 with lines lc rgb '#1f77b4' notitle\n");
   return script;
 }
 
@@ -145,17 +154,18 @@ absl::Status Draw(const DemoResult& result, const std::string& directory) {
   double seconds = 0;
   BATON_RETURN_IF_ERROR(WriteData(directory + "/baton.csv", result.baton.start_us,
                                   directory + "/baton.dat", &seconds));
-  std::string script = absl::StrCat(
-      "set terminal svg size ", both ? 1500 : 1000,
-      ",720 dynamic background '#ffffff' font 'Helvetica,13'\nset output '", directory,
-      "/timeline.svg'\nset multiplot\nset grid y lc rgb '#dddddd'\nset key top right opaque\n");
+  std::string script =
+      absl::StrCat("set terminal svg size ", both ? 1500 : 1000,
+                   ",720 dynamic background '#ffffff' font 'Helvetica,13'\nset output '", directory,
+                   "/timeline.svg'\nset multiplot\nset grid y lc rgb '#dddddd'\nset key outside "
+                   "center above horizontal samplen 2\n");
   absl::StrAppend(&script, Panels(result.baton, directory + "/baton.dat", "With Baton", seconds,
-                                  0.06, both ? 0.60 : 0.97));
+                                  0.07, both ? 0.60 : 0.97));
   if (both) {
     BATON_RETURN_IF_ERROR(WriteData(directory + "/baseline.csv", result.baseline.start_us,
                                     directory + "/baseline.dat", &seconds));
     absl::StrAppend(&script, Panels(result.baseline, directory + "/baseline.dat", "Without",
-                                    seconds, 0.66, 0.98));
+                                    seconds, 0.67, 0.98));
   }
   script += "unset multiplot\n";
   const std::string script_path = directory + "/timeline.gnuplot";

@@ -11,10 +11,19 @@
 
 namespace baton::demo {
 
-enum class EventKind : uint8_t { kHandoff, kCrashHot, kCrashCold, kControlKill, kBaseline };
+enum class EventKind : uint8_t {
+  kQuiet,  // nothing is done: what the machine alone makes of the traffic
+  kHandoff,
+  kCrashHot,
+  kCrashCold,
+  kControlKill,
+  kBaseline
+};
 
 inline const char* EventKindName(EventKind kind) {
   switch (kind) {
+    case EventKind::kQuiet:
+      return "quiet";
     case EventKind::kHandoff:
       return "handoff";
     case EventKind::kCrashHot:

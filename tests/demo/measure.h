@@ -23,36 +23,51 @@ struct Expectation {
   bool disconnects = false;  // are allowed
 };
 
+// The event before `event`: how silent the connections are in a time as long as it takes to answer
+// all of them, when nothing is done to the service.
+inline absl::Status MeasureQuiet(harness::PeerProcess& peer, std::vector<Event>* events) {
+  BATON_RETURN_IF_ERROR(peer.Mark("before-quiet").status());
+  const uint64_t start = MonotonicNanoseconds() / 1000;
+  BATON_RETURN_IF_ERROR(peer.Settle());
+  BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, peer.Mark("quiet"));
+  events->push_back({EventKind::kQuiet, start, window.max_silence_us, ""});
+  return absl::OkStatus();
+}
+
+inline absl::Status Judge(const harness::PeerWindow& window, const Expectation& expectation) {
+  const uint32_t connections = expectation.connections;
+  if (window.connections_with_reply != connections) {
+    return absl::InternalError(absl::StrCat("only ", window.connections_with_reply, " of ",
+                                            connections, " connections were answered"));
+  }
+  if (!expectation.disconnects && window.disconnects != 0) {
+    return absl::InternalError(absl::StrCat(window.disconnects, " disconnects"));
+  }
+  const int version = expectation.version;
+  if (version != 0 && window.last_versions[version] != connections) {
+    return absl::InternalError(absl::StrCat("only ", window.last_versions[version], " of ",
+                                            connections, " connections were answered by version ",
+                                            version));
+  }
+  return absl::OkStatus();
+}
+
 // Does `action` to the service and waits until every connection was answered a request made after
 // it. An error of the action or of the traffic is in the event's problem, and returned.
 inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
                             const Expectation& expectation,
                             const std::function<absl::Status()>& action,
                             std::vector<Event>* events) {
+  BATON_RETURN_IF_ERROR(MeasureQuiet(peer, events));
   Event& event = events->emplace_back();
   event.kind = kind;
+  event.monotonic_us = MonotonicNanoseconds() / 1000;
   const auto run = [&]() -> absl::Status {
-    BATON_RETURN_IF_ERROR(peer.Mark("before").status());
-    event.monotonic_us = MonotonicNanoseconds() / 1000;
     BATON_RETURN_IF_ERROR(action());
     BATON_RETURN_IF_ERROR(peer.Settle());
     BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, peer.Mark(EventKindName(kind)));
     event.blackout_us = window.max_silence_us;
-    if (window.connections_with_reply != expectation.connections) {
-      return absl::InternalError(absl::StrCat("only ", window.connections_with_reply, " of ",
-                                              expectation.connections,
-                                              " connections were answered"));
-    }
-    if (!expectation.disconnects && window.disconnects != 0) {
-      return absl::InternalError(absl::StrCat(window.disconnects, " disconnects"));
-    }
-    if (expectation.version != 0 &&
-        window.last_versions[expectation.version] != expectation.connections) {
-      return absl::InternalError(absl::StrCat(
-          "only ", window.last_versions[expectation.version], " of ", expectation.connections,
-          " connections were answered by version ", expectation.version));
-    }
-    return absl::OkStatus();
+    return Judge(window, expectation);
   };
   const absl::Status status = run();
   if (!status.ok()) event.problem = std::string(status.message());

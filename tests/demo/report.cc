@@ -46,6 +46,8 @@ std::string BaselineJson(const ActResult& act) {
   JsonLine json;
   json.Count("count", statistics.count).Count("ok", statistics.ok);
   json.Raw("gap_us", BlackoutJson(statistics));
+  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
+  json.Number("cores_of_others", act.cores_of_others);
   if (!act.peer_finished) return json.Finish();
   for (const char* name : {"messages", "disconnects", "retried"}) {
     json.Count(name, act.peer.Count(name));
@@ -77,6 +79,7 @@ std::string ToJson(const DemoResult& result) {
   json.Flag("ok", IsOk(result)).Text("release", kRelease);
   json.Count("connections", result.options.connections).Count("shards", result.options.shards);
   json.Count("rate", act.rate).Number("cores_used", act.cores_used);
+  json.Number("cores_of_others", act.cores_of_others);
   json.Number("seconds", result.seconds);
   if (act.peer_finished) {
     json.Count("messages", act.peer.Count("messages"));
@@ -91,6 +94,8 @@ std::string ToJson(const DemoResult& result) {
                                           .Raw("blackout_us", BlackoutJson(statistics))
                                           .Finish());
   }
+  // Not an event: how silent the connections are when nothing happens, measured before each.
+  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
   if (result.options.baseline_runs != 0) json.Raw("baseline", BaselineJson(result.baseline));
   for (const ActResult* one : {&act, &result.baseline}) {
     if (!one->status.ok()) json.Text("problem", std::string(one->status.message()));
@@ -103,6 +108,8 @@ std::string ToTable(const DemoResult& result) {
   std::string table = absl::StrFormat(
       "Longest silence that a peer saw, in microseconds\n%-26s %5s %5s %12s %12s %12s\n", "",
       "done", "ok", "p50", "p99", "max");
+  const BlackoutStatistics quiet = Summarize(act.events, EventKind::kQuiet);
+  table += TableLine("nothing, before each", static_cast<uint32_t>(quiet.count), quiet);
   for (const Row& row : Rows(result.options)) {
     table += TableLine(row.title, row.wanted, Summarize(act.events, row.kind));
   }
@@ -124,6 +131,10 @@ std::string ToTable(const DemoResult& result) {
                           result.baseline.peer.Count("disconnects"),
                           result.baseline.peer.Count("retried"));
   }
+  absl::StrAppendFormat(&table,
+                        "%d messages per second; other programs used %.1f cores meanwhile, which "
+                        "makes every time longer\n",
+                        act.rate, act.cores_of_others);
   for (const ActResult* one : {&act, &result.baseline}) {
     if (!one->status.ok())
       absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");

@@ -35,7 +35,8 @@ struct ActResult {
   std::vector<Event> events;
   uint64_t start_us = 0;       // CLOCK_MONOTONIC, of the traffic
   uint64_t rate = 0;           // messages per second
-  double cores_used = 0;       // while nothing happened, of `cores`
+  double cores_used = 0;       // while nothing happened
+  double cores_of_others = 0;  // on average: what measured times have to be judged by
   harness::JsonObject peer;    // its final line
   bool peer_finished = false;  // `peer` is there
   absl::Status status;         // why the act ended early

@@ -53,24 +53,22 @@ class Act {
     return SetRate();
   }
 
-  absl::StatusOr<double> CoresUsedInASecond() {
-    const uint64_t start = MonotonicNanoseconds();
-    const double before = ProcessTreeCpuSeconds();
+  static double CoresUsedInASecond() {
+    const CpuTimes before = ReadCpuTimes();
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    const double seconds = static_cast<double>(MonotonicNanoseconds() - start) * 1e-9;
-    return (ProcessTreeCpuSeconds() - before) / seconds;
+    return (ReadCpuTimes() - before).CoresUsed();
   }
 
   absl::Status SetRate() {
     result_->rate = options_.rate != 0 ? options_.rate : kTrialRate;
-    BATON_ASSIGN_OR_RETURN(result_->cores_used, CoresUsedInASecond());
+    result_->cores_used = CoresUsedInASecond();
     if (options_.rate != 0) return absl::OkStatus();
     const double wanted = 0.5 * UsableCores() / std::max(result_->cores_used, 0.01);
     result_->rate = std::clamp<uint64_t>(
         static_cast<uint64_t>(wanted * static_cast<double>(kTrialRate)), kMinRate, kMaxRate);
     result_->rate = result_->rate / 500 * 500;
     BATON_RETURN_IF_ERROR(peer_->SetRate(result_->rate));
-    BATON_ASSIGN_OR_RETURN(result_->cores_used, CoresUsedInASecond());
+    result_->cores_used = CoresUsedInASecond();
     std::fprintf(stderr, "%llu messages per second use %.2f of %u cores\n",
                  static_cast<unsigned long long>(result_->rate), result_->cores_used,
                  UsableCores());
@@ -199,7 +197,9 @@ class Act {
 
 ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path) {
   ActResult result;
+  const CpuTimes before = ReadCpuTimes();
   result.status = Act(options, &result).Run(timeline_path);
+  result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
   return result;
 }
 
