@@ -52,8 +52,10 @@ absl::Status Cluster::StartBatond() {
   const std::string libexec = directory_.File("libexec");
   std::error_code error;
   std::filesystem::create_directory(libexec, error);
-  for (const char* name : {"baton-keeper", "baton-control"}) {
-    BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(name));
+  const std::pair<std::string, std::string> children[] = {{"baton-keeper", options_.keeper},
+                                                          {"baton-control", "baton-control"}};
+  for (const auto& [name, program] : children) {
+    BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));
     std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
   }
   child.log_path = NewLog("batond");

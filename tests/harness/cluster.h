@@ -30,6 +30,7 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
+  std::string keeper = "baton-keeper";  // program that batond runs as its keepers
 };
 
 struct LedgerOptions {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/grpc.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/base/status_macros.h"
@@ -169,6 +170,10 @@ ControlStream::ControlStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ControlStream::~ControlStream() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<ControlStream>> ControlStream::Start(ControlStreamOptions options) {
+  // Once, and never undone: gRPC's own shutdown, with its last channel, can take 10 s, which Stop
+  // does not have.
+  static const bool grpc_kept = (grpc_init(), true);
+  (void)grpc_kept;
   try {
     auto impl = std::make_unique<Impl>(std::move(options));
     impl->Start();

@@ -164,6 +164,58 @@ TEST(SoftDevice, shouldInvalidateARegionThatAllowsIt) {
   EXPECT_EQ(pair.Sent(5), CompletionStatus::kRemoteAccessError);
 }
 
+TEST(SoftDevice, shouldLoseTheConnectionWhenMemoryGoesWhileItIsBeingSent) {
+  Pair pair({});
+  Buffer large(pair.client.device.get(), 16 << 20, kAllAccess);
+  ASSERT_TRUE(PostReceive(*pair.server.queue_pair, 1, {pair.theirs.Sge(0, 1 << 20)}).ok());
+  ASSERT_TRUE(PostSend(*pair.client.queue_pair, Request(Opcode::kSend, 2),
+                       {large.Sge(0, 16 << 20)})  // more than the sockets hold
+                  .ok());
+  large.region.reset();
+  EXPECT_EQ(pair.Sent(2), CompletionStatus::kFlushError);
+  CmEvent event;
+  EXPECT_TRUE(AwaitEvent(pair.client, pair.server, CmEventType::kDisconnected, &event));
+  EXPECT_TRUE(AwaitEvent(pair.server, pair.client, CmEventType::kDisconnected, &event));
+}
+
+TEST(SoftDevice, shouldNotTouchMemoryOfFlushedRequests) {
+  Pair pair({});
+  {
+    Buffer large(pair.client.device.get(), 16 << 20, kAllAccess);
+    ASSERT_TRUE(
+        PostSend(*pair.client.queue_pair, Request(Opcode::kSend, 2), {large.Sge(0, 16 << 20)})
+            .ok());
+    ASSERT_TRUE(pair.client.queue_pair->SetError().ok());
+    EXPECT_EQ(pair.Sent(2), CompletionStatus::kFlushError);
+  }  // unmapped
+  ASSERT_TRUE(pair.client.id->Disconnect().ok());
+  CmEvent event;
+  EXPECT_TRUE(AwaitEvent(pair.server, pair.client, CmEventType::kDisconnected, &event));
+  EXPECT_TRUE(AwaitEvent(pair.client, pair.server, CmEventType::kDisconnected, &event));
+  EXPECT_TRUE(event.status.ok()) << event.status;  // the stream stayed whole up to the request
+}
+
+TEST(SoftDevice, shouldAnswerReadsThatASetErrorCutsShort) {
+  Pair pair({});
+  ASSERT_TRUE(
+      PostSend(*pair.client.queue_pair,
+               RemoteRequest(Opcode::kRead, 1, pair.theirs.address(), pair.theirs.region->rkey()),
+               {pair.ours.Sge(0, 1 << 20)})
+          .ok());
+  pair.server.device->Progress();
+  ASSERT_TRUE(pair.server.queue_pair->SetError().ok());
+  EXPECT_EQ(pair.Sent(1), CompletionStatus::kRetryExceeded);
+}
+
+TEST(SoftDevice, shouldDisconnectWhenAQueuePairIsDestroyedUnderItsConnection) {
+  Pair pair({});
+  pair.Send(1);
+  pair.client.queue_pair.reset();
+  CmEvent event;
+  EXPECT_TRUE(AwaitEvent(pair.server, pair.client, CmEventType::kDisconnected, &event));
+  EXPECT_TRUE(AwaitEvent(pair.client, pair.server, CmEventType::kDisconnected, &event));
+}
+
 TEST(SoftDevice, shouldUseTheSameNumbersForTheSameSeedOnly) {
   SoftDeviceOptions options;
   options.seed = 5;
