@@ -78,7 +78,13 @@ absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, 
     return absl::AlreadyExistsError(
         absl::StrCat(path, " is in use: another process listens on it; stop it first"));
   }
-  unlink(path.c_str());  // left behind by a process that was killed
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) {
+      return absl::AlreadyExistsError(absl::StrCat(path, " is in the way: it is not a socket"));
+    }
+    unlink(path.c_str());  // left behind by a process that was killed
+  }
   FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return ErrnoStatus(errno, "socket(AF_UNIX)");
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
@@ -113,7 +119,10 @@ absl::Status MessageChannel::WriteSome(Output& output) {
       item->cmsg_level = SOL_SOCKET;
       item->cmsg_type = SCM_RIGHTS;
       item->cmsg_len = CMSG_LEN(bytes);
-      std::memcpy(CMSG_DATA(item), output.descriptors.data(), bytes);
+      for (size_t i = 0; i < output.descriptors.size(); ++i) {
+        const int fd = output.descriptors[i].get();
+        std::memcpy(CMSG_DATA(item) + i * sizeof(int), &fd, sizeof(int));
+      }
     }
     const ssize_t written = sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written < 0) {
@@ -121,7 +130,6 @@ absl::Status MessageChannel::WriteSome(Output& output) {
       if (errno == EAGAIN) return absl::OkStatus();
       return ErrnoStatus(errno, "sendmsg");
     }
-    for (int fd : output.descriptors) close(fd);
     output.descriptors.clear();
     output.written += static_cast<size_t>(written);
   }
@@ -129,20 +137,23 @@ absl::Status MessageChannel::WriteSome(Output& output) {
 }
 
 absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& message,
-                                     std::vector<int> descriptors) {
+                                     const std::vector<int>& descriptors) {
   if (descriptors.size() > kMaxFrameDescriptors) {
     return absl::InvalidArgumentError("too many descriptors for one frame");
   }
   BATON_ASSIGN_OR_RETURN(std::string frame, EncodeFrame(message));
-  if (output_bytes_ + frame.size() > kMaxFrameBytes) {
+  if (!output_.empty() && output_bytes_ + frame.size() > kMaxFrameBytes) {
     return absl::ResourceExhaustedError("the other side does not read its messages");
   }
-  for (int& fd : descriptors) {
-    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) return ErrnoStatus(errno, "duplicating a descriptor to send (see RLIMIT_NOFILE)");
+  std::vector<FileDescriptor> duplicates;
+  for (const int fd : descriptors) {
+    duplicates.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!duplicates.back()) {
+      return ErrnoStatus(errno, "duplicating a descriptor to send (see RLIMIT_NOFILE)");
+    }
   }
   output_bytes_ += frame.size();
-  output_.push_back(Output{std::move(frame), 0, std::move(descriptors)});
+  output_.push_back(Output{std::move(frame), 0, std::move(duplicates)});
   return Flush();
 }
 
@@ -213,8 +224,8 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
     length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[input_start_ + i])) << (8 * i);
   }
   if (length > kMaxFrameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a frame claims ", length, " bytes, at most ", kMaxFrameBytes, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat("a frame claims ", length, " bytes, at most ",
+                                                   kMaxFrameBytes, " are allowed"));
   }
   if (available < kLengthBytes + length) return false;
   if (!message->ParseFromArray(input_.data() + input_start_ + kLengthBytes,

@@ -22,7 +22,7 @@ inline constexpr int kMaxFrameDescriptors = 8;
 
 // A connected or listening UNIX stream socket at `path` (at most 107 bytes), close-on-exec.
 // ListenUnix takes the place of a socket that nobody listens on any more; kAlreadyExists when
-// somebody does.
+// somebody does, or when something else has that name.
 absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path);
 absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode);
 
@@ -56,7 +56,7 @@ class MessageChannel {
   // left, to be written by Flush once the socket is writable. kResourceExhausted: the other side
   // does not read, more than `kMaxFrameBytes` are queued.
   absl::Status Enqueue(const google::protobuf::MessageLite& message,
-                       std::vector<int> descriptors = {});
+                       const std::vector<int>& descriptors = {});
   absl::Status Flush();
   bool pending() const { return !output_.empty(); }
 
@@ -64,7 +64,7 @@ class MessageChannel {
   struct Output {
     std::string bytes;
     size_t written = 0;
-    std::vector<int> descriptors;  // duplicates, closed once sent
+    std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
   };
 
   absl::Status WriteSome(Output& output);

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# collect_binaries.sh DIRECTORY: copies the programs that have been built into DIRECTORY.
+# collect_binaries.sh --labels:  prints the Bazel labels of the programs of this tree.
+# Copies, not links: batond finds its children beside its own executable.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+LABELS=(
+  //supervisor/batond:batond
+  //supervisor/keeper:baton-keeper
+  //supervisor/control:baton-control
+  //supervisor/cli:baton
+  //worker/examples/ledger:ledger-v1
+  //worker/examples/ledger:ledger-v2
+  //worker/examples/ledger_alone:ledger-baseline
+  //worker/examples/peer:baton-peer
+)
+
+# A label of the table whose package or rule is not in this tree is left out.
+exists() {
+  local package=${1#//} name=${1##*:}
+  package=${package%%:*}
+  [[ -f $package/BUILD.bazel ]] && grep -q "name = \"$name\"" "$package/BUILD.bazel"
+}
+
+if [[ $1 == --labels ]]; then
+  for label in "${LABELS[@]}"; do
+    if exists "$label"; then echo "$label"; fi
+  done
+  exit 0
+fi
+
+directory=$1
+mkdir -p "$directory"
+built=$(bazel info bazel-bin 2>/dev/null)
+for label in "${LABELS[@]}"; do
+  path=${label#//}
+  from=$built/${path/://}
+  to=$directory/${label##*:}
+  [[ -x $from ]] || continue
+  if ! cmp -s "$from" "$to"; then
+    cp "$from" "$to.new"
+    mv -f "$to.new" "$to"  # also while the old one runs
+  fi
+done

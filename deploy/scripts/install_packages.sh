@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages of the GROUPS named as arguments that are not there yet:
+#   build  to build and test        lint  to format and lint
+# Calls apt only when something is missing, so it works without a network once all is there.
+set -euo pipefail
+
+declare -A GROUPS_OF_PACKAGES=(
+  [build]="bazel-bootstrap bazel-rules-java ca-certificates g++ git iproute2 libabsl-dev
+    libbenchmark-dev libboost-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
+    libibverbs-dev libncurses-dev libprotobuf-dev librdmacm-dev libspdlog-dev libsystemd-dev
+    procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc"
+  [lint]="clang-format clang-tidy shellcheck"
+)
+
+missing=()
+for group in "$@"; do
+  # shellcheck disable=SC2086  # a list of words
+  for package in ${GROUPS_OF_PACKAGES[$group]}; do
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $status == installed ]] || missing+=("$package")
+  done
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "run: these packages are missing, and neither root nor sudo is there to install them:" >&2
+    echo "  apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "--- Installing ${#missing[@]} packages: ${missing[*]}" >&2
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q \
+    -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
+}
+apt update
+apt install -y --no-install-recommends "${missing[@]}"

@@ -1,0 +1,218 @@
+#include "lib/arena/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::arena {
+namespace {
+
+absl::Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()),
+                                                 ": ", value, " is not between ", low, " and ",
+                                                 high));
+}
+
+absl::Status CheckPowerOfTwo(std::string_view field, uint64_t value) {
+  if (std::has_single_bit(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::string_view(field.data(), field.size()), ": ", value,
+                   " is not a power of two"));
+}
+
+// Memory of a memfd is taken when it is first touched, and who touches it last is killed: so what
+// cannot be had is refused before. 0: unknown.
+uint64_t AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  uint64_t kilobytes = 0;
+  while (file >> name >> kilobytes) {
+    if (name == "MemAvailable:") return kilobytes * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+absl::Status CheckMemory(uint64_t needed, std::string_view service) {
+  const uint64_t available = AvailableMemory();
+  if (available == 0 || needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "service ", absl::string_view(service.data(), service.size()), " needs ", needed >> 20,
+      " MiB and ", available >> 20,
+      " MiB are available: lower buffer_bytes, max_connections or the queue depths"));
+}
+
+absl::StatusOr<FileDescriptor> CreateMemory(const std::string& name, uint64_t bytes) {
+  FileDescriptor fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return ErrnoStatus(errno, absl::StrCat("memfd_create(", name, "), see RLIMIT_NOFILE"));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("no memory for ", name, ": ", bytes,
+                                           " bytes needed; make the service smaller"));
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("sealing the size of ", name));
+  }
+  return fd;
+}
+
+absl::Status Seal(int fd, int seals, std::string_view what) {
+  if (fcntl(fd, F_ADD_SEALS, seals) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("sealing the ", absl::string_view(what.data(), what.size())));
+}
+
+}  // namespace
+
+absl::Status ValidateShape(const Shape& shape) {
+  BATON_RETURN_IF_ERROR(CheckRange("shards", shape.shards, 1, kMaxShards));
+  BATON_RETURN_IF_ERROR(CheckRange("connections", shape.connections, 1, kMaxConnections));
+  BATON_RETURN_IF_ERROR(CheckRange("workers", shape.workers, 1, kMaxWorkers));
+  BATON_RETURN_IF_ERROR(CheckRange("send_queue_depth", shape.send_queue_depth, 1, kMaxQueueDepth));
+  BATON_RETURN_IF_ERROR(CheckPowerOfTwo("send_queue_depth", shape.send_queue_depth));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("receive_queue_depth", shape.receive_queue_depth, 1, kMaxQueueDepth));
+  BATON_RETURN_IF_ERROR(CheckPowerOfTwo("receive_queue_depth", shape.receive_queue_depth));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("connection_state_bytes", shape.connection_state_bytes, 64, kMaxStateBytes));
+  BATON_RETURN_IF_ERROR(CheckRange("shard_state_bytes", shape.shard_state_bytes, 64, kMaxStateBytes));
+  if (shape.connection_state_bytes % kLineBytes != 0 || shape.shard_state_bytes % kLineBytes != 0) {
+    return absl::InvalidArgumentError("connection_state_bytes, shard_state_bytes: not a multiple of 64");
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("buffer_bytes", shape.buffer_bytes, kPageBytes, kMaxBufferBytes));
+  if (shape.buffer_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError("buffer_bytes: not a multiple of 4096");
+  }
+  const uint64_t required = RequiredCompletionEntries(shape);
+  if (required > uint64_t{1} << 30) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connections x queue depths: ", required,
+                     " completions could be outstanding, at most 2^30 are possible"));
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("completion_log_entries", shape.completion_log_entries, required,
+                                   uint64_t{1} << 30));
+  return CheckPowerOfTwo("completion_log_entries", shape.completion_log_entries);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (base_) munmap(base_, size_);
+}
+
+absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, std::string_view what) {
+  const absl::string_view name(what.data(), what.size());
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("fstat of the ", name));
+  if (static_cast<uint64_t>(info.st_size) != size) {
+    return absl::FailedPreconditionError(absl::StrCat("the ", name, " has ", info.st_size,
+                                                      " bytes, its header asks for ", size));
+  }
+  void* base =
+      mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes of the ", name,
+                                           " (see RLIMIT_AS and free memory)"));
+  }
+  Mapping mapping;
+  mapping.base_ = static_cast<uint8_t*>(base);
+  mapping.size_ = size;
+  return mapping;
+}
+
+absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service) {
+  BATON_RETURN_IF_ERROR(ValidateShape(shape));
+  if (service.size() >= kServiceNameBytes) {
+    return absl::InvalidArgumentError("service name: longer than 63 bytes");
+  }
+  Arena arena(shape);
+  BATON_RETURN_IF_ERROR(CheckMemory(
+      arena.worker_map_.total + arena.driver_map_.total + shape.buffer_bytes, service));
+  const std::string name(service);
+  BATON_ASSIGN_OR_RETURN(arena.worker_fd_,
+                         CreateMemory("baton-worker-log-" + name, arena.worker_map_.total));
+  BATON_ASSIGN_OR_RETURN(arena.driver_fd_,
+                         CreateMemory("baton-driver-log-" + name, arena.driver_map_.total));
+  BATON_ASSIGN_OR_RETURN(arena.buffers_fd_,
+                         CreateMemory("baton-buffers-" + name, shape.buffer_bytes));
+  BATON_ASSIGN_OR_RETURN(arena.worker_, Mapping::Map(arena.worker_fd_.get(), arena.worker_map_.total,
+                                                     true, "worker log memory"));
+  BATON_ASSIGN_OR_RETURN(arena.driver_, Mapping::Map(arena.driver_fd_.get(), arena.driver_map_.total,
+                                                     true, "driver log memory"));
+  BATON_ASSIGN_OR_RETURN(arena.buffers_, Mapping::Map(arena.buffers_fd_.get(), shape.buffer_bytes,
+                                                      true, "buffers"));
+  BATON_RETURN_IF_ERROR(Seal(arena.driver_fd_.get(), F_SEAL_FUTURE_WRITE, "driver log memory"));
+  for (int fd : {arena.worker_fd_.get(), arena.driver_fd_.get(), arena.buffers_fd_.get()}) {
+    BATON_RETURN_IF_ERROR(Seal(fd, F_SEAL_SEAL, "arena"));
+  }
+
+  auto* worker_header = At<WorkerMemoryHeader>(arena.worker_, 0);
+  *worker_header = {kMagic, kLayoutVersion, 0};
+  DriverMemoryHeader& header = arena.header();
+  header.magic = kMagic;
+  header.shape = shape;
+  std::copy(service.begin(), service.end(), header.service);
+  header.keeper_start = MonotonicNanoseconds();
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
+  }
+  StoreRelease(header.layout_version, kLayoutVersion);
+  return arena;
+}
+
+absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor driver_log,
+                                    FileDescriptor buffers) {
+  struct stat info = {};
+  if (fstat(driver_log.get(), &info) != 0) return ErrnoStatus(errno, "fstat of the driver log memory");
+  if (info.st_size < static_cast<off_t>(kPageBytes)) {
+    return absl::FailedPreconditionError("the driver log memory is too small for its header");
+  }
+  BATON_ASSIGN_OR_RETURN(Mapping driver,
+                         Mapping::Map(driver_log.get(), static_cast<uint64_t>(info.st_size), false,
+                                      "driver log memory"));
+  const auto* header = At<DriverMemoryHeader>(driver, 0);
+  const uint32_t version = LoadAcquire(header->layout_version);
+  if (header->magic != kMagic || version == 0) {
+    return absl::FailedPreconditionError("the driver log memory is not ready or not Baton's");
+  }
+  if (version != kLayoutVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the arena has layout version ", version, ", this worker library reads version ",
+                     kLayoutVersion, ": build it with the supervisor's release"));
+  }
+  const Shape shape = CopyOnce(header->shape);
+  BATON_RETURN_IF_ERROR(ValidateShape(shape));
+  Arena arena(shape);
+  if (driver.size() != arena.driver_map_.total) {
+    return absl::FailedPreconditionError("the driver log memory has another size than its shape");
+  }
+  arena.driver_ = std::move(driver);
+  BATON_ASSIGN_OR_RETURN(arena.worker_, Mapping::Map(worker_log.get(), arena.worker_map_.total, true,
+                                                     "worker log memory"));
+  BATON_ASSIGN_OR_RETURN(arena.buffers_,
+                         Mapping::Map(buffers.get(), shape.buffer_bytes, true, "buffers"));
+  arena.worker_fd_ = std::move(worker_log);
+  arena.driver_fd_ = std::move(driver_log);
+  arena.buffers_fd_ = std::move(buffers);
+  return arena;
+}
+
+}  // namespace baton::arena

@@ -1,0 +1,123 @@
+// The three memories of a service, as its driver creates them and as a worker maps them.
+//
+// All are memfds, sealed against growing, shrinking and further sealing. The driver log memory is
+// besides sealed against future writable mappings once the driver has its own: whoever receives
+// its descriptor can only read. Nothing here is freed while an Arena lives.
+#ifndef LIB_ARENA_ARENA_H_
+#define LIB_ARENA_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/layout.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton::arena {
+
+// kInvalidArgument names the field that is out of its range.
+absl::Status ValidateShape(const Shape& shape);
+
+// A shared mapping of a whole file.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  // `size` bytes of `fd`; kFailedPrecondition when the file has another size.
+  static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, std::string_view what);
+
+  uint8_t* base() const { return base_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  uint8_t* base_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+class Arena {
+ public:
+  // The driver's: new memories of this shape, zeroed, with headers.
+  static absl::StatusOr<Arena> Create(const Shape& shape, std::string_view service);
+
+  // A worker's, from the descriptors a keeper sent. kFailedPrecondition names both layout versions
+  // when this build cannot read the memory.
+  static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
+                                      FileDescriptor buffers);
+
+  const Shape& shape() const { return shape_; }
+  const WorkerMemoryMap& worker_map() const { return worker_map_; }
+  const DriverMemoryMap& driver_map() const { return driver_map_; }
+
+  // The service's registered memory.
+  uint8_t* buffers() const { return buffers_.base(); }
+
+  // Views. Indices are the caller's to have checked.
+  DriverMemoryHeader& header() const { return *At<DriverMemoryHeader>(driver_, 0); }
+  ShardRecord& shard(uint32_t shard) const {
+    return *At<ShardRecord>(driver_, driver_map_.Shard(shard));
+  }
+  ConnectionRecord& connection(uint32_t connection) const {
+    return *At<ConnectionRecord>(driver_, driver_map_.Connection(connection));
+  }
+  GrantRecord& grant(uint32_t grant) const {
+    return *At<GrantRecord>(driver_, driver_map_.Grant(grant));
+  }
+  CompletionEntry& completion(uint32_t shard, uint64_t index) const {
+    return At<CompletionEntry>(driver_, driver_map_.CompletionLog(shard))
+        [index & (shape_.completion_log_entries - 1)];
+  }
+  WorkerSlot& worker(uint32_t slot) const {
+    return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
+  }
+  BankHeader& bank(uint32_t shard, uint64_t epoch) const {
+    return *At<BankHeader>(worker_, worker_map_.Bank(shard, epoch));
+  }
+  CommitEntry& commit_entry(uint32_t shard, uint64_t epoch, uint64_t index) const {
+    return At<CommitEntry>(worker_, worker_map_.BankEntries(shard, epoch))
+        [index & (kCommitLogEntries - 1)];
+  }
+  WorkRequest& send_request(uint32_t connection, uint64_t sequence) const {
+    return At<WorkRequest>(worker_, worker_map_.SendLog(connection))
+        [sequence & (2 * uint64_t{shape_.send_queue_depth} - 1)];
+  }
+  WorkRequest& receive_request(uint32_t connection, uint64_t sequence) const {
+    return At<WorkRequest>(worker_, worker_map_.ReceiveLog(connection))
+        [sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
+  }
+  uint8_t* connection_state(uint32_t connection, uint32_t slot) const {
+    return worker_.base() + worker_map_.ConnectionState(connection, slot);
+  }
+  uint8_t* shard_state(uint32_t shard, uint32_t slot) const {
+    return worker_.base() + worker_map_.ShardState(shard, slot);
+  }
+  uint8_t* private_data(uint32_t connection) const {
+    return worker_.base() + worker_map_.PrivateData(connection);
+  }
+
+  int worker_log_fd() const { return worker_fd_.get(); }
+  int driver_log_fd() const { return driver_fd_.get(); }
+  int buffers_fd() const { return buffers_fd_.get(); }
+
+ private:
+  explicit Arena(const Shape& shape) : shape_(shape), worker_map_(shape), driver_map_(shape) {}
+
+  template <typename T>
+  static T* At(const Mapping& mapping, uint64_t offset) {
+    return reinterpret_cast<T*>(mapping.base() + offset);
+  }
+
+  Shape shape_;
+  WorkerMemoryMap worker_map_;
+  DriverMemoryMap driver_map_;
+  FileDescriptor worker_fd_, driver_fd_, buffers_fd_;
+  Mapping worker_, driver_, buffers_;
+};
+
+}  // namespace baton::arena
+
+#endif  // LIB_ARENA_ARENA_H_

@@ -1,0 +1,44 @@
+// Access to memory that another process may write at the same time.
+#ifndef LIB_ARENA_ATOMIC_ACCESS_H_
+#define LIB_ARENA_ATOMIC_ACCESS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace baton::arena {
+
+template <typename T>
+T LoadAcquire(const T& word) {
+  return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_acquire);
+}
+
+template <typename T>
+T LoadRelaxed(const T& word) {
+  return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_relaxed);
+}
+
+template <typename T>
+void StoreRelease(T& word, T value) {
+  std::atomic_ref<T>(word).store(value, std::memory_order_release);
+}
+
+template <typename T>
+void StoreRelaxed(T& word, T value) {
+  std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
+}
+
+// A copy that is made once: the compiler may not read the shared bytes again when the copy is used.
+template <typename T>
+T CopyOnce(const T& shared) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T copy;
+  std::memcpy(&copy, &shared, sizeof(T));
+  asm volatile("" : : "r"(&copy) : "memory");
+  return copy;
+}
+
+}  // namespace baton::arena
+
+#endif  // LIB_ARENA_ATOMIC_ACCESS_H_

@@ -1,0 +1,419 @@
+// The bytes of a service's arena: what workers and drivers write for each other. layout.md is the
+// specification; a change of anything here is a new kLayoutVersion.
+//
+// Two memories hold logs: the *worker log memory*, which workers write and the driver distrusts,
+// and the *driver log memory*, which only the driver writes and brokered workers can only read.
+// The third, the buffers, holds no structure. Everything is little-endian and addressed by offset.
+//
+// Words that the two sides race on are accessed through std::atomic_ref (atomic_access.h); all
+// other fields are ordered by them.
+#ifndef LIB_ARENA_LAYOUT_H_
+#define LIB_ARENA_LAYOUT_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace baton::arena {
+
+static_assert(std::endian::native == std::endian::little);
+
+inline constexpr uint64_t kMagic = 0x314e41'4e4f544142;  // "BATONAN1"
+inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kOldestLayoutVersion = 1;  // that a keeper still serves
+inline constexpr size_t kPageBytes = 4096;
+inline constexpr size_t kLineBytes = 64;
+
+inline constexpr uint32_t kMaxShards = 64;
+inline constexpr uint32_t kMaxConnections = 65536;
+inline constexpr uint32_t kMaxWorkers = 64;
+inline constexpr uint32_t kMaxQueueDepth = 4096;
+inline constexpr uint32_t kMaxStateBytes = 1u << 20;
+inline constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
+
+inline constexpr uint32_t kMaxSges = 4;
+inline constexpr uint32_t kMaxTransactionEntries = 256;
+inline constexpr uint32_t kCommitBanks = 4;
+inline constexpr uint32_t kCommitLogEntries = 1024;  // of each bank
+inline constexpr uint32_t kThreadLocks = 8;          // of each worker
+inline constexpr uint32_t kPrivateDataBytes = 256;
+inline constexpr uint32_t kAddressBytes = 56;
+inline constexpr uint32_t kServiceNameBytes = 64;
+inline constexpr uint32_t kGrants = 256;
+
+// Connection events that can be unacknowledged at once for one connection slot.
+inline constexpr uint32_t kEventsPerConnection = 4;
+
+// Capacity of a service, fixed when it is created.
+struct Shape {
+  uint32_t shards;
+  uint32_t connections;
+  uint32_t send_queue_depth;        // a power of two; the log holds twice as many
+  uint32_t receive_queue_depth;     // likewise
+  uint32_t completion_log_entries;  // of each shard; a power of two, see RequiredCompletionEntries
+  uint32_t connection_state_bytes;  // a multiple of 64
+  uint32_t shard_state_bytes;       // a multiple of 64
+  uint32_t workers;
+  uint64_t buffer_bytes;  // a multiple of the page size
+  uint64_t reserved[3];
+};
+static_assert(sizeof(Shape) == 64);
+
+// A completion can be undelivered for every log entry of every connection, and events besides; one
+// slot stays free to mark the end.
+constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
+  const uint64_t per_connection = 2 * (uint64_t{shape.send_queue_depth} + shape.receive_queue_depth) +
+                                  kEventsPerConnection;
+  return std::bit_ceil(per_connection * shape.connections + 1);
+}
+
+// ---------------------------------------------------------------- worker log memory
+
+struct WorkerMemoryHeader {
+  uint64_t magic;
+  uint32_t layout_version;
+  uint32_t reserved;
+};
+static_assert(sizeof(WorkerMemoryHeader) == 16);
+
+// A robust, process-shared pthread_mutex_t of glibc, held by one thread of a worker as long as it
+// uses the library. Its first word is the futex that the kernel marks when the thread dies.
+struct ThreadLock {
+  uint32_t futex;
+  uint8_t rest[60];
+};
+static_assert(sizeof(ThreadLock) == kLineBytes);
+
+struct WorkerSlot {
+  uint64_t heartbeat;  // grows while the worker polls
+  uint8_t pad0[56];
+  uint32_t sleeping;  // 1: the driver has to signal the worker's eventfd
+  uint8_t pad1[60];
+  ThreadLock thread_locks[kThreadLocks];
+};
+static_assert(offsetof(WorkerSlot, sleeping) == 64);
+static_assert(offsetof(WorkerSlot, thread_locks) == 128);
+static_assert(sizeof(WorkerSlot) == 640);
+
+// An owner epoch writes the bank epoch % kCommitBanks.
+struct BankHeader {
+  uint64_t tail;  // PackCursor(epoch, entries published); the release store of a transaction
+  uint8_t pad0[56];
+  uint64_t read_cursor;  // completions the owner has looked at: a hint for reports only
+  uint8_t pad1[56];
+};
+static_assert(offsetof(BankHeader, read_cursor) == 64);
+static_assert(sizeof(BankHeader) == 128);
+
+enum class CommitKind : uint8_t {
+  kConnection = 1,   // cursors and application state of a connection
+  kAcknowledge = 2,  // completions before `acknowledged` are dealt with
+  kShardState = 3,   // application state of the shard
+  kAccept = 4,       // a requested connection, into `target_shard`
+  kReject = 5,
+  kDisconnect = 6,
+  kRelease = 7,  // the owner gives the shard away; last entry of its epoch
+};
+
+inline constexpr uint8_t kCommitLast = 1;     // flag: ends the transaction
+inline constexpr uint32_t kKeepState = 0xff;  // state_slot: unchanged
+
+struct CommitEntry {
+  uint8_t kind;
+  uint8_t flags;
+  uint16_t reserved0;
+  uint32_t connection;
+  uint32_t generation;
+  uint32_t state_slot;  // 0, 1 or kKeepState
+  uint64_t send_end;    // work requests staged before this sequence number are committed
+  uint64_t receive_end;
+  uint32_t state_length;
+  uint32_t state_version;
+  uint64_t acknowledged;  // kAcknowledge
+  uint32_t target_shard;  // kAccept
+  uint32_t private_data_length;  // kAccept, kReject: in the connection's area
+  uint64_t reserved1;
+};
+static_assert(offsetof(CommitEntry, send_end) == 16);
+static_assert(offsetof(CommitEntry, state_length) == 32);
+static_assert(offsetof(CommitEntry, acknowledged) == 40);
+static_assert(offsetof(CommitEntry, target_shard) == 48);
+static_assert(sizeof(CommitEntry) == kLineBytes);
+
+struct BufferRange {
+  uint64_t offset;  // from the start of the buffers
+  uint32_t length;
+  uint32_t reserved;
+};
+static_assert(sizeof(BufferRange) == 16);
+
+inline constexpr uint8_t kRequestFence = 1;
+inline constexpr uint8_t kRequestSolicited = 2;
+inline constexpr uint8_t kRequestFlags = kRequestFence | kRequestSolicited;
+
+// One entry of a send or receive log.
+struct WorkRequest {
+  uint8_t opcode;  // verbs::Opcode; 0 in receives
+  uint8_t flags;
+  uint8_t sge_count;
+  uint8_t reserved0;
+  uint32_t immediate;
+  uint64_t tag;  // the application's, given back in the completion
+  uint64_t remote_address;
+  uint32_t rkey;
+  uint32_t invalidate_rkey;
+  uint64_t compare_add;
+  uint64_t swap;
+  uint64_t reserved1[2];
+  BufferRange sges[kMaxSges];
+};
+static_assert(offsetof(WorkRequest, sges) == 64);
+static_assert(sizeof(WorkRequest) == 2 * kLineBytes);
+
+// ---------------------------------------------------------------- driver log memory
+
+struct DriverMemoryHeader {
+  uint64_t magic;
+  uint32_t layout_version;  // 0: not ready
+  uint32_t reserved0;
+  Shape shape;
+  char service[kServiceNameBytes];
+  uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
+  uint8_t pad0[40];
+  uint32_t driver_sleeping;  // 1: a commit has to signal the driver's eventfd
+  uint8_t pad1[60];
+  uint64_t ownership_changes;  // grows whenever an OwnershipRecord changed
+  uint8_t pad2[56];
+};
+static_assert(offsetof(DriverMemoryHeader, driver_sleeping) == 192);
+static_assert(offsetof(DriverMemoryHeader, ownership_changes) == 256);
+static_assert(sizeof(DriverMemoryHeader) == 320);
+
+inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
+
+// `ownership` moves a whole shard with one store.
+struct OwnershipRecord {
+  uint64_t ownership;          // PackOwnership(epoch, worker slot or kNobody)
+  uint64_t owner_worker_id;
+  uint64_t heir_worker_id;     // 0: none
+  uint64_t release_requested;  // the epoch that is asked to release; 0: none
+  uint64_t cut_epoch;          // the last epoch that ended,
+  uint64_t cut_tail;           // and how many commit entries of it count
+  uint64_t reserved[2];
+};
+static_assert(sizeof(OwnershipRecord) == kLineBytes);
+
+struct ShardRecord {
+  OwnershipRecord owner;
+  uint64_t commit_head;  // PackCursor(epoch, entries folded): their room is free again
+  uint8_t pad0[56];
+  uint64_t completion_tail;  // completions published
+  uint8_t pad1[56];
+  uint64_t acknowledged;  // completions the application has dealt with
+  uint32_t state_slot;
+  uint32_t state_length;
+  uint32_t state_version;
+  uint32_t connections;
+  uint64_t transactions;
+  uint8_t pad2[32];
+};
+static_assert(offsetof(ShardRecord, commit_head) == 64);
+static_assert(offsetof(ShardRecord, completion_tail) == 128);
+static_assert(offsetof(ShardRecord, acknowledged) == 192);
+static_assert(sizeof(ShardRecord) == 256);
+
+enum class CompletionKind : uint8_t {
+  kSend = 1,
+  kReceive = 2,
+  kConnectRequest = 3,
+  kEstablished = 4,
+  kDisconnected = 5,   // last word on a connection, all its completions come before
+  kConnectFailed = 6,  // likewise, of one that never was established
+};
+
+inline constexpr uint8_t kCompletionHasImmediate = 1;
+inline constexpr uint8_t kCompletionHasInvalidate = 2;
+
+inline constexpr uint64_t kInvalidWrId = ~uint64_t{0};
+
+struct CompletionEntry {
+  uint64_t wr_id;  // PackWrId, kInvalidWrId while the slot is not filled
+  uint64_t tag;    // of the work request; of the connect for events
+  uint8_t kind;
+  uint8_t status;  // verbs::CompletionStatus
+  uint8_t opcode;  // verbs::CompletionOpcode
+  uint8_t flags;
+  uint32_t byte_len;
+  uint32_t immediate;
+  uint32_t vendor_error;
+  uint32_t connection;
+  uint32_t generation;
+  uint64_t sequence;  // of the work request in its log
+  uint64_t reserved[2];
+};
+static_assert(offsetof(CompletionEntry, kind) == 16);
+static_assert(offsetof(CompletionEntry, sequence) == 40);
+static_assert(sizeof(CompletionEntry) == kLineBytes);
+
+enum class ConnectionState : uint32_t {
+  kFree = 0,
+  kRequested = 1,
+  kConnecting = 2,
+  kEstablished = 3,
+  kDraining = 4,
+  kClosed = 5,
+};
+
+struct QueueCursors {
+  uint64_t committed;     // released by a commit
+  uint64_t posted;        // handed to the device
+  uint64_t completed;     // in the completion log
+  uint64_t acknowledged;  // dealt with: the log entry may be used again
+};
+static_assert(sizeof(QueueCursors) == 32);
+
+struct ConnectionRecord {
+  uint32_t state;
+  uint32_t generation;  // grows whenever the slot is given to another connection
+  uint32_t shard;
+  uint32_t qp_number;
+  QueueCursors send;
+  QueueCursors receive;
+  uint32_t state_slot;
+  uint32_t state_length;
+  uint32_t state_version;
+  uint32_t last_status;  // verbs::CompletionStatus that ended it
+  uint64_t tag;
+  uint64_t bytes_received;
+  uint32_t private_data_length;
+  uint32_t listener_port;  // 0: connected out
+  uint64_t reserved;
+  char local_address[kAddressBytes];  // "host:port", ends with NUL
+  char peer_address[kAddressBytes];
+  uint8_t private_data[kPrivateDataBytes];  // of the peer
+  uint8_t pad[16];
+};
+static_assert(offsetof(ConnectionRecord, send) == 16);
+static_assert(offsetof(ConnectionRecord, state_slot) == 80);
+static_assert(offsetof(ConnectionRecord, tag) == 96);
+static_assert(offsetof(ConnectionRecord, local_address) == 128);
+static_assert(sizeof(ConnectionRecord) == 512);
+
+// Remote access that was given to a range of the buffers.
+struct GrantRecord {
+  uint64_t offset;
+  uint64_t length;  // 0: free
+  uint32_t rkey;
+  uint32_t access;  // verbs::Access
+  uint64_t reserved;
+};
+static_assert(sizeof(GrantRecord) == 32);
+
+static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
+
+// ---------------------------------------------------------------- words
+
+// Cursor of an epoch's commit bank: the epoch's low 16 bits above 48 bits of index, so that a
+// store of another epoch is never taken for one of this.
+constexpr uint64_t PackCursor(uint64_t epoch, uint64_t index) {
+  return epoch << 48 | (index & 0xffff'ffff'ffff);
+}
+constexpr bool CursorIsOf(uint64_t word, uint64_t epoch) { return word >> 48 == (epoch & 0xffff); }
+constexpr uint64_t CursorIndex(uint64_t word) { return word & 0xffff'ffff'ffff; }
+
+constexpr uint64_t PackOwnership(uint64_t epoch, uint32_t worker_slot) {
+  return epoch << 16 | (worker_slot & 0xffff);
+}
+constexpr uint64_t OwnershipEpoch(uint64_t word) { return word >> 16; }
+constexpr uint32_t OwnershipSlot(uint64_t word) { return static_cast<uint32_t>(word & 0xffff); }
+
+enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
+
+// wr_id: connection (16 bits), direction (1), generation (7), sequence (40).
+constexpr uint64_t PackWrId(uint32_t connection, uint32_t generation, Direction direction,
+                            uint64_t sequence) {
+  return uint64_t{connection} << 48 | uint64_t{static_cast<uint8_t>(direction)} << 47 |
+         uint64_t{generation & 0x7f} << 40 | (sequence & 0xff'ffff'ffff);
+}
+constexpr uint32_t WrIdConnection(uint64_t wr_id) { return static_cast<uint32_t>(wr_id >> 48); }
+constexpr Direction WrIdDirection(uint64_t wr_id) { return Direction(wr_id >> 47 & 1); }
+constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return wr_id >> 40 & 0x7f; }
+constexpr uint64_t WrIdSequence(uint64_t wr_id) { return wr_id & 0xff'ffff'ffff; }
+
+// ---------------------------------------------------------------- where things are
+
+constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+// Offsets in the worker log memory of a service of this shape.
+struct WorkerMemoryMap {
+  explicit constexpr WorkerMemoryMap(const Shape& shape)
+      : bank_bytes(sizeof(BankHeader) + uint64_t{kCommitLogEntries} * sizeof(CommitEntry)),
+        shard_bytes(
+            AlignUp(kCommitBanks * bank_bytes + 2 * uint64_t{shape.shard_state_bytes}, kPageBytes)),
+        send_log_bytes(2 * uint64_t{shape.send_queue_depth} * sizeof(WorkRequest)),
+        receive_log_bytes(2 * uint64_t{shape.receive_queue_depth} * sizeof(WorkRequest)),
+        shard_state_bytes(shape.shard_state_bytes),
+        connection_state_bytes(shape.connection_state_bytes),
+        connection_bytes(send_log_bytes + receive_log_bytes +
+                         2 * uint64_t{shape.connection_state_bytes} + kPrivateDataBytes),
+        workers(kPageBytes),
+        shards(AlignUp(workers + shape.workers * sizeof(WorkerSlot), kPageBytes)),
+        connections(shards + shape.shards * shard_bytes),
+        total(AlignUp(connections + shape.connections * connection_bytes, kPageBytes)) {}
+
+  constexpr uint64_t Worker(uint32_t slot) const { return workers + slot * sizeof(WorkerSlot); }
+  constexpr uint64_t Bank(uint32_t shard, uint64_t epoch) const {
+    return shards + shard * shard_bytes + epoch % kCommitBanks * bank_bytes;
+  }
+  constexpr uint64_t BankEntries(uint32_t shard, uint64_t epoch) const {
+    return Bank(shard, epoch) + sizeof(BankHeader);
+  }
+  constexpr uint64_t ShardState(uint32_t shard, uint32_t slot) const {
+    return shards + shard * shard_bytes + kCommitBanks * bank_bytes + slot * shard_state_bytes;
+  }
+  constexpr uint64_t SendLog(uint32_t connection) const {
+    return connections + connection * connection_bytes;
+  }
+  constexpr uint64_t ReceiveLog(uint32_t connection) const {
+    return SendLog(connection) + send_log_bytes;
+  }
+  constexpr uint64_t ConnectionState(uint32_t connection, uint32_t slot) const {
+    return ReceiveLog(connection) + receive_log_bytes + slot * connection_state_bytes;
+  }
+  constexpr uint64_t PrivateData(uint32_t connection) const {
+    return ReceiveLog(connection) + receive_log_bytes + 2 * connection_state_bytes;
+  }
+
+  uint64_t bank_bytes, shard_bytes, send_log_bytes, receive_log_bytes, shard_state_bytes,
+      connection_state_bytes, connection_bytes, workers, shards, connections, total;
+};
+
+// Offsets in the driver log memory.
+struct DriverMemoryMap {
+  explicit constexpr DriverMemoryMap(const Shape& shape)
+      : completion_log_bytes(uint64_t{shape.completion_log_entries} * sizeof(CompletionEntry)),
+        shards(kPageBytes),
+        grants(AlignUp(shards + shape.shards * sizeof(ShardRecord), kPageBytes)),
+        connections(AlignUp(grants + kGrants * sizeof(GrantRecord), kPageBytes)),
+        completion_logs(
+            AlignUp(connections + shape.connections * sizeof(ConnectionRecord), kPageBytes)),
+        total(AlignUp(completion_logs + shape.shards * completion_log_bytes, kPageBytes)) {}
+
+  constexpr uint64_t Shard(uint32_t shard) const { return shards + shard * sizeof(ShardRecord); }
+  constexpr uint64_t Grant(uint32_t grant) const { return grants + grant * sizeof(GrantRecord); }
+  constexpr uint64_t Connection(uint32_t connection) const {
+    return connections + connection * sizeof(ConnectionRecord);
+  }
+  constexpr uint64_t CompletionLog(uint32_t shard) const {
+    return completion_logs + shard * completion_log_bytes;
+  }
+
+  uint64_t completion_log_bytes, shards, grants, connections, completion_logs, total;
+};
+
+}  // namespace baton::arena
+
+#endif  // LIB_ARENA_LAYOUT_H_

@@ -1,0 +1,17 @@
+#ifndef LIB_BASE_STATUS_TEXT_H_
+#define LIB_BASE_STATUS_TEXT_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// Debian's Abseil has a string_view of its own; this is the standard one. Lives as long as `status`.
+inline std::string_view MessageOf(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+}  // namespace baton
+
+#endif  // LIB_BASE_STATUS_TEXT_H_

@@ -1,0 +1,31 @@
+// The driver's end of a shard's completion log.
+#ifndef LIB_DRIVER_COMPLETION_LOG_H_
+#define LIB_DRIVER_COMPLETION_LOG_H_
+
+#include <cstdint>
+
+#include "lib/arena/arena.h"
+
+namespace baton::driver {
+
+// Appends are visible to the owner after Publish. The log cannot overflow: it holds everything that
+// the logs of all connections can have outstanding (arena::RequiredCompletionEntries).
+class CompletionLog {
+ public:
+  CompletionLog(const arena::Arena& arena, uint32_t shard)
+      : arena_(&arena), shard_(shard), tail_(arena.shard(shard).completion_tail) {}
+
+  void Append(const arena::CompletionEntry& entry);
+
+  // Returns whether anything was appended since the last call.
+  bool Publish();
+
+ private:
+  const arena::Arena* arena_;
+  uint32_t shard_;
+  uint64_t tail_;
+};
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_COMPLETION_LOG_H_

@@ -1,0 +1,61 @@
+// Who owns a shard: epochs, the cut, and which commit banks may be used again (P3).
+//
+// An epoch's owner writes the bank epoch % kCommitBanks. Ending an epoch records how many of its
+// commit entries count and takes the owner out of the ownership word; what the former owner stores
+// later is in a bank that nobody reads. A bank is used again only when its former writer gave the shard away by itself or
+// its process is proven dead.
+//
+// Thread-compatible: one thread, the driver's.
+#ifndef LIB_DRIVER_OWNERSHIP_H_
+#define LIB_DRIVER_OWNERSHIP_H_
+
+#include <array>
+#include <cstdint>
+
+#include "lib/arena/arena.h"
+
+namespace baton::driver {
+
+class Ownership {
+ public:
+  Ownership(arena::Arena* arena, uint32_t shard) : arena_(arena), shard_(shard) {}
+
+  uint64_t epoch() const { return arena::OwnershipEpoch(record().ownership); }
+  uint32_t owner_slot() const { return arena::OwnershipSlot(record().ownership); }
+  uint64_t owner_id() const { return record().owner_worker_id; }
+  bool owned() const { return owner_slot() != arena::kNobody; }
+  uint64_t heir_id() const { return record().heir_worker_id; }
+
+  // False when every bank may still be written by a former owner whose death is not proven.
+  bool CanGrant() const;
+
+  // Begins an epoch. The shard has no owner, and CanGrant.
+  void Grant(uint32_t worker_slot, uint64_t worker_id);
+
+  // Ends the owner's epoch: the commits applied so far are the ones that count. `released`: by the
+  // owner itself, which writes no more.
+  void End(bool released);
+
+  // The worker's process is gone: nothing of it can be stored any more.
+  void ProveDead(uint64_t worker_id);
+
+  void NameHeir(uint64_t worker_id);  // 0: none
+
+  // Asks the owner to release; withdrawn with false.
+  void AskRelease(bool ask);
+  bool release_asked() const { return record().release_requested != 0; }
+
+ private:
+  arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
+  uint64_t NextEpoch() const;  // 0: none is possible
+  void Announce();
+
+  arena::Arena* arena_;
+  uint32_t shard_;
+  // Workers that may still write a bank; 0: nobody.
+  std::array<uint64_t, arena::kCommitBanks> writers_ = {};
+};
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_OWNERSHIP_H_

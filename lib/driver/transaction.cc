@@ -1,0 +1,218 @@
+#include "lib/driver/transaction.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CommitEntry;
+using arena::CommitKind;
+using arena::ConnectionRecord;
+using arena::QueueCursors;
+using arena::WorkRequest;
+
+// A scatter-gather list is one message: its length travels in 31 bits.
+constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+bool IsAtomic(verbs::Opcode opcode) {
+  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
+}
+
+// `end` may release what the log and the queue have room for, and never take anything back.
+absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& cursors,
+                      uint32_t depth) {
+  if (end < cursors.committed) {
+    return Invalid(field, ": ", end, " is before ", cursors.committed, ", which was committed");
+  }
+  if (end - cursors.acknowledged > 2 * uint64_t{depth}) {
+    return Invalid(field, ": ", end, " overtakes the log, ", cursors.acknowledged,
+                   " are acknowledged and it holds ", 2 * uint64_t{depth});
+  }
+  if (end - cursors.completed > depth) {
+    return Invalid(field, ": ", end, " exceeds the queue, ", cursors.completed,
+                   " are completed and it holds ", depth);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TransactionReader::TransactionReader(const arena::Arena& arena)
+    : arena_(arena), seen_(arena.shape().connections, 0) {
+  transaction_.parts.reserve(arena::kMaxTransactionEntries);
+  transaction_.requests.reserve(kMaxTransactionRequests);
+}
+
+absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool receive,
+                                             uint64_t buffer_bytes) {
+  if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
+    return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
+  }
+  if ((request.flags & ~arena::kRequestFlags) != 0) {
+    return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
+  }
+  if (request.sge_count > arena::kMaxSges) {
+    return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
+                   arena::kMaxSges);
+  }
+  uint64_t length = 0;
+  for (int i = 0; i < request.sge_count; ++i) {
+    const arena::BufferRange& range = request.sges[i];
+    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
+      return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                     " are not within the ", buffer_bytes, " bytes of the buffers");
+    }
+    length += range.length;
+  }
+  if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
+  if (!receive && IsAtomic(verbs::Opcode(request.opcode))) {
+    if (length != 8 || request.sge_count != 1) return Invalid("sges: an atomic needs one of 8 bytes");
+    if (request.remote_address % 8 != 0) {
+      return Invalid("remote_address: ", request.remote_address, " of an atomic is not aligned");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail) {
+  ++reads_;
+  transaction_.requests.clear();
+  BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
+  for (TransactionPart& part : transaction_.parts) {
+    BATON_RETURN_IF_ERROR(CheckPart(shard, part, &part == &transaction_.parts.back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head,
+                                            uint64_t tail) {
+  transaction_.parts.clear();
+  const uint64_t limit = std::min<uint64_t>(tail - head, arena::kMaxTransactionEntries);
+  for (uint64_t i = 0; i < limit; ++i) {
+    transaction_.parts.push_back({arena::CopyOnce(arena_.commit_entry(shard, epoch, head + i))});
+    if (transaction_.parts.back().entry.flags & arena::kCommitLast) {
+      transaction_.entries = static_cast<uint32_t>(i + 1);
+      return absl::OkStatus();
+    }
+  }
+  return Invalid("flags: no entry ends the transaction, ", tail - head, " are published and ",
+                 arena::kMaxTransactionEntries, " allowed");
+}
+
+absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part, bool last) {
+  const CommitEntry& entry = part.entry;
+  switch (CommitKind(entry.kind)) {
+    case CommitKind::kConnection: return CheckConnection(shard, part);
+    case CommitKind::kAcknowledge: return CheckAcknowledge(shard, entry);
+    case CommitKind::kShardState: return CheckShardState(shard, entry);
+    case CommitKind::kAccept:
+    case CommitKind::kReject:
+      if (entry.private_data_length > arena::kPrivateDataBytes) {
+        return Invalid("private_data_length: ", entry.private_data_length, ", at most ",
+                       arena::kPrivateDataBytes);
+      }
+      if (entry.target_shard >= arena_.shape().shards) {
+        return Invalid("target_shard: ", entry.target_shard, " does not exist");
+      }
+      return CheckTarget(shard, entry);
+    case CommitKind::kDisconnect: return CheckTarget(shard, entry);
+    case CommitKind::kRelease:
+      if (!last) return Invalid("kind: a release is not the last entry of its transaction");
+      return absl::OkStatus();
+  }
+  return Invalid("kind: ", static_cast<int>(entry.kind), " is unknown");
+}
+
+absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& entry) const {
+  if (entry.connection >= arena_.shape().connections) {
+    return Invalid("connection: ", entry.connection, " does not exist");
+  }
+  const ConnectionRecord& record = arena_.connection(entry.connection);
+  if (record.generation != entry.generation ||
+      record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
+    return Invalid("generation: connection ", entry.connection, " is no longer the one meant");
+  }
+  if (record.shard != shard) {
+    return Invalid("connection: ", entry.connection, " belongs to shard ", record.shard);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart& part) {
+  const CommitEntry& entry = part.entry;
+  BATON_RETURN_IF_ERROR(CheckTarget(shard, entry));
+  if (seen_[entry.connection] == reads_) {
+    return Invalid("connection: ", entry.connection, " appears twice in the transaction");
+  }
+  seen_[entry.connection] = reads_;
+  const ConnectionRecord& record = arena_.connection(entry.connection);
+  if (entry.state_slot != arena::kKeepState) {
+    if (entry.state_slot > 1 || entry.state_slot == record.state_slot) {
+      return Invalid("state_slot: ", entry.state_slot, " is not the free one");
+    }
+    if (entry.state_length > arena_.shape().connection_state_bytes) {
+      return Invalid("state_length: ", entry.state_length, ", at most ",
+                     arena_.shape().connection_state_bytes);
+    }
+  }
+  BATON_RETURN_IF_ERROR(CheckEnd("receive_end", entry.receive_end, record.receive,
+                                 arena_.shape().receive_queue_depth));
+  BATON_RETURN_IF_ERROR(
+      CheckEnd("send_end", entry.send_end, record.send, arena_.shape().send_queue_depth));
+  part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
+  BATON_RETURN_IF_ERROR(
+      CopyRequests(entry.connection, true, record.receive.committed, entry.receive_end));
+  part.first_send = static_cast<uint32_t>(transaction_.requests.size());
+  return CopyRequests(entry.connection, false, record.send.committed, entry.send_end);
+}
+
+absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, uint64_t from,
+                                             uint64_t to) {
+  if (transaction_.requests.size() + (to - from) > kMaxTransactionRequests) {
+    return Invalid("send_end, receive_end: more than ", kMaxTransactionRequests,
+                   " work requests in one transaction");
+  }
+  for (uint64_t sequence = from; sequence < to; ++sequence) {
+    transaction_.requests.push_back(
+        arena::CopyOnce(receive ? arena_.receive_request(connection, sequence)
+                                : arena_.send_request(connection, sequence)));
+    absl::Status checked =
+        CheckRequest(transaction_.requests.back(), receive, arena_.shape().buffer_bytes);
+    if (!checked.ok()) {
+      return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
+                     checked.message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEntry& entry) const {
+  const arena::ShardRecord& record = arena_.shard(shard);
+  if (entry.acknowledged < record.acknowledged || entry.acknowledged > record.completion_tail) {
+    return Invalid("acknowledged: ", entry.acknowledged, " is not between ", record.acknowledged,
+                   " and ", record.completion_tail);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransactionReader::CheckShardState(uint32_t shard, const CommitEntry& entry) const {
+  if (entry.state_slot > 1 || entry.state_slot == arena_.shard(shard).state_slot) {
+    return Invalid("state_slot: ", entry.state_slot, " is not the free one of the shard");
+  }
+  if (entry.state_length > arena_.shape().shard_state_bytes) {
+    return Invalid("state_length: ", entry.state_length, ", at most ",
+                   arena_.shape().shard_state_bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::driver

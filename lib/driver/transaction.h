@@ -1,0 +1,65 @@
+// A worker's transaction, copied out of its commit log and send and receive logs, and checked as a
+// whole before any of it has an effect (design: "Shared memory is a protocol").
+#ifndef LIB_DRIVER_TRANSACTION_H_
+#define LIB_DRIVER_TRANSACTION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver {
+
+// Work requests that one transaction may release, over all its connections.
+inline constexpr uint32_t kMaxTransactionRequests = 4096;
+
+struct TransactionPart {
+  arena::CommitEntry entry;
+  // kConnection: where its copies begin in Transaction::requests; receives, then sends.
+  uint32_t first_receive = 0;
+  uint32_t first_send = 0;
+};
+
+struct Transaction {
+  std::vector<TransactionPart> parts;
+  std::vector<arena::WorkRequest> requests;
+  uint32_t entries = 0;  // of the commit log
+};
+
+// Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after
+// construction nothing is allocated. Thread-compatible.
+class TransactionReader {
+ public:
+  explicit TransactionReader(const arena::Arena& arena);
+
+  // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`; entries
+  // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
+  absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
+
+  // What the last successful Read has found.
+  const Transaction& transaction() const { return transaction_; }
+
+  // Checks one work request on its own: opcode, flags, number and bounds of its buffers.
+  static absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
+                                   uint64_t buffer_bytes);
+
+ private:
+  absl::Status CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
+  absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last);
+  absl::Status CheckConnection(uint32_t shard, TransactionPart& part);
+  absl::Status CheckTarget(uint32_t shard, const arena::CommitEntry& entry) const;
+  absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
+  absl::Status CheckShardState(uint32_t shard, const arena::CommitEntry& entry) const;
+  absl::Status CopyRequests(uint32_t connection, bool receive, uint64_t from, uint64_t to);
+
+  const arena::Arena& arena_;
+  Transaction transaction_;
+  std::vector<uint64_t> seen_;  // per connection: the Read that last named it
+  uint64_t reads_ = 0;
+};
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_TRANSACTION_H_

@@ -1,0 +1,118 @@
+// One connection: the connection manager's handshake and the queue pair's frames on one TCP socket.
+#ifndef LIB_VERBS_SOFT_CONNECTION_H_
+#define LIB_VERBS_SOFT_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lib/verbs/soft/device_core.h"
+#include "lib/verbs/soft/frame_stream.h"
+#include "lib/verbs/soft/queue_pair.h"
+#include "lib/verbs/soft/socket_address.h"
+
+namespace baton::verbs::soft {
+
+class SoftListener;
+
+class SoftConnection final : public ConnectionId,
+                             public Pollable,
+                             private QueuePairLink,
+                             private FrameEndpoint {
+ public:
+  explicit SoftConnection(DeviceCore* core);
+  ~SoftConnection() override;
+
+  // The connecting side. What cannot be done at once is reported as an event.
+  absl::Status Connect(const Address& address, SoftQueuePair* queue_pair,
+                       const ConnectionParameters& parameters);
+  // The accepting side: `socket` is connected, the request is still to come.
+  absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
+  void ListenerGone() { listener_ = nullptr; }
+  SoftListener* listener() const { return listener_; }
+
+  Address local_address() const override { return local_; }
+  Address peer_address() const override { return peer_; }
+  absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
+  absl::Status Reject(std::string_view private_data) override;
+  absl::Status Disconnect() override;
+
+  void OnReady(uint32_t events) override;
+  void OnTransmit() override;
+  void EventTaken() { --events_queued_; }
+
+ private:
+  enum class Phase : uint8_t {
+    kNew,
+    kConnecting,    // TCP
+    kAwaitReply,    // request sent
+    kAwaitRequest,  // accepted from TCP
+    kRequested,     // the user decides
+    kAwaitReady,    // reply sent
+    kEstablished,
+    kDisconnecting,  // disconnect request sent
+    kClosed,
+  };
+
+  // QueuePairLink
+  void Posted() override;
+  void WantTransmit() override;
+  FrameStream& stream() override { return stream_; }
+  void Stall(uint64_t duration_us) override;
+  void CutLink() override {
+    cut_ = true;
+    core_->engine->MarkDirty(this);
+  }
+  void QueuePairGone() override;
+
+  // FrameEndpoint
+  bool NextFrame(OutFrame* frame) override;
+  int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max) override;
+  bool OnFrame(const FrameHeader& header, const uint8_t* body) override;
+  int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max) override;
+  bool OnFrameEnd() override;
+
+  bool OnManagementFrame(const FrameHeader& header, const uint8_t* body);
+  bool OnRequest(const FrameHeader& header, const uint8_t* body);
+  bool OnReply(const FrameHeader& header, const uint8_t* body);
+  bool OnRejected(const FrameHeader& header, const uint8_t* body);
+  bool OnDisconnectRequest();
+
+  absl::Status StartConnecting(const Address& address);
+  void FinishConnecting();
+  absl::Status CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
+                               absl::string_view call) const;
+  SoftQueuePair::Connection Negotiate(uint8_t retry_count);
+  void SendHead(FrameType type, std::string_view private_data);
+  void SendManagement(FrameType type);
+  void TransmitNow();
+  void UpdateInterest();
+  void OnTimer();
+  void StallOver();
+  void Lose(absl::Status why);  // the link is gone
+  void Close();                 // socket, timers, queue pair
+  void Report(CmEventType type, absl::Status status, std::string private_data);
+
+  DeviceCore* const core_;
+  FrameStream stream_;
+  SoftListener* listener_ = nullptr;
+  SoftQueuePair* queue_pair_ = nullptr;
+  Phase phase_ = Phase::kNew;
+  Address local_;
+  Address peer_;
+  std::string private_data_;       // of the request, until it is sent
+  ConnectHead mine_ = {};          // what we offer
+  ConnectHead theirs_ = {};        // what the peer offers
+  uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted
+  uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
+  int events_queued_ = 0;          // events in the device's queue that name this id
+  bool cut_ = false;
+  bool stalled_ = false;
+  absl::Status connect_error_;  // found at once, to be reported as an event
+  Timer timer_;                 // of the handshake or the disconnect
+  Timer stall_timer_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_CONNECTION_H_

@@ -1,0 +1,108 @@
+// The send half of a queue pair: work requests in order, out as frames, and the peer's answers.
+#ifndef LIB_VERBS_SOFT_REQUESTER_H_
+#define LIB_VERBS_SOFT_REQUESTER_H_
+
+#include <sys/uio.h>
+
+#include <cstdint>
+
+#include "lib/verbs/soft/fault_plan.h"
+#include "lib/verbs/soft/frame_stream.h"
+#include "lib/verbs/soft/work_host.h"
+#include "lib/verbs/soft/work_ring.h"
+
+namespace baton::verbs::soft {
+
+struct SendWork {
+  uint64_t wr_id;
+  uint64_t remote_address;
+  uint64_t compare_add;
+  uint64_t swap;
+  uint64_t length;
+  uint32_t rkey;
+  uint32_t immediate;  // or the rkey to invalidate
+  Opcode opcode;
+  bool fence;
+  bool solicited;
+  bool drawn;  // its fault was decided
+  uint8_t sge_count;
+  uint8_t rnr_tries;
+};
+
+class Requester {
+ public:
+  struct Parameters {
+    uint32_t initiator_depth = 0;
+    uint32_t retry_count = 7;
+    uint32_t rnr_retry_count = 7;
+    uint32_t rnr_timer_us = 500;  // of injected RNR faults without a duration
+    uint64_t ack_timeout_ns = 0;  // 0: none
+    FaultSequence faults;
+  };
+
+  Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges);
+  ~Requester();
+  void Start(const Parameters& parameters) { parameters_ = parameters; }
+
+  bool full() const { return ring_.full(); }
+  void Post(const SendRequest& request);
+  void Flush();  // all outstanding complete with kFlushError
+
+  bool NextFrame(OutFrame* frame);
+  int Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* iovecs, int max);
+  // After transmission and after answers: completes a request that failed here, when its turn has
+  // come.
+  void Settle();
+  void Touch();  // the peer showed life
+
+  // Answers. False: the peer breaks the protocol.
+  bool OnAck(uint32_t sequence);
+  bool OnNak(uint32_t sequence, NakCode code);
+  bool OnReceiverNotReady(uint32_t sequence, uint32_t timer_us);
+  bool OnReadResponse(const FrameHeader& header);
+  int PlaceReadResponse(uint32_t done, uint32_t length, iovec* iovecs, int max);
+  bool OnAnswerEnd();  // of any answer's frame
+  bool OnAtomicResponse(uint32_t sequence, uint64_t value);
+
+ private:
+  bool MayStart(const SendWork& work) const;
+  bool DrawFault(SendWork* work);
+  CompletionStatus CheckLocal(const SendWork& work) const;
+  bool Start(SendWork* work);
+  void BuildSegment(const SendWork& work, OutFrame* frame);
+  void BuildRead(const SendWork& work, OutFrame* frame);
+  void BuildAtomic(const SendWork& work, OutFrame* frame);
+  uint64_t IndexOf(uint32_t sequence) const;
+  uint64_t started_end() const { return next_ + (started_ ? 1 : 0); }
+  bool CompleteUpTo(uint64_t end);
+  void CompleteHead(CompletionStatus status, uint32_t byte_len);
+  void FailHead(CompletionStatus status);
+  void Halt(CompletionStatus status);
+  void Wait(uint64_t delay_us);
+  void RetryLater(uint64_t index, uint64_t delay_us);
+  void WatchPeer();
+  void OnPeerTimer();
+
+  WorkHost* const host_;
+  Parameters parameters_;
+  WorkRing<SendWork> ring_;
+  uint64_t next_ = 0;         // index being, or next to be, transmitted
+  bool started_ = false;      // next_ has a segment out
+  uint64_t sent_ = 0;         // bytes of next_ in frames
+  uint32_t unanswered_ = 0;   // READs and atomics transmitted and not answered
+  uint64_t read_offset_ = 0;  // of the READ at the head
+  uint32_t read_segment_ = 0;
+  bool read_last_ = false;
+  bool reading_ = false;  // the frame in progress is a READ response
+  bool waiting_ = false;  // RNR or injected delay: wait_timer_ runs
+  bool halted_ = false;   // next_ fails with halt_status_ once all before it are complete
+  bool suspect_ = false;  // the peer's time is up; one short grace, for we may have slept ourselves
+  CompletionStatus halt_status_ = CompletionStatus::kSuccess;
+  uint64_t life_ns_ = 0;  // when the peer last showed life
+  Timer wait_timer_;
+  Timer peer_timer_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_REQUESTER_H_

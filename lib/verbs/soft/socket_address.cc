@@ -1,0 +1,85 @@
+#include "lib/verbs/soft/socket_address.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+
+namespace baton::verbs::soft {
+namespace {
+
+Address FromSocketAddress(const sockaddr_storage& storage) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return {text, ntohs(v4.sin_port)};
+  }
+  if (storage.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+    return {text, ntohs(v6.sin6_port)};
+  }
+  return {};
+}
+
+}  // namespace
+
+absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address) {
+  SocketAddress result;
+  sockaddr_in v4 = {};
+  if (inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(address.port);
+    std::memcpy(&result.storage, &v4, sizeof(v4));
+    result.size = sizeof(v4);
+    return result;
+  }
+  sockaddr_in6 v6 = {};
+  if (inet_pton(AF_INET6, address.host.c_str(), &v6.sin6_addr) == 1) {
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(address.port);
+    std::memcpy(&result.storage, &v6, sizeof(v6));
+    result.size = sizeof(v6);
+    return result;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address.host, "' is no IPv4 or IPv6 literal"));
+}
+
+Address LocalAddressOf(int fd) {
+  SocketAddress address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size);
+  return FromSocketAddress(address.storage);
+}
+
+Address PeerAddressOf(int fd) {
+  SocketAddress address;
+  getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size);
+  return FromSocketAddress(address.storage);
+}
+
+std::string ToString(const Address& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", address.host, "]:", address.port)
+            : absl::StrCat(address.host, ":", address.port);
+}
+
+absl::StatusOr<FileDescriptor> OpenSocket(const SocketAddress& address) {
+  FileDescriptor fd(
+      socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!fd) return ErrnoStatus(errno, "socket (out of descriptors: raise RLIMIT_NOFILE)");
+  return fd;
+}
+
+void SetNoDelay(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+}  // namespace baton::verbs::soft

@@ -1,0 +1,33 @@
+// What the two halves of a queue pair ask of the whole.
+#ifndef LIB_VERBS_SOFT_WORK_HOST_H_
+#define LIB_VERBS_SOFT_WORK_HOST_H_
+
+#include <cstdint>
+
+#include "lib/verbs/soft/engine.h"
+#include "lib/verbs/soft/memory_table.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+class WorkHost {
+ public:
+  virtual ~WorkHost() = default;
+  virtual Engine& engine() = 0;
+  virtual MemoryTable& memory() = 0;
+  virtual void CompleteSend(Completion completion) = 0;     // fills in qp_number
+  virtual void CompleteReceive(Completion completion) = 0;  // likewise
+  // To the error state, with answers that are due to the peer still being sent.
+  virtual void Fail() = 0;
+  // There is something to transmit, in the next turn.
+  virtual void WantTransmit() = 0;
+  // Request frames that were generated and not begun are void.
+  virtual void DropRequestFrames() = 0;
+  // Injected faults.
+  virtual void Stall(uint64_t duration_us) = 0;
+  virtual void CutLink() = 0;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_WORK_HOST_H_

@@ -1,0 +1,158 @@
+#include "supervisor/batond/child.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "spdlog/spdlog.h"
+
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
+
+namespace baton {
+namespace {
+
+std::string Describe(const siginfo_t& end) {
+  if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);
+  return absl::StrCat("was killed by signal ", end.si_status, " (", strsignal(end.si_status), ")",
+                      end.si_code == CLD_DUMPED ? ", core dumped" : "");
+}
+
+}  // namespace
+
+Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
+    : io_(io),
+      plan_(std::move(plan)),
+      callbacks_(std::move(callbacks)),
+      end_(io),
+      readiness_(io),
+      timer_(io) {}
+
+Child::~Child() {
+  if (end_.is_open()) end_.release();
+}
+
+absl::Status Child::Start() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
+  readiness_.assign(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  if (absl::Status status = SpawnWith(write_end.get()); !status.ok()) {
+    readiness_.close();
+    store_server_.reset();
+    return status;
+  }
+  ready_ = false;
+  started_ = std::chrono::steady_clock::now();
+  spdlog::info("{}: started, pid {}", plan_.name, process_.pid);
+  WatchEnd();
+  WatchReadiness();
+  LimitStart();
+  return absl::OkStatus();
+}
+
+absl::Status Child::SpawnWith(int ready_write_end) {
+  SpawnRequest request;
+  request.program = plan_.program;
+  request.input = plan_.input;
+  request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
+  request.inherited.push_back(plan_.children_lock);
+  FileDescriptor store_end;
+  if (plan_.holds_descriptors) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "socketpair");
+    }
+    store_end.Reset(ends[0]);
+    store_server_ = std::make_unique<StoreServer>(io_, plan_.name, FileDescriptor(ends[1]), store_);
+    request.descriptors.emplace_back("BATON_STORE_FD", store_end.get());
+  }
+  BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
+  return absl::OkStatus();
+}
+
+void Child::WatchReadiness() {
+  readiness_.async_read_some(boost::asio::buffer(&ready_byte_, 1),
+                             [this](const boost::system::error_code& error, size_t) {
+                               // An error: closed unwritten. Its end, which is watched, or the time
+                               // limit tells.
+                               if (error || !alive()) return;
+                               readiness_.close();
+                               timer_.cancel();
+                               ready_ = true;
+                               spdlog::info("{}: ready", plan_.name);
+                               callbacks_.ready();
+                             });
+}
+
+void Child::WatchEnd() {
+  end_.assign(process_.pidfd.get());
+  end_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                  [this](const boost::system::error_code& error) {
+                    if (!error) Reap();
+                  });
+}
+
+void Child::LimitStart() {
+  timer_.expires_after(plan_.start_timeout);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || ready_ || !alive()) return;
+    spdlog::error("{}: not ready after {} ms, killing it", plan_.name, plan_.start_timeout.count());
+    Signal(SIGKILL);
+  });
+}
+
+void Child::Reap() {
+  siginfo_t end = {};
+  if (waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) != 0 ||
+      end.si_pid == 0) {
+    return WatchEnd();
+  }
+  timer_.cancel();
+  end_.release();
+  if (readiness_.is_open()) readiness_.close();
+  store_server_.reset();
+  process_ = SpawnedProcess();
+  ready_ = false;
+  callbacks_.gone(Describe(end));
+}
+
+void Child::StartLater() {
+  const std::chrono::milliseconds delay =
+      back_off_.Next(std::chrono::steady_clock::now() - started_);
+  spdlog::info("{}: starting again in {} ms", plan_.name, delay.count());
+  start_due_ = true;
+  timer_.expires_after(delay);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || !start_due_) return;
+    start_due_ = false;
+    started_ = std::chrono::steady_clock::now();
+    if (const absl::Status status = Start(); !status.ok()) {
+      spdlog::error("{}: {}", plan_.name, status.ToString());
+      StartLater();
+    }
+  });
+}
+
+// The flag, because a timer that has expired can no longer be cancelled.
+void Child::CancelStart() {
+  start_due_ = false;
+  timer_.cancel();
+}
+
+void Child::Signal(int signal) {
+  if (alive()) pidfd_send_signal(process_.pidfd.get(), signal, nullptr, 0);
+}
+
+}  // namespace baton

@@ -1,0 +1,83 @@
+#ifndef SUPERVISOR_BATOND_CHILD_H_
+#define SUPERVISOR_BATOND_CHILD_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "supervisor/batond/back_off.h"
+#include "supervisor/batond/descriptor_store.h"
+#include "supervisor/batond/spawn.h"
+#include "supervisor/batond/store_server.h"
+
+namespace baton {
+
+// One process that batond keeps running: a service's keeper, or control. Knows how to start it, to
+// notice that it is ready or gone, and how long to wait before it is started again; when to do so
+// is the supervisor's. Single-threaded, on `io`'s thread. No timer runs while it does.
+class Child {
+ public:
+  struct Plan {
+    std::string name;  // in the log and in errors: "keeper of service ledger"
+    std::string program;
+    std::string input;
+    int children_lock = -1;          // inherited
+    bool holds_descriptors = false;  // gets a store channel
+    std::chrono::milliseconds start_timeout{};
+  };
+  struct Callbacks {
+    std::function<void()> ready;
+    // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)".
+    std::function<void(const std::string& how)> gone;
+  };
+
+  Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks);
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  const std::string& name() const { return plan_.name; }
+  bool alive() const { return process_.pid > 0; }
+  bool ready() const { return ready_; }
+
+  absl::Status Start();
+  // Starts it after its back-off, and again should that fail.
+  void StartLater();
+  // No start that is still due takes place.
+  void CancelStart();
+  // Does nothing when it is not alive. Cannot hit another process.
+  void Signal(int signal);
+
+ private:
+  absl::Status SpawnWith(int ready_write_end);
+  void WatchReadiness();
+  void WatchEnd();
+  void LimitStart();
+  void Reap();
+
+  boost::asio::io_context& io_;
+  const Plan plan_;
+  const Callbacks callbacks_;
+
+  SpawnedProcess process_;
+  bool ready_ = false;
+  bool start_due_ = false;  // the timer is the back-off
+  std::chrono::steady_clock::time_point started_;
+  BackOff back_off_;
+
+  boost::asio::posix::stream_descriptor end_;        // process_.pidfd, borrowed
+  boost::asio::posix::stream_descriptor readiness_;  // read end of the ready pipe
+  char ready_byte_ = 0;
+  boost::asio::steady_timer timer_;  // the start's time limit, or the back-off
+  DescriptorStore store_;
+  std::unique_ptr<StoreServer> store_server_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_CHILD_H_

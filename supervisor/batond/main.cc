@@ -1,0 +1,78 @@
+// batond: see supervisor.h. Exit codes: 0 stopped as told, 1 could not run, 2 wrong command line
+// or configuration.
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/batond/options.h"
+#include "supervisor/batond/state_directory.h"
+#include "supervisor/batond/supervisor.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+void LogToStandardError() {
+  auto logger =
+      std::make_shared<spdlog::logger>("batond", std::make_shared<spdlog::sinks::stderr_sink_st>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e batond[%P] %l: %v");
+  spdlog::set_default_logger(std::move(logger));
+}
+
+// Children inherit it: a keeper needs some descriptors for each connection of the soft device.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    spdlog::info("RLIMIT_NOFILE raised from {} to its hard limit {}", before, limit.rlim_max);
+  } else {
+    spdlog::warn("RLIMIT_NOFILE stays at {}: it could not be raised to {}", before, limit.rlim_max);
+  }
+}
+
+std::vector<std::string> Sockets(const v1::Config& config) {
+  std::vector<std::string> paths = {OperatorSocketPath(config.state_dir()),
+                                    ControlSocketPath(config.state_dir())};
+  for (const v1::ServiceConfig& service : config.services()) {
+    paths.push_back(WorkerSocketPath(config.state_dir(), service.name()));
+    paths.push_back(ManagementSocketPath(config.state_dir(), service.name()));
+  }
+  return paths;
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "batond: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  std::variant<CommandLine, int> parsed = ParseCommandLine(argc, argv);
+  if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
+  CommandLine& line = std::get<CommandLine>(parsed);
+  if (line.check_only) {
+    std::printf("the configuration is valid\n");
+    return 0;
+  }
+  LogToStandardError();
+  RaiseDescriptorLimit();
+  const v1::Config& config = line.options.config;
+  const absl::StatusOr<StateDirectory> state =
+      StateDirectory::Open(config.state_dir(), Sockets(config));
+  if (!state.ok()) return Fail(state.status());
+  Supervisor supervisor(std::move(line.options), *state);
+  const absl::Status status = supervisor.Run();
+  return status.ok() ? 0 : Fail(status);
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) { return baton::Main(argc, argv); }

@@ -1,0 +1,182 @@
+#include "supervisor/batond/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/version.h"
+#include "supervisor/config/config.h"
+
+namespace baton {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+// Flags as they were given; the rest is left to the configuration's own defaults and checks.
+struct Flags {
+  std::string config_file;
+  bool dev = false;
+  std::string state_dir;
+  std::string libexec;
+  double start_timeout_seconds = 30;
+  double stop_timeout_seconds = 5;
+  bool check_only = false;
+  v1::ServiceConfig service;
+  std::vector<std::string> listeners;
+  std::string faults;
+};
+
+std::string DefaultStateDir() {
+  if (geteuid() == 0) return "/run/baton";
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
+    return absl::StrCat(runtime, "/baton");
+  }
+  return absl::StrCat("/tmp/baton-", geteuid());
+}
+
+// Children are looked for beside batond itself.
+std::string OwnDirectory() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return program.substr(0, program.rfind('/'));
+}
+
+// "HOST:PORT", with an IPv6 address in brackets.
+bool ParseListener(const std::string& text, v1::ListenerConfig* listener) {
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port)) return false;
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string::npos) {
+    return false;
+  }
+  listener->set_host(host);
+  listener->set_port(port);
+  return true;
+}
+
+template <typename Setter>
+void AddCapacity(CLI::App& app, const char* flag, const char* help, Setter setter) {
+  app.add_option_function<uint64_t>(flag, setter, help)->needs("--dev")->group("With --dev");
+}
+
+void AddServiceFlags(CLI::App& app, Flags& flags) {
+  v1::ServiceConfig& service = flags.service;
+  service.set_name("ledger");
+  app.add_option_function<std::string>(
+         "--service", [&](const std::string& name) { service.set_name(name); },
+         "Name of the service [ledger]")
+      ->needs("--dev")
+      ->group("With --dev");
+  const auto narrow = [](uint64_t value) {
+    return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
+  };
+  AddCapacity(app, "--shards", "Shards [1]",
+              [&, narrow](uint64_t n) { service.set_shards(narrow(n)); });
+  AddCapacity(app, "--max-connections", "Connections [64]",
+              [&, narrow](uint64_t n) { service.set_max_connections(narrow(n)); });
+  AddCapacity(app, "--send-queue-depth", "Sends outstanding per connection [64]",
+              [&, narrow](uint64_t n) { service.set_send_queue_depth(narrow(n)); });
+  AddCapacity(app, "--receive-queue-depth", "Receives outstanding per connection [64]",
+              [&, narrow](uint64_t n) { service.set_receive_queue_depth(narrow(n)); });
+  AddCapacity(app, "--connection-state-bytes", "State per connection [256]",
+              [&, narrow](uint64_t n) { service.set_connection_state_bytes(narrow(n)); });
+  AddCapacity(app, "--shard-state-bytes", "State per shard [4096]",
+              [&, narrow](uint64_t n) { service.set_shard_state_bytes(narrow(n)); });
+  AddCapacity(app, "--buffer-bytes", "Registered memory [16777216]",
+              [&](uint64_t n) { service.set_buffer_bytes(n); });
+  AddCapacity(app, "--max-workers", "Workers attached at once [16]",
+              [&, narrow](uint64_t n) { service.set_max_workers(narrow(n)); });
+  AddCapacity(app, "--handoff-timeout-ms", "How long an owner may take to release [5000]",
+              [&, narrow](uint64_t n) { service.set_handoff_timeout_ms(narrow(n)); });
+  app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
+      ->needs("--dev")
+      ->group("With --dev");
+  app.add_option("--faults", flags.faults, "Faults that the soft device injects")
+      ->needs("--dev")
+      ->group("With --dev");
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.set_version_flag("--version", std::string("batond ") + kRelease);
+  CLI::Option* config =
+      app.add_option("--config", flags.config_file, "Configuration file (protobuf text format)");
+  CLI::Option* dev = app.add_flag(
+      "--dev", flags.dev, "No configuration: one service on the soft device, a private directory");
+  config->excludes(dev);
+  app.add_option("--state-dir", flags.state_dir, "State directory [" + DefaultStateDir() + "]")
+      ->needs(dev)
+      ->group("With --dev");
+  app.add_option("--libexec", flags.libexec,
+                 "Directory of baton-keeper and baton-control [that of batond]");
+  app.add_option("--start-timeout", flags.start_timeout_seconds,
+                 "Seconds until a child must be ready [30]")
+      ->check(CLI::Range(0.01, 3600.0));
+  app.add_option("--stop-timeout", flags.stop_timeout_seconds,
+                 "Seconds until children that do not stop are killed [5]")
+      ->check(CLI::Range(0.01, 3600.0));
+  app.add_flag("--check", flags.check_only, "Only check the configuration");
+  AddServiceFlags(app, flags);
+}
+
+absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
+  v1::Config config;
+  config.set_state_dir(flags.state_dir.empty() ? DefaultStateDir() : flags.state_dir);
+  v1::ServiceConfig& service = *config.add_services();
+  service = flags.service;
+  service.mutable_device()->mutable_soft()->set_faults(flags.faults);
+  for (const std::string& text : flags.listeners) {
+    if (!ParseListener(text, service.add_listeners())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--listen ", text, ": not HOST:PORT; for example 127.0.0.1:0 or [::1]:7471"));
+    }
+  }
+  const absl::Status status = CompleteConfig(config);
+  if (!status.ok()) return status;
+  return config;
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+}  // namespace
+
+std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
+  CLI::App app("Keeps RDMA services' connections while their processes come and go.", "batond");
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (!flags.dev && flags.config_file.empty()) {
+    std::fprintf(stderr, "batond: give --config FILE, or --dev to run without one (see --help)\n");
+    return kExitUsage;
+  }
+  absl::StatusOr<v1::Config> config = flags.dev ? DevConfig(flags) : LoadConfig(flags.config_file);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    return kExitUsage;
+  }
+  CommandLine line;
+  line.options.config = *std::move(config);
+  line.options.libexec = flags.libexec.empty() ? OwnDirectory() : flags.libexec;
+  line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
+  line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
+  line.check_only = flags.check_only;
+  return line;
+}
+
+}  // namespace baton

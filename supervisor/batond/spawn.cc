@@ -1,0 +1,164 @@
+#include "supervisor/batond/spawn.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
+
+namespace baton {
+namespace {
+
+// A memory file, not a pipe: text of any length, with nobody who has to write it.
+absl::StatusOr<FileDescriptor> FileWith(std::string_view text) {
+  FileDescriptor file(memfd_create("configuration", MFD_CLOEXEC));
+  if (!file) return ErrnoStatus(errno, "memfd_create");
+  while (!text.empty()) {
+    const ssize_t written = write(file.get(), text.data(), text.size());
+    if (written < 0) return ErrnoStatus(errno, "writing a child's configuration");
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  if (lseek(file.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "lseek");
+  return file;
+}
+
+// Ours, without what speaks to batond alone, and with the descriptors of `request`.
+std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (!text.starts_with("NOTIFY_SOCKET=") && !text.starts_with("BATON_READY_FD=") &&
+        !text.starts_with("BATON_STORE_FD=")) {
+      environment.emplace_back(text);
+    }
+  }
+  for (const auto& [name, descriptor] : request.descriptors) {
+    environment.push_back(absl::StrCat(name, "=", descriptor));
+  }
+  return environment;
+}
+
+struct ChildPlan {
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  const std::vector<int>* inherited;
+  int input;
+  int error_pipe;
+  pid_t parent;
+};
+
+void ResetSignals() {
+  struct sigaction standard = {};
+  standard.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &standard, nullptr);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// In the child: system calls only. Signals are still blocked, so none of the parent's handlers
+// runs here and writes into what it shares with the parent.
+[[noreturn]] void BecomeProgram(const ChildPlan& plan) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != plan.parent) _exit(127);  // it died before the line above
+  setpgid(0, 0);
+  bool prepared = dup2(plan.input, STDIN_FILENO) >= 0;
+  for (const int descriptor : *plan.inherited) {
+    prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
+  }
+  if (prepared) {
+    ResetSignals();
+    execve(plan.program, plan.arguments, plan.environment);
+  }
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = write(plan.error_pipe, &error, sizeof(error));
+  _exit(127);
+}
+
+// The pipe closes when the program is entered; before that it carries the error number.
+absl::Status WaitUntilEntered(int error_pipe, const std::string& program) {
+  int error = 0;
+  ssize_t got;
+  do {
+    got = read(error_pipe, &error, sizeof(error));
+  } while (got < 0 && errno == EINTR);
+  if (got == sizeof(error)) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
+  return absl::OkStatus();
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+pid_t ForkInto(const ChildPlan& plan) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = fork();
+  if (pid == 0) BecomeProgram(plan);
+  const int error = errno;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return pid;
+}
+
+}  // namespace
+
+absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, FileWith(request.input));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+
+  std::vector<std::string> arguments = {request.program};
+  std::vector<std::string> environment = EnvironmentFor(request);
+  const std::vector<char*> argument_pointers = Pointers(arguments);
+  const std::vector<char*> environment_pointers = Pointers(environment);
+  std::vector<int> inherited = request.inherited;
+  for (const auto& [name, descriptor] : request.descriptors) inherited.push_back(descriptor);
+
+  const ChildPlan plan = {request.program.c_str(),
+                          argument_pointers.data(),
+                          environment_pointers.data(),
+                          &inherited,
+                          input.get(),
+                          write_end.get(),
+                          getpid()};
+  SpawnedProcess child;
+  child.pid = ForkInto(plan);
+  if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));
+  write_end.Reset();
+  absl::Status status = WaitUntilEntered(read_end.get(), request.program);
+  if (status.ok()) {
+    child.pidfd.Reset(pidfd_open(child.pid, 0));  // not reaped: the pid cannot be another's
+    if (!child.pidfd) status = ErrnoStatus(errno, "pidfd_open");
+  }
+  if (!status.ok()) {
+    kill(child.pid, SIGKILL);
+    while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return status;
+  }
+  return child;
+}
+
+}  // namespace baton

@@ -1,0 +1,45 @@
+// Starts a process whose life is tied to ours.
+#ifndef SUPERVISOR_BATOND_SPAWN_H_
+#define SUPERVISOR_BATOND_SPAWN_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+struct SpawnRequest {
+  std::string program;  // path
+  std::string input;    // what it reads from standard input
+  // Environment variables that carry the number of an inherited descriptor, and the descriptor.
+  std::vector<std::pair<std::string, int>> descriptors;
+  std::vector<int> inherited;  // descriptors that it need not know about
+};
+
+struct SpawnedProcess {
+  pid_t pid = -1;
+  FileDescriptor pidfd;
+};
+
+// Runs `request.program` in a process group of its own (a terminal's Ctrl-C reaches us alone) with
+// default signals. It gets SIGKILL when we die, however we die:
+//
+// A keeper that outlives batond would go on holding the sockets, the listeners' ports and, on the
+// soft device, the connections themselves, with nobody to watch it or to stop it, and the next
+// batond could not start. So it dies with us, and the next start is clean. Once a device's
+// connections live in the kernel, their descriptors will be what a keeper must hand on, not its
+// process.
+//
+// Returns after the program was entered; an error tells why it could not be. Only from the main
+// thread of a single-threaded process: the kernel sends the signal when the *thread* ends that
+// forked.
+absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_SPAWN_H_

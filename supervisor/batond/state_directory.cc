@@ -1,0 +1,118 @@
+#include "supervisor/batond/state_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+// The kernel takes a killed keeper's memory apart at some 3 GB/s.
+constexpr uint64_t kLeftoversWaitNs = 10'000'000'000;
+
+absl::Status MakePrivateDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("cannot make the state directory ", path,
+                                           " (make its parent directory, or choose another "
+                                           "state directory)"));
+  }
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the state directory ", path, " is not a directory; remove it"));
+  }
+  // Whoever may write there could put a socket of theirs in the place of ours.
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the state directory ", path, " is writable by others; chmod go-w ", path));
+  }
+  if (info.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the state directory ", path, " belongs to uid ", info.st_uid, " and batond runs as uid ",
+        geteuid(), "; run it as its owner, or choose another state directory"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileDescriptor> OpenLock(const std::string& path) {
+  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) {
+    return ErrnoStatus(errno,
+                       absl::StrCat("the state directory is not writable: cannot open ", path));
+  }
+  return file;
+}
+
+std::string HolderOf(int lock) {
+  char text[32];
+  const ssize_t got = pread(lock, text, sizeof(text), 0);
+  std::string pid(text, got > 0 ? static_cast<size_t>(got) : 0);
+  while (!pid.empty() && pid.back() == '\n') pid.pop_back();
+  return pid.empty() ? "unknown" : pid;
+}
+
+absl::Status TakeLock(int lock, const std::string& directory) {
+  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "flock");
+    return absl::AlreadyExistsError(absl::StrCat("another batond, pid ", HolderOf(lock),
+                                                 ", has the state directory ", directory,
+                                                 "; stop it, or choose another state directory"));
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(lock, 0) != 0 ||
+      pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return ErrnoStatus(errno, absl::StrCat("cannot write ", BatondLockPath(directory)));
+  }
+  return absl::OkStatus();
+}
+
+// Tries again and again: flock has no time limit, and this happens only while starting.
+absl::Status WaitForLeftovers(int lock, const std::string& directory) {
+  const uint64_t deadline = MonotonicNanoseconds() + kLeftoversWaitNs;
+  while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, "flock");
+    if (MonotonicNanoseconds() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("processes of a former batond still hold ", ChildrenLockPath(directory),
+                       "; find them with: fuser ", ChildrenLockPath(directory)));
+    }
+    const timespec moment = {0, 5'000'000};
+    nanosleep(&moment, nullptr);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
+                                                    std::vector<std::string> sockets) {
+  BATON_RETURN_IF_ERROR(MakePrivateDirectory(path));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor lock, OpenLock(BatondLockPath(path)));
+  BATON_RETURN_IF_ERROR(TakeLock(lock.get(), path));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor children_lock, OpenLock(ChildrenLockPath(path)));
+  BATON_RETURN_IF_ERROR(WaitForLeftovers(children_lock.get(), path));
+  StateDirectory directory(std::move(lock), std::move(children_lock), std::move(sockets));
+  directory.RemoveSockets();
+  return directory;
+}
+
+void StateDirectory::RemoveSockets() const {
+  for (const std::string& path : sockets_) {
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
+  }
+}
+
+}  // namespace baton

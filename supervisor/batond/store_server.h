@@ -1,0 +1,45 @@
+#ifndef SUPERVISOR_BATOND_STORE_SERVER_H_
+#define SUPERVISOR_BATOND_STORE_SERVER_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/store.pb.h"
+#include "supervisor/batond/descriptor_store.h"
+
+namespace baton {
+
+// Answers the store requests of one keeper process over its socketpair. A keeper that breaks the
+// protocol loses its channel and nothing else. Lives as long as that process; the store is the
+// service's and lives on.
+class StoreServer {
+ public:
+  StoreServer(boost::asio::io_context& io, std::string keeper, FileDescriptor socket,
+              DescriptorStore& store);
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+ private:
+  void Wait();
+  absl::Status ServeAll();
+  absl::Status Serve(const internal::StoreRequest& request,
+                     std::vector<FileDescriptor> descriptors);
+
+  std::string keeper_;  // for the log
+  DescriptorStore& store_;
+  MessageChannel channel_;
+  boost::asio::posix::stream_descriptor readable_;  // the channel's descriptor, borrowed
+  // A handler that is queued already can no longer be cancelled: it looks at this first.
+  std::shared_ptr<char> alive_ = std::make_shared<char>();
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_STORE_SERVER_H_

@@ -1,0 +1,198 @@
+#include "supervisor/batond/supervisor.h"
+
+#include <signal.h>
+#include <systemd/sd-daemon.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+std::string AsText(const google::protobuf::Message& message) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(message, &text);
+  return text;
+}
+
+std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& service) {
+  internal::KeeperConfig keeper;
+  *keeper.mutable_service() = service;
+  keeper.set_state_dir(config.state_dir());
+  keeper.set_control_socket(ControlSocketPath(config.state_dir()));
+  return AsText(keeper);
+}
+
+std::string ControlInput(const v1::Config& config) {
+  internal::ControlConfig control;
+  control.set_state_dir(config.state_dir());
+  for (const v1::ServiceConfig& service : config.services()) control.add_services(service.name());
+  *control.mutable_operator_uids() = config.operator_uids();
+  *control.mutable_operator_gids() = config.operator_gids();
+  return AsText(control);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
+    : options_(std::move(options)),
+      state_(state),
+      signals_(io_, SIGTERM, SIGINT),
+      stop_timer_(io_) {
+  for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
+  AddControl();
+}
+
+void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
+  Child::Plan plan;
+  plan.name = absl::StrCat("keeper of service ", service.name());
+  plan.program = options_.libexec + "/baton-keeper";
+  plan.input = KeeperInput(options_.config, service);
+  plan.children_lock = state_.children_lock();
+  plan.holds_descriptors = true;
+  plan.start_timeout = options_.start_timeout;
+  const size_t index = keepers_.size();
+  keepers_.push_back(std::make_unique<Child>(
+      io_, std::move(plan),
+      Child::Callbacks{[this] { OnReady(); },
+                       [this, index](const std::string& how) { OnGone(*keepers_[index], how); }}));
+}
+
+void Supervisor::AddControl() {
+  Child::Plan plan;
+  plan.name = "control";
+  plan.program = options_.libexec + "/baton-control";
+  plan.input = ControlInput(options_.config);
+  plan.children_lock = state_.children_lock();
+  plan.start_timeout = options_.start_timeout;
+  control_ = std::make_unique<Child>(
+      io_, std::move(plan),
+      Child::Callbacks{[this] { OnReady(); },
+                       [this](const std::string& how) { OnGone(*control_, how); }});
+}
+
+absl::Status Supervisor::Run() {
+  WatchSignals();
+  StartKeepers();
+  io_.run();
+  state_.RemoveSockets();
+  return result_;
+}
+
+void Supervisor::StartKeepers() {
+  for (const std::unique_ptr<Child>& keeper : keepers_) {
+    if (const absl::Status status = keeper->Start(); !status.ok()) {
+      return FailStart(
+          absl::Status(status.code(), absl::StrCat(keeper->name(), ": ", status.message())));
+    }
+  }
+}
+
+void Supervisor::WatchSignals() {
+  signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+    if (error) return;
+    if (stopping()) {
+      spdlog::warn("told to stop again: killing what is left");
+      KillAll();
+    } else {
+      spdlog::info("stopping: signal {} ({})", signal, sigabbrev_np(signal));
+      Stop();
+    }
+    WatchSignals();
+  });
+}
+
+void Supervisor::OnReady() {
+  if (phase_ == Phase::kStartingKeepers &&
+      std::all_of(keepers_.begin(), keepers_.end(),
+                  [](const std::unique_ptr<Child>& keeper) { return keeper->ready(); })) {
+    phase_ = Phase::kStartingControl;
+    if (const absl::Status status = control_->Start(); !status.ok()) {
+      FailStart(absl::Status(status.code(), absl::StrCat("control: ", status.message())));
+    }
+  } else if (phase_ == Phase::kStartingControl && control_->ready()) {
+    phase_ = Phase::kRunning;
+    AnnounceReady();
+  }
+}
+
+void Supervisor::OnGone(Child& child, const std::string& how) {
+  switch (phase_) {
+    case Phase::kStartingKeepers:
+    case Phase::kStartingControl:
+      return FailStart(absl::UnavailableError(
+          absl::StrCat(child.name(), " ", how, " while starting; its messages above tell why")));
+    case Phase::kRunning:
+      spdlog::error("{}: {}", child.name(), how);
+      return child.StartLater();
+    case Phase::kStoppingControl:
+    case Phase::kStoppingKeepers:
+      spdlog::info("{}: {}", child.name(), how);
+      return AdvanceStop();
+  }
+}
+
+void Supervisor::AnnounceReady() const {
+  const std::string& directory = options_.config.state_dir();
+  std::string services;
+  for (const v1::ServiceConfig& service : options_.config.services()) {
+    absl::StrAppend(&services, services.empty() ? "" : ", ", service.name(), " (worker socket ",
+                    WorkerSocketPath(directory, service.name()), ")");
+  }
+  std::printf("batond ready: state directory %s, operator socket %s, services: %s\n",
+              directory.c_str(), OperatorSocketPath(directory).c_str(), services.c_str());
+  std::fflush(stdout);
+  sd_notify(/*unset_environment=*/0, "READY=1");
+}
+
+void Supervisor::FailStart(const absl::Status& status) {
+  result_ = status;
+  Stop();
+}
+
+void Supervisor::Stop() {
+  phase_ = Phase::kStoppingControl;
+  sd_notify(0, "STOPPING=1");
+  control_->CancelStart();
+  for (const std::unique_ptr<Child>& keeper : keepers_) keeper->CancelStart();
+  control_->Signal(SIGTERM);
+  // Control gets half of the time, so that one that hangs leaves the keepers the other half.
+  stop_timer_.expires_after(options_.stop_timeout / 2);
+  stop_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || phase_ != Phase::kStoppingControl) return;
+    spdlog::warn("control: does not stop, killing it");
+    control_->Signal(SIGKILL);
+  });
+  AdvanceStop();
+}
+
+void Supervisor::AdvanceStop() {
+  if (phase_ == Phase::kStoppingControl && !control_->alive()) {
+    phase_ = Phase::kStoppingKeepers;
+    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
+    stop_timer_.expires_after(options_.stop_timeout / 2);
+    stop_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      spdlog::warn("keepers do not stop, killing them");
+      KillAll();
+    });
+  }
+  const bool keepers_gone =
+      std::none_of(keepers_.begin(), keepers_.end(),
+                   [](const std::unique_ptr<Child>& keeper) { return keeper->alive(); });
+  if (phase_ == Phase::kStoppingKeepers && keepers_gone) io_.stop();
+}
+
+void Supervisor::KillAll() {
+  control_->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGKILL);
+}
+
+}  // namespace baton

@@ -1,0 +1,76 @@
+#ifndef SUPERVISOR_BATOND_SUPERVISOR_H_
+#define SUPERVISOR_BATOND_SUPERVISOR_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/batond/child.h"
+#include "supervisor/batond/state_directory.h"
+
+namespace baton {
+
+struct SupervisorOptions {
+  v1::Config config;                          // complete
+  std::string libexec;                        // directory of baton-keeper and baton-control
+  std::chrono::milliseconds start_timeout{};  // of each child
+  std::chrono::milliseconds stop_timeout{};   // of all together
+};
+
+// batond: keeps one keeper per service and one control running until it is told to stop.
+// Single-threaded.
+class Supervisor {
+ public:
+  // `state` is kept open; it must outlive the supervisor.
+  Supervisor(SupervisorOptions options, const StateDirectory& state);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Returns when all children are gone: OK after SIGTERM or SIGINT, an error when one of them did
+  // not become ready the first time.
+  absl::Status Run();
+
+ private:
+  // What follows upon what: every keeper is ready, then control is started; control is ready, then
+  // batond is; told to stop, control goes first, so that nobody asks of keepers that are leaving.
+  enum class Phase {
+    kStartingKeepers,
+    kStartingControl,
+    kRunning,
+    kStoppingControl,
+    kStoppingKeepers
+  };
+
+  void AddKeeper(const v1::ServiceConfig& service);
+  void AddControl();
+  void StartKeepers();
+  void WatchSignals();
+  void OnReady();
+  void OnGone(Child& child, const std::string& how);
+  void AnnounceReady() const;
+  void FailStart(const absl::Status& status);
+  void Stop();
+  void AdvanceStop();
+  void KillAll();
+  bool stopping() const { return phase_ >= Phase::kStoppingControl; }
+
+  const SupervisorOptions options_;
+  const StateDirectory& state_;
+  boost::asio::io_context io_{1};
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer stop_timer_;
+  std::vector<std::unique_ptr<Child>> keepers_;
+  std::unique_ptr<Child> control_;
+  Phase phase_ = Phase::kStartingKeepers;
+  absl::Status result_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_SUPERVISOR_H_

@@ -1,0 +1,85 @@
+#include "supervisor/config/config.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/config/problems.h"
+#include "supervisor/config/validate.h"
+
+namespace baton {
+namespace {
+
+// A configuration of more than this is a mistake (the wrong file).
+constexpr size_t kMaxFileBytes = 4u << 20;
+
+class ParseErrors : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit ParseErrors(Problems& problems) : problems_(problems) {}
+
+  // Both count from 0, and people from 1.
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    problems_.AddAt(line + 1, column + 1, message);
+  }
+
+ private:
+  Problems& problems_;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return ErrnoStatus(errno, absl::StrCat("cannot read the configuration ", path));
+  std::string text;
+  char buffer[16384];
+  for (;;) {
+    const ssize_t got = read(file.get(), buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, absl::StrCat("cannot read the configuration ", path));
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kMaxFileBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": larger than ", kMaxFileBytes, " bytes; is it the right file?"));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view file_name) {
+  Problems problems{std::string(file_name)};
+  ParseErrors errors(problems);
+  google::protobuf::TextFormat::ParseInfoTree places;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  parser.WriteLocationsTo(&places);
+  v1::Config config;
+  // Values of a text that does not parse are not judged: what is missing would be blamed too.
+  if (parser.ParseFromString(std::string(text), &config)) {
+    CompleteAndValidate(config, &places, problems);
+  }
+  BATON_RETURN_IF_ERROR(problems.ToStatus());
+  return config;
+}
+
+absl::StatusOr<v1::Config> LoadConfig(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseConfig(text, path);
+}
+
+absl::Status CompleteConfig(v1::Config& config) {
+  Problems problems("");
+  CompleteAndValidate(config, nullptr, problems);
+  return problems.ToStatus();
+}
+
+}  // namespace baton

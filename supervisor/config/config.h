@@ -1,0 +1,26 @@
+// The configuration file of batond: proto/baton/v1/config.proto in protobuf text format.
+#ifndef SUPERVISOR_CONFIG_CONFIG_H_
+#define SUPERVISOR_CONFIG_CONFIG_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton {
+
+// A complete configuration: parsed, defaults filled in, every value within its range.
+//
+// kInvalidArgument carries every problem found, one per line:
+// "FILE:LINE:COLUMN: services[1].send_queue_depth: 48 is not a power of two; use 32 or 64".
+absl::StatusOr<v1::Config> LoadConfig(const std::string& path);
+absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view file_name);
+
+// The same for a configuration that comes from no file; problems have no place then.
+absl::Status CompleteConfig(v1::Config& config);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_CONFIG_H_

@@ -1,0 +1,48 @@
+// The files in a state directory: who makes each, and what it is called. One place, so that
+// batond, keepers, control and tools agree, and so that the longest name can be checked before a
+// socket is bound (a socket's path has at most 107 bytes).
+#ifndef SUPERVISOR_CONFIG_STATE_FILES_H_
+#define SUPERVISOR_CONFIG_STATE_FILES_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+inline constexpr size_t kMaxSocketPathBytes = 107;
+
+// Held by batond while it runs; contains its pid.
+inline std::string BatondLockPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/batond.lock";
+}
+
+// Held by every child of batond, through an inherited descriptor, until the last one is gone.
+inline std::string ChildrenLockPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/children.lock";
+}
+
+// Bound by control: operators, and workers' gRPC streams.
+inline std::string OperatorSocketPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/operator.sock";
+}
+inline std::string ControlSocketPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/control.sock";
+}
+
+// Bound by the keeper of `service`: workers attach at the first, control uses the second.
+inline std::string WorkerSocketPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + ".sock";
+}
+inline std::string ManagementSocketPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + ".keeper.sock";
+}
+
+// A service of this name would take control's sockets.
+inline bool IsReservedServiceName(std::string_view name) {
+  return name == "operator" || name == "control";
+}
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_STATE_FILES_H_

@@ -1,0 +1,251 @@
+#include "supervisor/config/validate.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using google::protobuf::TextFormat;
+
+constexpr size_t kMaxNameBytes = 32;
+constexpr size_t kMaxFaultsBytes = 4096;
+
+// The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
+// the default.
+struct Range {
+  const char* field;
+  uint64_t default_value;
+  uint64_t min;
+  uint64_t max;
+  bool power_of_two = false;
+};
+
+constexpr Range kServiceRanges[] = {
+    {"shards", 1, 1, arena::kMaxShards},
+    {"max_connections", 64, 1, arena::kMaxConnections},
+    {"send_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
+    {"receive_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
+    {"connection_state_bytes", 256, 1, arena::kMaxStateBytes},
+    {"shard_state_bytes", 4096, 1, arena::kMaxStateBytes},
+    {"buffer_bytes", 16u << 20, arena::kPageBytes, arena::kMaxBufferBytes},
+    {"max_workers", 16, 1, arena::kMaxWorkers},
+    {"max_listeners", 8, 1, 64},
+    {"handoff_timeout_ms", 5000, 1, 600'000},
+};
+
+// One message of the configuration, with its name ("services[1]") and place.
+class Node {
+ public:
+  Node(Message& message, std::string name, TextFormat::ParseInfoTree* places, Problems& problems)
+      : message_(message), name_(std::move(name)), places_(places), problems_(problems) {}
+
+  // `field` is wrong because of `text`. Stands at the field or, where the file does not mention
+  // it, nowhere.
+  void Refuse(std::string_view field, std::string_view text) const {
+    int line = 0;
+    int column = 0;
+    if (places_ != nullptr && !Find(field)->is_repeated()) {
+      const TextFormat::ParseLocation place = places_->GetLocation(Find(field), -1);
+      line = place.line + 1;  // -1 where there is none
+      column = place.column + 1;
+    }
+    problems_.AddAt(line, column,
+                    absl::StrCat(name_, name_.empty() ? "" : ".", View(field), ": ", View(text)));
+  }
+
+  // The message in `field`; `index` for a repeated one.
+  Node Child(std::string_view field, Message& child, int index = -1) const {
+    TextFormat::ParseInfoTree* places =
+        places_ == nullptr ? nullptr : places_->GetTreeForNested(Find(field), index);
+    const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
+    return Node(child, absl::StrCat(name_, name_.empty() ? "" : ".", View(field), indexed), places,
+                problems_);
+  }
+
+  void CheckRange(const Range& range) const;
+
+ private:
+  static absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+  const google::protobuf::FieldDescriptor* Find(std::string_view field) const {
+    return message_.GetDescriptor()->FindFieldByName(std::string(field));
+  }
+
+  Message& message_;
+  std::string name_;
+  TextFormat::ParseInfoTree* places_;
+  Problems& problems_;
+};
+
+// "48 is not a power of two; use 32 or 64", or empty.
+std::string PowerOfTwoProblem(uint64_t value, const Range& range) {
+  if ((value & (value - 1)) == 0) return "";
+  uint64_t below = 1;
+  while (below * 2 < value) below *= 2;
+  return absl::StrCat(value, " is not a power of two; use ", below,
+                      below * 2 <= range.max ? absl::StrCat(" or ", below * 2) : "");
+}
+
+void Node::CheckRange(const Range& range) const {
+  const google::protobuf::FieldDescriptor* field = Find(range.field);
+  const Reflection* reflection = message_.GetReflection();
+  const bool wide = field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64;
+  const uint64_t value =
+      wide ? reflection->GetUInt64(message_, field) : reflection->GetUInt32(message_, field);
+  if (value == 0) {
+    if (wide) {
+      reflection->SetUInt64(&message_, field, range.default_value);
+    } else {
+      reflection->SetUInt32(&message_, field, static_cast<uint32_t>(range.default_value));
+    }
+    return;
+  }
+  if (value < range.min || value > range.max) {
+    Refuse(range.field, absl::StrCat(value, " is not between ", range.min, " and ", range.max,
+                                     "; leave it out for ", range.default_value));
+    return;
+  }
+  if (!range.power_of_two) return;
+  const std::string problem = PowerOfTwoProblem(value, range);
+  if (!problem.empty()) Refuse(range.field, problem);
+}
+
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameBytes &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+         });
+}
+
+bool IsAddress(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// A listener's "host:port" to the name of the service that has it.
+using Ports = std::map<std::string, std::string>;
+
+void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::string& service,
+                   Ports& ports) {
+  if (listener.host().empty()) listener.set_host("0.0.0.0");
+  if (!IsAddress(listener.host())) {
+    node.Refuse("host", absl::StrCat("\"", listener.host(),
+                                     "\" is not an IPv4 or IPv6 address; names are not resolved, "
+                                     "write for example \"127.0.0.1\" or \"::1\""));
+  }
+  if (listener.port() > 65535) {
+    node.Refuse("port", absl::StrCat(listener.port(),
+                                     " is not between 0 and 65535; 0 takes any "
+                                     "free port"));
+  }
+  if (listener.port() == 0) return;
+  const auto [other, inserted] =
+      ports.emplace(absl::StrCat(listener.host(), ":", listener.port()), service);
+  if (!inserted) {
+    node.Refuse("port", absl::StrCat(listener.host(), " port ", listener.port(),
+                                     " is already a listener of service \"", other->second,
+                                     "\"; give each its own"));
+  }
+}
+
+void CheckDevice(v1::ServiceConfig& service, const Node& node) {
+  if (service.device().kind_case() == v1::Device::KIND_NOT_SET) {
+    node.Refuse("device", "is missing; a service has exactly one, for example device { soft {} }");
+    return;
+  }
+  v1::Device& device = *service.mutable_device();
+  v1::SoftDeviceConfig& soft = *device.mutable_soft();
+  if (soft.faults().size() > kMaxFaultsBytes) {
+    node.Child("device", device)
+        .Child("soft", soft)
+        .Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
+                                       kMaxFaultsBytes, " are taken"));
+  }
+}
+
+void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std::string>& names) {
+  if (!IsName(service.name())) {
+    node.Refuse("name", absl::StrCat("\"", service.name(),
+                                     "\" is not a name; use 1 to 32 of a-z, 0-9 and -"));
+  } else if (IsReservedServiceName(service.name())) {
+    node.Refuse("name", absl::StrCat("\"", service.name(),
+                                     "\" is reserved for Baton's own sockets; use another name"));
+  } else if (!names.insert(service.name()).second) {
+    node.Refuse("name", absl::StrCat("\"", service.name(),
+                                     "\" is taken by an earlier service; names are unique"));
+  }
+}
+
+void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::string>& names,
+                  Ports& ports) {
+  CheckName(service, node, names);
+  CheckDevice(service, node);
+  for (const Range& range : kServiceRanges) node.CheckRange(range);
+  if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
+    node.Refuse("max_listeners", absl::StrCat(service.listeners_size(), " listeners are more than ",
+                                              service.max_listeners(), "; raise max_listeners"));
+  }
+  for (int i = 0; i < service.listeners_size(); ++i) {
+    v1::ListenerConfig& listener = *service.mutable_listeners(i);
+    CheckListener(listener, node.Child("listeners", listener, i), service.name(), ports);
+  }
+}
+
+void CheckStateDir(const v1::Config& config, const Node& root) {
+  const std::string& state_dir = config.state_dir();
+  if (state_dir.empty() || state_dir.front() != '/') {
+    root.Refuse("state_dir",
+                state_dir.empty()
+                    ? "is missing; name a directory for sockets, for example "
+                      "state_dir: \"/run/baton\""
+                    : absl::StrCat("\"", state_dir, "\" is not an absolute path; start it with /"));
+    return;
+  }
+  std::string longest = OperatorSocketPath(state_dir);
+  for (const v1::ServiceConfig& service : config.services()) {
+    for (std::string path : {WorkerSocketPath(state_dir, service.name()),
+                             ManagementSocketPath(state_dir, service.name())}) {
+      if (path.size() > longest.size()) longest = std::move(path);
+    }
+  }
+  if (longest.size() > kMaxSocketPathBytes) {
+    root.Refuse("state_dir", absl::StrCat("the socket ", longest, " would have ", longest.size(),
+                                          " bytes, UNIX sockets take at most ", kMaxSocketPathBytes,
+                                          "; use a state_dir that is ",
+                                          longest.size() - kMaxSocketPathBytes, " bytes shorter"));
+  }
+}
+
+}  // namespace
+
+void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
+                         Problems& problems) {
+  const Node root(config, "", places, problems);
+  CheckStateDir(config, root);
+  if (config.services_size() == 0) {
+    root.Refuse("services",
+                "is missing; name at least one service, for example "
+                "services { name: \"kv\" device { soft {} } }");
+  }
+  std::set<std::string> names;
+  Ports ports;
+  for (int i = 0; i < config.services_size(); ++i) {
+    v1::ServiceConfig& service = *config.mutable_services(i);
+    CheckService(service, root.Child("services", service, i), names, ports);
+  }
+}
+
+}  // namespace baton

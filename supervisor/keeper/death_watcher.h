@@ -1,0 +1,50 @@
+// Learns at once when a worker's threads die, from the robust locks that they hold: the kernel
+// marks and wakes such a lock while it tears the thread down, long before the process is gone and
+// its pidfd tells (get_robust_list(2)).
+#ifndef SUPERVISOR_KEEPER_DEATH_WATCHER_H_
+#define SUPERVISOR_KEEPER_DEATH_WATCHER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lib/arena/arena.h"
+
+namespace baton::keeper {
+
+// One thread that sleeps on one lock of each watched worker. Thread-safe.
+class DeathWatcher {
+ public:
+  // Called on the watcher's thread when all locks that the worker held are marked.
+  using Callback = std::function<void(uint32_t slot, uint64_t worker_id)>;
+
+  // `arena` outlives it.
+  DeathWatcher(const arena::Arena* arena, Callback on_death);
+  ~DeathWatcher();
+
+  // The worker holds the locks of its slot from now on.
+  void Watch(uint32_t slot, uint64_t worker_id);
+  void Forget(uint32_t slot);
+
+ private:
+  enum class Locks { kHeld, kDead, kNone };
+
+  void Loop();
+  Locks Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const;
+  void Notify();
+
+  const arena::Arena* arena_;
+  Callback on_death_;
+  std::mutex mutex_;
+  std::vector<uint64_t> watched_;  // worker id by slot, 0: none; guarded by mutex_
+  std::atomic<uint32_t> changes_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_DEATH_WATCHER_H_

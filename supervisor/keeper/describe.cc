@@ -1,0 +1,95 @@
+#include "supervisor/keeper/describe.h"
+
+#include <string>
+
+#include "lib/arena/atomic_access.h"
+
+namespace baton::keeper {
+namespace {
+
+void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport* out) {
+  out->set_epoch(report.epoch);
+  out->set_cause(report.cause);
+  out->set_former_worker_id(report.former_worker_id);
+  out->set_successor_worker_id(report.successor_worker_id);
+  out->set_transactions_recovered(report.transactions_recovered);
+  out->set_never_submitted(report.never_submitted);
+  out->set_in_flight(report.in_flight);
+  out->set_completed_undelivered(report.completed_undelivered);
+  out->set_delivered_uncommitted(report.delivered_uncommitted);
+  out->set_unix_micros(report.unix_micros);
+  for (const ReportedRequest& request : report.requests) {
+    v1::WorkRequestOutcome* item = out->add_work_requests();
+    item->set_connection(request.connection);
+    item->set_send(request.send);
+    item->set_sequence(request.sequence);
+    item->set_opcode(request.send ? std::string(verbs::OpcodeName(verbs::Opcode(request.opcode)))
+                                  : "RECEIVE");
+    item->set_outcome(std::string(RequestOutcomeName(request.outcome)));
+  }
+}
+
+}  // namespace
+
+v1::BlackoutSummary Summarize(const LatencyHistogram& histogram) {
+  v1::BlackoutSummary summary;
+  summary.set_count(histogram.count());
+  summary.set_p50_us(static_cast<double>(histogram.Quantile(0.5)) / 1000);
+  summary.set_p99_us(static_cast<double>(histogram.Quantile(0.99)) / 1000);
+  summary.set_max_us(static_cast<double>(histogram.max()) / 1000);
+  return summary;
+}
+
+v1::Shard DescribeShard(Engine& engine, uint32_t shard) {
+  const arena::ShardRecord& record = engine.arena().shard(shard);
+  const driver::ShardCounters& counters = engine.driver().counters(shard);
+  const driver::Ownership& ownership = engine.ownership(shard);
+  v1::Shard out;
+  out.set_index(shard);
+  out.set_epoch(ownership.epoch());
+  out.set_owner_worker_id(ownership.owner_id());
+  out.set_heir_worker_id(ownership.heir_id());
+  out.set_connections(record.connections);
+  out.set_commits(counters.transactions);
+  out.set_sends_posted(counters.sends_posted);
+  out.set_receives_posted(counters.receives_posted);
+  out.set_completions(record.completion_tail);
+  out.set_completions_unacknowledged(record.completion_tail - record.acknowledged);
+  out.set_send_requests_in_flight(
+      static_cast<uint32_t>(counters.sends_posted - counters.sends_completed));
+  out.set_waiting_reason(engine.waiting_reason(shard));
+  *out.mutable_handoff_blackout() = Summarize(engine.handoff_blackout(shard));
+  *out.mutable_failover_blackout() = Summarize(engine.failover_blackout(shard));
+  if (engine.last_report(shard).epoch != 0) {
+    DescribeReport(engine.last_report(shard), out.mutable_last_report());
+  }
+  return out;
+}
+
+v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
+  const arena::ConnectionRecord& record = engine.arena().connection(connection);
+  v1::Connection out;
+  out.set_index(connection);
+  out.set_generation(record.generation);
+  out.set_shard(record.shard);
+  out.set_state(static_cast<v1::ConnectionState>(record.state));
+  out.set_qp_number(record.qp_number);
+  out.set_local_address(record.local_address);
+  out.set_peer_address(record.peer_address);
+  out.set_sends_committed(record.send.committed);
+  out.set_sends_posted(record.send.posted);
+  out.set_sends_completed(record.send.completed);
+  out.set_receives_committed(record.receive.committed);
+  out.set_receives_posted(record.receive.posted);
+  out.set_receives_completed(record.receive.completed);
+  out.set_bytes_received(record.bytes_received);
+  out.set_state_length(record.state_length);
+  out.set_state_version(record.state_version);
+  const auto status = verbs::CompletionStatus(record.last_status);
+  if (status != verbs::CompletionStatus::kSuccess) {
+    out.set_last_error(std::string(verbs::CompletionStatusName(status)));
+  }
+  return out;
+}
+
+}  // namespace baton::keeper

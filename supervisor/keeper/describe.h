@@ -1,0 +1,18 @@
+// What the engine knows, as operators see it. On the engine's thread.
+#ifndef SUPERVISOR_KEEPER_DESCRIBE_H_
+#define SUPERVISOR_KEEPER_DESCRIBE_H_
+
+#include <cstdint>
+
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/keeper/engine.h"
+
+namespace baton::keeper {
+
+v1::Shard DescribeShard(Engine& engine, uint32_t shard);
+v1::Connection DescribeConnection(const Engine& engine, uint32_t connection);
+v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_DESCRIBE_H_

@@ -1,0 +1,502 @@
+#include "supervisor/keeper/engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+
+namespace baton::keeper {
+namespace {
+
+// Transactions of one shard in one turn, so that no shard starves another.
+constexpr int kTransactionsPerTurn = 32;
+constexpr size_t kReportedRequests = 256;
+// A report looks at so many connections for requests in flight; its counters are exact anyway.
+constexpr uint32_t kReportedConnections = 1024;
+
+}  // namespace
+
+std::string_view RequestOutcomeName(RequestOutcome outcome) {
+  switch (outcome) {
+    case RequestOutcome::kNeverSubmitted: return "never_submitted";
+    case RequestOutcome::kInFlight: return "in_flight";
+    case RequestOutcome::kCompletedUndelivered: return "completed_undelivered";
+    case RequestOutcome::kDeliveredUncommitted: return "delivered_uncommitted";
+  }
+  return "unknown";
+}
+
+Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
+    : arena_(arena), listener_(listener), options_(options), workers_(arena->shape().workers) {
+  for (uint32_t i = 0; i < arena->shape().shards; ++i) {
+    shards_.emplace_back(driver::Ownership(arena, i));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
+                                                       EngineListener* listener,
+                                                       const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine(arena, listener, options));
+  engine->device_ = device;
+  engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  BATON_ASSIGN_OR_RETURN(engine->driver_,
+                         driver::QueueDriver::Create(arena, device, engine.get()));
+  return engine;
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Start() { thread_ = std::thread(&Engine::Loop, this); }
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void Engine::Post(std::function<void()> work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return;
+    posted_.push_back(std::move(work));
+  }
+  has_posted_.store(true);
+  eventfd_write(wake_.get(), 1);
+}
+
+void Engine::Run(const std::function<void()>& work) {
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  Post([&] {
+    work();
+    const std::lock_guard<std::mutex> lock(mutex);
+    finished = true;
+    done.notify_one();
+  });
+  std::unique_lock<std::mutex> lock(mutex);
+  done.wait(lock, [&] { return finished; });
+}
+
+// ---------------------------------------------------------------- loop
+
+void Engine::Loop() {
+  uint64_t idle_since = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (Turn()) {
+      idle_since = 0;
+      continue;
+    }
+    const uint64_t now = MonotonicNanoseconds();
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since < options_.yield_microseconds * uint64_t{1000}) {
+      sched_yield();
+      continue;
+    }
+    Sleep();
+    idle_since = 0;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stopped_ = true;
+  posted_.clear();
+}
+
+bool Engine::Turn() {
+  bool worked = RunPosted();
+  device_->Progress();
+  worked |= HandleEvents();
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    worked |= PollShard(shard);
+    worked |= ApplyCommits(shard);
+  }
+  WakeNotified();
+  return worked;
+}
+
+bool Engine::RunPosted() {
+  if (!has_posted_.load(std::memory_order_acquire)) return false;
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work.swap(posted_);
+    has_posted_.store(false);
+  }
+  for (const auto& item : work) item();
+  return !work.empty();
+}
+
+bool Engine::HandleEvents() {
+  bool worked = false;
+  uint32_t shard;
+  while (driver_->HandleEvent(&shard)) {
+    worked = true;
+    if (shard != driver::QueueDriver::kNoShard) NotifyOwner(shard);
+  }
+  return worked;
+}
+
+bool Engine::ApplyCommits(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  bool worked = false;
+  for (int i = 0; i < kTransactionsPerTurn && state.ownership.owned(); ++i) {
+    absl::Status error;
+    const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+    if (outcome == driver::CommitOutcome::kIdle) break;
+    worked = true;
+    if (outcome == driver::CommitOutcome::kInvalid) {
+      OnInvalidCommit(shard, error);
+      break;
+    }
+    if (state.blackout_start_ns != 0) OnFirstCommit(shard);
+    if (outcome == driver::CommitOutcome::kReleased) {
+      const bool asked = state.ownership.release_asked();
+      // Who gives a shard back without being asked wants none.
+      if (!asked) workers_[state.ownership.owner_slot()].ready = false;
+      const Ended ended = EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+      Assign(shard);
+      WakeNotified();
+      MakeReport(shard, ended);
+      break;
+    }
+  }
+  if (worked) NotifyOwner(shard);  // there is room again
+  return worked;
+}
+
+bool Engine::PollShard(uint32_t shard) {
+  const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
+  if (!news.ok()) {
+    // P6: the queue cannot be trusted any more. Stopping the keeper is the only honest end; its
+    // parent starts it again and the peers see a disconnect.
+    listener_->OnEvent("completion_queue_lost", std::string(MessageOf(news.status())), 0,
+                       static_cast<int>(shard), -1);
+    stop_.store(true);
+    return false;
+  }
+  if (*news) NotifyOwner(shard);
+  return *news;
+}
+
+void Engine::NotifyOwner(uint32_t shard) {
+  const uint32_t slot = shards_[shard].ownership.owner_slot();
+  if (slot == arena::kNobody) return;
+  workers_[slot].notify = true;
+  any_notified_ = true;
+}
+
+void Engine::WakeNotified() {
+  if (!any_notified_) return;
+  any_notified_ = false;
+  // Orders what was published before the look at `sleeping`; Worker::ArmEvent has the other half.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
+    Worker& worker = workers_[slot];
+    if (!worker.notify) continue;
+    worker.notify = false;
+    uint32_t& sleeping = arena_->worker(slot).sleeping;
+    if (worker.id == 0 || arena::LoadRelaxed(sleeping) == 0) continue;
+    arena::StoreRelaxed(sleeping, 0u);
+    eventfd_write(worker.wake.get(), 1);
+  }
+}
+
+bool Engine::MaySleep() {
+  if (has_posted_.load() || stop_.load()) return false;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!driver_->RequestNotification(shard).ok()) return false;
+    if (shards_[shard].ownership.owned() && driver_->PendingEntries(shard) > 0) return false;
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (PollShard(shard)) return false;
+  }
+  return true;
+}
+
+void Engine::Sleep() {
+  uint32_t& sleeping = arena_->header().driver_sleeping;
+  arena::StoreRelaxed(sleeping, 1u);
+  // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (MaySleep()) {
+    pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {device_->event_fd(), POLLIN, 0}};
+    poll(entries, 2, -1);
+    if (entries[0].revents & POLLIN) {
+      eventfd_t count;
+      eventfd_read(wake_.get(), &count);
+    }
+  }
+  arena::StoreRelaxed(sleeping, 0u);
+  WakeNotified();
+}
+
+// ---------------------------------------------------------------- workers
+
+void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake) {
+  workers_[slot] = Worker{id, std::move(wake)};
+}
+
+void Engine::SetReady(uint32_t slot) {
+  workers_[slot].ready = true;
+  AssignWaiting();
+  NameHeirs();
+}
+
+void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
+  Worker& worker = workers_[slot];
+  if (worker.id != id || worker.stopped) return;
+  worker.stopped = true;
+  const uint64_t now = MonotonicNanoseconds();
+  std::vector<std::pair<uint32_t, Ended>> moved;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (shards_[shard].handoff_worker_id == id) {
+      CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
+    }
+    if (shards_[shard].ownership.owner_slot() != slot) continue;
+    moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
+    shards_[shard].blackout_start_ns = now;
+    Assign(shard);
+  }
+  WakeNotified();
+  for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
+  NameHeirs();
+}
+
+void Engine::WorkerDead(uint32_t slot, uint64_t id) {
+  if (workers_[slot].id != id) return;
+  WorkerStopped(slot, id, "crash");
+  for (ShardState& state : shards_) state.ownership.ProveDead(id);
+  workers_[slot] = Worker{};
+  AssignWaiting();
+}
+
+uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
+  const ShardState& state = shards_[shard];
+  uint32_t best = arena::kNobody;
+  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
+    const Worker& worker = workers_[slot];
+    if (worker.id == 0 || !worker.ready || worker.stopped || slot == except) continue;
+    if (worker.id == state.handoff_worker_id) return slot;
+    if (best == arena::kNobody || worker.shards < workers_[best].shards ||
+        (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
+      best = slot;
+    }
+  }
+  return best;
+}
+
+void Engine::Assign(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint32_t slot = ChooseWorker(shard, arena::kNobody);
+  if (slot == arena::kNobody) {
+    state.waiting_reason = "no worker is ready";
+    return;
+  }
+  if (!state.ownership.CanGrant()) {
+    state.waiting_reason = "the deaths of its former owners are not proven yet";
+    return;
+  }
+  Worker& worker = workers_[slot];
+  state.ownership.Grant(slot, worker.id);
+  state.waiting_reason.clear();
+  if (state.blackout_start_ns == 0) state.blackout_start_ns = MonotonicNanoseconds();
+  ++worker.shards;
+  NotifyOwner(shard);
+}
+
+void Engine::AssignWaiting() {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].ownership.owned()) Assign(shard);
+  }
+}
+
+void Engine::NameHeirs() {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    driver::Ownership& ownership = shards_[shard].ownership;
+    const uint32_t heir = ChooseWorker(shard, ownership.owner_slot());
+    ownership.NameHeir(heir == arena::kNobody ? 0 : workers_[heir].id);
+  }
+}
+
+// ---------------------------------------------------------------- changes of owner
+
+// The cut. What the owner has published up to here counts and is applied; nothing after it does.
+Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
+  ShardState& state = shards_[shard];
+  uint64_t recovered = 0;
+  if (!released) {
+    absl::Status error;
+    while (recovered < arena::kCommitLogEntries) {
+      const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+      if (outcome != driver::CommitOutcome::kApplied) break;
+      ++recovered;
+    }
+  }
+  if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
+  const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
+  state.blackout_start_ns = MonotonicNanoseconds();
+  state.planned = released;
+  --workers_[state.ownership.owner_slot()].shards;
+  NotifyOwner(shard);  // the former owner, so that it learns
+  state.ownership.End(released);
+  return ended;
+}
+
+void Engine::OnFirstCommit(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint64_t blackout = MonotonicNanoseconds() - std::exchange(state.blackout_start_ns, 0);
+  if (state.ownership.epoch() > 1) {
+    (state.planned ? state.handoff_blackout : state.failover_blackout).Record(blackout);
+  }
+  const uint64_t owner = state.ownership.owner_id();
+  listener_->OnEvent("shard_moved",
+                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(),
+                                  ": worker ", owner, " goes on after ", blackout / 1000, " us"),
+                     owner, static_cast<int>(shard), -1);
+  if (state.handoff_worker_id != 0) {
+    FinishHandoff(shard,
+                  owner == state.handoff_worker_id
+                      ? absl::OkStatus()
+                      : absl::AbortedError(absl::StrCat("worker ", owner, " took the shard over")),
+                  static_cast<double>(blackout) / 1000);
+  }
+  NameHeirs();
+}
+
+void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
+  ShardState& state = shards_[shard];
+  const uint32_t slot = state.ownership.owner_slot();
+  const uint64_t id = state.ownership.owner_id();
+  listener_->OnEvent("worker_fenced",
+                     absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
+                                  shard, ": ", why.message()),
+                     id, static_cast<int>(shard), -1);
+  WorkerStopped(slot, id, "fenced");
+  listener_->OnFenced(id);
+}
+
+void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
+  ShardState& state = shards_[shard];
+  const Worker& worker = workers_[slot];
+  if (worker.id == 0 || !worker.ready || worker.stopped) {
+    return done(absl::FailedPreconditionError("the successor is not ready"), 0);
+  }
+  if (state.handoff_worker_id != 0) {
+    return done(absl::AbortedError("another handoff of this shard is under way"), 0);
+  }
+  if (state.ownership.owner_slot() == slot) return done(absl::OkStatus(), 0);
+  state.handoff_worker_id = worker.id;
+  state.handoff_done = std::move(done);
+  state.ownership.NameHeir(worker.id);
+  if (!state.ownership.owned()) return Assign(shard);
+  state.ownership.AskRelease(true);
+  NotifyOwner(shard);
+}
+
+void Engine::CancelHandoff(uint32_t shard, const absl::Status& why) {
+  ShardState& state = shards_[shard];
+  if (state.handoff_worker_id == 0) return;
+  if (state.ownership.owned()) state.ownership.AskRelease(false);
+  FinishHandoff(shard, why, 0);
+}
+
+void Engine::FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us) {
+  ShardState& state = shards_[shard];
+  state.handoff_worker_id = 0;
+  const HandoffDone done = std::exchange(state.handoff_done, nullptr);
+  if (done) done(status, blackout_us);
+}
+
+// ---------------------------------------------------------------- reports
+
+// Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
+// since the cut, because the engine has done nothing else.
+void Engine::MakeReport(uint32_t shard, const Ended& ended) {
+  const arena::ShardRecord& record = arena_->shard(shard);
+  const driver::ShardCounters& counters = driver_->counters(shard);
+  ReconciliationReport report;
+  report.epoch = ended.epoch;
+  report.cause = std::string(ended.cause);
+  report.former_worker_id = ended.owner_id;
+  report.successor_worker_id = shards_[shard].ownership.owner_id();
+  report.transactions_recovered = ended.recovered;
+  report.never_submitted = counters.sends_committed - counters.sends_posted +
+                           counters.receives_committed - counters.receives_posted;
+  report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
+                     counters.receives_completed;
+  // A worker's word, and good for this report only.
+  const uint64_t read =
+      std::clamp(arena::LoadRelaxed(arena_->bank(shard, report.epoch).read_cursor),
+                 record.acknowledged, record.completion_tail);
+  report.delivered_uncommitted = read - record.acknowledged;
+  report.completed_undelivered = record.completion_tail - read;
+  report.unix_micros = std::chrono::duration_cast<std::chrono::microseconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count();
+  for (uint64_t i = record.acknowledged;
+       i < record.completion_tail && report.requests.size() < kReportedRequests; ++i) {
+    const arena::CompletionEntry& entry = arena_->completion(shard, i);
+    const auto kind = arena::CompletionKind(entry.kind);
+    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
+    const bool send = kind == arena::CompletionKind::kSend;
+    report.requests.push_back(
+        {entry.connection, send, entry.sequence,
+         send ? arena_->send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
+         i < read ? RequestOutcome::kDeliveredUncommitted : RequestOutcome::kCompletedUndelivered});
+  }
+  ListRequests(shard, &report);
+  listener_->OnEvent("ownership_ended",
+                     absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
+                                  report.former_worker_id, " ended: ", report.cause),
+                     report.former_worker_id, static_cast<int>(shard), -1);
+  shards_[shard].report = std::move(report);
+}
+
+// Requests without a completion, in the order of connections.
+void Engine::ListRequests(uint32_t shard, ReconciliationReport* report) const {
+  const uint32_t looked_at = std::min(arena_->shape().connections, kReportedConnections);
+  for (uint32_t index = 0; index < looked_at; ++index) {
+    const arena::ConnectionRecord& connection = arena_->connection(index);
+    if (connection.shard != shard ||
+        connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
+      continue;
+    }
+    for (const bool send : {true, false}) {
+      const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
+      for (uint64_t i = cursors.completed; i < cursors.committed; ++i) {
+        if (report->requests.size() == kReportedRequests) return;
+        report->requests.push_back(
+            {index, send, i, send ? arena_->send_request(index, i).opcode : uint8_t{0},
+             i < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
+      }
+    }
+  }
+}
+
+void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
+  const arena::ConnectionRecord& record = arena_->connection(connection);
+  listener_->OnEvent("connection",
+                     absl::StrCat("connection ", connection, " with ",
+                                  static_cast<const char*>(record.peer_address), " ",
+                                  absl::string_view(what.data(), what.size())),
+                     0, static_cast<int>(record.shard), static_cast<int>(connection));
+}
+
+void Engine::OnRefusedConnection(std::string_view why) {
+  listener_->OnEvent("connection_refused", std::string(why), 0, -1, -1);
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,202 @@
+// The driver of a brokered service: one thread that operates all its queues and moves its shards
+// between workers.
+//
+// Everything is done on the engine's thread; other threads hand it work with Post. It never waits
+// for a worker: an owner that is slow, hung or dead delays its own shards only.
+#ifndef SUPERVISOR_KEEPER_ENGINE_H_
+#define SUPERVISOR_KEEPER_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/latency_histogram.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::keeper {
+
+struct EngineOptions {
+  // A successor starts only when the whole former process is proven dead.
+  bool outside_effects = false;
+  // How long the idle engine yields before it sleeps.
+  uint32_t yield_microseconds = 10;
+  // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
+  bool break_recovery = false;
+};
+
+// What became of a work request that was outstanding when a shard changed hands.
+enum class RequestOutcome : uint8_t {
+  kNeverSubmitted,
+  kInFlight,
+  kCompletedUndelivered,
+  kDeliveredUncommitted,
+};
+std::string_view RequestOutcomeName(RequestOutcome outcome);
+
+struct ReportedRequest {
+  uint32_t connection = 0;
+  bool send = false;
+  uint64_t sequence = 0;
+  uint8_t opcode = 0;  // verbs::Opcode, of sends
+  RequestOutcome outcome = RequestOutcome::kInFlight;
+};
+
+struct ReconciliationReport {
+  uint64_t epoch = 0;
+  std::string cause;
+  uint64_t former_worker_id = 0;
+  uint64_t successor_worker_id = 0;
+  uint64_t transactions_recovered = 0;
+  uint64_t never_submitted = 0;
+  uint64_t in_flight = 0;
+  uint64_t completed_undelivered = 0;
+  uint64_t delivered_uncommitted = 0;
+  std::vector<ReportedRequest> requests;
+  int64_t unix_micros = 0;
+};
+
+// On the engine's thread.
+class EngineListener {
+ public:
+  virtual ~EngineListener() = default;
+  virtual void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
+                       int shard, int connection) = 0;
+  // The worker wrote what no correct worker writes: it is to be killed.
+  virtual void OnFenced(uint64_t worker_id) = 0;
+};
+
+class Engine : private driver::DriverObserver {
+ public:
+  using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
+
+  // `arena`, `device` and `listener` outlive it. The thread starts with Start.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(arena::Arena* arena, verbs::Device* device,
+                                                        EngineListener* listener,
+                                                        const EngineOptions& options);
+  ~Engine() override;  // stops the thread
+
+  void Start();
+  void Stop();
+
+  // Any thread: runs `work` on the engine's thread, soon. After Stop it is dropped.
+  void Post(std::function<void()> work);
+  // Any thread but the engine's: the same, and waits for it.
+  void Run(const std::function<void()>& work);
+
+  int wake_fd() const { return wake_.get(); }  // the eventfd that workers signal
+
+  // ---- The rest is for the engine's thread.
+
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
+  void SetReady(uint32_t slot);
+  // All its registered threads are dead, or it was fenced: it writes no more, or into a dead bank.
+  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
+  // Its process is gone; the slot may be used again after this.
+  void WorkerDead(uint32_t slot, uint64_t id);
+
+  // Moves `shard` to the worker in `slot`. `done` is called when it has committed for the first
+  // time, or with why it did not come to that.
+  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done);
+  void CancelHandoff(uint32_t shard, const absl::Status& why);
+
+  driver::QueueDriver& driver() { return *driver_; }
+  const arena::Arena& arena() const { return *arena_; }
+  const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
+  const LatencyHistogram& handoff_blackout(uint32_t shard) const {
+    return shards_[shard].handoff_blackout;
+  }
+  const LatencyHistogram& failover_blackout(uint32_t shard) const {
+    return shards_[shard].failover_blackout;
+  }
+  const ReconciliationReport& last_report(uint32_t shard) const { return shards_[shard].report; }
+  const std::string& waiting_reason(uint32_t shard) const { return shards_[shard].waiting_reason; }
+
+ private:
+  struct Worker {
+    uint64_t id = 0;  // 0: the slot is free
+    FileDescriptor wake;
+    bool ready = false;
+    bool stopped = false;
+    bool notify = false;  // has something new
+    uint32_t shards = 0;
+  };
+  struct ShardState {
+    explicit ShardState(driver::Ownership owner) : ownership(owner) {}
+    driver::Ownership ownership;
+    std::string waiting_reason = "no worker is ready";
+    // The change of owner that is under way: from its begin to the successor's first commit.
+    uint64_t blackout_start_ns = 0;  // 0: none
+    bool planned = false;
+    uint64_t handoff_worker_id = 0;
+    HandoffDone handoff_done;
+    LatencyHistogram handoff_blackout, failover_blackout;
+    ReconciliationReport report;
+  };
+
+  struct Ended {
+    uint64_t epoch;
+    uint64_t owner_id;
+    uint64_t recovered;  // transactions that were published and applied only at the cut
+    std::string_view cause;
+  };
+
+  Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
+
+  void Loop();
+  bool Turn();
+  bool RunPosted();
+  bool HandleEvents();
+  bool ApplyCommits(uint32_t shard);
+  bool PollShard(uint32_t shard);
+  bool MaySleep();
+  void Sleep();
+  void NotifyOwner(uint32_t shard);
+  void WakeNotified();
+
+  void OnFirstCommit(uint32_t shard);
+  void OnInvalidCommit(uint32_t shard, const absl::Status& why);
+  Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
+  void MakeReport(uint32_t shard, const Ended& ended);
+  void ListRequests(uint32_t shard, ReconciliationReport* report) const;
+  void Assign(uint32_t shard);
+  void AssignWaiting();
+  void NameHeirs();
+  uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
+  void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
+
+  void OnConnectionState(uint32_t connection, std::string_view what) override;
+  void OnRefusedConnection(std::string_view why) override;
+
+  arena::Arena* arena_;
+  verbs::Device* device_ = nullptr;
+  EngineListener* listener_;
+  EngineOptions options_;
+  FileDescriptor wake_;
+  std::unique_ptr<driver::QueueDriver> driver_;
+  std::vector<ShardState> shards_;
+  std::vector<Worker> workers_;
+  bool any_notified_ = false;
+
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
+  bool stopped_ = false;                       // guarded by mutex_
+  std::atomic<bool> has_posted_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_ENGINE_H_

@@ -1,0 +1,51 @@
+// The last events of a service, for operators. Bounded: the oldest go first, and the gap in the
+// sequence numbers tells.
+#ifndef SUPERVISOR_KEEPER_EVENT_LOG_H_
+#define SUPERVISOR_KEEPER_EVENT_LOG_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "proto/baton/v1/types.pb.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class EventLog {
+ public:
+  using Observer = std::function<void(const v1::Event&)>;
+  static constexpr size_t kCapacity = 1024;
+
+  EventLog(std::string service, Observer observer)
+      : service_(std::move(service)), observer_(std::move(observer)) {}
+
+  void Add(std::string kind, std::string message, int64_t unix_micros, uint64_t worker_id,
+           int shard, int connection) {
+    v1::Event event;
+    event.set_sequence(++last_);
+    event.set_service(service_);
+    event.set_unix_micros(unix_micros);
+    event.set_kind(std::move(kind));
+    event.set_message(std::move(message));
+    event.set_worker_id(worker_id);
+    event.set_shard(shard);
+    event.set_connection(connection);
+    if (events_.size() == kCapacity) events_.pop_front();
+    events_.push_back(std::move(event));
+    observer_(events_.back());
+  }
+
+  const std::deque<v1::Event>& events() const { return events_; }
+
+ private:
+  std::string service_;
+  Observer observer_;
+  std::deque<v1::Event> events_;
+  uint64_t last_ = 0;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_EVENT_LOG_H_

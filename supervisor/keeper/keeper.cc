@@ -1,0 +1,149 @@
+#include "supervisor/keeper/keeper.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "spdlog/spdlog.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr int kSocketBacklog = 128;
+
+int64_t UnixMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::Device& config) {
+  verbs::soft::SoftDeviceOptions options;
+  if (!config.soft().faults().empty()) {
+    BATON_ASSIGN_OR_RETURN(options.faults, verbs::soft::FaultPlan::Parse(config.soft().faults()));
+  }
+  return verbs::soft::CreateSoftDevice(options);
+}
+
+}  // namespace
+
+arena::Shape ShapeOf(const v1::ServiceConfig& config) {
+  arena::Shape shape = {};
+  shape.shards = config.shards();
+  shape.connections = config.max_connections();
+  shape.send_queue_depth = config.send_queue_depth();
+  shape.receive_queue_depth = config.receive_queue_depth();
+  shape.connection_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.connection_state_bytes(), arena::kLineBytes));
+  shape.shard_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
+  shape.workers = config.max_workers();
+  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
+  const uint64_t completions = arena::RequiredCompletionEntries(shape);
+  // Too many for the field are refused by ValidateShape.
+  shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
+  return shape;
+}
+
+Keeper::Keeper(const internal::KeeperConfig& config)
+    : config_(config),
+      signals_(loop_, SIGTERM, SIGINT),
+      events_(config.service().name(), [this](const v1::Event& event) {
+        spdlog::info("{}: {}", event.kind(), event.message());
+        if (management_) management_->Publish(event);
+      }) {}
+
+Keeper::~Keeper() {
+  if (engine_) engine_->Stop();
+}
+
+absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
+                                                       EngineOptions engine_options) {
+  std::unique_ptr<Keeper> keeper(new Keeper(config));
+  const v1::ServiceConfig& service = keeper->config_.service();
+  BATON_ASSIGN_OR_RETURN(keeper->device_, OpenDevice(service.device()));
+  BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(ShapeOf(service), service.name()));
+  engine_options.outside_effects = service.outside_effects();
+  BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
+                                                         keeper.get(), engine_options));
+  for (const v1::ListenerConfig& listener : service.listeners()) {
+    BATON_RETURN_IF_ERROR(
+        keeper->engine_->driver()
+            .Listen({listener.host(), static_cast<uint16_t>(listener.port())})
+            .status());
+  }
+  keeper->engine_->Start();
+  keeper->workers_ = std::make_unique<WorkerSessions>(keeper->loop_, keeper->config_,
+                                                      *keeper->arena_, *keeper->engine_,
+                                                      keeper->events_);
+  keeper->management_ =
+      std::make_unique<Management>(keeper->loop_, keeper->config_, *keeper->engine_,
+                                   keeper->events_, *keeper->workers_);
+  const std::string prefix = absl::StrCat(config.state_dir(), "/", service.name());
+  // Who may attach is decided by the peer's credentials, not by the socket's mode.
+  BATON_RETURN_IF_ERROR(keeper->Listen(
+      prefix + ".sock", 0666,
+      [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
+  BATON_RETURN_IF_ERROR(keeper->Listen(
+      prefix + ".keeper.sock", 0600,
+      [raw = keeper.get()](FileDescriptor client) { raw->management_->Accept(std::move(client)); }));
+  return keeper;
+}
+
+absl::Status Keeper::Listen(const std::string& path, uint32_t mode,
+                            std::function<void(FileDescriptor)> on_client) {
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kSocketBacklog, mode));
+  auto acceptor = std::make_unique<Acceptor>();
+  acceptor->on_client = std::move(on_client);
+  acceptor->descriptor = std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
+  acceptors_.push_back(std::move(acceptor));
+  AwaitClient(*acceptors_.back());
+  return absl::OkStatus();
+}
+
+void Keeper::AwaitClient(Acceptor& acceptor) {
+  acceptor.descriptor->async_wait(
+      boost::asio::posix::stream_descriptor::wait_read,
+      [this, &acceptor](const boost::system::error_code& error) {
+        if (error) return;
+        FileDescriptor client(accept4(acceptor.descriptor->native_handle(), nullptr, nullptr,
+                                      SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (client) {
+          acceptor.on_client(std::move(client));
+        } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+          spdlog::error("{}", MessageOf(ErrnoStatus(errno, "accept (see RLIMIT_NOFILE)")));
+        }
+        AwaitClient(acceptor);
+      });
+}
+
+void Keeper::Run() {
+  signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
+  loop_.run();
+  engine_->Stop();
+}
+
+void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
+                     int shard, int connection) {
+  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id,
+                            shard, connection] {
+    events_.Add(kind, message, now, worker_id, shard, connection);
+  });
+}
+
+void Keeper::OnFenced(uint64_t worker_id) {
+  boost::asio::post(loop_, [this, worker_id] {
+    (void)workers_->Kill(worker_id, "it wrote an invalid transaction");
+  });
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,66 @@
+// One service: its arena, its engine and its sockets.
+#ifndef SUPERVISOR_KEEPER_KEEPER_H_
+#define SUPERVISOR_KEEPER_KEEPER_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/management.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+arena::Shape ShapeOf(const v1::ServiceConfig& config);
+
+class Keeper : private EngineListener {
+ public:
+  // `engine_options`: beyond what the configuration says.
+  static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
+                                                        EngineOptions engine_options);
+  ~Keeper() override;
+
+  // Runs the management loop until SIGTERM or SIGINT.
+  void Run();
+
+ private:
+  struct Acceptor {
+    FileDescriptor socket;
+    std::unique_ptr<boost::asio::posix::stream_descriptor> descriptor;
+    std::function<void(FileDescriptor)> on_client;
+  };
+
+  explicit Keeper(const internal::KeeperConfig& config);
+  absl::Status Listen(const std::string& path, uint32_t mode,
+                      std::function<void(FileDescriptor)> on_client);
+  void AwaitClient(Acceptor& acceptor);
+
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
+               int connection) override;
+  void OnFenced(uint64_t worker_id) override;
+
+  internal::KeeperConfig config_;
+  boost::asio::io_context loop_{1};
+  boost::asio::signal_set signals_;
+  EventLog events_;
+  std::unique_ptr<verbs::Device> device_;
+  std::optional<arena::Arena> arena_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<WorkerSessions> workers_;
+  std::unique_ptr<Management> management_;
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_KEEPER_H_

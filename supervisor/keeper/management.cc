@@ -1,0 +1,274 @@
+#include "supervisor/keeper/management.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/base/version.h"
+#include "supervisor/keeper/describe.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr uint32_t kConnectionsPerReply = 1000;
+
+void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
+  reply->set_status_code(static_cast<int>(status.code()));
+  reply->set_status_message(std::string(MessageOf(status)));
+}
+
+}  // namespace
+
+// A handoff of several shards: answered when the last of them has moved, or failed.
+struct Management::PendingHandoff {
+  explicit PendingHandoff(boost::asio::io_context& loop) : deadline(loop) {}
+  SessionPtr session;
+  uint64_t request_id = 0;
+  uint64_t to_worker_id = 0;
+  std::vector<uint32_t> shards;
+  size_t left = 0;
+  absl::Status status;  // the first failure
+  double slowest_us = 0;
+  boost::asio::steady_timer deadline;
+};
+
+Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                       Engine& engine, EventLog& events, WorkerSessions& workers)
+    : loop_(loop),
+      config_(config),
+      engine_(engine),
+      events_(events),
+      workers_(workers),
+      started_ns_(MonotonicNanoseconds()) {}
+
+void Management::Accept(FileDescriptor socket) {
+  const auto peer = GetPeerCredentials(socket.get());
+  if (!peer.ok() || (peer->uid != geteuid() && peer->uid != 0)) return;
+  auto session = std::make_shared<FramedSession>(loop_, std::move(socket));
+  const std::weak_ptr<FramedSession> weak = session;
+  session->Start(
+      [this, weak] {
+        const SessionPtr alive = weak.lock();
+        return alive ? OnInput(alive) : absl::OkStatus();
+      },
+      [this, weak](const absl::Status&) {
+        if (const SessionPtr alive = weak.lock()) subscribers_.erase(alive);
+      });
+}
+
+absl::Status Management::OnInput(const SessionPtr& session) {
+  internal::ManagementRequest request;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
+    if (!whole) return absl::OkStatus();
+    Handle(session, request);
+  }
+}
+
+void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
+  using internal::ManagementRequest;
+  internal::ManagementReply reply;
+  reply.set_id(request.id());
+  absl::Status status;
+  switch (request.request_case()) {
+    case ManagementRequest::kDescribe: Describe(reply.mutable_description()); break;
+    case ManagementRequest::kListConnections:
+      status = ListConnections(request.list_connections(), reply.mutable_connections());
+      break;
+    case ManagementRequest::kHandoff: return Handoff(session, request.id(), request.handoff());
+    case ManagementRequest::kKillWorker:
+      status = workers_.Kill(request.kill_worker().worker_id(), "asked for by an operator");
+      break;
+    case ManagementRequest::kRedeemToken: {
+      const auto worker_id = workers_.RedeemToken(request.redeem_token().token());
+      status = worker_id.status();
+      if (worker_id.ok()) reply.mutable_redeemed()->set_worker_id(*worker_id);
+      break;
+    }
+    case ManagementRequest::kSubscribe:
+      session->Send((SetStatus(status, &reply), reply));
+      return Subscribe(session, request.subscribe().after_sequence());
+    case ManagementRequest::kControlStream:
+      workers_.SetControlStream(request.control_stream().worker_id(),
+                                request.control_stream().open());
+      break;
+    default: status = absl::UnimplementedError("a request this keeper does not know");
+  }
+  SetStatus(status, &reply);
+  session->Send(reply);
+}
+
+void Management::Subscribe(const SessionPtr& session, uint64_t after) {
+  subscribers_.insert(session);
+  for (const v1::Event& event : events_.events()) {
+    if (event.sequence() <= after) continue;
+    internal::ManagementReply reply;
+    *reply.mutable_event() = event;
+    session->Send(reply);
+  }
+}
+
+void Management::Publish(const v1::Event& event) {
+  if (subscribers_.empty()) return;
+  internal::ManagementReply reply;
+  *reply.mutable_event() = event;
+  for (const SessionPtr& session : subscribers_) session->Send(reply);
+}
+
+void Management::Describe(internal::Description* description) {
+  v1::Service* service = description->mutable_service();
+  const v1::ServiceConfig& config = config_.service();
+  service->set_name(config.name());
+  service->set_device("soft");
+  service->set_shard_count(config.shards());
+  service->set_max_connections(config.max_connections());
+  service->set_keeper_pid(getpid());
+  service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
+  service->set_worker_socket(absl::StrCat(config_.state_dir(), "/", config.name(), ".sock"));
+  service->set_reachable(true);
+  service->set_buffer_bytes(config.buffer_bytes());
+  service->mutable_version()->set_release(kRelease);
+  service->mutable_version()->set_layout_version(arena::kLayoutVersion);
+  service->mutable_version()->set_protocol_version(kProtocolVersion);
+  for (v1::Worker& worker : workers_.Describe()) *description->add_workers() = std::move(worker);
+  LatencyHistogram handoffs, failovers;
+  engine_.Run([&] {
+    for (uint32_t i = 0; i < config.shards(); ++i) {
+      *description->add_shards() = DescribeShard(engine_, i);
+      handoffs.Merge(engine_.handoff_blackout(i));
+      failovers.Merge(engine_.failover_blackout(i));
+    }
+    service->set_connection_count(engine_.driver().connection_count());
+    for (const verbs::Address& address : engine_.driver().listeners()) {
+      v1::Listener* listener = service->add_listeners();
+      listener->set_host(address.host);
+      listener->set_port(address.port);
+    }
+  });
+  *service->mutable_handoff_blackout() = Summarize(handoffs);
+  *service->mutable_failover_blackout() = Summarize(failovers);
+  service->set_worker_count(static_cast<uint32_t>(description->workers_size()));
+  for (v1::Worker& worker : *description->mutable_workers()) {
+    if (worker.state() == v1::WORKER_STATE_READY) {
+      service->set_ready_workers(service->ready_workers() + 1);
+    }
+    for (const v1::Shard& shard : description->shards()) {
+      if (shard.owner_worker_id() == worker.id()) worker.add_shards(shard.index());
+    }
+  }
+  for (const v1::Shard& shard : description->shards()) {
+    if (shard.owner_worker_id() != 0) service->set_shards_owned(service->shards_owned() + 1);
+  }
+}
+
+absl::Status Management::ListConnections(const internal::ListConnections& request,
+                                         internal::Connections* connections) {
+  const uint32_t total = config_.service().max_connections();
+  if (request.shard() >= static_cast<int>(config_.service().shards())) {
+    return absl::NotFoundError(absl::StrCat("shard ", request.shard(), " does not exist, the service has ",
+                                            config_.service().shards()));
+  }
+  const uint32_t limit =
+      request.limit() == 0 ? kConnectionsPerReply : std::min(request.limit(), kConnectionsPerReply);
+  engine_.Run([&] {
+    for (uint32_t i = request.start(); i < total; ++i) {
+      const arena::ConnectionRecord& record = engine_.arena().connection(i);
+      if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
+      if (request.shard() >= 0 && record.shard != static_cast<uint32_t>(request.shard())) continue;
+      if (connections->connections_size() == static_cast<int>(limit)) {
+        connections->set_next(i);
+        return;
+      }
+      *connections->add_connections() = DescribeConnection(engine_, i);
+    }
+  });
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- handoff
+
+void Management::Handoff(const SessionPtr& session, uint64_t request_id,
+                         const internal::Handoff& request) {
+  auto pending = std::make_shared<PendingHandoff>(loop_);
+  pending->session = session;
+  pending->request_id = request_id;
+  const uint32_t shard_count = config_.service().shards();
+  for (uint32_t shard : request.shards()) {
+    if (shard >= shard_count) {
+      pending->status = absl::NotFoundError(
+          absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
+    }
+    pending->shards.push_back(shard);
+  }
+  if (request.shards().empty()) {
+    for (uint32_t shard = 0; shard < shard_count; ++shard) pending->shards.push_back(shard);
+  }
+  std::sort(pending->shards.begin(), pending->shards.end());
+  pending->shards.erase(std::unique(pending->shards.begin(), pending->shards.end()),
+                        pending->shards.end());
+  absl::StatusOr<uint32_t> slot;
+  if (pending->status.ok()) {
+    slot = workers_.Successor(request.to_worker_id(), pending->shards.front());
+    pending->status = slot.status();
+  }
+  if (!pending->status.ok()) {
+    pending->left = 1;
+    return OnShardHandedOff(pending, absl::OkStatus(), 0);
+  }
+  pending->to_worker_id = workers_.IdOf(*slot);
+  StartHandoff(pending, *slot,
+               request.timeout_ms() ? request.timeout_ms()
+                                    : config_.service().handoff_timeout_ms());
+}
+
+void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
+                              uint32_t timeout_ms) {
+  pending->left = pending->shards.size();
+  engine_.Post([this, pending, slot] {
+    for (uint32_t shard : pending->shards) {
+      engine_.Handoff(shard, slot, [this, pending](absl::Status status, double blackout_us) {
+        boost::asio::post(loop_, [this, pending, status = std::move(status), blackout_us] {
+          OnShardHandedOff(pending, status, blackout_us);
+        });
+      });
+    }
+  });
+  pending->deadline.expires_after(std::chrono::milliseconds(timeout_ms));
+  pending->deadline.async_wait([this, pending,
+                                timeout_ms](const boost::system::error_code& error) {
+    if (error) return;
+    engine_.Post([this, pending, timeout_ms] {
+      for (uint32_t shard : pending->shards) {
+        engine_.CancelHandoff(
+            shard, absl::DeadlineExceededError(absl::StrCat(
+                       "shard ", shard, " did not move within ", timeout_ms,
+                       " ms: its owner does not release it or its successor does not commit")));
+      }
+    });
+  });
+}
+
+void Management::OnShardHandedOff(const std::shared_ptr<PendingHandoff>& pending,
+                                  const absl::Status& status, double blackout_us) {
+  if (!status.ok() && pending->status.ok()) pending->status = status;
+  pending->slowest_us = std::max(pending->slowest_us, blackout_us);
+  if (--pending->left > 0) return;
+  pending->deadline.cancel();
+  internal::ManagementReply reply;
+  reply.set_id(pending->request_id);
+  SetStatus(pending->status, &reply);
+  reply.mutable_handoff()->set_to_worker_id(pending->to_worker_id);
+  for (uint32_t shard : pending->shards) reply.mutable_handoff()->add_shards(shard);
+  reply.mutable_handoff()->set_slowest_blackout_us(pending->slowest_us);
+  pending->session->Send(reply);
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,61 @@
+// What control asks of a keeper, on its management socket.
+#ifndef SUPERVISOR_KEEPER_MANAGEMENT_H_
+#define SUPERVISOR_KEEPER_MANAGEMENT_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class Management {
+ public:
+  // All references outlive it.
+  Management(boost::asio::io_context& loop, const internal::KeeperConfig& config, Engine& engine,
+             EventLog& events, WorkerSessions& workers);
+
+  // A client of the management socket.
+  void Accept(FileDescriptor socket);
+
+  // To every client that has subscribed.
+  void Publish(const v1::Event& event);
+
+ private:
+  using SessionPtr = std::shared_ptr<FramedSession>;
+  struct PendingHandoff;
+
+  absl::Status OnInput(const SessionPtr& session);
+  void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
+  void Describe(internal::Description* description);
+  absl::Status ListConnections(const internal::ListConnections& request,
+                               internal::Connections* connections);
+  void Handoff(const SessionPtr& session, uint64_t request_id, const internal::Handoff& request);
+  void StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
+                    uint32_t timeout_ms);
+  void OnShardHandedOff(const std::shared_ptr<PendingHandoff>& pending, const absl::Status& status,
+                        double blackout_us);
+  void Subscribe(const SessionPtr& session, uint64_t after);
+
+  boost::asio::io_context& loop_;
+  const internal::KeeperConfig& config_;
+  Engine& engine_;
+  EventLog& events_;
+  WorkerSessions& workers_;
+  const uint64_t started_ns_;
+  std::set<SessionPtr> subscribers_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_MANAGEMENT_H_

@@ -1,0 +1,441 @@
+#include "supervisor/keeper/worker_sessions.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/base/version.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr size_t kTokenBytes = 16;
+constexpr size_t kTokensPerWorker = 4;
+
+int64_t UnixMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+double SecondsSince(uint64_t then_ns) {
+  return static_cast<double>(MonotonicNanoseconds() - then_ns) / 1e9;
+}
+
+void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
+  reply->set_status_code(static_cast<int>(status.code()));
+  reply->set_status_message(std::string(MessageOf(status)));
+}
+
+}  // namespace
+
+WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                               const arena::Arena& arena, Engine& engine, EventLog& events)
+    : loop_(loop),
+      config_(config),
+      arena_(arena),
+      engine_(engine),
+      events_(events),
+      watcher_(&arena,
+               [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
+                                                                                uint64_t id) {
+                 if (wait_for_process) return;
+                 engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
+               }),
+      heartbeat_timer_(loop),
+      slots_(arena.shape().workers) {
+  WatchHeartbeats();
+}
+
+void WorkerSessions::AddEvent(std::string kind, std::string message, uint64_t worker_id) {
+  events_.Add(std::move(kind), std::move(message), UnixMicros(), worker_id, -1, -1);
+}
+
+void WorkerSessions::Accept(FileDescriptor socket) {
+  const auto peer = GetPeerCredentials(socket.get());
+  if (!peer.ok()) return;
+  auto session = std::make_shared<Session>(loop_);
+  session->peer = *peer;
+  session->socket = std::make_shared<FramedSession>(loop_, std::move(socket));
+  session->socket->Start([this, session] { return OnInput(session); },
+                         [this, session](absl::Status why) { OnClosed(session, why); });
+}
+
+absl::Status WorkerSessions::OnInput(const SessionPtr& session) {
+  internal::WorkerRequest request;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool whole, session->socket->channel().NextFrame(&request));
+    if (!whole) return absl::OkStatus();
+    std::vector<int> descriptors;
+    FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
+    internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
+    session->socket->Send(reply, descriptors);
+    if (session->detached) return absl::UnavailableError("detached");
+  }
+}
+
+internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
+                                             const internal::WorkerRequest& request,
+                                             std::vector<int>* descriptors, FileDescriptor* keep) {
+  using internal::WorkerRequest;
+  internal::WorkerReply reply;
+  absl::Status status;
+  if ((session->id == 0) != (request.request_case() == WorkerRequest::kAttach)) {
+    status = absl::FailedPreconditionError("attach comes first, and once");
+  } else {
+    switch (request.request_case()) {
+      case WorkerRequest::kAttach:
+        status = Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
+        break;
+      case WorkerRequest::kSetReady: status = SetReady(session); break;
+      case WorkerRequest::kListen:
+        status = Listen(request.listen(), reply.mutable_listening());
+        break;
+      case WorkerRequest::kConnect:
+        status = Connect(*session, request.connect(), reply.mutable_connecting());
+        break;
+      case WorkerRequest::kGrant: status = Grant(request.grant(), reply.mutable_granted()); break;
+      case WorkerRequest::kRevoke:
+        engine_.Run([&] { status = engine_.driver().Revoke(request.revoke().grant()); });
+        break;
+      case WorkerRequest::kNewToken:
+        reply.mutable_token()->set_token(NewToken(session->id));
+        break;
+      case WorkerRequest::kDetach: status = Detach(session); break;
+      default: status = absl::UnimplementedError("a request this keeper does not know");
+    }
+  }
+  if (!status.ok()) {
+    reply.Clear();
+    descriptors->clear();
+  }
+  SetStatus(status, &reply);
+  return reply;
+}
+
+// ---------------------------------------------------------------- attaching
+
+absl::Status WorkerSessions::CheckAttach(const Session& session,
+                                         const internal::AttachArena& attach) const {
+  const auto& uids = config_.service().worker_uids();
+  if (session.peer.uid != geteuid() && session.peer.uid != 0 &&
+      std::find(uids.begin(), uids.end(), session.peer.uid) == uids.end()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("uid ", session.peer.uid, " may not attach to service ",
+                     config_.service().name(), ": add it to its worker_uids"));
+  }
+  if (attach.service() != config_.service().name()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is the socket of service ", config_.service().name(), ", the worker serves ",
+                     attach.service(), ": check its socket option"));
+  }
+  if (attach.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", attach.protocol_version(),
+                     ", this keeper version ", kProtocolVersion, ": build it with release ",
+                     kRelease));
+  }
+  if (attach.layout_version() < arena::kLayoutVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker reads arena layout version ", attach.layout_version(),
+                     ", this service has version ", arena::kLayoutVersion,
+                     ": build it with release ", kRelease));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> WorkerSessions::FreeSlot() const {
+  const auto free = std::find(slots_.begin(), slots_.end(), nullptr);
+  if (free == slots_.end()) {
+    return absl::ResourceExhaustedError(absl::StrCat("all ", slots_.size(),
+                                                     " workers of the service are attached: raise "
+                                                     "max_workers"));
+  }
+  return static_cast<uint32_t>(free - slots_.begin());
+}
+
+absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::AttachArena& attach,
+                                    internal::Attached* attached, std::vector<int>* descriptors,
+                                    FileDescriptor* keep) {
+  BATON_RETURN_IF_ERROR(CheckAttach(*session, attach));
+  BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
+  FileDescriptor process(
+      static_cast<int>(syscall(SYS_pidfd_open, session->peer.pid, 0)));
+  if (!process) return ErrnoStatus(errno, absl::StrCat("pidfd_open(", session->peer.pid, ")"));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  FileDescriptor wake_copy(wake ? fcntl(wake.get(), F_DUPFD_CLOEXEC, 0) : -1);
+  if (!wake_copy) return ErrnoStatus(errno, "an eventfd for the worker (see RLIMIT_NOFILE)");
+
+  session->id = ++last_id_;
+  session->attached_with = attach;
+  session->attached_ns = session->heartbeat_ns = MonotonicNanoseconds();
+  slots_[session->slot] = session;
+  arena_.worker(session->slot) = arena::WorkerSlot{};
+  session->process.assign(process.Release());
+  session->process.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                              [this, session](const boost::system::error_code& error) {
+                                if (!error) OnProcessGone(session);
+                              });
+  engine_.Run([&] { engine_.AddWorker(session->slot, session->id, std::move(wake_copy)); });
+
+  attached->set_worker_id(session->id);
+  attached->set_worker_slot(session->slot);
+  attached->set_token(NewToken(session->id));
+  attached->set_control_socket(config_.control_socket());
+  attached->set_layout_version(arena::kLayoutVersion);
+  attached->set_protocol_version(kProtocolVersion);
+  attached->set_heartbeat_ms(kHeartbeatMilliseconds);
+  *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get(),
+                  engine_.wake_fd()};
+  *keep = std::move(wake);
+  AddEvent("worker_attached",
+           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(), ", pid ",
+                        session->peer.pid, ") attached"),
+           session->id);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
+  if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
+  session->state = v1::WORKER_STATE_READY;
+  session->heartbeat_ns = MonotonicNanoseconds();
+  watcher_.Watch(session->slot, session->id);
+  engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
+  AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
+  return absl::OkStatus();
+}
+
+// The worker has released its shards and writes no more: as good as dead.
+absl::Status WorkerSessions::Detach(const SessionPtr& session) {
+  session->detached = true;
+  watcher_.Forget(session->slot);
+  engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
+  slots_[session->slot] = nullptr;
+  session->process.close();
+  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
+  AddEvent("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
+  return absl::OkStatus();
+}
+
+// A worker that loses its socket without a word is ending or broken. It still maps the arena, so
+// it is made sure that it ends.
+void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
+  if (session->id == 0 || session->detached || slots_[session->slot] != session) return;
+  (void)Kill(session->id, MessageOf(why));
+}
+
+void WorkerSessions::OnProcessGone(const SessionPtr& session) {
+  watcher_.Forget(session->slot);
+  engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
+  slots_[session->slot] = nullptr;
+  session->process.close();
+  session->socket->Close();
+  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
+  AddEvent("worker_dead",
+           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead"),
+           session->id);
+}
+
+// ---------------------------------------------------------------- what workers ask for
+
+absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
+                                    internal::Listening* listening) {
+  if (request.port() > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
+  }
+  absl::StatusOr<verbs::Address> address;
+  engine_.Run([&] {
+    const auto existing = engine_.driver().listeners();
+    const bool known = std::any_of(existing.begin(), existing.end(), [&](const auto& item) {
+      return item.port == request.port();
+    });
+    if (!known && existing.size() >= config_.service().max_listeners()) {
+      address = absl::ResourceExhaustedError(absl::StrCat("the service has ", existing.size(),
+                                                          " listeners: raise max_listeners"));
+      return;
+    }
+    address = engine_.driver().Listen({request.host(), static_cast<uint16_t>(request.port())});
+  });
+  BATON_RETURN_IF_ERROR(address.status());
+  listening->set_port(address->port);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSessions::Connect(const Session& session,
+                                     const internal::ConnectRequest& request,
+                                     internal::Connecting* connecting) {
+  if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
+    return absl::InvalidArgumentError("shard, port: out of range");
+  }
+  absl::StatusOr<uint32_t> connection;
+  engine_.Run([&] {
+    if (engine_.ownership(request.shard()).owner_id() != session.id) {
+      connection = absl::FailedPreconditionError(
+          absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
+      return;
+    }
+    connection = engine_.driver().Connect(
+        request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
+        request.private_data(), request.tag());
+    if (connection.ok()) {
+      connecting->set_generation(arena_.connection(*connection).generation);
+    }
+  });
+  BATON_RETURN_IF_ERROR(connection.status());
+  connecting->set_connection(*connection);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
+                                   internal::Granted* granted) {
+  const uint32_t access =
+      (request.remote_read() ? verbs::kRemoteRead : 0u) |
+      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
+      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
+  absl::StatusOr<uint32_t> grant;
+  engine_.Run([&] {
+    grant = engine_.driver().Grant(request.offset(), request.length(), access);
+  });
+  BATON_RETURN_IF_ERROR(grant.status());
+  granted->set_grant(*grant);
+  granted->set_rkey(arena_.grant(*grant).rkey);
+  granted->set_remote_address(reinterpret_cast<uint64_t>(arena_.buffers()) + request.offset());
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- tokens
+
+std::string WorkerSessions::NewToken(uint64_t worker_id) {
+  const auto of_worker = [&](const auto& token) { return token.second == worker_id; };
+  if (static_cast<size_t>(std::count_if(tokens_.begin(), tokens_.end(), of_worker)) >=
+      kTokensPerWorker) {
+    std::erase_if(tokens_, of_worker);
+  }
+  std::string token(kTokenBytes, '\0');
+  // Never short for so few bytes (getrandom(2)).
+  (void)!getrandom(token.data(), token.size(), 0);
+  tokens_[token] = worker_id;
+  return token;
+}
+
+absl::StatusOr<uint64_t> WorkerSessions::RedeemToken(const std::string& token) {
+  const auto found = tokens_.find(token);
+  if (found == tokens_.end()) {
+    return absl::UnauthenticatedError(
+        "the token is unknown or was used: ask the keeper for a new one");
+  }
+  const uint64_t worker_id = found->second;
+  tokens_.erase(found);
+  return worker_id;
+}
+
+// ---------------------------------------------------------------- what operators ask for
+
+WorkerSessions::SessionPtr WorkerSessions::Find(uint64_t worker_id) const {
+  for (const SessionPtr& session : slots_) {
+    if (session && session->id == worker_id) return session;
+  }
+  return nullptr;
+}
+
+uint64_t WorkerSessions::IdOf(uint32_t slot) const { return slots_[slot] ? slots_[slot]->id : 0; }
+
+absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
+  const SessionPtr session = Find(worker_id);
+  if (!session) {
+    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+  }
+  session->state = v1::WORKER_STATE_DYING;
+  AddEvent("worker_killed",
+           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid, ") is killed: ",
+                        absl::string_view(cause.data(), cause.size())),
+           worker_id);
+  if (syscall(SYS_pidfd_send_signal, session->process.native_handle(), SIGKILL, nullptr, 0) != 0 &&
+      errno != ESRCH) {
+    return ErrnoStatus(errno, "pidfd_send_signal(SIGKILL)");
+  }
+  return absl::OkStatus();
+}
+
+void WorkerSessions::SetControlStream(uint64_t worker_id, bool open) {
+  if (const SessionPtr session = Find(worker_id)) session->control_stream = open;
+}
+
+absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t shard) {
+  if (worker_id != 0) {
+    const SessionPtr session = Find(worker_id);
+    if (!session) {
+      return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+    }
+    if (session->state != v1::WORKER_STATE_READY) {
+      return absl::FailedPreconditionError(absl::StrCat("worker ", worker_id, " is not ready"));
+    }
+    return session->slot;
+  }
+  uint64_t owner = 0;
+  engine_.Run([&] { owner = engine_.ownership(shard).owner_id(); });
+  SessionPtr newest;
+  for (const SessionPtr& session : slots_) {
+    if (!session || session->state != v1::WORKER_STATE_READY || session->id == owner) continue;
+    if (!newest || session->id > newest->id) newest = session;
+  }
+  if (!newest) {
+    return absl::FailedPreconditionError(
+        "no other worker is ready to take over: start one and wait until it is ready");
+  }
+  return newest->slot;
+}
+
+std::vector<v1::Worker> WorkerSessions::Describe() const {
+  std::vector<v1::Worker> workers;
+  for (const SessionPtr& session : slots_) {
+    if (!session) continue;
+    v1::Worker worker;
+    worker.set_id(session->id);
+    worker.set_name(session->attached_with.name());
+    worker.set_version(session->attached_with.version());
+    worker.set_state(session->state);
+    worker.set_pid(session->peer.pid);
+    worker.set_uid(session->peer.uid);
+    worker.set_heartbeats(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat));
+    worker.set_seconds_since_heartbeat(SecondsSince(session->heartbeat_ns));
+    worker.set_reads_state_version_min(session->attached_with.reads_state_version_min());
+    worker.set_reads_state_version_max(session->attached_with.reads_state_version_max());
+    worker.set_writes_state_version(session->attached_with.writes_state_version());
+    worker.set_attached_seconds(SecondsSince(session->attached_ns));
+    worker.set_control_stream(session->control_stream);
+    workers.push_back(std::move(worker));
+  }
+  return workers;
+}
+
+void WorkerSessions::WatchHeartbeats() {
+  const uint64_t now = MonotonicNanoseconds();
+  for (const SessionPtr& session : slots_) {
+    if (!session) continue;
+    const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+    if (beat != session->heartbeat) {
+      session->heartbeat = beat;
+      session->heartbeat_ns = now;
+    }
+  }
+  heartbeat_timer_.expires_after(std::chrono::milliseconds(kHeartbeatMilliseconds));
+  heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) WatchHeartbeats();
+  });
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,102 @@
+// The workers that are attached to a service: their sockets, processes, tokens, and what they ask
+// of the keeper.
+#ifndef SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
+#define SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/death_watcher.h"
+#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/framed_session.h"
+
+namespace baton::keeper {
+
+inline constexpr uint32_t kHeartbeatMilliseconds = 1000;
+
+// Thread-compatible: the management loop's thread.
+class WorkerSessions {
+ public:
+  // All references outlive it.
+  WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                 const arena::Arena& arena, Engine& engine, EventLog& events);
+
+  // A client of the service's socket.
+  void Accept(FileDescriptor socket);
+
+  // The worker that `token` was made for; each token is good once.
+  absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
+
+  absl::Status Kill(uint64_t worker_id, std::string_view cause);
+  void SetControlStream(uint64_t worker_id, bool open);
+
+  // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
+  absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
+  uint64_t IdOf(uint32_t slot) const;
+
+  // Without `shards`, which the engine knows.
+  std::vector<v1::Worker> Describe() const;
+
+ private:
+  struct Session {
+    explicit Session(boost::asio::io_context& loop) : process(loop) {}
+    uint64_t id = 0;  // 0: not attached yet
+    uint32_t slot = 0;
+    std::shared_ptr<FramedSession> socket;
+    boost::asio::posix::stream_descriptor process;  // pidfd
+    PeerCredentials peer;
+    internal::AttachArena attached_with;
+    v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
+    uint64_t attached_ns = 0;
+    uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
+    bool control_stream = false;
+    bool detached = false;
+  };
+  using SessionPtr = std::shared_ptr<Session>;
+
+  absl::Status OnInput(const SessionPtr& session);
+  void OnClosed(const SessionPtr& session, const absl::Status& why);
+  void OnProcessGone(const SessionPtr& session);
+  internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
+                               std::vector<int>* descriptors, FileDescriptor* keep);
+  absl::Status CheckAttach(const Session& session, const internal::AttachArena& attach) const;
+  absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,
+                      internal::Attached* attached, std::vector<int>* descriptors,
+                      FileDescriptor* keep);
+  absl::Status SetReady(const SessionPtr& session);
+  absl::Status Listen(const internal::ListenRequest& request, internal::Listening* listening);
+  absl::Status Connect(const Session& session, const internal::ConnectRequest& request,
+                       internal::Connecting* connecting);
+  absl::Status Grant(const internal::GrantRequest& request, internal::Granted* granted);
+  absl::Status Detach(const SessionPtr& session);
+  absl::StatusOr<uint32_t> FreeSlot() const;
+  std::string NewToken(uint64_t worker_id);
+  SessionPtr Find(uint64_t worker_id) const;
+  void WatchHeartbeats();
+  void AddEvent(std::string kind, std::string message, uint64_t worker_id);
+
+  boost::asio::io_context& loop_;
+  const internal::KeeperConfig& config_;
+  const arena::Arena& arena_;
+  Engine& engine_;
+  EventLog& events_;
+  DeathWatcher watcher_;
+  boost::asio::steady_timer heartbeat_timer_;
+  std::vector<SessionPtr> slots_;
+  std::map<std::string, uint64_t> tokens_;  // bounded: kTokensPerWorker
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_WORKER_SESSIONS_H_

@@ -1,0 +1,61 @@
+#include "tests/harness/binaries.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace baton::harness {
+namespace {
+
+// Where programs lie in a Bazel output tree; directly in the directory comes first.
+constexpr const char* kPackages[] = {"",
+                                     "supervisor/batond/",
+                                     "supervisor/keeper/",
+                                     "supervisor/control/",
+                                     "supervisor/cli/",
+                                     "worker/examples/ledger/",
+                                     "worker/examples/ledger_alone/",
+                                     "worker/examples/peer/"};
+
+}  // namespace
+
+Binaries::Binaries(const std::string& directory) {
+  if (!directory.empty()) roots_.push_back(directory);
+  if (const char* variable = std::getenv("BATON_BIN"); variable != nullptr && *variable != '\0') {
+    roots_.push_back(variable);
+  }
+  if (const char* sources = std::getenv("TEST_SRCDIR"); sources != nullptr) {
+    roots_.push_back(absl::StrCat(sources, "/baton"));
+  }
+  char self[PATH_MAX] = {};
+  if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) return;
+  roots_.push_back(absl::StrCat(self, ".runfiles/baton"));
+  for (std::filesystem::path path = std::filesystem::path(self).parent_path();
+       path.has_relative_path(); path = path.parent_path()) {
+    roots_.push_back(path.string());
+    if (path.filename() == "bin") break;  // the root of a Bazel output tree
+  }
+}
+
+absl::StatusOr<std::string> Binaries::Find(const std::string& name) const {
+  for (const std::string& root : roots_) {
+    for (const char* package : kPackages) {
+      const std::string path = absl::StrCat(root, "/", package, name);
+      std::error_code error;
+      if (std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0) {
+        return std::filesystem::absolute(path, error).string();
+      }
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("the program ", name,
+                                          " was not found; build everything, or name its "
+                                          "directory with --bin or BATON_BIN. Looked in: ",
+                                          absl::StrJoin(roots_, ", ")));
+}
+
+}  // namespace baton::harness

@@ -1,0 +1,202 @@
+#include "tests/harness/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+extern char** environ;
+
+namespace baton::harness {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
+}
+
+// Readable or hung up before `deadline`.
+bool WaitReadable(int fd, Clock::time_point deadline) {
+  while (true) {
+    pollfd event = {fd, POLLIN, 0};
+    const int count = poll(&event, 1, MillisecondsUntil(deadline));
+    if (count > 0) return true;
+    if (count == 0) return false;
+  }
+}
+
+struct Image {
+  std::vector<std::string> strings;
+  std::vector<char*> arguments;
+  std::vector<char*> environment;
+};
+
+// All that the child needs, made before the fork: after it only async-signal-safe calls are
+// allowed.
+Image MakeImage(const ChildOptions& options) {
+  Image image;
+  image.strings.push_back(options.program);
+  for (const std::string& argument : options.arguments) image.strings.push_back(argument);
+  const size_t arguments = image.strings.size();
+  for (const auto& [name, value] : options.environment) {
+    image.strings.push_back(name + "=" + value);
+  }
+  for (size_t i = 0; i < image.strings.size(); ++i) {
+    (i < arguments ? image.arguments : image.environment).push_back(image.strings[i].data());
+  }
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    image.environment.push_back(*variable);
+  }
+  image.arguments.push_back(nullptr);
+  image.environment.push_back(nullptr);
+  return image;
+}
+
+[[noreturn]] void RunChild(Image& image, int input, int output, int log, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  dup2(input, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  execve(image.arguments[0], image.arguments.data(), image.environment.data());
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildOptions& options) {
+  int input[2], output[2];
+  if (pipe2(input, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make a pipe");
+  FileDescriptor input_read(input[0]), input_write(input[1]);
+  if (pipe2(output, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make a pipe");
+  FileDescriptor output_read(output[0]), output_write(output[1]);
+  const std::string log_path = options.log_path.empty() ? "/dev/null" : options.log_path;
+  FileDescriptor log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!log) return ErrnoStatus(errno, absl::StrCat("cannot write ", log_path));
+  if (access(options.program.c_str(), X_OK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot start ", options.program));
+  }
+  Image image = MakeImage(options);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) RunChild(image, input_read.get(), output_write.get(), log.get(), parent);
+  if (pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot start ", options.program));
+
+  std::unique_ptr<ChildProcess> child(new ChildProcess());
+  child->name_ = options.program.substr(options.program.rfind('/') + 1);
+  child->log_path_ = log_path;
+  child->pid_ = pid;
+  child->pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  child->input_ = std::move(input_write);
+  child->output_ = std::move(output_read);
+  if (!child->pidfd_) return ErrnoStatus(errno, "cannot open a pidfd");
+  signal(SIGPIPE, SIG_IGN);  // a child that has gone is an error of WriteLine
+  return child;
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ > 0 && !reaped_) {
+    if (pidfd_) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+    waitpid(pid_, nullptr, 0);
+  }
+}
+
+absl::Status ChildProcess::Signal(int signal) {
+  if (reaped_) return absl::FailedPreconditionError(absl::StrCat(name_, " has ended"));
+  if (syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot signal ", name_));
+  }
+  return absl::OkStatus();
+}
+
+bool ChildProcess::HasEnded() { return WaitEnd(std::chrono::milliseconds(0)).ok(); }
+
+absl::StatusOr<int> ChildProcess::WaitEnd(std::chrono::milliseconds timeout) {
+  if (reaped_) return status_;
+  if (!WaitReadable(pidfd_.get(), Clock::now() + timeout)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(name_, " (pid ", pid_, ") still runs after ", timeout.count(), " ms"));
+  }
+  if (waitpid(pid_, &status_, 0) != pid_) return ErrnoStatus(errno, "cannot wait for a child");
+  reaped_ = true;
+  return status_;
+}
+
+absl::Status ChildProcess::Terminate(std::chrono::milliseconds timeout) {
+  BATON_RETURN_IF_ERROR(Signal(SIGTERM));
+  BATON_ASSIGN_OR_RETURN(const int status, WaitEnd(timeout));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(name_, " did not end in order (wait status ", status,
+                                          "); its log:\n", LogTail()));
+}
+
+absl::Status ChildProcess::Kill(std::chrono::milliseconds timeout) {
+  BATON_RETURN_IF_ERROR(Signal(SIGKILL));
+  return WaitEnd(timeout).status();
+}
+
+absl::StatusOr<std::string> ChildProcess::ReadLine(std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  while (true) {
+    if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+      std::string line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      return line;
+    }
+    if (!WaitReadable(output_.get(), deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(name_, " said nothing for ", timeout.count(), " ms; its log:\n", LogTail()));
+    }
+    char bytes[65536];
+    const ssize_t count = read(output_.get(), bytes, sizeof(bytes));
+    if (count == 0) {
+      return absl::UnavailableError(
+          absl::StrCat(name_, " has closed its output; its log:\n", LogTail()));
+    }
+    if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
+  }
+}
+
+absl::StatusOr<std::string> ChildProcess::ReadLineWith(const std::string& beginning,
+                                                       std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  while (true) {
+    BATON_ASSIGN_OR_RETURN(std::string line,
+                           ReadLine(std::chrono::milliseconds(MillisecondsUntil(deadline))));
+    if (line.starts_with(beginning)) return line;
+  }
+}
+
+absl::Status ChildProcess::WriteLine(const std::string& line) {
+  const std::string bytes = line + "\n";
+  if (write(input_.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    return ErrnoStatus(errno,
+                       absl::StrCat(name_, " does not take commands; its log:\n", LogTail()));
+  }
+  return absl::OkStatus();
+}
+
+std::string ChildProcess::LogTail(size_t bytes) const {
+  std::ifstream file(log_path_);
+  const std::string log((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return log.size() <= bytes ? log : "…" + log.substr(log.size() - bytes);
+}
+
+}  // namespace baton::harness

@@ -1,0 +1,76 @@
+// A child process whose end cannot be missed and which cannot outlive the test.
+//
+// Thread-safety: none. Start it from a thread that lives as long as the child is to: the kernel
+// kills the child when that thread ends (PR_SET_PDEATHSIG).
+#ifndef TESTS_HARNESS_CHILD_PROCESS_H_
+#define TESTS_HARNESS_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton::harness {
+
+struct ChildOptions {
+  std::string program;                                           // path
+  std::vector<std::string> arguments;                            // without the program's name
+  std::vector<std::pair<std::string, std::string>> environment;  // besides ours
+  std::string log_path;                                          // standard error is appended
+};
+
+class ChildProcess {
+ public:
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildOptions& options);
+  // Kills it with SIGKILL if it still runs.
+  ~ChildProcess();
+
+  pid_t pid() const { return pid_; }
+  const std::string& log_path() const { return log_path_; }
+
+  // Through the pidfd: never reaches a process that took the pid over.
+  absl::Status Signal(int signal);
+  bool HasEnded();
+
+  // Returns the status of waitpid(2). kDeadlineExceeded: it still runs.
+  absl::StatusOr<int> WaitEnd(std::chrono::milliseconds timeout);
+  // SIGTERM; exit status 0 is expected.
+  absl::Status Terminate(std::chrono::milliseconds timeout);
+  // SIGKILL, and returns when the process is gone.
+  absl::Status Kill(std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+  // The next line of its standard output, without the newline. kUnavailable: it has closed it.
+  absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
+  // Skips lines that begin otherwise.
+  absl::StatusOr<std::string> ReadLineWith(const std::string& beginning,
+                                           std::chrono::milliseconds timeout);
+  absl::Status WriteLine(const std::string& line);  // to its standard input
+  void CloseInput() { input_.Reset(); }
+
+  // The last lines of its log, for messages about failures.
+  std::string LogTail(size_t bytes = 4000) const;
+
+ private:
+  ChildProcess() = default;
+
+  std::string name_;
+  std::string log_path_;
+  pid_t pid_ = -1;
+  FileDescriptor pidfd_;
+  FileDescriptor input_;
+  FileDescriptor output_;
+  std::string buffer_;  // read, not yet returned
+  bool reaped_ = false;
+  int status_ = 0;
+};
+
+}  // namespace baton::harness
+
+#endif  // TESTS_HARNESS_CHILD_PROCESS_H_

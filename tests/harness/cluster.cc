@@ -1,0 +1,181 @@
+#include "tests/harness/cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton::harness {
+namespace {
+
+constexpr std::chrono::seconds kStart{30};
+constexpr std::chrono::seconds kStop{15};
+constexpr size_t kDumpedBytes = 8000;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options) {
+  BATON_ASSIGN_OR_RETURN(TempDirectory directory, TempDirectory::Create());
+  std::unique_ptr<Cluster> cluster(new Cluster(std::move(options), std::move(directory)));
+  const absl::Status status = cluster->StartBatond();
+  if (!status.ok()) {
+    cluster->DumpLogs();
+    return status;
+  }
+  return cluster;
+}
+
+Cluster::~Cluster() { Stop().IgnoreError(); }  // a test that cares calls Stop itself
+
+std::string Cluster::SocketPath() const {
+  return absl::StrCat(directory(), "/state/", options_.service, ".sock");
+}
+std::string Cluster::OperatorSocketPath() const { return directory() + "/state/operator.sock"; }
+
+std::string Cluster::NewLog(const std::string& program) {
+  logs_.push_back(absl::StrCat(directory(), "/", logs_.size(), "-", program, ".log"));
+  return logs_.back();
+}
+
+absl::Status Cluster::StartBatond() {
+  ChildOptions child;
+  BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find("batond"));
+  // batond takes its children from one directory; in a Bazel tree they lie in several.
+  const std::string libexec = directory_.File("libexec");
+  std::error_code error;
+  std::filesystem::create_directory(libexec, error);
+  const std::pair<std::string, std::string> children[] = {{"baton-keeper", options_.keeper},
+                                                          {"baton-control", "baton-control"}};
+  for (const auto& [name, program] : children) {
+    BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));
+    std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
+  }
+  child.log_path = NewLog("batond");
+  child.arguments = {"--dev",
+                     "--state-dir",
+                     directory_.File("state"),
+                     "--libexec",
+                     libexec,
+                     "--service",
+                     options_.service,
+                     "--shards",
+                     absl::StrCat(options_.shards),
+                     "--max-connections",
+                     absl::StrCat(options_.max_connections)};
+  child.arguments.insert(child.arguments.end(), options_.batond_arguments.begin(),
+                         options_.batond_arguments.end());
+  BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
+  BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
+  operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
+  return operators_->GetStatus().status();
+}
+
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) {
+  LedgerOptions options;
+  options.version = version;
+  return StartLedger(options);
+}
+
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
+  const std::string name =
+      absl::StrCat("ledger-v", options.version, options.crash_at.empty() ? "" : "-test-hooks");
+  ChildOptions child;
+  BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find(name));
+  if (!options.crash_at.empty()) child.environment = {{"BATON_CRASH_AT", options.crash_at}};
+  child.log_path = NewLog(name);
+  child.arguments = {"--socket",       SocketPath(),
+                     "--service",      options_.service,
+                     "--listen",       absl::StrCat("127.0.0.1:", port_),
+                     "--window",       absl::StrCat(options_.window),
+                     "--message-size", absl::StrCat(options_.message_bytes),
+                     "--name",         absl::StrCat(name, "-", logs_.size())};
+  child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
+  auto worker = std::make_unique<LedgerWorker>();
+  worker->version = options.version;
+  BATON_ASSIGN_OR_RETURN(worker->process, ChildProcess::Start(child));
+  BATON_ASSIGN_OR_RETURN(const std::string line,
+                         worker->process->ReadLineWith("ledger ready", kStart));
+  unsigned long long id = 0;
+  unsigned port = 0;
+  if (std::sscanf(line.c_str(), "ledger ready version=%*d worker=%llu port=%u", &id, &port) != 2) {
+    return absl::InternalError("a ledger worker said \"" + line + "\"");
+  }
+  worker->id = id;
+  port_ = static_cast<uint16_t>(port);
+  // One that crashes by itself may be gone before it can be looked at.
+  if (options.crash_at.empty()) BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  return worker;
+}
+
+absl::StatusOr<std::unique_ptr<PeerProcess>> Cluster::StartPeer(PeerOptions options) {
+  BATON_ASSIGN_OR_RETURN(options.program, options_.binaries.Find("baton-peer"));
+  options.port = port_;
+  options.log_path = NewLog("baton-peer");
+  return PeerProcess::Start(options);
+}
+
+absl::StatusOr<v1::GetServiceResponse> Cluster::GetService() {
+  return operators_->GetService(options_.service);
+}
+
+bool Cluster::OwnsAllShards(uint64_t worker) {
+  const absl::StatusOr<v1::GetServiceResponse> service = GetService();
+  return service.ok() && service->shards_size() > 0 &&
+         std::all_of(service->shards().begin(), service->shards().end(),
+                     [&](const v1::Shard& shard) { return shard.owner_worker_id() == worker; });
+}
+
+absl::Status Cluster::WaitUntilOwner(uint64_t worker) {
+  return WaitUntil(absl::StrCat("worker ", worker, " to own every shard"),
+                   [&] { return OwnsAllShards(worker); });
+}
+
+absl::Status Cluster::WaitUntilReady(uint64_t worker) {
+  return WaitUntil(absl::StrCat("worker ", worker, " to be ready"), [&] {
+    const absl::StatusOr<v1::GetServiceResponse> service = GetService();
+    return service.ok() && std::any_of(service->workers().begin(), service->workers().end(),
+                                       [&](const v1::Worker& one) {
+                                         return one.id() == worker &&
+                                                one.state() == v1::WORKER_STATE_READY;
+                                       });
+  });
+}
+
+absl::Status Cluster::WaitUntilGone(uint64_t worker) {
+  return WaitUntil(absl::StrCat("worker ", worker, " to be gone"), [&] {
+    const absl::StatusOr<v1::GetServiceResponse> service = GetService();
+    return service.ok() && std::none_of(service->workers().begin(), service->workers().end(),
+                                        [&](const v1::Worker& one) { return one.id() == worker; });
+  });
+}
+
+absl::Status Cluster::Handoff(uint64_t to_worker) {
+  return operators_->Handoff(options_.service, to_worker).status();
+}
+
+absl::Status Cluster::Stop() {
+  if (batond_ == nullptr || batond_->HasEnded()) return absl::OkStatus();
+  const absl::Status status = batond_->Terminate(kStop);
+  if (!status.ok() && !batond_->HasEnded()) batond_->Kill().IgnoreError();  // told in `status`
+  return status;
+}
+
+void Cluster::DumpLogs() const {
+  for (const std::string& path : logs_) {
+    std::ifstream file(path);
+    std::string log((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (log.empty()) continue;
+    if (log.size() > kDumpedBytes) log = "…" + log.substr(log.size() - kDumpedBytes);
+    std::fprintf(stderr, "---- %s\n%s", path.c_str(), log.c_str());
+  }
+}
+
+}  // namespace baton::harness

@@ -1,0 +1,102 @@
+// A Baton of its own for a test or the demonstration: batond with one ledger service on the soft
+// device, in a private directory, and ledger workers and peers for it.
+//
+// Everything is bounded in time. When something fails, DumpLogs shows what all processes logged.
+// Thread-safety: none (ChildProcess).
+#ifndef TESTS_HARNESS_CLUSTER_H_
+#define TESTS_HARNESS_CLUSTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/operator_client.h"
+#include "tests/harness/peer_process.h"
+#include "tests/harness/temp_directory.h"
+
+namespace baton::harness {
+
+struct ClusterOptions {
+  Binaries binaries;
+  std::string service = "ledger";
+  uint32_t shards = 4;
+  uint32_t max_connections = 64;
+  uint32_t window = 32;         // of the ledger
+  uint32_t message_bytes = 64;  // of the ledger
+  std::vector<std::string> batond_arguments;
+  std::string keeper = "baton-keeper";  // program that batond runs as its keepers
+};
+
+struct LedgerOptions {
+  int version = 1;
+  // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
+  // empty: the ordinary program, which has none.
+  std::string crash_at;
+  std::vector<std::string> arguments;
+};
+
+// A running ledger worker, ready when it is returned. Destroying it kills the process.
+struct LedgerWorker {
+  std::unique_ptr<ChildProcess> process;
+  uint64_t id = 0;
+  int version = 0;
+};
+
+class Cluster {
+ public:
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(ClusterOptions options);
+  // Stops batond in order, or kills it when it does not.
+  ~Cluster();
+
+  const std::string& directory() const { return directory_.path(); }
+  std::string SocketPath() const;  // of the service
+  std::string OperatorSocketPath() const;
+  OperatorClient& operators() { return *operators_; }
+  ChildProcess& batond() { return *batond_; }
+  // Where the service listens; 0 before the first worker.
+  uint16_t port() const { return port_; }
+
+  // A new ledger-v1 or ledger-v2, attached and ready.
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
+  // A peer of the service with its port and program filled in.
+  absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
+
+  absl::StatusOr<v1::GetServiceResponse> GetService();
+  // Whether `worker` owns every shard; false as well when control cannot say.
+  bool OwnsAllShards(uint64_t worker);
+  absl::Status WaitUntilOwner(uint64_t worker);
+  absl::Status WaitUntilReady(uint64_t worker);
+  // Until the keeper knows this worker no more.
+  absl::Status WaitUntilGone(uint64_t worker);
+  absl::Status Handoff(uint64_t to_worker);
+
+  // Stops batond and everything it started.
+  absl::Status Stop();
+
+  // Logs of all processes, their ends, to standard error.
+  void DumpLogs() const;
+
+ private:
+  Cluster(ClusterOptions options, TempDirectory directory)
+      : options_(std::move(options)), directory_(std::move(directory)) {}
+  absl::Status StartBatond();
+  std::string NewLog(const std::string& program);
+
+  const ClusterOptions options_;
+  const TempDirectory directory_;
+  std::unique_ptr<ChildProcess> batond_;
+  std::unique_ptr<OperatorClient> operators_;
+  uint16_t port_ = 0;
+  std::vector<std::string> logs_;
+};
+
+}  // namespace baton::harness
+
+#endif  // TESTS_HARNESS_CLUSTER_H_

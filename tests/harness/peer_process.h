@@ -1,0 +1,64 @@
+// A running baton-peer.
+#ifndef TESTS_HARNESS_PEER_PROCESS_H_
+#define TESTS_HARNESS_PEER_PROCESS_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/json_object.h"
+
+namespace baton::harness {
+
+struct PeerOptions {
+  std::string program;  // path of baton-peer
+  std::string log_path;
+  std::string timeline_path;  // empty: none
+  uint16_t port = 0;          // of the service, on 127.0.0.1
+  uint32_t connections = 1;
+  uint32_t window = 8;
+  uint64_t rate = 0;
+  uint32_t message_bytes = 64;
+  bool reconnect = false;
+};
+
+// What the peer saw between two marks.
+struct PeerWindow {
+  double max_silence_us = 0;
+  uint64_t messages = 0;
+  uint32_t connections_with_reply = 0;
+  uint64_t disconnects = 0;
+  std::array<uint32_t, 3> last_versions = {};  // connections by version of their latest reply
+  double seconds = 0;
+};
+
+class PeerProcess {
+ public:
+  // Returns when every connection is established.
+  static absl::StatusOr<std::unique_ptr<PeerProcess>> Start(const PeerOptions& options);
+
+  // Ends the current window.
+  absl::StatusOr<PeerWindow> Mark(const std::string& name);
+  // Until each connection has been answered a request that was made after this call.
+  absl::Status Settle(std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  absl::Status SetRate(uint64_t rate);
+  // Stops sending, waits for the last replies and for the end of the process. The result is not
+  // judged here: see its "ok".
+  absl::StatusOr<JsonObject> Stop(std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+  ChildProcess& process() { return *process_; }
+
+ private:
+  explicit PeerProcess(std::unique_ptr<ChildProcess> process) : process_(std::move(process)) {}
+
+  std::unique_ptr<ChildProcess> process_;
+};
+
+}  // namespace baton::harness
+
+#endif  // TESTS_HARNESS_PEER_PROCESS_H_

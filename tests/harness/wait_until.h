@@ -1,0 +1,31 @@
+#ifndef TESTS_HARNESS_WAIT_UNTIL_H_
+#define TESTS_HARNESS_WAIT_UNTIL_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace baton::harness {
+
+// Until `condition` holds, looked at every millisecond. Its result, not the time that passes, is
+// what a test may rely on. `what` completes "waited … for".
+inline absl::Status WaitUntil(const std::string& what, const std::function<bool()>& condition,
+                              std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("waited ", timeout.count(), " ms in vain for ", what));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::harness
+
+#endif  // TESTS_HARNESS_WAIT_UNTIL_H_

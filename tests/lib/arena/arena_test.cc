@@ -1,0 +1,246 @@
+#include "lib/arena/arena.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace baton::arena {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Shape SmallShape() {
+  Shape shape = {};
+  shape.shards = 2;
+  shape.connections = 3;
+  shape.send_queue_depth = 4;
+  shape.receive_queue_depth = 8;
+  shape.connection_state_bytes = 64;
+  shape.shard_state_bytes = 128;
+  shape.workers = 2;
+  shape.buffer_bytes = 8192;
+  shape.completion_log_entries = static_cast<uint32_t>(RequiredCompletionEntries(shape));
+  return shape;
+}
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+// Memory that could be handed over as an arena's, with `bytes` copied from `from`.
+FileDescriptor Forged(int from, uint64_t bytes) {
+  FileDescriptor fd(memfd_create("forged", MFD_CLOEXEC));
+  std::string content(bytes, '\0');
+  EXPECT_EQ(pread(from, content.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  EXPECT_EQ(pwrite(fd.get(), content.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  return fd;
+}
+
+class ArenaTest : public ::testing::Test {
+ protected:
+  absl::Status AttachWithDriverLog(FileDescriptor driver_log) {
+    return Arena::Attach(Copy(arena.worker_log_fd()), std::move(driver_log),
+                         Copy(arena.buffers_fd()))
+        .status();
+  }
+  // The driver log memory with one field of its header overwritten.
+  template <typename T>
+  FileDescriptor DriverLogWith(size_t offset, T value) {
+    FileDescriptor fd = Forged(arena.driver_log_fd(), arena.driver_map().total);
+    EXPECT_EQ(pwrite(fd.get(), &value, sizeof(value), static_cast<off_t>(offset)),
+              static_cast<ssize_t>(sizeof(value)));
+    return fd;
+  }
+
+  Arena arena = Arena::Create(SmallShape(), "kv").value();
+};
+
+TEST_F(ArenaTest, shouldRefuseToChangeTheSizeOfAnyMemory) {
+  for (const int fd : {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd()}) {
+    for (const off_t size : {off_t{0}, off_t{4096}, off_t{1} << 30}) {
+      EXPECT_EQ(ftruncate(fd, size), -1);
+      EXPECT_EQ(errno, EPERM);
+    }
+  }
+}
+
+TEST_F(ArenaTest, shouldRefuseFurtherSeals) {
+  for (const int fd : {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd()}) {
+    EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+    EXPECT_EQ(errno, EPERM);
+    EXPECT_NE(fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL, 0);
+  }
+}
+
+TEST_F(ArenaTest, shouldLetTheDriverLogOnlyBeRead) {
+  const size_t size = arena.driver_map().total;
+  EXPECT_EQ(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena.driver_log_fd(), 0),
+            MAP_FAILED);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(pwrite(arena.driver_log_fd(), "x", 1, 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  void* readable = mmap(nullptr, size, PROT_READ, MAP_SHARED, arena.driver_log_fd(), 0);
+  ASSERT_NE(readable, MAP_FAILED);
+  EXPECT_EQ(std::memcmp(readable, &arena.header(), sizeof(DriverMemoryHeader)), 0);
+  EXPECT_EQ(mprotect(readable, size, PROT_READ | PROT_WRITE), -1);
+  munmap(readable, size);
+}
+
+TEST_F(ArenaTest, shouldStillBeWritableByItsDriverAfterSealing) {
+  arena.shard(1).acknowledged = 77;
+  uint64_t seen = 0;
+  ASSERT_EQ(
+      pread(arena.driver_log_fd(), &seen, sizeof(seen),
+            static_cast<off_t>(arena.driver_map().Shard(1) + offsetof(ShardRecord, acknowledged))),
+      8);
+  EXPECT_EQ(seen, 77u);
+}
+
+TEST_F(ArenaTest, shouldShowTheSameMemoryToAWorker) {
+  auto attached = Arena::Attach(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
+                                Copy(arena.buffers_fd()));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(std::memcmp(&attached->shape(), &arena.shape(), sizeof(Shape)), 0);
+  arena.connection(2).generation = 9;
+  EXPECT_EQ(attached->connection(2).generation, 9u);
+  attached->send_request(2, 7).tag = 5;
+  EXPECT_EQ(arena.send_request(2, 7).tag, 5u);
+  attached->buffers()[8191] = 42;
+  EXPECT_EQ(arena.buffers()[8191], 42);
+  EXPECT_STREQ(attached->header().service, "kv");
+}
+
+TEST_F(ArenaTest, shouldWrapItsLogs) {
+  EXPECT_EQ(&arena.send_request(1, 3), &arena.send_request(1, 3 + 8));
+  EXPECT_EQ(&arena.receive_request(1, 3), &arena.receive_request(1, 3 + 16));
+  EXPECT_EQ(&arena.commit_entry(1, 2, 5), &arena.commit_entry(1, 2, 5 + kCommitLogEntries));
+  EXPECT_EQ(&arena.completion(1, 6),
+            &arena.completion(1, 6 + arena.shape().completion_log_entries));
+}
+
+TEST_F(ArenaTest, shouldBeginWithoutOwners) {
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_EQ(OwnershipSlot(arena.shard(shard).owner.ownership), kNobody);
+    EXPECT_EQ(OwnershipEpoch(arena.shard(shard).owner.ownership), 0u);
+  }
+}
+
+TEST_F(ArenaTest, shouldRefuseToAttachToMemoryWithoutItsMagic) {
+  const absl::Status status = AttachWithDriverLog(DriverLogWith(0, uint64_t{12345}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not ready or not Baton's"));
+}
+
+TEST_F(ArenaTest, shouldRefuseToAttachBeforeTheArenaIsReady) {
+  EXPECT_EQ(AttachWithDriverLog(DriverLogWith(8, uint32_t{0})).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ArenaTest, shouldNameBothVersionsWhenTheyDiffer) {
+  const absl::Status status = AttachWithDriverLog(DriverLogWith(8, uint32_t{4711}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 4711"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("reads version 1"));
+}
+
+TEST_F(ArenaTest, shouldRefuseToAttachToAnImpossibleShape) {
+  const absl::Status status = AttachWithDriverLog(
+      DriverLogWith(offsetof(DriverMemoryHeader, shape) + offsetof(Shape, shards), uint32_t{65}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("shards: 65"));
+}
+
+TEST_F(ArenaTest, shouldRefuseDriverLogMemoryOfAnotherSizeThanItsShape) {
+  FileDescriptor longer = Forged(arena.driver_log_fd(), arena.driver_map().total);
+  ASSERT_EQ(ftruncate(longer.get(), static_cast<off_t>(arena.driver_map().total + 4096)), 0);
+  EXPECT_EQ(AttachWithDriverLog(std::move(longer)).code(), absl::StatusCode::kFailedPrecondition);
+  FileDescriptor tiny(memfd_create("tiny", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(tiny.get(), 100), 0);
+  const absl::Status status = AttachWithDriverLog(std::move(tiny));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("too small"));
+}
+
+TEST_F(ArenaTest, shouldNameTheMemoryOfTheWrongSize) {
+  FileDescriptor short_log = Forged(arena.worker_log_fd(), arena.worker_map().total - 4096);
+  const absl::Status worker_log =
+      Arena::Attach(std::move(short_log), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd()))
+          .status();
+  EXPECT_EQ(worker_log.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(worker_log.message()), HasSubstr("worker log memory"));
+  FileDescriptor short_buffers = Forged(arena.buffers_fd(), 4096);
+  const absl::Status buffers = Arena::Attach(Copy(arena.worker_log_fd()),
+                                             Copy(arena.driver_log_fd()), std::move(short_buffers))
+                                   .status();
+  EXPECT_EQ(buffers.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(buffers.message()), HasSubstr("buffers has 4096 bytes"));
+}
+
+TEST_F(ArenaTest, shouldRefuseWhatIsNotADescriptor) {
+  EXPECT_FALSE(AttachWithDriverLog(FileDescriptor()).ok());
+  EXPECT_FALSE(
+      Arena::Attach(FileDescriptor(), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd())).ok());
+}
+
+TEST(ArenaCreate, shouldRefuseAServiceNameThatDoesNotFit) {
+  EXPECT_TRUE(Arena::Create(SmallShape(), std::string(63, 'a')).ok());
+  EXPECT_EQ(Arena::Create(SmallShape(), std::string(64, 'a')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+struct BadShape {
+  std::string field;
+  void (*spoil)(Shape*);
+};
+
+class ValidateShapeTest : public ::testing::TestWithParam<BadShape> {};
+
+TEST_P(ValidateShapeTest, shouldNameTheBadField) {
+  Shape shape = SmallShape();
+  ASSERT_TRUE(ValidateShape(shape).ok());
+  GetParam().spoil(&shape);
+  const absl::Status status = ValidateShape(shape);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().field));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, ValidateShapeTest,
+    ::testing::Values(
+        BadShape{"shards: 0", [](Shape* s) { s->shards = 0; }},
+        BadShape{"shards: 65", [](Shape* s) { s->shards = 65; }},
+        BadShape{"connections: 0", [](Shape* s) { s->connections = 0; }},
+        BadShape{"connections: 65537", [](Shape* s) { s->connections = 65537; }},
+        BadShape{"workers: 0", [](Shape* s) { s->workers = 0; }},
+        BadShape{"workers: 65", [](Shape* s) { s->workers = 65; }},
+        BadShape{"send_queue_depth: 0", [](Shape* s) { s->send_queue_depth = 0; }},
+        BadShape{"send_queue_depth: 3", [](Shape* s) { s->send_queue_depth = 3; }},
+        BadShape{"send_queue_depth: 8192", [](Shape* s) { s->send_queue_depth = 8192; }},
+        BadShape{"receive_queue_depth: 0", [](Shape* s) { s->receive_queue_depth = 0; }},
+        BadShape{"receive_queue_depth: 6", [](Shape* s) { s->receive_queue_depth = 6; }},
+        BadShape{"receive_queue_depth: 8192", [](Shape* s) { s->receive_queue_depth = 8192; }},
+        BadShape{"connection_state_bytes: 0", [](Shape* s) { s->connection_state_bytes = 0; }},
+        BadShape{"connection_state_bytes", [](Shape* s) { s->connection_state_bytes = 100; }},
+        BadShape{"connection_state_bytes: 1048640",
+                 [](Shape* s) { s->connection_state_bytes = (1u << 20) + 64; }},
+        BadShape{"shard_state_bytes: 0", [](Shape* s) { s->shard_state_bytes = 0; }},
+        BadShape{"shard_state_bytes", [](Shape* s) { s->shard_state_bytes = 65; }},
+        BadShape{"shard_state_bytes: 1048640",
+                 [](Shape* s) { s->shard_state_bytes = (1u << 20) + 64; }},
+        BadShape{"buffer_bytes: 0", [](Shape* s) { s->buffer_bytes = 0; }},
+        BadShape{"buffer_bytes", [](Shape* s) { s->buffer_bytes = 4097; }},
+        BadShape{"buffer_bytes", [](Shape* s) { s->buffer_bytes = (uint64_t{1} << 40) + 4096; }},
+        BadShape{"completion_log_entries: 64", [](Shape* s) { s->completion_log_entries = 64; }},
+        BadShape{"completion_log_entries: 129", [](Shape* s) { s->completion_log_entries = 129; }},
+        BadShape{"connections x queue depths", [](Shape* s) {
+                   s->connections = 65536;
+                   s->send_queue_depth = s->receive_queue_depth = 4096;
+                 }}));
+
+}  // namespace
+}  // namespace baton::arena

@@ -1,0 +1,288 @@
+// Literals on purpose: whoever moves a byte has to change this test, and with it kLayoutVersion.
+#include "lib/arena/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::arena {
+namespace {
+
+// A shape with no two fields alike, so that a mix-up moves something.
+constexpr Shape kShape = {.shards = 3,
+                          .connections = 5,
+                          .send_queue_depth = 16,
+                          .receive_queue_depth = 32,
+                          .completion_log_entries = 512,
+                          .connection_state_bytes = 192,
+                          .shard_state_bytes = 4160,
+                          .workers = 7,
+                          .buffer_bytes = 0x30000,
+                          .reserved = {}};
+
+TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
+  EXPECT_EQ(kLayoutVersion, 1u);
+  EXPECT_EQ(kOldestLayoutVersion, 1u);
+  EXPECT_EQ(kMagic, 0x314e414e4f544142u);
+}
+
+TEST(Layout, shouldKeepItsLimits) {
+  EXPECT_EQ(kPageBytes, 4096u);
+  EXPECT_EQ(kLineBytes, 64u);
+  EXPECT_EQ(kMaxSges, 4u);
+  EXPECT_EQ(kMaxTransactionEntries, 256u);
+  EXPECT_EQ(kCommitBanks, 4u);
+  EXPECT_EQ(kCommitLogEntries, 1024u);
+  EXPECT_EQ(kThreadLocks, 8u);
+  EXPECT_EQ(kPrivateDataBytes, 256u);
+  EXPECT_EQ(kAddressBytes, 56u);
+  EXPECT_EQ(kServiceNameBytes, 64u);
+  EXPECT_EQ(kGrants, 256u);
+  EXPECT_EQ(kEventsPerConnection, 4u);
+  EXPECT_EQ(kNobody, 0xffffu);
+  EXPECT_EQ(kKeepState, 0xffu);
+  EXPECT_EQ(kCommitLast, 1u);
+  EXPECT_EQ(kRequestFence, 1u);
+  EXPECT_EQ(kRequestSolicited, 2u);
+  EXPECT_EQ(kCompletionHasImmediate, 1u);
+  EXPECT_EQ(kCompletionHasInvalidate, 2u);
+  EXPECT_EQ(kInvalidWrId, 0xffff'ffff'ffff'ffffu);
+}
+
+TEST(Layout, shouldKeepShape) {
+  EXPECT_EQ(sizeof(Shape), 64u);
+  EXPECT_EQ(offsetof(Shape, shards), 0u);
+  EXPECT_EQ(offsetof(Shape, connections), 4u);
+  EXPECT_EQ(offsetof(Shape, send_queue_depth), 8u);
+  EXPECT_EQ(offsetof(Shape, receive_queue_depth), 12u);
+  EXPECT_EQ(offsetof(Shape, completion_log_entries), 16u);
+  EXPECT_EQ(offsetof(Shape, connection_state_bytes), 20u);
+  EXPECT_EQ(offsetof(Shape, shard_state_bytes), 24u);
+  EXPECT_EQ(offsetof(Shape, workers), 28u);
+  EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
+  EXPECT_EQ(offsetof(Shape, reserved), 40u);
+}
+
+TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {
+  EXPECT_EQ(sizeof(WorkerMemoryHeader), 16u);
+  EXPECT_EQ(offsetof(WorkerMemoryHeader, magic), 0u);
+  EXPECT_EQ(offsetof(WorkerMemoryHeader, layout_version), 8u);
+  EXPECT_EQ(sizeof(ThreadLock), 64u);
+  EXPECT_EQ(offsetof(ThreadLock, futex), 0u);
+  EXPECT_EQ(sizeof(WorkerSlot), 640u);
+  EXPECT_EQ(offsetof(WorkerSlot, heartbeat), 0u);
+  EXPECT_EQ(offsetof(WorkerSlot, sleeping), 64u);
+  EXPECT_EQ(offsetof(WorkerSlot, thread_locks), 128u);
+}
+
+TEST(Layout, shouldKeepCommitLog) {
+  EXPECT_EQ(sizeof(BankHeader), 128u);
+  EXPECT_EQ(offsetof(BankHeader, tail), 0u);
+  EXPECT_EQ(offsetof(BankHeader, read_cursor), 64u);
+  EXPECT_EQ(sizeof(CommitEntry), 64u);
+  EXPECT_EQ(offsetof(CommitEntry, kind), 0u);
+  EXPECT_EQ(offsetof(CommitEntry, flags), 1u);
+  EXPECT_EQ(offsetof(CommitEntry, connection), 4u);
+  EXPECT_EQ(offsetof(CommitEntry, generation), 8u);
+  EXPECT_EQ(offsetof(CommitEntry, state_slot), 12u);
+  EXPECT_EQ(offsetof(CommitEntry, send_end), 16u);
+  EXPECT_EQ(offsetof(CommitEntry, receive_end), 24u);
+  EXPECT_EQ(offsetof(CommitEntry, state_length), 32u);
+  EXPECT_EQ(offsetof(CommitEntry, state_version), 36u);
+  EXPECT_EQ(offsetof(CommitEntry, acknowledged), 40u);
+  EXPECT_EQ(offsetof(CommitEntry, target_shard), 48u);
+  EXPECT_EQ(offsetof(CommitEntry, private_data_length), 52u);
+  EXPECT_EQ(offsetof(CommitEntry, reserved1), 56u);
+}
+
+TEST(Layout, shouldKeepWorkRequests) {
+  EXPECT_EQ(sizeof(BufferRange), 16u);
+  EXPECT_EQ(offsetof(BufferRange, offset), 0u);
+  EXPECT_EQ(offsetof(BufferRange, length), 8u);
+  EXPECT_EQ(sizeof(WorkRequest), 128u);
+  EXPECT_EQ(offsetof(WorkRequest, opcode), 0u);
+  EXPECT_EQ(offsetof(WorkRequest, flags), 1u);
+  EXPECT_EQ(offsetof(WorkRequest, sge_count), 2u);
+  EXPECT_EQ(offsetof(WorkRequest, immediate), 4u);
+  EXPECT_EQ(offsetof(WorkRequest, tag), 8u);
+  EXPECT_EQ(offsetof(WorkRequest, remote_address), 16u);
+  EXPECT_EQ(offsetof(WorkRequest, rkey), 24u);
+  EXPECT_EQ(offsetof(WorkRequest, invalidate_rkey), 28u);
+  EXPECT_EQ(offsetof(WorkRequest, compare_add), 32u);
+  EXPECT_EQ(offsetof(WorkRequest, swap), 40u);
+  EXPECT_EQ(offsetof(WorkRequest, reserved1), 48u);
+  EXPECT_EQ(offsetof(WorkRequest, sges), 64u);
+}
+
+TEST(Layout, shouldKeepDriverMemoryHeader) {
+  EXPECT_EQ(sizeof(DriverMemoryHeader), 320u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, magic), 0u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, layout_version), 8u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, shape), 16u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, service), 80u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, keeper_start), 144u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, driver_sleeping), 192u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, ownership_changes), 256u);
+}
+
+TEST(Layout, shouldKeepOwnershipAndShardRecords) {
+  EXPECT_EQ(sizeof(OwnershipRecord), 64u);
+  EXPECT_EQ(offsetof(OwnershipRecord, ownership), 0u);
+  EXPECT_EQ(offsetof(OwnershipRecord, owner_worker_id), 8u);
+  EXPECT_EQ(offsetof(OwnershipRecord, heir_worker_id), 16u);
+  EXPECT_EQ(offsetof(OwnershipRecord, release_requested), 24u);
+  EXPECT_EQ(offsetof(OwnershipRecord, cut_epoch), 32u);
+  EXPECT_EQ(offsetof(OwnershipRecord, cut_tail), 40u);
+  EXPECT_EQ(sizeof(ShardRecord), 256u);
+  EXPECT_EQ(offsetof(ShardRecord, owner), 0u);
+  EXPECT_EQ(offsetof(ShardRecord, commit_head), 64u);
+  EXPECT_EQ(offsetof(ShardRecord, completion_tail), 128u);
+  EXPECT_EQ(offsetof(ShardRecord, acknowledged), 192u);
+  EXPECT_EQ(offsetof(ShardRecord, state_slot), 200u);
+  EXPECT_EQ(offsetof(ShardRecord, state_length), 204u);
+  EXPECT_EQ(offsetof(ShardRecord, state_version), 208u);
+  EXPECT_EQ(offsetof(ShardRecord, connections), 212u);
+  EXPECT_EQ(offsetof(ShardRecord, transactions), 216u);
+}
+
+TEST(Layout, shouldKeepCompletionEntry) {
+  EXPECT_EQ(sizeof(CompletionEntry), 64u);
+  EXPECT_EQ(offsetof(CompletionEntry, wr_id), 0u);
+  EXPECT_EQ(offsetof(CompletionEntry, tag), 8u);
+  EXPECT_EQ(offsetof(CompletionEntry, kind), 16u);
+  EXPECT_EQ(offsetof(CompletionEntry, status), 17u);
+  EXPECT_EQ(offsetof(CompletionEntry, opcode), 18u);
+  EXPECT_EQ(offsetof(CompletionEntry, flags), 19u);
+  EXPECT_EQ(offsetof(CompletionEntry, byte_len), 20u);
+  EXPECT_EQ(offsetof(CompletionEntry, immediate), 24u);
+  EXPECT_EQ(offsetof(CompletionEntry, vendor_error), 28u);
+  EXPECT_EQ(offsetof(CompletionEntry, connection), 32u);
+  EXPECT_EQ(offsetof(CompletionEntry, generation), 36u);
+  EXPECT_EQ(offsetof(CompletionEntry, sequence), 40u);
+  EXPECT_EQ(offsetof(CompletionEntry, reserved), 48u);
+}
+
+TEST(Layout, shouldKeepConnectionAndGrantRecords) {
+  EXPECT_EQ(sizeof(QueueCursors), 32u);
+  EXPECT_EQ(offsetof(QueueCursors, committed), 0u);
+  EXPECT_EQ(offsetof(QueueCursors, posted), 8u);
+  EXPECT_EQ(offsetof(QueueCursors, completed), 16u);
+  EXPECT_EQ(offsetof(QueueCursors, acknowledged), 24u);
+  EXPECT_EQ(sizeof(ConnectionRecord), 512u);
+  EXPECT_EQ(offsetof(ConnectionRecord, state), 0u);
+  EXPECT_EQ(offsetof(ConnectionRecord, generation), 4u);
+  EXPECT_EQ(offsetof(ConnectionRecord, shard), 8u);
+  EXPECT_EQ(offsetof(ConnectionRecord, qp_number), 12u);
+  EXPECT_EQ(offsetof(ConnectionRecord, send), 16u);
+  EXPECT_EQ(offsetof(ConnectionRecord, receive), 48u);
+  EXPECT_EQ(offsetof(ConnectionRecord, state_slot), 80u);
+  EXPECT_EQ(offsetof(ConnectionRecord, state_length), 84u);
+  EXPECT_EQ(offsetof(ConnectionRecord, state_version), 88u);
+  EXPECT_EQ(offsetof(ConnectionRecord, last_status), 92u);
+  EXPECT_EQ(offsetof(ConnectionRecord, tag), 96u);
+  EXPECT_EQ(offsetof(ConnectionRecord, bytes_received), 104u);
+  EXPECT_EQ(offsetof(ConnectionRecord, private_data_length), 112u);
+  EXPECT_EQ(offsetof(ConnectionRecord, listener_port), 116u);
+  EXPECT_EQ(offsetof(ConnectionRecord, local_address), 128u);
+  EXPECT_EQ(offsetof(ConnectionRecord, peer_address), 184u);
+  EXPECT_EQ(offsetof(ConnectionRecord, private_data), 240u);
+  EXPECT_EQ(sizeof(GrantRecord), 32u);
+  EXPECT_EQ(offsetof(GrantRecord, offset), 0u);
+  EXPECT_EQ(offsetof(GrantRecord, length), 8u);
+  EXPECT_EQ(offsetof(GrantRecord, rkey), 16u);
+  EXPECT_EQ(offsetof(GrantRecord, access), 20u);
+}
+
+TEST(Layout, shouldKeepTheNumbersOfItsEnumerations) {
+  EXPECT_EQ(static_cast<int>(CommitKind::kConnection), 1);
+  EXPECT_EQ(static_cast<int>(CommitKind::kAcknowledge), 2);
+  EXPECT_EQ(static_cast<int>(CommitKind::kShardState), 3);
+  EXPECT_EQ(static_cast<int>(CommitKind::kAccept), 4);
+  EXPECT_EQ(static_cast<int>(CommitKind::kReject), 5);
+  EXPECT_EQ(static_cast<int>(CommitKind::kDisconnect), 6);
+  EXPECT_EQ(static_cast<int>(CommitKind::kRelease), 7);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kSend), 1);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kReceive), 2);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kConnectRequest), 3);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kEstablished), 4);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kDisconnected), 5);
+  EXPECT_EQ(static_cast<int>(CompletionKind::kConnectFailed), 6);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kFree), 0);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kRequested), 1);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kConnecting), 2);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kEstablished), 3);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kDraining), 4);
+  EXPECT_EQ(static_cast<int>(ConnectionState::kClosed), 5);
+}
+
+TEST(Layout, shouldPlaceEverythingInWorkerMemoryAsReleased) {
+  const WorkerMemoryMap map(kShape);
+  EXPECT_EQ(map.workers, 4096u);
+  EXPECT_EQ(map.Worker(1), 4736u);
+  EXPECT_EQ(map.shards, 12288u);        // 4096 + 7 x 640, to a page
+  EXPECT_EQ(map.bank_bytes, 65664u);    // 128 + 1024 x 64
+  EXPECT_EQ(map.shard_bytes, 274432u);  // 4 x 65664 + 2 x 4160, to a page
+  EXPECT_EQ(map.Bank(0, 0), 12288u);
+  EXPECT_EQ(map.Bank(0, 1), 77952u);
+  EXPECT_EQ(map.Bank(0, 4), 12288u);
+  EXPECT_EQ(map.Bank(1, 6), 418048u);  // 12288 + 274432 + 2 x 65664
+  EXPECT_EQ(map.BankEntries(0, 1), 78080u);
+  EXPECT_EQ(map.ShardState(0, 0), 274944u);
+  EXPECT_EQ(map.ShardState(0, 1), 279104u);
+  EXPECT_EQ(map.connections, 835584u);      // 12288 + 3 x 274432
+  EXPECT_EQ(map.connection_bytes, 12928u);  // 4096 + 8192 + 2 x 192 + 256
+  EXPECT_EQ(map.SendLog(0), 835584u);
+  EXPECT_EQ(map.ReceiveLog(0), 839680u);
+  EXPECT_EQ(map.ConnectionState(0, 0), 847872u);
+  EXPECT_EQ(map.ConnectionState(0, 1), 848064u);
+  EXPECT_EQ(map.PrivateData(0), 848256u);
+  EXPECT_EQ(map.SendLog(1), 848512u);
+  EXPECT_EQ(map.total, 901120u);  // 835584 + 5 x 12928, to a page
+}
+
+TEST(Layout, shouldPlaceEverythingInDriverMemoryAsReleased) {
+  const DriverMemoryMap map(kShape);
+  EXPECT_EQ(map.shards, 4096u);
+  EXPECT_EQ(map.Shard(2), 4608u);
+  EXPECT_EQ(map.grants, 8192u);
+  EXPECT_EQ(map.Grant(255), 16352u);
+  EXPECT_EQ(map.connections, 16384u);
+  EXPECT_EQ(map.Connection(4), 18432u);
+  EXPECT_EQ(map.completion_logs, 20480u);
+  EXPECT_EQ(map.completion_log_bytes, 32768u);
+  EXPECT_EQ(map.CompletionLog(2), 86016u);
+  EXPECT_EQ(map.total, 118784u);
+}
+
+TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {
+  // 5 connections x (2 x (16 + 32) + 4 events) + 1
+  EXPECT_EQ(RequiredCompletionEntries(kShape), 512u);
+  Shape exact = kShape;
+  exact.connections = 1;
+  exact.send_queue_depth = exact.receive_queue_depth = 1;
+  EXPECT_EQ(RequiredCompletionEntries(exact), 16u);  // 9 and no fewer
+}
+
+TEST(Layout, shouldPackCursorsOwnershipAndRequestIdentifiersReversibly) {
+  const uint64_t cursor = PackCursor(0x1'0005, 0xffff'ffff'ffff);
+  EXPECT_EQ(cursor, 0x0005'ffff'ffff'ffffu);
+  EXPECT_EQ(CursorIndex(cursor), 0xffff'ffff'ffffu);
+  EXPECT_TRUE(CursorIsOf(cursor, 5));
+  EXPECT_TRUE(CursorIsOf(cursor, 0x1'0005));
+  EXPECT_FALSE(CursorIsOf(cursor, 6));
+  const uint64_t ownership = PackOwnership(0x1234'5678'9abc, kNobody);
+  EXPECT_EQ(ownership, 0x1234'5678'9abc'ffffu);
+  EXPECT_EQ(OwnershipEpoch(ownership), 0x1234'5678'9abcu);
+  EXPECT_EQ(OwnershipSlot(ownership), kNobody);
+  const uint64_t wr_id = PackWrId(65535, 0x1ff, Direction::kReceive, 0x12'3456'789a);
+  EXPECT_EQ(wr_id, 0xffff'ff12'3456'789au);
+  EXPECT_EQ(WrIdConnection(wr_id), 65535u);
+  EXPECT_EQ(WrIdDirection(wr_id), Direction::kReceive);
+  EXPECT_EQ(WrIdGeneration(wr_id), 0x7fu);
+  EXPECT_EQ(WrIdSequence(wr_id), 0x12'3456'789au);
+  EXPECT_EQ(WrIdDirection(PackWrId(1, 1, Direction::kSend, 1)), Direction::kSend);
+}
+
+}  // namespace
+}  // namespace baton::arena

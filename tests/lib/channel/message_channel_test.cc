@@ -1,0 +1,302 @@
+#include "lib/channel/message_channel.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/temp_directory.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kTimeoutMs = 10'000;
+
+size_t OpenDescriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+internal::Token Message(const std::string& text) {
+  internal::Token message;
+  message.set_token(text);
+  return message;
+}
+
+std::string Frame(const std::string& bytes, size_t claimed) {
+  std::string frame;
+  for (int i = 0; i < 4; ++i) frame.push_back(static_cast<char>(claimed >> (8 * i)));
+  return frame + bytes;
+}
+
+class MessageChannelTest : public ::testing::Test {
+ protected:
+  void SetUp() override { MakePair(); }
+
+  void MakePair() {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    here = std::make_unique<MessageChannel>(FileDescriptor(fds[0]));
+    there = std::make_unique<MessageChannel>(FileDescriptor(fds[1]));
+  }
+  void WriteRaw(std::string_view bytes) {
+    ASSERT_EQ(send(there->fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // Enqueues until the socket takes no more. Returns how many messages.
+  int FillSocket(const std::vector<int>& descriptors = {}) {
+    int count = 0;
+    while (!here->pending()) {
+      EXPECT_TRUE(here->Enqueue(Message(std::string(10'000, 'x')), descriptors).ok());
+      ++count;
+    }
+    return count;
+  }
+
+  std::unique_ptr<MessageChannel> here, there;
+  internal::Token received;
+};
+
+TEST_F(MessageChannelTest, shouldDeliverMessagesInOrder) {
+  ASSERT_TRUE(here->Send(Message("one")).ok());
+  ASSERT_TRUE(here->Send(Message("")).ok());
+  ASSERT_TRUE(here->Send(Message(std::string(50'000, 'x'))).ok());
+  for (const size_t size : {size_t{3}, size_t{0}, size_t{50'000}}) {
+    ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_EQ(received.token().size(), size);
+  }
+}
+
+TEST_F(MessageChannelTest, shouldUnderstandAFrameThatIsSplitAtEveryByte) {
+  std::string bytes;
+  Message("a frame in two parts").SerializeToString(&bytes);
+  const std::string frame = Frame(bytes, bytes.size());
+  for (size_t split = 1; split < frame.size(); ++split) {
+    MakePair();
+    WriteRaw(std::string_view(frame).substr(0, split));
+    ASSERT_TRUE(here->Fill().ok());
+    const absl::StatusOr<bool> early = here->NextFrame(&received);
+    ASSERT_TRUE(early.ok());
+    EXPECT_FALSE(*early) << split;
+    WriteRaw(std::string_view(frame).substr(split));
+    ASSERT_TRUE(here->Fill().ok());
+    const absl::StatusOr<bool> whole = here->NextFrame(&received);
+    ASSERT_TRUE(whole.ok());
+    EXPECT_TRUE(*whole) << split;
+    EXPECT_EQ(received.token(), "a frame in two parts");
+  }
+}
+
+TEST_F(MessageChannelTest, shouldUnderstandManyFramesThatArriveAsOne) {
+  std::string bytes, all;
+  Message("again").SerializeToString(&bytes);
+  for (int i = 0; i < 5000; ++i) all += Frame(bytes, bytes.size());
+  WriteRaw(all);
+  ASSERT_TRUE(here->Fill().ok());
+  int count = 0;
+  for (absl::StatusOr<bool> next = here->NextFrame(&received); next.ok() && *next;
+       next = here->NextFrame(&received)) {
+    EXPECT_EQ(received.token(), "again");
+    ++count;
+  }
+  EXPECT_EQ(count, 5000);
+}
+
+TEST_F(MessageChannelTest, shouldRefuseAFrameThatClaimsTooMuch) {
+  WriteRaw(Frame("", kMaxFrameBytes + 1));
+  ASSERT_TRUE(here->Fill().ok());
+  const absl::Status status = here->NextFrame(&received).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("claims 16777217 bytes"));
+}
+
+TEST_F(MessageChannelTest, shouldRefuseGarbage) {
+  WriteRaw(Frame("\xff\xff\xff\xff\xff\xff", 6));
+  ASSERT_TRUE(here->Fill().ok());
+  EXPECT_EQ(here->NextFrame(&received).status().code(), absl::StatusCode::kInvalidArgument);
+  MakePair();
+  WriteRaw("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(here->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(MessageChannelTest, shouldPassDescriptors) {
+  FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ASSERT_TRUE(here->Send(Message("with"), {event.get(), event.get()}).ok());
+  std::vector<FileDescriptor> descriptors;
+  ASSERT_TRUE(there->Receive(&received, kTimeoutMs, &descriptors).ok());
+  ASSERT_EQ(descriptors.size(), 2u);
+  EXPECT_NE(descriptors[0].get(), event.get());
+  EXPECT_NE(fcntl(descriptors[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+  eventfd_write(descriptors[1].get(), 5);
+  eventfd_t value = 0;
+  eventfd_read(event.get(), &value);
+  EXPECT_EQ(value, 5u);
+}
+
+TEST_F(MessageChannelTest, shouldRefuseMoreDescriptorsThanAFrameTakes) {
+  EXPECT_EQ(
+      here->Enqueue(Message("x"), std::vector<int>(kMaxFrameDescriptors + 1, here->fd())).code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(here->Send(Message("x"), std::vector<int>(kMaxFrameDescriptors, here->fd())).ok());
+}
+
+TEST_F(MessageChannelTest, shouldCloseTheDescriptorsThatNobodyWaitsFor) {
+  ASSERT_TRUE(here->Send(Message("x"), {here->fd(), here->fd()}).ok());
+  const size_t before = OpenDescriptors();
+  ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST_F(MessageChannelTest, shouldCloseQueuedDescriptorsAtItsEnd) {
+  FillSocket();
+  const size_t before = OpenDescriptors();
+  ASSERT_TRUE(here->Enqueue(Message("late"), {here->fd(), there->fd()}).ok());
+  ASSERT_TRUE(here->pending());
+  EXPECT_EQ(OpenDescriptors(), before + 2);
+  here.reset();
+  EXPECT_EQ(OpenDescriptors(), before - 1);
+}
+
+TEST_F(MessageChannelTest, shouldCloseTheDuplicatesWhenOneOfTheDescriptorsIsBad) {
+  const size_t before = OpenDescriptors();
+  EXPECT_FALSE(here->Enqueue(Message("x"), {here->fd(), there->fd(), -1}).ok());
+  EXPECT_EQ(OpenDescriptors(), before);
+  EXPECT_FALSE(here->pending());
+}
+
+TEST_F(MessageChannelTest, shouldSayThatTheOtherSideHasClosed) {
+  there.reset();
+  EXPECT_EQ(here->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(here->Fill().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(here->Send(Message("x")).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(MessageChannelTest, shouldStillDeliverWhatCameBeforeTheEnd) {
+  ASSERT_TRUE(here->Send(Message("last")).ok());
+  here.reset();
+  ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+  EXPECT_EQ(received.token(), "last");
+  EXPECT_EQ(there->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(MessageChannelTest, shouldGiveUpWaitingAtTheDeadline) {
+  EXPECT_EQ(here->Receive(&received, 0).code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(there->Send(Message("later")).ok());
+  EXPECT_TRUE(here->Receive(&received, kTimeoutMs).ok());
+}
+
+TEST_F(MessageChannelTest, shouldBoundWhatItQueues) {
+  absl::Status status;
+  size_t queued = 0;
+  while (status.ok() && queued < 4u * kMaxFrameBytes) {
+    status = here->Enqueue(Message(std::string(100'000, 'x')));
+    if (status.ok()) queued += 100'000;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LE(queued, kMaxFrameBytes + (4u << 20));  // what the socket holds comes on top
+}
+
+TEST_F(MessageChannelTest, shouldFlushEverythingOnceTheOtherSideReads) {
+  const int count = FillSocket() + 3;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(here->Enqueue(Message("tail")).ok());
+  std::thread reader([&] {
+    for (int i = 0; i < count; ++i) {
+      EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    }
+  });
+  // Send waits for what was queued before it, too.
+  EXPECT_TRUE(here->Send(Message("end")).ok());
+  reader.join();
+  EXPECT_FALSE(here->pending());
+  EXPECT_EQ(received.token(), "tail");
+}
+
+TEST_F(MessageChannelTest, shouldSendTheLargestMessageAndRefuseALargerOne) {
+  EXPECT_EQ(here->Send(Message(std::string(kMaxFrameBytes, 'x'))).code(),
+            absl::StatusCode::kResourceExhausted);
+  internal::Token largest = Message(std::string(kMaxFrameBytes - 5, 'x'));
+  ASSERT_EQ(largest.ByteSizeLong(), kMaxFrameBytes);
+  std::thread reader([&] { EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok()); });
+  const absl::Status sent = here->Send(largest);
+  EXPECT_TRUE(sent.ok()) << sent;
+  if (!sent.ok()) here.reset();
+  reader.join();
+  EXPECT_EQ(received.token().size(), kMaxFrameBytes - 5);
+}
+
+// ---- Listening and connecting.
+
+class UnixSocketTest : public ::testing::Test {
+ protected:
+  harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  std::string path = directory.File("s.sock");
+};
+
+TEST_F(UnixSocketTest, shouldConnectAndTellThePeersCredentials) {
+  const auto listening = ListenUnix(path, 8, 0600);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  struct stat info = {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const auto client = ConnectUnix(path);
+  ASSERT_TRUE(client.ok()) << client.status();
+  FileDescriptor server(accept(listening->get(), nullptr, nullptr));
+  const auto credentials = GetPeerCredentials(server.get());
+  ASSERT_TRUE(credentials.ok());
+  EXPECT_EQ(credentials->pid, getpid());
+  EXPECT_EQ(credentials->uid, geteuid());
+  EXPECT_EQ(credentials->gid, getegid());
+}
+
+TEST_F(UnixSocketTest, shouldTellThatAPathIsTooLong) {
+  const std::string longest = path + std::string(107 - path.size(), 'x');
+  EXPECT_TRUE(ListenUnix(longest, 8, 0600).ok());
+  const absl::Status status = ListenUnix(longest + "x", 8, 0600).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has 108 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("between 1 and 107"));
+  EXPECT_EQ(ConnectUnix(longest + "x").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ConnectUnix("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(UnixSocketTest, shouldTakeThePlaceOfASocketThatNobodyListensOn) {
+  { ASSERT_TRUE(ListenUnix(path, 8, 0600).ok()); }
+  EXPECT_EQ(ConnectUnix(path).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(ListenUnix(path, 8, 0600).ok());
+}
+
+TEST_F(UnixSocketTest, shouldNotTakeTheSocketOfALiveListener) {
+  const auto first = ListenUnix(path, 8, 0600);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(ListenUnix(path, 8, 0600).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(ConnectUnix(path).ok());
+}
+
+TEST_F(UnixSocketTest, shouldNotRemoveAFileThatIsNoSocket) {
+  { std::ofstream(path) << "precious"; }
+  EXPECT_EQ(ListenUnix(path, 8, 0600).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(std::filesystem::is_regular_file(path));
+}
+
+TEST_F(UnixSocketTest, shouldSayWhatIsMissing) {
+  const absl::Status status = ConnectUnix(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# What neither the compiler nor clang-format sees in the tracked files. Prints one line per offence
+# and fails when there is any. Runs as a test and as the first step of `./run lint`.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+export LC_ALL=C.UTF-8
+
+files() {
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    git ls-files -- "$@"
+  else  # a copy without its history
+    local pattern
+    for pattern in "$@"; do find . -path ./out -prune -o -name "$pattern" -printf '%P\n'; done
+  fi
+}
+
+offences=0
+offence() {
+  echo "$1"
+  offences=$((offences + 1))
+}
+
+# matches REGEX MESSAGE PATTERN...: every line of the files that matches is an offence.
+matches() {
+  local regex=$1 message=$2 line
+  shift 2
+  while IFS= read -r line; do
+    offence "${line%%:*}:$(cut -d: -f2 <<<"$line"): $message"
+  done < <(files "$@" | grep -vxF tests/style/check_style.sh |
+    tr '\n' '\0' | xargs -0 -r grep -nHE -- "$regex" || true)
+}
+
+matches '^.{101,}' "more than 100 columns" '*.h' '*.cc'
+matches $'\t' "a tab" '*.h' '*.cc' '*.proto' '*.sh' run
+matches '[[:blank:]]+$' "blanks at the end of the line" '*.h' '*.cc' '*.proto' '*.sh' '*.bazel' '*.bzl' run
+matches '\b(FIXME|XXX|HACK)\b|\bTODO\b($|[^(])' "a TODO names its owner: TODO(name)" '*.h' '*.cc' '*.proto' '*.sh' run
+matches '^#pragma once' "include guards, not #pragma once" '*.h'
+matches '^ *using namespace ' "no using namespace" '*.h' '*.cc'
+matches '\bassert\(' "BATON_CHECK (or a status), not assert" '*.h' '*.cc'
+matches '"-l[a-z]' "a library of the system is wrapped once, in lib/system" 'lib/a*/BUILD.bazel' \
+  'lib/[b-r]*/BUILD.bazel' 'supervisor/**BUILD.bazel' 'tests/**BUILD.bazel' 'worker/**BUILD.bazel'
+
+while IFS= read -r header; do
+  guard=$(tr 'a-z/.-' 'A-Z___' <<<"$header")_
+  if ! grep -qx "#ifndef $guard" "$header" || ! grep -qx "#define $guard" "$header" ||
+    [[ $(tail -n1 "$header") != "#endif  // $guard" ]]; then
+    offence "$header:1: the include guard is not $guard"
+  fi
+done < <(files '*.h')
+
+while IFS= read -r script; do
+  [[ -x $script ]] || offence "$script:1: not executable"
+  [[ $(head -n1 "$script") == '#!/usr/bin/env bash' ]] || offence "$script:1: not #!/usr/bin/env bash"
+  grep -qE '^set -euo pipefail$|^exec ' "$script" || offence "$script:1: no set -euo pipefail"
+done < <(files '*.sh' run .ci/run)
+
+while IFS= read -r file; do
+  [[ ! -s $file || -z $(tail -c1 "$file") ]] || offence "$file: no newline at its end"
+done < <(files '*.h' '*.cc' '*.proto' '*.sh' '*.bazel' '*.bzl' '*.md')
+
+[[ $offences -eq 0 ]] || echo "$offences offences against the style"
+[[ $offences -eq 0 ]]

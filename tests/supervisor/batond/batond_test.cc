@@ -1,0 +1,458 @@
+// batond, as its user meets it, with fake children in the place of keepers and control.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "lib/base/file_descriptor.h"
+#include "tests/supervisor/batond/batond_process.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+BatondProcess::Options WithEnvironment(const std::string& name, const std::string& value) {
+  BatondProcess::Options options;
+  options.environment[name] = value;
+  return options;
+}
+
+BatondProcess::Options WithArguments(std::vector<std::string> arguments) {
+  BatondProcess::Options options;
+  options.arguments = std::move(arguments);
+  return options;
+}
+
+bool IsSocket(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+std::vector<std::string> Sockets(const Stage& stage) {
+  std::vector<std::string> sockets;
+  for (const char* name : {"ledger.sock", "ledger.keeper.sock", "operator.sock", "control.sock"}) {
+    sockets.push_back(stage.state_dir() + "/" + name);
+  }
+  return sockets;
+}
+
+TEST(BatondTest, SaysInOneLineThatItIsReadyAndWhereToReachIt) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const std::string dir = stage.state_dir();
+  EXPECT_EQ(batond.standard_output(),
+            "batond ready: state directory " + dir + ", operator socket " + dir +
+                "/operator.sock, services: ledger (worker socket " + dir + "/ledger.sock)\n");
+  for (const std::string& socket : Sockets(stage)) EXPECT_TRUE(IsSocket(socket)) << socket;
+  struct stat info = {};
+  ASSERT_EQ(stat(dir.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+}
+
+TEST(BatondTest, FindsItsChildrenBesideItself) {
+  const Stage stage;
+  std::filesystem::copy_file(BuiltBatond(), stage.libexec() + "/batond");
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--service", "kv"});
+  options.program = stage.libexec() + "/batond";
+  BatondProcess batond(stage, options);
+  EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
+}
+
+TEST(BatondTest, StartsOneKeeperForEachServiceOfItsConfiguration) {
+  const Stage stage;
+  std::ofstream(stage.path() + "/conf") << "state_dir: \"" << stage.state_dir() << "\"\n"
+                                        << "services { name: \"kv\" device { soft {} } }\n"
+                                        << "services { name: \"queue\" device { soft {} } }\n";
+  BatondProcess batond(
+      stage, WithArguments({"--config", stage.path() + "/conf", "--libexec", stage.libexec()}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+  EXPECT_EQ(stage.lives("control").size(), 1u);
+  EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
+  EXPECT_TRUE(IsSocket(stage.state_dir() + "/queue.sock"));
+}
+
+bool HasInEnvironment(pid_t pid, const std::string& variable) {
+  const std::string environment = ReadWholeFile("/proc/" + std::to_string(pid) + "/environ");
+  return environment.find('\0' + variable + "=") != std::string::npos ||
+         environment.starts_with(variable + "=");
+}
+
+TEST(BatondTest, TellsSystemdAndItsChildrenDoNot) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const timeval patience = {kPatience.count(), 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  char text[64];
+  ssize_t length = recv(socket.get(), text, sizeof(text), 0);
+  ASSERT_EQ(std::string(text, length > 0 ? length : 0), "READY=1");
+  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
+  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
+  batond.Signal(SIGTERM);
+  length = recv(socket.get(), text, sizeof(text), 0);
+  EXPECT_EQ(std::string(text, length > 0 ? length : 0), "STOPPING=1");
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {
+  const Stage stage;
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  BatondProcess batond(stage);  // inherits the low limit
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  rlimit childs = {};
+  ASSERT_EQ(prlimit(stage.lives("keeper")[0].pid, RLIMIT_NOFILE, nullptr, &childs), 0);
+  EXPECT_EQ(childs.rlim_cur, before.rlim_max);
+}
+
+class KilledChildTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(KilledChildTest, IsRunningAgainWithinASecondAndTheOtherNeverStopped) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const std::string role = GetParam();
+  const std::string other = role == "control" ? "keeper" : "control";
+  const auto killed = steady_clock::now();
+  kill(stage.lives(role)[0].pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return stage.lives(role).size() == 2; }));
+  EXPECT_LT(steady_clock::now() - killed, std::chrono::seconds(1));
+  EXPECT_EQ(stage.lives(other).size(), 1u);
+  EXPECT_FALSE(IsDead(stage.lives(other)[0].pid));
+  EXPECT_THAT(batond.standard_error(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, KilledChildTest, testing::Values("control", "keeper"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           return std::string(info.param);
+                         });
+
+TEST(BatondTest, WaitsLongerEachTimeThatAChildDies) {
+  const Stage stage;
+  BatondProcess batond(stage, WithEnvironment("FAKE_CONTROL", "fragile"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() >= 5; }));
+  const std::string log = batond.standard_error();
+  size_t at = 0;
+  for (const char* delay : {"in 10 ms", "in 20 ms", "in 40 ms", "in 80 ms"}) {
+    at = log.find(delay, at);
+    EXPECT_NE(at, std::string::npos) << delay << "\n" << log;
+  }
+}
+
+TEST(BatondTest, KeepsDescriptorsForTheNextKeeper) {
+  const Stage stage;
+  BatondProcess batond(stage, WithEnvironment("FAKE_KEEPER", "store"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  for (size_t death = 1; death <= 2; ++death) {
+    kill(stage.lives("keeper").back().pid, SIGKILL);
+    ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() == death + 1; }));
+  }
+  const std::vector<Life> lives = stage.lives("keeper");
+  EXPECT_EQ(lives[0].note, "put");
+  const std::string left = "found:of-" + std::to_string(lives[0].pid);
+  EXPECT_EQ(lives[1].note, left);
+  EXPECT_EQ(lives[2].note, left);
+}
+
+class StopSignalTest : public testing::TestWithParam<int> {};
+
+TEST_P(StopSignalTest, EndsChildrenRemovesSocketsAndExitsWithZero) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  batond.Signal(GetParam());
+  EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  for (const std::string& socket : Sockets(stage)) EXPECT_FALSE(IsSocket(socket)) << socket;
+  EXPECT_TRUE(IsDead(stage.lives("keeper")[0].pid));
+  EXPECT_TRUE(IsDead(stage.lives("control")[0].pid));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, StopSignalTest, testing::Values(SIGTERM, SIGINT),
+                         [](const testing::TestParamInfo<int>& info) {
+                           return std::string(sigabbrev_np(info.param));
+                         });
+
+TEST(BatondTest, KillsChildrenThatDoNotStopInTime) {
+  const Stage stage;
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+                     "--stop-timeout", "0.2"});
+  options.environment = {{"FAKE_KEEPER", "stubborn"}, {"FAKE_CONTROL", "stubborn"}};
+  BatondProcess batond(stage, options);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  EXPECT_TRUE(IsDead(stage.lives("keeper")[0].pid));
+  EXPECT_TRUE(IsDead(stage.lives("control")[0].pid));
+}
+
+TEST(BatondTest, LeavesNothingWhenItIsKilledAndStartsAgainAtOnce) {
+  const Stage stage;
+  for (size_t round = 1; round <= 5; ++round) {
+    BatondProcess batond(stage);
+    // Not even when its children have only just been told to die.
+    ASSERT_TRUE(batond.WaitUntilReady()) << round << ": " << batond.standard_error();
+    batond.Signal(SIGKILL);
+    ASSERT_EQ(batond.Wait(), 128 + SIGKILL);
+  }
+  for (const char* role : {"keeper", "control"}) {
+    ASSERT_EQ(stage.lives(role).size(), 5u);
+    for (const Life& life : stage.lives(role)) {
+      EXPECT_TRUE(Eventually([&] { return IsDead(life.pid); })) << role;
+    }
+  }
+}
+
+TEST(BatondTest, WaitsForChildrenOfAFormerBatondThatAreNotGoneYet) {
+  const Stage stage;
+  std::filesystem::create_directory(stage.state_dir());
+  const std::string lock = stage.state_dir() + "/children.lock";
+  FileDescriptor former_child(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(former_child.get(), LOCK_EX), 0);
+  BatondProcess batond(stage);
+  // It has its own lock, and so has come to the other one.
+  ASSERT_TRUE(Eventually([&] { return ReadWholeFile(stage.state_dir() + "/batond.lock") != ""; }));
+  EXPECT_EQ(stage.lives("keeper").size(), 0u);
+  former_child.Reset();
+  EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  former_child.Reset(open(lock.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(flock(former_child.get(), LOCK_EX | LOCK_NB), -1) << "batond's children do not hold it";
+}
+
+bool HasOpen(pid_t pid, const std::string& path) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(entry.path(), ignored) == path) return true;
+  }
+  return false;
+}
+
+TEST(BatondTest, ChildrenHoldTheirLockAndNotBatonds) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  for (const char* role : {"keeper", "control"}) {
+    const pid_t pid = stage.lives(role)[0].pid;
+    EXPECT_TRUE(HasOpen(pid, stage.state_dir() + "/children.lock")) << role;
+    EXPECT_FALSE(HasOpen(pid, stage.state_dir() + "/batond.lock")) << role;
+  }
+}
+
+TEST(BatondTest, RefusesASecondBatondAndNamesTheFirst) {
+  const Stage stage;
+  BatondProcess first(stage);
+  ASSERT_TRUE(first.WaitUntilReady()) << first.standard_error();
+  BatondProcess second(stage);
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_THAT(second.standard_error(),
+              HasSubstr("another batond, pid " + std::to_string(first.pid()) +
+                        ", has the state directory " + stage.state_dir() + "; stop it"));
+  EXPECT_FALSE(IsDead(stage.lives("keeper")[0].pid));
+}
+
+TEST(BatondTest, RefusesAnUnknownFieldWithItsLine) {
+  const Stage stage;
+  const std::string file = stage.path() + "/conf";
+  std::ofstream(file) << "state_dir: \"/s\"\nservices {\n  name: \"kv\"\n  shardz: 2\n}\n";
+  BatondProcess batond(stage, WithArguments({"--config", file}));
+  EXPECT_EQ(batond.Wait(), 2);
+  EXPECT_EQ(batond.standard_error(),
+            file +
+                ":4:9: Message type \"baton.v1.ServiceConfig\" has no field named "
+                "\"shardz\".\n");
+}
+
+TEST(BatondTest, RefusesWrongCommandLines) {
+  const Stage stage;
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--shards", "2"},
+                                             {"--dev", "--config", "x"},
+                                             {"--dev", "--listen", "7471"},
+                                             {"--dev", "--listen", "::1:7471"},
+                                             {"--dev", "--shards", "65"},
+                                             {"--dev", "--max-connections", "4294967297"},
+                                             {"--dev", "--nonsense"},
+                                             {"--config", "/nonexistent"}}) {
+    BatondProcess batond(stage, WithArguments(arguments));
+    EXPECT_EQ(batond.Wait(), 2) << arguments[0] << ": " << batond.standard_error();
+    EXPECT_NE(batond.standard_error(), "");
+  }
+}
+
+TEST(BatondTest, ChecksAConfigurationWithoutStartingAnything) {
+  const Stage stage;
+  BatondProcess batond(stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--listen",
+                                             "[::1]:7471", "--check"}));
+  EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  EXPECT_FALSE(std::filesystem::exists(stage.state_dir()));
+}
+
+struct BadStart {
+  const char* name;
+  const char* variable;
+  const char* mode;
+  const char* message;
+};
+
+void PrintTo(const BadStart& bad, std::ostream* out) { *out << bad.name; }
+
+class BadStartTest : public testing::TestWithParam<BadStart> {};
+
+TEST_P(BadStartTest, EndsBatondAndSaysWhichChildAndHow) {
+  const Stage stage;
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+                     "--start-timeout", "0.5"});
+  options.environment[GetParam().variable] = GetParam().mode;
+  BatondProcess batond(stage, options);
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_EQ(batond.standard_output(), "");
+  EXPECT_THAT(batond.standard_error(), HasSubstr(GetParam().message));
+  for (const Life& life : stage.lives("keeper")) EXPECT_TRUE(IsDead(life.pid));
+  for (const std::string& socket : Sockets(stage)) EXPECT_FALSE(IsSocket(socket)) << socket;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Children, BadStartTest,
+    testing::Values(
+        BadStart{"KeeperExits", "FAKE_KEEPER", "exit",
+                 "batond: keeper of service ledger ended with exit code 3 while starting"},
+        BadStart{"KeeperCrashes", "FAKE_KEEPER", "crash",
+                 "batond: keeper of service ledger was killed by signal 9 (Killed)"},
+        BadStart{"ControlExits", "FAKE_CONTROL", "exit",
+                 "batond: control ended with exit code 3 while starting"},
+        BadStart{"ControlHangs", "FAKE_CONTROL", "hang", "control: not ready after 500 ms"}),
+    [](const testing::TestParamInfo<BadStart>& info) { return info.param.name; });
+
+TEST(BatondTest, NamesAProgramThatIsNotThere) {
+  const Stage stage;
+  std::filesystem::remove(stage.libexec() + "/baton-keeper");
+  BatondProcess batond(stage);
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("batond: keeper of service ledger: cannot run " + stage.libexec() +
+                        "/baton-keeper: No such file or directory"));
+}
+
+constexpr uid_t kNobody = 65534;
+
+TEST(BatondTest, NamesAStateDirectoryThatItCannotMake) {
+  const Stage stage;
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", "/proc/baton", "--libexec", stage.libexec()});
+  BatondProcess batond(stage, options);
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("batond: cannot make the state directory /proc/baton"));
+}
+
+TEST(BatondTest, NamesAStateDirectoryThatIsAnothersOrReadOnly) {
+  const Stage stage;
+  std::filesystem::create_directory(stage.state_dir());
+  chmod(stage.state_dir().c_str(), 0555);
+  const bool root = geteuid() == 0;
+  std::string program = BuiltBatond();
+  BatondProcess::Options options;
+  if (root) {
+    // Another user may not be able to reach what was built.
+    program = stage.path() + "/batond";
+    std::filesystem::copy_file(BuiltBatond(), program);
+    chmod(stage.path().c_str(), 0755);
+    options.program = program;
+    options.run_as = kNobody;
+  }
+  BatondProcess batond(stage, options);
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr(root ? "belongs to uid 0 and batond runs as uid 65534"
+                             : "the state directory is not writable: cannot open"));
+}
+
+TEST(BatondTest, RefusesAStateDirectoryThatOthersMayWrite) {
+  const Stage stage;
+  std::filesystem::create_directory(stage.state_dir());
+  chmod(stage.state_dir().c_str(), 0777);
+  BatondProcess batond(stage);
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(), HasSubstr("is writable by others; chmod go-w "));
+}
+
+// User and system time of a process in clock ticks, and how often it gave up the processor.
+struct Effort {
+  uint64_t ticks = 0;
+  uint64_t switches = 0;
+};
+
+Effort EffortOf(pid_t pid) {
+  Effort effort;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;) {
+    uint64_t value = 0;
+    if (word == "voluntary_ctxt_switches:" && status >> value) effort.switches = value;
+  }
+  const std::string stat = ReadWholeFile("/proc/" + std::to_string(pid) + "/stat");
+  std::istringstream words(stat.substr(stat.rfind(") ") + 2));
+  std::string word;
+  uint64_t user = 0;
+  uint64_t system = 0;
+  for (int i = 0; i < 11; ++i) words >> word;
+  words >> user >> system;
+  effort.ticks = user + system;
+  return effort;
+}
+
+TEST(BatondTest, DoesNothingWhileNothingHappens) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  // It has gone to sleep after the ready line once two looks at it are the same.
+  Effort before;
+  ASSERT_TRUE(Eventually([&] {
+    const Effort now = EffortOf(batond.pid());
+    const bool quiet = now.switches == before.switches;
+    before = now;
+    return quiet;
+  }));
+  // The span that is watched, not a wait for something to become true.
+  const auto until = steady_clock::now() + milliseconds(500);
+  while (steady_clock::now() < until) usleep(10'000);
+  const Effort after = EffortOf(batond.pid());
+  EXPECT_LE(after.switches, before.switches + 1);
+  EXPECT_LE(after.ticks, before.ticks + 1);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,119 @@
+// Stands in for baton-keeper and baton-control (it is copied under both names): makes the sockets
+// that the real one makes, says that it is ready, waits. FAKE_KEEPER and FAKE_CONTROL change that:
+//   exit      ends with exit code 3 before it is ready
+//   crash     is killed by a signal before it is ready
+//   hang      is never ready
+//   fragile   ends as soon as it has been ready
+//   stubborn  ignores SIGTERM
+//   store     puts a descriptor into batond's store at its first life, reports what it finds there
+// Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/text_format.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "proto/baton/internal/store.pb.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+[[noreturn]] void Die(const std::string& why) {
+  std::cerr << "fake child: " << why << "\n";
+  _exit(99);
+}
+
+int DescriptorFrom(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+void Log(const std::string& role, const std::string& note) {
+  const std::string line = absl::StrCat(role, " ", getpid(), " ", note, "\n");
+  const char* path = std::getenv("FAKE_LOG");
+  if (path == nullptr) Die("FAKE_LOG is not set");
+  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0 || write(file, line.data(), line.size()) < 0) Die("cannot write FAKE_LOG");
+  close(file);
+}
+
+// Left open: the process holds them until it ends.
+void Listen(const std::string& path) {
+  absl::StatusOr<FileDescriptor> socket = ListenUnix(path, 8, 0600);
+  if (!socket.ok()) Die(socket.status().ToString());
+  socket->Release();
+}
+
+std::string UseStore() {
+  MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_STORE_FD"))};
+  internal::StoreRequest request;
+  internal::StoreReply reply;
+  std::vector<FileDescriptor> received;
+  request.mutable_get()->set_name("arena");
+  if (!channel.Send(request).ok() || !channel.Receive(&reply, -1, &received).ok()) {
+    Die("the store does not answer");
+  }
+  if (reply.status_code() == 0) {
+    char text[32] = {};
+    if (received.size() != 1 || pread(received[0].get(), text, sizeof(text) - 1, 0) < 0) {
+      Die("what the store held is gone");
+    }
+    return absl::StrCat("found:", text);
+  }
+  const FileDescriptor memory(memfd_create("arena", MFD_CLOEXEC));
+  const std::string text = absl::StrCat("of-", getpid());
+  if (write(memory.get(), text.data(), text.size()) < 0) Die("write");
+  request.mutable_put()->set_name("arena");
+  if (!channel.Send(request, {memory.get()}).ok() || !channel.Receive(&reply, -1).ok() ||
+      reply.status_code() != 0) {
+    Die("put failed: " + reply.status_message());
+  }
+  return "put";
+}
+
+// Makes the sockets that the configuration on standard input asks for.
+void MakeSockets(bool keeper) {
+  const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
+  if (keeper) {
+    internal::KeeperConfig config;
+    if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no KeeperConfig");
+    Listen(WorkerSocketPath(config.state_dir(), config.service().name()));
+    Listen(ManagementSocketPath(config.state_dir(), config.service().name()));
+  } else {
+    internal::ControlConfig config;
+    if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no ControlConfig");
+    Listen(OperatorSocketPath(config.state_dir()));
+    Listen(ControlSocketPath(config.state_dir()));
+  }
+}
+
+int Main(const std::string& program) {
+  const bool keeper = program.ends_with("baton-keeper");
+  const std::string role = keeper ? "keeper" : "control";
+  const char* given = std::getenv(keeper ? "FAKE_KEEPER" : "FAKE_CONTROL");
+  const std::string mode = given == nullptr ? "" : given;
+  MakeSockets(keeper);
+  Log(role, mode == "store" ? UseStore() : "started");
+  if (mode == "exit") return 3;
+  if (mode == "crash") raise(SIGKILL);
+  if (mode == "stubborn") signal(SIGTERM, SIG_IGN);
+  if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
+  if (mode == "fragile") return 0;
+  for (;;) pause();
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int, char** argv) { return baton::Main(argv[0]); }

@@ -1,0 +1,157 @@
+// What batond is made of, each by itself.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "proto/baton/internal/store.pb.h"
+#include "supervisor/batond/back_off.h"
+#include "supervisor/batond/descriptor_store.h"
+#include "supervisor/batond/store_server.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::vector<FileDescriptor> OneDescriptor() {
+  std::vector<FileDescriptor> descriptors;
+  descriptors.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return descriptors;
+}
+
+TEST(BackOffTest, DoublesUpToFiveSeconds) {
+  BackOff back_off;
+  for (const int expected : {10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000}) {
+    EXPECT_EQ(back_off.Next(seconds(0)), milliseconds(expected));
+  }
+}
+
+TEST(BackOffTest, StartsOverAfterALifeOfTenSeconds) {
+  BackOff back_off;
+  for (int i = 0; i < 5; ++i) back_off.Next(seconds(0));
+  EXPECT_EQ(back_off.Next(milliseconds(9'999)), milliseconds(320));
+  EXPECT_EQ(back_off.Next(seconds(10)), milliseconds(10));
+  EXPECT_EQ(back_off.Next(seconds(0)), milliseconds(20));
+}
+
+TEST(DescriptorStoreTest, GivesBackWhatWasPutAndKeepsIt) {
+  DescriptorStore store;
+  std::vector<FileDescriptor> descriptors = OneDescriptor();
+  const int number = descriptors[0].get();
+  ASSERT_TRUE(store.Put("arena", std::move(descriptors)).ok());
+  EXPECT_EQ(*store.Get("arena"), std::vector<int>{number});
+  EXPECT_EQ(*store.Get("arena"), std::vector<int>{number});
+  EXPECT_EQ(store.List(), std::vector<std::string>{"arena"});
+}
+
+TEST(DescriptorStoreTest, ClosesWhatIsDroppedOrReplaced) {
+  DescriptorStore store;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<FileDescriptor> descriptors = OneDescriptor();
+    const int number = descriptors[0].get();
+    ASSERT_TRUE(store.Put("a", std::move(descriptors)).ok());
+    ASSERT_TRUE(round == 0 ? store.Drop("a").ok() : store.Put("a", OneDescriptor()).ok());
+    if (round == 0) {
+      EXPECT_EQ(fcntl(number, F_GETFD), -1);
+    } else {
+      EXPECT_NE(store.Get("a")->at(0), number);
+    }
+  }
+}
+
+TEST(DescriptorStoreTest, RefusesWhatItCannotHold) {
+  DescriptorStore store;
+  EXPECT_TRUE(absl::IsInvalidArgument(store.Put("", OneDescriptor())));
+  EXPECT_TRUE(absl::IsInvalidArgument(store.Put(std::string(65, 'n'), OneDescriptor())));
+  EXPECT_TRUE(absl::IsInvalidArgument(store.Put("empty", {})));
+  EXPECT_TRUE(absl::IsNotFound(store.Get("nothing").status()));
+  EXPECT_TRUE(absl::IsNotFound(store.Drop("nothing")));
+  for (size_t i = 0; i < DescriptorStore::kMaxNames; ++i) {
+    ASSERT_TRUE(store.Put("n" + std::to_string(i), OneDescriptor()).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(store.Put("one more", OneDescriptor())));
+  EXPECT_TRUE(store.Put("n0", OneDescriptor()).ok());
+}
+
+// A store server on a thread of its own, and the keeper's end of its channel.
+class StoreServerTest : public testing::Test {
+ protected:
+  StoreServerTest() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    server_ = std::make_unique<StoreServer>(io_, "keeper", FileDescriptor(ends[0]), store_);
+    keeper_ = std::make_unique<MessageChannel>(FileDescriptor(ends[1]));
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  // The server has nothing to wait for once its channel is closed.
+  ~StoreServerTest() override {
+    keeper_.reset();
+    thread_.join();
+  }
+
+  internal::StoreReply Ask(const internal::StoreRequest& request,
+                           const std::vector<int>& descriptors = {}) {
+    internal::StoreReply reply;
+    EXPECT_TRUE(keeper_->Send(request, descriptors).ok());
+    EXPECT_TRUE(keeper_->Receive(&reply, 30'000, &received_).ok());
+    return reply;
+  }
+
+  DescriptorStore store_;
+  boost::asio::io_context io_{1};
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<MessageChannel> keeper_;
+  std::thread thread_;
+  std::vector<FileDescriptor> received_;
+};
+
+TEST_F(StoreServerTest, PutsListsGetsAndDrops) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  internal::StoreRequest request;
+  request.mutable_put()->set_name("pipe");
+  EXPECT_EQ(Ask(request, {ends[1]}).status_code(), 0);
+  close(ends[1]);
+
+  request.mutable_list();
+  EXPECT_EQ(Ask(request).names(0), "pipe");
+
+  request.mutable_get()->set_name("pipe");
+  EXPECT_EQ(Ask(request).status_code(), 0);
+  ASSERT_EQ(received_.size(), 1u);
+  EXPECT_EQ(write(received_[0].get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(read(ends[0], &byte, 1), 1);
+  received_.clear();
+
+  request.mutable_drop()->set_name("pipe");
+  EXPECT_EQ(Ask(request).status_code(), 0);
+  EXPECT_EQ(read(ends[0], &byte, 1), 0);  // nobody holds the other end any more
+  EXPECT_EQ(Ask(request).status_code(), static_cast<int>(absl::StatusCode::kNotFound));
+  close(ends[0]);
+}
+
+TEST_F(StoreServerTest, AnswersARequestOfAnUnknownKindWithAnError) {
+  EXPECT_EQ(Ask(internal::StoreRequest()).status_code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(StoreServerTest, ClosesTheChannelOfAKeeperThatSpeaksNonsense) {
+  const std::string nonsense(64, '\xff');
+  ASSERT_EQ(write(keeper_->fd(), nonsense.data(), nonsense.size()), 64);
+  thread_.join();  // it waits for nothing any more
+  thread_ = std::thread([] {});
+}
+
+}  // namespace
+}  // namespace baton

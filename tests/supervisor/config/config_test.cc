@@ -1,0 +1,227 @@
+#include "supervisor/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The smallest configuration, with `extra` in its service and `top` beside it.
+std::string With(const std::string& extra, const std::string& top = "") {
+  return absl::StrCat("state_dir: \"/run/baton\"\n", top,
+                      "services {\n  name: \"kv\"\n  device { soft {} }\n  ", extra, "\n}\n");
+}
+
+std::string ProblemOf(const std::string& text) {
+  const absl::StatusOr<v1::Config> config = ParseConfig(text, "baton.conf");
+  return config.ok() ? "valid" : std::string(config.status().message());
+}
+
+TEST(ConfigTest, FillsInEveryDefault) {
+  const absl::StatusOr<v1::Config> config = ParseConfig(With("listeners {}"), "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const v1::ServiceConfig& service = config->services(0);
+  EXPECT_EQ(service.shards(), 1u);
+  EXPECT_EQ(service.max_connections(), 64u);
+  EXPECT_EQ(service.send_queue_depth(), 64u);
+  EXPECT_EQ(service.receive_queue_depth(), 64u);
+  EXPECT_EQ(service.connection_state_bytes(), 256u);
+  EXPECT_EQ(service.shard_state_bytes(), 4096u);
+  EXPECT_EQ(service.buffer_bytes(), 16u << 20);
+  EXPECT_EQ(service.max_workers(), 16u);
+  EXPECT_EQ(service.max_listeners(), 8u);
+  EXPECT_EQ(service.handoff_timeout_ms(), 5000u);
+  EXPECT_EQ(service.listeners(0).host(), "0.0.0.0");
+  EXPECT_EQ(service.listeners(0).port(), 0u);
+}
+
+TEST(ConfigTest, KeepsWhatWasGiven) {
+  const absl::StatusOr<v1::Config> config = ParseConfig(
+      With("shards: 64 max_connections: 65536 send_queue_depth: 4096 receive_queue_depth: 1 "
+           "buffer_bytes: 1099511627776 listeners { host: \"::1\" port: 65535 } worker_uids: 7"),
+      "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const v1::ServiceConfig& service = config->services(0);
+  EXPECT_EQ(service.shards(), 64u);
+  EXPECT_EQ(service.max_connections(), 65536u);
+  EXPECT_EQ(service.send_queue_depth(), 4096u);
+  EXPECT_EQ(service.receive_queue_depth(), 1u);
+  EXPECT_EQ(service.buffer_bytes(), uint64_t{1} << 40);
+  EXPECT_EQ(service.listeners(0).host(), "::1");
+  EXPECT_EQ(service.worker_uids(0), 7u);
+}
+
+struct BadConfig {
+  const char* what;
+  std::string text;
+  std::string problem;  // whole
+};
+
+void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.what; }
+
+class BadConfigTest : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadConfigTest, IsRefusedWithPlaceNameAndCure) {
+  EXPECT_EQ(ProblemOf(GetParam().text), GetParam().problem);
+}
+
+const std::string kLongDir = "/" + std::string(100, 'd');
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, BadConfigTest,
+    testing::Values(
+        BadConfig{"UnknownField", With("shardz: 3"),
+                  "baton.conf:5:9: Message type \"baton.v1.ServiceConfig\" has no field named "
+                  "\"shardz\"."},
+        BadConfig{"UnknownTopField", With("", "state: 1\n"),
+                  "baton.conf:2:6: Message type \"baton.v1.Config\" has no field named \"state\"."},
+        BadConfig{"NotANumber", With("shards: many"),
+                  "baton.conf:5:11: Expected integer, got: many"},
+        BadConfig{"Negative", With("shards: -1"), "baton.conf:5:11: Expected integer, got: -"},
+        BadConfig{"GivenTwice", With("shards: 1 shards: 2"),
+                  "baton.conf:5:19: Non-repeated field \"shards\" is specified multiple times."},
+        BadConfig{"TwoDevices", With("device { soft {} }"),
+                  "baton.conf:5:10: Non-repeated field \"device\" is specified multiple times."},
+        BadConfig{"NoDevice", "state_dir: \"/s\" services { name: \"kv\" }",
+                  "baton.conf: services[0].device: is missing; a service has exactly one, for "
+                  "example device { soft {} }"},
+        BadConfig{"EmptyDevice", "state_dir: \"/s\" services { name: \"kv\" device {} }",
+                  "baton.conf:1:39: services[0].device: is missing; a service has exactly one, for "
+                  "example device { soft {} }"},
+        BadConfig{"FaultsTooLong",
+                  "state_dir: \"/s\" services { name: \"kv\" device { soft { faults: \"" +
+                      std::string(4097, 'f') + "\" } } }",
+                  "baton.conf:1:55: services[0].device.soft.faults: has 4097 bytes, at most 4096 "
+                  "are taken"},
+        BadConfig{"NoServices", "state_dir: \"/s\"",
+                  "baton.conf: services: is missing; name at least one service, for example "
+                  "services { name: \"kv\" device { soft {} } }"},
+        BadConfig{"NoStateDir", "services { name: \"kv\" device { soft {} } }",
+                  "baton.conf: state_dir: is missing; name a directory for sockets, for example "
+                  "state_dir: \"/run/baton\""},
+        BadConfig{"RelativeStateDir",
+                  "state_dir: \"run\" services { name: \"kv\" device { soft {} } }",
+                  "baton.conf:1:1: state_dir: \"run\" is not an absolute path; start it with /"},
+        BadConfig{"LongStateDir",
+                  "state_dir: \"" + kLongDir + "\" services { name: \"kv\" device { soft {} } }",
+                  "baton.conf:1:1: state_dir: the socket " + kLongDir +
+                      "/kv.keeper.sock would have 116 bytes, UNIX sockets take at most 107; use a "
+                      "state_dir that is 9 bytes shorter"},
+        BadConfig{"NoName", "state_dir: \"/s\" services { device { soft {} } }",
+                  "baton.conf: services[0].name: \"\" is not a name; use 1 to 32 of a-z, 0-9 and "
+                  "-"},
+        BadConfig{
+            "NamePattern", "state_dir: \"/s\" services { name: \"Kv\" device { soft {} } }",
+            "baton.conf:1:28: services[0].name: \"Kv\" is not a name; use 1 to 32 of a-z, 0-9 "
+            "and -"},
+        BadConfig{"NameLength",
+                  "state_dir: \"/s\" services { name: \"" + std::string(33, 'k') +
+                      "\" device { soft {} } }",
+                  "baton.conf:1:28: services[0].name: \"" + std::string(33, 'k') +
+                      "\" is not a name; use 1 to 32 of a-z, 0-9 and -"},
+        BadConfig{"NameReserved",
+                  "state_dir: \"/s\" services { name: \"control\" device { soft {} } }",
+                  "baton.conf:1:28: services[0].name: \"control\" is reserved for Baton's own "
+                  "sockets; use another name"},
+        BadConfig{"NameTwice", With("", "services { name: \"kv\" device { soft {} } }\n"),
+                  "baton.conf:4:3: services[1].name: \"kv\" is taken by an earlier service; names "
+                  "are unique"},
+        BadConfig{"Shards", With("shards: 65"),
+                  "baton.conf:5:3: services[0].shards: 65 is not between 1 and 64; leave it out "
+                  "for 1"},
+        BadConfig{"MaxConnections", With("max_connections: 65537"),
+                  "baton.conf:5:3: services[0].max_connections: 65537 is not between 1 and 65536; "
+                  "leave it out for 64"},
+        BadConfig{"SendQueueDepth", With("send_queue_depth: 48"),
+                  "baton.conf:5:3: services[0].send_queue_depth: 48 is not a power of two; use 32 "
+                  "or 64"},
+        BadConfig{"SendQueueDepthRange", With("send_queue_depth: 8192"),
+                  "baton.conf:5:3: services[0].send_queue_depth: 8192 is not between 1 and 4096; "
+                  "leave it out for 64"},
+        BadConfig{"ReceiveQueueDepth", With("receive_queue_depth: 4095"),
+                  "baton.conf:5:3: services[0].receive_queue_depth: 4095 is not a power of two; "
+                  "use 2048 or 4096"},
+        BadConfig{"ConnectionStateBytes", With("connection_state_bytes: 1048577"),
+                  "baton.conf:5:3: services[0].connection_state_bytes: 1048577 is not between 1 "
+                  "and 1048576; leave it out for 256"},
+        BadConfig{"ShardStateBytes", With("shard_state_bytes: 1048577"),
+                  "baton.conf:5:3: services[0].shard_state_bytes: 1048577 is not between 1 and "
+                  "1048576; leave it out for 4096"},
+        BadConfig{"BufferBytes", With("buffer_bytes: 4095"),
+                  "baton.conf:5:3: services[0].buffer_bytes: 4095 is not between 4096 and "
+                  "1099511627776; leave it out for 16777216"},
+        BadConfig{"MaxWorkers", With("max_workers: 65"),
+                  "baton.conf:5:3: services[0].max_workers: 65 is not between 1 and 64; leave it "
+                  "out for 16"},
+        BadConfig{"HandoffTimeout", With("handoff_timeout_ms: 600001"),
+                  "baton.conf:5:3: services[0].handoff_timeout_ms: 600001 is not between 1 and "
+                  "600000; leave it out for 5000"},
+        BadConfig{"MaxListeners", With("max_listeners: 65"),
+                  "baton.conf:5:3: services[0].max_listeners: 65 is not between 1 and 64; leave it "
+                  "out for 8"},
+        BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
+                  "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "
+                  "max_listeners"},
+        BadConfig{"ListenerHost", With("listeners { host: \"localhost\" }"),
+                  "baton.conf:5:15: services[0].listeners[0].host: \"localhost\" is not an IPv4 or "
+                  "IPv6 address; names are not resolved, write for example \"127.0.0.1\" or "
+                  "\"::1\""},
+        BadConfig{"ListenerPort", With("listeners {} listeners { port: 65536 }"),
+                  "baton.conf:5:28: services[0].listeners[1].port: 65536 is not between 0 and "
+                  "65535; 0 takes any free port"},
+        BadConfig{"ListenerTwice", With("listeners { port: 7 } listeners { port: 7 }"),
+                  "baton.conf:5:37: services[0].listeners[1].port: 0.0.0.0 port 7 is already a "
+                  "listener of service \"kv\"; give each its own"}),
+    [](const testing::TestParamInfo<BadConfig>& info) { return info.param.what; });
+
+TEST(ConfigTest, ReportsEveryProblemAtOnce) {
+  const std::string problem = ProblemOf(With("shards: 65 max_workers: 65"));
+  EXPECT_THAT(problem, HasSubstr("services[0].shards: 65"));
+  EXPECT_THAT(problem, HasSubstr("\nbaton.conf:5:14: services[0].max_workers: 65"));
+}
+
+TEST(ConfigTest, WithoutAFileProblemsHaveNoPlace) {
+  v1::Config config;
+  config.set_state_dir("/s");
+  v1::ServiceConfig& service = *config.add_services();
+  service.set_name("kv");
+  service.mutable_device()->mutable_soft();
+  EXPECT_TRUE(CompleteConfig(config).ok());
+  service.set_shards(65);
+  EXPECT_EQ(CompleteConfig(config).message(),
+            "services[0].shards: 65 is not between 1 and 64; leave it out for 1");
+}
+
+TEST(ConfigTest, LoadNamesAFileThatIsNotThere) {
+  const absl::Status status = LoadConfig("/nonexistent/baton.conf").status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("cannot read the configuration /nonexistent/baton.conf: "));
+}
+
+TEST(ConfigTest, TheExampleIsValid) {
+  const absl::Status status = LoadConfig("deploy/config/baton.textproto").status();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ConfigTest, TheLongestStateDirThatFitsIsTaken) {
+  const std::string state_dir = "/" + std::string(kMaxSocketPathBytes - 16, 'd');
+  ASSERT_EQ(ManagementSocketPath(state_dir, "kv").size(), kMaxSocketPathBytes);
+  EXPECT_EQ(
+      ProblemOf("state_dir: \"" + state_dir + "\" services { name: \"kv\" device { soft {} } }"),
+      "valid");
+  EXPECT_NE(
+      ProblemOf("state_dir: \"" + state_dir + "d\" services { name: \"kv\" device { soft {} } }"),
+      "valid");
+}
+
+}  // namespace
+}  // namespace baton

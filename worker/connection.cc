@@ -1,0 +1,49 @@
+#include <algorithm>
+
+#include "lib/arena/atomic_access.h"
+#include "worker/worker_impl.h"
+
+namespace baton {
+namespace {
+
+// What both the log and the queue have room for.
+uint32_t Room(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
+  const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
+  return static_cast<uint32_t>(std::min(log, queue));
+}
+
+}  // namespace
+
+bool Connection::established() const {
+  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
+  return arena::LoadAcquire(record.state) ==
+         static_cast<uint32_t>(arena::ConnectionState::kEstablished);
+}
+
+std::string_view Connection::peer_address() const {
+  return shard_->impl_->arena().connection(index_).peer_address;
+}
+
+std::string_view Connection::private_data() const {
+  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
+  return {reinterpret_cast<const char*>(record.private_data), record.private_data_length};
+}
+
+absl::Span<const uint8_t> Connection::state() const {
+  return {shard_->impl_->arena().connection_state(index_, state_slot_), state_length_};
+}
+
+uint32_t Connection::state_version() const { return state_version_; }
+
+uint32_t Connection::send_room() const {
+  return Room(send_staged_, send_completed_, send_acknowledged_,
+              shard_->impl_->arena().shape().send_queue_depth);
+}
+
+uint32_t Connection::receive_room() const {
+  return Room(receive_staged_, receive_completed_, receive_acknowledged_,
+              shard_->impl_->arena().shape().receive_queue_depth);
+}
+
+}  // namespace baton

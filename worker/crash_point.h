@@ -1,0 +1,22 @@
+// Named places at which a test can kill a worker. In test builds (BATON_TEST_HOOKS) the environment
+// variable BATON_CRASH_AT="name" or "name:n" makes the process SIGKILL itself when it passes the
+// point for the n-th time; otherwise they are nothing.
+#ifndef WORKER_CRASH_POINT_H_
+#define WORKER_CRASH_POINT_H_
+
+#ifdef BATON_TEST_HOOKS
+
+namespace baton {
+void PassCrashPoint(const char* name);
+}
+#define BATON_CRASH_POINT(name) ::baton::PassCrashPoint(name)
+
+#else
+
+#define BATON_CRASH_POINT(name) \
+  do {                          \
+  } while (false)
+
+#endif
+
+#endif  // WORKER_CRASH_POINT_H_

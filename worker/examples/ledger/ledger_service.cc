@@ -1,0 +1,181 @@
+#include "worker/examples/ledger/ledger_service.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
+#include "worker/crash_point.h"
+
+namespace baton::ledger {
+
+absl::Status LedgerService::Validate(const LedgerServiceOptions& options) {
+  if (options.message_bytes < kMinMessageBytes || options.message_bytes > kMaxMessageBytes ||
+      options.message_bytes % 8 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("message size ", options.message_bytes,
+                                                   ": choose a multiple of 8 from ",
+                                                   kMinMessageBytes, " to ", kMaxMessageBytes));
+  }
+  if (!std::has_single_bit(options.queue_depth)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queue depth ", options.queue_depth, ": give the service's, a power of two"));
+  }
+  if (options.window == 0 || options.window > options.queue_depth) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window ", options.window, ": choose 1 to the queue depth, ", options.queue_depth));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LedgerService::SlabBytes() const {
+  return uint64_t{2} * options_.queue_depth * (options_.message_bytes + kReplyBytes);
+}
+
+uint64_t LedgerService::RequestOffset(const Connection& connection, uint64_t sequence) const {
+  return connection.index() * SlabBytes() +
+         sequence % (2 * options_.queue_depth) * options_.message_bytes;
+}
+
+uint64_t LedgerService::ReplyOffset(const Connection& connection, uint64_t sequence) const {
+  const uint64_t ring = uint64_t{2} * options_.queue_depth;
+  return connection.index() * SlabBytes() + ring * options_.message_bytes +
+         sequence % ring * kReplyBytes;
+}
+
+LedgerService::Session& LedgerService::SessionOf(Connection& connection) {
+  const size_t index = connection.index();
+  if (index >= sessions_.size()) sessions_.resize(index + 1);
+  if (sessions_[index] == nullptr) sessions_[index] = std::make_unique<Session>();
+  return *sessions_[index];
+}
+
+absl::Status LedgerService::OnAdopt(Shard& shard) {
+  for (Connection* connection : shard.connections()) {
+    Session& session = SessionOf(*connection);
+    session = Session();
+    absl::StatusOr<LedgerAccount> account =
+        LedgerAccount::Load(connection->state(), connection->state_version());
+    if (account.ok()) {
+      session.account = *account;
+    } else {
+      // One account that cannot be read fails its connection, not the shard.
+      Drop(shard, *connection, account.status());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
+  Connection& connection = *completion.connection;
+  switch (completion.kind) {
+    case Completion::Kind::kConnectRequest:
+      OnConnectRequest(shard, connection);
+      break;
+    case Completion::Kind::kReceive:
+      if (completion.status == verbs::CompletionStatus::kSuccess) OnRequest(shard, completion);
+      break;
+    case Completion::Kind::kSend:
+      if (completion.status != verbs::CompletionStatus::kSuccess &&
+          completion.status != verbs::CompletionStatus::kFlushError) {
+        spdlog::error("connection {}: reply {} failed: {}", connection.index(), completion.sequence,
+                      std::string(verbs::CompletionStatusName(completion.status)));
+      }
+      break;
+    case Completion::Kind::kEstablished:
+      break;
+    case Completion::Kind::kDisconnected:
+    case Completion::Kind::kConnectFailed:
+      spdlog::info("connection {} of {} ended", connection.index(),
+                   std::string(connection.peer_address()));
+      SessionOf(connection) = Session();
+      break;
+  }
+}
+
+void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
+  SessionOf(connection) = Session();
+  const absl::Status status = Accept(shard, connection);
+  if (status.ok()) return;
+  spdlog::error("connection {} of {} is refused: {}", connection.index(),
+                std::string(connection.peer_address()), std::string(status.message()));
+  SessionOf(connection).closing = true;
+  const absl::Status rejected = shard.Reject(connection, MessageOf(status).substr(0, 100));
+  if (!rejected.ok()) Drop(shard, connection, rejected);
+}
+
+absl::Status LedgerService::Accept(Shard& shard, Connection& connection) {
+  const uint64_t needed = (connection.index() + uint64_t{1}) * SlabBytes();
+  if (needed > shard.worker().buffers().size()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the service's ", shard.worker().buffers().size(), " bytes of buffers, of ",
+                     needed, " needed, are too few: raise buffer_bytes"));
+  }
+  BATON_RETURN_IF_ERROR(shard.Accept(connection));
+  for (uint32_t i = 0; i < options_.window; ++i) {
+    BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
+  }
+  BATON_CRASH_POINT("ledger-after-accept");
+  return absl::OkStatus();
+}
+
+absl::Status LedgerService::PostReceive(Shard& shard, Connection& connection) {
+  const Buffer buffer{RequestOffset(connection, connection.next_receive()), options_.message_bytes};
+  return shard.Receive(connection, {&buffer, 1});
+}
+
+void LedgerService::OnRequest(Shard& shard, const Completion& completion) {
+  Session& session = SessionOf(*completion.connection);
+  if (session.closing) return;
+  const absl::Status status = Process(shard, completion, session);
+  if (!status.ok()) Drop(shard, *completion.connection, status);
+}
+
+absl::Status LedgerService::Process(Shard& shard, const Completion& completion, Session& session) {
+  Connection& connection = *completion.connection;
+  uint8_t* buffers = shard.worker().buffers().data();
+  const uint64_t request_offset = RequestOffset(connection, completion.sequence);
+  const uint32_t length = std::min(completion.byte_len, options_.message_bytes);
+
+  BATON_CRASH_POINT("ledger-before-apply");
+  BATON_ASSIGN_OR_RETURN(const Reply reply,
+                         session.account.Apply({buffers + request_offset, length}, options_.version,
+                                               ResumePolicy::kRefuse));
+  BATON_CRASH_POINT("ledger-after-apply");
+
+  const Buffer buffer{ReplyOffset(connection, connection.next_send()), kReplyBytes};
+  std::memcpy(buffers + buffer.offset, &reply, sizeof(reply));
+  SendWork work;
+  work.buffers = {&buffer, 1};
+  // No room means that this peer has more requests open than the window allows. It cannot be left
+  // for later: the end of the batch acknowledges this request.
+  BATON_RETURN_IF_ERROR(shard.Send(connection, work));
+  BATON_CRASH_POINT("ledger-after-stage");
+  BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
+  BATON_CRASH_POINT("ledger-before-state");
+  BATON_RETURN_IF_ERROR(shard.SetState(connection, session.account.Save(), kAccountStateVersion));
+  BATON_CRASH_POINT("ledger-after-state");
+  return absl::OkStatus();
+}
+
+void LedgerService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
+  spdlog::error("connection {} of {} is disconnected: {}", connection.index(),
+                std::string(connection.peer_address()), std::string(why.message()));
+  SessionOf(connection).closing = true;
+  const absl::Status status = shard.Disconnect(connection);
+  if (!status.ok()) {
+    spdlog::error("connection {}: disconnecting failed: {}", connection.index(),
+                  std::string(status.message()));
+  }
+}
+
+void LedgerService::OnLost(Shard& shard) { spdlog::warn("shard {} was taken away", shard.index()); }
+
+void LedgerService::OnShutdown(std::string_view reason) {
+  spdlog::info("asked to end: {}", std::string(reason));
+}
+
+}  // namespace baton::ledger

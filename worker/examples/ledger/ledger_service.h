@@ -1,0 +1,68 @@
+// The ledger on Baton: an account per connection, kept as the connection's state.
+//
+// One request is one step of one transaction: its completion is acknowledged, its reply is sent,
+// its receive is posted anew and the account is replaced together or not at all. A successor is
+// given the requests of a transaction that was never committed again, with the account as it was
+// before them, so it computes the same replies; nothing here has to know whether that happened.
+#ifndef WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
+#define WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/examples/ledger/ledger_account.h"
+#include "worker/worker.h"
+
+namespace baton::ledger {
+
+struct LedgerServiceOptions {
+  uint32_t window = 32;         // receives kept posted for each connection
+  uint32_t message_bytes = 64;  // of requests, largest
+  uint32_t queue_depth = 64;    // send and receive queue depth that the service was created with
+  uint16_t version = 1;         // of this binary, told in every reply
+};
+
+// Thread-safety: that of Worker.
+class LedgerService : public Service {
+ public:
+  explicit LedgerService(const LedgerServiceOptions& options) : options_(options) {}
+
+  // What is wrong with `options`, if anything.
+  static absl::Status Validate(const LedgerServiceOptions& options);
+
+  absl::Status OnAdopt(Shard& shard) override;
+  void OnCompletion(Shard& shard, const Completion& completion) override;
+  void OnLost(Shard& shard) override;
+  void OnShutdown(std::string_view reason) override;
+
+ private:
+  // The account with the effects of the open transaction, which Connection::state has not yet.
+  struct Session {
+    LedgerAccount account;
+    bool closing = false;  // we disconnect it: what still arrives is dropped
+  };
+
+  Session& SessionOf(Connection& connection);
+  void OnConnectRequest(Shard& shard, Connection& connection);
+  void OnRequest(Shard& shard, const Completion& completion);
+  absl::Status Accept(Shard& shard, Connection& connection);
+  absl::Status Process(Shard& shard, const Completion& completion, Session& session);
+  absl::Status PostReceive(Shard& shard, Connection& connection);
+  // Fails the connection, visibly.
+  void Drop(Shard& shard, Connection& connection, const absl::Status& why);
+
+  // A connection's slab of the buffers: request buffers, then reply buffers, each ring twice the
+  // queue depth, so that the one that a sequence number chooses is never in use.
+  uint64_t SlabBytes() const;
+  uint64_t RequestOffset(const Connection& connection, uint64_t sequence) const;
+  uint64_t ReplyOffset(const Connection& connection, uint64_t sequence) const;
+
+  const LedgerServiceOptions options_;
+  std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
+};
+
+}  // namespace baton::ledger
+
+#endif  // WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_

@@ -1,0 +1,457 @@
+#include "worker/examples/peer/load_generator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::peer {
+namespace {
+
+constexpr uint64_t kTickNanoseconds = 200'000;
+constexpr uint64_t kExpiryNanoseconds = 100'000'000;
+constexpr uint32_t kPollBatch = 64;
+
+// wr_id: bit 63 receive; bits 40..62 incarnation of the connection; 16..39 its index; 0..15 slot.
+constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
+constexpr uint32_t kIncarnationMask = (1u << 23) - 1;
+constexpr uint32_t kMaxConnections = 1u << 24;
+constexpr uint32_t kMaxWindow = 1u << 14;
+
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+struct LoadGenerator::Peer {
+  enum class Phase : uint8_t { kConnecting, kUp, kDown, kEnded };
+
+  Peer(uint32_t index, uint64_t client, uint32_t window) : index(index), checker(client, window) {}
+
+  const uint32_t index;
+  uint32_t incarnation = 0;  // grows with each queue pair
+  Phase phase = Phase::kConnecting;
+  uint64_t retry_at = 0;  // kDown
+  bool was_up = false;
+  std::unique_ptr<verbs::QueuePair> queue_pair;
+  std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair: it goes first
+
+  ReplyChecker checker;
+  SilenceMeter silence;
+  LatencyHistogram latency;
+  uint64_t messages = 0;
+  uint64_t longest_silence = 0;
+  uint64_t sent_highest = 0;  // sequence
+  uint16_t last_version = 0;
+  bool window_reply = false;
+  uint64_t settle_from = 0;  // a reply to this sequence or a later one settles; 0: settled
+
+  uint64_t WorkRequestId(bool receive, uint32_t slot) const {
+    return (receive ? kReceiveBit : 0) | uint64_t{incarnation & kIncarnationMask} << 40 |
+           uint64_t{index} << 16 | slot;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<LoadGenerator>> LoadGenerator::Create(
+    std::unique_ptr<verbs::Device> device, const LoadOptions& options) {
+  if (options.message_bytes < ledger::kMinMessageBytes || options.message_bytes % 8 != 0 ||
+      options.message_bytes > ledger::kMaxMessageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message size ", options.message_bytes, ": choose a multiple of 8 from ",
+                     ledger::kMinMessageBytes, " to ", ledger::kMaxMessageBytes));
+  }
+  if (options.connections == 0 || options.connections >= kMaxConnections || options.window == 0 ||
+      options.window > kMaxWindow) {
+    return absl::InvalidArgumentError(
+        "connections and window: at least 1 of each, and not more "
+        "than 16 million connections with a window of 16384");
+  }
+  const uint64_t per_connection =
+      uint64_t{2} * options.window * (options.message_bytes + ledger::kReplyBytes) +
+      uint64_t{4} * ledger::kReplyBytes;
+  BATON_ASSIGN_OR_RETURN(
+      examples::SharedMemory memory,
+      examples::SharedMemory::Allocate(RoundUp(per_connection * options.connections, 4096)));
+  std::unique_ptr<LoadGenerator> generator(
+      new LoadGenerator(std::move(device), options, std::move(memory)));
+  BATON_RETURN_IF_ERROR(generator->Prepare());
+  return generator;
+}
+
+LoadGenerator::LoadGenerator(std::unique_ptr<verbs::Device> device, const LoadOptions& options,
+                             examples::SharedMemory memory)
+    : options_(options),
+      receive_slots_(2 * options.window + 4),
+      send_slots_(2 * options.window),
+      device_(std::move(device)),
+      memory_(std::move(memory)),
+      rate_(options.rate) {}
+
+LoadGenerator::~LoadGenerator() = default;
+
+absl::Status LoadGenerator::Prepare() {
+  BATON_ASSIGN_OR_RETURN(
+      region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
+  const uint64_t entries = uint64_t{receive_slots_ + send_slots_} * options_.connections;
+  // A reconnect leaves flushed completions of the former queue pair behind.
+  const uint64_t wanted = entries * (options_.reconnect ? 2 : 1) + 64;
+  const uint64_t limit = device_->limits().max_completion_queue_entries;
+  if (wanted > limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("these connections need a completion queue of ", wanted, " entries and ",
+                     std::string(device_->name()), " has at most ", limit,
+                     ": choose a smaller window or fewer connections"));
+  }
+  BATON_ASSIGN_OR_RETURN(queue_, device_->CreateCompletionQueue(static_cast<uint32_t>(wanted)));
+  connections_.reserve(options_.connections);
+  for (uint32_t i = 0; i < options_.connections; ++i) {
+    connections_.push_back(std::make_unique<Peer>(i, options_.client_base + i, options_.window));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LoadGenerator::ReceiveOffset(const Peer& peer, uint32_t slot) const {
+  return (uint64_t{peer.index} * receive_slots_ + slot) * ledger::kReplyBytes;
+}
+
+uint64_t LoadGenerator::SendOffset(const Peer& peer, uint64_t sequence) const {
+  const uint64_t receive_area =
+      uint64_t{options_.connections} * receive_slots_ * ledger::kReplyBytes;
+  return receive_area +
+         (uint64_t{peer.index} * send_slots_ + sequence % send_slots_) * options_.message_bytes;
+}
+
+absl::Status LoadGenerator::Start() {
+  const uint64_t now = MonotonicNanoseconds();
+  pace_start_ = now;
+  window_start_ = now;
+  for (auto& peer : connections_) BATON_RETURN_IF_ERROR(Connect(*peer));
+  return queue_->RequestNotification();
+}
+
+absl::Status LoadGenerator::Connect(Peer& peer) {
+  peer.id.reset();
+  peer.queue_pair.reset();
+  ++peer.incarnation;
+  verbs::QueuePairOptions options;
+  options.send_queue = queue_.get();
+  options.receive_queue = queue_.get();
+  options.max_send_requests = send_slots_;
+  options.max_receive_requests = receive_slots_;
+  BATON_ASSIGN_OR_RETURN(peer.queue_pair, device_->CreateQueuePair(options));
+  for (uint32_t slot = 0; slot < receive_slots_; ++slot) {
+    BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
+  }
+  peer.phase = Peer::Phase::kConnecting;
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> id =
+      device_->Connect(options_.address, peer.queue_pair.get(), verbs::ConnectionParameters());
+  if (!id.ok()) return OnConnectionLost(peer, id.status());
+  peer.id = *std::move(id);
+  peer.id->context = &peer;
+  return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::PostReceive(Peer& peer, uint32_t slot) {
+  const verbs::ScatterGather sge{
+      reinterpret_cast<uint64_t>(memory_.base()) + ReceiveOffset(peer, slot), ledger::kReplyBytes,
+      region_->lkey()};
+  const verbs::ReceiveRequest request{peer.WorkRequestId(true, slot), {&sge, 1}};
+  size_t posted = 0;
+  return peer.queue_pair->PostReceive({&request, 1}, &posted);
+}
+
+absl::Status LoadGenerator::Turn() {
+  device_->Progress();
+  BATON_RETURN_IF_ERROR(PollCompletions());
+  BATON_RETURN_IF_ERROR(HandleEvents());
+  const uint64_t now = MonotonicNanoseconds();
+  BATON_RETURN_IF_ERROR(ReconnectDue(now));
+  if (now >= next_tick_) BATON_RETURN_IF_ERROR(OnTick(now));
+  device_->Progress();  // writes what was posted
+  BATON_RETURN_IF_ERROR(queue_->RequestNotification());
+  return PollCompletions();
+}
+
+absl::Status LoadGenerator::PollCompletions() {
+  std::array<verbs::Completion, kPollBatch> completions;
+  while (true) {
+    BATON_ASSIGN_OR_RETURN(const int count, queue_->Poll(absl::MakeSpan(completions)));
+    if (count == 0) return absl::OkStatus();
+    for (int i = 0; i < count; ++i) BATON_RETURN_IF_ERROR(OnCompletion(completions[i]));
+  }
+}
+
+absl::Status LoadGenerator::OnCompletion(const verbs::Completion& completion) {
+  const uint32_t index = (completion.wr_id >> 16) & (kMaxConnections - 1);
+  Peer& peer = *connections_.at(index);
+  const uint32_t incarnation = (completion.wr_id >> 40) & kIncarnationMask;
+  if (incarnation != (peer.incarnation & kIncarnationMask)) return absl::OkStatus();
+  if (completion.status == verbs::CompletionStatus::kSuccess) {
+    if ((completion.wr_id & kReceiveBit) == 0) return absl::OkStatus();
+    return OnReply(peer, completion.wr_id & 0xffff, completion.byte_len);
+  }
+  // The disconnect follows by itself when the queue pair was only flushed.
+  if (completion.status != verbs::CompletionStatus::kFlushError && peer.phase == Peer::Phase::kUp) {
+    connection_error_ = absl::UnavailableError(absl::StrCat(
+        "connection ", index,
+        ": a work request failed: ", std::string(verbs::CompletionStatusName(completion.status))));
+    if (sink_) sink_(std::string(connection_error_.message()));
+    peer.id->Disconnect().IgnoreError();  // it has failed already
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::OnReply(Peer& peer, uint32_t slot, uint32_t length) {
+  const uint64_t now = MonotonicNanoseconds();
+  const ReplyChecker::Verdict verdict = peer.checker.OnReply(
+      {memory_.base() + ReceiveOffset(peer, slot), std::min(length, ledger::kReplyBytes)}, now);
+  if (!verdict.defect.empty() && sink_) {
+    sink_(absl::StrCat("connection ", peer.index, ": ", verdict.defect));
+  }
+  BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
+  if (!verdict.answered) return absl::OkStatus();
+  RecordReply(peer, verdict, now);
+  if (rate_ == 0 && sending_) return Request(peer, now);
+  return absl::OkStatus();
+}
+
+void LoadGenerator::RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now) {
+  const uint64_t silence = peer.silence.OnReply(now, peer.checker.open());
+  peer.longest_silence = std::max(peer.longest_silence, silence);
+  if (timeline_ != nullptr) timeline_->OnReply(silence);
+  peer.latency.Add(verdict.latency);
+  ++peer.messages;
+  ++window_messages_;
+  peer.last_version = std::min<uint16_t>(verdict.version, kVersions - 1);
+  ++totals_.versions[peer.last_version];
+  peer.window_reply = true;
+  if (peer.settle_from != 0 && verdict.sequence >= peer.settle_from) {
+    peer.settle_from = 0;
+    --unsettled_;
+  }
+}
+
+absl::Status LoadGenerator::HandleEvents() {
+  verbs::CmEvent event;
+  while (device_->NextEvent(&event)) {
+    if (event.id == nullptr) continue;  // a connection request: we do not listen
+    Peer& peer = *static_cast<Peer*>(event.id->context);
+    if (event.type == verbs::CmEventType::kEstablished) {
+      peer.phase = Peer::Phase::kUp;
+      if (peer.was_up) ++totals_.reconnects;
+      if (!peer.was_up) ++established_;
+      peer.was_up = true;
+      BATON_RETURN_IF_ERROR(SendUnsent(peer));
+      if (rate_ == 0) BATON_RETURN_IF_ERROR(Request(peer, MonotonicNanoseconds()));
+      continue;
+    }
+    // Replies that came before the end are replies.
+    BATON_RETURN_IF_ERROR(PollCompletions());
+    const bool ended = event.type == verbs::CmEventType::kDisconnected;
+    BATON_RETURN_IF_ERROR(OnConnectionLost(
+        peer, ended ? absl::UnavailableError("the service disconnected") : event.status));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::OnConnectionLost(Peer& peer, absl::Status why) {
+  const uint64_t now = MonotonicNanoseconds();
+  const bool was_up = peer.phase == Peer::Phase::kUp;
+  if (was_up) {
+    ++totals_.disconnects;
+    ++window_disconnects_;
+  } else {
+    ++totals_.connect_failures;
+  }
+  connection_error_ = absl::Status(
+      why.code(), absl::StrCat("connection ", peer.index,
+                               was_up ? ": " : " was not made: ", std::string(why.message())));
+  if (options_.reconnect) {
+    if (was_up) peer.checker.Rewind();
+    if (peer.phase != Peer::Phase::kDown) ++down_;
+    peer.phase = Peer::Phase::kDown;
+    peer.retry_at = was_up ? now : now + uint64_t{options_.reconnect_interval_us} * 1000;
+    return absl::OkStatus();
+  }
+  if (sink_) sink_(std::string(connection_error_.message()));
+  peer.phase = Peer::Phase::kEnded;
+  peer.checker.GiveUp();
+  peer.silence.OnEnd(now);
+  peer.longest_silence = std::max(peer.longest_silence, peer.silence.Longest(now));
+  if (peer.settle_from != 0) {
+    peer.settle_from = 0;
+    --unsettled_;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LoadGenerator::tick_nanoseconds() const { return kTickNanoseconds; }
+
+absl::Status LoadGenerator::OnTick(uint64_t now) {
+  next_tick_ = now + kTickNanoseconds / 2;
+  BATON_RETURN_IF_ERROR(Pace(now));
+  if (now >= next_expiry_) {
+    next_expiry_ = now + kExpiryNanoseconds;
+    for (auto& peer : connections_) {
+      const uint32_t lost =
+          peer->checker.Expire(now, uint64_t{options_.reply_timeout_ms} * 1'000'000);
+      if (lost > 0 && sink_) {
+        sink_(absl::StrCat("connection ", peer->index, ": ", lost,
+                           " requests were not answered in ", options_.reply_timeout_ms,
+                           " ms: lost"));
+      }
+    }
+  }
+  AdvanceTimeline(now);
+  return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::ReconnectDue(uint64_t now) {
+  if (down_ == 0) return absl::OkStatus();
+  for (auto& peer : connections_) {
+    if (peer->phase != Peer::Phase::kDown || now < peer->retry_at) continue;
+    --down_;
+    peer->phase = Peer::Phase::kConnecting;
+    BATON_RETURN_IF_ERROR(Connect(*peer));
+  }
+  return absl::OkStatus();
+}
+
+void LoadGenerator::SetRate(uint64_t rate) {
+  rate_ = rate;
+  pace_start_ = MonotonicNanoseconds();
+  pace_issued_ = 0;
+}
+
+absl::Status LoadGenerator::Pace(uint64_t now) {
+  if (!sending_) return absl::OkStatus();
+  if (rate_ == 0) {
+    // Replies keep the windows full; this starts them, and goes on where the queue had no room.
+    for (auto& peer : connections_) {
+      if (peer->phase == Peer::Phase::kUp) BATON_RETURN_IF_ERROR(Request(*peer, now));
+    }
+    return absl::OkStatus();
+  }
+  const auto due = static_cast<uint64_t>(static_cast<double>(now - pace_start_) * 1e-9 *
+                                         static_cast<double>(rate_));
+  uint32_t refused_in_a_row = 0;
+  while (pace_issued_ < due) {
+    if (refused_in_a_row == connections_.size()) {
+      totals_.throttled += due - pace_issued_;
+      pace_issued_ = due;
+      break;
+    }
+    Peer& peer = *connections_[next_peer_];
+    next_peer_ = (next_peer_ + 1) % connections_.size();
+    const bool waits_to_reconnect = options_.reconnect && peer.was_up;
+    if (!peer.checker.HasRoom() || (peer.phase != Peer::Phase::kUp && !waits_to_reconnect)) {
+      ++refused_in_a_row;
+      continue;
+    }
+    refused_in_a_row = 0;
+    ++pace_issued_;
+    BATON_RETURN_IF_ERROR(Request(peer, now));
+  }
+  return absl::OkStatus();
+}
+
+// One request, or without a rate as many as the window allows.
+absl::Status LoadGenerator::Request(Peer& peer, uint64_t now) {
+  while (peer.checker.HasRoom()) {
+    peer.checker.Intend(now);
+    peer.silence.OnRequest(now);
+    if (rate_ != 0) break;
+  }
+  return SendUnsent(peer);
+}
+
+absl::Status LoadGenerator::SendUnsent(Peer& peer) {
+  while (peer.phase == Peer::Phase::kUp && peer.checker.HasUnsent()) {
+    const uint64_t sequence = peer.checker.unsent_sequence();
+    uint8_t* message = memory_.base() + SendOffset(peer, sequence);
+    peer.checker.WriteUnsent({message, options_.message_bytes});
+    const verbs::ScatterGather sge{reinterpret_cast<uint64_t>(message), options_.message_bytes,
+                                   region_->lkey()};
+    verbs::SendRequest request;
+    request.wr_id = peer.WorkRequestId(false, sequence % send_slots_);
+    request.sges = {&sge, 1};
+    size_t posted = 0;
+    const absl::Status status = peer.queue_pair->PostSend({&request, 1}, &posted);
+    // The queue is full, or the connection is ending and its event follows: later.
+    if (absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status)) break;
+    BATON_RETURN_IF_ERROR(status);
+    peer.checker.MarkSent();
+    ++totals_.sent;
+    if (sequence <= peer.sent_highest) ++totals_.retried;
+    peer.sent_highest = std::max(peer.sent_highest, sequence);
+  }
+  return absl::OkStatus();
+}
+
+bool LoadGenerator::IsDrained() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& peer) { return peer->checker.open() == 0; });
+}
+
+void LoadGenerator::GiveUp() {
+  for (auto& peer : connections_) peer->checker.GiveUp();
+}
+
+void LoadGenerator::AdvanceTimeline(uint64_t now) {
+  if (timeline_ == nullptr || !timeline_->IsDue(now)) return;
+  uint64_t ongoing = 0;
+  for (const auto& peer : connections_) ongoing = std::max(ongoing, peer->silence.Ongoing(now));
+  timeline_->Advance(now, ongoing);
+}
+
+WindowSummary LoadGenerator::EndWindow() {
+  const uint64_t now = MonotonicNanoseconds();
+  WindowSummary window;
+  for (auto& peer : connections_) {
+    const uint64_t silence = peer->silence.Longest(now);
+    if (silence > window.max_silence) {
+      window.max_silence = silence;
+      window.worst_connection = peer->index;
+    }
+    window.connections_with_reply += peer->window_reply ? 1 : 0;
+    if (peer->last_version != 0) ++window.last_versions[peer->last_version];
+    peer->window_reply = false;
+    peer->silence.BeginWindow();
+  }
+  window.nanoseconds = now - window_start_;
+  window.messages = std::exchange(window_messages_, 0);
+  window.disconnects = window_disconnects_;
+  window_disconnects_ = 0;
+  window_start_ = now;
+  return window;
+}
+
+void LoadGenerator::BeginSettle() {
+  unsettled_ = 0;
+  for (auto& peer : connections_) {
+    peer->settle_from = peer->phase == Peer::Phase::kEnded ? 0 : peer->checker.next_sequence();
+    unsettled_ += peer->settle_from != 0 ? 1 : 0;
+  }
+}
+
+Summary LoadGenerator::Summarize() const {
+  const uint64_t now = MonotonicNanoseconds();
+  Summary summary = totals_;
+  summary.connections = static_cast<uint32_t>(connections_.size());
+  summary.established = established_;
+  for (const auto& peer : connections_) {
+    ConnectionSummary& one = summary.per_connection.emplace_back();
+    one.latency = peer->latency;
+    one.messages = peer->messages;
+    one.max_silence = std::max(peer->longest_silence, peer->silence.Longest(now));
+    one.defects = peer->checker.defects();
+    summary.messages += one.messages;
+    summary.defects.Add(one.defects);
+    summary.latency.Merge(one.latency);
+    summary.max_silence = std::max(summary.max_silence, one.max_silence);
+  }
+  return summary;
+}
+
+}  // namespace baton::peer

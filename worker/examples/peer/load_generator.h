@@ -1,0 +1,170 @@
+// Drives many ledger accounts over one device of its own, and checks every reply.
+//
+// Load: with a rate, requests come due at that rate over all connections in turn, in small groups
+// per tick; without, every connection keeps its window full. One thread; nothing here blocks.
+#ifndef WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
+#define WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+#include "worker/examples/common/shared_memory.h"
+#include "worker/examples/peer/latency_histogram.h"
+#include "worker/examples/peer/reply_checker.h"
+#include "worker/examples/peer/silence_meter.h"
+#include "worker/examples/peer/timeline.h"
+
+namespace baton::peer {
+
+struct LoadOptions {
+  verbs::Address address;
+  uint32_t connections = 1;
+  uint32_t window = 8;          // requests open on each connection, at most
+  uint64_t rate = 0;            // requests per second over all connections; 0: as fast as possible
+  uint32_t message_bytes = 64;  // of requests
+  // A lost connection is made anew at once, and its account resumed (ledger_protocol.h); attempts
+  // that fail are repeated after reconnect_interval_us. For a service without Baton.
+  bool reconnect = false;
+  uint32_t reconnect_interval_us = 500;
+  uint32_t reply_timeout_ms = 10'000;  // then the request is lost
+  uint64_t client_base = 1;            // connection i is client client_base + i
+};
+
+inline constexpr uint32_t kVersions = 8;  // of the service's binary, that are told apart
+
+struct WindowSummary {
+  uint64_t max_silence = 0;  // nanoseconds, over the connections
+  uint32_t worst_connection = 0;
+  uint64_t messages = 0;
+  uint32_t connections_with_reply = 0;
+  uint64_t disconnects = 0;
+  std::array<uint32_t, kVersions> last_versions =
+      {};  // connections by their latest reply's version
+  uint64_t nanoseconds = 0;
+};
+
+struct ConnectionSummary {
+  LatencyHistogram latency;
+  uint64_t messages = 0;
+  uint64_t max_silence = 0;
+  Defects defects;
+};
+
+struct Summary {
+  uint32_t connections = 0;
+  uint32_t established = 0;  // once, at least
+  uint64_t sent = 0;
+  uint64_t messages = 0;  // requests answered
+  Defects defects;
+  uint64_t disconnects = 0;
+  uint64_t connect_failures = 0;  // attempts
+  uint64_t reconnects = 0;
+  uint64_t retried = 0;    // messages sent again after a reconnect
+  uint64_t throttled = 0;  // requests that came due while every window was full: never made
+  uint64_t max_silence = 0;
+  std::array<uint64_t, kVersions> versions = {};  // replies by version
+  LatencyHistogram latency;
+  std::vector<ConnectionSummary> per_connection;
+};
+
+class LoadGenerator {
+ public:
+  static absl::StatusOr<std::unique_ptr<LoadGenerator>> Create(
+      std::unique_ptr<verbs::Device> device, const LoadOptions& options);
+  ~LoadGenerator();
+
+  // Begins to connect all; they begin to send as they are established.
+  absl::Status Start();
+
+  // Everything that can be done now. An error is the end: the device failed.
+  absl::Status Turn();
+  // Readable when Turn has something to do; it also has once per tick_nanoseconds().
+  int event_fd() const { return device_->event_fd(); }
+  uint64_t tick_nanoseconds() const;
+
+  bool AllEstablished() const { return established_ == connections_.size(); }
+  // Why a connection ended or could not be made; without `reconnect` that is a failure for good.
+  const absl::Status& connection_error() const { return connection_error_; }
+
+  void SetRate(uint64_t rate);
+  void StopSending() { sending_ = false; }
+  // Nothing is open any more.
+  bool IsDrained() const;
+  // Requests that are still open are lost.
+  void GiveUp();
+
+  // Ends the current window and begins the next.
+  WindowSummary EndWindow();
+  // From now on until IsSettled: waits until each connection that lives has been answered a request
+  // that was made after this call.
+  void BeginSettle();
+  bool IsSettled() const { return unsettled_ == 0; }
+
+  void SetTimeline(std::unique_ptr<Timeline> timeline) { timeline_ = std::move(timeline); }
+  // Called with a line about each defect, for people.
+  void SetDefectSink(std::function<void(const std::string&)> sink) { sink_ = std::move(sink); }
+
+  Summary Summarize() const;
+
+ private:
+  struct Peer;
+  LoadGenerator(std::unique_ptr<verbs::Device> device, const LoadOptions& options,
+                examples::SharedMemory memory);
+
+  absl::Status Prepare();
+  absl::Status Connect(Peer& peer);
+  absl::Status PostReceive(Peer& peer, uint32_t slot);
+  absl::Status PollCompletions();
+  absl::Status OnCompletion(const verbs::Completion& completion);
+  absl::Status OnReply(Peer& peer, uint32_t slot, uint32_t length);
+  void RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now);
+  absl::Status HandleEvents();
+  absl::Status OnConnectionLost(Peer& peer, absl::Status why);
+  absl::Status OnTick(uint64_t now);
+  absl::Status ReconnectDue(uint64_t now);
+  absl::Status Pace(uint64_t now);
+  absl::Status Request(Peer& peer, uint64_t now);
+  absl::Status SendUnsent(Peer& peer);
+  void AdvanceTimeline(uint64_t now);
+
+  uint64_t ReceiveOffset(const Peer& peer, uint32_t slot) const;
+  uint64_t SendOffset(const Peer& peer, uint64_t sequence) const;
+
+  const LoadOptions options_;
+  const uint32_t receive_slots_;  // more than the window: what comes twice has to be seen
+  const uint32_t send_slots_;
+  std::unique_ptr<verbs::Device> device_;
+  examples::SharedMemory memory_;
+  std::unique_ptr<verbs::MemoryRegion> region_;
+  std::unique_ptr<verbs::CompletionQueue> queue_;
+  std::vector<std::unique_ptr<Peer>> connections_;
+  std::unique_ptr<Timeline> timeline_;
+  std::function<void(const std::string&)> sink_;
+
+  bool sending_ = true;
+  uint64_t rate_ = 0;
+  uint64_t pace_start_ = 0;   // when `rate_` was set
+  uint64_t pace_issued_ = 0;  // requests since then
+  uint32_t next_peer_ = 0;    // whose turn it is
+  uint32_t established_ = 0;
+  uint32_t down_ = 0;       // connections to be made anew
+  uint32_t unsettled_ = 0;  // connections that a settle still waits for
+  uint64_t next_tick_ = 0;
+  uint64_t next_expiry_ = 0;
+  uint64_t window_start_ = 0;
+  uint64_t window_messages_ = 0;
+  uint64_t window_disconnects_ = 0;
+  absl::Status connection_error_;
+  Summary totals_;  // without what the connections keep
+};
+
+}  // namespace baton::peer
+
+#endif  // WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_

@@ -1,0 +1,25 @@
+// What baton-peer prints.
+#ifndef WORKER_EXAMPLES_PEER_REPORT_H_
+#define WORKER_EXAMPLES_PEER_REPORT_H_
+
+#include <string>
+#include <string_view>
+
+#include "worker/examples/peer/load_generator.h"
+
+namespace baton::peer {
+
+// Nothing was lost, duplicated, reordered, corrupt or wrong, every connection was made, and, unless
+// they may be (`reconnect`), none was lost.
+bool IsClean(const Summary& summary, bool reconnect);
+
+// JSON, one line without its end.
+std::string WindowJson(std::string_view name, const WindowSummary& window);
+std::string SummaryJson(const Summary& summary, bool clean);
+
+// For people; several lines.
+std::string SummaryText(const Summary& summary, bool clean);
+
+}  // namespace baton::peer
+
+#endif  // WORKER_EXAMPLES_PEER_REPORT_H_

@@ -1,0 +1,380 @@
+// Staging and committing: the worker's half of the commit protocol (lib/arena/layout.md).
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/status_macros.h"
+#include "worker/crash_point.h"
+#include "worker/worker_impl.h"
+
+namespace baton {
+namespace {
+
+using arena::CommitEntry;
+using arena::CommitKind;
+
+// Kept for what Commit itself adds (shard state, acknowledgement), and for the release that must
+// always be possible after it.
+constexpr uint32_t kReservedEntries = 8;
+// As the driver's own limit (lib/driver/transaction.h).
+constexpr uint32_t kMaxStagedRequests = 4096;
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+}  // namespace
+
+struct Shard::Staged {
+  std::vector<CommitEntry> entries;
+  std::vector<Connection*> connections;  // that have a kConnection entry
+  bool has_state = false;
+  CommitEntry state = {};
+  uint32_t requests = 0;
+};
+
+Shard::Shard(WorkerImpl* impl, uint32_t index)
+    : impl_(impl), index_(index), staged_(std::make_unique<Staged>()) {
+  staged_->entries.reserve(arena::kMaxTransactionEntries);
+  staged_->connections.reserve(arena::kMaxTransactionEntries);
+}
+
+Shard::~Shard() = default;
+
+Worker& Shard::worker() const { return *impl_; }
+
+absl::Span<const uint8_t> Shard::state() const {
+  return {impl_->arena().shard_state(index_, state_slot_), state_length_};
+}
+
+absl::Status Shard::CheckUsable(const Connection& connection) const {
+  if (epoch_ == 0) return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
+  if (connection.shard_ != this || connection.known_epoch_ != epoch_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
+  }
+  return absl::OkStatus();
+}
+
+uint32_t Shard::EntryRoom() const {
+  const arena::ShardRecord& record = impl_->arena().shard(index_);
+  const uint64_t folded = arena::CursorIndex(arena::LoadAcquire(record.commit_head));
+  const uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded);
+  const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
+  const uint64_t used = staged_->entries.size() + kReservedEntries;
+  return room > used ? static_cast<uint32_t>(room - used) : 0;
+}
+
+absl::StatusOr<uint32_t> Shard::EntryOf(Connection& connection) {
+  if (connection.entry_ != 0) return connection.entry_ - 1;
+  if (EntryRoom() == 0) {
+    return absl::ResourceExhaustedError(
+        "no room in the commit log: commit, and go on when the driver has caught up");
+  }
+  CommitEntry entry = {};
+  entry.kind = static_cast<uint8_t>(CommitKind::kConnection);
+  entry.connection = connection.index_;
+  entry.generation = connection.generation_;
+  entry.state_slot = arena::kKeepState;
+  staged_->entries.push_back(entry);
+  staged_->connections.push_back(&connection);
+  connection.entry_ = static_cast<uint32_t>(staged_->entries.size());
+  return connection.entry_ - 1;
+}
+
+namespace {
+
+absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes,
+                         arena::WorkRequest* request) {
+  if (buffers.size() > arena::kMaxSges) {
+    return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
+  }
+  request->sge_count = static_cast<uint8_t>(buffers.size());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const Buffer& buffer = buffers[i];
+    if (buffer.offset > buffer_bytes || buffer.length > buffer_bytes - buffer.offset) {
+      return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
+                     " are not within the service's ", buffer_bytes);
+    }
+    request->sges[i] = {buffer.offset, buffer.length, 0};
+  }
+  return absl::OkStatus();
+}
+
+bool IsAtomic(verbs::Opcode opcode) {
+  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
+}
+
+absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes, arena::WorkRequest* request) {
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, request));
+  if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
+  if (IsAtomic(work.opcode)) {
+    if (work.buffers.size() != 1 || work.buffers[0].length != 8) {
+      return Invalid("buffers: an atomic needs one of 8 bytes");
+    }
+    if (work.remote_address % 8 != 0) {
+      return Invalid("remote_address: of an atomic is a multiple of 8");
+    }
+  }
+  request->opcode = static_cast<uint8_t>(work.opcode);
+  request->flags = static_cast<uint8_t>((work.fence ? arena::kRequestFence : 0) |
+                                        (work.solicited ? arena::kRequestSolicited : 0));
+  request->immediate = work.immediate;
+  request->tag = work.tag;
+  request->remote_address = work.remote_address;
+  request->rkey = work.rkey;
+  request->invalidate_rkey = work.invalidate_rkey;
+  request->compare_add = work.compare_add;
+  request->swap = work.swap;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buffers,
+                            uint64_t tag) {
+  BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  arena::WorkRequest request = {};
+  request.tag = tag;
+  BATON_RETURN_IF_ERROR(FillBuffers(buffers, impl_->arena().shape().buffer_bytes, &request));
+  if (connection.receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
+    return absl::ResourceExhaustedError("no room in the receive log");
+  }
+  BATON_RETURN_IF_ERROR(EntryOf(connection).status());
+  impl_->arena().receive_request(connection.index_, connection.receive_staged_) = request;
+  ++connection.receive_staged_;
+  ++staged_->requests;
+  BATON_CRASH_POINT("worker-receive-staged");
+  return absl::OkStatus();
+}
+
+absl::Status Shard::Send(Connection& connection, const SendWork& work) {
+  BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  arena::WorkRequest request = {};
+  BATON_RETURN_IF_ERROR(FillSend(work, impl_->arena().shape().buffer_bytes, &request));
+  if (connection.send_room() == 0 || staged_->requests == kMaxStagedRequests) {
+    return absl::ResourceExhaustedError("no room in the send log");
+  }
+  BATON_RETURN_IF_ERROR(EntryOf(connection).status());
+  impl_->arena().send_request(connection.index_, connection.send_staged_) = request;
+  ++connection.send_staged_;
+  ++staged_->requests;
+  BATON_CRASH_POINT("worker-send-staged");
+  return absl::OkStatus();
+}
+
+absl::Status Shard::SetState(Connection& connection, absl::Span<const uint8_t> state,
+                             uint32_t version) {
+  BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  const uint32_t capacity = impl_->arena().shape().connection_state_bytes;
+  if (state.size() > capacity) {
+    return Invalid("state: ", state.size(), " bytes, the service keeps ", capacity,
+                   " (connection_state_bytes)");
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t index, EntryOf(connection));
+  const uint32_t slot = 1 - connection.state_slot_;
+  // memmove: the application may have read it out of the other slot.
+  std::memmove(impl_->arena().connection_state(connection.index_, slot), state.data(),
+               state.size());
+  CommitEntry& entry = staged_->entries[index];
+  entry.state_slot = slot;
+  entry.state_length = static_cast<uint32_t>(state.size());
+  entry.state_version = version;
+  BATON_CRASH_POINT("worker-state-staged");
+  return absl::OkStatus();
+}
+
+absl::Status Shard::SetShardState(absl::Span<const uint8_t> state, uint32_t version) {
+  if (epoch_ == 0) return absl::AbortedError("the shard is not ours any more");
+  const uint32_t capacity = impl_->arena().shape().shard_state_bytes;
+  if (state.size() > capacity) {
+    return Invalid("state: ", state.size(), " bytes, the service keeps ", capacity,
+                   " (shard_state_bytes)");
+  }
+  const uint32_t slot = 1 - state_slot_;
+  std::memmove(impl_->arena().shard_state(index_, slot), state.data(), state.size());
+  staged_->has_state = true;
+  staged_->state = {};
+  staged_->state.kind = static_cast<uint8_t>(CommitKind::kShardState);
+  staged_->state.state_slot = slot;
+  staged_->state.state_length = static_cast<uint32_t>(state.size());
+  staged_->state.state_version = version;
+  return absl::OkStatus();
+}
+
+absl::Status Shard::StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
+                                  std::string_view private_data) {
+  BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  if (private_data.size() > arena::kPrivateDataBytes) {
+    return Invalid("private_data: ", private_data.size(), " bytes, at most ",
+                   arena::kPrivateDataBytes);
+  }
+  if (EntryRoom() == 0) return absl::ResourceExhaustedError("no room in the commit log");
+  std::memcpy(impl_->arena().private_data(connection.index_), private_data.data(),
+              private_data.size());
+  CommitEntry entry = {};
+  entry.kind = kind;
+  entry.connection = connection.index_;
+  entry.generation = connection.generation_;
+  entry.target_shard = shard;
+  entry.private_data_length = static_cast<uint32_t>(private_data.size());
+  staged_->entries.push_back(entry);
+  return absl::OkStatus();
+}
+
+absl::Status Shard::Accept(Connection& connection, std::string_view private_data) {
+  return Accept(connection, *this, private_data);
+}
+
+absl::Status Shard::Accept(Connection& connection, Shard& shard, std::string_view private_data) {
+  if (!impl_->Owns(shard)) return Invalid("shard: ", shard.index_, " is not ours");
+  return StageDecision(connection, static_cast<uint8_t>(CommitKind::kAccept), shard.index_,
+                       private_data);
+}
+
+absl::Status Shard::Reject(Connection& connection, std::string_view private_data) {
+  return StageDecision(connection, static_cast<uint8_t>(CommitKind::kReject), index_, private_data);
+}
+
+absl::Status Shard::Disconnect(Connection& connection) {
+  return StageDecision(connection, static_cast<uint8_t>(CommitKind::kDisconnect), index_, {});
+}
+
+absl::Status Shard::Commit() {
+  if (epoch_ == 0) {
+    Abandon();
+    return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
+  }
+  if (staged_->entries.empty() && !staged_->has_state && delivered_ == acknowledged_) {
+    return absl::OkStatus();
+  }
+  if (EntryRoom() == 0 && staged_->entries.empty()) {
+    return absl::ResourceExhaustedError("no room in the commit log");
+  }
+  Publish(/*release=*/false);
+  return absl::OkStatus();
+}
+
+// Writes the entries behind the tail, then the tail: that one store is the transaction.
+void Shard::Publish(bool release) {
+  BATON_CRASH_POINT("commit-begin");
+  for (Connection* connection : staged_->connections) {
+    CommitEntry& entry = staged_->entries[connection->entry_ - 1];
+    entry.send_end = connection->send_staged_;
+    entry.receive_end = connection->receive_staged_;
+  }
+  std::vector<CommitEntry>& entries = staged_->entries;
+  if (staged_->has_state) entries.push_back(staged_->state);
+  if (delivered_ != acknowledged_ || entries.empty()) {
+    CommitEntry acknowledge = {};
+    acknowledge.kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
+    acknowledge.acknowledged = delivered_;
+    entries.push_back(acknowledge);
+  }
+  if (release) {
+    CommitEntry last = {};
+    last.kind = static_cast<uint8_t>(CommitKind::kRelease);
+    entries.push_back(last);
+  }
+  entries.back().flags = arena::kCommitLast;
+  const arena::Arena& arena = impl_->arena();
+  for (const CommitEntry& entry : entries) {
+    arena.commit_entry(index_, epoch_, commit_tail_++) = entry;
+    BATON_CRASH_POINT("commit-entry-written");
+  }
+  BATON_CRASH_POINT("commit-before-publish");
+  arena::StoreRelease(arena.bank(index_, epoch_).tail, arena::PackCursor(epoch_, commit_tail_));
+  BATON_CRASH_POINT("commit-published");
+  impl_->WakeDriver();
+  BATON_CRASH_POINT("commit-driver-woken");
+  NoteAcknowledged();
+  for (Connection* connection : staged_->connections) {
+    const CommitEntry& entry = entries[connection->entry_ - 1];
+    connection->send_committed_ = connection->send_staged_;
+    connection->receive_committed_ = connection->receive_staged_;
+    if (entry.state_slot != arena::kKeepState) {
+      connection->state_slot_ = entry.state_slot;
+      connection->state_length_ = entry.state_length;
+      connection->state_version_ = entry.state_version;
+    }
+    connection->entry_ = 0;
+  }
+  if (staged_->has_state) {
+    state_slot_ = staged_->state.state_slot;
+    state_length_ = staged_->state.state_length;
+    state_version_ = staged_->state.state_version;
+  }
+  // A connection accepted into another shard goes on there, with its kEstablished.
+  for (const CommitEntry& entry : entries) {
+    if (CommitKind(entry.kind) == CommitKind::kAccept && entry.target_shard != index_) {
+      if (Connection* moved = impl_->Resolve(*this, entry.connection, entry.generation)) {
+        moved->known_epoch_ = 0;
+      }
+    }
+  }
+  entries.clear();
+  staged_->connections.clear();
+  staged_->has_state = false;
+  staged_->requests = 0;
+}
+
+// Log entries of acknowledged completions may be used again.
+void Shard::NoteAcknowledged() {
+  for (; acknowledged_ < delivered_; ++acknowledged_) {
+    const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
+    const auto kind = arena::CompletionKind(entry.kind);
+    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
+    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
+    if (!connection) continue;
+    (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
+                                          : connection->receive_acknowledged_) = entry.sequence + 1;
+  }
+}
+
+void Shard::Abandon() {
+  for (Connection* connection : staged_->connections) {
+    connection->send_staged_ = connection->send_committed_;
+    connection->receive_staged_ = connection->receive_committed_;
+    connection->entry_ = 0;
+  }
+  staged_->entries.clear();
+  staged_->connections.clear();
+  staged_->has_state = false;
+  staged_->requests = 0;
+}
+
+void Shard::ForEachBufferInUse(
+    Connection& connection, const std::function<void(const Buffer&, bool send)>& visit) const {
+  const arena::Arena& arena = impl_->arena();
+  for (const bool send : {true, false}) {
+    const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;
+    const uint64_t to = send ? connection.send_staged_ : connection.receive_staged_;
+    for (uint64_t i = from; i < to; ++i) {
+      const arena::WorkRequest& request = send ? arena.send_request(connection.index_, i)
+                                               : arena.receive_request(connection.index_, i);
+      for (int j = 0; j < request.sge_count; ++j) {
+        visit({request.sges[j].offset, request.sges[j].length}, send);
+      }
+    }
+  }
+}
+
+std::vector<Connection*> Shard::connections() {
+  std::vector<Connection*> found;
+  const arena::Arena& arena = impl_->arena();
+  for (uint32_t i = 0; i < arena.shape().connections; ++i) {
+    const arena::ConnectionRecord& record = arena.connection(i);
+    const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
+    if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
+    if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
+      found.push_back(connection);
+    }
+  }
+  return found;
+}
+
+}  // namespace baton

@@ -1,0 +1,39 @@
+#include "worker/thread_lock.h"
+
+#include <pthread.h>
+
+#include <cstddef>
+
+#include "lib/base/errno_status.h"
+
+namespace baton {
+namespace {
+
+// The kernel knows the lock's word through the thread's robust list, which glibc keeps.
+static_assert(sizeof(pthread_mutex_t) <= sizeof(arena::ThreadLock));
+static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0);
+
+pthread_mutex_t* MutexAt(arena::ThreadLock* place) {
+  return reinterpret_cast<pthread_mutex_t*>(place);
+}
+
+}  // namespace
+
+absl::Status ThreadLock::Acquire() {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  int error = pthread_mutex_init(MutexAt(place_), &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  if (error == 0) error = pthread_mutex_lock(MutexAt(place_));
+  if (error != 0) return ErrnoStatus(error, "taking the thread's robust lock");
+  held_ = true;
+  return absl::OkStatus();
+}
+
+ThreadLock::~ThreadLock() {
+  if (held_) pthread_mutex_unlock(MutexAt(place_));
+}
+
+}  // namespace baton

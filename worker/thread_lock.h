@@ -1,0 +1,27 @@
+// The robust lock by which the keeper learns at once that a worker's thread has died.
+#ifndef WORKER_THREAD_LOCK_H_
+#define WORKER_THREAD_LOCK_H_
+
+#include "absl/status/status.h"
+#include "lib/arena/layout.h"
+
+namespace baton {
+
+// Held from Acquire to destruction, both by the same thread.
+class ThreadLock {
+ public:
+  explicit ThreadLock(arena::ThreadLock* place) : place_(place) {}
+  ThreadLock(const ThreadLock&) = delete;
+  ThreadLock& operator=(const ThreadLock&) = delete;
+  ~ThreadLock();
+
+  absl::Status Acquire();
+
+ private:
+  arena::ThreadLock* place_;
+  bool held_ = false;
+};
+
+}  // namespace baton
+
+#endif  // WORKER_THREAD_LOCK_H_

@@ -1,0 +1,288 @@
+// The worker library: attach to a service of Baton, own shards of its connections, and process
+// their completions in transactions.
+//
+//   class Echo : public baton::Service { void OnCompletion(Shard&, const Completion&) override; };
+//   auto worker = baton::Worker::Attach({.socket = "/run/baton/echo.sock", .service = "echo"}, &echo);
+//   (*worker)->Listen("0.0.0.0", 7471);
+//   (*worker)->Run();
+//
+// Everything that a worker does to a shard is staged, and takes effect with Shard::Commit: work
+// requests are released, completions acknowledged and application state replaced together, or,
+// when the worker dies before, not at all. The successor then sees the same completions again.
+//
+// Thread-safety: a Worker, its shards and connections are used by one thread, the one that called
+// Attach, except where a function says otherwise. The library never aborts or throws.
+#ifndef WORKER_WORKER_H_
+#define WORKER_WORKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton {
+
+class Shard;
+class Worker;
+class WorkerImpl;
+
+// One connection of a shard. Valid from OnAdopt or its first event until OnCompletion has returned
+// from kDisconnected or kConnectFailed, or the shard was released.
+class Connection {
+ public:
+  uint32_t index() const { return index_; }  // below the service's max_connections
+  uint32_t generation() const { return generation_; }
+  Shard& shard() const { return *shard_; }
+  bool established() const;
+  std::string_view peer_address() const;
+  std::string_view private_data() const;  // of the peer, from its connection request
+
+  // Application state as of the last commit: empty before the first.
+  absl::Span<const uint8_t> state() const;
+  uint32_t state_version() const;
+
+  // Sequence numbers that the next staged work requests get. A buffer chosen by the sequence
+  // number modulo twice the queue depth is never in use by another request.
+  uint64_t next_send() const { return send_staged_; }
+  uint64_t next_receive() const { return receive_staged_; }
+
+  // How many more may be staged now.
+  uint32_t send_room() const;
+  uint32_t receive_room() const;
+
+  void* context = nullptr;  // the application's; not shared with other workers
+
+ private:
+  friend class Shard;
+  friend class WorkerImpl;
+
+  Shard* shard_ = nullptr;
+  uint32_t index_ = 0;
+  uint32_t generation_ = 0;
+  // Sequence numbers: staged by us, committed, seen completed, acknowledged (as committed).
+  uint64_t send_staged_ = 0, send_committed_ = 0, send_completed_ = 0, send_acknowledged_ = 0;
+  uint64_t receive_staged_ = 0, receive_committed_ = 0, receive_completed_ = 0,
+           receive_acknowledged_ = 0;
+  uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
+  uint32_t entry_ = 0;       // 1 + index of its entry in the open transaction; 0: none
+  uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended
+};
+
+struct Completion {
+  enum class Kind : uint8_t {
+    kSend = 1,
+    kReceive = 2,
+    kConnectRequest = 3,  // answer with Accept or Reject, now or later
+    kEstablished = 4,
+    kDisconnected = 5,   // the last of its connection: every earlier request without a completion
+                         // was flushed
+    kConnectFailed = 6,  // the last of a connection that was never established
+  };
+  Kind kind = Kind::kReceive;
+  verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess;
+  verbs::CompletionOpcode opcode = verbs::CompletionOpcode::kSend;
+  bool has_immediate = false;
+  bool has_invalidate = false;
+  uint32_t byte_len = 0;
+  uint32_t immediate = 0;
+  uint64_t sequence = 0;  // of the work request
+  uint64_t tag = 0;       // of the work request, or of Worker::Connect
+  Connection* connection = nullptr;
+};
+
+// A range of the service's registered buffers.
+struct Buffer {
+  uint64_t offset = 0;
+  uint32_t length = 0;
+};
+
+struct SendWork {
+  verbs::Opcode opcode = verbs::Opcode::kSend;
+  absl::Span<const Buffer> buffers;  // at most 4
+  uint64_t tag = 0;
+  uint32_t immediate = 0;
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  uint32_t invalidate_rkey = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  bool fence = false;
+  bool solicited = false;
+};
+
+// One shard that this worker owns.
+class Shard {
+ public:
+  uint32_t index() const { return index_; }
+  uint64_t epoch() const { return epoch_; }
+  Worker& worker() const;
+
+  // All connections of the shard that have not ended. Looks at every connection slot of the
+  // service: for OnAdopt, not for a loop. (An adopted shard needs no such look: connections are
+  // loaded when their first completion comes, so moving 10,000 costs what moving one costs.)
+  std::vector<Connection*> connections();
+
+  // Application state of the shard as of the last commit.
+  absl::Span<const uint8_t> state() const;
+  uint32_t state_version() const { return state_version_; }
+
+  // Staging. Nothing has an effect before Commit. kResourceExhausted: no room now; commit, and go
+  // on when completions came. kInvalidArgument names the bad field. kFailedPrecondition: the
+  // connection has ended.
+  absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
+  absl::Status Send(Connection& connection, const SendWork& work);
+  absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);
+  absl::Status SetShardState(absl::Span<const uint8_t> state, uint32_t version);
+  // `shard`: where the connection is to live, a shard that this worker owns.
+  absl::Status Accept(Connection& connection, std::string_view private_data = {});
+  absl::Status Accept(Connection& connection, Shard& shard, std::string_view private_data = {});
+  absl::Status Reject(Connection& connection, std::string_view private_data = {});
+  absl::Status Disconnect(Connection& connection);
+
+  // Releases everything staged and acknowledges the completions delivered so far, as one
+  // transaction. With CommitMode::kAfterEachBatch the library calls it. kAborted: the shard is no
+  // longer ours, nothing had an effect.
+  absl::Status Commit();
+  // Forgets what was staged; completions delivered stay unacknowledged.
+  void Abandon();
+
+  // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
+  // successor must not reuse.
+  void ForEachBufferInUse(Connection& connection,
+                          const std::function<void(const Buffer&, bool send)>& visit) const;
+
+ private:
+  friend class WorkerImpl;
+  friend class Connection;
+
+  struct Staged;  // the open transaction
+
+  Shard(WorkerImpl* impl, uint32_t index);
+
+  absl::Status CheckUsable(const Connection& connection) const;
+  absl::StatusOr<uint32_t> EntryOf(Connection& connection);
+  absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
+                             std::string_view private_data);
+  uint32_t EntryRoom() const;
+  void Publish(bool release);
+  void NoteAcknowledged();
+
+  WorkerImpl* impl_;
+  uint32_t index_;
+  uint64_t epoch_ = 0;  // 0: not ours
+  uint64_t commit_tail_ = 0;
+  uint64_t delivered_ = 0;     // completions given to the application
+  uint64_t acknowledged_ = 0;  // as committed
+  uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
+  std::unique_ptr<Staged> staged_;
+
+ public:
+  ~Shard();
+};
+
+// What the application implements. All calls come from Worker::Poll, on its thread.
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  // `shard` is ours from now on, with the connections and state its former owner committed.
+  // Completions that owner had not acknowledged follow. An error gives the shard back.
+  virtual absl::Status OnAdopt([[maybe_unused]] Shard& shard) { return absl::OkStatus(); }
+
+  virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
+
+  // Somebody asked that the shard moves: the last chance to stage and commit. It is released when
+  // this returns.
+  virtual void OnRelease([[maybe_unused]] Shard& shard) {}
+
+  // The shard was taken away without our doing (this worker was fenced).
+  virtual void OnLost([[maybe_unused]] Shard& shard) {}
+
+  // Control asks this worker to end; Run returns after it.
+  virtual void OnShutdown([[maybe_unused]] std::string_view reason) {}
+};
+
+enum class CommitMode : uint8_t {
+  kAfterEachBatch,       // after all OnCompletion calls of one turn of Poll, at most 64 a shard
+  kAfterEachCompletion,  // the simple way: every OnCompletion is a transaction of its own
+  kManual,               // the application calls Shard::Commit
+};
+
+struct WorkerOptions {
+  std::string socket;   // of the service: "<state_dir>/<service>.sock"
+  std::string service;  // refused when the socket serves another
+  std::string name;     // shown to operators; empty: the program's name
+  std::string version;  // of the program, shown to operators
+  // Formats of application state (SetState's version).
+  uint32_t reads_state_version_min = 0;
+  uint32_t reads_state_version_max = 0;
+  uint32_t writes_state_version = 0;
+  CommitMode commit_mode = CommitMode::kAfterEachBatch;
+  bool control_stream = true;  // keep the gRPC stream to control, in a thread of its own
+  // How long Wait polls and yields before it sleeps.
+  uint32_t yield_microseconds = 20;
+};
+
+class Worker {
+ public:
+  // Connects to the service's socket and maps its arena. kFailedPrecondition names both versions
+  // when layout or protocol do not fit.
+  static absl::StatusOr<std::unique_ptr<Worker>> Attach(const WorkerOptions& options,
+                                                        Service* service);
+  virtual ~Worker() = default;  // detaches: shards still owned are released first
+
+  // From now on shards may be given to this worker.
+  virtual absl::Status Ready() = 0;
+
+  // One turn, without blocking: adopts and releases shards, delivers completions. Returns how many
+  // completions and ownership changes were delivered. kUnavailable: the keeper is gone.
+  virtual absl::StatusOr<int> Poll() = 0;
+
+  // For poll and epoll loops: when ArmEvent returned true, event_fd() becomes readable as soon as
+  // Poll has something to do. False: it has already.
+  virtual int event_fd() const = 0;
+  virtual bool ArmEvent() = 0;
+
+  // Polls, yields, then sleeps until there is something to do, `timeout_ms` (-1: for ever) is
+  // over, or Stop was called.
+  virtual absl::Status Wait(int timeout_ms) = 0;
+
+  // Ready, then Poll and Wait until Stop or a shutdown notice; releases all shards at the end.
+  virtual absl::Status Run() = 0;
+  virtual void Stop() = 0;  // any thread, and signal handlers
+
+  // Listens for the service; idempotent, so every worker of a service may ask. Returns the port.
+  virtual absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) = 0;
+  // Connects out, into an owned shard. The outcome arrives as kEstablished or kConnectFailed with
+  // `tag`, at whoever owns the shard then.
+  virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
+                                              std::string_view private_data, uint64_t tag) = 0;
+
+  // The service's registered memory; Buffer::offset counts from here.
+  virtual absl::Span<uint8_t> buffers() const = 0;
+
+  // Gives peers access to a range of the buffers; it outlives this worker. Returns the rkey that
+  // the peer needs, with the address the peer has to use.
+  struct Grant {
+    uint32_t id = 0;
+    uint32_t rkey = 0;
+    uint64_t remote_address = 0;
+  };
+  virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
+                                                  uint32_t access) = 0;
+  virtual absl::Status RevokeGrant(uint32_t id) = 0;
+
+  virtual uint64_t id() const = 0;
+};
+
+}  // namespace baton
+
+#endif  // WORKER_WORKER_H_

@@ -1,0 +1,463 @@
+#include "worker/worker_impl.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+#include "worker/crash_point.h"
+
+namespace baton {
+namespace {
+
+constexpr int kReplyTimeoutMs = 10'000;
+constexpr uint64_t kDeliverBatch = 64;
+// A worker that never sleeps still learns in time that the keeper is gone.
+constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
+constexpr uint64_t kWakeEvent = 0, kSocketEvent = 1;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& options,
+                                                       Service* service) {
+  auto worker = std::make_unique<WorkerImpl>(options, service);
+  BATON_RETURN_IF_ERROR(worker->Attach());
+  return worker;
+}
+
+WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
+    : options_(options), service_(service) {}
+
+WorkerImpl::~WorkerImpl() {
+  if (arena_ && !keeper_gone_) Detach();
+}
+
+// ---------------------------------------------------------------- attaching
+
+absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequest& request,
+                                                      std::vector<FileDescriptor>* descriptors) {
+  const std::lock_guard<std::mutex> lock(channel_mutex_);
+  internal::WorkerReply reply;
+  BATON_RETURN_IF_ERROR(channel_->Send(request));
+  BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
+  if (reply.status_code() != 0) {
+    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
+  }
+  return reply;
+}
+
+absl::Status WorkerImpl::Attach() {
+  auto socket = ConnectUnix(options_.socket);
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        absl::StrCat(socket.status().message(), ": is batond running, and is ",
+                                     options_.socket, " the socket of service ", options_.service,
+                                     "?"));
+  }
+  channel_.emplace(*std::move(socket));
+  internal::WorkerRequest request;
+  internal::AttachArena* attach = request.mutable_attach();
+  attach->set_protocol_version(kProtocolVersion);
+  attach->set_layout_version(arena::kLayoutVersion);
+  attach->set_name(options_.name.empty() ? program_invocation_short_name : options_.name);
+  attach->set_version(options_.version);
+  attach->set_service(options_.service);
+  attach->set_reads_state_version_min(options_.reads_state_version_min);
+  attach->set_reads_state_version_max(options_.reads_state_version_max);
+  attach->set_writes_state_version(options_.writes_state_version);
+  std::vector<FileDescriptor> fds;
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
+  if (fds.size() != 5) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the keeper sent 5 descriptors and ", fds.size(), " arrived: raise RLIMIT_NOFILE"));
+  }
+  auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
+  BATON_RETURN_IF_ERROR(arena.status());
+  arena_.emplace(*std::move(arena));
+  wake_ = std::move(fds[3]);
+  driver_wake_ = std::move(fds[4]);
+  id_ = reply.attached().worker_id();
+  slot_ = reply.attached().worker_slot();
+  heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
+  lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
+  BATON_RETURN_IF_ERROR(lock_->Acquire());
+  BATON_RETURN_IF_ERROR(PrepareEventFd());
+  connections_.resize(arena_->shape().connections);
+  for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
+    shards_.emplace_back(new Shard(this, i));
+  }
+  if (options_.control_stream) StartControlStream(reply.attached());
+  return absl::OkStatus();
+}
+
+// Policy only: a worker serves without it, so that control may be down when it attaches.
+void WorkerImpl::StartControlStream(const internal::Attached& attached) {
+  ControlStreamOptions stream;
+  stream.control_socket = attached.control_socket();
+  stream.service = options_.service;
+  stream.first_token = attached.token();
+  stream.new_token = [this]() -> absl::StatusOr<std::string> {
+    internal::WorkerRequest request;
+    request.mutable_new_token();
+    BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+    return reply.token().token();
+  };
+  // The arena says it too, and reaches the worker's own thread.
+  stream.on_handoff = [](const std::vector<uint32_t>&) {};
+  stream.on_shutdown = [this](const std::string& reason) {
+    {
+      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+      shutdown_reason_ = reason;
+    }
+    shutdown_asked_.store(true);
+    eventfd_write(wake_.get(), 1);
+  };
+  auto started = ControlStream::Start(std::move(stream));
+  if (started.ok()) control_ = *std::move(started);
+}
+
+absl::Status WorkerImpl::PrepareEventFd() {
+  event_fd_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!event_fd_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  epoll_event wake = {EPOLLIN, {.u64 = kWakeEvent}};
+  epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
+  if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, channel_->fd(), &socket) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::Ready() {
+  internal::WorkerRequest request;
+  request.mutable_set_ready();
+  return Ask(request).status();
+}
+
+void WorkerImpl::Detach() {
+  control_.reset();
+  for (auto& shard : shards_) {
+    if (Owns(*shard)) Release(*shard);
+  }
+  internal::WorkerRequest request;
+  request.mutable_detach();
+  // A keeper that is gone needs no farewell.
+  (void)Ask(request);
+}
+
+// ---------------------------------------------------------------- one turn
+
+absl::StatusOr<int> WorkerImpl::Poll() {
+  arena::WorkerSlot& slot = arena_->worker(slot_);
+  arena::StoreRelaxed(slot.heartbeat, ++polls_);
+  if (armed_) {
+    armed_ = false;
+    arena::StoreRelaxed(slot.sleeping, 0u);
+    BATON_RETURN_IF_ERROR(CheckKeeper());
+  } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
+    BATON_RETURN_IF_ERROR(CheckKeeper());
+  }
+  int work = HandleOwnership();
+  for (auto& shard : shards_) {
+    if (Owns(*shard)) work += Deliver(*shard);
+  }
+  if (shutdown_asked_.exchange(false)) {
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    service_->OnShutdown(shutdown_reason_);
+    stop_.store(true);
+  }
+  return work;
+}
+
+absl::Status WorkerImpl::CheckKeeper() {
+  epoll_event events[2];
+  const int count = epoll_wait(event_fd_.get(), events, 2, 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kWakeEvent) {
+      eventfd_t value;
+      eventfd_read(wake_.get(), &value);
+    } else {
+      keeper_gone_ = true;
+    }
+  }
+  if (keeper_gone_) {
+    return absl::UnavailableError(
+        absl::StrCat("the keeper of service ", options_.service,
+                     " is gone, and with it the connections: attach again when it is back"));
+  }
+  return absl::OkStatus();
+}
+
+int WorkerImpl::HandleOwnership() {
+  const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
+  if (changes == seen_changes_) return 0;
+  seen_changes_ = changes;
+  int handled = 0;
+  for (auto& shard : shards_) {
+    const arena::OwnershipRecord& record = arena_->shard(shard->index_).owner;
+    const uint64_t word = arena::LoadAcquire(record.ownership);
+    const bool ours = arena::OwnershipSlot(word) == slot_;
+    const uint64_t epoch = arena::OwnershipEpoch(word);
+    if (Owns(*shard) && (!ours || shard->epoch_ != epoch)) {
+      Lose(*shard);
+      ++handled;
+    }
+    if (ours && !Owns(*shard)) handled += Adopt(*shard, epoch);
+    if (Owns(*shard) && arena::LoadAcquire(record.release_requested) == epoch) {
+      Release(*shard);
+      ++handled;
+    }
+  }
+  return handled;
+}
+
+bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
+  const arena::BankHeader& bank = arena_->bank(shard.index_, epoch);
+  // What this process gave back is still ours until the driver has seen it.
+  if (arena::CursorIndex(arena::LoadAcquire(bank.tail)) != 0) return false;
+  const arena::ShardRecord& record = arena_->shard(shard.index_);
+  shard.epoch_ = epoch;
+  shard.commit_tail_ = 0;
+  shard.acknowledged_ = shard.delivered_ = record.acknowledged;
+  shard.state_slot_ = record.state_slot;
+  shard.state_length_ = record.state_length;
+  shard.state_version_ = record.state_version;
+  BATON_CRASH_POINT("adopt-begin");
+  const absl::Status adopted = service_->OnAdopt(shard);
+  if (!adopted.ok()) {
+    Release(shard);
+    return true;
+  }
+  BATON_CRASH_POINT("adopt-before-commit");
+  // The first commit tells the driver that the shard is served again.
+  shard.Publish(/*release=*/false);
+  BATON_CRASH_POINT("adopt-committed");
+  return true;
+}
+
+void WorkerImpl::Release(Shard& shard) {
+  service_->OnRelease(shard);
+  BATON_CRASH_POINT("release-begin");
+  shard.Publish(/*release=*/true);
+  BATON_CRASH_POINT("release-published");
+  shard.epoch_ = 0;
+}
+
+void WorkerImpl::Lose(Shard& shard) {
+  shard.Abandon();
+  shard.epoch_ = 0;
+  service_->OnLost(shard);
+}
+
+int WorkerImpl::Deliver(Shard& shard) {
+  const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
+  if (tail == shard.delivered_) return 0;
+  // A completion may need an entry for its connection and one for a decision. When the driver is
+  // that far behind, it gets its time first.
+  const uint64_t batch = std::min<uint64_t>(kDeliverBatch, shard.EntryRoom() / 2);
+  const uint64_t end = std::min(tail, shard.delivered_ + batch);
+  int count = 0;
+  while (shard.delivered_ < end && Owns(shard)) {
+    const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
+    Connection* connection = Resolve(shard, entry.connection, entry.generation);
+    ++shard.delivered_;
+    ++count;
+    // Its end was acknowledged in a transaction that the former owner committed.
+    if (!connection) continue;
+    const auto kind = arena::CompletionKind(entry.kind);
+    if (kind == arena::CompletionKind::kSend) connection->send_completed_ = entry.sequence + 1;
+    if (kind == arena::CompletionKind::kReceive) {
+      connection->receive_completed_ = entry.sequence + 1;
+    }
+    BATON_CRASH_POINT("deliver-before-handler");
+    service_->OnCompletion(shard, Translate(entry, connection));
+    BATON_CRASH_POINT("deliver-after-handler");
+    if (kind == arena::CompletionKind::kDisconnected ||
+        kind == arena::CompletionKind::kConnectFailed) {
+      connection->known_epoch_ = 0;
+    }
+    if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
+  }
+  arena::StoreRelaxed(arena_->bank(shard.index_, shard.epoch_).read_cursor, shard.delivered_);
+  if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
+  return count;
+}
+
+Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection* connection) {
+  Completion completion;
+  completion.kind = Completion::Kind(entry.kind);
+  completion.status = verbs::CompletionStatus(entry.status);
+  completion.opcode = verbs::CompletionOpcode(entry.opcode);
+  completion.has_immediate = (entry.flags & arena::kCompletionHasImmediate) != 0;
+  completion.has_invalidate = (entry.flags & arena::kCompletionHasInvalidate) != 0;
+  completion.byte_len = entry.byte_len;
+  completion.immediate = entry.immediate;
+  completion.sequence = entry.sequence;
+  completion.tag = entry.tag;
+  completion.connection = connection;
+  return completion;
+}
+
+Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generation) {
+  if (index >= connections_.size()) return nullptr;
+  Connection& connection = connections_[index];
+  if (connection.known_epoch_ == shard.epoch_ && connection.shard_ == &shard &&
+      connection.generation_ == generation) {
+    return &connection;
+  }
+  const arena::ConnectionRecord& record = arena_->connection(index);
+  if (record.generation != generation || record.shard != shard.index_ ||
+      arena::LoadAcquire(record.state) == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
+    return nullptr;
+  }
+  Load(connection, shard, index);
+  return &connection;
+}
+
+// Of a connection that we have not committed anything to in this epoch: its cursors stand still,
+// but for completions that we have not been given yet.
+void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
+  const arena::ConnectionRecord& record = arena_->connection(index);
+  connection = Connection{};
+  connection.shard_ = &shard;
+  connection.index_ = index;
+  connection.generation_ = record.generation;
+  connection.send_staged_ = connection.send_committed_ = record.send.committed;
+  connection.send_acknowledged_ = connection.send_completed_ = record.send.acknowledged;
+  connection.receive_staged_ = connection.receive_committed_ = record.receive.committed;
+  connection.receive_acknowledged_ = connection.receive_completed_ = record.receive.acknowledged;
+  connection.state_slot_ = record.state_slot;
+  connection.state_length_ = record.state_length;
+  connection.state_version_ = record.state_version;
+  connection.known_epoch_ = shard.epoch_;
+}
+
+// ---------------------------------------------------------------- waiting
+
+void WorkerImpl::WakeDriver() {
+  // Orders the tail before the look at the flag; Engine::Sleep has the other half.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
+    eventfd_write(driver_wake_.get(), 1);
+  }
+}
+
+bool WorkerImpl::HasWork() const {
+  if (stop_.load(std::memory_order_relaxed) || shutdown_asked_.load(std::memory_order_relaxed)) {
+    return true;
+  }
+  if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
+  return std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
+    return Owns(*shard) && arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) !=
+                               shard->delivered_;
+  });
+}
+
+bool WorkerImpl::ArmEvent() {
+  arena::StoreRelaxed(arena_->worker(slot_).sleeping, 1u);
+  // Orders the flag before the last look; Engine::WakeNotified has the other half.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  armed_ = true;
+  if (!HasWork()) return true;
+  arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
+  return false;
+}
+
+absl::Status WorkerImpl::Wait(int timeout_ms) {
+  if (options_.yield_microseconds > 0) {
+    const uint64_t until =
+        MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
+    do {
+      if (HasWork()) return absl::OkStatus();
+      sched_yield();
+    } while (MonotonicNanoseconds() < until);
+  }
+  if (!ArmEvent()) return absl::OkStatus();
+  // Never longer than a heartbeat: a sleeping worker is not a hung one.
+  const int heartbeat = static_cast<int>(heartbeat_ms_);
+  const int timeout = timeout_ms < 0 ? heartbeat : std::min(timeout_ms, heartbeat);
+  pollfd entry = {event_fd_.get(), POLLIN, 0};
+  if (poll(&entry, 1, timeout) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::Run() {
+  BATON_RETURN_IF_ERROR(Ready());
+  while (!stop_.load(std::memory_order_relaxed)) {
+    BATON_ASSIGN_OR_RETURN(const int work, Poll());
+    if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));
+  }
+  for (auto& shard : shards_) {
+    if (Owns(*shard)) Release(*shard);
+  }
+  return absl::OkStatus();
+}
+
+void WorkerImpl::Stop() {
+  stop_.store(true);
+  eventfd_write(wake_.get(), 1);
+}
+
+// ---------------------------------------------------------------- requests to the keeper
+
+absl::StatusOr<uint16_t> WorkerImpl::Listen(const std::string& host, uint16_t port) {
+  internal::WorkerRequest request;
+  request.mutable_listen()->set_host(host);
+  request.mutable_listen()->set_port(port);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return static_cast<uint16_t>(reply.listening().port());
+}
+
+absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string& host,
+                                                uint16_t port, std::string_view private_data,
+                                                uint64_t tag) {
+  if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  internal::WorkerRequest request;
+  internal::ConnectRequest* connect = request.mutable_connect();
+  connect->set_host(host);
+  connect->set_port(port);
+  connect->set_shard(shard.index_);
+  connect->set_private_data(std::string(private_data));
+  connect->set_tag(tag);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  Connection* connection = Resolve(shard, reply.connecting().connection(),
+                                   reply.connecting().generation());
+  if (!connection) return absl::AbortedError("the connection ended before it was established");
+  return connection;
+}
+
+absl::Span<uint8_t> WorkerImpl::buffers() const {
+  return {arena_->buffers(), arena_->shape().buffer_bytes};
+}
+
+absl::StatusOr<Worker::Grant> WorkerImpl::GrantRemoteAccess(uint64_t offset, uint64_t length,
+                                                            uint32_t access) {
+  internal::WorkerRequest request;
+  internal::GrantRequest* grant = request.mutable_grant();
+  grant->set_offset(offset);
+  grant->set_length(length);
+  grant->set_remote_read((access & verbs::kRemoteRead) != 0);
+  grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
+  grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return Grant{reply.granted().grant(), reply.granted().rkey(), reply.granted().remote_address()};
+}
+
+absl::Status WorkerImpl::RevokeGrant(uint32_t id) {
+  internal::WorkerRequest request;
+  request.mutable_revoke()->set_grant(id);
+  return Ask(request).status();
+}
+
+}  // namespace baton

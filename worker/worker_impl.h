@@ -1,0 +1,96 @@
+// Inside the worker library: one attachment to a service.
+#ifndef WORKER_WORKER_IMPL_H_
+#define WORKER_WORKER_IMPL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "worker/control/control_stream.h"
+#include "worker/thread_lock.h"
+#include "worker/worker.h"
+
+namespace baton {
+
+class WorkerImpl final : public Worker {
+ public:
+  WorkerImpl(const WorkerOptions& options, Service* service);
+  ~WorkerImpl() override;
+
+  absl::Status Attach();
+
+  absl::Status Ready() override;
+  absl::StatusOr<int> Poll() override;
+  int event_fd() const override { return event_fd_.get(); }
+  bool ArmEvent() override;
+  absl::Status Wait(int timeout_ms) override;
+  absl::Status Run() override;
+  void Stop() override;
+  absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) override;
+  absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
+                                      std::string_view private_data, uint64_t tag) override;
+  absl::Span<uint8_t> buffers() const override;
+  absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
+                                          uint32_t access) override;
+  absl::Status RevokeGrant(uint32_t id) override;
+  uint64_t id() const override { return id_; }
+
+  const arena::Arena& arena() const { return *arena_; }
+  bool Owns(const Shard& shard) const { return shard.epoch_ != 0; }
+  Shard& shard(uint32_t index) { return *shards_[index]; }
+  // The connection in a slot, loaded from the driver's record when it is new to us.
+  Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation);
+  // After a commit was published: the driver may sleep.
+  void WakeDriver();
+
+ private:
+  absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
+                                            std::vector<FileDescriptor>* descriptors = nullptr);
+  absl::Status PrepareEventFd();
+  void StartControlStream(const internal::Attached& attached);
+  void Detach();
+  bool HasWork() const;
+  absl::Status CheckKeeper();
+  int HandleOwnership();
+  bool Adopt(Shard& shard, uint64_t epoch);
+  void Release(Shard& shard);
+  void Lose(Shard& shard);
+  int Deliver(Shard& shard);
+  void Load(Connection& connection, Shard& shard, uint32_t index);
+  static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
+
+  const WorkerOptions options_;
+  Service* const service_;
+  std::mutex channel_mutex_;  // the control stream's thread asks for tokens
+  std::optional<MessageChannel> channel_;
+  std::optional<arena::Arena> arena_;
+  std::optional<ThreadLock> lock_;
+  FileDescriptor wake_, driver_wake_, event_fd_;
+  uint64_t id_ = 0;
+  uint32_t slot_ = 0;
+  uint32_t heartbeat_ms_ = 1000;
+  uint64_t seen_changes_ = 0;
+  uint64_t polls_ = 0;
+  bool armed_ = false;
+  bool keeper_gone_ = false;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<Connection> connections_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> shutdown_asked_{false};
+  std::mutex shutdown_mutex_;
+  std::string shutdown_reason_;  // guarded by shutdown_mutex_
+  std::unique_ptr<ControlStream> control_;  // last: its thread uses what is above
+};
+
+}  // namespace baton
+
+#endif  // WORKER_WORKER_IMPL_H_
