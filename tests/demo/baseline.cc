@@ -34,6 +34,7 @@ class Act {
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, harness::PeerProcess::Start(peer));
     for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Crash());
+    LetTrafficRun();
     BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
     result_->peer_finished = true;
     return absl::OkStatus();

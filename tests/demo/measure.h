@@ -77,7 +77,7 @@ inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
 }
 
 // Traffic without events between two of them, so that the picture shows both.
-inline void LetTrafficRun() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
+inline void LetTrafficRun() { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
 
 }  // namespace baton::demo
 

@@ -131,10 +131,11 @@ std::string ToTable(const DemoResult& result) {
                           result.baseline.peer.Count("disconnects"),
                           result.baseline.peer.Count("retried"));
   }
-  absl::StrAppendFormat(&table,
-                        "%d messages per second; other programs used %.1f cores meanwhile, which "
-                        "makes every time longer\n",
-                        act.rate, act.cores_of_others);
+  absl::StrAppendFormat(
+      &table,
+      "%d messages per second used %.1f cores; other programs used %.1f meanwhile: what they "
+      "take makes every time longer\n",
+      act.rate, act.cores_used, act.cores_of_others);
   for (const ActResult* one : {&act, &result.baseline}) {
     if (!one->status.ok())
       absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");

@@ -26,10 +26,10 @@ class Act {
   Act(const DemoOptions& options, ActResult* result) : options_(options), result_(result) {}
 
   absl::Status Run(const std::string& timeline_path) {
-    BATON_RETURN_IF_ERROR(Start(timeline_path));
-    const absl::Status status = DoEvents();
-    if (!status.ok()) cluster_->DumpLogs();
-    BATON_RETURN_IF_ERROR(Finish());
+    absl::Status status = Start(timeline_path);
+    if (status.ok()) status = DoEvents();
+    if (!status.ok() && cluster_ != nullptr) cluster_->DumpLogs();
+    status.Update(Finish());
     return status;
   }
 
@@ -86,6 +86,7 @@ class Act {
     for (uint32_t i = 0; i < options_.cold_crashes; ++i) BATON_RETURN_IF_ERROR(CrashAlone());
     std::fprintf(stderr, "control killed:\n");
     for (uint32_t i = 0; i < options_.control_kills; ++i) BATON_RETURN_IF_ERROR(KillControl());
+    LetTrafficRun();
     return absl::OkStatus();
   }
 
@@ -176,6 +177,7 @@ class Act {
   }
 
   absl::Status Finish() {
+    if (peer_ == nullptr) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
     result_->peer_finished = true;
     for (Worker* worker : {&owner_, &standby_}) {

@@ -20,7 +20,8 @@ constexpr const char* kPackages[] = {"",
                                      "supervisor/cli/",
                                      "worker/examples/ledger/",
                                      "worker/examples/ledger_alone/",
-                                     "worker/examples/peer/"};
+                                     "worker/examples/peer/",
+                                     "tests/demo/"};
 
 }  // namespace
 

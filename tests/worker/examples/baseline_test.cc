@@ -13,6 +13,7 @@
 #include "tests/harness/child_process.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
 
 namespace baton::harness {
 namespace {
@@ -62,6 +63,7 @@ class BaselineTest : public ::testing::Test {
     options.connections = 8;
     options.rate = rate;
     options.reconnect = reconnect;
+    options.arguments = {"--drain-timeout-ms", "1000"};
     auto peer = PeerProcess::Start(options);
     EXPECT_TRUE(peer.ok()) << peer.status();
     return peer.ok() ? *std::move(peer) : nullptr;
@@ -128,6 +130,11 @@ TEST_F(BaselineTest, PeerThatIsNotAnsweredReportsTheLoss) {
   ASSERT_NE(peer, nullptr);
   ASSERT_TRUE(peer->Settle().ok());
   ASSERT_TRUE(server_->Signal(SIGSTOP).ok());
+  // A silence of this length means that requests are open.
+  ASSERT_TRUE(WaitUntil("silence", [&] {
+                auto window = peer->Mark("silence");
+                return window.ok() && window->max_silence_us > 50'000;
+              }).ok());
   auto result = peer->Stop();
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_FALSE(result->Flag("ok")) << result->text();
