@@ -41,6 +41,14 @@ std::string BlackoutJson(const BlackoutStatistics& statistics) {
       .Finish();
 }
 
+std::string InsideJson(const InsideBlackout& inside) {
+  return JsonLine()
+      .Number("p50", inside.p50_us)
+      .Number("p99", inside.p99_us)
+      .Number("max", inside.max_us)
+      .Finish();
+}
+
 std::string BaselineJson(const ActResult& act) {
   const BlackoutStatistics statistics = Summarize(act.events, EventKind::kBaseline);
   JsonLine json;
@@ -94,6 +102,11 @@ std::string ToJson(const DemoResult& result) {
                                           .Raw("blackout_us", BlackoutJson(statistics))
                                           .Finish());
   }
+  // As Baton's own histograms have it, without the wire and the peer.
+  json.Raw("inside_us", JsonLine()
+                            .Raw("handoff", InsideJson(act.handoff_inside))
+                            .Raw("failover", InsideJson(act.failover_inside))
+                            .Finish());
   // Not an event: how silent the connections are when nothing happens, measured before each.
   json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
   if (result.options.baseline_runs != 0) json.Raw("baseline", BaselineJson(result.baseline));

@@ -30,6 +30,13 @@ struct DemoOptions {
   std::string binary_directory;
 };
 
+// As Baton measures it, per shard: from release or noticed death to the successor's first commit.
+struct InsideBlackout {
+  double p50_us = 0;
+  double p99_us = 0;
+  double max_us = 0;
+};
+
 // What one act came to.
 struct ActResult {
   std::vector<Event> events;
@@ -37,6 +44,8 @@ struct ActResult {
   uint64_t rate = 0;           // messages per second
   double cores_used = 0;       // while nothing happened
   double cores_of_others = 0;  // on average: what measured times have to be judged by
+  InsideBlackout handoff_inside;
+  InsideBlackout failover_inside;
   harness::JsonObject peer;    // its final line
   bool peer_finished = false;  // `peer` is there
   absl::Status status;         // why the act ended early

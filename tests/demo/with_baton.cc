@@ -87,7 +87,14 @@ class Act {
     std::fprintf(stderr, "control killed:\n");
     for (uint32_t i = 0; i < options_.control_kills; ++i) BATON_RETURN_IF_ERROR(KillControl());
     LetTrafficRun();
+    BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
+    result_->handoff_inside = Inside(service.service().handoff_blackout());
+    result_->failover_inside = Inside(service.service().failover_blackout());
     return absl::OkStatus();
+  }
+
+  static InsideBlackout Inside(const v1::BlackoutSummary& summary) {
+    return {summary.p50_us(), summary.p99_us(), summary.max_us()};
   }
 
   Expectation AnsweredBy(int version) const {
