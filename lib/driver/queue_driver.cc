@@ -166,6 +166,7 @@ void QueueDriver::ApplyConnection(const TransactionPart& part) {
     if (fresh == 0) continue;
     const bool nothing_deferred = cursors.posted == cursors.committed;
     cursors.committed = end;
+    if (!IsLive(connection)) continue;  // never to be posted
     (receive ? counters.receives_committed : counters.sends_committed) += fresh;
     if (!CanPost(connection, receive)) continue;
     if (nothing_deferred) {
@@ -188,6 +189,7 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
       case CompletionKind::kReceive:
         connection.receive.acknowledged = completion.sequence + 1;
         break;
+      case CompletionKind::kConnectRequest: ForgetRequest(completion.connection); break;
       case CompletionKind::kDisconnected:
       case CompletionKind::kConnectFailed: FreeSlot(completion.connection); break;
       default: break;
@@ -360,11 +362,15 @@ void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::st
   Slot& slot = slots_[index];
   connection.last_status = static_cast<uint32_t>(status);
   slot.end_reason = std::string(reason);
-  const bool rejected_request = StateOf(connection) == ConnectionState::kRequested;
+  const bool unanswered = connection.listener_port != 0 && !slot.connecting;
   SetState(connection, ConnectionState::kDraining);
+  // What was not posted by now never will be.
+  ShardCounters& counters = shards_[connection.shard].counters;
+  counters.sends_committed -= connection.send.committed - connection.send.posted;
+  counters.receives_committed -= connection.receive.committed - connection.receive.posted;
   if (slot.id) {
     // Failing to tell the peer changes nothing here: the queue pair goes to the error state.
-    (void)(rejected_request ? slot.id->Reject("") : slot.id->Disconnect());
+    (void)(unanswered ? slot.id->Reject("") : slot.id->Disconnect());
   }
   if (slot.queue_pair && slot.queue_pair->state() != verbs::QueuePairState::kError) {
     const absl::Status error = slot.queue_pair->SetError();
@@ -411,11 +417,20 @@ void QueueDriver::FreeSlot(uint32_t index) {
   Slot& slot = slots_[index];
   slot.id.reset();
   slot.queue_pair.reset();
+  const bool request_in_log = slot.request_in_log;
   slot = Slot{};
+  slot.request_in_log = request_in_log;
   SetState(connection, ConnectionState::kFree);
   --arena_->shard(connection.shard).connections;
   --connection_count_;
-  free_slots_.push_back(index);
+  if (!request_in_log) free_slots_.push_back(index);
+}
+
+// A connection that was accepted into another shard can have ended there while its request still
+// takes room in the log of the first. Its slot serves again only now, or that log would overflow.
+void QueueDriver::ForgetRequest(uint32_t index) {
+  slots_[index].request_in_log = false;
+  if (StateOf(record(index)) == ConnectionState::kFree) free_slots_.push_back(index);
 }
 
 // ---------------------------------------------------------------- connection manager
@@ -525,6 +540,7 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent event, uint32_t* shard) {
   slots_[*index].id = std::move(event.new_id);
   slots_[*index].id->context = reinterpret_cast<void*>(uintptr_t{*index} + 1);
   FillAddresses(*index);
+  slots_[*index].request_in_log = true;
   SetState(connection, ConnectionState::kRequested);
   LogEvent(*index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
   *shard = target;
@@ -573,6 +589,14 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
     }
     --arena_->shard(shard).connections;
     ++arena_->shard(entry.target_shard).connections;
+    ShardCounters& from = shards_[shard].counters;
+    ShardCounters& to = shards_[entry.target_shard].counters;
+    const uint64_t sends = connection.send.committed - connection.send.posted;
+    const uint64_t receives = connection.receive.committed - connection.receive.posted;
+    from.sends_committed -= sends;
+    to.sends_committed += sends;
+    from.receives_committed -= receives;
+    to.receives_committed += receives;
     connection.shard = entry.target_shard;
   }
   const absl::Status created = CreateQueuePair(entry.connection);

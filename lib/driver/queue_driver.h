@@ -30,7 +30,8 @@ enum class CommitOutcome : uint8_t {
   kInvalid,   // the next one is invalid; nothing of it was applied
 };
 
-// Sums over the connections of a shard, for reports.
+// Sums over the connections of a shard, for reports. What can never be posted because its
+// connection has ended does not count as committed.
 struct ShardCounters {
   uint64_t transactions = 0;
   uint64_t sends_committed = 0, sends_posted = 0, sends_completed = 0;
@@ -98,7 +99,8 @@ class QueueDriver {
     std::unique_ptr<verbs::QueuePair> queue_pair;
     std::unique_ptr<verbs::ConnectionId> id;
     bool was_established = false;
-    bool connecting = false;  // Accept or Connect was called: the id is not to be rejected
+    bool connecting = false;      // Accept was called: the id is not to be rejected
+    bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
     std::string end_reason;
   };
   struct ListenerSlot {
@@ -136,6 +138,7 @@ class QueueDriver {
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
+  void ForgetRequest(uint32_t connection);
   uint32_t LeastUsedShard() const;
   void FillAddresses(uint32_t connection);
 

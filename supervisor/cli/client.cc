@@ -24,7 +24,7 @@ absl::Status Unreachable(const std::string& socket_path, const absl::Status& cau
     return absl::PermissionDeniedError(
         absl::StrCat(text, "; run as an operator (root, batond's user, or one of operator_uids)"));
   }
-  if (absl::IsInvalidArgument(cause)) return absl::UnavailableError(text);
+  if (absl::IsInvalidArgument(cause)) return absl::InvalidArgumentError(text);
   return absl::UnavailableError(absl::StrCat(
       text, "; is it running? `batond --dev` starts one; --state-dir or --socket choose another"));
 }

@@ -299,8 +299,11 @@ TEST_F(CliTest, TheSocketIsFoundByOptionEnvironmentAndStateDirectory) {
   EXPECT_EQ(RunBare({"--socket", state_dir_ + "/operator.sock", "status"}).code, kExitOk);
   setenv("BATON_SOCKET", (state_dir_ + "/operator.sock").c_str(), 1);
   EXPECT_EQ(RunBare({"status"}).code, kExitOk);
+  setenv("BATON_SOCKET", (state_dir_ + "/nowhere.sock").c_str(), 1);
+  EXPECT_EQ(RunBare({"status"}).code, kExitUnreachable);
+  EXPECT_EQ(Run({"status"}).code, kExitOk);  // what is typed counts more
   unsetenv("BATON_SOCKET");
-  EXPECT_EQ(Run({"status"}).code, kExitOk);
+  EXPECT_EQ(RunBare({"--socket", std::string(200, 'x'), "status"}).code, kExitUsage);
 }
 
 TEST_F(CliTest, NobodyThereIsUnreachable) {

@@ -1,0 +1,66 @@
+#include "lib/driver/completion_log.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/arena/arena.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::driver {
+namespace {
+
+class CompletionLogTest : public ::testing::Test {
+ protected:
+  static arena::CompletionEntry Entry(uint64_t number) {
+    arena::CompletionEntry entry = {};
+    entry.wr_id = number;
+    entry.tag = number + 1000;
+    return entry;
+  }
+
+  arena::Arena arena = arena::Arena::Create(testing::TestShape(2, 1, 1), "kv").value();
+  CompletionLog log{arena, 1};
+  arena::ShardRecord& shard = arena.shard(1);
+};
+
+TEST_F(CompletionLogTest, shouldShowNothingBeforeItIsPublished) {
+  log.Append(Entry(1));
+  log.Append(Entry(2));
+  EXPECT_EQ(shard.completion_tail, 0u);
+  EXPECT_TRUE(log.Publish());
+  EXPECT_EQ(shard.completion_tail, 2u);
+  EXPECT_EQ(arena.completion(1, 1).tag, 1002u);
+  EXPECT_FALSE(log.Publish());
+  EXPECT_EQ(arena.shard(0).completion_tail, 0u);
+}
+
+TEST_F(CompletionLogTest, shouldMarkTheSlotBehindTheLastAsNotFilled) {
+  const uint32_t entries = arena.shape().completion_log_entries;
+  for (uint64_t i = 0; i < 3 * entries; ++i) {
+    log.Append(Entry(i));
+    EXPECT_EQ(arena.completion(1, i + 1).wr_id, arena::kInvalidWrId);
+    shard.acknowledged = i + 1;
+  }
+}
+
+TEST_F(CompletionLogTest, shouldGoOnWhereAFormerDriverPublished) {
+  log.Append(Entry(1));
+  log.Publish();
+  log.Append(Entry(2));  // never published
+  CompletionLog successor(arena, 1);
+  successor.Append(Entry(3));
+  successor.Publish();
+  EXPECT_EQ(shard.completion_tail, 2u);
+  EXPECT_EQ(arena.completion(1, 1).tag, 1003u);
+}
+
+TEST_F(CompletionLogTest, shouldRatherAbortThanOverwriteWhatWasNotAcknowledged) {
+  const uint32_t entries = arena.shape().completion_log_entries;
+  EXPECT_DEATH(
+      {
+        for (uint64_t i = 0; i <= entries; ++i) log.Append(Entry(i));
+      },
+      "broken invariant");
+}
+
+}  // namespace
+}  // namespace baton::driver

@@ -1,0 +1,132 @@
+#include "lib/driver/ownership.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/arena/arena.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::driver {
+namespace {
+
+constexpr uint64_t kAnn = 11, kBob = 22;  // worker ids
+constexpr uint32_t kAnnsSlot = 1, kBobsSlot = 2;
+
+class OwnershipTest : public ::testing::Test {
+ protected:
+  arena::Arena arena = arena::Arena::Create(testing::TestShape(), "kv").value();
+  Ownership ownership{&arena, 0};
+  arena::OwnershipRecord& record = arena.shard(0).owner;
+};
+
+TEST_F(OwnershipTest, shouldBelongToNobodyAtFirst) {
+  EXPECT_FALSE(ownership.owned());
+  EXPECT_EQ(ownership.epoch(), 0u);
+  EXPECT_EQ(ownership.owner_id(), 0u);
+  EXPECT_TRUE(ownership.CanGrant());
+}
+
+TEST_F(OwnershipTest, shouldBeginAnEpochWithAnEmptyBank) {
+  arena.bank(0, 1).tail = ~uint64_t{0};
+  arena.bank(0, 1).read_cursor = 99;
+  arena.shard(0).acknowledged = 5;
+  const uint64_t changes = arena.header().ownership_changes;
+  ownership.Grant(kAnnsSlot, kAnn);
+  EXPECT_TRUE(ownership.owned());
+  EXPECT_EQ(ownership.epoch(), 1u);
+  EXPECT_EQ(ownership.owner_slot(), kAnnsSlot);
+  EXPECT_EQ(ownership.owner_id(), kAnn);
+  EXPECT_EQ(arena.bank(0, 1).tail, arena::PackCursor(1, 0));
+  EXPECT_EQ(arena.bank(0, 1).read_cursor, 5u);
+  EXPECT_EQ(arena.shard(0).commit_head, arena::PackCursor(1, 0));
+  EXPECT_NE(arena.header().ownership_changes, changes);
+}
+
+TEST_F(OwnershipTest, shouldRecordTheCutWhenAnEpochEnds) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  arena.shard(0).commit_head = arena::PackCursor(1, 7);
+  const uint64_t changes = arena.header().ownership_changes;
+  ownership.End(/*released=*/false);
+  EXPECT_FALSE(ownership.owned());
+  EXPECT_EQ(ownership.epoch(), 1u);
+  EXPECT_EQ(ownership.owner_id(), 0u);
+  EXPECT_EQ(record.cut_epoch, 1u);
+  EXPECT_EQ(record.cut_tail, 7u);
+  EXPECT_NE(arena.header().ownership_changes, changes);
+}
+
+TEST_F(OwnershipTest, shouldGiveEachEpochTheNextBank) {
+  for (uint64_t epoch = 1; epoch <= 10; ++epoch) {
+    ownership.Grant(kAnnsSlot, kAnn);
+    EXPECT_EQ(ownership.epoch(), epoch);
+    ownership.End(/*released=*/true);
+  }
+}
+
+TEST_F(OwnershipTest, shouldNotReuseABankBeforeItsWriterIsProvenDead) {
+  for (uint64_t worker = 1; worker <= arena::kCommitBanks; ++worker) {
+    ASSERT_TRUE(ownership.CanGrant()) << worker;
+    ownership.Grant(0, worker);
+    ownership.End(/*released=*/false);
+  }
+  EXPECT_FALSE(ownership.CanGrant());
+  ownership.ProveDead(77);  // somebody else
+  EXPECT_FALSE(ownership.CanGrant());
+  ownership.ProveDead(3);
+  ASSERT_TRUE(ownership.CanGrant());
+  ownership.Grant(0, 9);
+  // The banks of 1 (epoch 1) and 2 (epoch 2) are skipped: 7 is the next epoch of the third bank.
+  EXPECT_EQ(ownership.epoch(), 7u);
+  EXPECT_EQ(ownership.epoch() % arena::kCommitBanks, 3u);
+  ownership.End(/*released=*/false);
+  EXPECT_FALSE(ownership.CanGrant());
+}
+
+TEST_F(OwnershipTest, shouldFreeEveryBankOfADeadWriter) {
+  for (uint64_t i = 1; i <= arena::kCommitBanks; ++i) {
+    ownership.Grant(0, i % 2 == 0 ? kAnn : kBob);
+    ownership.End(/*released=*/false);
+  }
+  ownership.ProveDead(kAnn);
+  ownership.Grant(0, 1);
+  EXPECT_EQ(ownership.epoch(), 6u);
+  ownership.End(/*released=*/true);
+  ownership.Grant(0, 2);
+  EXPECT_EQ(ownership.epoch() % 2, 0u);
+}
+
+TEST_F(OwnershipTest, shouldSkipTheBankOfAFencedOwner) {
+  ownership.Grant(kAnnsSlot, kAnn);  // epoch 1
+  ownership.End(/*released=*/false);
+  for (uint64_t epoch : {2, 3, 4}) {
+    ownership.Grant(kBobsSlot, kBob);
+    EXPECT_EQ(ownership.epoch(), epoch);
+    ownership.End(/*released=*/true);
+  }
+  ownership.Grant(kBobsSlot, kBob);
+  EXPECT_EQ(ownership.epoch(), 6u);  // 5 would use Ann's bank
+}
+
+TEST_F(OwnershipTest, shouldAskTheEpochThatIsRunningForItsRelease) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.End(/*released=*/true);
+  ownership.Grant(kBobsSlot, kBob);
+  EXPECT_FALSE(ownership.release_asked());
+  ownership.AskRelease(true);
+  EXPECT_TRUE(ownership.release_asked());
+  EXPECT_EQ(record.release_requested, 2u);
+  ownership.AskRelease(false);
+  EXPECT_FALSE(ownership.release_asked());
+  ownership.AskRelease(true);
+  ownership.End(/*released=*/true);
+  EXPECT_FALSE(ownership.release_asked());
+}
+
+TEST_F(OwnershipTest, shouldNameOneHeir) {
+  ownership.NameHeir(kBob);
+  EXPECT_EQ(ownership.heir_id(), kBob);
+  ownership.NameHeir(0);
+  EXPECT_EQ(ownership.heir_id(), 0u);
+}
+
+}  // namespace
+}  // namespace baton::driver

@@ -1,0 +1,798 @@
+#include "lib/driver/queue_driver.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/raw_peer.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CommitEntry;
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using arena::ConnectionState;
+using testing::CommitWriter;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RawPeer;
+using testing::TestShape;
+using verbs::CompletionStatus;
+
+class Observer : public DriverObserver {
+ public:
+  void OnConnectionState(uint32_t connection, std::string_view what) override {
+    states.push_back(absl::StrCat(connection, " ", absl::string_view(what.data(), what.size())));
+  }
+  void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
+
+  std::vector<std::string> states, refused;
+};
+
+// A driver, an owner of all its shards, and peers, all turned by the test's thread.
+class QueueDriverTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Make(TestShape()); }
+
+  void Make(const arena::Shape& shape) {
+    driver.reset();
+    writers.clear();
+    read.assign(shape.shards, 0);
+    device = verbs::soft::CreateSoftDevice({}).value();
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    driver = QueueDriver::Create(&*arena, device.get(), &observer).value();
+    for (uint32_t i = 0; i < shape.shards; ++i) {
+      Ownership(&*arena, i).Grant(0, 1);
+      writers.emplace_back(&*arena, i);
+      writers.back().Begin(1);
+    }
+    port = driver->Listen({"127.0.0.1", 0}).value().port;
+  }
+
+  void Turn() {
+    device->Progress();
+    uint32_t shard;
+    while (driver->HandleEvent(&shard)) {
+    }
+    for (uint32_t i = 0; i < arena->shape().shards; ++i) {
+      ASSERT_TRUE(driver->PollCompletions(i).ok());
+    }
+    for (RawPeer* peer : peers) peer->Turn();
+  }
+  bool Until(const std::function<bool()>& done) {
+    return testing::Pump([&] { Turn(); }, done);
+  }
+
+  // Publishes what `writer` has open, and applies it.
+  CommitOutcome Commit(uint32_t shard = 0) {
+    writers[shard].Publish();
+    return driver->ApplyNext(shard, &error);
+  }
+  CommitWriter& writer(uint32_t shard = 0) { return writers[shard]; }
+
+  // The next entry of the completion log, awaited.
+  CompletionEntry Next(uint32_t shard = 0) {
+    if (!Until([&] { return arena->shard(shard).completion_tail > read[shard]; })) {
+      ADD_FAILURE() << "no completion came";
+      return {};
+    }
+    return arena->completion(shard, read[shard]++);
+  }
+  CompletionEntry NextOfKind(CompletionKind kind, uint32_t shard = 0) {
+    const CompletionEntry entry = Next(shard);
+    EXPECT_EQ(static_cast<int>(entry.kind), static_cast<int>(kind));
+    return entry;
+  }
+  uint64_t unread(uint32_t shard = 0) { return arena->shard(shard).completion_tail - read[shard]; }
+  ConnectionState state(uint32_t connection) {
+    return ConnectionState(arena->connection(connection).state);
+  }
+
+  // A request of `peer` has come; its connection is returned.
+  uint32_t Requested(RawPeer& peer, std::string_view private_data = {}) {
+    peers.push_back(&peer);
+    peer.Connect(port, private_data);
+    return NextOfKind(CompletionKind::kConnectRequest).connection;
+  }
+  uint32_t Established(RawPeer& peer, int receives = 0) {
+    const uint32_t connection = Requested(peer);
+    for (int i = 0; i < receives; ++i) writer().Receive(connection, Offset(i), 1024);
+    writer().Accept(connection, 0);
+    EXPECT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+    EXPECT_TRUE(Until([&] { return peer.established; }));
+    return connection;
+  }
+  static uint64_t Offset(int index) { return static_cast<uint64_t>(index) * 1024; }
+  void Put(uint64_t offset, std::string_view text) {
+    std::copy(text.begin(), text.end(), arena->buffers() + offset);
+  }
+  std::string Text(uint64_t offset, size_t length) {
+    return std::string(reinterpret_cast<const char*>(arena->buffers()) + offset, length);
+  }
+
+  Observer observer;
+  std::unique_ptr<verbs::Device> device;
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<QueueDriver> driver;
+  std::vector<CommitWriter> writers;
+  std::vector<uint64_t> read;
+  std::vector<RawPeer*> peers;
+  uint16_t port = 0;
+  absl::Status error;
+};
+
+// ---- Round trips.
+
+TEST_F(QueueDriverTest, shouldTellWhoAsksForAConnection) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer, "hello");
+  const arena::ConnectionRecord& record = arena->connection(connection);
+  EXPECT_EQ(state(connection), ConnectionState::kRequested);
+  EXPECT_EQ(record.generation, 1u);
+  EXPECT_EQ(record.shard, 0u);
+  EXPECT_EQ(record.listener_port, port);
+  EXPECT_EQ(record.private_data_length, 5u);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(record.private_data), 5), "hello");
+  EXPECT_THAT(record.peer_address, ::testing::StartsWith("127.0.0.1:"));
+  EXPECT_EQ(std::string(record.local_address), absl::StrCat("127.0.0.1:", port));
+  EXPECT_EQ(driver->connection_count(), 1u);
+}
+
+TEST_F(QueueDriverTest, shouldCarryAMessageThereAndBack) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 1);
+  peer.Receive();
+  peer.Send("ping");
+  const CompletionEntry received = NextOfKind(CompletionKind::kReceive);
+  EXPECT_EQ(received.connection, connection);
+  EXPECT_EQ(received.generation, 1u);
+  EXPECT_EQ(received.sequence, 0u);
+  EXPECT_EQ(received.byte_len, 4u);
+  EXPECT_EQ(received.status, 0u);
+  EXPECT_EQ(Text(0, 4), "ping");
+  EXPECT_EQ(arena->connection(connection).bytes_received, 4u);
+
+  Put(2048, "pong!");
+  writer().Send(connection, 2048, 5).tag = 99;
+  writer().Receive(connection, 0, 1024);
+  writer().Acknowledge(read[0]);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  const CompletionEntry sent = NextOfKind(CompletionKind::kSend);
+  EXPECT_EQ(sent.tag, 99u);
+  EXPECT_EQ(sent.sequence, 0u);
+  EXPECT_EQ(sent.status, 0u);
+  ASSERT_TRUE(Until([&] { return !peer.received.empty(); }));
+  EXPECT_EQ(peer.received[0], "pong!");
+  const arena::ConnectionRecord& record = arena->connection(connection);
+  EXPECT_EQ(record.send.committed, 1u);
+  EXPECT_EQ(record.send.posted, 1u);
+  EXPECT_EQ(record.send.completed, 1u);
+  EXPECT_EQ(record.send.acknowledged, 0u);
+  EXPECT_EQ(record.receive.committed, 2u);
+  EXPECT_EQ(record.receive.posted, 2u);
+  EXPECT_EQ(record.receive.completed, 1u);
+  EXPECT_EQ(record.receive.acknowledged, 1u);
+  EXPECT_EQ(driver->counters(0).transactions, 2u);
+  EXPECT_EQ(arena->shard(0).transactions, 2u);
+}
+
+TEST_F(QueueDriverTest, shouldSendPrivateDataWithAnAccept) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Accept(connection, 0, "welcome");
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  EXPECT_EQ(peer.private_data.substr(0, 7), "welcome");
+}
+
+TEST_F(QueueDriverTest, shouldSendPrivateDataWithARejectAndEndTheConnection) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Reject(connection, "full up");
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  ASSERT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_EQ(peer.private_data.substr(0, 7), "full up");
+  NextOfKind(CompletionKind::kConnectFailed);
+  writer().Acknowledge(read[0]);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  EXPECT_EQ(driver->connection_count(), 0u);
+}
+
+TEST_F(QueueDriverTest, shouldKeepStateOnlyWithItsCommit) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  writer().ConnectionState(connection, "v1 of it", 1);
+  writer().ShardState("all of it", 7);
+  EXPECT_EQ(arena->connection(connection).state_length, 0u);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  const arena::ConnectionRecord& record = arena->connection(connection);
+  EXPECT_EQ(record.state_slot, 1u);
+  EXPECT_EQ(record.state_length, 8u);
+  EXPECT_EQ(record.state_version, 1u);
+  EXPECT_EQ(arena->shard(0).state_slot, 1u);
+  EXPECT_EQ(arena->shard(0).state_length, 9u);
+  EXPECT_EQ(arena->shard(0).state_version, 7u);
+  writer().ConnectionState(connection, "v2", 2);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  EXPECT_EQ(record.state_slot, 0u);
+  EXPECT_EQ(std::string(reinterpret_cast<char*>(arena->connection_state(connection, 0)), 2), "v2");
+}
+
+TEST_F(QueueDriverTest, shouldPostReceivesBeforeSendsOfTheSameTransaction) {
+  // The answer to a send that needs the receive of the same transaction never meets an empty queue.
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  for (int round = 0; round < 20; ++round) {
+    peer.Receive();
+    writer().Send(connection, 0, 4);
+    writer().Receive(connection, 1024, 1024);
+    writer().Acknowledge(read[0]);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    ASSERT_TRUE(Until([&] { return peer.received.size() == static_cast<size_t>(round) + 1; }));
+    peer.Send("answer");
+    ASSERT_TRUE(Until([&] { return unread() == 2; }));
+    read[0] += 2;
+  }
+}
+
+// ---- Transactions.
+
+TEST_F(QueueDriverTest, shouldTellReleaseFromOtherTransactions) {
+  EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kIdle);
+  writer().Acknowledge(0);
+  EXPECT_EQ(Commit(), CommitOutcome::kApplied);
+  writer().Acknowledge(0).Release();
+  EXPECT_EQ(Commit(), CommitOutcome::kReleased);
+}
+
+TEST_F(QueueDriverTest, shouldCountPendingEntries) {
+  EXPECT_EQ(driver->PendingEntries(0), 0u);
+  writer().Acknowledge(0).Publish();
+  writer().Acknowledge(0).Acknowledge(0).Publish();
+  EXPECT_EQ(driver->PendingEntries(0), 3u);
+  ASSERT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kApplied);
+  EXPECT_EQ(driver->PendingEntries(0), 2u);
+}
+
+TEST_F(QueueDriverTest, shouldIgnoreALateStoreOfAnotherEpoch) {
+  writer().Acknowledge(0).Publish();
+  for (const uint64_t other : {uint64_t{0}, uint64_t{2}, uint64_t{5}}) {
+    arena->bank(0, 1).tail = arena::PackCursor(other, 1);
+    EXPECT_EQ(driver->PendingEntries(0), 0u);
+    EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kIdle);
+  }
+}
+
+TEST_F(QueueDriverTest, shouldIgnoreWhatAFormerOwnerWritesIntoItsBank) {
+  Ownership ownership(&*arena, 0);
+  ownership.End(/*released=*/true);
+  ownership.Grant(1, 2);
+  writer().Acknowledge(0).Publish();  // into the bank of epoch 1
+  EXPECT_EQ(driver->PendingEntries(0), 0u);
+  EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kIdle);
+  CommitWriter successor(&*arena, 0);
+  successor.Begin(2);
+  successor.Acknowledge(0).Publish();
+  EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kApplied);
+}
+
+TEST_F(QueueDriverTest, shouldFindAnImpossibleTailInvalid) {
+  for (const uint64_t tail : {uint64_t{arena::kCommitLogEntries} + 1, uint64_t{0xffff'ffff'ffff}}) {
+    arena->bank(0, 1).tail = arena::PackCursor(1, tail);
+    EXPECT_EQ(driver->PendingEntries(0), 1u);
+    EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kInvalid);
+    EXPECT_THAT(std::string(error.message()), HasSubstr("tail"));
+  }
+}
+
+TEST_F(QueueDriverTest, shouldFindATailThatGoesBackInvalid) {
+  writer().Acknowledge(0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  arena->bank(0, 1).tail = arena::PackCursor(1, 0);
+  EXPECT_EQ(driver->PendingEntries(0), 1u);
+  EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kInvalid);
+}
+
+TEST_F(QueueDriverTest, shouldWrapTheCommitLog) {
+  for (uint32_t i = 0; i < 3 * arena::kCommitLogEntries; ++i) {
+    writer().Acknowledge(0).Acknowledge(0).Acknowledge(0);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  EXPECT_EQ(driver->PendingEntries(0), 0u);
+}
+
+TEST_F(QueueDriverTest, shouldDoNothingAtAllOfAnInvalidTransaction) {
+  RawPeer peer, other;
+  const uint32_t connection = Established(peer, 1);
+  const uint32_t requested = Requested(other);
+  peer.Receive();
+  const arena::ConnectionRecord before = arena->connection(connection);
+  const arena::ShardRecord shard_before = arena->shard(0);
+  writer().Send(connection, 0, 8);
+  writer().Receive(connection, 1024, 8);
+  writer().ConnectionState(connection, "new", 1);
+  writer().ShardState("new", 1);
+  writer().Acknowledge(read[0]);
+  writer().Accept(requested, 0);
+  writer().Connection(requested).send_end = 1000;  // the last entry spoils all
+  ASSERT_EQ(Commit(), CommitOutcome::kInvalid);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("send_end: 1000"));
+  const arena::ConnectionRecord& after = arena->connection(connection);
+  EXPECT_EQ(after.send.committed, before.send.committed);
+  EXPECT_EQ(after.send.posted, before.send.posted);
+  EXPECT_EQ(after.receive.committed, before.receive.committed);
+  EXPECT_EQ(after.receive.posted, before.receive.posted);
+  EXPECT_EQ(after.state_slot, before.state_slot);
+  EXPECT_EQ(after.state_length, before.state_length);
+  EXPECT_EQ(arena->shard(0).acknowledged, shard_before.acknowledged);
+  EXPECT_EQ(arena->shard(0).commit_head, shard_before.commit_head);
+  EXPECT_EQ(arena->shard(0).state_length, shard_before.state_length);
+  EXPECT_EQ(state(requested), ConnectionState::kRequested);
+  // A message over the same connection shows that nothing was sent before it.
+  Ownership(&*arena, 0).End(/*released=*/true);
+  Ownership(&*arena, 0).Grant(0, 2);
+  writer().Begin(2);
+  Put(0, "valid");
+  writer().Send(connection, 0, 5);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_TRUE(Until([&] { return !peer.received.empty(); }));
+  EXPECT_THAT(peer.received, ElementsAre("valid"));
+  EXPECT_FALSE(other.established);
+}
+
+// ---- Requests that wait for their connection.
+
+TEST_F(QueueDriverTest, shouldPostWhatWasCommittedBeforeTheConnectionStood) {
+  RawPeer peer;
+  for (int i = 0; i < 3; ++i) peer.Receive();
+  const uint32_t connection = Requested(peer);
+  for (int i = 0; i < 3; ++i) {
+    Put(Offset(i), absl::StrCat("early ", i));
+    writer().Send(connection, Offset(i), 7);
+    writer().Receive(connection, Offset(10 + i), 1024);
+  }
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(arena->connection(connection).send.committed, 3u);
+  EXPECT_EQ(arena->connection(connection).send.posted, 0u);
+  EXPECT_EQ(arena->connection(connection).receive.posted, 0u);
+  writer().Accept(connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 3; }));
+  EXPECT_THAT(peer.received, ElementsAre("early 0", "early 1", "early 2"));
+  EXPECT_EQ(arena->connection(connection).receive.posted, 3u);
+  peer.Send("late");
+  ASSERT_TRUE(Until([&] { return arena->connection(connection).receive.completed == 1; }));
+  EXPECT_EQ(Text(Offset(10), 4), "late");
+}
+
+TEST_F(QueueDriverTest, shouldFailOnlyTheConnectionWhoseWaitingRequestsWereChanged) {
+  RawPeer peer, good;
+  const uint32_t connection = Requested(peer);
+  writer().Send(connection, 0, 8);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  arena->send_request(connection, 0).sges[0] = {~uint64_t{0} - 3, 8, 0};  // after its commit
+  writer().Accept(connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  NextOfKind(CompletionKind::kEstablished);
+  const CompletionEntry ended = NextOfKind(CompletionKind::kDisconnected);
+  EXPECT_EQ(ended.status, static_cast<uint8_t>(CompletionStatus::kGeneralError));
+  EXPECT_THAT(observer.states.back(), HasSubstr("changed after its commit"));
+  Established(good);
+}
+
+// ---- Ends of connections.
+
+TEST_F(QueueDriverTest, shouldFlushEverythingBeforeItTellsOfTheEnd) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 5);
+  writer().Disconnect(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  for (uint64_t i = 0; i < 5; ++i) {
+    const CompletionEntry flushed = NextOfKind(CompletionKind::kReceive);
+    EXPECT_EQ(flushed.status, static_cast<uint8_t>(CompletionStatus::kFlushError));
+    EXPECT_EQ(flushed.sequence, i);
+  }
+  const CompletionEntry ended = NextOfKind(CompletionKind::kDisconnected);
+  EXPECT_EQ(ended.status, 0u);
+  EXPECT_EQ(state(connection), ConnectionState::kClosed);
+  EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+  EXPECT_EQ(unread(), 0u);
+}
+
+TEST_F(QueueDriverTest, shouldTellOfAPeerThatDisconnects) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 2);
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);
+  NextOfKind(CompletionKind::kReceive);
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+  for (int i = 0; i < 100; ++i) Turn();
+  EXPECT_EQ(unread(), 0u);
+  EXPECT_THAT(observer.states.back(), HasSubstr("ended: "));
+}
+
+TEST_F(QueueDriverTest, shouldTellWhyARequestFailed) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 1);
+  arena::WorkRequest& request = writer().Send(connection, 0, 8);
+  request.opcode = static_cast<uint8_t>(verbs::Opcode::kWrite);
+  request.remote_address = peer.address();
+  request.rkey = peer.rkey() ^ 0x5555;  // not one of the peer's
+  writer().Send(connection, 0, 8);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  std::vector<CompletionEntry> entries;
+  do {
+    entries.push_back(Next());
+  } while (CompletionKind(entries.back().kind) != CompletionKind::kDisconnected && !HasFailure());
+  ASSERT_EQ(entries.size(), 4u);  // two sends, a receive, the end
+  int failed = 0, flushed = 0;
+  for (const CompletionEntry& entry : entries) {
+    failed += entry.status == static_cast<uint8_t>(CompletionStatus::kRemoteAccessError);
+    flushed += entry.status == static_cast<uint8_t>(CompletionStatus::kFlushError);
+  }
+  EXPECT_EQ(failed, 2);  // the request, and the reason of the end
+  EXPECT_EQ(flushed, 2);
+  EXPECT_EQ(arena->connection(connection).last_status,
+            static_cast<uint32_t>(CompletionStatus::kRemoteAccessError));
+}
+
+TEST_F(QueueDriverTest, shouldGiveASlotAgainWithANewGeneration) {
+  Make(TestShape(1, 1));
+  for (uint32_t generation = 1; generation <= 200; ++generation) {
+    RawPeer peer;
+    const uint32_t connection = Established(peer, 2);
+    ASSERT_EQ(connection, 0u);
+    ASSERT_EQ(arena->connection(0).generation, generation);
+    writer().Disconnect(connection);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    NextOfKind(CompletionKind::kReceive);
+    NextOfKind(CompletionKind::kReceive);
+    NextOfKind(CompletionKind::kDisconnected);
+    EXPECT_EQ(state(connection), ConnectionState::kClosed);
+    writer().Acknowledge(read[0]);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    ASSERT_EQ(state(connection), ConnectionState::kFree);
+    peers.clear();
+  }
+  EXPECT_EQ(arena->shard(0).connections, 0u);
+}
+
+TEST_F(QueueDriverTest, shouldKeepASlotUntilItsEndIsAcknowledged) {
+  Make(TestShape(1, 1));
+  RawPeer first, second;
+  const uint32_t connection = Established(first);
+  writer().Disconnect(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  NextOfKind(CompletionKind::kDisconnected);
+  peers.push_back(&second);
+  second.Connect(port);
+  ASSERT_TRUE(Until([&] { return second.rejected; }));
+  ASSERT_EQ(observer.refused.size(), 1u);
+  EXPECT_THAT(observer.refused[0], HasSubstr("max_connections"));
+}
+
+TEST_F(QueueDriverTest, shouldRejectPeersWhenAllSlotsAreTaken) {
+  Make(TestShape(1, 2));
+  RawPeer first, second, third;
+  Established(first);
+  Established(second);
+  peers.push_back(&third);
+  third.Connect(port);
+  ASSERT_TRUE(Until([&] { return third.rejected; }));
+  EXPECT_THAT(third.private_data, HasSubstr("no connection slot is free"));
+  EXPECT_EQ(unread(), 0u);
+  EXPECT_FALSE(driver->Connect(0, {"127.0.0.1", port}, "", 0).ok());
+}
+
+TEST_F(QueueDriverTest, shouldOnlyFailTheConnectionWhenThePeerHasGoneBeforeTheAccept) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  peer.Vanish();
+  writer().Receive(connection, 0, 8);
+  writer().Accept(connection, 0);
+  EXPECT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(NextOfKind(CompletionKind::kReceive).status,
+            static_cast<uint8_t>(CompletionStatus::kFlushError));
+  NextOfKind(CompletionKind::kConnectFailed);
+  writer().Acknowledge(read[0]);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+TEST_F(QueueDriverTest, shouldIgnoreAnAcceptOfAConnectionThatHasEnded) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Reject(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  writer().Accept(connection, 0);
+  writer().Receive(connection, 0, 8);
+  writer().Send(connection, 0, 8);
+  EXPECT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(state(connection), ConnectionState::kClosed);
+  EXPECT_EQ(arena->connection(connection).receive.posted, 0u);
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_EQ(unread(), 0u);
+}
+
+TEST_F(QueueDriverTest, shouldSurviveEveryPairOfDecisionsInOneTransaction) {
+  const auto decide = [&](int what, uint32_t connection) {
+    if (what == 0) writer().Accept(connection, 0);
+    if (what == 1) writer().Reject(connection);
+    if (what == 2) writer().Disconnect(connection);
+  };
+  for (int first = 0; first < 3; ++first) {
+    for (int second = 0; second < 3; ++second) {
+      RawPeer peer;
+      const uint32_t connection = Requested(peer);
+      decide(first, connection);
+      writer().Receive(connection, 0, 8);
+      decide(second, connection);
+      ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+      writer().Disconnect(connection);
+      ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+      CompletionEntry entry;
+      do {
+        entry = Next();
+      } while (!HasFailure() && CompletionKind(entry.kind) != CompletionKind::kDisconnected &&
+               CompletionKind(entry.kind) != CompletionKind::kConnectFailed);
+      EXPECT_TRUE(Until([&] { return peer.rejected || peer.disconnected; }))
+          << first << " then " << second;
+      writer().Acknowledge(read[0]);
+      ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+      EXPECT_EQ(state(connection), ConnectionState::kFree);
+      peers.clear();
+    }
+  }
+}
+
+// ---- Several shards.
+
+TEST_F(QueueDriverTest, shouldSpreadRequestsOverShards) {
+  Make(TestShape(2));
+  RawPeer first, second;
+  for (RawPeer* peer : {&first, &second}) {
+    peers.push_back(peer);
+    peer->Connect(port);
+  }
+  ASSERT_TRUE(Until([&] { return unread(0) == 1 && unread(1) == 1; }));
+}
+
+TEST_F(QueueDriverTest, shouldAcceptIntoAnotherShardOfTheSameOwner) {
+  Make(TestShape(2));
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer(0).Receive(connection, 0, 1024);
+  writer(0).Accept(connection, 1);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(NextOfKind(CompletionKind::kEstablished, 1).connection, connection);
+  EXPECT_EQ(arena->connection(connection).shard, 1u);
+  EXPECT_EQ(arena->shard(0).connections, 0u);
+  EXPECT_EQ(arena->shard(1).connections, 1u);
+  peer.Send("to shard one");
+  EXPECT_EQ(NextOfKind(CompletionKind::kReceive, 1).byte_len, 12u);
+  EXPECT_EQ(unread(0), 0u);
+  // Its former shard has no say any more.
+  writer(0).Disconnect(connection);
+  EXPECT_EQ(Commit(0), CommitOutcome::kInvalid);
+}
+
+TEST_F(QueueDriverTest, shouldCountRequestsInTheShardThatTheirConnectionMovedTo) {
+  Make(TestShape(2));
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer(0).Receive(connection, 0, 1024);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied);
+  writer(0).Accept(connection, 1);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied);
+  NextOfKind(CompletionKind::kEstablished, 1);
+  EXPECT_EQ(driver->counters(0).receives_committed, driver->counters(0).receives_posted);
+  EXPECT_EQ(driver->counters(1).receives_committed, 1u);
+  EXPECT_EQ(driver->counters(1).receives_posted, 1u);
+}
+
+TEST_F(QueueDriverTest, shouldForgetRequestsThatCanNeverBePostedWhenItCounts) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Send(connection, 0, 8);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  writer().Reject(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  NextOfKind(CompletionKind::kConnectFailed);
+  writer().Send(connection, 0, 8);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(driver->counters(0).sends_committed, driver->counters(0).sends_posted);
+}
+
+TEST_F(QueueDriverTest, shouldNotAcceptIntoAShardOfSomebodyElse) {
+  Make(TestShape(2));
+  Ownership other(&*arena, 1);
+  other.End(/*released=*/true);
+  other.Grant(3, 77);
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer(0).Accept(connection, 1);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kConnectFailed, 0);
+  EXPECT_EQ(unread(1), 0u);
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_THAT(observer.states.back(), HasSubstr("a shard that the worker does not own"));
+}
+
+TEST_F(QueueDriverTest, shouldNotLetAnOwnerOverflowALogByNotAcknowledgingRequests) {
+  // The requests of one slot, all in the log of shard 0, whose owner acknowledges none of them.
+  Make(TestShape(2, 1, 1));
+  const uint32_t entries = arena->shape().completion_log_entries;
+  uint32_t turned_away = 0;
+  for (uint32_t i = 0; i <= entries && turned_away == 0; ++i) {
+    RawPeer peer;
+    peers = {&peer};
+    peer.Connect(port);
+    ASSERT_TRUE(Until([&] { return unread(0) > 0 || peer.rejected; }));
+    turned_away += peer.rejected;
+    if (peer.rejected) break;
+    const uint32_t connection = Next(0).connection;
+    writer(0).Accept(connection, 1);
+    ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+    NextOfKind(CompletionKind::kEstablished, 1);
+    writer(1).Disconnect(connection);
+    ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
+    NextOfKind(CompletionKind::kDisconnected, 1);
+    writer(1).Acknowledge(read[1]);
+    ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
+    peers.clear();
+  }
+  EXPECT_EQ(turned_away, 1u);
+  // Once they are acknowledged the slot serves again.
+  writer(0).Acknowledge(read[0]);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  RawPeer late;
+  Requested(late);
+}
+
+// ---- Full depth.
+
+TEST_F(QueueDriverTest, shouldHoldEveryCompletionAtFullDepthWithoutAnAcknowledgement) {
+  constexpr uint32_t kDepth = 8, kConnections = 3;
+  Make(TestShape(1, kConnections, kDepth));
+  std::vector<std::unique_ptr<RawPeer>> all;
+  for (uint32_t i = 0; i < kConnections; ++i) all.push_back(std::make_unique<RawPeer>());
+  for (auto& peer : all) Established(*peer);
+  for (auto& peer : all) {
+    for (uint32_t i = 0; i < 2 * kDepth; ++i) peer->Receive();
+  }
+  const auto complete = [&](uint32_t connection, uint64_t sends, uint64_t receives) {
+    return arena->connection(connection).send.completed == sends &&
+           arena->connection(connection).receive.completed == receives;
+  };
+  // Both logs of every connection, filled twice the depth, in two rounds.
+  for (uint32_t round = 1; round <= 2; ++round) {
+    for (uint32_t connection = 0; connection < kConnections; ++connection) {
+      for (uint32_t i = 0; i < kDepth; ++i) {
+        writer().Send(connection, Offset(static_cast<int>(i)), 8);
+        writer().Receive(connection, Offset(static_cast<int>(32 + i)), 1024);
+      }
+      ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+      for (uint32_t i = 0; i < kDepth; ++i) all[connection]->Send("full");
+      ASSERT_TRUE(Until([&] { return complete(connection, round * kDepth, round * kDepth); }));
+    }
+  }
+  // No more fits, and that is the worker's fault.
+  CommitWriter overdraw = writer();
+  overdraw.Send(0, 0, 8);
+  overdraw.Publish();
+  ASSERT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kInvalid);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("overtakes the log"));
+  writer().Begin(1);
+  // The ends of all connections still fit.
+  for (auto& peer : all) peer->Disconnect();
+  for (uint32_t i = 0; i < kConnections; ++i) {
+    ASSERT_TRUE(Until([&] { return state(i) == ConnectionState::kClosed; }));
+  }
+  ASSERT_TRUE(driver->PollCompletions(0).ok());
+  const uint64_t expected = kConnections * (4 * kDepth + 3);
+  EXPECT_EQ(arena->shard(0).completion_tail, expected);
+  EXPECT_LE(expected, arena->shape().completion_log_entries);
+}
+
+// ---- Connecting out, listeners, grants.
+
+TEST_F(QueueDriverTest, shouldConnectOut) {
+  RawPeer peer;
+  peers.push_back(&peer);
+  peer.AnswerWith("come in");
+  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "let me in", 4242);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const CompletionEntry established = NextOfKind(CompletionKind::kEstablished);
+  EXPECT_EQ(established.connection, *connection);
+  EXPECT_EQ(established.tag, 4242u);
+  EXPECT_EQ(peer.private_data.substr(0, 9), "let me in");
+  const arena::ConnectionRecord& record = arena->connection(*connection);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(record.private_data), 7), "come in");
+  EXPECT_EQ(record.listener_port, 0u);
+}
+
+TEST_F(QueueDriverTest, shouldTellThatAConnectionWasRefused) {
+  RawPeer peer;
+  peers.push_back(&peer);
+  peer.Refuse("no");
+  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "", 17);
+  ASSERT_TRUE(connection.ok());
+  const CompletionEntry failed = NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_EQ(failed.tag, 17u);
+  EXPECT_EQ(failed.connection, *connection);
+  EXPECT_THAT(observer.states.back(), HasSubstr("rejected by the peer"));
+}
+
+TEST_F(QueueDriverTest, shouldTellThatNobodyListens) {
+  uint16_t unused;
+  { unused = RawPeer().Listen(); }
+  const auto connection = driver->Connect(0, {"127.0.0.1", unused}, "", 18);
+  if (!connection.ok()) {
+    EXPECT_EQ(driver->connection_count(), 0u);
+    return;
+  }
+  const CompletionEntry failed = NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_EQ(failed.tag, 18u);
+  EXPECT_EQ(failed.status, static_cast<uint8_t>(CompletionStatus::kRetryExceeded));
+}
+
+TEST_F(QueueDriverTest, shouldGiveBackTheSlotOfAConnectThatCannotBegin) {
+  EXPECT_FALSE(driver->Connect(0, {"127.0.0.1", port}, std::string(5000, 'x'), 1).ok());
+  EXPECT_EQ(driver->connection_count(), 0u);
+  EXPECT_EQ(arena->shard(0).connections, 0u);
+}
+
+TEST_F(QueueDriverTest, shouldListenOnceForTheSameAddress) {
+  EXPECT_EQ(driver->Listen({"127.0.0.1", 0})->port, port);
+  EXPECT_EQ(driver->Listen({"127.0.0.1", port})->port, port);
+  EXPECT_EQ(driver->listeners().size(), 1u);
+  RawPeer taken;
+  EXPECT_EQ(driver->Listen({"127.0.0.1", taken.Listen()}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(QueueDriverTest, shouldGrantOnlyWhatIsWithinTheBuffers) {
+  const uint64_t total = arena->shape().buffer_bytes;
+  EXPECT_TRUE(driver->Grant(0, total, verbs::kRemoteRead).ok());
+  for (const auto& [offset, length] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{0, 0},
+                                                  {0, total + 1},
+                                                  {total, 1},
+                                                  {1, total},
+                                                  {~uint64_t{0}, 2},
+                                                  {8, ~uint64_t{0} - 4}}) {
+    EXPECT_EQ(driver->Grant(offset, length, verbs::kRemoteRead).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << offset << " " << length;
+  }
+}
+
+TEST_F(QueueDriverTest, shouldRevokeGrantsOnceAndUseTheirSlotsAgain) {
+  std::vector<uint32_t> grants;
+  for (uint32_t i = 0; i < arena::kGrants; ++i) {
+    grants.push_back(driver->Grant(0, 64, verbs::kRemoteRead).value());
+  }
+  EXPECT_EQ(driver->Grant(0, 64, verbs::kRemoteRead).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(arena->grant(7).length, 0u);
+  EXPECT_TRUE(driver->Revoke(7).ok());
+  EXPECT_EQ(arena->grant(7).length, 0u);
+  EXPECT_EQ(driver->Revoke(7).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(driver->Revoke(arena::kGrants).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(driver->Grant(0, 64, verbs::kRemoteRead).value(), 7u);
+}
+
+}  // namespace
+}  // namespace baton::driver

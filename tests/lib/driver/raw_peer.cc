@@ -1,0 +1,152 @@
+#include "tests/lib/driver/raw_peer.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <utility>
+
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/verbs/soft/soft_device.h"
+
+namespace baton::driver::testing {
+namespace {
+
+constexpr size_t kMemoryBytes = 2 * RawPeer::kSlots * RawPeer::kSlotBytes;
+constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
+constexpr uint64_t kPumpNs = 10'000'000'000;
+
+}  // namespace
+
+RawPeer::RawPeer(uint32_t max_requests) {
+  device_ = verbs::soft::CreateSoftDevice({}).value();
+  void* mapped =
+      mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  BATON_CHECK(mapped != MAP_FAILED);
+  memory_ = static_cast<uint8_t*>(mapped);
+  region_ = device_
+                ->RegisterMemory(memory_, kMemoryBytes,
+                                 verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead |
+                                     verbs::kRemoteAtomic)
+                .value();
+  queue_ = device_->CreateCompletionQueue(4 * max_requests).value();
+  queue_pair_ =
+      device_->CreateQueuePair({queue_.get(), queue_.get(), max_requests, max_requests, 1}).value();
+}
+
+RawPeer::~RawPeer() {
+  id_.reset();
+  listener_.reset();
+  queue_pair_.reset();
+  queue_.reset();
+  region_.reset();
+  device_.reset();
+  munmap(memory_, kMemoryBytes);
+}
+
+verbs::ScatterGather RawPeer::Sge(const uint8_t* at, uint32_t length) const {
+  return {reinterpret_cast<uint64_t>(at), length, region_->lkey()};
+}
+
+void RawPeer::Connect(uint16_t port, std::string_view private_data) {
+  verbs::ConnectionParameters parameters;
+  parameters.private_data = std::string(private_data);
+  id_ = device_->Connect({"127.0.0.1", port}, queue_pair_.get(), parameters).value();
+}
+
+uint16_t RawPeer::Listen() {
+  listener_ = device_->Listen({"127.0.0.1", 0}, 8).value();
+  return listener_->address().port;
+}
+
+void RawPeer::Disconnect() {
+  if (id_) id_->Disconnect().IgnoreError();
+}
+
+void RawPeer::Vanish() {
+  id_.reset();
+  Turn();
+}
+
+void RawPeer::OnEvent(verbs::CmEvent event) {
+  switch (event.type) {
+    case verbs::CmEventType::kConnectRequest: {
+      private_data = event.private_data;
+      id_ = std::move(event.new_id);
+      verbs::ConnectionParameters parameters;
+      parameters.private_data = answer_;
+      BATON_CHECK(
+          (refuse_ ? id_->Reject(answer_) : id_->Accept(queue_pair_.get(), parameters)).ok());
+      break;
+    }
+    case verbs::CmEventType::kEstablished:
+      established = true;
+      if (!listener_) private_data = event.private_data;
+      break;
+    case verbs::CmEventType::kRejected:
+      rejected = true;
+      private_data = event.private_data;
+      break;
+    case verbs::CmEventType::kUnreachable:
+      unreachable = true;
+      break;
+    case verbs::CmEventType::kDisconnected:
+      disconnected = true;
+      break;
+  }
+}
+
+void RawPeer::Turn() {
+  device_->Progress();
+  verbs::CmEvent event;
+  while (device_->NextEvent(&event)) OnEvent(std::exchange(event, {}));
+  verbs::Completion completions[16];
+  const int count = queue_->Poll(absl::MakeSpan(completions)).value();
+  for (int i = 0; i < count; ++i) {
+    const verbs::Completion& completion = completions[i];
+    if ((completion.wr_id & kReceiveBit) == 0) {
+      sent.push_back(completion);
+    } else if (completion.status != verbs::CompletionStatus::kSuccess) {
+      ++flushed_receives;
+    } else {
+      const uint8_t* slot = memory_ + (completion.wr_id & ~kReceiveBit) % kSlots * kSlotBytes;
+      const bool message = completion.opcode == verbs::CompletionOpcode::kReceive;
+      received.emplace_back(reinterpret_cast<const char*>(slot), message ? completion.byte_len : 0);
+      if (completion.has_immediate) immediates.push_back(completion.immediate);
+    }
+  }
+}
+
+void RawPeer::Receive() {
+  const uint64_t index = posted_receives_++;
+  const verbs::ScatterGather sge = Sge(memory_ + index % kSlots * kSlotBytes, kSlotBytes);
+  const verbs::ReceiveRequest request = {kReceiveBit | index, {&sge, 1}};
+  size_t posted = 0;
+  BATON_CHECK(queue_pair_->PostReceive({&request, 1}, &posted).ok());
+}
+
+void RawPeer::Send(std::string_view text) {
+  std::memcpy(send_slot(posted_sends_), text.data(), text.size());
+  Post({}, static_cast<uint32_t>(text.size()));
+}
+
+void RawPeer::Post(verbs::SendRequest request, uint32_t length) {
+  const verbs::ScatterGather sge = Sge(send_slot(posted_sends_), length);
+  request.wr_id = posted_sends_++;
+  request.sges = {&sge, 1};
+  size_t posted = 0;
+  BATON_CHECK(queue_pair_->PostSend({&request, 1}, &posted).ok());
+}
+
+bool Pump(const std::function<void()>& turn, const std::function<bool()>& done) {
+  const uint64_t deadline = MonotonicNanoseconds() + kPumpNs;
+  while (!done()) {
+    if (MonotonicNanoseconds() > deadline) return false;
+    turn();
+    sched_yield();
+  }
+  return true;
+}
+
+}  // namespace baton::driver::testing

@@ -1,0 +1,371 @@
+#include "lib/driver/transaction.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CommitEntry;
+using arena::CommitKind;
+using arena::ConnectionState;
+using testing::CommitWriter;
+using ::testing::HasSubstr;
+using testing::TestShape;
+
+constexpr uint64_t kEpoch = 1;
+constexpr uint32_t kDepth = 8;
+
+// Connections 0 and 1 are established in shard 0, 2 in shard 1, 3 is free. Connection 0 has
+// committed 10 sends (8 completed, 6 acknowledged) and 10 receives (8 completed, 2 acknowledged).
+struct Scene {
+  Scene() {
+    Ownership(&arena, 0).Grant(0, 1);
+    for (uint32_t i = 0; i < 3; ++i) {
+      arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
+      arena.connection(i).generation = 40 + i;
+      arena.connection(i).shard = i == 2 ? 1 : 0;
+    }
+    arena.connection(3).generation = 43;
+    arena.connection(0).send = {10, 10, 8, 6};
+    arena.connection(0).receive = {10, 10, 8, 2};
+    arena.shard(0).acknowledged = 3;
+    arena.shard(0).completion_tail = 9;
+    writer.Begin(kEpoch);
+  }
+
+  absl::Status Read() {
+    return reader.Read(0, kEpoch, 0, arena::CursorIndex(arena.bank(0, kEpoch).tail));
+  }
+
+  arena::Arena arena = arena::Arena::Create(TestShape(2, 4, kDepth), "kv").value();
+  CommitWriter writer{&arena, 0};
+  TransactionReader reader{arena};
+};
+
+TEST(TransactionReaderTest, shouldReadATransactionOverSeveralConnections) {
+  Scene scene;
+  scene.writer.Receive(0, 0, 100).tag = 1;
+  scene.writer.Receive(0, 100, 100).tag = 2;
+  scene.writer.Send(0, 200, 100).tag = 3;
+  scene.writer.Send(1, 300, 100).tag = 4;
+  scene.writer.Acknowledge(9);
+  scene.writer.Publish();
+  const absl::Status status = scene.Read();
+  ASSERT_TRUE(status.ok()) << status;
+  const Transaction& transaction = scene.reader.transaction();
+  EXPECT_EQ(transaction.entries, 3u);
+  ASSERT_EQ(transaction.parts.size(), 3u);
+  ASSERT_EQ(transaction.requests.size(), 4u);
+  EXPECT_EQ(transaction.parts[0].first_receive, 0u);
+  EXPECT_EQ(transaction.parts[0].first_send, 2u);
+  EXPECT_EQ(transaction.parts[1].first_receive, 3u);
+  EXPECT_EQ(transaction.parts[1].first_send, 3u);
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(transaction.requests[i].tag, i + 1);
+}
+
+TEST(TransactionReaderTest, shouldStopAtTheEndOfATransaction) {
+  Scene scene;
+  scene.writer.Acknowledge(4).Publish();
+  scene.writer.Acknowledge(5).Publish();
+  ASSERT_TRUE(scene.reader.Read(0, kEpoch, 0, 2).ok());
+  EXPECT_EQ(scene.reader.transaction().entries, 1u);
+  EXPECT_EQ(scene.reader.transaction().parts[0].entry.acknowledged, 4u);
+  ASSERT_TRUE(scene.reader.Read(0, kEpoch, 1, 2).ok());
+  EXPECT_EQ(scene.reader.transaction().parts[0].entry.acknowledged, 5u);
+}
+
+TEST(TransactionReaderTest, shouldTakeTheLargestTransactionThatIsAllowed) {
+  Scene scene;
+  for (uint32_t i = 0; i < arena::kMaxTransactionEntries; ++i) scene.writer.Acknowledge(5);
+  scene.writer.Publish();
+  EXPECT_TRUE(scene.Read().ok());
+  EXPECT_EQ(scene.reader.transaction().entries, arena::kMaxTransactionEntries);
+}
+
+TEST(TransactionReaderTest, shouldTakeEverythingThatLogAndQueueHaveRoomFor) {
+  Scene scene;
+  for (int i = 0; i < 6; ++i) scene.writer.Send(0, 0, 8);  // 16 - 8 completed: the queue is full
+  for (uint32_t i = 0; i < kDepth; ++i) scene.writer.Receive(1, 0, 1 << 16);
+  scene.writer.Publish();
+  EXPECT_TRUE(scene.Read().ok());
+  EXPECT_EQ(scene.reader.transaction().requests.size(), 14u);
+}
+
+TEST(TransactionReaderTest, shouldJudgeWhatItCopiedAndNotWhatIsThereLater) {
+  Scene scene;
+  scene.writer.Send(0, 64, 100).tag = 7;
+  scene.writer.Publish();
+  ASSERT_TRUE(scene.Read().ok());
+  // The worker changes everything after it was checked.
+  scene.arena.send_request(0, 10).sges[0] = {~uint64_t{0}, ~0u, 0};
+  scene.arena.commit_entry(0, kEpoch, 0) = {};
+  const Transaction& transaction = scene.reader.transaction();
+  EXPECT_EQ(transaction.requests[0].tag, 7u);
+  EXPECT_EQ(transaction.requests[0].sges[0].offset, 64u);
+  EXPECT_EQ(transaction.parts[0].entry.send_end, 11u);
+}
+
+TEST(TransactionReaderTest, shouldReadAgainAfterAnInvalidTransaction) {
+  Scene scene;
+  scene.writer.Connection(0);
+  scene.writer.Connection(0);
+  scene.writer.Publish();
+  EXPECT_FALSE(scene.Read().ok());
+  scene.writer.Connection(0);
+  scene.writer.Publish();
+  EXPECT_TRUE(scene.reader.Read(0, kEpoch, 2, 3).ok());
+}
+
+TEST(TransactionReaderTest, shouldLetNothingBeSaidOfAConnectionTwiceOnlyInOneTransaction) {
+  Scene scene;
+  for (int i = 0; i < 3; ++i) {
+    scene.writer.Connection(0);
+    scene.writer.Publish();
+    EXPECT_TRUE(scene.reader.Read(0, kEpoch, static_cast<uint64_t>(i), scene.writer.tail()).ok());
+  }
+}
+
+// ---- One rule each.
+
+struct Rule {
+  std::string name;
+  std::string complaint;  // what the error says
+  std::function<void(Scene&)> break_it;
+};
+
+class TransactionRules : public ::testing::TestWithParam<Rule> {};
+
+TEST_P(TransactionRules, shouldBeKept) {
+  Scene scene;
+  GetParam().break_it(scene);
+  scene.writer.Publish();
+  const absl::Status status = scene.Read();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().complaint));
+}
+
+arena::WorkRequest& AnySend(Scene& scene) { return scene.writer.Send(1, 0, 8); }
+arena::WorkRequest& AnyReceive(Scene& scene) { return scene.writer.Receive(1, 0, 8); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Entries, TransactionRules,
+    ::testing::Values(
+        Rule{"missingLast", "no entry ends the transaction",
+             [](Scene& s) {
+               s.writer.Acknowledge(5).Write();  // and Publish only moves the tail
+             }},
+        Rule{"tooManyEntries", "no entry ends the transaction",
+             [](Scene& s) {
+               for (uint32_t i = 0; i <= arena::kMaxTransactionEntries; ++i) {
+                 s.writer.Acknowledge(5);
+               }
+             }},
+        Rule{"kindZero", "kind: 0 is unknown", [](Scene& s) { s.writer.Add(CommitKind(0)); }},
+        Rule{"kindUnknown", "kind: 8 is unknown", [](Scene& s) { s.writer.Add(CommitKind(8)); }},
+        Rule{"kindLargest", "kind: 255 is unknown",
+             [](Scene& s) { s.writer.Add(CommitKind(255)); }},
+        Rule{"connectionOutOfRange", "connection: 4 does not exist",
+             [](Scene& s) { s.writer.Connection(0).connection = 4; }},
+        Rule{"connectionFarOutOfRange", "connection: 4294967295 does not exist",
+             [](Scene& s) { s.writer.Connection(0).connection = ~0u; }},
+        Rule{"disconnectOutOfRange", "connection: 4 does not exist",
+             [](Scene& s) { s.writer.Add(CommitKind::kDisconnect).connection = 4; }},
+        Rule{"acceptOutOfRange", "connection: 9 does not exist",
+             [](Scene& s) { s.writer.Add(CommitKind::kAccept).connection = 9; }},
+        Rule{"generation", "no longer the one meant",
+             [](Scene& s) { s.writer.Connection(0).generation = 41; }},
+        Rule{"disconnectGeneration", "no longer the one meant",
+             [](Scene& s) { s.writer.Add(CommitKind::kDisconnect).generation = 39; }},
+        Rule{"freeConnection", "no longer the one meant", [](Scene& s) { s.writer.Connection(3); }},
+        Rule{"otherShard", "connection: 2 belongs to shard 1",
+             [](Scene& s) { s.writer.Connection(2); }},
+        Rule{"rejectOfOtherShard", "connection: 2 belongs to shard 1",
+             [](Scene& s) { s.writer.Reject(2); }},
+        Rule{"twice", "connection: 1 appears twice",
+             [](Scene& s) {
+               s.writer.Connection(1);
+               s.writer.Connection(0);
+               s.writer.Connection(1);
+             }},
+        Rule{"releaseNotLast", "a release is not the last entry",
+             [](Scene& s) { s.writer.Release().Acknowledge(5); }},
+        Rule{"acknowledgedBackwards", "acknowledged: 2 is not between 3 and 9",
+             [](Scene& s) { s.writer.Acknowledge(2); }},
+        Rule{"acknowledgedTooFar", "acknowledged: 10 is not between 3 and 9",
+             [](Scene& s) { s.writer.Acknowledge(10); }},
+        Rule{"privateData", "private_data_length: 257",
+             [](Scene& s) {
+               s.writer.Accept(0, 0);
+               s.writer.Add(CommitKind::kReject).private_data_length = 257;
+             }},
+        Rule{"acceptPrivateData", "private_data_length: 4294967295",
+             [](Scene& s) {
+               CommitEntry& entry = s.writer.Add(CommitKind::kAccept);
+               entry.private_data_length = ~0u;
+             }},
+        Rule{"targetShard", "target_shard: 2 does not exist",
+             [](Scene& s) { s.writer.Accept(0, 2); }}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Cursors, TransactionRules,
+    ::testing::Values(
+        Rule{"sendBackwards", "send_end: 9 is before 10",
+             [](Scene& s) { s.writer.Connection(0).send_end = 9; }},
+        Rule{"receiveBackwards", "receive_end: 0 is before 10",
+             [](Scene& s) { s.writer.Connection(0).receive_end = 0; }},
+        Rule{"sendOverQueue", "send_end: 17 exceeds the queue",
+             [](Scene& s) { s.writer.Connection(0).send_end = 17; }},
+        Rule{"receiveOverLog", "receive_end: 19 overtakes the log",
+             [](Scene& s) { s.writer.Connection(0).receive_end = 19; }},
+        Rule{"sendOverLog", "send_end: 23 overtakes the log",
+             [](Scene& s) { s.writer.Connection(0).send_end = 23; }},
+        Rule{"receiveOverQueue", "receive_end: 17 exceeds the queue",
+             [](Scene& s) { s.writer.Connection(0).receive_end = 17; }},
+        Rule{"largestSend", "send_end: 18446744073709551615",
+             [](Scene& s) { s.writer.Connection(0).send_end = ~uint64_t{0}; }},
+        Rule{"stateSlotInUse", "state_slot: 0 is not the free one",
+             [](Scene& s) { s.writer.Connection(0).state_slot = 0; }},
+        Rule{"stateSlotUnknown", "state_slot: 2 is not the free one",
+             [](Scene& s) { s.writer.Connection(0).state_slot = 2; }},
+        Rule{"stateLength", "state_length: 65",
+             [](Scene& s) {
+               CommitEntry& entry = s.writer.Connection(0);
+               entry.state_slot = 1;
+               entry.state_length = 65;
+             }},
+        Rule{"shardStateSlotInUse", "state_slot: 0 is not the free one of the shard",
+             [](Scene& s) { s.writer.Add(CommitKind::kShardState); }},
+        Rule{"shardStateSlotUnknown", "state_slot: 255 is not the free one of the shard",
+             [](Scene& s) { s.writer.Add(CommitKind::kShardState).state_slot = 255; }},
+        Rule{"shardStateLength", "state_length: 129",
+             [](Scene& s) {
+               CommitEntry& entry = s.writer.Add(CommitKind::kShardState);
+               entry.state_slot = 1;
+               entry.state_length = 129;
+             }}),
+    [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, TransactionRules,
+    ::testing::Values(
+        Rule{"sendOpcode", "connection 1 send 0: opcode: 8",
+             [](Scene& s) { AnySend(s).opcode = 8; }},
+        Rule{"receiveOpcode", "connection 1 receive 0: opcode: 1",
+             [](Scene& s) { AnyReceive(s).opcode = 1; }},
+        Rule{"flags", "flags: 4 has unknown bits", [](Scene& s) { AnySend(s).flags = 4; }},
+        Rule{"receiveFlags", "flags: 128 has unknown bits",
+             [](Scene& s) { AnyReceive(s).flags = 128; }},
+        Rule{"sgeCount", "sge_count: 5", [](Scene& s) { AnySend(s).sge_count = 5; }},
+        Rule{"receiveSgeCount", "sge_count: 255", [](Scene& s) { AnyReceive(s).sge_count = 255; }},
+        Rule{"sgeBeyondTheBuffers", "sges[0]: 2 bytes at 65535",
+             [](Scene& s) {
+               AnySend(s).sges[0] = {65535, 2, 0};
+             }},
+        Rule{"sgeOffsetBeyondTheBuffers", "sges[0]: 0 bytes at 65537",
+             [](Scene& s) {
+               AnySend(s).sges[0] = {65537, 0, 0};
+             }},
+        Rule{"sgeOverflow", "sges[0]: 4294967295 bytes at 18446744073709551615",
+             [](Scene& s) {
+               AnyReceive(s).sges[0] = {~uint64_t{0}, ~0u, 0};
+             }},
+        Rule{"sgeOverflowToZero", "sges[0]: 8 bytes at 18446744073709551608",
+             [](Scene& s) {
+               AnySend(s).sges[0] = {~uint64_t{0} - 7, 8, 0};
+             }},
+        Rule{"lastSge", "sges[3]: 65537 bytes at 0",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnySend(s);
+               request.sge_count = 4;
+               request.sges[3] = {0, 65537, 0};
+             }},
+        Rule{"secondRequest", "connection 1 send 1: flags",
+             [](Scene& s) {
+               AnySend(s);
+               AnySend(s).flags = 0xff;
+             }},
+        Rule{"atomicLength", "an atomic needs one of 8 bytes",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnySend(s);
+               request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
+               request.sges[0].length = 4;
+             }},
+        Rule{"atomicInTwoPieces", "an atomic needs one of 8 bytes",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnySend(s);
+               request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
+               request.sge_count = 2;
+               request.sges[0] = {0, 4, 0};
+               request.sges[1] = {4, 4, 0};
+             }},
+        Rule{"atomicWithoutBuffer", "an atomic needs one of 8 bytes",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnySend(s);
+               request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
+               request.sge_count = 0;
+             }},
+        Rule{"atomicAlignment", "remote_address: 4100 of an atomic is not aligned",
+             [](Scene& s) {
+               arena::WorkRequest& request = AnySend(s);
+               request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
+               request.remote_address = 4100;
+             }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(CheckRequest, shouldAcceptEveryOpcodeAndTheEdgesOfTheBuffers) {
+  arena::WorkRequest request = {};
+  request.sge_count = 1;
+  request.sges[0] = {4096 - 8, 8, 0};
+  for (uint8_t opcode = 0; opcode < verbs::kOpcodeCount; ++opcode) {
+    request.opcode = opcode;
+    EXPECT_TRUE(TransactionReader::CheckRequest(request, false, 4096).ok());
+  }
+  request = {};
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, 4096).ok());
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, 4096).ok());
+  request.sge_count = 1;
+  request.sges[0] = {4096, 0, 0};
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, 4096).ok());
+}
+
+TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
+  arena::WorkRequest request = {};
+  request.sge_count = 2;
+  request.sges[0] = {0, 1u << 30, 0};
+  request.sges[1] = {0, 1u << 30, 0};
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, uint64_t{1} << 31).ok());
+  request.sges[1].length += 1;
+  EXPECT_FALSE(TransactionReader::CheckRequest(request, false, uint64_t{1} << 31).ok());
+}
+
+TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {
+  arena::Arena arena = arena::Arena::Create(TestShape(1, 3, 4096), "kv").value();
+  Ownership(&arena, 0).Grant(0, 1);
+  for (uint32_t i = 0; i < 3; ++i) {
+    arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
+  }
+  TransactionReader reader(arena);
+  CommitWriter writer(&arena, 0);
+  writer.Begin(1);
+  writer.Connection(0).send_end = kMaxTransactionRequests;
+  writer.Publish();
+  EXPECT_TRUE(reader.Read(0, 1, 0, 1).ok());
+  writer.Connection(0).send_end = kMaxTransactionRequests;
+  writer.Connection(1).receive_end = 1;
+  writer.Publish();
+  const absl::Status status = reader.Read(0, 1, 1, 3);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("more than 4096 work requests"));
+}
+
+}  // namespace
+}  // namespace baton::driver
