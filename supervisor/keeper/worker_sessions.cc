@@ -222,7 +222,10 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   session->detached = true;
   watcher_.Forget(session->slot);
-  engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
+  engine_.Run([&] {
+    engine_.WorkerStopped(session->slot, session->id, "detached");
+    engine_.WorkerDead(session->slot, session->id);
+  });
   slots_[session->slot] = nullptr;
   session->process.close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
