@@ -69,20 +69,23 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   if (!peer.ok()) return;
   auto session = std::make_shared<Session>(loop_);
   session->peer = *peer;
-  session->socket = std::make_shared<FramedSession>(loop_, std::move(socket));
-  session->socket->Start([this, session] { return OnInput(session); },
-                         [this, session](absl::Status why) { OnClosed(session, why); });
+  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket));
+  session->socket = framed;
+  framed->Start([this, session] { return OnInput(session); },
+                [this, session](absl::Status why) { OnClosed(session, why); });
 }
 
 absl::Status WorkerSessions::OnInput(const SessionPtr& session) {
+  const std::shared_ptr<FramedSession> socket = session->socket.lock();
+  if (!socket) return absl::OkStatus();
   internal::WorkerRequest request;
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, session->socket->channel().NextFrame(&request));
+    BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
     if (!whole) return absl::OkStatus();
     std::vector<int> descriptors;
     FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
     internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
-    session->socket->Send(reply, descriptors);
+    socket->Send(reply, descriptors);
     if (session->detached) return absl::UnavailableError("detached");
   }
 }
@@ -245,7 +248,7 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
   slots_[session->slot] = nullptr;
   session->process.close();
-  session->socket->Close();
+  if (const auto socket = session->socket.lock()) socket->Close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
   AddEvent("worker_dead",
            absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead"),
