@@ -2,7 +2,8 @@
 // their completions in transactions.
 //
 //   class Echo : public baton::Service { void OnCompletion(Shard&, const Completion&) override; };
-//   auto worker = baton::Worker::Attach({.socket = "/run/baton/echo.sock", .service = "echo"}, &echo);
+//   auto worker = baton::Worker::Attach({.socket = "/run/baton/echo.sock", .service = "echo"},
+//   &echo);
 //   (*worker)->Listen("0.0.0.0", 7471);
 //   (*worker)->Run();
 //
@@ -72,7 +73,7 @@ class Connection {
   uint64_t receive_staged_ = 0, receive_committed_ = 0, receive_completed_ = 0,
            receive_acknowledged_ = 0;
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
-  uint32_t entry_ = 0;       // 1 + index of its entry in the open transaction; 0: none
+  uint32_t entry_ = 0;        // 1 + index of its entry in the open transaction; 0: none
   uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended
 };
 
@@ -106,7 +107,7 @@ struct Buffer {
 
 struct SendWork {
   verbs::Opcode opcode = verbs::Opcode::kSend;
-  absl::Span<const Buffer> buffers;  // at most 4
+  absl::Span<const Buffer> buffers = {};  // at most 4
   uint64_t tag = 0;
   uint32_t immediate = 0;
   uint64_t remote_address = 0;
@@ -217,10 +218,10 @@ enum class CommitMode : uint8_t {
 };
 
 struct WorkerOptions {
-  std::string socket;   // of the service: "<state_dir>/<service>.sock"
-  std::string service;  // refused when the socket serves another
-  std::string name;     // shown to operators; empty: the program's name
-  std::string version;  // of the program, shown to operators
+  std::string socket = {};   // of the service: "<state_dir>/<service>.sock"
+  std::string service = {};  // refused when the socket serves another
+  std::string name = {};     // shown to operators; empty: the program's name
+  std::string version = {};  // of the program, shown to operators
   // Formats of application state (SetState's version).
   uint32_t reads_state_version_min = 0;
   uint32_t reads_state_version_max = 0;

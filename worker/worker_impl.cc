@@ -97,7 +97,34 @@ absl::Status WorkerImpl::Attach() {
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
   }
+  if (options_.control_stream) StartControlStream(reply.attached());
   return absl::OkStatus();
+}
+
+// Policy only: a worker serves without it, so that control may be down when it attaches.
+void WorkerImpl::StartControlStream(const internal::Attached& attached) {
+  ControlStreamOptions stream;
+  stream.control_socket = attached.control_socket();
+  stream.service = options_.service;
+  stream.first_token = attached.token();
+  stream.new_token = [this]() -> absl::StatusOr<std::string> {
+    internal::WorkerRequest request;
+    request.mutable_new_token();
+    BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+    return reply.token().token();
+  };
+  // The arena says it too, and reaches the worker's own thread.
+  stream.on_handoff = [](const std::vector<uint32_t>&) {};
+  stream.on_shutdown = [this](const std::string& reason) {
+    {
+      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+      shutdown_reason_ = reason;
+    }
+    shutdown_asked_.store(true);
+    eventfd_write(wake_.get(), 1);
+  };
+  auto started = ControlStream::Start(std::move(stream));
+  if (started.ok()) control_ = *std::move(started);
 }
 
 absl::Status WorkerImpl::PrepareEventFd() {
@@ -119,6 +146,7 @@ absl::Status WorkerImpl::Ready() {
 }
 
 void WorkerImpl::Detach() {
+  control_.reset();
   for (auto& shard : shards_) {
     if (Owns(*shard)) Release(*shard);
   }

@@ -15,6 +15,7 @@
 #include "lib/arena/arena.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "worker/control/control_stream.h"
 #include "worker/thread_lock.h"
 #include "worker/worker.h"
 
@@ -55,6 +56,7 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
                                             std::vector<FileDescriptor>* descriptors = nullptr);
   absl::Status PrepareEventFd();
+  void StartControlStream(const internal::Attached& attached);
   void Detach();
   bool HasWork() const;
   absl::Status CheckKeeper();
@@ -86,6 +88,7 @@ class WorkerImpl final : public Worker {
   std::atomic<bool> shutdown_asked_{false};
   std::mutex shutdown_mutex_;
   std::string shutdown_reason_;  // guarded by shutdown_mutex_
+  std::unique_ptr<ControlStream> control_;  // last: its thread uses what is above
 };
 
 }  // namespace baton

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,28 @@ absl::Status CheckPowerOfTwo(std::string_view field, uint64_t value) {
   return absl::InvalidArgumentError(
       absl::StrCat(absl::string_view(field.data(), field.size()), ": ", value,
                    " is not a power of two"));
+}
+
+// Memory of a memfd is taken when it is first touched, and who touches it last is killed: so what
+// cannot be had is refused before. 0: unknown.
+uint64_t AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  uint64_t kilobytes = 0;
+  while (file >> name >> kilobytes) {
+    if (name == "MemAvailable:") return kilobytes * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+absl::Status CheckMemory(uint64_t needed, std::string_view service) {
+  const uint64_t available = AvailableMemory();
+  if (available == 0 || needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "service ", absl::string_view(service.data(), service.size()), " needs ", needed >> 20,
+      " MiB and ", available >> 20,
+      " MiB are available: lower buffer_bytes, max_connections or the queue depths"));
 }
 
 absl::StatusOr<FileDescriptor> CreateMemory(const std::string& name, uint64_t bytes) {
@@ -121,6 +144,8 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     return absl::InvalidArgumentError("service name: longer than 63 bytes");
   }
   Arena arena(shape);
+  BATON_RETURN_IF_ERROR(CheckMemory(
+      arena.worker_map_.total + arena.driver_map_.total + shape.buffer_bytes, service));
   const std::string name(service);
   BATON_ASSIGN_OR_RETURN(arena.worker_fd_,
                          CreateMemory("baton-worker-log-" + name, arena.worker_map_.total));

@@ -1,8 +1,8 @@
 // Who owns a shard: epochs, the cut, and which commit banks may be used again (P3).
 //
 // An epoch's owner writes the bank epoch % kCommitBanks. Ending an epoch records how many of its
-// commit entries count, and moves the epoch; what the former owner stores later is in a bank that
-// nobody reads. A bank is used again only when its former writer gave the shard away by itself or
+// commit entries count and takes the owner out of the ownership word; what the former owner stores
+// later is in a bank that nobody reads. A bank is used again only when its former writer gave the shard away by itself or
 // its process is proven dead.
 //
 // Thread-compatible: one thread, the driver's.

@@ -1,6 +1,7 @@
 #include "supervisor/cli/cli.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "CLI/CLI.hpp"
 #include "lib/base/version.h"
@@ -41,9 +42,9 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
   app->add_option("--state-dir", session->state_dir, "batond's directory")
       ->type_name("DIR")
       ->capture_default_str();
-  app->add_option("--socket", session->socket, "operator socket [operator.sock in the state dir]")
-      ->type_name("PATH")
-      ->envname("BATON_SOCKET");
+  app->add_option("--socket", session->socket,
+                  "operator socket [$BATON_SOCKET, or operator.sock in the state dir]")
+      ->type_name("PATH");
   app->add_option_function<std::string>(
          "-o,--output", [session](const std::string& format) { session->json = format == "json"; },
          "table (for people) or json (for programs) [table]")
@@ -53,6 +54,13 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
       ->type_name("S")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
+}
+
+// The environment is for those who say nothing on the command line.
+void ReadEnvironment(const CLI::App& app, Session* session) {
+  const char* socket = std::getenv("BATON_SOCKET");
+  if (socket == nullptr || app.count("--socket") > 0 || app.count("--state-dir") > 0) return;
+  session->socket = socket;
 }
 
 }  // namespace
@@ -79,6 +87,7 @@ int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactiv
   } catch (const CLI::ParseError& error) {
     return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
   }
+  ReadEnvironment(app, &session);
   const absl::Status status = session.action();
   if (session.connection) {
     for (const std::string& warning : session.connection->warnings()) {

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/channel/message_channel.h"
@@ -16,13 +17,14 @@ namespace {
 constexpr int kMaxResponseBytes = 64 << 20;
 
 absl::Status Unreachable(const std::string& socket_path, const absl::Status& cause) {
-  const std::string text =
-      absl::StrCat("cannot reach batond at ", socket_path, ": ", cause.message());
+  const absl::string_view why =
+      absl::StripPrefix(cause.message(), absl::StrCat("connect to ", socket_path, ": "));
+  const std::string text = absl::StrCat("cannot reach batond at ", socket_path, ": ", why);
   if (absl::IsPermissionDenied(cause)) {
     return absl::PermissionDeniedError(
         absl::StrCat(text, "; run as an operator (root, batond's user, or one of operator_uids)"));
   }
-  if (absl::IsInvalidArgument(cause)) return absl::UnavailableError(text);
+  if (absl::IsInvalidArgument(cause)) return absl::InvalidArgumentError(text);
   return absl::UnavailableError(absl::StrCat(
       text, "; is it running? `batond --dev` starts one; --state-dir or --socket choose another"));
 }

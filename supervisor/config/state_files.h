@@ -35,7 +35,7 @@ inline std::string WorkerSocketPath(std::string_view state_dir, std::string_view
   return std::string(state_dir) + "/" + std::string(service) + ".sock";
 }
 inline std::string ManagementSocketPath(std::string_view state_dir, std::string_view service) {
-  return std::string(state_dir) + "/" + std::string(service) + ".manage.sock";
+  return std::string(state_dir) + "/" + std::string(service) + ".keeper.sock";
 }
 
 // A service of this name would take control's sockets.

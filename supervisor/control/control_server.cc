@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
@@ -31,14 +32,17 @@ constexpr int kMaxCallThreads = 64;
 constexpr int kRefusedConnectionMs = 10'000;
 constexpr std::chrono::milliseconds kShutdownGrace(300);
 
-// gRPC registers these for every server that is built later, once per process.
-void EnableHealthAndReflection() {
-  static const bool enabled = [] {
+// Once per process, before the first server is built.
+void SetUpGrpc() {
+  static const bool done = [] {
+    // Never undone: gRPC's own shutdown, with the last server, can wait 10 s for a poller that it
+    // started when a peer did not read.
+    grpc_init();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;
   }();
-  (void)enabled;
+  (void)done;
 }
 
 void Bound(grpc::ServerBuilder* builder) {
@@ -77,7 +81,7 @@ class ControlServer::Impl {
         refusing_service_(&peers_) {}
 
   absl::Status Start() {
-    EnableHealthAndReflection();
+    SetUpGrpc();
     operator_server_ = Serve(operator_service_.get(), "baton.v1.OperatorService");
     worker_server_ = Serve(worker_service_.get(), "baton.v1.WorkerService");
     grpc::ServerBuilder refusing;

@@ -7,7 +7,7 @@
 #include "grpcpp/support/status.h"
 #include "lib/base/version.h"
 #include "proto/baton/v1/types.pb.h"
-#include "supervisor/control/layout_version.h"
+#include "lib/arena/layout.h"
 
 namespace baton {
 
@@ -19,7 +19,7 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 
 inline void FillVersion(v1::Version* version) {
   version->set_release(kRelease);
-  version->set_layout_version(kControlLayoutVersion);
+  version->set_layout_version(arena::kLayoutVersion);
   version->set_protocol_version(kProtocolVersion);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "spdlog/spdlog.h"
@@ -83,7 +84,8 @@ void KeeperClient::Run() {
     if (channel_) ReadReplies();
     ExpirePending();
   }
-  Disconnect(absl::UnavailableError("control is stopping"));
+  channel_.reset();
+  FailPending(absl::UnavailableError("control is stopping"));
   std::vector<Outgoing> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -117,13 +119,19 @@ void KeeperClient::Wait() {
 absl::Status KeeperClient::Connect() {
   absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path_);
   if (!socket.ok()) {
-    Disconnect(socket.status());
-    return socket.status();
+    const absl::Status problem(socket.status().code(),
+                               absl::StripPrefix(socket.status().message(),
+                                                 absl::StrCat("connect to ", socket_path_, ": ")));
+    Disconnect(problem);
+    return problem;
   }
   channel_ = std::make_unique<MessageChannel>(*std::move(socket));
-  backoff_ns_ = 0;
   problem_logged_ = false;
-  spdlog::info("service {}: connected to its keeper at {}", service_, socket_path_);
+  uint64_t suppressed = 0;
+  if (log_budget_.Take(&suppressed)) {
+    spdlog::info("service {}: connected to its keeper at {} ({} changes not logged)", service_,
+                 socket_path_, suppressed);
+  }
   // All that is logged: what is known already is dropped by the event log.
   internal::ManagementRequest subscribe;
   subscribe.mutable_subscribe()->set_after_sequence(0);
@@ -138,11 +146,16 @@ void KeeperClient::Disconnect(const absl::Status& cause) {
   channel_.reset();
   backoff_ns_ = std::clamp(backoff_ns_ * 2, kFirstBackoffNs, kMaxBackoffNs);
   next_attempt_ns_ = MonotonicNanoseconds() + backoff_ns_;
-  if (was_connected || !problem_logged_) {
-    spdlog::warn("service {}: no keeper at {}: {}", service_, socket_path_,
-                 std::string(cause.message()));
-    problem_logged_ = true;
+  uint64_t suppressed = 0;
+  if ((was_connected || !problem_logged_) && log_budget_.Take(&suppressed)) {
+    spdlog::warn("service {}: no keeper at {}: {} ({} changes not logged)", service_, socket_path_,
+                 std::string(cause.message()), suppressed);
   }
+  problem_logged_ = true;
+  FailPending(cause);
+}
+
+void KeeperClient::FailPending(const absl::Status& cause) {
   std::map<uint64_t, Pending> failed;
   failed.swap(pending_);
   for (auto& [id, pending] : failed) pending.done(Unreachable(cause));
@@ -197,6 +210,7 @@ void KeeperClient::ReadReplies() {
 }
 
 void KeeperClient::Dispatch(internal::ManagementReply reply) {
+  backoff_ns_ = 0;  // it works: one that only accepts and closes is not called without a pause
   if (reply.has_event()) {
     if (observer_.on_event) observer_.on_event(reply.event());
     return;

@@ -16,6 +16,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/control/log_budget.h"
 
 namespace baton {
 
@@ -64,6 +65,7 @@ class KeeperClient {
   void Wait();
   absl::Status Connect();
   void Disconnect(const absl::Status& cause);
+  void FailPending(const absl::Status& cause);
   void SendQueued();
   void Submit(Outgoing outgoing);
   void ReadReplies();
@@ -89,6 +91,7 @@ class KeeperClient {
   uint64_t backoff_ns_ = 0;
   uint64_t next_attempt_ns_ = 0;
   bool problem_logged_ = false;
+  LogBudget log_budget_;
 };
 
 }  // namespace baton

@@ -21,9 +21,9 @@ internal::ManagementRequest DescribeRequest() {
   return request;
 }
 
-absl::StatusOr<internal::Description> DescriptionOf(
-    absl::StatusOr<internal::ManagementReply> reply) {
-  if (absl::IsDeadlineExceeded(reply.status())) {
+absl::StatusOr<internal::Description> DescriptionOf(absl::StatusOr<internal::ManagementReply> reply,
+                                                    uint64_t timeout_ns) {
+  if (absl::IsDeadlineExceeded(reply.status()) && timeout_ns >= kMaxDescribeNs) {
     return absl::UnavailableError(reply.status().message());
   }
   BATON_RETURN_IF_ERROR(reply.status());
@@ -72,8 +72,8 @@ std::vector<KeeperClient*> Keepers::All() {
 absl::StatusOr<internal::Description> Keepers::Describe(const std::string& service,
                                                         uint64_t timeout_ns) {
   BATON_ASSIGN_OR_RETURN(KeeperClient * client, Find(service));
-  return DescriptionOf(
-      client->CallAndWait(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)));
+  return DescriptionOf(client->CallAndWait(DescribeRequest(), std::min(timeout_ns, kMaxDescribeNs)),
+                       timeout_ns);
 }
 
 std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
@@ -87,7 +87,8 @@ std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
   }
   std::vector<Described> all;
   auto reply = replies.begin();
-  for (auto& [name, client] : clients_) all.emplace_back(name, DescriptionOf((reply++)->get()));
+  for (auto& [name, client] : clients_)
+    all.emplace_back(name, DescriptionOf((reply++)->get(), timeout_ns));
   return all;
 }
 

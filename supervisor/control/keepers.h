@@ -31,8 +31,8 @@ class Keepers {
   std::vector<KeeperClient*> All();
   EventLog& events() { return events_; }
 
-  // What a keeper says of its service. A keeper that hangs is kUnavailable after
-  // min(timeout_ns, a few seconds).
+  // What a keeper says of its service. A keeper that hangs is kUnavailable after a few seconds,
+  // or kDeadlineExceeded when the caller has no more patience than that.
   absl::StatusOr<internal::Description> Describe(const std::string& service, uint64_t timeout_ns);
 
   // Of every service, in the order of their names, asked for at the same time.

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 
+#include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -31,6 +32,7 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
   }
   spdlog::info("baton-control {} serves operators at {} and workers at {}", baton::kRelease,
                baton::OperatorSocket(config.state_dir()), baton::WorkerSocket(config.state_dir()));
+  baton::TellReady();
   int signal_number = 0;
   sigwait(&end_signals, &signal_number);
   spdlog::info("ends: {}", strsignal(signal_number));

@@ -153,8 +153,11 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       done = done_;
     }
     if (done) context_->streams->Remove(service_, worker_id, this);  // OnDone came before Add
-    spdlog::info("service {}: worker {} opened its stream ({})", service_, worker_id,
-                 context_->peers->Describe(peer_));
+    uint64_t suppressed = 0;
+    if (context_->log_budget.Take(&suppressed)) {
+      spdlog::info("service {}: worker {} opened its stream ({}; {} more not logged)", service_,
+                   worker_id, context_->peers->Describe(peer_), suppressed);
+    }
     Pump();
   }
 

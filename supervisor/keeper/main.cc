@@ -1,30 +1,17 @@
 // baton-keeper: owns one service. Started by batond, which writes its configuration (text format
 // of baton.internal.KeeperConfig) to standard input and learns through the descriptor in
 // BATON_READY_FD that workers can attach.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <string>
 
 #include "google/protobuf/text_format.h"
+#include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/keeper/keeper.h"
-
-namespace {
-
-void TellReady() {
-  const char* fd = std::getenv("BATON_READY_FD");
-  if (!fd) return;
-  const char byte = 1;
-  if (write(std::atoi(fd), &byte, 1) != 1) spdlog::warn("batond does not listen for readiness");
-  close(std::atoi(fd));
-}
-
-}  // namespace
 
 int main() {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("baton-keeper"));
@@ -44,7 +31,7 @@ int main() {
     spdlog::error("service {}: {}", config.service().name(), baton::MessageOf(keeper.status()));
     return 1;
   }
-  TellReady();
+  baton::TellReady();
   (*keeper)->Run();
   return 0;
 }

@@ -17,10 +17,11 @@ constexpr const char* kPackages[] = {"",
                                      "supervisor/batond/",
                                      "supervisor/keeper/",
                                      "supervisor/control/",
-                                     "operator/",
+                                     "supervisor/cli/",
                                      "worker/examples/ledger/",
                                      "worker/examples/ledger_alone/",
-                                     "worker/examples/peer/"};
+                                     "worker/examples/peer/",
+                                     "tests/demo/"};
 
 }  // namespace
 

@@ -52,8 +52,10 @@ absl::Status Cluster::StartBatond() {
   const std::string libexec = directory_.File("libexec");
   std::error_code error;
   std::filesystem::create_directory(libexec, error);
-  for (const char* name : {"baton-keeper", "baton-control"}) {
-    BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(name));
+  const std::pair<std::string, std::string> children[] = {{"baton-keeper", options_.keeper},
+                                                          {"baton-control", "baton-control"}};
+  for (const auto& [name, program] : children) {
+    BATON_ASSIGN_OR_RETURN(const std::string path, options_.binaries.Find(program));
     std::filesystem::create_symlink(path, absl::StrCat(libexec, "/", name), error);
   }
   child.log_path = NewLog("batond");
@@ -76,12 +78,18 @@ absl::Status Cluster::StartBatond() {
   return operators_->GetStatus().status();
 }
 
-absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(
-    int version, const std::vector<std::pair<std::string, std::string>>& environment) {
-  const std::string name = absl::StrCat("ledger-v", version);
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) {
+  LedgerOptions options;
+  options.version = version;
+  return StartLedger(options);
+}
+
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
+  const std::string name =
+      absl::StrCat("ledger-v", options.version, options.crash_at.empty() ? "" : "-test-hooks");
   ChildOptions child;
   BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find(name));
-  child.environment = environment;
+  if (!options.crash_at.empty()) child.environment = {{"BATON_CRASH_AT", options.crash_at}};
   child.log_path = NewLog(name);
   child.arguments = {"--socket",       SocketPath(),
                      "--service",      options_.service,
@@ -89,8 +97,9 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(
                      "--window",       absl::StrCat(options_.window),
                      "--message-size", absl::StrCat(options_.message_bytes),
                      "--name",         absl::StrCat(name, "-", logs_.size())};
+  child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
   auto worker = std::make_unique<LedgerWorker>();
-  worker->version = version;
+  worker->version = options.version;
   BATON_ASSIGN_OR_RETURN(worker->process, ChildProcess::Start(child));
   BATON_ASSIGN_OR_RETURN(const std::string line,
                          worker->process->ReadLineWith("ledger ready", kStart));
@@ -101,7 +110,8 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(
   }
   worker->id = id;
   port_ = static_cast<uint16_t>(port);
-  BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  // One that crashes by itself may be gone before it can be looked at.
+  if (options.crash_at.empty()) BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
   return worker;
 }
 

@@ -30,6 +30,15 @@ struct ClusterOptions {
   uint32_t window = 32;         // of the ledger
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
+  std::string keeper = "baton-keeper";  // program that batond runs as its keepers
+};
+
+struct LedgerOptions {
+  int version = 1;
+  // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
+  // empty: the ordinary program, which has none.
+  std::string crash_at;
+  std::vector<std::string> arguments;
 };
 
 // A running ledger worker, ready when it is returned. Destroying it kills the process.
@@ -54,8 +63,8 @@ class Cluster {
   uint16_t port() const { return port_; }
 
   // A new ledger-v1 or ledger-v2, attached and ready.
-  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(
-      int version, const std::vector<std::pair<std::string, std::string>>& environment = {});
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
+  absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 

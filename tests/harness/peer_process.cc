@@ -1,5 +1,6 @@
 #include "tests/harness/peer_process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswer{15};
 constexpr std::chrono::seconds kConnect{30};
+constexpr std::chrono::milliseconds kNone{0};
+constexpr char kFinal[] = "{\"final\"";
 
 }  // namespace
 
@@ -27,14 +30,31 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
   if (!options.timeline_path.empty()) {
     child.arguments.insert(child.arguments.end(), {"--timeline", options.timeline_path});
   }
+  child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> process, ChildProcess::Start(child));
-  BATON_RETURN_IF_ERROR(process->ReadLineWith("{\"event\":\"connected\"", kConnect).status());
-  return std::unique_ptr<PeerProcess>(new PeerProcess(std::move(process)));
+  std::unique_ptr<PeerProcess> peer(new PeerProcess(std::move(process)));
+  BATON_RETURN_IF_ERROR(peer->ReadAnswer("{\"event\":\"connected\"", kConnect).status());
+  return peer;
+}
+
+absl::StatusOr<std::string> PeerProcess::ReadAnswer(const std::string& beginning,
+                                                    std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    BATON_ASSIGN_OR_RETURN(std::string line, process_->ReadLine(std::max(left, kNone)));
+    if (line.starts_with(beginning)) return line;
+    if (!line.starts_with(kFinal)) continue;
+    result_ = line;
+    return absl::AbortedError(absl::StrCat("the peer stopped by itself: ", line.substr(0, 400),
+                                           "\n", process_->LogTail()));
+  }
 }
 
 absl::StatusOr<PeerWindow> PeerProcess::Mark(const std::string& name) {
   BATON_RETURN_IF_ERROR(process_->WriteLine("mark " + name));
-  BATON_ASSIGN_OR_RETURN(const std::string line, process_->ReadLineWith("{\"window\"", kAnswer));
+  BATON_ASSIGN_OR_RETURN(const std::string line, ReadAnswer("{\"window\"", kAnswer));
   BATON_ASSIGN_OR_RETURN(const JsonObject json, JsonObject::Parse(line));
   PeerWindow window;
   window.max_silence_us = json.Number("max_silence_us");
@@ -51,20 +71,22 @@ absl::StatusOr<PeerWindow> PeerProcess::Mark(const std::string& name) {
 
 absl::Status PeerProcess::Settle(std::chrono::milliseconds timeout) {
   BATON_RETURN_IF_ERROR(process_->WriteLine("settle"));
-  return process_->ReadLineWith("{\"settled\"", timeout).status();
+  return ReadAnswer("{\"settled\"", timeout).status();
 }
 
 absl::Status PeerProcess::SetRate(uint64_t rate) {
   BATON_RETURN_IF_ERROR(process_->WriteLine(absl::StrCat("rate ", rate)));
-  return process_->ReadLineWith("{\"rate\"", kAnswer).status();
+  return ReadAnswer("{\"rate\"", kAnswer).status();
 }
 
 absl::StatusOr<JsonObject> PeerProcess::Stop(std::chrono::milliseconds timeout) {
-  // A peer that stopped by itself takes no command, and has printed its result.
-  process_->WriteLine("stop").IgnoreError();
-  BATON_ASSIGN_OR_RETURN(const std::string line, process_->ReadLineWith("{\"final\"", timeout));
+  if (result_.empty()) {
+    // A peer that stops by itself at this moment takes no command, and prints its result.
+    process_->WriteLine("stop").IgnoreError();
+    BATON_ASSIGN_OR_RETURN(result_, ReadAnswer(kFinal, timeout));
+  }
   BATON_RETURN_IF_ERROR(process_->WaitEnd(timeout).status());
-  return JsonObject::Parse(line);
+  return JsonObject::Parse(result_);
 }
 
 }  // namespace baton::harness

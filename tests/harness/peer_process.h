@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +27,7 @@ struct PeerOptions {
   uint64_t rate = 0;
   uint32_t message_bytes = 64;
   bool reconnect = false;
+  std::vector<std::string> arguments;  // further ones
 };
 
 // What the peer saw between two marks.
@@ -55,8 +58,12 @@ class PeerProcess {
 
  private:
   explicit PeerProcess(std::unique_ptr<ChildProcess> process) : process_(std::move(process)) {}
+  // The next line that begins so. kAborted: the peer has stopped by itself, its result is kept.
+  absl::StatusOr<std::string> ReadAnswer(const std::string& beginning,
+                                         std::chrono::milliseconds timeout);
 
   std::unique_ptr<ChildProcess> process_;
+  std::string result_;  // its final line, when that came unasked
 };
 
 }  // namespace baton::harness

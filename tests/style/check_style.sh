@@ -37,7 +37,6 @@ matches '\b(FIXME|XXX|HACK)\b|\bTODO\b($|[^(])' "a TODO names its owner: TODO(na
 matches '^#pragma once' "include guards, not #pragma once" '*.h'
 matches '^ *using namespace ' "no using namespace" '*.h' '*.cc'
 matches '\bassert\(' "BATON_CHECK (or a status), not assert" '*.h' '*.cc'
-matches '\bstd::endl\b' "write \\n, not std::endl" '*.h' '*.cc'
 matches '"-l[a-z]' "a library of the system is wrapped once, in lib/system" 'lib/a*/BUILD.bazel' \
   'lib/[b-r]*/BUILD.bazel' 'supervisor/**BUILD.bazel' 'tests/**BUILD.bazel' 'worker/**BUILD.bazel'
 

@@ -7,6 +7,7 @@ namespace baton::verbs::soft {
 namespace {
 
 constexpr uint64_t kMaxMessage = 1ull << 30;
+constexpr uint64_t kMaxRnrTimerUs = 655'360;  // the longest that InfiniBand can encode
 constexpr uint64_t kGraceNs = 100'000'000;
 
 bool IsAtomic(Opcode opcode) {
@@ -296,7 +297,7 @@ bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
   if (!CompleteUpTo(index)) return false;
   unanswered_ = 0;  // those before it are answered, those after it start again
   host_->DropRequestFrames();
-  RetryLater(index, timer_us);
+  RetryLater(index, std::min<uint64_t>(timer_us, kMaxRnrTimerUs));
   return true;
 }
 

@@ -15,8 +15,12 @@ const char* Shape(const FrameHeader& header, uint32_t head, uint32_t payload, bo
   return nullptr;
 }
 
-bool IsSegment(FrameType type) {
-  return type == FrameType::kSend || type == FrameType::kWrite || type == FrameType::kReadResponse;
+// A message is cut into segments of the largest size, but for its last.
+const char* Segment(const FrameHeader& header, uint32_t head, FrameShape* shape) {
+  if ((header.flags & kLast) == 0 && header.length != head + kMaxSegment) {
+    return "short segment inside a message";
+  }
+  return Shape(header, head, kMaxSegment, false, shape);
 }
 
 }  // namespace
@@ -25,10 +29,6 @@ const char* CheckHeader(const FrameHeader& header, FrameShape* shape) {
   if (header.version != kWireVersion) return "unknown wire version";
   if ((header.flags & ~kAllFlags) != 0) return "unknown flags";
   const FrameType type = static_cast<FrameType>(header.type);
-  if (IsSegment(type) && (header.flags & kLast) == 0 && header.length != kMaxSegment &&
-      header.length != kMaxSegment + sizeof(WriteHead)) {
-    return "short segment inside a message";
-  }
   switch (type) {
     case FrameType::kConnectRequest:
       return Shape(header, sizeof(ConnectHead), kMaxConnectPrivateData, true, shape);
@@ -45,9 +45,9 @@ const char* CheckHeader(const FrameHeader& header, FrameShape* shape) {
       return Shape(header, 0, 0, false, shape);
     case FrameType::kSend:
     case FrameType::kReadResponse:
-      return Shape(header, 0, kMaxSegment, false, shape);
+      return Segment(header, 0, shape);
     case FrameType::kWrite:
-      return Shape(header, sizeof(WriteHead), kMaxSegment, false, shape);
+      return Segment(header, sizeof(WriteHead), shape);
     case FrameType::kRead:
       return Shape(header, sizeof(ReadHead), 0, false, shape);
     case FrameType::kCompareAndSwap:

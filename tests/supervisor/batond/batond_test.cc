@@ -1,9 +1,14 @@
 // batond, as its user meets it, with fake children in the place of keepers and control.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +18,7 @@
 #include <sstream>
 #include <string>
 
+#include "lib/base/file_descriptor.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace baton {
@@ -41,7 +47,7 @@ bool IsSocket(const std::string& path) {
 
 std::vector<std::string> Sockets(const Stage& stage) {
   std::vector<std::string> sockets;
-  for (const char* name : {"ledger.sock", "ledger.manage.sock", "operator.sock", "control.sock"}) {
+  for (const char* name : {"ledger.sock", "ledger.keeper.sock", "operator.sock", "control.sock"}) {
     sockets.push_back(stage.state_dir() + "/" + name);
   }
   return sockets;
@@ -84,6 +90,50 @@ TEST(BatondTest, StartsOneKeeperForEachServiceOfItsConfiguration) {
   EXPECT_EQ(stage.lives("control").size(), 1u);
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/queue.sock"));
+}
+
+bool HasInEnvironment(pid_t pid, const std::string& variable) {
+  const std::string environment = ReadWholeFile("/proc/" + std::to_string(pid) + "/environ");
+  return environment.find('\0' + variable + "=") != std::string::npos ||
+         environment.starts_with(variable + "=");
+}
+
+TEST(BatondTest, TellsSystemdAndItsChildrenDoNot) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const timeval patience = {kPatience.count(), 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  char text[64];
+  ssize_t length = recv(socket.get(), text, sizeof(text), 0);
+  ASSERT_EQ(std::string(text, length > 0 ? length : 0), "READY=1");
+  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
+  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
+  batond.Signal(SIGTERM);
+  length = recv(socket.get(), text, sizeof(text), 0);
+  EXPECT_EQ(std::string(text, length > 0 ? length : 0), "STOPPING=1");
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {
+  const Stage stage;
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  BatondProcess batond(stage);  // inherits the low limit
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  rlimit childs = {};
+  ASSERT_EQ(prlimit(stage.lives("keeper")[0].pid, RLIMIT_NOFILE, nullptr, &childs), 0);
+  EXPECT_EQ(childs.rlim_cur, before.rlim_max);
 }
 
 class KilledChildTest : public testing::TestWithParam<const char*> {};
@@ -185,6 +235,42 @@ TEST(BatondTest, LeavesNothingWhenItIsKilledAndStartsAgainAtOnce) {
   }
 }
 
+TEST(BatondTest, WaitsForChildrenOfAFormerBatondThatAreNotGoneYet) {
+  const Stage stage;
+  std::filesystem::create_directory(stage.state_dir());
+  const std::string lock = stage.state_dir() + "/children.lock";
+  FileDescriptor former_child(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(former_child.get(), LOCK_EX), 0);
+  BatondProcess batond(stage);
+  // It has its own lock, and so has come to the other one.
+  ASSERT_TRUE(Eventually([&] { return ReadWholeFile(stage.state_dir() + "/batond.lock") != ""; }));
+  EXPECT_EQ(stage.lives("keeper").size(), 0u);
+  former_child.Reset();
+  EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  former_child.Reset(open(lock.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(flock(former_child.get(), LOCK_EX | LOCK_NB), -1) << "batond's children do not hold it";
+}
+
+bool HasOpen(pid_t pid, const std::string& path) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(entry.path(), ignored) == path) return true;
+  }
+  return false;
+}
+
+TEST(BatondTest, ChildrenHoldTheirLockAndNotBatonds) {
+  const Stage stage;
+  BatondProcess batond(stage);
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  for (const char* role : {"keeper", "control"}) {
+    const pid_t pid = stage.lives(role)[0].pid;
+    EXPECT_TRUE(HasOpen(pid, stage.state_dir() + "/children.lock")) << role;
+    EXPECT_FALSE(HasOpen(pid, stage.state_dir() + "/batond.lock")) << role;
+  }
+}
+
 TEST(BatondTest, RefusesASecondBatondAndNamesTheFirst) {
   const Stage stage;
   BatondProcess first(stage);
@@ -265,7 +351,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"KeeperExits", "FAKE_KEEPER", "exit",
                  "batond: keeper of service ledger ended with exit code 3 while starting"},
         BadStart{"KeeperCrashes", "FAKE_KEEPER", "crash",
-                 "batond: keeper of service ledger was killed by signal 11 (Segmentation fault)"},
+                 "batond: keeper of service ledger was killed by signal 9 (Killed)"},
         BadStart{"ControlExits", "FAKE_CONTROL", "exit",
                  "batond: control ended with exit code 3 while starting"},
         BadStart{"ControlHangs", "FAKE_CONTROL", "hang", "control: not ready after 500 ms"}),

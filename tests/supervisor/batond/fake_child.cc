@@ -1,7 +1,7 @@
 // Stands in for baton-keeper and baton-control (it is copied under both names): makes the sockets
 // that the real one makes, says that it is ready, waits. FAKE_KEEPER and FAKE_CONTROL change that:
 //   exit      ends with exit code 3 before it is ready
-//   crash     is killed by SIGSEGV's default action before it is ready
+//   crash     is killed by a signal before it is ready
 //   hang      is never ready
 //   fragile   ends as soon as it has been ready
 //   stubborn  ignores SIGTERM
@@ -106,7 +106,7 @@ int Main(const std::string& program) {
   MakeSockets(keeper);
   Log(role, mode == "store" ? UseStore() : "started");
   if (mode == "exit") return 3;
-  if (mode == "crash") raise(SIGSEGV);
+  if (mode == "crash") raise(SIGKILL);
   if (mode == "stubborn") signal(SIGTERM, SIG_IGN);
   if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
   if (mode == "fragile") return 0;

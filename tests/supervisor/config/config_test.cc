@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"LongStateDir",
                   "state_dir: \"" + kLongDir + "\" services { name: \"kv\" device { soft {} } }",
                   "baton.conf:1:1: state_dir: the socket " + kLongDir +
-                      "/kv.manage.sock would have 116 bytes, UNIX sockets take at most 107; use a "
+                      "/kv.keeper.sock would have 116 bytes, UNIX sockets take at most 107; use a "
                       "state_dir that is 9 bytes shorter"},
         BadConfig{"NoName", "state_dir: \"/s\" services { device { soft {} } }",
                   "baton.conf: services[0].name: \"\" is not a name; use 1 to 32 of a-z, 0-9 and "
@@ -205,6 +205,11 @@ TEST(ConfigTest, LoadNamesAFileThatIsNotThere) {
   EXPECT_TRUE(absl::IsNotFound(status));
   EXPECT_THAT(std::string(status.message()),
               StartsWith("cannot read the configuration /nonexistent/baton.conf: "));
+}
+
+TEST(ConfigTest, TheExampleIsValid) {
+  const absl::Status status = LoadConfig("deploy/config/baton.textproto").status();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ConfigTest, TheLongestStateDirThatFitsIsTaken) {

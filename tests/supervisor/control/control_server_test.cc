@@ -293,6 +293,36 @@ TEST_F(ControlServerTest, FollowsEventsOverARestartOfTheKeeper) {
   EXPECT_FALSE(reader->Read(&response));
 }
 
+TEST_F(ControlServerTest, AFollowerThatDoesNotReadIsCutOffAndTold) {
+  constexpr uint64_t kEvents = 20000;  // more than may wait for one follower
+  const std::string text(200, 'x');
+  keeper_->Log(KvEvent(1, "first", ""));
+  // gRPC reads 64 KiB ahead for its caller, and no more.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
+  const auto stub = v1::OperatorService::NewStub(grpc::CreateCustomChannel(
+      "unix:" + OperatorSocket(state_dir_), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  v1::WatchEventsRequest request;
+  request.set_service("kv");
+  request.set_follow(true);
+  const auto reader = stub->WatchEvents(&context, request);
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  for (uint64_t i = 2; i <= kEvents; ++i) keeper_->Log(KvEvent(i, "more", text));
+  request.set_follow(false);
+  for (uint64_t last = 0; last < kEvents;) {  // until control has them all
+    ASSERT_TRUE(
+        Client()->WatchEvents(request, [&](const v1::Event& e) { last = e.sequence(); }).ok());
+  }
+  uint64_t sequence = 1;
+  while (reader->Read(&response)) ASSERT_EQ(response.event().sequence(), ++sequence);
+  EXPECT_LT(sequence, kEvents);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
   keeper_->Log(KvEvent(1, "first", ""));
   const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocket(state_dir_)));

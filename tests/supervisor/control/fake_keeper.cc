@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/status/status.h"
@@ -79,13 +80,10 @@ void FakeKeeper::Log(const v1::Event& event) {
 }
 
 bool FakeKeeper::WaitForRequest(
-    const std::function<bool(const internal::ManagementRequest&)>& wanted) {
+    const std::function<bool(const internal::ManagementRequest&)>& wanted, size_t times) {
   std::unique_lock<std::mutex> lock(mutex_);
   return asked_.wait_for(lock, std::chrono::seconds(10), [&] {
-    for (const auto& request : requests_) {
-      if (wanted(request)) return true;
-    }
-    return false;
+    return std::count_if(requests_.begin(), requests_.end(), wanted) >= static_cast<long>(times);
   });
 }
 

@@ -36,8 +36,9 @@ class FakeKeeper {
   void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
   void Log(const v1::Event& event);   // kept for subscribers to come
 
-  // Waits, for at most ten seconds, until it has been asked something for which `wanted` is true.
-  bool WaitForRequest(const std::function<bool(const internal::ManagementRequest&)>& wanted);
+  // Waits, for at most ten seconds, until `wanted` is true of `times` requests.
+  bool WaitForRequest(const std::function<bool(const internal::ManagementRequest&)>& wanted,
+                      size_t times = 1);
   size_t CountRequests(const std::function<bool(const internal::ManagementRequest&)>& wanted);
 
  private:

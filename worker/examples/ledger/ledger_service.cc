@@ -9,12 +9,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
-
-#if __has_include("worker/crash_point.h")
 #include "worker/crash_point.h"
-#else
-#define BATON_CRASH_POINT(name) static_cast<void>(name)
-#endif
 
 namespace baton::ledger {
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/examples/peer/json_line.h"
+#include "worker/examples/common/json_line.h"
 
 namespace baton::peer {
 namespace {
@@ -13,7 +13,7 @@ double Microseconds(uint64_t nanoseconds) { return static_cast<double>(nanosecon
 
 template <typename Counts>
 std::string VersionsJson(const Counts& counts) {
-  JsonLine json;
+  examples::JsonLine json;
   for (uint32_t version = 1; version < kVersions; ++version) {
     if (counts[version] != 0) json.Count(absl::StrCat(version), counts[version]);
   }
@@ -21,7 +21,7 @@ std::string VersionsJson(const Counts& counts) {
 }
 
 std::string LatencyJson(const LatencyHistogram& latency) {
-  return JsonLine()
+  return examples::JsonLine()
       .Number("p50", Microseconds(latency.Quantile(0.5)))
       .Number("p99", Microseconds(latency.Quantile(0.99)))
       .Number("p99.9", Microseconds(latency.Quantile(0.999)))
@@ -29,7 +29,7 @@ std::string LatencyJson(const LatencyHistogram& latency) {
       .Finish();
 }
 
-void AddDefects(const Defects& defects, JsonLine* json) {
+void AddDefects(const Defects& defects, examples::JsonLine* json) {
   json->Count("lost", defects.lost)
       .Count("duplicated", defects.duplicated)
       .Count("reordered", defects.reordered)
@@ -41,7 +41,7 @@ std::string PerConnectionJson(const Summary& summary) {
   std::string list = "[";
   for (size_t i = 0; i < summary.per_connection.size() && i < kMaxListedConnections; ++i) {
     const ConnectionSummary& one = summary.per_connection[i];
-    JsonLine json;
+    examples::JsonLine json;
     json.Count("index", i).Count("messages", one.messages);
     json.Number("max_silence_us", Microseconds(one.max_silence));
     json.Raw("latency_us", LatencyJson(one.latency));
@@ -59,7 +59,7 @@ bool IsClean(const Summary& summary, bool reconnect) {
 }
 
 std::string WindowJson(std::string_view name, const WindowSummary& window) {
-  return JsonLine()
+  return examples::JsonLine()
       .Text("window", name)
       .Number("max_silence_us", Microseconds(window.max_silence))
       .Count("worst_connection", window.worst_connection)
@@ -72,7 +72,7 @@ std::string WindowJson(std::string_view name, const WindowSummary& window) {
 }
 
 std::string SummaryJson(const Summary& summary, bool clean) {
-  JsonLine json;
+  examples::JsonLine json;
   json.Flag("final", true).Flag("ok", clean);
   json.Count("connections", summary.connections).Count("established", summary.established);
   json.Count("sent", summary.sent).Count("messages", summary.messages);

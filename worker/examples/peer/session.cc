@@ -13,7 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "worker/examples/peer/json_line.h"
+#include "worker/examples/common/json_line.h"
 #include "worker/examples/peer/report.h"
 
 namespace baton::peer {
@@ -86,14 +86,14 @@ void Session::Report(uint64_t now) {
   if (!announced_ && generator_->AllEstablished()) {
     announced_ = true;
     if (options_.json) {
-      Print(JsonLine()
+      Print(examples::JsonLine()
                 .Text("event", "connected")
                 .Count("connections", generator_->Summarize().established)
                 .Finish());
     }
   }
   if (settle_start_ != 0 && generator_->IsSettled()) {
-    Print(JsonLine()
+    Print(examples::JsonLine()
               .Flag("settled", true)
               .Number("after_us", static_cast<double>(now - settle_start_) / 1000)
               .Finish());
@@ -129,11 +129,13 @@ void Session::OnCommand(const std::string& line) {
     generator_->BeginSettle();
   } else if (line.starts_with("rate ") && absl::SimpleAtoi(line.substr(5), &rate)) {
     generator_->SetRate(rate);
-    Print(JsonLine().Count("rate", rate).Finish());
+    Print(examples::JsonLine().Count("rate", rate).Finish());
   } else if (line == "stop") {
     Stop(MonotonicNanoseconds());
   } else {
-    Print(JsonLine().Text("error", "commands are: mark NAME, settle, rate N, stop").Finish());
+    Print(examples::JsonLine()
+              .Text("error", "commands are: mark NAME, settle, rate N, stop")
+              .Finish());
   }
 }
 

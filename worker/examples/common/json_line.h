@@ -1,7 +1,7 @@
 // One JSON object on one line, built up field by field. Names and strings are our own and need no
 // more than quotes and backslashes escaped.
-#ifndef WORKER_EXAMPLES_PEER_JSON_LINE_H_
-#define WORKER_EXAMPLES_PEER_JSON_LINE_H_
+#ifndef WORKER_EXAMPLES_COMMON_JSON_LINE_H_
+#define WORKER_EXAMPLES_COMMON_JSON_LINE_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace baton::peer {
+namespace baton::examples {
 
 class JsonLine {
  public:
@@ -52,6 +52,6 @@ class JsonLine {
   std::string text_ = "{";
 };
 
-}  // namespace baton::peer
+}  // namespace baton::examples
 
-#endif  // WORKER_EXAMPLES_PEER_JSON_LINE_H_
+#endif  // WORKER_EXAMPLES_COMMON_JSON_LINE_H_

@@ -1,0 +1,100 @@
+#include <cstdio>
+
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "tests/demo/cpu_meter.h"
+#include "tests/demo/measure.h"
+#include "tests/demo/scenario.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/temp_directory.h"
+
+namespace baton::demo {
+namespace {
+
+constexpr std::chrono::seconds kStart{30};
+
+class Act {
+ public:
+  Act(const DemoOptions& options, harness::TempDirectory directory, ActResult* result)
+      : options_(options), directory_(std::move(directory)), result_(result) {}
+
+  absl::Status Run(const std::string& timeline_path) {
+    const harness::Binaries binaries(options_.binary_directory);
+    BATON_ASSIGN_OR_RETURN(program_, binaries.Find("ledger-baseline"));
+    BATON_ASSIGN_OR_RETURN(server_, StartServer(/*predecessor=*/0));
+    BATON_RETURN_IF_ERROR(WaitUntilItListens(*server_));
+    harness::PeerOptions peer;
+    BATON_ASSIGN_OR_RETURN(peer.program, binaries.Find("baton-peer"));
+    peer.log_path = directory_.File("peer.log");
+    peer.timeline_path = timeline_path;
+    peer.port = port_;
+    peer.connections = options_.connections;
+    peer.rate = result_->rate;
+    peer.reconnect = true;
+    result_->start_us = MonotonicNanoseconds() / 1000;
+    BATON_ASSIGN_OR_RETURN(peer_, harness::PeerProcess::Start(peer));
+    for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Crash());
+    LetTrafficRun();
+    BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
+    result_->peer_finished = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<harness::ChildProcess>> StartServer(pid_t predecessor) {
+    harness::ChildOptions child;
+    child.program = program_;
+    child.log_path = directory_.File("server.log");
+    child.arguments = {"--listen", absl::StrCat("127.0.0.1:", port_), "--connections",
+                       absl::StrCat(options_.connections)};
+    if (predecessor != 0) {
+      child.arguments.insert(child.arguments.end(), {"--wait-for-pid", absl::StrCat(predecessor)});
+    }
+    return harness::ChildProcess::Start(child);
+  }
+
+  absl::Status WaitUntilItListens(harness::ChildProcess& server) {
+    const std::string beginning = "ledger-baseline ready port=";
+    BATON_ASSIGN_OR_RETURN(const std::string line, server.ReadLineWith(beginning, kStart));
+    port_ = static_cast<uint16_t>(std::atoi(line.c_str() + beginning.size()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Crash() {
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<harness::ChildProcess> successor,
+                           StartServer(server_->pid()));
+    BATON_RETURN_IF_ERROR(successor->ReadLineWith("ledger-baseline warm", kStart).status());
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kBaseline,
+        {.connections = options_.connections, .version = 0, .disconnects = true},
+        [&] { return server_->Kill(); }, &result_->events));
+    BATON_RETURN_IF_ERROR(WaitUntilItListens(*successor));
+    server_ = std::move(successor);
+    return absl::OkStatus();
+  }
+
+  const DemoOptions& options_;
+  const harness::TempDirectory directory_;
+  ActResult* const result_;
+  std::string program_;
+  uint16_t port_ = 0;
+  std::unique_ptr<harness::ChildProcess> server_;
+  std::unique_ptr<harness::PeerProcess> peer_;
+};
+
+}  // namespace
+
+ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path) {
+  std::fprintf(stderr, "the same service without Baton killed, with a warm successor:\n");
+  ActResult result;
+  result.rate = rate;
+  const CpuTimes before = ReadCpuTimes();
+  absl::StatusOr<harness::TempDirectory> directory = harness::TempDirectory::Create();
+  result.status = directory.ok() ? Act(options, *std::move(directory), &result).Run(timeline_path)
+                                 : directory.status();
+  result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
+  return result;
+}
+
+}  // namespace baton::demo

@@ -1,0 +1,94 @@
+// The demonstration, small: it does what it says, and its JSON has what others read from it.
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/demo/event.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/json_object.h"
+#include "tests/harness/temp_directory.h"
+
+namespace baton::demo {
+namespace {
+
+constexpr std::chrono::seconds kLong{120};
+
+TEST(EventTest, StatisticsAreOfOneKind) {
+  std::vector<Event> events;
+  for (int i = 1; i <= 20; ++i) {
+    events.push_back({EventKind::kHandoff, 0, i * 10.0, i == 7 ? "trouble" : ""});
+    events.push_back({EventKind::kCrashHot, 0, 9999, ""});
+  }
+  const BlackoutStatistics statistics = Summarize(events, EventKind::kHandoff);
+  EXPECT_EQ(statistics.count, 20u);
+  EXPECT_EQ(statistics.ok, 19u);
+  EXPECT_EQ(statistics.p50_us, 100);
+  EXPECT_EQ(statistics.p99_us, 200);
+  EXPECT_EQ(statistics.max_us, 200);
+  EXPECT_EQ(Summarize(events, EventKind::kControlKill).max_us, 0);
+}
+
+TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  auto program = harness::Binaries().Find("demo");
+  ASSERT_TRUE(program.ok()) << program.status();
+  harness::ChildOptions options;
+  options.program = *program;
+  options.log_path = directory->File("log");
+  options.arguments = {"--json",
+                       "--output",
+                       directory->File("out"),
+                       "--connections",
+                       "8",
+                       "--shards",
+                       "2",
+                       "--rate",
+                       "4000",
+                       "--handoffs",
+                       "3",
+                       "--crashes",
+                       "3",
+                       "--cold-crashes",
+                       "1",
+                       "--control-kills",
+                       "1",
+                       "--baseline-runs",
+                       "2"};
+  auto demo = harness::ChildProcess::Start(options);
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  auto line = (*demo)->ReadLine(kLong);
+  ASSERT_TRUE(line.ok()) << line.status();
+  auto status = (*demo)->WaitEnd(kLong);
+  ASSERT_TRUE(status.ok()) << status.status();
+  auto json = harness::JsonObject::Parse(*line);
+  ASSERT_TRUE(json.ok()) << json.status();
+
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *line << (*demo)->LogTail();
+  EXPECT_TRUE(json->Flag("ok"));
+  EXPECT_EQ(json->Count("connections"), 8u);
+  EXPECT_GT(json->Count("messages"), 1000u);
+  for (const char* name :
+       {"lost", "duplicated", "reordered", "corrupt", "wrong_total", "disconnects"}) {
+    EXPECT_TRUE(json->Has(name)) << name;
+    EXPECT_EQ(json->Count(name), 0u) << name;
+  }
+  const std::pair<std::string, uint64_t> kinds[] = {
+      {"handoff", 3}, {"crash_hot", 3}, {"crash_cold", 1}, {"control_kill", 1}};
+  for (const auto& [kind, count] : kinds) {
+    EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
+    EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;
+    for (const char* value : {"p50", "p99", "max"}) {
+      EXPECT_GT(json->Number(kind + ".blackout_us." + value), 0) << kind;
+    }
+  }
+  EXPECT_EQ(json->Count("baseline.disconnects"), 16u);
+  EXPECT_GT(json->Number("baseline.gap_us.max"), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));
+}
+
+}  // namespace
+}  // namespace baton::demo

@@ -1,0 +1,82 @@
+// What the demonstration does to the service, and what its peers saw of it.
+#ifndef TESTS_DEMO_EVENT_H_
+#define TESTS_DEMO_EVENT_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace baton::demo {
+
+enum class EventKind : uint8_t {
+  kQuiet,  // nothing is done: what the machine alone makes of the traffic
+  kHandoff,
+  kCrashHot,
+  kCrashCold,
+  kControlKill,
+  kBaseline
+};
+
+inline const char* EventKindName(EventKind kind) {
+  switch (kind) {
+    case EventKind::kQuiet:
+      return "quiet";
+    case EventKind::kHandoff:
+      return "handoff";
+    case EventKind::kCrashHot:
+      return "crash_hot";
+    case EventKind::kCrashCold:
+      return "crash_cold";
+    case EventKind::kControlKill:
+      return "control_kill";
+    case EventKind::kBaseline:
+      return "baseline";
+  }
+  return "";
+}
+
+struct Event {
+  EventKind kind = EventKind::kHandoff;
+  uint64_t monotonic_us = 0;  // CLOCK_MONOTONIC, when it was done to the service
+  double blackout_us = 0;     // longest silence on any connection around it, to the first reply
+  std::string problem;        // empty: it ended as it should
+};
+
+// Of one kind of event, one value for each.
+struct BlackoutStatistics {
+  size_t count = 0;
+  size_t ok = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+  double max_us = 0;
+};
+
+// The smallest value that at least `quantile` of `sorted` do not exceed.
+inline double NearestRank(const std::vector<double>& sorted, double quantile) {
+  if (sorted.empty()) return 0;
+  const double rank = std::ceil(quantile * static_cast<double>(sorted.size()));
+  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+}
+
+inline BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
+  BlackoutStatistics statistics;
+  std::vector<double> blackouts;
+  for (const Event& event : events) {
+    if (event.kind != kind) continue;
+    ++statistics.count;
+    statistics.ok += event.problem.empty() ? 1 : 0;
+    blackouts.push_back(event.blackout_us);
+  }
+  std::sort(blackouts.begin(), blackouts.end());
+  statistics.p50_us = NearestRank(blackouts, 0.5);
+  statistics.p99_us = NearestRank(blackouts, 0.99);
+  statistics.max_us = NearestRank(blackouts, 1);
+  return statistics;
+}
+
+}  // namespace baton::demo
+
+#endif  // TESTS_DEMO_EVENT_H_

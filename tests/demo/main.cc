@@ -1,0 +1,67 @@
+// The demonstration: a service over RDMA is upgraded and killed again and again under verified
+// traffic, with Baton and then without.
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "lib/base/clock.h"
+#include "tests/demo/report.h"
+#include "tests/demo/scenario.h"
+
+namespace baton::demo {
+namespace {
+
+void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& json) {
+  app.add_flag("--json", json, "print one JSON object instead of the table");
+  app.add_option("--output", output, "directory for the picture and its data [out/demo]");
+  app.add_option("--connections", options.connections, "connections of the peer [64]")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
+  app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
+  app.add_option("--handoffs", options.handoffs, "planned handoffs [20]");
+  app.add_option("--crashes", options.crashes, "kills of the owner with a hot standby [20]");
+  app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
+  app.add_option("--control-kills", options.control_kills, "kills of control [1]");
+  app.add_option("--baseline-runs", options.baseline_runs, "kills without Baton [10]");
+  app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
+}
+
+int Main(int argc, char** argv) {
+  DemoResult result;
+  std::string output = "out/demo";
+  bool json = false;
+  CLI::App app{
+      "Replaces and kills a service over RDMA under verified traffic, with Baton and without. Exit "
+      "status 0: with Baton nothing was lost, duplicated, reordered or disconnected, and every "
+      "event ended as it should."};
+  AddFlags(app, result.options, output, json);
+  CLI11_PARSE(app, argc, argv);
+  std::error_code error;
+  std::filesystem::create_directories(output, error);
+  if (error) {
+    std::fprintf(stderr, "demo: cannot make the directory %s: %s\n", output.c_str(),
+                 error.message().c_str());
+    return 2;
+  }
+
+  const uint64_t start = MonotonicNanoseconds();
+  result.baton = RunWithBaton(result.options, output + "/baton.csv");
+  if (result.options.baseline_runs > 0) {
+    const uint64_t rate = result.baton.rate != 0 ? result.baton.rate : 8000;
+    result.baseline = RunBaseline(result.options, rate, output + "/baseline.csv");
+  }
+  result.seconds = static_cast<double>(MonotonicNanoseconds() - start) * 1e-9;
+
+  const absl::Status drawn = Draw(result, output);
+  std::fprintf(stderr, "%s\n",
+               drawn.ok() ? ("picture: " + output + "/timeline.svg").c_str()
+                          : ("no picture: " + std::string(drawn.message())).c_str());
+  std::fputs(json ? (ToJson(result) + "\n").c_str() : ToTable(result).c_str(), stdout);
+  return IsOk(result) ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace baton::demo
+
+int main(int argc, char** argv) { return baton::demo::Main(argc, argv); }

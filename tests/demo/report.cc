@@ -1,0 +1,159 @@
+#include "tests/demo/report.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "lib/base/version.h"
+#include "worker/examples/common/json_line.h"
+
+namespace baton::demo {
+namespace {
+
+using examples::JsonLine;
+
+constexpr const char* kDefects[] = {"lost", "duplicated", "reordered", "corrupt", "wrong_total"};
+
+struct Row {
+  EventKind kind;
+  uint32_t wanted;
+  const char* title;
+};
+
+std::vector<Row> Rows(const DemoOptions& options) {
+  return {{EventKind::kHandoff, options.handoffs, "planned handoff"},
+          {EventKind::kCrashHot, options.crashes, "crash, hot standby"},
+          {EventKind::kCrashCold, options.cold_crashes, "crash, no standby"},
+          {EventKind::kControlKill, options.control_kills, "control killed"}};
+}
+
+bool IsActOk(const ActResult& act) {
+  if (!act.status.ok() || !act.peer_finished || !act.peer.Flag("ok")) return false;
+  for (const Event& event : act.events) {
+    if (!event.problem.empty()) return false;
+  }
+  return true;
+}
+
+std::string BlackoutJson(const BlackoutStatistics& statistics) {
+  return JsonLine()
+      .Number("p50", statistics.p50_us)
+      .Number("p99", statistics.p99_us)
+      .Number("max", statistics.max_us)
+      .Finish();
+}
+
+std::string InsideJson(const InsideBlackout& inside) {
+  return JsonLine()
+      .Number("p50", inside.p50_us)
+      .Number("p99", inside.p99_us)
+      .Number("max", inside.max_us)
+      .Finish();
+}
+
+std::string BaselineJson(const ActResult& act) {
+  const BlackoutStatistics statistics = Summarize(act.events, EventKind::kBaseline);
+  JsonLine json;
+  json.Count("count", statistics.count).Count("ok", statistics.ok);
+  json.Raw("gap_us", BlackoutJson(statistics));
+  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
+  json.Number("cores_of_others", act.cores_of_others);
+  if (!act.peer_finished) return json.Finish();
+  for (const char* name : {"messages", "disconnects", "retried"}) {
+    json.Count(name, act.peer.Count(name));
+  }
+  for (const char* name : kDefects) json.Count(name, act.peer.Count(name));
+  return json.Finish();
+}
+
+std::string TableLine(const char* title, uint32_t wanted, const BlackoutStatistics& statistics) {
+  return absl::StrFormat("%-26s %5d %5d %12.0f %12.0f %12.0f\n", title, wanted, statistics.ok,
+                         statistics.p50_us, statistics.p99_us, statistics.max_us);
+}
+
+}  // namespace
+
+bool IsOk(const DemoResult& result) {
+  if (!IsActOk(result.baton)) return false;
+  for (const Row& row : Rows(result.options)) {
+    if (Summarize(result.baton.events, row.kind).ok != row.wanted) return false;
+  }
+  const uint32_t runs = result.options.baseline_runs;
+  return runs == 0 || (IsActOk(result.baseline) &&
+                       Summarize(result.baseline.events, EventKind::kBaseline).ok == runs);
+}
+
+std::string ToJson(const DemoResult& result) {
+  const ActResult& act = result.baton;
+  JsonLine json;
+  json.Flag("ok", IsOk(result)).Text("release", kRelease);
+  json.Count("connections", result.options.connections).Count("shards", result.options.shards);
+  json.Count("rate", act.rate).Number("cores_used", act.cores_used);
+  json.Number("cores_of_others", act.cores_of_others);
+  json.Number("seconds", result.seconds);
+  if (act.peer_finished) {
+    json.Count("messages", act.peer.Count("messages"));
+    for (const char* name : kDefects) json.Count(name, act.peer.Count(name));
+    json.Count("disconnects", act.peer.Count("disconnects"));
+  }
+  for (const Row& row : Rows(result.options)) {
+    const BlackoutStatistics statistics = Summarize(act.events, row.kind);
+    json.Raw(EventKindName(row.kind), JsonLine()
+                                          .Count("count", statistics.count)
+                                          .Count("ok", statistics.ok)
+                                          .Raw("blackout_us", BlackoutJson(statistics))
+                                          .Finish());
+  }
+  // As Baton's own histograms have it, without the wire and the peer.
+  json.Raw("inside_us", JsonLine()
+                            .Raw("handoff", InsideJson(act.handoff_inside))
+                            .Raw("failover", InsideJson(act.failover_inside))
+                            .Finish());
+  // Not an event: how silent the connections are when nothing happens, measured before each.
+  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
+  if (result.options.baseline_runs != 0) json.Raw("baseline", BaselineJson(result.baseline));
+  for (const ActResult* one : {&act, &result.baseline}) {
+    if (!one->status.ok()) json.Text("problem", std::string(one->status.message()));
+  }
+  return json.Finish();
+}
+
+std::string ToTable(const DemoResult& result) {
+  const ActResult& act = result.baton;
+  std::string table = absl::StrFormat(
+      "Longest silence that a peer saw, in microseconds\n%-26s %5s %5s %12s %12s %12s\n", "",
+      "done", "ok", "p50", "p99", "max");
+  const BlackoutStatistics quiet = Summarize(act.events, EventKind::kQuiet);
+  table += TableLine("nothing, before each", static_cast<uint32_t>(quiet.count), quiet);
+  for (const Row& row : Rows(result.options)) {
+    table += TableLine(row.title, row.wanted, Summarize(act.events, row.kind));
+  }
+  if (result.options.baseline_runs != 0) {
+    table += TableLine("crash, without Baton", result.options.baseline_runs,
+                       Summarize(result.baseline.events, EventKind::kBaseline));
+  }
+  if (act.peer_finished) {
+    absl::StrAppendFormat(
+        &table,
+        "With Baton: %d connections, %d messages; lost %d, duplicated %d, reordered %d, corrupt "
+        "%d, wrong totals %d, disconnects %d\n",
+        result.options.connections, act.peer.Count("messages"), act.peer.Count("lost"),
+        act.peer.Count("duplicated"), act.peer.Count("reordered"), act.peer.Count("corrupt"),
+        act.peer.Count("wrong_total"), act.peer.Count("disconnects"));
+  }
+  if (result.baseline.peer_finished) {
+    absl::StrAppendFormat(&table, "Without: %d disconnects, %d requests had to be sent again\n",
+                          result.baseline.peer.Count("disconnects"),
+                          result.baseline.peer.Count("retried"));
+  }
+  absl::StrAppendFormat(
+      &table,
+      "%d messages per second used %.1f cores; other programs used %.1f meanwhile: what they "
+      "take makes every time longer\n",
+      act.rate, act.cores_used, act.cores_of_others);
+  for (const ActResult* one : {&act, &result.baseline}) {
+    if (!one->status.ok())
+      absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");
+  }
+  return table + (IsOk(result) ? "OK\n" : "NOT OK\n");
+}
+
+}  // namespace baton::demo

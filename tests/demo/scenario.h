@@ -1,0 +1,63 @@
+// The demonstration's two acts: the ledger on Baton, and the same ledger without.
+#ifndef TESTS_DEMO_SCENARIO_H_
+#define TESTS_DEMO_SCENARIO_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/demo/event.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/json_object.h"
+#include "tests/harness/peer_process.h"
+
+namespace baton::demo {
+
+struct DemoOptions {
+  uint32_t connections = 64;
+  uint32_t shards = 4;
+  uint64_t rate = 0;  // messages per second; 0: such that half of the processor time is used
+  uint32_t handoffs = 20;
+  uint32_t crashes = 20;
+  uint32_t cold_crashes = 3;
+  uint32_t control_kills = 1;
+  uint32_t baseline_runs = 10;
+  std::string binary_directory;
+};
+
+// As Baton measures it, per shard: from release or noticed death to the successor's first commit.
+struct InsideBlackout {
+  double p50_us = 0;
+  double p99_us = 0;
+  double max_us = 0;
+};
+
+// What one act came to.
+struct ActResult {
+  std::vector<Event> events;
+  uint64_t start_us = 0;       // CLOCK_MONOTONIC, of the traffic
+  uint64_t rate = 0;           // messages per second
+  double cores_used = 0;       // while nothing happened
+  double cores_of_others = 0;  // on average: what measured times have to be judged by
+  InsideBlackout handoff_inside;
+  InsideBlackout failover_inside;
+  harness::JsonObject peer;    // its final line
+  bool peer_finished = false;  // `peer` is there
+  absl::Status status;         // why the act ended early
+};
+
+// 64 connections under traffic, while workers are replaced and killed, and control too. The
+// timeline is written to `timeline_path`. The result's events go as far as the act came.
+ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path);
+
+// The same traffic and processes killed likewise, with a warm successor each, without Baton.
+ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path);
+
+}  // namespace baton::demo
+
+#endif  // TESTS_DEMO_SCENARIO_H_

@@ -1,0 +1,215 @@
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+#include "tests/demo/cpu_meter.h"
+#include "tests/demo/measure.h"
+#include "tests/demo/scenario.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton::demo {
+namespace {
+
+constexpr uint64_t kTrialRate = 8000;
+constexpr uint64_t kMinRate = 2000;
+constexpr uint64_t kMaxRate = 20'000;
+
+class Act {
+ public:
+  Act(const DemoOptions& options, ActResult* result) : options_(options), result_(result) {}
+
+  absl::Status Run(const std::string& timeline_path) {
+    absl::Status status = Start(timeline_path);
+    if (status.ok()) status = DoEvents();
+    if (!status.ok() && cluster_ != nullptr) cluster_->DumpLogs();
+    status.Update(Finish());
+    return status;
+  }
+
+ private:
+  using Worker = std::unique_ptr<harness::LedgerWorker>;
+
+  absl::Status Start(const std::string& timeline_path) {
+    harness::ClusterOptions cluster;
+    cluster.binaries = harness::Binaries(options_.binary_directory);
+    cluster.shards = options_.shards;
+    cluster.max_connections = options_.connections;
+    BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
+    BATON_ASSIGN_OR_RETURN(owner_, cluster_->StartLedger(1));
+    BATON_RETURN_IF_ERROR(cluster_->WaitUntilOwner(owner_->id));
+    harness::PeerOptions peer;
+    peer.connections = options_.connections;
+    peer.rate = options_.rate != 0 ? options_.rate : kTrialRate;
+    peer.timeline_path = timeline_path;
+    result_->start_us = MonotonicNanoseconds() / 1000;
+    BATON_ASSIGN_OR_RETURN(peer_, cluster_->StartPeer(peer));
+    return SetRate();
+  }
+
+  static double CoresUsedInASecond() {
+    const CpuTimes before = ReadCpuTimes();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return (ReadCpuTimes() - before).CoresUsed();
+  }
+
+  absl::Status SetRate() {
+    result_->rate = options_.rate != 0 ? options_.rate : kTrialRate;
+    result_->cores_used = CoresUsedInASecond();
+    if (options_.rate != 0) return absl::OkStatus();
+    const double wanted = 0.5 * UsableCores() / std::max(result_->cores_used, 0.01);
+    result_->rate = std::clamp<uint64_t>(
+        static_cast<uint64_t>(wanted * static_cast<double>(kTrialRate)), kMinRate, kMaxRate);
+    result_->rate = result_->rate / 500 * 500;
+    BATON_RETURN_IF_ERROR(peer_->SetRate(result_->rate));
+    result_->cores_used = CoresUsedInASecond();
+    std::fprintf(stderr, "%llu messages per second use %.2f of %u cores\n",
+                 static_cast<unsigned long long>(result_->rate), result_->cores_used,
+                 UsableCores());
+    return absl::OkStatus();
+  }
+
+  absl::Status DoEvents() {
+    std::fprintf(stderr, "planned handoffs, from v1 to v2 and back:\n");
+    for (uint32_t i = 0; i < options_.handoffs; ++i) BATON_RETURN_IF_ERROR(Handoff());
+    std::fprintf(stderr, "the owner killed, with a hot standby:\n");
+    BATON_RETURN_IF_ERROR(StartStandby());
+    for (uint32_t i = 0; i < options_.crashes; ++i) BATON_RETURN_IF_ERROR(CrashWithStandby());
+    std::fprintf(stderr, "the owner killed, without a standby:\n");
+    BATON_RETURN_IF_ERROR(Retire(standby_));
+    for (uint32_t i = 0; i < options_.cold_crashes; ++i) BATON_RETURN_IF_ERROR(CrashAlone());
+    std::fprintf(stderr, "control killed:\n");
+    for (uint32_t i = 0; i < options_.control_kills; ++i) BATON_RETURN_IF_ERROR(KillControl());
+    LetTrafficRun();
+    BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
+    result_->handoff_inside = Inside(service.service().handoff_blackout());
+    result_->failover_inside = Inside(service.service().failover_blackout());
+    return absl::OkStatus();
+  }
+
+  static InsideBlackout Inside(const v1::BlackoutSummary& summary) {
+    return {summary.p50_us(), summary.p99_us(), summary.max_us()};
+  }
+
+  Expectation AnsweredBy(int version) const {
+    return {.connections = options_.connections, .version = version, .disconnects = false};
+  }
+
+  // Of the other version than the owner's, so that the replies show who made them.
+  absl::StatusOr<Worker> StartOther() { return cluster_->StartLedger(3 - owner_->version); }
+
+  absl::Status StartStandby() {
+    BATON_ASSIGN_OR_RETURN(standby_, StartOther());
+    return absl::OkStatus();
+  }
+
+  absl::Status Retire(Worker& worker) {
+    BATON_RETURN_IF_ERROR(worker->process->Terminate(std::chrono::seconds(10)));
+    BATON_RETURN_IF_ERROR(cluster_->WaitUntilGone(worker->id));
+    worker.reset();
+    return absl::OkStatus();
+  }
+
+  absl::Status Handoff() {
+    BATON_RETURN_IF_ERROR(StartStandby());
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kHandoff, AnsweredBy(standby_->version),
+        [&] { return cluster_->Handoff(standby_->id); }, &result_->events));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
+    std::swap(owner_, standby_);
+    return Retire(standby_);
+  }
+
+  absl::Status CrashWithStandby() {
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kCrashHot, AnsweredBy(standby_->version),
+        [&] { return owner_->process->Kill(); }, &result_->events));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilGone(owner_->id)));
+    std::swap(owner_, standby_);
+    return Judge(StartStandby());
+  }
+
+  absl::Status CrashAlone() {
+    LetTrafficRun();
+    const int version = 3 - owner_->version;
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kCrashCold, AnsweredBy(version),
+        [&]() -> absl::Status {
+          BATON_RETURN_IF_ERROR(owner_->process->Kill());
+          BATON_ASSIGN_OR_RETURN(owner_, cluster_->StartLedger(version));
+          return absl::OkStatus();
+        },
+        &result_->events));
+    return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  absl::Status KillControl() {
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->operators().GetStatus());
+    const FileDescriptor control(
+        static_cast<int>(syscall(SYS_pidfd_open, before.control_pid(), 0)));
+    if (!control) return ErrnoStatus(errno, "cannot open control's pidfd");
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kControlKill, AnsweredBy(owner_->version),
+        [&]() -> absl::Status {
+          if (syscall(SYS_pidfd_send_signal, control.get(), SIGKILL, nullptr, 0) != 0) {
+            return ErrnoStatus(errno, "cannot kill control");
+          }
+          return harness::WaitUntil(
+              "control to be started again",
+              [&] {
+                const auto status = cluster_->operators().GetStatus();
+                return status.ok() && status->control_pid() != before.control_pid();
+              },
+              std::chrono::seconds(20));
+        },
+        &result_->events));
+    return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  // What has to follow the last event belongs to it.
+  absl::Status Judge(absl::Status status) {
+    std::string& problem = result_->events.back().problem;
+    if (!status.ok() && problem.empty()) problem = std::string(status.message());
+    return status;
+  }
+
+  absl::Status Finish() {
+    if (peer_ == nullptr) return absl::OkStatus();
+    BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
+    result_->peer_finished = true;
+    for (Worker* worker : {&owner_, &standby_}) {
+      if (*worker == nullptr || (*worker)->process->HasEnded()) continue;
+      BATON_RETURN_IF_ERROR((*worker)->process->Terminate(std::chrono::seconds(10)));
+    }
+    return cluster_->Stop();
+  }
+
+  const DemoOptions& options_;
+  ActResult* const result_;
+  std::unique_ptr<harness::Cluster> cluster_;  // first: the others are its children's neighbours
+  Worker owner_;
+  Worker standby_;
+  std::unique_ptr<harness::PeerProcess> peer_;
+};
+
+}  // namespace
+
+ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_path) {
+  ActResult result;
+  const CpuTimes before = ReadCpuTimes();
+  result.status = Act(options, &result).Run(timeline_path);
+  result.cores_of_others = (ReadCpuTimes() - before).CoresUsedByOthers();
+  return result;
+}
+
+}  // namespace baton::demo

@@ -1,0 +1,281 @@
+// What fails, with which status, and what that does to the queue pairs.
+#include "tests/lib/verbs/connected_test.h"
+
+namespace baton::verbs::testing {
+namespace {
+
+class Errors : public ConnectedTest {
+ protected:
+  SendRequest Remote(Opcode opcode, uint64_t wr_id, size_t offset) {
+    return RemoteRequest(opcode, wr_id, theirs.address(offset), theirs.region->rkey());
+  }
+  void ExpectBothInError() {
+    EXPECT_TRUE(Pump(client, server, [&] {
+      return client.queue_pair->state() == QueuePairState::kError &&
+             server.queue_pair->state() == QueuePairState::kError;
+    }));
+  }
+};
+
+TEST_P(Errors, shouldFailWithRemoteAccessOnUnknownKey) {
+  Join();
+  SendRequest request = Remote(Opcode::kWrite, 1, 0);
+  request.rkey ^= 0x5a5a5a5a;
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, 8)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 2, 0), {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kRemoteAccessError);
+  ExpectClient(2, CompletionStatus::kFlushError);
+  ExpectServer(9, CompletionStatus::kFlushError);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailWithRemoteAccessBeyondTheRegion) {
+  Join();
+  for (Opcode opcode : {Opcode::kRead}) {
+    ASSERT_TRUE(PostSend(*client.queue_pair, Remote(opcode, 1, kBytes - 4), {ours.Sge(0, 8)}).ok());
+    ExpectClient(1, CompletionStatus::kRemoteAccessError);
+  }
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailWithRemoteAccessWithoutTheRight) {
+  Join();
+  Buffer readable(server.device.get(), 4096, kRemoteRead);
+  ASSERT_TRUE(
+      PostSend(*client.queue_pair,
+               RemoteRequest(Opcode::kWrite, 1, readable.address(), readable.region->rkey()),
+               {ours.Sge(0, 8)})
+          .ok());
+  ExpectClient(1, CompletionStatus::kRemoteAccessError);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailWithRemoteAccessAfterDeregistration) {
+  Join();
+  const SendRequest request = Remote(Opcode::kRead, 1, 0);
+  theirs.region.reset();
+  ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kRemoteAccessError);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailMisalignedAtomicAsInvalidRequest) {
+  Join();
+  ASSERT_TRUE(
+      PostSend(*client.queue_pair, Remote(Opcode::kFetchAndAdd, 1, 4), {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kRemoteInvalidRequest);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailLocallyOnBadLkeyOnceEarlierRequestsAreDone) {
+  Join();
+  ScatterGather bad = ours.Sge(0, 8);
+  bad.lkey ^= 0x77777777;
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 1, 0), {ours.Sge(0, 8)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 2, 0), {bad}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 3, 0), {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kSuccess);
+  ExpectClient(2, CompletionStatus::kLocalProtectionError);
+  ExpectClient(3, CompletionStatus::kFlushError);
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kError);
+}
+
+TEST_P(Errors, shouldFailLocallyWhenEntryLeavesItsRegion) {
+  Join();
+  ASSERT_TRUE(
+      PostSend(*client.queue_pair, Remote(Opcode::kWrite, 1, 0), {ours.Sge(kBytes - 4, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, shouldFailReadIntoMemoryWithoutLocalWrite) {
+  Join();
+  Buffer constant(client.device.get(), 4096, 0);
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kRead, 1, 0), {constant.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kLocalProtectionError);
+}
+
+TEST_P(Errors, shouldSendFromMemoryWithoutAnyRight) {
+  Join();
+  Buffer constant(client.device.get(), 4096, 0);
+  ASSERT_TRUE(
+      PostSend(*client.queue_pair, Remote(Opcode::kWrite, 1, 0), {constant.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kSuccess);
+}
+
+TEST_P(Errors, shouldFailBothSidesWhenReceiveIsTooSmall) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {theirs.Sge(0, 4)}).ok());
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {theirs.Sge(0, 4)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
+  ExpectServer(8, CompletionStatus::kLocalLengthError);
+  ExpectServer(9, CompletionStatus::kFlushError);
+  ExpectClient(1, CompletionStatus::kRemoteInvalidRequest);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFailBothSidesWhenReceiveHasBadLkey) {
+  Join();
+  ScatterGather bad = theirs.Sge(0, 100);
+  bad.lkey ^= 0x1234567;
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {bad}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
+  ExpectServer(8, CompletionStatus::kLocalProtectionError);
+  ExpectClient(1, CompletionStatus::kRemoteOperationError);
+  ExpectBothInError();
+}
+
+TEST_P(Errors, shouldFinishEarlierReadsBeforeALaterRequestFails) {
+  Join();
+  theirs.Fill(0, "read");
+  SendRequest bad = Remote(Opcode::kWrite, 2, 0);
+  bad.rkey ^= 0x5a5a5a5a;
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kRead, 1, 0), {ours.Sge(0, 4)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, bad, {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kSuccess);
+  ExpectClient(2, CompletionStatus::kRemoteAccessError);
+  EXPECT_EQ(ours.Text(0, 4), "read");
+}
+
+TEST_P(Errors, shouldWaitForReceiveWhenRnrRetriesAreUnlimited) {
+  Join();
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 6)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 3, 0), {ours.Sge(0, 8)}).ok());
+  for (int i = 0; i < 1000; ++i) {
+    client.Turn();
+    server.Turn();
+  }
+  EXPECT_TRUE(client.completions.empty());
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {theirs.Sge(0, 10)}).ok());
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {theirs.Sge(0, 10)}).ok());
+  ExpectServer(8, CompletionStatus::kSuccess);
+  ExpectServer(9, CompletionStatus::kSuccess);
+  for (uint64_t i = 1; i <= 3; ++i) ExpectClient(i, CompletionStatus::kSuccess);
+}
+
+TEST_P(Errors, shouldRepeatWriteWithImmediateUntilReceiveIsPosted) {
+  Join();
+  SendRequest request = Remote(Opcode::kWriteWithImmediate, 1, 0);
+  ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, 1'000'000)}).ok());
+  for (int i = 0; i < 1000; ++i) {
+    client.Turn();
+    server.Turn();
+  }
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {}).ok());
+  ExpectServer(8, CompletionStatus::kSuccess);
+  ExpectClient(1, CompletionStatus::kSuccess);
+}
+
+TEST_P(Errors, shouldGiveUpWhenRnrRetriesAreUsedUp) {
+  ConnectOptions options;
+  options.client.rnr_retry_count = options.server.rnr_retry_count = 2;
+  Join(options);
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
+  ExpectClient(1, CompletionStatus::kRnrRetryExceeded);
+  ExpectClient(2, CompletionStatus::kFlushError);
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kError);
+}
+
+TEST_P(Errors, shouldFlushBothQueuesInOrderOnSetError) {
+  Join();
+  for (uint64_t i = 0; i < 5; ++i) {
+    ASSERT_TRUE(PostReceive(*client.queue_pair, 100 + i, {ours.Sge(0, 8)}).ok());
+    ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, i), {ours.Sge(0, 8)}).ok());
+  }
+  ASSERT_TRUE(client.queue_pair->SetError().ok());
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kError);
+  uint64_t next_send = 0;
+  uint64_t next_receive = 100;
+  for (int i = 0; i < 10; ++i) {
+    const Completion completion = AwaitCompletion(client, server);
+    EXPECT_EQ(completion.status, CompletionStatus::kFlushError);
+    EXPECT_EQ(completion.wr_id, completion.wr_id < 100 ? next_send++ : next_receive++);
+  }
+}
+
+TEST_P(Errors, shouldFlushWhatIsPostedInTheErrorState) {
+  Join();
+  ASSERT_TRUE(client.queue_pair->SetError().ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 8)}).ok());
+  ASSERT_TRUE(PostReceive(*client.queue_pair, 2, {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kFlushError);
+  ExpectClient(2, CompletionStatus::kFlushError);
+}
+
+TEST_P(Errors, shouldExceedRetriesWhenThePeersQueuePairIsInError) {
+  Join();
+  ASSERT_TRUE(server.queue_pair->SetError().ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 1, 0), {ours.Sge(0, 8)}).ok());
+  ExpectClient(1, CompletionStatus::kRetryExceeded);
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kError);
+}
+
+TEST_P(Errors, shouldRefuseSendsBeforeTheConnection) {
+  const absl::Status status =
+      PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 8)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(Errors, shouldRefuseMoreEntriesThanTheQueuePairHas) {
+  Join();
+  const std::vector<ScatterGather> five(5, ours.Sge(0, 8));
+  EXPECT_EQ(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), five).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PostReceive(*client.queue_pair, 1, five).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(Errors, shouldRefuseWhatExceedsTheQueuesAndTellHowManyWereTaken) {
+  Join();
+  const ScatterGather sge = ours.Sge(0, 8);
+  SendRequest request = Request(Opcode::kSend, 1);
+  request.sges = absl::MakeConstSpan(&sge, 1);
+  const std::vector<SendRequest> many(100, request);
+  size_t posted = 0;
+  EXPECT_EQ(client.queue_pair->PostSend(many, &posted).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(posted, 64u);
+  ReceiveRequest receive;
+  const std::vector<ReceiveRequest> receives(100, receive);
+  EXPECT_EQ(client.queue_pair->PostReceive(receives, &posted).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(posted, 64u);
+}
+
+TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
+  Side small(GetParam().create().value(), 4);
+  Connect(small, server, {.host = GetParam().host});
+  Buffer memory(small.device.get(), 4096, kAllAccess);
+  for (uint64_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(PostSend(*small.queue_pair, Remote(Opcode::kWrite, i, 0), {memory.Sge(0, 8)}).ok());
+  }
+  const auto turn = [&] {
+    small.device->Progress();
+    server.Turn();
+    return small.queue_pair->state() == QueuePairState::kError;
+  };
+  for (int i = 0; i < 100'000 && !turn(); ++i) continue;
+  Completion taken[16];
+  EXPECT_EQ(small.queue->Poll(absl::MakeSpan(taken)).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_P(Errors, shouldRefuseRemoteRightsWithoutLocalWrite) {
+  EXPECT_EQ(client.device->RegisterMemory(ours.data(), 4096, kRemoteWrite).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(Errors, shouldFailSendWithInvalidateOfAnOrdinaryRegion) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {theirs.Sge(0, 100)}).ok());
+  SendRequest request = Request(Opcode::kSendWithInvalidate, 1);
+  request.invalidate_rkey = theirs.region->rkey();
+  ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, 5)}).ok());
+  EXPECT_NE(AwaitCompletion(server, client).status, CompletionStatus::kSuccess);
+  EXPECT_NE(AwaitCompletion(client, server).status, CompletionStatus::kSuccess);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Errors, ::testing::ValuesIn(AllDevices()), DeviceName);
+
+}  // namespace
+}  // namespace baton::verbs::testing

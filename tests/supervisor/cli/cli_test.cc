@@ -1,0 +1,388 @@
+#include "supervisor/cli/cli.h"
+
+#include <cstdlib>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/supervisor/control/control_fixture.h"
+
+namespace baton {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+struct Result {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+class CliTest : public ControlFixture {
+ protected:
+  void SetUp() override {
+    unsetenv("BATON_SOCKET");
+    ControlFixture::SetUp();
+  }
+
+  Result Run(std::vector<std::string> arguments, const std::string& typed = "") {
+    arguments.insert(arguments.begin(), {"--state-dir", state_dir_});
+    return RunBare(std::move(arguments), typed);
+  }
+
+  static Result RunBare(std::vector<std::string> arguments, const std::string& typed = "") {
+    std::istringstream in(typed);
+    std::ostringstream out, err;
+    const int code = RunCli(std::move(arguments), in, !typed.empty(), out, err);
+    return {code, out.str(), err.str()};
+  }
+
+  // That `arguments` print `golden`, exactly, and nothing else.
+  void Expect(std::vector<std::string> arguments, const std::string& golden) {
+    const Result result = Run(std::move(arguments));
+    EXPECT_EQ(result.code, kExitOk);
+    EXPECT_EQ(result.out, golden);
+    EXPECT_EQ(result.err, "");
+  }
+
+  void SetHandoffReply() {
+    internal::ManagementReply reply;
+    reply.mutable_handoff()->set_to_worker_id(2);
+    reply.mutable_handoff()->add_shards(0);
+    reply.mutable_handoff()->add_shards(1);
+    reply.mutable_handoff()->set_slowest_blackout_us(1234.5);
+    keeper_->SetHandoff(reply);
+  }
+};
+
+TEST_F(CliTest, Status) {
+  const Result result = Run({"status"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, StartsWith("Release:   0.1.0 (layout 1, protocol 1)\nControl:   pid "));
+  EXPECT_THAT(result.out, HasSubstr("Services:  2\n\nSERVICE  STATE "));
+  EXPECT_THAT(result.out, HasSubstr("Problems:\n  nvme: the keeper of service \"nvme\""));
+}
+
+TEST_F(CliTest, ServiceList) {
+  const Result result = Run({"service", "list"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(
+      result.out,
+      StartsWith(
+          "SERVICE  STATE        DEVICE  SHARDS OWNED  WORKERS READY  CONNECTIONS  KEEPER     UP\n"
+          "kv       waiting      soft             1/2            2/2         3/64    4711  1h02m\n"
+          "nvme     unreachable  -                  -              -            -       -      -\n"
+          "\nProblems:\n  nvme: "));
+}
+
+TEST_F(CliTest, ServiceDescribe) {
+  Expect({"service", "describe", "kv"}, R"(Service:            kv
+Device:             soft
+Keeper:             pid 4711, up 1h02m
+Version:            0.1.0 (layout 1, protocol 1)
+Worker socket:      /run/baton/kv.sock
+Listeners:          0.0.0.0:7471
+Shards owned:       1 of 2
+Workers ready:      2 of 2
+Connections:        3 of 64
+Buffers:            16MiB
+Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
+Failover blackout:  none yet
+
+Shards:
+SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  COMPLETIONS  UNACKED  WAITING FOR
+    0      3      1     2            2      120          7          500        4  -
+    1      1      -     -            1        0          0            0        0  no worker is ready
+
+Workers:
+SERVICE  ID  NAME    VERSION  STATE   PID   UID  SHARDS  STREAM  ATTACHED
+kv        1  kv-old  1.0      ready  4712  1000  0       open       1h00m
+kv        2  kv-new  1.1      ready  4713  1000  -       none         59s
+)");
+}
+
+TEST_F(CliTest, WorkerListOfAllWarnsOfServicesNotReached) {
+  const Result result = Run({"worker", "list"});
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_THAT(result.out,
+              EndsWith("kv-new  1.1      ready  4713  1000  -       none         59s\n"));
+  EXPECT_THAT(result.err, StartsWith("warning: the keeper of service \"nvme\" cannot be reached"));
+}
+
+TEST_F(CliTest, WorkerDescribe) {
+  Expect({"worker", "describe", "kv", "1"}, R"(Worker:          1 of service kv
+Name:            kv-old
+Version:         1.0
+State:           ready
+Process:         pid 4712, uid 1000
+Attached:        1h00m ago
+Shards:          0
+Heartbeats:      77
+Last heartbeat:  50ms ago
+State versions:  reads 1 to 2, writes 1
+Control stream:  open
+)");
+}
+
+TEST_F(CliTest, WorkerKillAsks) {
+  const auto killed = [](const internal::ManagementRequest& r) { return r.has_kill_worker(); };
+  Result result = Run({"worker", "kill", "kv", "2"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(result.err, "error: not confirmed, nothing was killed: add --yes\n");
+  result = Run({"worker", "kill", "kv", "2"}, "n\n");
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(keeper_->CountRequests(killed), 0u);
+  result = Run({"worker", "kill", "kv", "2"}, "y\n");
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  result = Run({"worker", "kill", "kv", "2", "--yes"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "worker 2 of service kv was sent SIGKILL\n");
+  EXPECT_EQ(keeper_->CountRequests(killed), 2u);
+}
+
+TEST_F(CliTest, ShardList) {
+  Expect({"shard", "list", "kv"},
+         "SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  COMPLETIONS  UNACKED  "
+         "WAITING FOR\n"
+         "    0      3      1     2            2      120          7          500        4  -\n"
+         "    1      1      -     -            1        0          0            0        0  "
+         "no worker is ready\n");
+}
+
+TEST_F(CliTest, ShardDescribeWithTheReconciliationReport) {
+  Expect({"shard", "describe", "kv", "0"}, R"(Shard:              0 of service kv
+Owner:              worker 1
+Heir:               worker 2
+Epoch:              3
+Connections:        2
+Commits:            120
+Sends:              240 posted, 7 in flight
+Receives:           260 posted
+Completions:        500, 4 not acknowledged
+Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
+Failover blackout:  none yet
+
+Last change of owner:
+  Cause:                   crash, ended epoch 2
+  Time:                    2025-01-31T09:15:00.123456Z
+  From:                    worker 9
+  To:                      worker 1
+  Transactions recovered:  1 (committed, applied only at the cut)
+  Never submitted:         2 (committed, not yet posted: posted since)
+  In flight:               1 (posted, no completion yet)
+  Completed, undelivered:  0 (the former owner had not read them)
+  Delivered, uncommitted:  1 (read, not acknowledged: delivered again)
+
+  Work requests (2 of 4):
+  CONNECTION  QUEUE    SEQUENCE  OPCODE  OUTCOME
+           0  send           17  SEND    in_flight
+           5  receive        18  RECV    never_submitted
+)");
+}
+
+TEST_F(CliTest, ShardDescribeOfOneThatWaits) {
+  const Result result = Run({"shard", "describe", "kv", "1"});
+  EXPECT_THAT(result.out, HasSubstr("Owner:              nobody: no worker is ready\n"));
+}
+
+TEST_F(CliTest, ConnectionList) {
+  Expect({"connection", "list", "kv"},
+         "CONNECTION  SHARD  STATE        QP  PEER            SENDS  RECEIVES  ERROR\n"
+         "         0      0  established  17  10.0.0.2:40001     10         0  -\n"
+         "         1      0  established  18  10.0.0.2:40001     10         0  -\n"
+         "         5      1  draining     19  10.0.0.2:40001     10         0  retry exceeded\n");
+  Expect({"connection", "list", "kv", "--shard", "1"},
+         "CONNECTION  SHARD  STATE     QP  PEER            SENDS  RECEIVES  ERROR\n"
+         "         5      1  draining  19  10.0.0.2:40001     10         0  retry exceeded\n");
+}
+
+TEST_F(CliTest, ConnectionDescribe) {
+  Expect({"connection", "describe", "kv", "5"},
+         R"(Connection:         5 (generation 1) of service kv
+Shard:              1
+State:              draining
+Queue pair:         19
+Local address:      10.0.0.1:7471
+Peer address:       10.0.0.2:40001
+Sends:              10/11/12 completed/posted/committed
+Receives:           0/0/0 completed/posted/committed
+Received:           2KiB
+Application state:  0 bytes, format version 0
+Last error:         retry exceeded
+)");
+}
+
+TEST_F(CliTest, Handoff) {
+  SetHandoffReply();
+  Expect({"handoff", "kv", "--shard", "0", "--shard", "1", "--to", "2", "--wait-timeout", "2.5"},
+         "Moved shards:      0, 1\n"
+         "To worker:         2\n"
+         "Slowest blackout:  1.2ms\n");
+  EXPECT_EQ(keeper_->CountRequests([](const internal::ManagementRequest& r) {
+    return r.handoff().timeout_ms() == 2500 && r.handoff().shards_size() == 2;
+  }),
+            1u);
+}
+
+TEST_F(CliTest, Events) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  keeper_->Log(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours
+  Expect({"events", "kv"},
+         "2025-01-31T09:15:00.000001Z  kv            worker_attached       kv-old  worker=1 "
+         "shard=0\n"
+         "2025-01-31T09:15:00.000002Z  kv            shard_moved           to ?[31mkv-old  "
+         "worker=1 shard=0\n");
+}
+
+TEST_F(CliTest, EventsAsJsonAreOneObjectPerLine) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  Expect({"-o", "json", "events", "kv"},
+         R"({"sequence":"1","service":"kv","unix_micros":"1738314900000001",)"
+         R"("kind":"worker_attached","message":"kv-old","worker_id":"1","shard":0,)"
+         R"("connection":-1})"
+         "\n");
+}
+
+TEST_F(CliTest, JsonIsTheWholeAnswerWithItsOwnFieldNames) {
+  SetHandoffReply();
+  Expect({"handoff", "kv", "-o", "json"}, R"({
+ "version": {
+  "release": "0.1.0",
+  "layout_version": 1,
+  "protocol_version": 1
+ },
+ "to_worker_id": "2",
+ "shards": [
+  0,
+  1
+ ],
+ "slowest_blackout_us": 1234.5
+}
+)");
+  const Result shard = Run({"--output", "json", "shard", "describe", "kv", "1"});
+  EXPECT_THAT(shard.out, HasSubstr("\"owner_worker_id\": \"0\""));  // what is zero is told, too
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"status"},
+                                             {"service", "list"},
+                                             {"service", "describe", "kv"},
+                                             {"worker", "list", "kv"},
+                                             {"worker", "describe", "kv", "1"},
+                                             {"worker", "kill", "kv", "1", "--yes"},
+                                             {"shard", "list", "kv"},
+                                             {"connection", "list", "kv"},
+                                             {"connection", "describe", "kv", "0"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"-o", "json"});
+    const Result result = Run(arguments);
+    EXPECT_EQ(result.code, kExitOk) << result.err;
+    EXPECT_THAT(result.out, StartsWith("{\n \"version\": {\n  \"release\": \"0.1.0\""));
+    EXPECT_THAT(result.out, EndsWith("}\n"));
+  }
+}
+
+TEST_F(CliTest, Version) {
+  Expect({"version"}, "Client:  0.1.0\nServer:  0.1.0 (layout 1, protocol 1)\n");
+  Expect({"version", "-o", "json"},
+         "{\"client_release\":\"0.1.0\",\"server\":{\"release\":\"0.1.0\",\"layout_version\":1,"
+         "\"protocol_version\":1}}\n");
+  control_.reset();
+  const Result alone = Run({"version"});
+  EXPECT_EQ(alone.code, kExitUnreachable);
+  EXPECT_EQ(alone.out, "Client:  0.1.0\nServer:  unreachable\n");
+}
+
+TEST_F(CliTest, TheSocketIsFoundByOptionEnvironmentAndStateDirectory) {
+  EXPECT_EQ(RunBare({"--socket", state_dir_ + "/operator.sock", "status"}).code, kExitOk);
+  setenv("BATON_SOCKET", (state_dir_ + "/operator.sock").c_str(), 1);
+  EXPECT_EQ(RunBare({"status"}).code, kExitOk);
+  setenv("BATON_SOCKET", (state_dir_ + "/nowhere.sock").c_str(), 1);
+  EXPECT_EQ(RunBare({"status"}).code, kExitUnreachable);
+  EXPECT_EQ(Run({"status"}).code, kExitOk);  // what is typed counts more
+  unsetenv("BATON_SOCKET");
+  EXPECT_EQ(RunBare({"--socket", std::string(200, 'x'), "status"}).code, kExitUsage);
+}
+
+TEST_F(CliTest, NobodyThereIsUnreachable) {
+  const std::string nowhere = state_dir_ + "/nowhere.sock";
+  Result result = RunBare({"--socket", nowhere, "status"});
+  EXPECT_EQ(result.code, kExitUnreachable);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "error: cannot reach batond at " + nowhere +
+                            ": No such file or directory (errno 2); is it running? `batond "
+                            "--dev` starts one; --state-dir or --socket choose another\n");
+  control_.reset();  // leaves its socket
+  result = Run({"status"});
+  EXPECT_EQ(result.code, kExitUnreachable);
+  EXPECT_THAT(result.err, HasSubstr("Connection refused"));
+}
+
+TEST_F(CliTest, AKeeperThatIsGoneIsUnreachable) {
+  const Result result = Run({"shard", "list", "nvme"});
+  EXPECT_EQ(result.code, kExitUnreachable);
+  EXPECT_THAT(result.err, HasSubstr("nvme.keeper.sock"));
+}
+
+TEST_F(CliTest, NotFound) {
+  EXPECT_EQ(Run({"service", "describe", "shop"}).code, kExitNotFound);
+  EXPECT_EQ(Run({"worker", "describe", "kv", "77"}).code, kExitNotFound);
+  EXPECT_EQ(Run({"connection", "describe", "kv", "77"}).code, kExitNotFound);
+  EXPECT_EQ(Run({"events", "shop"}).code, kExitNotFound);
+  const Result result = Run({"shard", "describe", "kv", "2"});
+  EXPECT_EQ(result.code, kExitNotFound);
+  EXPECT_EQ(result.err, "error: service \"kv\" has no shard 2: it has 2, numbered from 0\n");
+}
+
+TEST_F(CliTest, TimedOut) {
+  keeper_->SetAnswering(false);
+  const Result result = Run({"--timeout", "0.2", "shard", "list", "kv"});
+  EXPECT_EQ(result.code, kExitTimedOut);
+  EXPECT_THAT(result.err, HasSubstr("--timeout"));
+}
+
+TEST_F(CliTest, Failed) {
+  internal::ManagementReply reply;
+  reply.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  reply.set_status_message("no worker is ready: start one");
+  keeper_->SetHandoff(reply);
+  const Result result = Run({"handoff", "kv"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.err, "error: no worker is ready: start one\n");
+}
+
+TEST_F(CliTest, BadUsage) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"sing"},
+                                             {"service"},
+                                             {"service", "describe"},
+                                             {"worker", "describe", "kv", "x"},
+                                             {"shard", "describe", "kv", "-1"},
+                                             {"connection", "list", "kv", "--shard", "-1"},
+                                             {"handoff", "kv", "--to", "0"},
+                                             {"-o", "yaml", "status"},
+                                             {"--timeout", "0", "status"},
+                                             {"status", "extra"}}) {
+    const Result result = Run(arguments);
+    EXPECT_EQ(result.code, kExitUsage) << ::testing::PrintToString(arguments);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err, "");
+  }
+}
+
+TEST_F(CliTest, HelpTellsTheExitCodes) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--help"}, {"handoff", "--help"}}) {
+    const Result result = RunBare(arguments);
+    EXPECT_EQ(result.code, kExitOk);
+    EXPECT_THAT(result.out, HasSubstr("3 Baton unreachable"));
+    EXPECT_THAT(result.out, HasSubstr("6 timed out"));
+  }
+  EXPECT_EQ(RunBare({"--version"}).out, "baton 0.1.0\n");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,150 @@
+// The programs themselves: baton-control through its standard input and signals, baton as another
+// user.
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "supervisor/control/config.h"
+#include "tests/supervisor/control/fake_keeper.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kControl[] = "supervisor/control/baton-control";
+constexpr char kBaton[] = "supervisor/cli/baton";
+
+class BinaryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/baton-binary-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    state_dir_ = directory;
+    std::filesystem::permissions(state_dir_, std::filesystem::perms(0755));
+    config_ = "state_dir: \"" + state_dir_ + "\" services: \"kv\"";
+  }
+
+  void TearDown() override {
+    for (const pid_t child : children_) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    std::filesystem::remove_all(state_dir_);
+  }
+
+  // With `input` to read, and what it says in the file `name` of the state directory.
+  pid_t Spawn(const std::string& program, const std::vector<std::string>& arguments,
+              const std::string& input, const std::string& name, uid_t uid = 0) {
+    std::ofstream(state_dir_ + "/" + name + ".in") << input;
+    const pid_t child = fork();
+    if (child == 0) {
+      std::vector<char*> argv = {const_cast<char*>(program.c_str())};
+      for (const std::string& one : arguments) argv.push_back(const_cast<char*>(one.c_str()));
+      argv.push_back(nullptr);
+      dup2(open((state_dir_ + "/" + name + ".in").c_str(), O_RDONLY), 0);
+      const int output =
+          open((state_dir_ + "/" + name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      dup2(output, 1);
+      dup2(output, 2);
+      if (uid != 0 && (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0)) {
+        _exit(99);
+      }
+      execv(argv[0], argv.data());
+      _exit(98);
+    }
+    children_.push_back(child);
+    return child;
+  }
+
+  std::string Said(const std::string& name) {
+    std::stringstream text;
+    text << std::ifstream(state_dir_ + "/" + name).rdbuf();
+    return text.str();
+  }
+
+  // Its exit code, or minus the signal that ended it.
+  int Wait(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    std::erase(children_, child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  int Run(const std::string& program, const std::vector<std::string>& arguments,
+          const std::string& input, const std::string& name, uid_t uid = 0) {
+    return Wait(Spawn(program, arguments, input, name, uid));
+  }
+
+  // One that answers. While it starts, `baton` says that nobody is there.
+  pid_t StartControl() {
+    const pid_t control = Spawn(kControl, {}, config_, "control");
+    int code = 3;
+    for (int i = 0; i < 500 && code == 3; ++i) {
+      code = Run(kBaton, {"--state-dir", state_dir_, "status"}, "", "status");
+    }
+    EXPECT_EQ(code, 0) << Said("status") << Said("control");
+    return control;
+  }
+
+  std::string state_dir_;
+  std::string config_;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(BinaryTest, ControlEndsCleanlyOnSigterm) {
+  const pid_t control = StartControl();
+  kill(control, SIGTERM);
+  EXPECT_EQ(Wait(control), 0);
+  EXPECT_THAT(Said("control"), HasSubstr("ends: Terminated"));
+}
+
+TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {
+  FakeKeeper keeper(KeeperSocket(state_dir_, "kv"));
+  keeper.Start();
+  for (int i = 0; i < 3; ++i) {
+    const pid_t control = StartControl();
+    EXPECT_EQ(Run(kBaton, {"--state-dir", state_dir_, "shard", "list", "kv"}, "", "list"), 0)
+        << Said("list");
+    kill(control, SIGKILL);
+    EXPECT_EQ(Wait(control), -SIGKILL);
+    EXPECT_EQ(Run(kBaton, {"--state-dir", state_dir_, "status"}, "", "status"), 3);
+  }
+}
+
+TEST_F(BinaryTest, ASecondControlSaysThatTheFirstIsThere) {
+  StartControl();
+  EXPECT_EQ(Run(kControl, {}, config_, "second"), 1);
+  EXPECT_THAT(Said("second"), HasSubstr("another process listens on it"));
+}
+
+TEST_F(BinaryTest, ControlRefusesWhatItDoesNotUnderstand) {
+  EXPECT_EQ(Run(kControl, {}, "shoes: 1", "bad"), 2);
+  EXPECT_THAT(Said("bad"), HasSubstr("line 1"));
+  EXPECT_EQ(Run(kControl, {"--shoes"}, config_, "bad"), 2);
+  EXPECT_THAT(Said("bad"), HasSubstr("usage:"));
+  EXPECT_EQ(Run(kControl, {"--help"}, "", "help"), 0);
+}
+
+TEST_F(BinaryTest, BatonTellsAnotherUserThatItMayNot) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  StartControl();
+  // Bazel's own directories are closed to other users.
+  const std::string baton = state_dir_ + "/baton";
+  std::filesystem::copy_file(kBaton, baton);
+  EXPECT_EQ(Run(baton, {"--state-dir", state_dir_, "status"}, "", "other", 65534), 5);
+  EXPECT_THAT(Said("other"), HasSubstr("uid 65534 may not operate Baton"));
+}
+
+}  // namespace
+}  // namespace baton

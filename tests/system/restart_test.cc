@@ -1,0 +1,96 @@
+// Whatever was killed, the next start works, and nobody sees what need not be seen.
+#include <signal.h>
+
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::PeerOptions;
+
+TEST(Restart, shouldKeepTrafficAndStateWhenControlIsKilled) {
+  auto cluster = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto worker = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  PeerOptions options;
+  options.connections = 8;
+  options.rate = 2000;
+  auto peer = (*cluster)->StartPeer(options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  for (int i = 0; i < 3; ++i) {
+    const auto before = (*cluster)->operators().GetStatus();
+    ASSERT_TRUE(before.ok()) << before.status();
+    ASSERT_EQ(kill(before->control_pid(), SIGKILL), 0);
+    ASSERT_TRUE(harness::WaitUntil("another control to answer", [&] {
+                  const auto now = (*cluster)->operators().GetStatus();
+                  return now.ok() && now->control_pid() != before->control_pid() &&
+                         now->services_size() == 1 && now->services(0).reachable();
+                }).ok());
+    EXPECT_TRUE((*cluster)->OwnsAllShards((*worker)->id));
+    ASSERT_TRUE((*peer)->Settle().ok());
+  }
+  // The worker's stream to control comes back by itself.
+  EXPECT_TRUE(harness::WaitUntil("the worker's stream", [&] {
+                const auto service = (*cluster)->GetService();
+                return service.ok() && service->workers_size() == 1 &&
+                       service->workers(0).control_stream();
+              }).ok());
+  const auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
+TEST(Restart, shouldFailOverWhileControlIsDead) {
+  auto cluster = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto owner = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  auto standby = (*cluster)->StartLedger(2);
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  PeerOptions options;
+  options.connections = 8;
+  options.rate = 2000;
+  auto peer = (*cluster)->StartPeer(options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const auto status = (*cluster)->operators().GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  ASSERT_EQ(kill(status->control_pid(), SIGSTOP), 0);
+  ASSERT_TRUE((*owner)->process->Signal(SIGKILL).ok());
+  ASSERT_TRUE((*peer)->Settle().ok());
+  ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
+  EXPECT_TRUE((*cluster)->WaitUntilOwner((*standby)->id).ok());
+  const auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
+TEST(Restart, shouldServeAgainAfterTheKeeperIsKilled) {
+  auto cluster = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto worker = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  const auto before = (*cluster)->operators().GetStatus();
+  ASSERT_TRUE(before.ok()) << before.status();
+  const int keeper = before->services(0).keeper_pid();
+  ASSERT_EQ(kill(keeper, SIGKILL), 0);
+  // A worker of the dead keeper says so and ends; it does not serve what is not there.
+  ASSERT_TRUE((*worker)->process->WaitEnd(std::chrono::seconds(20)).ok());
+  ASSERT_TRUE(harness::WaitUntil("another keeper", [&] {
+                const auto now = (*cluster)->operators().GetStatus();
+                return now.ok() && now->services(0).reachable() &&
+                       now->services(0).keeper_pid() != keeper;
+              }).ok());
+  auto next = (*cluster)->StartLedger(2);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE((*cluster)->OwnsAllShards((*next)->id));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,145 @@
+// The ledger without Baton: it is what Baton is compared with, so it has to be right and quick. Its
+// clients see disconnects, and nothing that is lost for good.
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/peer_process.h"
+#include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton::harness {
+namespace {
+
+constexpr std::chrono::seconds kLong{30};
+
+class BaselineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto directory = TempDirectory::Create();
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    directory_ = std::make_unique<TempDirectory>(*std::move(directory));
+    server_ = StartServer({});
+    ASSERT_NE(server_, nullptr);
+    WaitUntilItListens(*server_);
+  }
+
+  std::unique_ptr<ChildProcess> StartServer(const std::vector<std::string>& more) {
+    auto program = Binaries().Find("ledger-baseline");
+    EXPECT_TRUE(program.ok()) << program.status();
+    if (!program.ok()) return nullptr;
+    ChildOptions options;
+    options.program = *program;
+    options.log_path = directory_->File("server.log");
+    options.arguments = {"--listen", absl::StrCat("127.0.0.1:", port_)};
+    options.arguments.insert(options.arguments.end(), more.begin(), more.end());
+    auto child = ChildProcess::Start(options);
+    EXPECT_TRUE(child.ok()) << child.status();
+    return child.ok() ? *std::move(child) : nullptr;
+  }
+
+  void WaitUntilItListens(ChildProcess& server) {
+    const std::string beginning = "ledger-baseline ready port=";
+    auto line = server.ReadLineWith(beginning, kLong);
+    ASSERT_TRUE(line.ok()) << line.status();
+    port_ = static_cast<uint16_t>(std::stoi(line->substr(beginning.size())));
+  }
+
+  std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect) {
+    PeerOptions options;
+    auto program = Binaries().Find("baton-peer");
+    EXPECT_TRUE(program.ok()) << program.status();
+    if (!program.ok()) return nullptr;
+    options.program = *program;
+    options.log_path = directory_->File("peer.log");
+    options.port = port_;
+    options.connections = 8;
+    options.rate = rate;
+    options.reconnect = reconnect;
+    options.arguments = {"--drain-timeout-ms", "1000"};
+    auto peer = PeerProcess::Start(options);
+    EXPECT_TRUE(peer.ok()) << peer.status();
+    return peer.ok() ? *std::move(peer) : nullptr;
+  }
+
+  std::unique_ptr<TempDirectory> directory_;
+  uint16_t port_ = 0;
+  std::unique_ptr<ChildProcess> server_;
+};
+
+TEST_F(BaselineTest, ServesAtARateAndAtFullSpeed) {
+  for (uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
+    auto peer = StartPeer(rate, false);
+    ASSERT_NE(peer, nullptr);
+    ASSERT_TRUE(peer->Settle().ok());
+    auto result = peer->Stop();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    EXPECT_GE(result->Count("messages"), 8u);
+  }
+}
+
+TEST_F(BaselineTest, ClientsResumeAtTheSuccessor) {
+  auto peer = StartPeer(5000, true);
+  ASSERT_NE(peer, nullptr);
+  for (int kill = 1; kill <= 3; ++kill) {
+    auto successor = StartServer({"--wait-for-pid", absl::StrCat(server_->pid()), "--reply-version",
+                                  absl::StrCat(1 + kill % 2)});
+    ASSERT_NE(successor, nullptr);
+    ASSERT_TRUE(successor->ReadLineWith("ledger-baseline warm", kLong).ok());
+    ASSERT_TRUE(peer->Settle().ok());
+    ASSERT_TRUE(peer->Mark("before").ok());
+    ASSERT_TRUE(server_->Kill().ok());
+    WaitUntilItListens(*successor);
+    ASSERT_TRUE(peer->Settle().ok());
+    auto window = peer->Mark("gap");
+    ASSERT_TRUE(window.ok()) << window.status();
+    EXPECT_EQ(window->disconnects, 8u);
+    EXPECT_EQ(window->connections_with_reply, 8u);
+    EXPECT_EQ(window->last_versions[1 + kill % 2], 8u);
+    EXPECT_GT(window->max_silence_us, 0);
+    server_ = std::move(successor);
+  }
+  auto result = peer->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  EXPECT_EQ(result->Count("disconnects"), 24u);
+  EXPECT_EQ(result->Count("reconnects"), 24u);
+}
+
+TEST_F(BaselineTest, PeerThatMayNotReconnectReportsTheLoss) {
+  auto peer = StartPeer(5000, false);
+  ASSERT_NE(peer, nullptr);
+  ASSERT_TRUE(peer->Settle().ok());
+  ASSERT_TRUE(server_->Kill().ok());
+  auto result = peer->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->Flag("ok")) << result->text();
+  EXPECT_GE(result->Count("disconnects"), 1u);
+}
+
+TEST_F(BaselineTest, PeerThatIsNotAnsweredReportsTheLoss) {
+  auto peer = StartPeer(5000, false);
+  ASSERT_NE(peer, nullptr);
+  ASSERT_TRUE(peer->Settle().ok());
+  ASSERT_TRUE(server_->Signal(SIGSTOP).ok());
+  // A silence of this length means that requests are open.
+  ASSERT_TRUE(WaitUntil("silence", [&] {
+                auto window = peer->Mark("silence");
+                return window.ok() && window->max_silence_us > 50'000;
+              }).ok());
+  auto result = peer->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->Flag("ok")) << result->text();
+  EXPECT_GE(result->Count("lost"), 1u);
+}
+
+}  // namespace
+}  // namespace baton::harness

@@ -1,0 +1,54 @@
+// A worker's stream to control, which carries what is policy: the notice that a handoff was asked
+// for, the wish that it detaches. Ownership is in shared memory and needs none of this, so the
+// stream may be down for as long as it likes: it is opened again in the background.
+//
+// No gRPC in this header. Nothing here throws into the host or ends it.
+#ifndef WORKER_CONTROL_CONTROL_STREAM_H_
+#define WORKER_CONTROL_CONTROL_STREAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+struct ControlStreamOptions {
+  std::string control_socket;  // as the keeper told it
+  std::string service;
+  std::string first_token;  // empty: ask new_token at once
+
+  // All three are called from the stream's own thread, one at a time, and not after Stop. What
+  // they throw is ignored.
+  //
+  // A token that was not used yet, from the keeper. Should not block for long: Stop waits for it.
+  std::function<absl::StatusOr<std::string>()> new_token;
+  std::function<void(const std::vector<uint32_t>& shards)> on_handoff;
+  std::function<void(const std::string& reason)> on_shutdown;
+};
+
+class ControlStream {
+ public:
+  // Returns at once, whether control is there or not.
+  static absl::StatusOr<std::unique_ptr<ControlStream>> Start(ControlStreamOptions options);
+  ~ControlStream();  // stops
+
+  // Closes the stream and joins its thread. Not from a callback.
+  void Stop();
+
+  // Whether control has welcomed this worker, and if not what the last attempt met. Thread-safe.
+  absl::Status status() const;
+
+ private:
+  class Impl;
+  explicit ControlStream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton
+
+#endif  // WORKER_CONTROL_CONTROL_STREAM_H_
