@@ -262,18 +262,16 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
   if (request.port() > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
   }
+  const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
   absl::StatusOr<verbs::Address> address;
   engine_.Run([&] {
-    const auto existing = engine_.driver().listeners();
-    const bool known = std::any_of(existing.begin(), existing.end(), [&](const auto& item) {
-      return item.port == request.port();
-    });
-    if (!known && existing.size() >= config_.service().max_listeners()) {
-      address = absl::ResourceExhaustedError(absl::StrCat("the service has ", existing.size(),
-                                                          " listeners: raise max_listeners"));
+    const size_t existing = engine_.driver().listeners().size();
+    if (!engine_.driver().IsListening(asked) && existing >= config_.service().max_listeners()) {
+      address = absl::ResourceExhaustedError(
+          absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
       return;
     }
-    address = engine_.driver().Listen({request.host(), static_cast<uint16_t>(request.port())});
+    address = engine_.driver().Listen(asked);
   });
   BATON_RETURN_IF_ERROR(address.status());
   listening->set_port(address->port);
