@@ -435,13 +435,22 @@ void QueueDriver::ForgetRequest(uint32_t index) {
 
 // ---------------------------------------------------------------- connection manager
 
-absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
+bool QueueDriver::IsListening(const verbs::Address& address) const {
+  return FindListener(address) != nullptr;
+}
+
+const verbs::Listener* QueueDriver::FindListener(const verbs::Address& address) const {
   for (const ListenerSlot& slot : listeners_) {
     if (slot.asked.host == address.host &&
         (slot.asked.port == address.port || slot.listener->address().port == address.port)) {
-      return slot.listener->address();
+      return slot.listener.get();
     }
   }
+  return nullptr;
+}
+
+absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
+  if (const verbs::Listener* existing = FindListener(address)) return existing->address();
   BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
   const verbs::Address bound = listener->address();
   listeners_.push_back({std::move(listener), address});

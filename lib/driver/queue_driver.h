@@ -72,7 +72,9 @@ class QueueDriver {
   static constexpr uint32_t kNoShard = ~0u;
   bool HandleEvent(uint32_t* shard);
 
+  // Idempotent: returns the address of the listener that was asked for with the same one before.
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
+  bool IsListening(const verbs::Address& address) const;
   std::vector<verbs::Address> listeners() const;
   // Starts connecting, in a new slot of `shard`. Returns the slot.
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
@@ -139,6 +141,7 @@ class QueueDriver {
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
   void ForgetRequest(uint32_t connection);
+  const verbs::Listener* FindListener(const verbs::Address& address) const;
   uint32_t LeastUsedShard() const;
   void FillAddresses(uint32_t connection);
 

@@ -161,9 +161,13 @@ bool Engine::ApplyCommits(uint32_t shard) {
       OnInvalidCommit(shard, error);
       break;
     }
-    if (state.blackout_start_ns != 0) OnFirstCommit(shard);
-    if (outcome == driver::CommitOutcome::kReleased) {
-      const bool asked = state.ownership.release_asked();
+    const bool released = outcome == driver::CommitOutcome::kReleased;
+    if (state.blackout_start_ns != 0) {
+      released ? OnRefused(shard) : OnFirstCommit(shard);
+    }
+    if (released) {
+      // Even if that was withdrawn in the meantime: it could not know.
+      const bool asked = state.asked_epoch == state.ownership.epoch();
       // Who gives a shard back without being asked wants none.
       if (!asked) workers_[state.ownership.owner_slot()].ready = false;
       const Ended ended = EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
@@ -268,6 +272,7 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
     if (shards_[shard].ownership.owner_slot() != slot) continue;
     moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
     shards_[shard].blackout_start_ns = now;
+    if (options_.outside_effects) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
   WakeNotified();
@@ -278,7 +283,10 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   if (workers_[slot].id != id) return;
   WorkerStopped(slot, id, "crash");
-  for (ShardState& state : shards_) state.ownership.ProveDead(id);
+  for (ShardState& state : shards_) {
+    state.ownership.ProveDead(id);
+    if (state.awaited_death_id == id) state.awaited_death_id = 0;
+  }
   workers_[slot] = Worker{};
   AssignWaiting();
 }
@@ -303,6 +311,11 @@ void Engine::Assign(uint32_t shard) {
   const uint32_t slot = ChooseWorker(shard, arena::kNobody);
   if (slot == arena::kNobody) {
     state.waiting_reason = "no worker is ready";
+    return;
+  }
+  if (state.awaited_death_id != 0) {
+    state.waiting_reason = absl::StrCat("the death of worker ", state.awaited_death_id,
+                                        "'s process is not proven yet");
     return;
   }
   if (!state.ownership.CanGrant()) {
@@ -341,13 +354,14 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
     absl::Status error;
     while (recovered < arena::kCommitLogEntries) {
       const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+      released = outcome == driver::CommitOutcome::kReleased;
       if (outcome != driver::CommitOutcome::kApplied) break;
       ++recovered;
     }
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
   const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
-  state.blackout_start_ns = MonotonicNanoseconds();
+  if (state.blackout_start_ns == 0) state.blackout_start_ns = MonotonicNanoseconds();
   state.planned = released;
   --workers_[state.ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner, so that it learns
@@ -366,7 +380,8 @@ void Engine::OnFirstCommit(uint32_t shard) {
                      absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(),
                                   ": worker ", owner, " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
-  if (state.handoff_worker_id != 0) {
+  // An owner that was asked to release before it had committed anything does so next.
+  if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {
     FinishHandoff(shard,
                   owner == state.handoff_worker_id
                       ? absl::OkStatus()
@@ -374,6 +389,17 @@ void Engine::OnFirstCommit(uint32_t shard) {
                   static_cast<double>(blackout) / 1000);
   }
   NameHeirs();
+}
+
+// The new owner's first transaction gives the shard back: it does not serve it.
+void Engine::OnRefused(uint32_t shard) {
+  const ShardState& state = shards_[shard];
+  const uint64_t owner = state.ownership.owner_id();
+  if (state.handoff_worker_id != owner) return;
+  FinishHandoff(shard,
+                absl::AbortedError(
+                    absl::StrCat("worker ", owner, " could not adopt the shard and gave it back")),
+                0);
 }
 
 void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
@@ -402,6 +428,7 @@ void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.handoff_done = std::move(done);
   state.ownership.NameHeir(worker.id);
   if (!state.ownership.owned()) return Assign(shard);
+  state.asked_epoch = state.ownership.epoch();
   state.ownership.AskRelease(true);
   NotifyOwner(shard);
 }

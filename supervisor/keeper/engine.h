@@ -139,6 +139,8 @@ class Engine : private driver::DriverObserver {
     // The change of owner that is under way: from its begin to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
+    uint64_t asked_epoch = 0;       // the last that was asked to release
+    uint64_t awaited_death_id = 0;  // of the former owner; with outside effects. 0: none
     uint64_t handoff_worker_id = 0;
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
@@ -166,6 +168,7 @@ class Engine : private driver::DriverObserver {
   void WakeNotified();
 
   void OnFirstCommit(uint32_t shard);
+  void OnRefused(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
   Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
   void MakeReport(uint32_t shard, const Ended& ended);

@@ -69,20 +69,23 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   if (!peer.ok()) return;
   auto session = std::make_shared<Session>(loop_);
   session->peer = *peer;
-  session->socket = std::make_shared<FramedSession>(loop_, std::move(socket));
-  session->socket->Start([this, session] { return OnInput(session); },
-                         [this, session](absl::Status why) { OnClosed(session, why); });
+  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket));
+  session->socket = framed;
+  framed->Start([this, session] { return OnInput(session); },
+                [this, session](absl::Status why) { OnClosed(session, why); });
 }
 
 absl::Status WorkerSessions::OnInput(const SessionPtr& session) {
+  const std::shared_ptr<FramedSession> socket = session->socket.lock();
+  if (!socket) return absl::OkStatus();
   internal::WorkerRequest request;
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, session->socket->channel().NextFrame(&request));
+    BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
     if (!whole) return absl::OkStatus();
     std::vector<int> descriptors;
     FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
     internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
-    session->socket->Send(reply, descriptors);
+    socket->Send(reply, descriptors);
     if (session->detached) return absl::UnavailableError("detached");
   }
 }
@@ -222,7 +225,10 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   session->detached = true;
   watcher_.Forget(session->slot);
-  engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
+  engine_.Run([&] {
+    engine_.WorkerStopped(session->slot, session->id, "detached");
+    engine_.WorkerDead(session->slot, session->id);
+  });
   slots_[session->slot] = nullptr;
   session->process.close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
@@ -242,7 +248,7 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
   slots_[session->slot] = nullptr;
   session->process.close();
-  session->socket->Close();
+  if (const auto socket = session->socket.lock()) socket->Close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
   AddEvent("worker_dead",
            absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead"),
@@ -256,18 +262,16 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
   if (request.port() > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
   }
+  const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
   absl::StatusOr<verbs::Address> address;
   engine_.Run([&] {
-    const auto existing = engine_.driver().listeners();
-    const bool known = std::any_of(existing.begin(), existing.end(), [&](const auto& item) {
-      return item.port == request.port();
-    });
-    if (!known && existing.size() >= config_.service().max_listeners()) {
-      address = absl::ResourceExhaustedError(absl::StrCat("the service has ", existing.size(),
-                                                          " listeners: raise max_listeners"));
+    const size_t existing = engine_.driver().listeners().size();
+    if (!engine_.driver().IsListening(asked) && existing >= config_.service().max_listeners()) {
+      address = absl::ResourceExhaustedError(
+          absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
       return;
     }
-    address = engine_.driver().Listen({request.host(), static_cast<uint16_t>(request.port())});
+    address = engine_.driver().Listen(asked);
   });
   BATON_RETURN_IF_ERROR(address.status());
   listening->set_port(address->port);

@@ -1,0 +1,222 @@
+#include "supervisor/keeper/death_watcher.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "tests/harness/wait_until.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "worker/thread_lock.h"
+
+namespace baton::keeper {
+namespace {
+
+using harness::WaitUntil;
+
+// A process that holds some locks of a slot. Forked before any thread of the test exists.
+class LockHolder {
+ public:
+  LockHolder(const arena::Arena& arena, uint32_t slot, int locks) {
+    int told[2], asked[2];
+    EXPECT_EQ(pipe(told), 0);
+    EXPECT_EQ(pipe(asked), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      Hold(arena, slot, locks, told[1], asked[0]);
+      _exit(0);
+    }
+    close(told[1]);
+    close(asked[0]);
+    told_.Reset(told[0]);
+    asked_.Reset(asked[1]);
+    Await();
+  }
+  ~LockHolder() {
+    Kill();
+    Reap();
+  }
+
+  void Kill() { kill(pid_, SIGKILL); }
+  void Reap() {
+    if (std::exchange(reaped_, true)) return;
+    waitpid(pid_, nullptr, 0);
+  }
+  // Gives its locks back, without ending.
+  void Unlock() {
+    EXPECT_EQ(write(asked_.get(), "u", 1), 1);
+    Await();
+  }
+  bool IsZombie() const {
+    siginfo_t info = {};
+    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) == 0;
+  }
+
+ private:
+  static void Hold(const arena::Arena& arena, uint32_t slot, int count, int tell, int ask) {
+    std::vector<std::unique_ptr<ThreadLock>> locks;
+    for (int i = 0; i < count; ++i) {
+      locks.push_back(std::make_unique<ThreadLock>(&arena.worker(slot).thread_locks[i]));
+      if (!locks.back()->Acquire().ok()) _exit(1);
+    }
+    (void)!write(tell, "x", 1);
+    char byte;
+    if (read(ask, &byte, 1) != 1) return;
+    locks.clear();
+    (void)!write(tell, "x", 1);
+    while (read(ask, &byte, 1) == 1) {
+    }
+  }
+  void Await() {
+    char byte;
+    EXPECT_EQ(read(told_.get(), &byte, 1), 1);
+  }
+
+  pid_t pid_ = -1;
+  bool reaped_ = false;
+  FileDescriptor told_, asked_;
+};
+
+class DeathWatcherTest : public ::testing::Test {
+ protected:
+  // After all forks.
+  void StartWatching() {
+    watcher.emplace(&arena, [this](uint32_t slot, uint64_t id) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      deaths_.emplace_back(slot, id);
+    });
+  }
+  std::vector<std::pair<uint32_t, uint64_t>> deaths() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return deaths_;
+  }
+  void ExpectDeaths(const std::vector<std::pair<uint32_t, uint64_t>>& expected) {
+    EXPECT_EQ(WaitUntil("deaths", [&] { return deaths().size() >= expected.size(); }),
+              absl::OkStatus());
+    EXPECT_EQ(deaths(), expected);
+  }
+
+  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<uint32_t, uint64_t>> deaths_;
+
+ protected:
+  std::optional<DeathWatcher> watcher;  // its thread ends first
+};
+
+TEST_F(DeathWatcherTest, shouldNoticeADeathThoughNobodyHasReapedTheProcess) {
+  LockHolder victim(arena, 2, 1);
+  StartWatching();
+  watcher->Watch(2, 77);
+  victim.Kill();
+  ExpectDeaths({{2, 77}});
+  EXPECT_TRUE(victim.IsZombie());
+}
+
+TEST_F(DeathWatcherTest, shouldNoticeADeathThatCameBeforeItWatched) {
+  LockHolder victim(arena, 1, 1);
+  victim.Kill();
+  victim.Reap();
+  StartWatching();
+  watcher->Watch(1, 5);
+  ExpectDeaths({{1, 5}});
+}
+
+TEST_F(DeathWatcherTest, shouldNotTakeACleanUnlockForADeath) {
+  LockHolder leaving(arena, 0, 1);
+  LockHolder victim(arena, 1, 1);
+  StartWatching();
+  watcher->Watch(0, 10);
+  watcher->Watch(1, 11);
+  leaving.Unlock();
+  victim.Kill();
+  ExpectDeaths({{1, 11}});
+  leaving.Kill();
+  leaving.Reap();
+  watcher->Watch(1, 12);  // the lock is still marked: a look at everything, after the unlock
+  ExpectDeaths({{1, 11}, {1, 12}});
+}
+
+TEST_F(DeathWatcherTest, shouldTellOnlyWhenEveryThreadOfTheWorkerIsDead) {
+  LockHolder victim(arena, 0, 1);
+  LockHolder other(arena, 1, 1);
+  // A second lock of slot 0, of a thread that lives for now.
+  std::mutex mutex;
+  mutex.lock();
+  std::thread survivor([&] {
+    ThreadLock* const lock = new ThreadLock(&arena.worker(0).thread_locks[1]);
+    EXPECT_TRUE(lock->Acquire().ok());
+    mutex.lock();  // then it ends with its lock held
+    mutex.unlock();
+    ::operator delete(lock);
+  });
+  ASSERT_EQ(
+      WaitUntil("the second lock",
+                [&] {
+                  return std::atomic_ref<uint32_t>(arena.worker(0).thread_locks[1].futex).load() !=
+                         0;
+                }),
+      absl::OkStatus());
+  StartWatching();
+  watcher->Watch(0, 20);
+  watcher->Watch(1, 21);
+  victim.Kill();
+  victim.Reap();
+  other.Kill();
+  ExpectDeaths({{1, 21}});
+  watcher->Watch(1, 22);  // one more turn of the watcher
+  ExpectDeaths({{1, 21}, {1, 22}});
+  mutex.unlock();
+  survivor.join();
+  ExpectDeaths({{1, 21}, {1, 22}, {0, 20}});
+}
+
+TEST_F(DeathWatcherTest, shouldSayNothingOfAWorkerThatItForgot) {
+  LockHolder forgotten(arena, 0, 1);
+  LockHolder victim(arena, 1, 1);
+  StartWatching();
+  watcher->Watch(0, 30);
+  watcher->Watch(1, 31);
+  watcher->Forget(0);
+  forgotten.Kill();
+  forgotten.Reap();
+  victim.Kill();
+  ExpectDeaths({{1, 31}});
+}
+
+TEST_F(DeathWatcherTest, shouldSayNothingOfAWorkerWithoutLocks) {
+  LockHolder victim(arena, 1, 1);
+  StartWatching();
+  watcher->Watch(0, 40);
+  watcher->Watch(1, 41);
+  victim.Kill();
+  ExpectDeaths({{1, 41}});
+}
+
+TEST_F(DeathWatcherTest, shouldWatchManyWorkersAtOnce) {
+  std::vector<std::unique_ptr<LockHolder>> holders;
+  for (uint32_t slot = 0; slot < 4; ++slot) {
+    holders.push_back(std::make_unique<LockHolder>(arena, slot, 8));
+  }
+  StartWatching();
+  for (uint32_t slot = 0; slot < 4; ++slot) watcher->Watch(slot, 50 + slot);
+  std::vector<std::pair<uint32_t, uint64_t>> expected;
+  for (uint32_t slot : {2, 0, 3, 1}) {
+    holders[slot]->Kill();
+    expected.emplace_back(slot, 50 + slot);
+    ExpectDeaths(expected);
+  }
+}
+
+}  // namespace
+}  // namespace baton::keeper

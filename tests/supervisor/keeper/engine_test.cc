@@ -1,0 +1,733 @@
+#include "supervisor/keeper/engine.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/arena/atomic_access.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "tests/harness/wait_until.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/raw_peer.h"
+
+namespace baton::keeper {
+namespace {
+
+using arena::CompletionKind;
+using driver::testing::CommitWriter;
+using driver::testing::RawPeer;
+using driver::testing::TestShape;
+using harness::WaitUntil;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Listener : public EngineListener {
+ public:
+  void OnEvent(std::string_view kind, const std::string&, uint64_t, int, int) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kinds_.emplace_back(kind);
+  }
+  void OnFenced(uint64_t worker_id) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fenced_.push_back(worker_id);
+  }
+  std::vector<std::string> kinds() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return kinds_;
+  }
+  std::vector<uint64_t> fenced() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return fenced_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> kinds_;
+  std::vector<uint64_t> fenced_;
+};
+
+// A worker without a process: it maps the arena and writes it as its test says.
+class FakeWorker {
+ public:
+  FakeWorker(const arena::Arena& arena, Engine* engine, uint32_t slot, uint64_t id)
+      : slot(slot),
+        id(id),
+        view(arena::Arena::Attach(Copy(arena.worker_log_fd()), Copy(arena.driver_log_fd()),
+                                  Copy(arena.buffers_fd()))
+                 .value()),
+        engine_(engine) {
+    for (uint32_t i = 0; i < view.shape().shards; ++i) writers_.emplace_back(&view, i);
+    engine->Run([&] {
+      engine->AddWorker(slot, id, FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
+    });
+  }
+
+  void Ready() {
+    engine_->Run([&] { engine_->SetReady(slot); });
+  }
+  bool Owns(uint32_t shard = 0) const { return arena::OwnershipSlot(Word(shard)) == slot; }
+  uint64_t Epoch(uint32_t shard = 0) const { return arena::OwnershipEpoch(Word(shard)); }
+  bool AskedToRelease(uint32_t shard = 0) const {
+    return arena::LoadAcquire(view.shard(shard).owner.release_requested) == Epoch(shard);
+  }
+  // Waits for the shard, and begins to write its bank. No commit yet.
+  void Take(uint32_t shard = 0) {
+    ASSERT_EQ(WaitUntil("the shard", [&] { return Owns(shard); }), absl::OkStatus());
+    writers_[shard].Begin(Epoch(shard));
+  }
+  // The same, with the first commit.
+  void Adopt(uint32_t shard = 0) {
+    Take(shard);
+    CommitAndWait(shard);
+  }
+  CommitWriter& writer(uint32_t shard = 0) { return writers_[shard]; }
+  void Publish(uint32_t shard = 0) {
+    writers_[shard].Publish();
+    eventfd_write(engine_->wake_fd(), 1);
+  }
+  // Commits what the writer has open (or nothing new), and waits until it was applied.
+  void CommitAndWait(uint32_t shard = 0) {
+    writers_[shard].Acknowledge(view.shard(shard).acknowledged);
+    Publish(shard);
+    const uint64_t head = arena::PackCursor(Epoch(shard), writers_[shard].tail());
+    ASSERT_EQ(WaitUntil("the commit to be applied",
+                        [&] { return arena::LoadAcquire(view.shard(shard).commit_head) == head; }),
+              absl::OkStatus());
+  }
+  void Release(uint32_t shard = 0) {
+    writers_[shard].Release();
+    Publish(shard);
+  }
+  void SetVersion(uint32_t version, uint32_t shard = 0) {
+    writers_[shard].ShardState("x", version);
+  }
+  uint32_t version(uint32_t shard = 0) const { return view.shard(shard).state_version; }
+
+  const uint32_t slot;
+  const uint64_t id;
+  arena::Arena view;
+
+ private:
+  static FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+  uint64_t Word(uint32_t shard) const {
+    return arena::LoadAcquire(view.shard(shard).owner.ownership);
+  }
+
+  Engine* engine_;
+  std::vector<CommitWriter> writers_;
+};
+
+struct HandoffResult {
+  std::atomic<bool> done{false};
+  absl::Status status;
+  double blackout_us = -1;
+
+  Engine::HandoffDone Callback() {
+    return [this](absl::Status outcome, double blackout) {
+      status = std::move(outcome);
+      blackout_us = blackout;
+      done.store(true);
+    };
+  }
+  absl::Status Wait() {
+    const absl::Status waited = WaitUntil("the handoff", [&] { return done.load(); });
+    return waited.ok() ? status : waited;
+  }
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Make(TestShape(), {}); }
+  void TearDown() override {
+    if (engine) engine->Stop();
+  }
+
+  void Make(arena::Shape shape, EngineOptions options) {
+    shape.workers = 8;
+    if (engine) engine->Stop();
+    engine.reset();
+    device = verbs::soft::CreateSoftDevice({}).value();
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    engine = Engine::Create(&*arena, device.get(), &listener, options).value();
+    port = engine->driver().Listen({"127.0.0.1", 0}).value().port;
+    engine->Start();
+  }
+  std::unique_ptr<FakeWorker> Attached() {
+    const auto slot = static_cast<uint32_t>(next_id_ - 100);
+    return std::make_unique<FakeWorker>(*arena, engine.get(), slot, next_id_++);
+  }
+  std::unique_ptr<FakeWorker> Ready() {
+    auto worker = Attached();
+    worker->Ready();
+    return worker;
+  }
+  void Stopped(const FakeWorker& worker, std::string_view cause = "crash") {
+    engine->Run([&] { engine->WorkerStopped(worker.slot, worker.id, cause); });
+  }
+  void Dead(const FakeWorker& worker) {
+    engine->Run([&] { engine->WorkerDead(worker.slot, worker.id); });
+  }
+  void Handoff(const FakeWorker& to, HandoffResult* result, uint32_t shard = 0) {
+    engine->Run([&] { engine->Handoff(shard, to.slot, result->Callback()); });
+  }
+  ReconciliationReport Report(uint32_t shard = 0) {
+    ReconciliationReport report;
+    engine->Run([&] { report = engine->last_report(shard); });
+    return report;
+  }
+  std::string WaitingReason(uint32_t shard = 0) {
+    std::string reason;
+    engine->Run([&] { reason = engine->waiting_reason(shard); });
+    return reason;
+  }
+  uint64_t HeirId(uint32_t shard = 0) {
+    uint64_t heir = 0;
+    engine->Run([&] { heir = engine->ownership(shard).heir_id(); });
+    return heir;
+  }
+  uint64_t Handoffs(uint32_t shard = 0) {
+    uint64_t count = 0;
+    engine->Run([&] { count = engine->handoff_blackout(shard).count(); });
+    return count;
+  }
+  uint64_t Failovers(uint32_t shard = 0) {
+    uint64_t count = 0;
+    engine->Run([&] { count = engine->failover_blackout(shard).count(); });
+    return count;
+  }
+
+  Listener listener;
+  std::unique_ptr<verbs::Device> device;
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<Engine> engine;
+  uint16_t port = 0;
+
+ private:
+  uint64_t next_id_ = 100;
+};
+
+// ---- Grants.
+
+TEST_F(EngineTest, shouldWaitWithAReasonUntilAWorkerIsReady) {
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+  const auto worker = Attached();
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+  EXPECT_FALSE(worker->Owns());
+  worker->Ready();
+  EXPECT_TRUE(worker->Owns());
+  EXPECT_EQ(worker->Epoch(), 1u);
+  EXPECT_EQ(WaitingReason(), "");
+}
+
+TEST_F(EngineTest, shouldGiveAllShardsToTheFirstWorkerAndNameTheSecondHeir) {
+  Make(TestShape(3), {});
+  const auto first = Ready();
+  const auto second = Ready();
+  for (uint32_t shard = 0; shard < 3; ++shard) {
+    first->Adopt(shard);
+    EXPECT_EQ(HeirId(shard), second->id);
+  }
+}
+
+TEST_F(EngineTest, shouldNotCountTheFirstOwnerAsAChange) {
+  const auto worker = Ready();
+  worker->Adopt();
+  EXPECT_EQ(Handoffs(), 0u);
+  EXPECT_EQ(Failovers(), 0u);
+  ASSERT_EQ(WaitUntil("the event",
+                      [&] {
+                        const auto kinds = listener.kinds();
+                        return std::count(kinds.begin(), kinds.end(), "shard_moved") == 1;
+                      }),
+            absl::OkStatus());
+}
+
+TEST_F(EngineTest, shouldApplyCommitsOfASleepingDriver) {
+  const auto worker = Ready();
+  worker->Adopt();
+  for (uint32_t i = 1; i <= 200; ++i) {
+    if (i % 20 == 0) {
+      ASSERT_EQ(
+          WaitUntil("the driver to sleep",
+                    [&] { return arena::LoadRelaxed(worker->view.header().driver_sleeping) == 1; }),
+          absl::OkStatus());
+    }
+    worker->SetVersion(i);
+    worker->CommitAndWait();
+    ASSERT_EQ(worker->version(), i);
+  }
+}
+
+TEST_F(EngineTest, shouldTakeNoWorkAfterItStopped) {
+  engine->Stop();
+  engine->Post([] { FAIL() << "ran after Stop"; });
+}
+
+// ---- Planned handoff.
+
+TEST_F(EngineTest, shouldHandAShardOver) {
+  const auto old_owner = Ready();
+  old_owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  EXPECT_TRUE(old_owner->AskedToRelease());
+  EXPECT_TRUE(old_owner->Owns());
+  EXPECT_EQ(HeirId(), successor->id);
+  old_owner->SetVersion(5);
+  old_owner->Release();
+  successor->Take();
+  EXPECT_EQ(successor->Epoch(), 2u);
+  EXPECT_EQ(successor->version(), 5u);  // what the release was committed with
+  EXPECT_FALSE(result.done.load());     // before the successor's first commit
+  successor->CommitAndWait();
+  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  EXPECT_GE(result.blackout_us, 0);
+  EXPECT_EQ(Handoffs(), 1u);
+  EXPECT_EQ(Failovers(), 0u);
+  const ReconciliationReport report = Report();
+  EXPECT_EQ(report.cause, "handoff");
+  EXPECT_EQ(report.epoch, 1u);
+  EXPECT_EQ(report.former_worker_id, old_owner->id);
+  EXPECT_EQ(report.successor_worker_id, successor->id);
+  EXPECT_EQ(HeirId(), old_owner->id);  // kept warm
+}
+
+TEST_F(EngineTest, shouldHandBackAndForthForEver) {
+  const auto one = Ready();
+  one->Adopt();
+  const auto other = Ready();
+  FakeWorker* owner = one.get();
+  FakeWorker* next = other.get();
+  for (uint64_t epoch = 2; epoch <= 20; ++epoch) {
+    HandoffResult result;
+    Handoff(*next, &result);
+    owner->Release();
+    next->Adopt();
+    ASSERT_EQ(result.Wait(), absl::OkStatus());
+    ASSERT_EQ(next->Epoch(), epoch);
+    std::swap(owner, next);
+  }
+}
+
+TEST_F(EngineTest, shouldRefuseAHandoffToAWorkerThatIsNotReady) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto attached = Attached();
+  HandoffResult result;
+  Handoff(*attached, &result);
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(owner->AskedToRelease());
+}
+
+TEST_F(EngineTest, shouldHaveNothingToDoWhenTheOwnerIsTheSuccessor) {
+  const auto owner = Ready();
+  owner->Adopt();
+  HandoffResult result;
+  Handoff(*owner, &result);
+  EXPECT_EQ(result.Wait(), absl::OkStatus());
+}
+
+TEST_F(EngineTest, shouldRefuseASecondHandoffAtTheSameTime) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto one = Ready();
+  const auto other = Ready();
+  HandoffResult first, second;
+  Handoff(*one, &first);
+  Handoff(*other, &second);
+  EXPECT_EQ(second.Wait().code(), absl::StatusCode::kAborted);
+  owner->Release();
+  one->Adopt();
+  EXPECT_EQ(first.Wait(), absl::OkStatus());
+}
+
+TEST_F(EngineTest, shouldHandOverAShardWhoseOwnerHasNotCommittedYet) {
+  const auto owner = Ready();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  owner->Adopt();  // its first commit, before it looks at the request
+  EXPECT_FALSE(result.done.load());
+  owner->Release();
+  successor->Adopt();
+  EXPECT_EQ(result.Wait(), absl::OkStatus());
+}
+
+TEST_F(EngineTest, shouldCancelAHandoffThatNobodyAnswers) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  engine->Run([&] { engine->CancelHandoff(0, absl::DeadlineExceededError("too late")); });
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(owner->AskedToRelease());
+  owner->SetVersion(3);
+  owner->CommitAndWait();
+  EXPECT_EQ(owner->version(), 3u);
+  EXPECT_TRUE(owner->Owns());
+}
+
+TEST_F(EngineTest, shouldGoOnWithTheOwnerWhoseReleaseCrossedTheCancellation) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  engine->Run([&] {
+    engine->Handoff(0, successor->slot, result.Callback());
+    owner->Release();  // it has seen the request, and the engine has not seen the answer
+    engine->WorkerDead(successor->slot, successor->id);
+  });
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
+  // The one worker that is left did as it was asked: it serves on.
+  ASSERT_EQ(WaitUntil("a new epoch", [&] { return owner->Owns() && owner->Epoch() == 2; }),
+            absl::OkStatus());
+  owner->Adopt();
+}
+
+TEST_F(EngineTest, shouldKeepTheOwnerWhenTheHeirDiesDuringAHandoff) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  Stopped(*successor);
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(owner->AskedToRelease());
+  EXPECT_TRUE(owner->Owns());
+  EXPECT_EQ(HeirId(), 0u);
+}
+
+TEST_F(EngineTest, shouldReturnToTheOldOwnerWhenTheSuccessorDiesBeforeItsFirstCommit) {
+  const auto old_owner = Ready();
+  old_owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  old_owner->Release();
+  successor->Take();
+  Stopped(*successor);
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(old_owner->Owns());
+  EXPECT_EQ(old_owner->Epoch(), 3u);
+  old_owner->Adopt();
+}
+
+TEST_F(EngineTest, shouldGoToTheNamedSuccessorWhenTheOwnerDiesDuringAHandoff) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto named = Ready();
+  const auto newest = Ready();
+  HandoffResult result;
+  Handoff(*named, &result);
+  Stopped(*owner);
+  named->Adopt();
+  EXPECT_EQ(result.Wait(), absl::OkStatus());
+  EXPECT_EQ(Report().cause, "crash");
+  EXPECT_FALSE(newest->Owns());
+}
+
+TEST_F(EngineTest, shouldTellThatTheSuccessorGaveTheShardStraightBack) {
+  const auto old_owner = Ready();
+  old_owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  old_owner->Release();
+  successor->Take();
+  successor->Release();  // without any commit before: it could not adopt
+  EXPECT_EQ(result.Wait().code(), absl::StatusCode::kAborted);
+  old_owner->Take();
+  EXPECT_EQ(old_owner->Epoch(), 3u);
+}
+
+TEST_F(EngineTest, shouldNotGiveAShardAgainToWhoGaveItBackUnasked) {
+  const auto unwilling = Ready();
+  unwilling->Adopt();
+  unwilling->Release();
+  ASSERT_EQ(WaitUntil("the release", [&] { return !unwilling->Owns(); }), absl::OkStatus());
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+  EXPECT_EQ(Report().cause, "release");
+  const auto willing = Ready();
+  willing->Adopt();
+}
+
+// ---- Crashes and the cut.
+
+TEST_F(EngineTest, shouldForgetWhatTheVictimHadNotPublished) {
+  const auto victim = Ready();
+  victim->Adopt();
+  const auto heir = Ready();
+  victim->SetVersion(10);
+  victim->CommitAndWait();
+  victim->SetVersion(11);
+  victim->writer().Write();  // and dies before the tail
+  Stopped(*victim);
+  heir->Take();
+  EXPECT_EQ(heir->version(), 10u);
+  EXPECT_EQ(Report().transactions_recovered, 0u);
+}
+
+TEST_F(EngineTest, shouldRecoverEveryTransactionThatWasPublishedAtTheCut) {
+  const auto victim = Ready();
+  victim->Adopt();
+  const auto heir = Ready();
+  uint64_t recovered = 0;
+  engine->Run([&] {
+    // On the engine's thread, so that it has not looked in between.
+    for (int i = 0; i < 5; ++i) victim->writer().Acknowledge(0).Publish();
+    victim->writer().ShardState("x", 42).Publish();
+    victim->writer().Acknowledge(0).Write();  // never published
+    engine->WorkerStopped(victim->slot, victim->id, "crash");
+    recovered = engine->last_report(0).transactions_recovered;
+  });
+  EXPECT_EQ(recovered, 6u);
+  EXPECT_EQ(victim->view.shard(0).owner.cut_epoch, 1u);
+  EXPECT_EQ(victim->view.shard(0).owner.cut_tail, 7u);  // with the first commit
+  heir->Take();
+  EXPECT_EQ(heir->version(), 42u);
+  EXPECT_EQ(heir->Epoch(), 2u);
+  heir->CommitAndWait();
+  EXPECT_EQ(Failovers(), 1u);
+  EXPECT_EQ(Handoffs(), 0u);
+}
+
+TEST_F(EngineTest, shouldIgnoreEverythingThatAFormerOwnerPublishes) {
+  const auto former = Ready();
+  former->Adopt();
+  const auto owner = Ready();
+  Stopped(*former);
+  owner->Adopt();
+  former->writer().ShardState("x", 666);
+  former->Publish();
+  former->Release();
+  owner->SetVersion(7);
+  owner->CommitAndWait();
+  EXPECT_EQ(owner->version(), 7u);
+  EXPECT_TRUE(owner->Owns());
+  EXPECT_EQ(owner->Epoch(), 2u);
+}
+
+TEST_F(EngineTest, shouldWaitAfterACrashWithoutAnotherWorker) {
+  const auto victim = Ready();
+  victim->Adopt();
+  Dead(*victim);
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+  const auto successor = Ready();
+  successor->Adopt();
+  EXPECT_EQ(successor->Epoch(), 2u);
+  EXPECT_EQ(Failovers(), 1u);
+}
+
+TEST_F(EngineTest, shouldHearOfTheSameDeathTwiceOnlyOnce) {
+  const auto victim = Ready();
+  victim->Adopt();
+  const auto heir = Ready();
+  Stopped(*victim);
+  heir->Adopt();
+  Dead(*victim);
+  Dead(*victim);
+  Stopped(*victim);
+  EXPECT_TRUE(heir->Owns());
+  EXPECT_EQ(heir->Epoch(), 2u);
+}
+
+TEST_F(EngineTest, shouldMoveEveryShardOfADeadWorker) {
+  Make(TestShape(3), {});
+  const auto victim = Ready();
+  for (uint32_t shard = 0; shard < 3; ++shard) victim->Adopt(shard);
+  const auto one = Ready();
+  const auto other = Ready();
+  Stopped(*victim);
+  int ones = 0;
+  for (uint32_t shard = 0; shard < 3; ++shard) {
+    ones += one->Owns(shard);
+    EXPECT_TRUE(one->Owns(shard) || other->Owns(shard));
+  }
+  EXPECT_TRUE(ones == 1 || ones == 2);  // shared out
+}
+
+TEST_F(EngineTest, shouldWaitForAProofOfDeathWhenEveryBankMayStillBeWritten) {
+  std::vector<std::unique_ptr<FakeWorker>> former;
+  for (uint32_t i = 0; i < arena::kCommitBanks; ++i) {
+    former.push_back(Ready());
+    former.back()->Adopt();
+    Stopped(*former.back());
+  }
+  const auto last = Ready();
+  EXPECT_FALSE(last->Owns());
+  EXPECT_THAT(WaitingReason(), HasSubstr("not proven"));
+  Dead(*former[1]);
+  last->Adopt();
+  EXPECT_EQ(last->Epoch() % arena::kCommitBanks, 2u);
+}
+
+// ---- Fencing.
+
+TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
+  const auto culprit = Ready();
+  culprit->Adopt();
+  const auto heir = Ready();
+  culprit->SetVersion(9);
+  culprit->writer().Acknowledge(1000);
+  culprit->Publish();
+  heir->Take();
+  EXPECT_EQ(heir->version(), 0u);  // nothing of it was applied
+  heir->CommitAndWait();
+  EXPECT_EQ(listener.fenced(), std::vector<uint64_t>{culprit->id});
+  EXPECT_THAT(listener.kinds(), Contains("worker_fenced"));
+  EXPECT_EQ(Report().cause, "fenced");
+  EXPECT_FALSE(culprit->Owns());
+}
+
+TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
+  const auto culprit = Ready();
+  culprit->Adopt();
+  culprit->writer().Acknowledge(1000);
+  culprit->Publish();
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  culprit->Ready();
+  EXPECT_FALSE(culprit->Owns());
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+}
+
+// ---- Effects outside.
+
+TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffectsOutside) {
+  EngineOptions options;
+  options.outside_effects = true;
+  Make(TestShape(), options);
+  const auto culprit = Ready();
+  culprit->Adopt();
+  const auto heir = Ready();
+  culprit->writer().Acknowledge(1000);
+  culprit->Publish();
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  const auto late = Ready();  // brings nobody forward either
+  EXPECT_FALSE(heir->Owns());
+  EXPECT_FALSE(late->Owns());
+  EXPECT_THAT(WaitingReason(), HasSubstr("not proven"));
+  Dead(*culprit);
+  EXPECT_TRUE(heir->Owns() || late->Owns());
+}
+
+TEST_F(EngineTest, shouldHandOverAtOnceWhatWasReleasedThoughThereAreEffectsOutside) {
+  EngineOptions options;
+  options.outside_effects = true;
+  Make(TestShape(), options);
+  const auto owner = Ready();
+  owner->Adopt();
+  const auto successor = Ready();
+  HandoffResult result;
+  Handoff(*successor, &result);
+  owner->Release();
+  successor->Adopt();
+  EXPECT_EQ(result.Wait(), absl::OkStatus());
+}
+
+// ---- Reports.
+
+class EngineReportTest : public EngineTest {
+ protected:
+  // Turns the peers until `done`.
+  bool Until(const std::function<bool()>& done) {
+    return driver::testing::Pump(
+        [&] {
+          for (RawPeer* peer : peers) peer->Turn();
+        },
+        done);
+  }
+  uint64_t Completions(const FakeWorker& worker) {
+    return arena::LoadAcquire(worker.view.shard(0).completion_tail);
+  }
+
+  std::vector<RawPeer*> peers;
+};
+
+TEST_F(EngineReportTest, shouldTellWhatBecameOfEveryRequest) {
+  const auto victim = Ready();
+  victim->Adopt();
+  RawPeer waiting, busy;
+  peers = {&waiting};
+  waiting.Connect(port);
+  ASSERT_TRUE(Until([&] { return Completions(*victim) == 1; }));
+  const uint32_t requested = victim->view.completion(0, 0).connection;
+  peers.push_back(&busy);
+  busy.Connect(port);
+  ASSERT_TRUE(Until([&] { return Completions(*victim) == 2; }));
+  const uint32_t connection = victim->view.completion(0, 1).connection;
+  for (int i = 0; i < 4; ++i) victim->writer().Receive(connection, 0, 1024);
+  victim->writer().Send(requested, 0, 8);  // not before it is accepted
+  victim->writer().Send(requested, 0, 8).opcode = 2;
+  victim->writer().Accept(connection, 0);
+  victim->Publish();
+  ASSERT_TRUE(Until([&] { return busy.established && Completions(*victim) == 3; }));
+  victim->writer().Acknowledge(3);
+  victim->Publish();
+  for (int i = 0; i < 3; ++i) busy.Send("message");
+  ASSERT_TRUE(Until([&] { return Completions(*victim) == 6; }));
+  // It has looked at the first of the three messages, and dies before it commits.
+  arena::StoreRelaxed(victim->view.bank(0, 1).read_cursor, uint64_t{4});
+  Dead(*victim);
+  const ReconciliationReport report = Report();
+  EXPECT_EQ(report.cause, "crash");
+  EXPECT_EQ(report.former_worker_id, victim->id);
+  EXPECT_EQ(report.successor_worker_id, 0u);
+  EXPECT_EQ(report.never_submitted, 2u);
+  EXPECT_EQ(report.in_flight, 1u);
+  EXPECT_EQ(report.completed_undelivered, 2u);
+  EXPECT_EQ(report.delivered_uncommitted, 1u);
+  EXPECT_GT(report.unix_micros, 0);
+  ASSERT_EQ(report.requests.size(), 6u);
+  int counts[4] = {};
+  for (const ReportedRequest& request : report.requests) {
+    ++counts[static_cast<int>(request.outcome)];
+    const bool unsent = request.outcome == RequestOutcome::kNeverSubmitted;
+    EXPECT_EQ(request.connection, unsent ? requested : connection);
+    EXPECT_EQ(request.send, unsent);
+    if (unsent) {
+      EXPECT_EQ(request.opcode, request.sequence == 0 ? 0 : 2);
+    }
+  }
+  EXPECT_EQ(counts[static_cast<int>(RequestOutcome::kNeverSubmitted)], 2);
+  EXPECT_EQ(counts[static_cast<int>(RequestOutcome::kInFlight)], 1);
+  EXPECT_EQ(counts[static_cast<int>(RequestOutcome::kCompletedUndelivered)], 2);
+  EXPECT_EQ(counts[static_cast<int>(RequestOutcome::kDeliveredUncommitted)], 1);
+  // The successor is given exactly what was not acknowledged.
+  const auto successor = Ready();
+  successor->Take();
+  EXPECT_EQ(successor->view.shard(0).acknowledged, 3u);
+  EXPECT_EQ(successor->view.shard(0).completion_tail, 6u);
+}
+
+TEST_F(EngineReportTest, shouldNotBelieveAnImpossibleReadCursor) {
+  for (const uint64_t cursor : {~uint64_t{0}, uint64_t{0}, uint64_t{1} << 40}) {
+    const auto liar = Ready();
+    liar->Adopt();
+    arena::StoreRelaxed(liar->view.bank(0, liar->Epoch()).read_cursor, cursor);
+    Dead(*liar);
+    EXPECT_EQ(Report().completed_undelivered, 0u);
+    EXPECT_EQ(Report().delivered_uncommitted, 0u);
+  }
+}
+
+TEST_F(EngineReportTest, shouldNameEveryOutcome) {
+  EXPECT_EQ(RequestOutcomeName(RequestOutcome::kNeverSubmitted), "never_submitted");
+  EXPECT_EQ(RequestOutcomeName(RequestOutcome::kInFlight), "in_flight");
+  EXPECT_EQ(RequestOutcomeName(RequestOutcome::kCompletedUndelivered), "completed_undelivered");
+  EXPECT_EQ(RequestOutcomeName(RequestOutcome::kDeliveredUncommitted), "delivered_uncommitted");
+}
+
+}  // namespace
+}  // namespace baton::keeper

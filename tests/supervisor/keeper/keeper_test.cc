@@ -1,0 +1,484 @@
+#include "supervisor/keeper/keeper.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "tests/harness/wait_until.h"
+#include "tests/lib/driver/raw_peer.h"
+#include "tests/supervisor/keeper/forked_child.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+
+namespace baton::keeper {
+namespace {
+
+using driver::testing::RawPeer;
+using harness::WaitUntil;
+using internal::WorkerRequest;
+using ::testing::Contains;
+using testing::ForkedChild;
+using ::testing::HasSubstr;
+using testing::KeeperThread;
+using testing::RawClient;
+
+class KeeperTest : public ::testing::Test {
+ protected:
+  void Start(const KeeperThread::Change& change = nullptr) {
+    ASSERT_EQ(keeper.Start(change), absl::OkStatus());
+  }
+  std::unique_ptr<RawClient> Client() { return std::make_unique<RawClient>(keeper.socket()); }
+  std::unique_ptr<RawClient> Attached() {
+    auto client = Client();
+    EXPECT_EQ(client->Attach(), absl::OkStatus());
+    return client;
+  }
+  std::unique_ptr<RawClient> Ready() {
+    auto client = Attached();
+    WorkerRequest request;
+    request.mutable_set_ready();
+    EXPECT_EQ(client->Ask(request).status(), absl::OkStatus());
+    return client;
+  }
+  absl::Status AttachWith(const std::function<void(internal::AttachArena*)>& change) {
+    WorkerRequest request = RawClient::AttachRequest();
+    change(request.mutable_attach());
+    return Client()->Ask(request).status();
+  }
+  static absl::StatusOr<uint16_t> Listen(RawClient& client, const std::string& host,
+                                         uint32_t port) {
+    WorkerRequest request;
+    request.mutable_listen()->set_host(host);
+    request.mutable_listen()->set_port(port);
+    const auto reply = client.Ask(request);
+    if (!reply.ok()) return reply.status();
+    return static_cast<uint16_t>(reply->listening().port());
+  }
+  absl::StatusOr<uint64_t> Redeem(const std::string& token) {
+    internal::ManagementRequest request;
+    request.mutable_redeem_token()->set_token(token);
+    const auto reply = keeper.Ask(request);
+    if (!reply.ok()) return reply.status();
+    return reply->redeemed().worker_id();
+  }
+  absl::Status AwaitWorkers(int count) {
+    return WaitUntil("the workers", [&] { return keeper.Describe().workers_size() == count; });
+  }
+
+  KeeperThread keeper;
+};
+
+// ---- Attaching.
+
+TEST_F(KeeperTest, shouldGiveAWorkerItsArenaAndItsEvents) {
+  Start();
+  RawClient client(keeper.socket());
+  const auto reply = client.Ask(RawClient::AttachRequest());
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->attached().worker_id(), 1u);
+  EXPECT_EQ(reply->attached().layout_version(), arena::kLayoutVersion);
+  EXPECT_EQ(reply->attached().control_socket(), keeper.directory().File("control.sock"));
+  EXPECT_EQ(reply->attached().token().size(), 16u);
+  ASSERT_EQ(client.descriptors.size(), 5u);
+  const auto arena =
+      arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
+                           std::move(client.descriptors[2]));
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_EQ(arena->shape().connections, 8u);
+  EXPECT_STREQ(arena->header().service, "kv");
+}
+
+TEST_F(KeeperTest, shouldDescribeItsWorkers) {
+  Start();
+  const auto client = Ready();
+  const internal::Description description = keeper.Describe();
+  ASSERT_EQ(description.workers_size(), 1);
+  EXPECT_EQ(description.workers(0).id(), client->id);
+  EXPECT_EQ(description.workers(0).name(), "raw");
+  EXPECT_EQ(description.workers(0).version(), "7");
+  EXPECT_EQ(description.workers(0).pid(), static_cast<uint32_t>(getpid()));
+  EXPECT_EQ(description.workers(0).state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(description.service().name(), "kv");
+  ASSERT_EQ(description.shards_size(), 1);
+  EXPECT_EQ(description.shards(0).owner_worker_id(), client->id);
+  EXPECT_EQ(description.shards(0).epoch(), 1u);
+}
+
+TEST_F(KeeperTest, shouldRefuseAnotherProtocolVersion) {
+  Start();
+  const absl::Status status =
+      AttachWith([](internal::AttachArena* attach) { attach->set_protocol_version(999); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("protocol version 999"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 1"));
+}
+
+TEST_F(KeeperTest, shouldRefuseAWorkerThatCannotReadTheLayout) {
+  Start();
+  const absl::Status status = AttachWith(
+      [](internal::AttachArena* attach) { attach->set_layout_version(arena::kLayoutVersion - 1); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 0"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has version 1"));
+}
+
+TEST_F(KeeperTest, shouldRefuseAWorkerOfAnotherService) {
+  Start();
+  const absl::Status status =
+      AttachWith([](internal::AttachArena* attach) { attach->set_service("mail"); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("service kv"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("mail"));
+}
+
+TEST_F(KeeperTest, shouldSendNoDescriptorsToWhomItRefuses) {
+  Start();
+  RawClient client(keeper.socket());
+  WorkerRequest request = RawClient::AttachRequest();
+  request.mutable_attach()->set_service("mail");
+  EXPECT_FALSE(client.Ask(request).ok());
+  EXPECT_TRUE(client.descriptors.empty());
+  EXPECT_EQ(client.Attach(), absl::OkStatus());  // and it may try again
+}
+
+TEST_F(KeeperTest, shouldAttachNoMoreWorkersThanConfigured) {
+  Start([](v1::ServiceConfig* service) { service->set_max_workers(2); });
+  const auto first = Attached();
+  const auto second = Attached();
+  RawClient third(keeper.socket());
+  const absl::Status status = third.Attach();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_workers"));
+  EXPECT_EQ(first->Detach(), absl::OkStatus());
+  EXPECT_EQ(third.Attach(), absl::OkStatus());
+  EXPECT_EQ(third.id, 3u);  // never an old one
+}
+
+TEST_F(KeeperTest, shouldTakeNothingBeforeAnAttachAndNoSecondOne) {
+  Start();
+  RawClient client(keeper.socket());
+  WorkerRequest early[3];
+  early[0].mutable_set_ready();
+  early[1].mutable_detach();
+  early[2].mutable_listen()->set_host("127.0.0.1");
+  for (const WorkerRequest& request : early) {
+    EXPECT_EQ(client.Ask(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(client.Ask(WorkerRequest()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client.Attach(), absl::OkStatus());
+  EXPECT_EQ(client.Attach().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client.Ask(WorkerRequest()).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(KeeperTest, shouldRefuseAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await() || setuid(65534) != 0) return;
+    RawClient client(socket);
+    const absl::Status status = client.Attach();
+    parent.Tell(std::string(status.message()));
+  });
+  ASSERT_EQ(chmod(keeper.directory().path().c_str(), 0755), 0);
+  Start();
+  child.Go();
+  const std::string told = child.Hear();
+  EXPECT_THAT(told, HasSubstr("uid 65534 may not attach"));
+  EXPECT_THAT(told, HasSubstr("worker_uids"));
+}
+
+TEST_F(KeeperTest, shouldAcceptTheUsersOfItsConfiguration) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await() || setuid(65534) != 0) return;
+    RawClient client(socket);
+    parent.Tell(client.Attach().ok() ? "attached" : "refused");
+  });
+  ASSERT_EQ(chmod(keeper.directory().path().c_str(), 0755), 0);
+  Start([](v1::ServiceConfig* service) { service->add_worker_uids(65534); });
+  child.Go();
+  EXPECT_EQ(child.Hear(), "attached");
+}
+
+TEST_F(KeeperTest, shouldCloseTheSocketOfWhoSpeaksGarbage) {
+  Start();
+  RawClient client(keeper.socket());
+  ASSERT_EQ(write(client.channel().fd(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
+  internal::WorkerReply reply;
+  EXPECT_EQ(client.channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldNotMindClientsThatLeaveWithoutAWord) {
+  Start();
+  for (int i = 0; i < 300; ++i) RawClient client(keeper.socket());
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldNotShareItsDirectoryWithASecondOne) {
+  Start();
+  const auto second = Keeper::Create(keeper.Config(nullptr), {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+// ---- Leaving.
+
+TEST_F(KeeperTest, shouldLetAWorkerDetach) {
+  Start();
+  const auto client = Ready();
+  const auto other = Ready();
+  const std::string token = client->token;
+  EXPECT_EQ(client->Detach(), absl::OkStatus());
+  ASSERT_EQ(AwaitWorkers(1), absl::OkStatus());
+  const internal::Description description = keeper.Describe();
+  EXPECT_EQ(description.shards(0).owner_worker_id(), other->id);
+  EXPECT_EQ(description.shards(0).last_report().cause(), "detached");
+  EXPECT_EQ(Redeem(token).status().code(), absl::StatusCode::kUnauthenticated);
+  internal::WorkerReply reply;
+  EXPECT_EQ(client->channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(KeeperTest, shouldKillAWorkerThatClosesItsSocketWithoutDetaching) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    RawClient client(socket);
+    parent.Tell(client.Attach().ok() ? "attached" : "refused");
+    if (!parent.Await()) return;
+    client.Close();
+    parent.Await();  // it would live on
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "attached");
+  ASSERT_EQ(AwaitWorkers(1), absl::OkStatus());
+  child.Go();
+  const int status = child.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  EXPECT_EQ(AwaitWorkers(0), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldKillAWorkerWhenAnOperatorAsks) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    RawClient client(socket);
+    parent.Tell(client.Attach().ok() ? "attached" : "refused");
+    parent.Await();
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "attached");
+  internal::ManagementRequest request;
+  request.mutable_kill_worker()->set_worker_id(1);
+  EXPECT_EQ(keeper.Ask(request).status(), absl::OkStatus());
+  EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
+  ASSERT_EQ(AwaitWorkers(0), absl::OkStatus());
+  EXPECT_EQ(keeper.Ask(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+// ---- Tokens.
+
+TEST_F(KeeperTest, shouldRedeemEachTokenOnce) {
+  Start();
+  const auto client = Attached();
+  const auto redeemed = Redeem(client->token);
+  ASSERT_TRUE(redeemed.ok()) << redeemed.status();
+  EXPECT_EQ(*redeemed, client->id);
+  EXPECT_EQ(Redeem(client->token).status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Redeem("").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Redeem(std::string(16, '\0')).status().code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(KeeperTest, shouldMakeNewTokensThatAllDiffer) {
+  Start();
+  const auto client = Attached();
+  std::vector<std::string> tokens = {client->token};
+  WorkerRequest request;
+  request.mutable_new_token();
+  for (int i = 0; i < 3; ++i) {
+    const std::string token = client->Ask(request)->token().token();
+    EXPECT_THAT(tokens, ::testing::Not(Contains(token)));
+    tokens.push_back(token);
+  }
+  for (const std::string& token : tokens) EXPECT_TRUE(Redeem(token).ok());
+}
+
+// ---- What workers ask for.
+
+TEST_F(KeeperTest, shouldListenForItsWorkers) {
+  Start();
+  const auto client = Attached();
+  const auto port = Listen(*client, "127.0.0.1", 0);
+  ASSERT_TRUE(port.ok()) << port.status();
+  EXPECT_EQ(Listen(*client, "127.0.0.1", *port).value(), *port);
+  const internal::Description description = keeper.Describe();
+  ASSERT_EQ(description.service().listeners_size(), 1);
+  EXPECT_EQ(description.service().listeners(0).port(), *port);
+}
+
+TEST_F(KeeperTest, shouldListenNoMoreThanConfigured) {
+  Start();  // two
+  const auto client = Attached();
+  const auto port = Listen(*client, "127.0.0.1", 0);
+  ASSERT_TRUE(port.ok());
+  ASSERT_TRUE(Listen(*client, "::1", 0).ok());
+  const auto third = Listen(*client, "127.0.0.2", 0);
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("max_listeners"));
+  // The same port of another address is another listener.
+  EXPECT_EQ(Listen(*client, "127.0.0.3", *port).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  // What is there already may be asked for by every worker.
+  EXPECT_EQ(Listen(*client, "127.0.0.1", *port).value(), *port);
+  EXPECT_EQ(Listen(*client, "127.0.0.1", 0).value(), *port);
+}
+
+TEST_F(KeeperTest, shouldTellThatAPortIsTaken) {
+  Start();
+  const auto client = Attached();
+  RawPeer other;
+  EXPECT_EQ(Listen(*client, "127.0.0.1", other.Listen()).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Listen(*client, "127.0.0.1", 65536).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(Listen(*client, "not an address", 0).ok());
+}
+
+TEST_F(KeeperTest, shouldGrantOnlyWhatIsWithinTheBuffers) {
+  Start();
+  const auto client = Attached();
+  WorkerRequest request;
+  internal::GrantRequest* grant = request.mutable_grant();
+  grant->set_length(1 << 18);
+  grant->set_remote_write(true);
+  const auto reply = client->Ask(request);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_NE(reply->granted().remote_address(), 0u);
+  grant->set_length((1 << 18) + 1);
+  EXPECT_EQ(client->Ask(request).status().code(), absl::StatusCode::kInvalidArgument);
+  grant->set_offset(~uint64_t{0});
+  grant->set_length(2);
+  EXPECT_EQ(client->Ask(request).status().code(), absl::StatusCode::kInvalidArgument);
+  WorkerRequest revoke;
+  revoke.mutable_revoke()->set_grant(reply->granted().grant());
+  EXPECT_EQ(client->Ask(revoke).status(), absl::OkStatus());
+  EXPECT_EQ(client->Ask(revoke).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(KeeperTest, shouldConnectOutOnlyForTheOwnerOfTheShard) {
+  Start();
+  const auto owner = Ready();
+  const auto other = Attached();
+  WorkerRequest request;
+  request.mutable_connect()->set_host("127.0.0.1");
+  request.mutable_connect()->set_port(1);
+  EXPECT_EQ(other->Ask(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  request.mutable_connect()->set_shard(1);
+  EXPECT_EQ(owner->Ask(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request.mutable_connect()->set_shard(0);
+  request.mutable_connect()->set_port(65536);
+  EXPECT_EQ(owner->Ask(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- What operators ask for.
+
+TEST_F(KeeperTest, shouldSayWhyAHandoffIsNotPossible) {
+  Start();
+  EXPECT_EQ(keeper.Handoff(0, {1}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keeper.Handoff(99).code(), absl::StatusCode::kNotFound);
+  const absl::Status alone = keeper.Handoff(0);
+  EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.message()), HasSubstr("no other worker is ready"));
+  const auto attached = Attached();
+  EXPECT_EQ(keeper.Handoff(attached->id).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(KeeperTest, shouldGiveUpAHandoffThatTheOwnerDoesNotAnswer) {
+  Start();
+  const auto owner = Ready();
+  const auto successor = Ready();
+  const absl::Status status = keeper.Handoff(successor->id, {}, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("within 1 ms"));
+  EXPECT_EQ(keeper.Describe().shards(0).owner_worker_id(), owner->id);
+}
+
+TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {
+  Start();
+  const auto first = Attached();
+  MessageChannel channel(ConnectUnix(keeper.management_socket()).value());
+  internal::ManagementRequest request;
+  request.set_id(1);
+  request.mutable_subscribe();
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  internal::ManagementReply reply;
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 1u);
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.event().kind(), "worker_attached");
+  EXPECT_EQ(reply.event().sequence(), 1u);
+  EXPECT_EQ(reply.event().service(), "kv");
+  const auto second = Attached();
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.event().kind(), "worker_attached");
+  EXPECT_EQ(reply.event().worker_id(), second->id);
+  EXPECT_EQ(reply.event().sequence(), 2u);
+}
+
+TEST_F(KeeperTest, shouldListConnectionsInPages) {
+  Start();
+  const auto client = Ready();
+  const uint16_t port = Listen(*client, "127.0.0.1", 0).value();
+  std::vector<std::unique_ptr<RawPeer>> peers;
+  for (int i = 0; i < 5; ++i) {
+    peers.push_back(std::make_unique<RawPeer>());
+    peers.back()->Connect(port);
+  }
+  ASSERT_TRUE(driver::testing::Pump(
+      [&] {
+        for (auto& peer : peers) peer->Turn();
+      },
+      [&] { return keeper.Describe().service().connection_count() == 5; }));
+  internal::ManagementRequest request;
+  request.mutable_list_connections()->set_shard(-1);
+  request.mutable_list_connections()->set_limit(3);
+  const auto page = keeper.Ask(request);
+  ASSERT_TRUE(page.ok());
+  EXPECT_EQ(page->connections().connections_size(), 3);
+  EXPECT_EQ(page->connections().next(), 3u);
+  EXPECT_EQ(page->connections().connections(0).state(), v1::CONNECTION_STATE_REQUESTED);
+  request.mutable_list_connections()->set_start(3);
+  const auto rest = keeper.Ask(request);
+  EXPECT_EQ(rest->connections().connections_size(), 2);
+  EXPECT_EQ(rest->connections().next(), 0u);
+  request.mutable_list_connections()->set_shard(1);
+  EXPECT_EQ(keeper.Ask(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(KeeperTest, shouldListenFromTheStartWhereConfigured) {
+  Start([](v1::ServiceConfig* service) { service->add_listeners()->set_host("127.0.0.1"); });
+  EXPECT_EQ(keeper.Describe().service().listeners_size(), 1);
+}
+
+TEST_F(KeeperTest, shouldNotStartWithAPortThatIsTaken) {
+  RawPeer other;
+  const uint16_t port = other.Listen();
+  const absl::Status status = keeper.Start([&](v1::ServiceConfig* service) {
+    service->add_listeners()->set_host("127.0.0.1");
+    service->mutable_listeners(0)->set_port(port);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace baton::keeper
