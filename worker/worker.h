@@ -74,7 +74,8 @@ class Connection {
            receive_acknowledged_ = 0;
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
   uint32_t entry_ = 0;        // 1 + index of its entry in the open transaction; 0: none
-  uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended
+  uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended or moved
+  uint64_t ended_epoch_ = 0;  // of the shard when its end was delivered
 };
 
 struct Completion {
@@ -201,7 +202,8 @@ class Service {
   virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
 
   // Somebody asked that the shard moves: the last chance to stage and commit. It is released when
-  // this returns.
+  // this returns. What is not committed then (CommitMode::kManual) has no effect, and completions
+  // not acknowledged are delivered to the successor.
   virtual void OnRelease([[maybe_unused]] Shard& shard) {}
 
   // The shard was taken away without our doing (this worker was fenced).

@@ -152,6 +152,8 @@ void WorkerImpl::Detach() {
   for (auto& shard : shards_) {
     if (Owns(*shard)) Release(*shard);
   }
+  // The slot, and the lock in it, may be another worker's as soon as the keeper has answered.
+  lock_.reset();
   internal::WorkerRequest request;
   request.mutable_detach();
   // A keeper that is gone needs no farewell.
@@ -167,7 +169,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     armed_ = false;
     arena::StoreRelaxed(slot.sleeping, 0u);
     BATON_RETURN_IF_ERROR(CheckKeeper());
-  } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
+  } else if (keeper_gone_ || polls_ % kPollsBetweenKeeperChecks == 0) {
     BATON_RETURN_IF_ERROR(CheckKeeper());
   }
   int work = HandleOwnership();
@@ -238,7 +240,9 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   BATON_CRASH_POINT("adopt-begin");
   const absl::Status adopted = service_->OnAdopt(shard);
   if (!adopted.ok()) {
-    Release(shard);
+    shard.Abandon();
+    shard.Publish(/*release=*/true);
+    shard.epoch_ = 0;
     return true;
   }
   BATON_CRASH_POINT("adopt-before-commit");
@@ -251,6 +255,10 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
 void WorkerImpl::Release(Shard& shard) {
   service_->OnRelease(shard);
   BATON_CRASH_POINT("release-begin");
+  if (options_.commit_mode == CommitMode::kManual) {
+    shard.Abandon();
+    shard.delivered_ = shard.acknowledged_;
+  }
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
   shard.epoch_ = 0;
@@ -288,6 +296,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;
+      connection->ended_epoch_ = shard.epoch_;
     }
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
@@ -314,9 +323,9 @@ Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection
 Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generation) {
   if (index >= connections_.size()) return nullptr;
   Connection& connection = connections_[index];
-  if (connection.known_epoch_ == shard.epoch_ && connection.shard_ == &shard &&
-      connection.generation_ == generation) {
-    return &connection;
+  if (connection.shard_ == &shard && connection.generation_ == generation) {
+    if (connection.known_epoch_ == shard.epoch_) return &connection;
+    if (connection.ended_epoch_ == shard.epoch_) return nullptr;
   }
   const arena::ConnectionRecord& record = arena_->connection(index);
   if (record.generation != generation || record.shard != shard.index_ ||

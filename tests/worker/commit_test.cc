@@ -1,0 +1,300 @@
+// Staging, committing and abandoning.
+#include <array>
+#include <string>
+
+#include "tests/worker/worker_fixture.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RawPeer;
+using testing::ReceiveSlot;
+using testing::ScriptedService;
+using testing::SendSlot;
+using testing::WorkerFixture;
+using Kind = Completion::Kind;
+
+class EchoTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {};
+
+TEST_P(EchoTest, shouldAnswerEveryMessageOnceAndInOrder) {
+  Start();
+  ScriptedService& service = NewService();
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    Echo(shard, completion);
+    if (GetParam() == CommitMode::kManual) {
+      EXPECT_EQ(shard.Commit(), absl::OkStatus());
+    }
+  };
+  Worker* worker = Add(&service, GetParam());
+  RawPeer peer;
+  Establish(peer, *worker);
+  constexpr size_t kMessages = 200;
+  size_t sent = 0;
+  for (int i = 0; i < 8; ++i) peer.Receive();
+  ASSERT_TRUE(Until([&] {
+    // Four on their way at most.
+    while (sent < kMessages && sent < peer.received.size() + 4) {
+      peer.Send(absl::StrCat("message ", sent++));
+      peer.Receive();
+    }
+    return peer.received.size() == kMessages;
+  }));
+  for (size_t i = 0; i < kMessages; ++i) EXPECT_EQ(peer.received[i], absl::StrCat("message ", i));
+  EXPECT_EQ(poll_status, absl::OkStatus());
+}
+
+TEST_P(EchoTest, shouldLeaveNothingUnacknowledgedInTheEnd) {
+  Start();
+  ScriptedService& service = NewService();
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    Echo(shard, completion);
+    if (GetParam() == CommitMode::kManual) {
+      EXPECT_EQ(shard.Commit(), absl::OkStatus());
+    }
+  };
+  Worker* worker = Add(&service, GetParam());
+  {
+    RawPeer peer;
+    Establish(peer, *worker);
+    peer.Receive();
+    peer.Send("once");
+    ASSERT_TRUE(Until([&] { return !peer.received.empty(); }));
+    peer.Disconnect();
+    ASSERT_TRUE(Until([&] { return service.Count(Kind::kDisconnected) == 1; }));
+    peers.clear();
+  }
+  ASSERT_TRUE(Until([&] {
+    const auto description = keeper.Describe();
+    return description.service().connection_count() == 0 &&
+           description.shards(0).completions_unacknowledged() == 0;
+  }));
+}
+
+std::string ModeName(const ::testing::TestParamInfo<CommitMode>& info) {
+  switch (info.param) {
+    case CommitMode::kAfterEachBatch:
+      return "AfterEachBatch";
+    case CommitMode::kAfterEachCompletion:
+      return "AfterEachCompletion";
+    case CommitMode::kManual:
+      return "Manual";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EchoTest,
+                         ::testing::Values(CommitMode::kAfterEachBatch,
+                                           CommitMode::kAfterEachCompletion, CommitMode::kManual),
+                         ModeName);
+
+// A connection of a worker that commits only when the test says so.
+class CommitTest : public WorkerFixture {
+ protected:
+  void Prepare(int receives = 0, const keeper::testing::KeeperThread::Change& change = nullptr) {
+    Start(change);
+    service.on_completion = [this, receives](Shard& shard, const Completion& completion) {
+      if (completion.kind != Kind::kConnectRequest) return;
+      AcceptWith(shard, completion, receives);
+      EXPECT_EQ(shard.Commit(), absl::OkStatus());
+    };
+    worker = Add(&service, CommitMode::kManual);
+    Establish(peer, *worker);
+    ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+    shard = service.shards.at(0);
+    connection = service.completions.back().connection;
+    ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  }
+
+  ScriptedService& service = NewService();
+  RawPeer peer;
+  Worker* worker = nullptr;
+  Shard* shard = nullptr;
+  Connection* connection = nullptr;
+};
+
+TEST_F(CommitTest, shouldSendOnlyWhatWasCommitted) {
+  Prepare();
+  for (int i = 0; i < 3; ++i) peer.Receive();
+  ASSERT_EQ(SendText(*shard, *connection, "abandoned"), absl::OkStatus());
+  EXPECT_EQ(connection->next_send(), 1u);
+  shard->Abandon();
+  EXPECT_EQ(connection->next_send(), 0u);
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_EQ(SendText(*shard, *connection, "abandoned too"), absl::OkStatus());
+  shard->Abandon();
+  ASSERT_EQ(SendText(*shard, *connection, "three"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 3; }));
+  EXPECT_THAT(peer.received, ElementsAre("one", "two", "three"));
+}
+
+TEST_F(CommitTest, shouldGiveTheRoomBackThatWasAbandoned) {
+  Prepare();
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_EQ(SendText(*shard, *connection, "x"), absl::OkStatus());
+      const Buffer slot = ReceiveSlot(*connection, connection->next_receive());
+      ASSERT_EQ(shard->Receive(*connection, {&slot, 1}), absl::OkStatus());
+    }
+    EXPECT_EQ(connection->send_room(), 0u);
+    EXPECT_EQ(connection->receive_room(), 0u);
+    shard->Abandon();
+    EXPECT_EQ(connection->send_room(), 8u);
+    EXPECT_EQ(connection->receive_room(), 8u);
+  }
+}
+
+TEST_F(CommitTest, shouldSayWhenTheLogsAreFullAndGoOnLater) {
+  Prepare();
+  for (int i = 0; i < 16; ++i) peer.Receive();
+  int sent = 0;
+  absl::Status status;
+  while (status.ok()) {
+    status = SendText(*shard, *connection, "x", static_cast<uint64_t>(sent));
+    sent += status.ok();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sent, 8);
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_EQ(connection->send_room(), 0u);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 8; }));
+  // Completed makes room in the queue, acknowledged makes room in the log.
+  EXPECT_EQ(connection->send_room(), 8u);
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(SendText(*shard, *connection, "y"), absl::OkStatus());
+  EXPECT_EQ(SendText(*shard, *connection, "y").code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return peer.received.size() == 16; }));
+}
+
+TEST_F(CommitTest, shouldSayWhenATransactionIsFullAndGoOnAfterItsCommit) {
+  Prepare();
+  for (int round = 0; round < 20; ++round) {
+    int staged = 0;
+    absl::Status status;
+    while (status.ok()) {
+      status = shard->Disconnect(*connection);
+      staged += status.ok();
+      ASSERT_LE(staged, 256);
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("commit log"));
+    if (round < 19) {
+      shard->Abandon();
+    } else {
+      EXPECT_EQ(shard->Commit(), absl::OkStatus());
+    }
+  }
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kDisconnected) == 1; }));
+}
+
+TEST_F(CommitTest, shouldWaitForTheDriverWhenTheCommitLogIsFull) {
+  Prepare();
+  // Many more transactions than the log holds; each is refused or takes effect.
+  uint32_t version = 0;
+  ASSERT_TRUE(Until([&] {
+    while (version < 5000) {
+      const std::string state = absl::StrCat("state ", version + 1);
+      if (shard
+              ->SetState(*connection,
+                         {reinterpret_cast<const uint8_t*>(state.data()), state.size()},
+                         version + 1)
+              .code() == absl::StatusCode::kResourceExhausted) {
+        return false;
+      }
+      EXPECT_EQ(shard->Commit(), absl::OkStatus());
+      ++version;
+    }
+    return true;
+  }));
+  EXPECT_EQ(connection->state_version(), 5000u);
+  EXPECT_EQ(std::string(connection->state().begin(), connection->state().end()), "state 5000");
+  EXPECT_EQ(poll_status, absl::OkStatus());
+}
+
+TEST_F(CommitTest, shouldNameTheFieldThatIsWrong) {
+  Prepare();
+  const Buffer outside = {(1 << 18) - 4, 8};
+  const Buffer good = {0, 8};
+  const std::vector<Buffer> five(5, good);
+  const auto message = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(shard->Receive(*connection, {&outside, 1})), HasSubstr("buffers[0]"));
+  EXPECT_THAT(message(shard->Receive(*connection, five)), HasSubstr("buffers: 5"));
+  SendWork work;
+  work.buffers = {&good, 1};
+  work.opcode = verbs::Opcode(8);
+  EXPECT_THAT(message(shard->Send(*connection, work)), HasSubstr("opcode"));
+  work.opcode = verbs::Opcode::kFetchAndAdd;
+  work.remote_address = 4;
+  EXPECT_THAT(message(shard->Send(*connection, work)), HasSubstr("remote_address"));
+  work.remote_address = 8;
+  work.buffers = five;
+  EXPECT_THAT(message(shard->Send(*connection, work)), HasSubstr("buffers"));
+  const std::vector<uint8_t> state(129);
+  EXPECT_THAT(message(shard->SetState(*connection, state, 1)), HasSubstr("connection_state_bytes"));
+  EXPECT_THAT(message(shard->SetShardState(state, 1)), HasSubstr("shard_state_bytes"));
+  EXPECT_THAT(message(shard->Accept(*connection, std::string(257, 'x'))),
+              HasSubstr("private_data"));
+  // Nothing of that was staged.
+  EXPECT_EQ(connection->next_send(), 0u);
+  EXPECT_EQ(shard->Commit(), absl::OkStatus());
+}
+
+TEST_F(CommitTest, shouldReplaceStateOnlyAtACommit) {
+  Prepare();
+  const std::array<uint8_t, 3> first = {1, 2, 3}, second = {4, 5, 6};
+  ASSERT_EQ(shard->SetState(*connection, first, 1), absl::OkStatus());
+  ASSERT_EQ(shard->SetShardState(first, 10), absl::OkStatus());
+  EXPECT_TRUE(connection->state().empty());
+  EXPECT_TRUE(shard->state().empty());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_EQ(connection->state(), absl::MakeConstSpan(first));
+  EXPECT_EQ(shard->state(), absl::MakeConstSpan(first));
+  EXPECT_EQ(shard->state_version(), 10u);
+  ASSERT_EQ(shard->SetState(*connection, second, 2), absl::OkStatus());
+  ASSERT_EQ(shard->SetShardState(second, 20), absl::OkStatus());
+  shard->Abandon();
+  EXPECT_EQ(connection->state(), absl::MakeConstSpan(first));
+  EXPECT_EQ(shard->state(), absl::MakeConstSpan(first));
+  EXPECT_EQ(connection->state_version(), 1u);
+}
+
+TEST_F(CommitTest, shouldKnowWhichBuffersAreInUse) {
+  Prepare(2);
+  peer.Receive();
+  ASSERT_EQ(SendText(*shard, *connection, "staged"), absl::OkStatus());
+  int receives = 0;
+  std::vector<Buffer> sends;
+  shard->ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool send) {
+    if (send) sends.push_back(buffer);
+    receives += !send;
+  });
+  EXPECT_EQ(receives, 2);
+  ASSERT_EQ(sends.size(), 1u);
+  EXPECT_EQ(sends[0].length, 6u);
+  EXPECT_EQ(sends[0].offset, SendSlot(*connection, 0, 6).offset);
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  int left = 0;
+  shard->ForEachBufferInUse(*connection, [&](const Buffer&, bool) { ++left; });
+  EXPECT_EQ(left, 2);
+}
+
+TEST_F(CommitTest, shouldHaveNothingToCommitWithoutAChange) {
+  Prepare();
+  ASSERT_TRUE(
+      Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
+  const uint64_t commits = keeper.Describe().shards(0).commits();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_EQ(keeper.Describe().shards(0).commits(), commits);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,201 @@
+// Attaching, waiting for work, and the keeper's end.
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "tests/worker/worker_fixture.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RawPeer;
+using testing::ScriptedService;
+using testing::WorkerFixture;
+using Kind = Completion::Kind;
+
+constexpr int kDeadlineMs = 10'000;
+
+class WaitingTest : public WorkerFixture {
+ protected:
+  void Prepare() {
+    Start();
+    service.on_completion = [this](Shard& shard, const Completion& completion) {
+      Echo(shard, completion);
+    };
+    worker = Add(&service);
+    ASSERT_TRUE(Until([&] { return service.shards.size() == 1; }));
+  }
+  bool Readable(int timeout_ms) {
+    pollfd entry = {worker->event_fd(), POLLIN, 0};
+    return ::poll(&entry, 1, timeout_ms) == 1;
+  }
+  // Nothing to do any more, and armed.
+  void Arm() {
+    ASSERT_TRUE(Until([&] {
+      EXPECT_TRUE(worker->Poll().ok());
+      return worker->ArmEvent();
+    }));
+  }
+
+  ScriptedService& service = NewService();
+  Worker* worker = nullptr;
+};
+
+TEST_F(WaitingTest, shouldSayWhatIsMissingWhenNobodyListens) {
+  const auto attached = Worker::Attach(Options(CommitMode::kManual), &service);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(attached.status().message()), HasSubstr("is batond running"));
+}
+
+TEST_F(WaitingTest, shouldSayThatTheSocketIsOfAnotherService) {
+  Start();
+  WorkerOptions options = Options(CommitMode::kManual);
+  options.service = "mail";
+  const auto attached = Worker::Attach(options, &service);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(attached.status().message()), HasSubstr("serves mail"));
+}
+
+TEST_F(WaitingTest, shouldBeGivenNothingBeforeItIsReady) {
+  Start();
+  auto attached = Worker::Attach(Options(CommitMode::kManual), &service);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ((*attached)->Poll().value(), 0);
+  EXPECT_EQ(keeper.Describe().shards(0).owner_worker_id(), 0u);
+  EXPECT_EQ((*attached)->buffers().size(), size_t{1} << 18);
+  ASSERT_EQ((*attached)->Ready(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return (*attached)->Poll().value() > 0; }));
+  EXPECT_THAT(service.calls, ElementsAre("adopt"));
+}
+
+TEST_F(WaitingTest, shouldWakeAnEventLoopForACompletion) {
+  Prepare();
+  RawPeer peer;
+  Establish(peer, *worker);
+  for (int i = 0; i < 50; ++i) {
+    peer.Receive();
+    Arm();
+    const size_t before = service.completions.size();
+    peer.Send("wake up");
+    ASSERT_TRUE(Readable(kDeadlineMs)) << i;
+    ASSERT_TRUE(Until([&] { return service.completions.size() > before; }));
+    ASSERT_TRUE(Until([&] { return peer.received.size() == static_cast<size_t>(i) + 1; }));
+  }
+}
+
+TEST_F(WaitingTest, shouldWakeAnEventLoopForAShard) {
+  Start();
+  worker = Add(&service);
+  Arm();
+  ScriptedService& other_service = NewService();
+  Worker* other = Add(&other_service);
+  auto moved = std::async(std::launch::async, [&] { return keeper.Handoff(other->id()); });
+  ASSERT_TRUE(Readable(kDeadlineMs));
+  ASSERT_TRUE(Until([&] { return other_service.shards.size() == 1; }));
+  ASSERT_TRUE(
+      Until([&] { return moved.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+}
+
+TEST_F(WaitingTest, shouldNotArmWhenThereIsWorkAlready) {
+  Prepare();
+  RawPeer peer;
+  Establish(peer, *worker);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  Arm();
+  ASSERT_TRUE(worker->Poll().ok());
+  const uint64_t before = CompletionsInLog();
+  peer.Send("already there");
+  ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() > before; }));
+  EXPECT_FALSE(worker->ArmEvent());
+}
+
+TEST_F(WaitingTest, shouldRunUntilItIsStopped) {
+  Start();
+  service.on_completion = [this](Shard& shard, const Completion& completion) {
+    Echo(shard, completion);
+  };
+  auto attached = Worker::Attach(Options(CommitMode::kAfterEachBatch), &service);
+  ASSERT_TRUE(attached.ok());
+  const uint16_t port = (*attached)->Listen("127.0.0.1", 0).value();
+  workers.push_back(*std::move(attached));
+  worker = workers[0].get();
+  absl::Status ran = absl::UnknownError("not yet");
+  // The peer lives in a thread of its own: a worker belongs to the thread that attached it.
+  std::thread outside([&] {
+    RawPeer peer;
+    peer.Connect(port);
+    const auto until = [&](const std::function<bool()>& done) {
+      return driver::testing::Pump([&] { peer.Turn(); }, done);
+    };
+    EXPECT_TRUE(until([&] { return peer.established; }));
+    for (size_t i = 1; i <= 100 && !HasFailure(); ++i) {
+      peer.Receive();
+      peer.Send("ping");
+      EXPECT_TRUE(until([&] { return peer.received.size() == i; }));
+    }
+    worker->Stop();
+  });
+  ran = worker->Run();
+  outside.join();
+  EXPECT_EQ(ran, absl::OkStatus());
+  EXPECT_THAT(service.calls, ElementsAre("adopt", "release"));
+}
+
+TEST_F(WaitingTest, shouldReturnFromAWaitWhenItIsStopped) {
+  Prepare();
+  std::atomic<bool> stopping{false};
+  std::thread stopper([&] {
+    stopping.store(true);
+    worker->Stop();
+  });
+  while (!stopping.load()) {
+    ASSERT_EQ(worker->Wait(kDeadlineMs), absl::OkStatus());
+  }
+  stopper.join();
+  EXPECT_EQ(worker->Wait(-1), absl::OkStatus());  // at once, from now on
+}
+
+TEST_F(WaitingTest, shouldReturnFromAWaitAtItsTimeout) {
+  Prepare();
+  EXPECT_EQ(worker->Wait(0), absl::OkStatus());
+  EXPECT_EQ(worker->Wait(1), absl::OkStatus());
+}
+
+TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
+  Prepare();
+  RawPeer peer;
+  Establish(peer, *worker);
+  Arm();
+  keeper.Stop();
+  EXPECT_TRUE(Readable(kDeadlineMs));
+  const auto polled = worker->Poll();
+  EXPECT_EQ(polled.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(polled.status().message()), HasSubstr("keeper of service kv is gone"));
+  EXPECT_EQ(worker->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+TEST_F(WaitingTest, shouldEndItsRunWhenTheKeeperIsGone) {
+  Prepare();
+  std::thread stopper([&] { keeper.Stop(); });
+  EXPECT_EQ(worker->Run().code(), absl::StatusCode::kUnavailable);
+  stopper.join();
+}
+
+TEST_F(WaitingTest, shouldAttachToTheNextKeeper) {
+  Prepare();
+  keeper.Stop();
+  ASSERT_TRUE(Until([&] { return !worker->Poll().ok() || !worker->ArmEvent(); }));
+  workers.clear();
+  service.shards.clear();
+  Prepare();
+  RawPeer peer;
+  Establish(peer, *worker);
+}
+
+}  // namespace
+}  // namespace baton
