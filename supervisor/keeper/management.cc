@@ -79,11 +79,14 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
   reply.set_id(request.id());
   absl::Status status;
   switch (request.request_case()) {
-    case ManagementRequest::kDescribe: Describe(reply.mutable_description()); break;
+    case ManagementRequest::kDescribe:
+      Describe(reply.mutable_description());
+      break;
     case ManagementRequest::kListConnections:
       status = ListConnections(request.list_connections(), reply.mutable_connections());
       break;
-    case ManagementRequest::kHandoff: return Handoff(session, request.id(), request.handoff());
+    case ManagementRequest::kHandoff:
+      return Handoff(session, request.id(), request.handoff());
     case ManagementRequest::kKillWorker:
       status = workers_.Kill(request.kill_worker().worker_id(), "asked for by an operator");
       break;
@@ -100,7 +103,8 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       workers_.SetControlStream(request.control_stream().worker_id(),
                                 request.control_stream().open());
       break;
-    default: status = absl::UnimplementedError("a request this keeper does not know");
+    default:
+      status = absl::UnimplementedError("a request this keeper does not know");
   }
   SetStatus(status, &reply);
   session->Send(reply);
@@ -173,7 +177,8 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
                                          internal::Connections* connections) {
   const uint32_t total = config_.service().max_connections();
   if (request.shard() >= static_cast<int>(config_.service().shards())) {
-    return absl::NotFoundError(absl::StrCat("shard ", request.shard(), " does not exist, the service has ",
+    return absl::NotFoundError(absl::StrCat("shard ", request.shard(),
+                                            " does not exist, the service has ",
                                             config_.service().shards()));
   }
   const uint32_t limit =
@@ -224,9 +229,9 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
     return OnShardHandedOff(pending, absl::OkStatus(), 0);
   }
   pending->to_worker_id = workers_.IdOf(*slot);
-  StartHandoff(pending, *slot,
-               request.timeout_ms() ? request.timeout_ms()
-                                    : config_.service().handoff_timeout_ms());
+  StartHandoff(
+      pending, *slot,
+      request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms());
 }
 
 void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
@@ -242,8 +247,7 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
     }
   });
   pending->deadline.expires_after(std::chrono::milliseconds(timeout_ms));
-  pending->deadline.async_wait([this, pending,
-                                timeout_ms](const boost::system::error_code& error) {
+  pending->deadline.async_wait([this, pending, timeout_ms](const boost::system::error_code& error) {
     if (error) return;
     engine_.Post([this, pending, timeout_ms] {
       for (uint32_t shard : pending->shards) {
