@@ -14,6 +14,7 @@
 #include "lib/base/status_text.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton::keeper {
 namespace {
@@ -86,15 +87,14 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
       keeper->loop_, keeper->config_, *keeper->arena_, *keeper->engine_, keeper->events_);
   keeper->management_ = std::make_unique<Management>(
       keeper->loop_, keeper->config_, *keeper->engine_, keeper->events_, *keeper->workers_);
-  const std::string prefix = absl::StrCat(config.state_dir(), "/", service.name());
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   BATON_RETURN_IF_ERROR(keeper->Listen(
-      prefix + ".sock", 0666,
+      WorkerSocketPath(config.state_dir(), service.name()), 0666,
       [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
-  BATON_RETURN_IF_ERROR(
-      keeper->Listen(prefix + ".keeper.sock", 0600, [raw = keeper.get()](FileDescriptor client) {
-        raw->management_->Accept(std::move(client));
-      }));
+  BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service.name()),
+                                       0600, [raw = keeper.get()](FileDescriptor client) {
+                                         raw->management_->Accept(std::move(client));
+                                       }));
   return keeper;
 }
 

@@ -13,6 +13,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/keeper/describe.h"
 
 namespace baton::keeper {
@@ -136,7 +137,7 @@ void Management::Describe(internal::Description* description) {
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());
   service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
-  service->set_worker_socket(absl::StrCat(config_.state_dir(), "/", config.name(), ".sock"));
+  service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   service->mutable_version()->set_release(kRelease);
