@@ -229,6 +229,8 @@ struct WorkerOptions {
   uint32_t reads_state_version_max = 0;
   uint32_t writes_state_version = 0;
   CommitMode commit_mode = CommitMode::kAfterEachBatch;
+  // Real-time priority (SCHED_RR, 1 to 99) of the thread that calls Attach; 0: as it is.
+  int realtime_priority = 0;
   bool control_stream = true;  // keep the gRPC stream to control, in a thread of its own
   // How long Wait polls and yields before it sleeps.
   uint32_t yield_microseconds = 20;

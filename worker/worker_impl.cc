@@ -14,6 +14,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "worker/crash_point.h"
@@ -98,6 +99,7 @@ absl::Status WorkerImpl::Attach() {
     shards_.emplace_back(new Shard(this, i));
   }
   if (options_.control_stream) StartControlStream(reply.attached());
+  if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
   return absl::OkStatus();
 }
 

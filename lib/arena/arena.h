@@ -20,7 +20,7 @@ namespace baton::arena {
 // kInvalidArgument names the field that is out of its range.
 absl::Status ValidateShape(const Shape& shape);
 
-// A shared mapping of a whole file.
+// A shared mapping of a whole file, with its page tables filled.
 class Mapping {
  public:
   Mapping() = default;
@@ -30,7 +30,6 @@ class Mapping {
 
   // `size` bytes of `fd`; kFailedPrecondition when the file has another size.
   static absl::StatusOr<Mapping> Map(int fd, uint64_t size, bool writable, std::string_view what);
-
   uint8_t* base() const { return base_; }
   uint64_t size() const { return size_; }
 
@@ -53,7 +52,7 @@ class Arena {
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
 
-  // The service's registered memory.
+  // The service's registered memory, shape().buffer_bytes.
   uint8_t* buffers() const { return buffers_.base(); }
 
   // Views. Indices are the caller's to have checked.
@@ -68,8 +67,8 @@ class Arena {
     return *At<GrantRecord>(driver_, driver_map_.Grant(grant));
   }
   CompletionEntry& completion(uint32_t shard, uint64_t index) const {
-    return At<CompletionEntry>(driver_, driver_map_.CompletionLog(shard))
-        [index & (shape_.completion_log_entries - 1)];
+    return At<CompletionEntry>(
+        driver_, driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
   }
   WorkerSlot& worker(uint32_t slot) const {
     return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
@@ -78,16 +77,18 @@ class Arena {
     return *At<BankHeader>(worker_, worker_map_.Bank(shard, epoch));
   }
   CommitEntry& commit_entry(uint32_t shard, uint64_t epoch, uint64_t index) const {
-    return At<CommitEntry>(worker_, worker_map_.BankEntries(shard, epoch))
-        [index & (kCommitLogEntries - 1)];
+    return At<CommitEntry>(worker_,
+                           worker_map_.BankEntries(shard, epoch))[index & (kCommitLogEntries - 1)];
   }
   WorkRequest& send_request(uint32_t connection, uint64_t sequence) const {
-    return At<WorkRequest>(worker_, worker_map_.SendLog(connection))
-        [sequence & (2 * uint64_t{shape_.send_queue_depth} - 1)];
+    return At<WorkRequest>(
+        worker_,
+        worker_map_.SendLog(connection))[sequence & (2 * uint64_t{shape_.send_queue_depth} - 1)];
   }
   WorkRequest& receive_request(uint32_t connection, uint64_t sequence) const {
-    return At<WorkRequest>(worker_, worker_map_.ReceiveLog(connection))
-        [sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
+    return At<WorkRequest>(
+        worker_, worker_map_.ReceiveLog(
+                     connection))[sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
   }
   uint8_t* connection_state(uint32_t connection, uint32_t slot) const {
     return worker_.base() + worker_map_.ConnectionState(connection, slot);

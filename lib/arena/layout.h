@@ -24,6 +24,7 @@ inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr uint32_t kOldestLayoutVersion = 1;  // that a keeper still serves
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of the three files are multiples
 
 inline constexpr uint32_t kMaxShards = 64;
 inline constexpr uint32_t kMaxConnections = 65536;
@@ -63,8 +64,8 @@ static_assert(sizeof(Shape) == 64);
 // A completion can be undelivered for every log entry of every connection, and events besides; one
 // slot stays free to mark the end.
 constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
-  const uint64_t per_connection = 2 * (uint64_t{shape.send_queue_depth} + shape.receive_queue_depth) +
-                                  kEventsPerConnection;
+  const uint64_t per_connection =
+      2 * (uint64_t{shape.send_queue_depth} + shape.receive_queue_depth) + kEventsPerConnection;
   return std::bit_ceil(per_connection * shape.connections + 1);
 }
 
@@ -130,8 +131,8 @@ struct CommitEntry {
   uint64_t receive_end;
   uint32_t state_length;
   uint32_t state_version;
-  uint64_t acknowledged;  // kAcknowledge
-  uint32_t target_shard;  // kAccept
+  uint64_t acknowledged;         // kAcknowledge
+  uint32_t target_shard;         // kAccept
   uint32_t private_data_length;  // kAccept, kReject: in the connection's area
   uint64_t reserved1;
 };
@@ -194,7 +195,7 @@ inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
 
 // `ownership` moves a whole shard with one store.
 struct OwnershipRecord {
-  uint64_t ownership;          // PackOwnership(epoch, worker slot or kNobody)
+  uint64_t ownership;  // PackOwnership(epoch, worker slot or kNobody)
   uint64_t owner_worker_id;
   uint64_t heir_worker_id;     // 0: none
   uint64_t release_requested;  // the epoch that is asked to release; 0: none

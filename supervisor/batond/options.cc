@@ -99,6 +99,8 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_max_workers(narrow(n)); });
   AddCapacity(app, "--handoff-timeout-ms", "How long an owner may take to release [5000]",
               [&, narrow](uint64_t n) { service.set_handoff_timeout_ms(narrow(n)); });
+  AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
+              [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
       ->needs("--dev")
       ->group("With --dev");

@@ -43,6 +43,7 @@ constexpr Range kServiceRanges[] = {
     {"max_workers", 16, 1, arena::kMaxWorkers},
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
+    {"realtime_priority", 0, 0, 99},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

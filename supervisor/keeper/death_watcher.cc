@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/base/realtime.h"
 
 namespace baton::keeper {
 namespace {
@@ -16,8 +17,10 @@ static_assert(arena::kMaxWorkers + 1 <= FUTEX_WAITV_MAX);
 
 }  // namespace
 
-DeathWatcher::DeathWatcher(const arena::Arena* arena, Callback on_death)
-    : arena_(arena), on_death_(std::move(on_death)), watched_(arena->shape().workers, 0) {
+DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death)
+    : arena_(arena),
+      realtime_priority_(realtime_priority),
+      on_death_(std::move(on_death)), watched_(arena->shape().workers, 0) {
   thread_ = std::thread(&DeathWatcher::Loop, this);
 }
 
@@ -67,6 +70,8 @@ DeathWatcher::Locks DeathWatcher::Inspect(uint32_t slot, uint32_t** live, uint32
 }
 
 void DeathWatcher::Loop() {
+  // The engine reports when it cannot be had.
+  if (realtime_priority_ > 0) UseRealtimePriority(realtime_priority_).IgnoreError();
   std::array<futex_waitv, arena::kMaxWorkers + 1> waits = {};
   while (!stop_.load()) {
     const uint32_t changes = changes_.load();

@@ -21,8 +21,8 @@ class DeathWatcher {
   // Called on the watcher's thread when all locks that the worker held are marked.
   using Callback = std::function<void(uint32_t slot, uint64_t worker_id)>;
 
-  // `arena` outlives it.
-  DeathWatcher(const arena::Arena* arena, Callback on_death);
+  // `arena` outlives it. `realtime_priority` of its thread; 0: none.
+  DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death);
   ~DeathWatcher();
 
   // The worker holds the locks of its slot from now on.
@@ -37,6 +37,7 @@ class DeathWatcher {
   void Notify();
 
   const arena::Arena* arena_;
+  const int realtime_priority_;
   Callback on_death_;
   std::mutex mutex_;
   std::vector<uint64_t> watched_;  // worker id by slot, 0: none; guarded by mutex_

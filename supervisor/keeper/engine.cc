@@ -14,6 +14,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 
@@ -95,6 +96,12 @@ void Engine::Run(const std::function<void()>& work) {
 // ---------------------------------------------------------------- loop
 
 void Engine::Loop() {
+  if (options_.realtime_priority > 0) {
+    const absl::Status status = UseRealtimePriority(options_.realtime_priority);
+    if (!status.ok()) {
+      listener_->OnEvent("no_realtime_priority", std::string(MessageOf(status)), 0, -1, -1);
+    }
+  }
   uint64_t idle_since = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (Turn()) {

@@ -30,6 +30,7 @@ namespace baton::keeper {
 struct EngineOptions {
   // A successor starts only when the whole former process is proven dead.
   bool outside_effects = false;
+  int realtime_priority = 0;  // of its thread; 0: none
   // How long the idle engine yields before it sleeps.
   uint32_t yield_microseconds = 10;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.

@@ -49,7 +49,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       arena_(arena),
       engine_(engine),
       events_(events),
-      watcher_(&arena,
+      watcher_(&arena, static_cast<int>(config.service().realtime_priority()),
                [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
                                                                                 uint64_t id) {
                  if (wait_for_process) return;

@@ -31,6 +31,7 @@ class Act {
     peer.connections = options_.connections;
     peer.rate = result_->rate;
     peer.reconnect = true;
+    peer.arguments = options_.PriorityArguments();
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, harness::PeerProcess::Start(peer));
     for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Crash());
@@ -47,6 +48,9 @@ class Act {
     child.log_path = directory_.File("server.log");
     child.arguments = {"--listen", absl::StrCat("127.0.0.1:", port_), "--connections",
                        absl::StrCat(options_.connections)};
+    for (const std::string& argument : options_.PriorityArguments()) {
+      child.arguments.push_back(argument);
+    }
     if (predecessor != 0) {
       child.arguments.insert(child.arguments.end(), {"--wait-for-pid", absl::StrCat(predecessor)});
     }

@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "lib/base/clock.h"
+#include "lib/base/realtime.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"
 
@@ -24,7 +26,22 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
   app.add_option("--baseline-runs", options.baseline_runs, "kills without Baton [10]");
+  app.add_option("--realtime-priority", options.realtime_priority,
+                 "of serving threads and of the peer, with Baton and without; 0: none [5]")
+      ->check(CLI::Range(0, 99));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
+}
+
+// All parties share a few cores here. Without real-time priorities the times are those of the
+// scheduler: a dying process keeps a core for a millisecond or two while others wait for it.
+void UseWhatIsPermitted(DemoOptions& options) {
+  if (options.realtime_priority == 0) return;
+  absl::Status permitted;
+  std::thread([&] { permitted = UseRealtimePriority(options.realtime_priority); }).join();
+  if (permitted.ok()) return;
+  options.realtime_priority = 0;
+  std::fprintf(stderr, "without real-time priorities, expect longer blackouts: %s\n",
+               std::string(permitted.message()).c_str());
 }
 
 int Main(int argc, char** argv) {
@@ -45,6 +62,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
+  UseWhatIsPermitted(result.options);
   const uint64_t start = MonotonicNanoseconds();
   result.baton = RunWithBaton(result.options, output + "/baton.csv");
   if (result.options.baseline_runs > 0) {

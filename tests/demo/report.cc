@@ -87,6 +87,7 @@ std::string ToJson(const DemoResult& result) {
   json.Flag("ok", IsOk(result)).Text("release", kRelease);
   json.Count("connections", result.options.connections).Count("shards", result.options.shards);
   json.Count("rate", act.rate).Number("cores_used", act.cores_used);
+  json.Count("realtime_priority", static_cast<uint64_t>(result.options.realtime_priority));
   json.Number("cores_of_others", act.cores_of_others);
   json.Number("seconds", result.seconds);
   if (act.peer_finished) {

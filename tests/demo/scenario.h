@@ -27,7 +27,14 @@ struct DemoOptions {
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
   uint32_t baseline_runs = 10;
+  int realtime_priority = 5;  // 0: none
   std::string binary_directory;
+
+  // The flag, for programs that take it.
+  std::vector<std::string> PriorityArguments() const {
+    if (realtime_priority == 0) return {};
+    return {"--realtime-priority", std::to_string(realtime_priority)};
+  }
 };
 
 // As Baton measures it, per shard: from release or noticed death to the successor's first commit.

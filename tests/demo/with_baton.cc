@@ -41,16 +41,25 @@ class Act {
     cluster.binaries = harness::Binaries(options_.binary_directory);
     cluster.shards = options_.shards;
     cluster.max_connections = options_.connections;
+    cluster.batond_arguments = options_.PriorityArguments();
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
-    BATON_ASSIGN_OR_RETURN(owner_, cluster_->StartLedger(1));
+    BATON_ASSIGN_OR_RETURN(owner_, StartLedger(1));
     BATON_RETURN_IF_ERROR(cluster_->WaitUntilOwner(owner_->id));
     harness::PeerOptions peer;
     peer.connections = options_.connections;
     peer.rate = options_.rate != 0 ? options_.rate : kTrialRate;
     peer.timeline_path = timeline_path;
+    peer.arguments = options_.PriorityArguments();
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, cluster_->StartPeer(peer));
     return SetRate();
+  }
+
+  absl::StatusOr<Worker> StartLedger(int version) {
+    harness::LedgerOptions ledger;
+    ledger.version = version;
+    ledger.arguments = options_.PriorityArguments();
+    return cluster_->StartLedger(ledger);
   }
 
   static double CoresUsedInASecond() {
@@ -102,7 +111,7 @@ class Act {
   }
 
   // Of the other version than the owner's, so that the replies show who made them.
-  absl::StatusOr<Worker> StartOther() { return cluster_->StartLedger(3 - owner_->version); }
+  absl::StatusOr<Worker> StartOther() { return StartLedger(3 - owner_->version); }
 
   absl::Status StartStandby() {
     BATON_ASSIGN_OR_RETURN(standby_, StartOther());
@@ -145,7 +154,7 @@ class Act {
         *peer_, EventKind::kCrashCold, AnsweredBy(version),
         [&]() -> absl::Status {
           BATON_RETURN_IF_ERROR(owner_->process->Kill());
-          BATON_ASSIGN_OR_RETURN(owner_, cluster_->StartLedger(version));
+          BATON_ASSIGN_OR_RETURN(owner_, StartLedger(version));
           return absl::OkStatus();
         },
         &result_->events));

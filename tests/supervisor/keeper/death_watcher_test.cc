@@ -89,7 +89,7 @@ class DeathWatcherTest : public ::testing::Test {
  protected:
   // After all forks.
   void StartWatching() {
-    watcher.emplace(&arena, [this](uint32_t slot, uint64_t id) {
+    watcher.emplace(&arena, 0, [this](uint32_t slot, uint64_t id) {
       const std::lock_guard<std::mutex> lock(mutex_);
       deaths_.emplace_back(slot, id);
     });

@@ -25,6 +25,7 @@ struct Flags {
   std::string service = "ledger";
   std::string listen;
   std::string name;
+  int realtime_priority = 0;
   int ready_fd = -1;
   LedgerServiceOptions ledger;
 };
@@ -47,6 +48,7 @@ absl::Status Serve(const Flags& flags) {
   options.socket = flags.socket;
   options.service = flags.service;
   options.name = flags.name;
+  options.realtime_priority = flags.realtime_priority;
   options.version = absl::StrCat("v", LEDGER_VERSION);
   options.reads_state_version_min = kAccountStateVersion;
   options.reads_state_version_max = kAccountStateVersion;
@@ -87,6 +89,7 @@ int Main(int argc, char** argv) {
   app.add_option("--message-size", flags.ledger.message_bytes, "largest request in bytes [64]");
   app.add_option("--queue-depth", flags.ledger.queue_depth, "the service's queue depths [64]");
   app.add_option("--name", flags.name, "shown to operators");
+  app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
   app.add_option("--ready-fd", flags.ready_fd, "where \"ledger ready\" is written [stdout]");
   CLI11_PARSE(app, argc, argv);
 

@@ -11,6 +11,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -27,6 +28,7 @@ struct Flags {
   std::string listen;
   std::string device = "soft";
   int wait_for_pid = 0;
+  int realtime_priority = 0;
   BaselineOptions server;
 };
 
@@ -48,6 +50,9 @@ absl::Status Serve(Flags flags) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BaselineServer> server,
                          BaselineServer::Create(std::move(device), flags.server));
+  if (flags.realtime_priority > 0) {
+    BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
+  }
   if (flags.wait_for_pid > 0) {
     const FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, flags.wait_for_pid, 0)));
     if (!pidfd && errno != ESRCH) {
@@ -78,6 +83,7 @@ int Main(int argc, char** argv) {
   app.add_option("--connections", flags.server.connections, "at once, at most [64]");
   app.add_option("--window", flags.server.window, "receives posted per connection [32]");
   app.add_option("--message-size", flags.server.message_bytes, "largest request in bytes [64]");
+  app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
   app.add_option("--reply-version", flags.server.version, "told in every reply [1]");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Serve(flags);

@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
+#include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "worker/examples/common/address.h"
 #include "worker/examples/common/device_factory.h"
@@ -24,6 +25,7 @@ struct Flags {
   std::string connect;
   std::string device = "soft";
   std::string timeline;
+  int realtime_priority = 0;
   LoadOptions load;
   SessionOptions session;
 };
@@ -50,6 +52,9 @@ absl::StatusOr<bool> Run(Flags flags) {
                            Timeline::Create(flags.timeline, MonotonicNanoseconds()));
     generator->SetTimeline(std::move(timeline));
   }
+  if (flags.realtime_priority > 0) {
+    BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
+  }
   return Session(generator.get(), flags.session).Run();
 }
 
@@ -74,6 +79,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--until-stdin-closes", flags.session.read_commands,
                "take commands on standard input, until its end: mark NAME, settle, rate N, stop");
   app.add_flag("--json", flags.session.json, "print the result as JSON");
+  app.add_option("--realtime-priority", flags.realtime_priority,
+                 "so that it measures the service and not its own waits for a core [0: none]");
   app.add_option("--timeline", flags.timeline, "CSV file for replies and silences per 5 ms");
   CLI11_PARSE(app, argc, argv);
   if (!flags.session.read_commands && flags.session.seconds <= 0) {
