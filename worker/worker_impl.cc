@@ -358,7 +358,7 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 
 void WorkerImpl::WakeDriver() {
   // Orders the tail before the look at the flag; Engine::Sleep has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
     eventfd_write(driver_wake_.get(), 1);
   }
@@ -378,7 +378,7 @@ bool WorkerImpl::HasWork() const {
 bool WorkerImpl::ArmEvent() {
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 1u);
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   armed_ = true;
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);

@@ -216,7 +216,7 @@ void Engine::WakeNotified() {
   if (!any_notified_) return;
   any_notified_ = false;
   // Orders what was published before the look at `sleeping`; Worker::ArmEvent has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     Worker& worker = workers_[slot];
     if (!worker.notify) continue;
@@ -244,7 +244,7 @@ void Engine::Sleep() {
   uint32_t& sleeping = arena_->header().driver_sleeping;
   arena::StoreRelaxed(sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   if (MaySleep()) {
     pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {device_->event_fd(), POLLIN, 0}};
     poll(entries, 2, -1);
