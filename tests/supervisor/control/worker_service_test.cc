@@ -48,7 +48,9 @@ struct Worker {
 
 class WorkerServiceTest : public ControlFixture {
  protected:
-  std::unique_ptr<Worker> Connect() { return std::make_unique<Worker>(ControlSocketPath(state_dir_)); }
+  std::unique_ptr<Worker> Connect() {
+    return std::make_unique<Worker>(ControlSocketPath(state_dir_));
+  }
 
   // A worker that was welcomed.
   std::unique_ptr<Worker> Attach(const std::string& token) {
