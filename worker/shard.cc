@@ -52,7 +52,8 @@ absl::Span<const uint8_t> Shard::state() const {
 }
 
 absl::Status Shard::CheckUsable(const Connection& connection) const {
-  if (epoch_ == 0) return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
+  if (epoch_ == 0)
+    return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   if (connection.shard_ != this || connection.known_epoch_ != epoch_) {
     return absl::FailedPreconditionError(
         absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
@@ -350,8 +351,8 @@ void Shard::Abandon() {
   staged_->requests = 0;
 }
 
-void Shard::ForEachBufferInUse(
-    Connection& connection, const std::function<void(const Buffer&, bool send)>& visit) const {
+void Shard::ForEachBufferInUse(Connection& connection,
+                               const std::function<void(const Buffer&, bool send)>& visit) const {
   const arena::Arena& arena = impl_->arena();
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;

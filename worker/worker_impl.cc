@@ -61,10 +61,10 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
 absl::Status WorkerImpl::Attach() {
   auto socket = ConnectUnix(options_.socket);
   if (!socket.ok()) {
-    return absl::Status(socket.status().code(),
-                        absl::StrCat(socket.status().message(), ": is batond running, and is ",
-                                     options_.socket, " the socket of service ", options_.service,
-                                     "?"));
+    return absl::Status(
+        socket.status().code(),
+        absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
+                     " the socket of service ", options_.service, "?"));
   }
   channel_.emplace(*std::move(socket));
   internal::WorkerRequest request;
@@ -80,8 +80,8 @@ absl::Status WorkerImpl::Attach() {
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
   if (fds.size() != 5) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the keeper sent 5 descriptors and ", fds.size(), " arrived: raise RLIMIT_NOFILE"));
+    return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 5 descriptors and ",
+                                                     fds.size(), " arrived: raise RLIMIT_NOFILE"));
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
@@ -370,8 +370,8 @@ bool WorkerImpl::HasWork() const {
   }
   if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
   return std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
-    return Owns(*shard) && arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) !=
-                               shard->delivered_;
+    return Owns(*shard) &&
+           arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) != shard->delivered_;
   });
 }
 
@@ -387,8 +387,7 @@ bool WorkerImpl::ArmEvent() {
 
 absl::Status WorkerImpl::Wait(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
-    const uint64_t until =
-        MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
+    const uint64_t until = MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
     do {
       if (HasWork()) return absl::OkStatus();
       sched_yield();
@@ -442,8 +441,8 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   connect->set_private_data(std::string(private_data));
   connect->set_tag(tag);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
-  Connection* connection = Resolve(shard, reply.connecting().connection(),
-                                   reply.connecting().generation());
+  Connection* connection =
+      Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
 }

@@ -20,7 +20,8 @@ static_assert(arena::kMaxWorkers + 1 <= FUTEX_WAITV_MAX);
 DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death)
     : arena_(arena),
       realtime_priority_(realtime_priority),
-      on_death_(std::move(on_death)), watched_(arena->shape().workers, 0) {
+      on_death_(std::move(on_death)),
+      watched_(arena->shape().workers, 0) {
   thread_ = std::thread(&DeathWatcher::Loop, this);
 }
 
@@ -92,7 +93,8 @@ void DeathWatcher::Loop() {
             dead.emplace_back(slot, watched_[slot]);
             watched_[slot] = 0;
             break;
-          case Locks::kNone: break;  // gave its locks up: only the pidfd tells
+          case Locks::kNone:
+            break;  // gave its locks up: only the pidfd tells
         }
       }
     }

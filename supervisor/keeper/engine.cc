@@ -31,10 +31,14 @@ constexpr uint32_t kReportedConnections = 1024;
 
 std::string_view RequestOutcomeName(RequestOutcome outcome) {
   switch (outcome) {
-    case RequestOutcome::kNeverSubmitted: return "never_submitted";
-    case RequestOutcome::kInFlight: return "in_flight";
-    case RequestOutcome::kCompletedUndelivered: return "completed_undelivered";
-    case RequestOutcome::kDeliveredUncommitted: return "delivered_uncommitted";
+    case RequestOutcome::kNeverSubmitted:
+      return "never_submitted";
+    case RequestOutcome::kInFlight:
+      return "in_flight";
+    case RequestOutcome::kCompletedUndelivered:
+      return "completed_undelivered";
+    case RequestOutcome::kDeliveredUncommitted:
+      return "delivered_uncommitted";
   }
   return "unknown";
 }
@@ -53,8 +57,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   engine->device_ = device;
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
-  BATON_ASSIGN_OR_RETURN(engine->driver_,
-                         driver::QueueDriver::Create(arena, device, engine.get()));
+  BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
   return engine;
 }
 
@@ -384,8 +387,8 @@ void Engine::OnFirstCommit(uint32_t shard) {
   }
   const uint64_t owner = state.ownership.owner_id();
   listener_->OnEvent("shard_moved",
-                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(),
-                                  ": worker ", owner, " goes on after ", blackout / 1000, " us"),
+                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(), ": worker ",
+                                  owner, " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
   // An owner that was asked to release before it had committed anything does so next.
   if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {

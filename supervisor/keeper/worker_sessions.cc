@@ -103,22 +103,29 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
       case WorkerRequest::kAttach:
         status = Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
         break;
-      case WorkerRequest::kSetReady: status = SetReady(session); break;
+      case WorkerRequest::kSetReady:
+        status = SetReady(session);
+        break;
       case WorkerRequest::kListen:
         status = Listen(request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
         status = Connect(*session, request.connect(), reply.mutable_connecting());
         break;
-      case WorkerRequest::kGrant: status = Grant(request.grant(), reply.mutable_granted()); break;
+      case WorkerRequest::kGrant:
+        status = Grant(request.grant(), reply.mutable_granted());
+        break;
       case WorkerRequest::kRevoke:
         engine_.Run([&] { status = engine_.driver().Revoke(request.revoke().grant()); });
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));
         break;
-      case WorkerRequest::kDetach: status = Detach(session); break;
-      default: status = absl::UnimplementedError("a request this keeper does not know");
+      case WorkerRequest::kDetach:
+        status = Detach(session);
+        break;
+      default:
+        status = absl::UnimplementedError("a request this keeper does not know");
     }
   }
   if (!status.ok()) {
@@ -142,14 +149,13 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
   }
   if (attach.service() != config_.service().name()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this is the socket of service ", config_.service().name(), ", the worker serves ",
-                     attach.service(), ": check its socket option"));
+        absl::StrCat("this is the socket of service ", config_.service().name(),
+                     ", the worker serves ", attach.service(), ": check its socket option"));
   }
   if (attach.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the worker speaks protocol version ", attach.protocol_version(),
-                     ", this keeper version ", kProtocolVersion, ": build it with release ",
-                     kRelease));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
+        kProtocolVersion, ": build it with release ", kRelease));
   }
   if (attach.layout_version() < arena::kLayoutVersion) {
     return absl::FailedPreconditionError(
@@ -175,8 +181,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                                     FileDescriptor* keep) {
   BATON_RETURN_IF_ERROR(CheckAttach(*session, attach));
   BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
-  FileDescriptor process(
-      static_cast<int>(syscall(SYS_pidfd_open, session->peer.pid, 0)));
+  FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, session->peer.pid, 0)));
   if (!process) return ErrnoStatus(errno, absl::StrCat("pidfd_open(", session->peer.pid, ")"));
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   FileDescriptor wake_copy(wake ? fcntl(wake.get(), F_DUPFD_CLOEXEC, 0) : -1);
@@ -205,8 +210,8 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                   engine_.wake_fd()};
   *keep = std::move(wake);
   AddEvent("worker_attached",
-           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(), ", pid ",
-                        session->peer.pid, ") attached"),
+           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),
+                        ", pid ", session->peer.pid, ") attached"),
            session->id);
   return absl::OkStatus();
 }
@@ -291,9 +296,9 @@ absl::Status WorkerSessions::Connect(const Session& session,
           absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
       return;
     }
-    connection = engine_.driver().Connect(
-        request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
-        request.private_data(), request.tag());
+    connection = engine_.driver().Connect(request.shard(),
+                                          {request.host(), static_cast<uint16_t>(request.port())},
+                                          request.private_data(), request.tag());
     if (connection.ok()) {
       connecting->set_generation(arena_.connection(*connection).generation);
     }
@@ -310,9 +315,7 @@ absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
       (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
       (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
   absl::StatusOr<uint32_t> grant;
-  engine_.Run([&] {
-    grant = engine_.driver().Grant(request.offset(), request.length(), access);
-  });
+  engine_.Run([&] { grant = engine_.driver().Grant(request.offset(), request.length(), access); });
   BATON_RETURN_IF_ERROR(grant.status());
   granted->set_grant(*grant);
   granted->set_rkey(arena_.grant(*grant).rkey);
@@ -364,8 +367,8 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   }
   session->state = v1::WORKER_STATE_DYING;
   AddEvent("worker_killed",
-           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid, ") is killed: ",
-                        absl::string_view(cause.data(), cause.size())),
+           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid,
+                        ") is killed: ", absl::string_view(cause.data(), cause.size())),
            worker_id);
   if (syscall(SYS_pidfd_send_signal, session->process.native_handle(), SIGKILL, nullptr, 0) != 0 &&
       errno != ESRCH) {

@@ -52,7 +52,7 @@ class WorkerSessions {
     explicit Session(boost::asio::io_context& loop) : process(loop) {}
     uint64_t id = 0;  // 0: not attached yet
     uint32_t slot = 0;
-    std::weak_ptr<FramedSession> socket;  // whose callbacks hold the session
+    std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
     boost::asio::posix::stream_descriptor process;  // pidfd
     PeerCredentials peer;
     internal::AttachArena attached_with;
