@@ -279,7 +279,7 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
     if (shards_[shard].ownership.owner_slot() != slot) continue;
     moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
     shards_[shard].blackout_start_ns = now;
-    if (options_.outside_effects) shards_[shard].awaited_death_id = id;
+    if (await_death) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
   WakeNotified();
@@ -287,6 +287,10 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
   NameHeirs();
 }
 
+  StopWorker(slot, id, cause, options_.outside_effects);
+}
+
+void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   if (workers_[slot].id != id) return;
   WorkerStopped(slot, id, "crash");
@@ -417,7 +421,9 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
                                   shard, ": ", why.message()),
                      id, static_cast<int>(shard), -1);
-  WorkerStopped(slot, id, "fenced");
+  // Its threads run on until it is killed, and a late store to a log or a state slot would be the
+  // successor's: it starts only when the process is dead.
+  StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 

@@ -102,7 +102,7 @@ class Engine : private driver::DriverObserver {
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
   void SetReady(uint32_t slot);
-  // All its registered threads are dead, or it was fenced: it writes no more, or into a dead bank.
+  // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // Its process is gone; the slot may be used again after this.
   void WorkerDead(uint32_t slot, uint64_t id);
@@ -170,6 +170,8 @@ class Engine : private driver::DriverObserver {
 
   void OnFirstCommit(uint32_t shard);
   void OnRefused(uint32_t shard);
+  // `await_death`: its shards move only when its process is proven dead.
+  void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
   Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
   void MakeReport(uint32_t shard, const Ended& ended);

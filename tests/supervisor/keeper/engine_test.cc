@@ -597,6 +597,8 @@ TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
   culprit->writer().Acknowledge(1000);
   culprit->Publish();
   ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  Dead(*culprit);
   culprit->Ready();
   EXPECT_FALSE(culprit->Owns());
   EXPECT_EQ(WaitingReason(), "no worker is ready");
@@ -606,6 +608,28 @@ TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
 
 TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffectsOutside) {
   EngineOptions options;
+// It still runs: what it stages late, in logs and state slots, would be its successor's.
+TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) {
+  Make(TestShape(2), {});
+  const auto culprit = Ready();
+  culprit->Adopt(0);
+  culprit->Adopt(1);
+  const auto heir = Ready();
+  culprit->writer(0).Acknowledge(1000);
+  culprit->Publish(0);
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(0); }), absl::OkStatus());
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_FALSE(culprit->Owns(shard));
+    EXPECT_FALSE(heir->Owns(shard));
+    EXPECT_THAT(WaitingReason(shard), HasSubstr("not proven"));
+  }
+  Stopped(*culprit);  // its locks are its own to mark
+  EXPECT_FALSE(heir->Owns(1));
+  Dead(*culprit);
+  heir->Adopt(0);
+  heir->Adopt(1);
+}
+
   options.outside_effects = true;
   Make(TestShape(), options);
   const auto culprit = Ready();
