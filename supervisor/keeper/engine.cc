@@ -3,9 +3,12 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <utility>
@@ -221,7 +224,8 @@ void Engine::WakeNotified() {
     uint32_t& sleeping = arena_->worker(slot).sleeping;
     if (worker.id == 0 || arena::LoadRelaxed(sleeping) == 0) continue;
     arena::StoreRelaxed(sleeping, 0u);
-    eventfd_write(worker.wake.get(), 1);
+    // A full socket is readable already; a closed one is its worker's problem.
+    (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 
@@ -237,19 +241,35 @@ bool Engine::MaySleep() {
   return true;
 }
 
+void Engine::AwaitSignal() {
+  std::array<pollfd, 2 + arena::kMaxWorkers> entries;
+  entries[0] = {wake_.get(), POLLIN, 0};
+  entries[1] = {device_->event_fd(), POLLIN, 0};
+  nfds_t count = 2;
+  for (const Worker& worker : workers_) {
+    // Those of free slots, and of workers that closed theirs, are -1: poll skips them.
+    entries[count++] = {worker.deaf ? -1 : worker.wake.get(), POLLIN, 0};
+  }
+  if (poll(entries.data(), count, -1) <= 0) return;
+  if (entries[0].revents & POLLIN) {
+    eventfd_t value;
+    eventfd_read(wake_.get(), &value);
+  }
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (entries[2 + slot].revents == 0) continue;
+    char signals[256];
+    const ssize_t got = recv(workers_[slot].wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
+    // An end would be told again at once, for ever.
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) workers_[slot].deaf = true;
+  }
+}
+
 void Engine::Sleep() {
   uint32_t& sleeping = arena_->header().driver_sleeping;
   arena::StoreRelaxed(sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (MaySleep()) {
-    pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {device_->event_fd(), POLLIN, 0}};
-    poll(entries, 2, -1);
-    if (entries[0].revents & POLLIN) {
-      eventfd_t count;
-      eventfd_read(wake_.get(), &count);
-    }
-  }
+  if (MaySleep()) AwaitSignal();
   arena::StoreRelaxed(sleeping, 0u);
   WakeNotified();
 }
@@ -267,6 +287,10 @@ void Engine::SetReady(uint32_t slot) {
 }
 
 void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
+  StopWorker(slot, id, cause, options_.outside_effects);
+}
+
+void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
   Worker& worker = workers_[slot];
   if (worker.id != id || worker.stopped) return;
   worker.stopped = true;
@@ -287,10 +311,6 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
   NameHeirs();
 }
 
-  StopWorker(slot, id, cause, options_.outside_effects);
-}
-
-void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   if (workers_[slot].id != id) return;
   WorkerStopped(slot, id, "crash");

@@ -96,10 +96,10 @@ class Engine : private driver::DriverObserver {
   // Any thread but the engine's: the same, and waits for it.
   void Run(const std::function<void()>& work);
 
-  int wake_fd() const { return wake_.get(); }  // the eventfd that workers signal
-
   // ---- The rest is for the engine's thread.
 
+  // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
+  // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
   void SetReady(uint32_t slot);
   // All its registered threads are dead, or it has detached: it writes no more.
@@ -131,6 +131,7 @@ class Engine : private driver::DriverObserver {
     bool ready = false;
     bool stopped = false;
     bool notify = false;  // has something new
+    bool deaf = false;    // closed its end of `wake`
     uint32_t shards = 0;
   };
   struct ShardState {
@@ -165,13 +166,14 @@ class Engine : private driver::DriverObserver {
   bool PollShard(uint32_t shard);
   bool MaySleep();
   void Sleep();
+  void AwaitSignal();
   void NotifyOwner(uint32_t shard);
   void WakeNotified();
 
-  void OnFirstCommit(uint32_t shard);
-  void OnRefused(uint32_t shard);
   // `await_death`: its shards move only when its process is proven dead.
   void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
+  void OnFirstCommit(uint32_t shard);
+  void OnRefused(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
   Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
   void MakeReport(uint32_t shard, const Ended& ended);
@@ -189,7 +191,7 @@ class Engine : private driver::DriverObserver {
   verbs::Device* device_ = nullptr;
   EngineListener* listener_;
   EngineOptions options_;
-  FileDescriptor wake_;
+  FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
   std::vector<ShardState> shards_;
   std::vector<Worker> workers_;

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -67,9 +69,10 @@ class FakeWorker {
                  .value()),
         engine_(engine) {
     for (uint32_t i = 0; i < view.shape().shards; ++i) writers_.emplace_back(&view, i);
-    engine->Run([&] {
-      engine->AddWorker(slot, id, FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
-    });
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    wake.Reset(pair[0]);
+    engine->Run([&] { engine->AddWorker(slot, id, FileDescriptor(pair[1])); });
   }
 
   void Ready() {
@@ -93,8 +96,9 @@ class FakeWorker {
   CommitWriter& writer(uint32_t shard = 0) { return writers_[shard]; }
   void Publish(uint32_t shard = 0) {
     writers_[shard].Publish();
-    eventfd_write(engine_->wake_fd(), 1);
+    Wake();
   }
+  void Wake() { (void)send(wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
   // Commits what the writer has open (or nothing new), and waits until it was applied.
   void CommitAndWait(uint32_t shard = 0) {
     writers_[shard].Acknowledge(view.shard(shard).acknowledged);
@@ -116,6 +120,7 @@ class FakeWorker {
   const uint32_t slot;
   const uint64_t id;
   arena::Arena view;
+  FileDescriptor wake;
 
  private:
   static FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
@@ -126,6 +131,16 @@ class FakeWorker {
   Engine* engine_;
   std::vector<CommitWriter> writers_;
 };
+
+// Processor time that this process uses while the test sleeps.
+double ProcessorSecondsOf(uint32_t microseconds) {
+  timespec before, after;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  usleep(microseconds);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  return static_cast<double>(after.tv_sec - before.tv_sec) +
+         static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e9;
+}
 
 struct HandoffResult {
   std::atomic<bool> done{false};
@@ -582,6 +597,8 @@ TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
   culprit->SetVersion(9);
   culprit->writer().Acknowledge(1000);
   culprit->Publish();
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  Dead(*culprit);
   heir->Take();
   EXPECT_EQ(heir->version(), 0u);  // nothing of it was applied
   heir->CommitAndWait();
@@ -591,23 +608,6 @@ TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
   EXPECT_FALSE(culprit->Owns());
 }
 
-TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
-  const auto culprit = Ready();
-  culprit->Adopt();
-  culprit->writer().Acknowledge(1000);
-  culprit->Publish();
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
-  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
-  Dead(*culprit);
-  culprit->Ready();
-  EXPECT_FALSE(culprit->Owns());
-  EXPECT_EQ(WaitingReason(), "no worker is ready");
-}
-
-// ---- Effects outside.
-
-TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffectsOutside) {
-  EngineOptions options;
 // It still runs: what it stages late, in logs and state slots, would be its successor's.
 TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) {
   Make(TestShape(2), {});
@@ -630,6 +630,56 @@ TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) 
   heir->Adopt(1);
 }
 
+TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
+  const auto culprit = Ready();
+  culprit->Adopt();
+  culprit->writer().Acknowledge(1000);
+  culprit->Publish();
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  culprit->Ready();
+  EXPECT_FALSE(culprit->Owns());
+  EXPECT_EQ(WaitingReason(), "no worker is ready");
+}
+
+// ---- Workers that misuse what wakes them.
+
+TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
+  const auto culprit = Ready();
+  culprit->Adopt();
+  // Nothing that it can do to its end makes ours block: as often as it seems asleep.
+  fcntl(culprit->wake.get(), F_SETFL, 0);
+  for (int i = 0; i < 400; ++i) {
+    arena::StoreRelaxed(culprit->view.worker(culprit->slot).sleeping, 1u);
+    culprit->CommitAndWait();
+  }
+  EXPECT_EQ(WaitingReason(), "");
+}
+
+TEST_F(EngineTest, shouldHearOthersWhenAWorkerTakesOrClosesSignals) {
+  Make(TestShape(2), {});
+  const auto culprit = Ready();
+  culprit->Adopt(0);
+  culprit->Adopt(1);
+  const auto other = Ready();
+  HandoffResult result;
+  Handoff(*other, &result, 1);
+  culprit->Release(1);
+  other->Adopt(1);
+  ASSERT_EQ(result.Wait(), absl::OkStatus());
+  char byte;
+  for (int i = 0; i < 100; ++i) {
+    (void)recv(culprit->wake.get(), &byte, 1, MSG_DONTWAIT);
+    if (i == 50) shutdown(culprit->wake.get(), SHUT_RDWR);
+    other->CommitAndWait(1);
+  }
+  // An end is not heard again and again: the engine sleeps.
+  EXPECT_LT(ProcessorSecondsOf(200'000), 0.1);
+}
+
+// ---- Effects outside.
+
+TEST_F(EngineTest, shouldStartNoSuccessorBeforeTheProcessIsDeadWhenThereAreEffectsOutside) {
+  EngineOptions options;
   options.outside_effects = true;
   Make(TestShape(), options);
   const auto culprit = Ready();
