@@ -26,7 +26,7 @@ constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kDeliverBatch = 64;
 // A worker that never sleeps still learns in time that the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
-constexpr uint64_t kWakeEvent = 0, kSocketEvent = 1;
+constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2;
 
 }  // namespace
 
@@ -79,15 +79,14 @@ absl::Status WorkerImpl::Attach() {
   attach->set_writes_state_version(options_.writes_state_version);
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
-  if (fds.size() != 5) {
-    return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 5 descriptors and ",
-                                                     fds.size(), " arrived: raise RLIMIT_NOFILE"));
+  if (fds.size() != 4) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the keeper sent 4 descriptors and ", fds.size(), " arrived: raise RLIMIT_NOFILE"));
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
   arena_.emplace(*std::move(arena));
   wake_ = std::move(fds[3]);
-  driver_wake_ = std::move(fds[4]);
   id_ = reply.attached().worker_id();
   slot_ = reply.attached().worker_slot();
   heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
@@ -123,7 +122,7 @@ void WorkerImpl::StartControlStream(const internal::Attached& attached) {
       shutdown_reason_ = reason;
     }
     shutdown_asked_.store(true);
-    eventfd_write(wake_.get(), 1);
+    eventfd_write(self_wake_.get(), 1);
   };
   auto started = ControlStream::Start(std::move(stream));
   if (started.ok()) control_ = *std::move(started);
@@ -132,9 +131,13 @@ void WorkerImpl::StartControlStream(const internal::Attached& attached) {
 absl::Status WorkerImpl::PrepareEventFd() {
   event_fd_.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!event_fd_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  self_wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!self_wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   epoll_event wake = {EPOLLIN, {.u64 = kWakeEvent}};
+  epoll_event self = {EPOLLIN, {.u64 = kSelfEvent}};
   epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
   if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, self_wake_.get(), &self) != 0 ||
       epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, channel_->fd(), &socket) != 0) {
     return ErrnoStatus(errno, "epoll_ctl");
   }
@@ -185,12 +188,15 @@ absl::StatusOr<int> WorkerImpl::Poll() {
 }
 
 absl::Status WorkerImpl::CheckKeeper() {
-  epoll_event events[2];
-  const int count = epoll_wait(event_fd_.get(), events, 2, 0);
+  epoll_event events[3];
+  const int count = epoll_wait(event_fd_.get(), events, 3, 0);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeEvent) {
+      char signals[256];
+      if (recv(wake_.get(), signals, sizeof(signals), MSG_DONTWAIT) == 0) keeper_gone_ = true;
+    } else if (events[i].data.u64 == kSelfEvent) {
       eventfd_t value;
-      eventfd_read(wake_.get(), &value);
+      eventfd_read(self_wake_.get(), &value);
     } else {
       keeper_gone_ = true;
     }
@@ -360,7 +366,7 @@ void WorkerImpl::WakeDriver() {
   // Orders the tail before the look at the flag; Engine::Sleep has the other half.
   arena::FullFence();
   if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
-    eventfd_write(driver_wake_.get(), 1);
+    (void)send(wake_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 
@@ -416,7 +422,7 @@ absl::Status WorkerImpl::Run() {
 
 void WorkerImpl::Stop() {
   stop_.store(true);
-  eventfd_write(wake_.get(), 1);
+  eventfd_write(self_wake_.get(), 1);
 }
 
 // ---------------------------------------------------------------- requests to the keeper

@@ -74,7 +74,9 @@ class WorkerImpl final : public Worker {
   std::optional<MessageChannel> channel_;
   std::optional<arena::Arena> arena_;
   std::optional<ThreadLock> lock_;
-  FileDescriptor wake_, driver_wake_, event_fd_;
+  FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
+  FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices
+  FileDescriptor event_fd_;
   uint64_t id_ = 0;
   uint32_t slot_ = 0;
   uint32_t heartbeat_ms_ = 1000;

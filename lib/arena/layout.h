@@ -89,7 +89,7 @@ static_assert(sizeof(ThreadLock) == kLineBytes);
 struct WorkerSlot {
   uint64_t heartbeat;  // grows while the worker polls
   uint8_t pad0[56];
-  uint32_t sleeping;  // 1: the driver has to signal the worker's eventfd
+  uint32_t sleeping;  // 1: the driver has to signal the worker's socket
   uint8_t pad1[60];
   ThreadLock thread_locks[kThreadLocks];
 };
@@ -182,7 +182,7 @@ struct DriverMemoryHeader {
   char service[kServiceNameBytes];
   uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
   uint8_t pad0[40];
-  uint32_t driver_sleeping;  // 1: a commit has to signal the driver's eventfd
+  uint32_t driver_sleeping;  // 1: a commit has to signal the driver's socket
   uint8_t pad1[60];
   uint64_t ownership_changes;  // grows whenever an OwnershipRecord changed
   uint8_t pad2[56];

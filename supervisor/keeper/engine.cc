@@ -3,9 +3,12 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <utility>
@@ -72,26 +75,28 @@ void Engine::Stop() {
   thread_.join();
 }
 
-void Engine::Post(std::function<void()> work) {
+bool Engine::Post(std::function<void()> work) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stopped_) return;
+    if (stopped_) return false;
     posted_.push_back(std::move(work));
   }
   has_posted_.store(true);
   eventfd_write(wake_.get(), 1);
+  return true;
 }
 
 void Engine::Run(const std::function<void()>& work) {
   std::mutex mutex;
   std::condition_variable done;
   bool finished = false;
-  Post([&] {
+  const bool posted = Post([&] {
     work();
     const std::lock_guard<std::mutex> lock(mutex);
     finished = true;
     done.notify_one();
   });
+  if (!posted) return;
   std::unique_lock<std::mutex> lock(mutex);
   done.wait(lock, [&] { return finished; });
 }
@@ -120,9 +125,12 @@ void Engine::Loop() {
     Sleep();
     idle_since = 0;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stopped_ = true;
-  posted_.clear();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  has_posted_.store(true);
+  RunPosted();  // somebody may wait for it
 }
 
 bool Engine::Turn() {
@@ -194,10 +202,9 @@ bool Engine::ApplyCommits(uint32_t shard) {
 bool Engine::PollShard(uint32_t shard) {
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
-    // P6: the queue cannot be trusted any more. Stopping the keeper is the only honest end; its
-    // parent starts it again and the peers see a disconnect.
-    listener_->OnEvent("completion_queue_lost", std::string(MessageOf(news.status())), 0,
-                       static_cast<int>(shard), -1);
+    // P6: nothing can be said of any request any more. The keeper ends, its parent starts another,
+    // and the peers see a disconnect.
+    listener_->OnDeviceLost(news.status());
     stop_.store(true);
     return false;
   }
@@ -224,7 +231,8 @@ void Engine::WakeNotified() {
     uint32_t& sleeping = arena_->worker(slot).sleeping;
     if (worker.id == 0 || arena::LoadRelaxed(sleeping) == 0) continue;
     arena::StoreRelaxed(sleeping, 0u);
-    eventfd_write(worker.wake.get(), 1);
+    // A full socket is readable already; a closed one is its worker's problem.
+    (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 
@@ -240,19 +248,35 @@ bool Engine::MaySleep() {
   return true;
 }
 
+void Engine::AwaitSignal() {
+  std::array<pollfd, 2 + arena::kMaxWorkers> entries;
+  entries[0] = {wake_.get(), POLLIN, 0};
+  entries[1] = {device_->event_fd(), POLLIN, 0};
+  nfds_t count = 2;
+  for (const Worker& worker : workers_) {
+    // Those of free slots, and of workers that closed theirs, are -1: poll skips them.
+    entries[count++] = {worker.deaf ? -1 : worker.wake.get(), POLLIN, 0};
+  }
+  if (poll(entries.data(), count, -1) <= 0) return;
+  if (entries[0].revents & POLLIN) {
+    eventfd_t value;
+    eventfd_read(wake_.get(), &value);
+  }
+  for (size_t slot = 0; slot < workers_.size(); ++slot) {
+    if (entries[2 + slot].revents == 0) continue;
+    char signals[256];
+    const ssize_t got = recv(workers_[slot].wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
+    // An end would be told again at once, for ever.
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) workers_[slot].deaf = true;
+  }
+}
+
 void Engine::Sleep() {
   uint32_t& sleeping = arena_->header().driver_sleeping;
   arena::StoreRelaxed(sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
   arena::FullFence();
-  if (MaySleep()) {
-    pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {device_->event_fd(), POLLIN, 0}};
-    poll(entries, 2, -1);
-    if (entries[0].revents & POLLIN) {
-      eventfd_t count;
-      eventfd_read(wake_.get(), &count);
-    }
-  }
+  if (MaySleep()) AwaitSignal();
   arena::StoreRelaxed(sleeping, 0u);
   WakeNotified();
 }
@@ -270,6 +294,10 @@ void Engine::SetReady(uint32_t slot) {
 }
 
 void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
+  StopWorker(slot, id, cause, options_.outside_effects);
+}
+
+void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
   Worker& worker = workers_[slot];
   if (worker.id != id || worker.stopped) return;
   worker.stopped = true;
@@ -282,7 +310,7 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
     if (shards_[shard].ownership.owner_slot() != slot) continue;
     moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
     shards_[shard].blackout_start_ns = now;
-    if (options_.outside_effects) shards_[shard].awaited_death_id = id;
+    if (await_death) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
   WakeNotified();
@@ -420,7 +448,9 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
                                   shard, ": ", why.message()),
                      id, static_cast<int>(shard), -1);
-  WorkerStopped(slot, id, "fenced");
+  // Its threads run on until it is killed, and a late store to a log or a state slot would be the
+  // successor's: it starts only when the process is dead.
+  StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 

@@ -76,6 +76,8 @@ class EngineListener {
                        int shard, int connection) = 0;
   // The worker wrote what no correct worker writes: it is to be killed.
   virtual void OnFenced(uint64_t worker_id) = 0;
+  // The device can no longer be trusted; the engine has stopped.
+  virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
 class Engine : private driver::DriverObserver {
@@ -91,18 +93,18 @@ class Engine : private driver::DriverObserver {
   void Start();
   void Stop();
 
-  // Any thread: runs `work` on the engine's thread, soon. After Stop it is dropped.
-  void Post(std::function<void()> work);
+  // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
+  bool Post(std::function<void()> work);
   // Any thread but the engine's: the same, and waits for it.
   void Run(const std::function<void()>& work);
 
-  int wake_fd() const { return wake_.get(); }  // the eventfd that workers signal
-
   // ---- The rest is for the engine's thread.
 
+  // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
+  // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
   void SetReady(uint32_t slot);
-  // All its registered threads are dead, or it was fenced: it writes no more, or into a dead bank.
+  // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // Its process is gone; the slot may be used again after this.
   void WorkerDead(uint32_t slot, uint64_t id);
@@ -131,6 +133,7 @@ class Engine : private driver::DriverObserver {
     bool ready = false;
     bool stopped = false;
     bool notify = false;  // has something new
+    bool deaf = false;    // closed its end of `wake`
     uint32_t shards = 0;
   };
   struct ShardState {
@@ -165,9 +168,12 @@ class Engine : private driver::DriverObserver {
   bool PollShard(uint32_t shard);
   bool MaySleep();
   void Sleep();
+  void AwaitSignal();
   void NotifyOwner(uint32_t shard);
   void WakeNotified();
 
+  // `await_death`: its shards move only when its process is proven dead.
+  void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnFirstCommit(uint32_t shard);
   void OnRefused(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
@@ -187,7 +193,7 @@ class Engine : private driver::DriverObserver {
   verbs::Device* device_ = nullptr;
   EngineListener* listener_;
   EngineOptions options_;
-  FileDescriptor wake_;
+  FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
   std::vector<ShardState> shards_;
   std::vector<Worker> workers_;

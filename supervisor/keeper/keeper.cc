@@ -126,10 +126,11 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
       });
 }
 
-void Keeper::Run() {
+absl::Status Keeper::Run() {
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   engine_->Stop();
+  return end_;
 }
 
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
@@ -142,6 +143,13 @@ void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t
 void Keeper::OnFenced(uint64_t worker_id) {
   boost::asio::post(loop_, [this, worker_id] {
     (void)workers_->Kill(worker_id, "it wrote an invalid transaction");
+  });
+}
+
+void Keeper::OnDeviceLost(const absl::Status& why) {
+  boost::asio::post(loop_, [this, why] {
+    end_ = why;
+    loop_.stop();
   });
 }
 

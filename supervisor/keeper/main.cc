@@ -32,6 +32,9 @@ int main() {
     return 1;
   }
   baton::TellReady();
-  (*keeper)->Run();
-  return 0;
+  const absl::Status ended = (*keeper)->Run();
+  if (ended.ok()) return 0;
+  spdlog::error("service {}: the device is lost: {}", config.service().name(),
+                baton::MessageOf(ended));
+  return 1;
 }

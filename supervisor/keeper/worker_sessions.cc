@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -183,9 +183,12 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, session->peer.pid, 0)));
   if (!process) return ErrnoStatus(errno, absl::StrCat("pidfd_open(", session->peer.pid, ")"));
-  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  FileDescriptor wake_copy(wake ? fcntl(wake.get(), F_DUPFD_CLOEXEC, 0) : -1);
-  if (!wake_copy) return ErrnoStatus(errno, "an eventfd for the worker (see RLIMIT_NOFILE)");
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
+  }
+  FileDescriptor wake(pair[0]);  // the worker's end
+  FileDescriptor engine_wake(pair[1]);
 
   session->id = ++last_id_;
   session->attached_with = attach;
@@ -197,7 +200,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                               [this, session](const boost::system::error_code& error) {
                                 if (!error) OnProcessGone(session);
                               });
-  engine_.Run([&] { engine_.AddWorker(session->slot, session->id, std::move(wake_copy)); });
+  engine_.Run([&] { engine_.AddWorker(session->slot, session->id, std::move(engine_wake)); });
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
@@ -206,8 +209,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
   attached->set_heartbeat_ms(kHeartbeatMilliseconds);
-  *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get(),
-                  engine_.wake_fd()};
+  *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
   AddEvent("worker_attached",
            absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -41,6 +43,14 @@ class Listener : public EngineListener {
     const std::lock_guard<std::mutex> lock(mutex_);
     fenced_.push_back(worker_id);
   }
+  void OnDeviceLost(const absl::Status& why) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    device_lost_ = why;
+  }
+  absl::Status device_lost() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return device_lost_;
+  }
   std::vector<std::string> kinds() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return kinds_;
@@ -54,6 +64,57 @@ class Listener : public EngineListener {
   std::mutex mutex_;
   std::vector<std::string> kinds_;
   std::vector<uint64_t> fenced_;
+  absl::Status device_lost_;
+};
+
+// A soft device whose completion queues are overrun when the test says so.
+class BreakingDevice : public verbs::Device {
+ public:
+  BreakingDevice()
+      : device_(verbs::soft::CreateSoftDevice(verbs::soft::SoftDeviceOptions()).value()) {}
+  std::atomic<bool> broken{false};
+
+  std::string_view name() const override { return device_->name(); }
+  verbs::DeviceLimits limits() const override { return device_->limits(); }
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                      uint32_t access) override {
+    return device_->RegisterMemory(address, length, access);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override {
+    return std::make_unique<Queue>(&broken);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override {
+    return device_->CreateQueuePair(options);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
+                                                          int backlog) override {
+    return device_->Listen(address, backlog);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address& address, verbs::QueuePair* queue_pair,
+      const verbs::ConnectionParameters& parameters) override {
+    return device_->Connect(address, queue_pair, parameters);
+  }
+  bool NextEvent(verbs::CmEvent* event) override { return device_->NextEvent(event); }
+  void Progress() override { device_->Progress(); }
+  int event_fd() const override { return device_->event_fd(); }
+
+ private:
+  class Queue : public verbs::CompletionQueue {
+   public:
+    explicit Queue(const std::atomic<bool>* broken) : broken_(broken) {}
+    absl::StatusOr<int> Poll(absl::Span<verbs::Completion>) override {
+      if (*broken_) return absl::DataLossError("overrun");
+      return 0;
+    }
+    absl::Status RequestNotification() override { return absl::OkStatus(); }
+
+   private:
+    const std::atomic<bool>* broken_;
+  };
+
+  std::unique_ptr<verbs::Device> device_;
 };
 
 // A worker without a process: it maps the arena and writes it as its test says.
@@ -67,9 +128,10 @@ class FakeWorker {
                  .value()),
         engine_(engine) {
     for (uint32_t i = 0; i < view.shape().shards; ++i) writers_.emplace_back(&view, i);
-    engine->Run([&] {
-      engine->AddWorker(slot, id, FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
-    });
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    wake.Reset(pair[0]);
+    engine->Run([&] { engine->AddWorker(slot, id, FileDescriptor(pair[1])); });
   }
 
   void Ready() {
@@ -93,8 +155,9 @@ class FakeWorker {
   CommitWriter& writer(uint32_t shard = 0) { return writers_[shard]; }
   void Publish(uint32_t shard = 0) {
     writers_[shard].Publish();
-    eventfd_write(engine_->wake_fd(), 1);
+    Wake();
   }
+  void Wake() { (void)send(wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
   // Commits what the writer has open (or nothing new), and waits until it was applied.
   void CommitAndWait(uint32_t shard = 0) {
     writers_[shard].Acknowledge(view.shard(shard).acknowledged);
@@ -116,6 +179,7 @@ class FakeWorker {
   const uint32_t slot;
   const uint64_t id;
   arena::Arena view;
+  FileDescriptor wake;
 
  private:
   static FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
@@ -126,6 +190,16 @@ class FakeWorker {
   Engine* engine_;
   std::vector<CommitWriter> writers_;
 };
+
+// Processor time that this process uses while the test sleeps.
+double ProcessorSecondsOf(uint32_t microseconds) {
+  timespec before, after;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  usleep(microseconds);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  return static_cast<double>(after.tv_sec - before.tv_sec) +
+         static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e9;
+}
 
 struct HandoffResult {
   std::atomic<bool> done{false};
@@ -582,6 +656,8 @@ TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
   culprit->SetVersion(9);
   culprit->writer().Acknowledge(1000);
   culprit->Publish();
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(); }), absl::OkStatus());
+  Dead(*culprit);
   heir->Take();
   EXPECT_EQ(heir->version(), 0u);  // nothing of it was applied
   heir->CommitAndWait();
@@ -589,6 +665,28 @@ TEST_F(EngineTest, shouldFenceAWorkerThatCommitsWhatIsInvalid) {
   EXPECT_THAT(listener.kinds(), Contains("worker_fenced"));
   EXPECT_EQ(Report().cause, "fenced");
   EXPECT_FALSE(culprit->Owns());
+}
+
+// It still runs: what it stages late, in logs and state slots, would be its successor's.
+TEST_F(EngineTest, shouldStartNoSuccessorOfAFencedWorkerBeforeItsProcessIsDead) {
+  Make(TestShape(2), {});
+  const auto culprit = Ready();
+  culprit->Adopt(0);
+  culprit->Adopt(1);
+  const auto heir = Ready();
+  culprit->writer(0).Acknowledge(1000);
+  culprit->Publish(0);
+  ASSERT_EQ(WaitUntil("the fence", [&] { return !culprit->Owns(0); }), absl::OkStatus());
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_FALSE(culprit->Owns(shard));
+    EXPECT_FALSE(heir->Owns(shard));
+    EXPECT_THAT(WaitingReason(shard), HasSubstr("not proven"));
+  }
+  Stopped(*culprit);  // its locks are its own to mark
+  EXPECT_FALSE(heir->Owns(1));
+  Dead(*culprit);
+  heir->Adopt(0);
+  heir->Adopt(1);
 }
 
 TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
@@ -600,6 +698,41 @@ TEST_F(EngineTest, shouldNotGiveAFencedWorkerAnythingAgain) {
   culprit->Ready();
   EXPECT_FALSE(culprit->Owns());
   EXPECT_EQ(WaitingReason(), "no worker is ready");
+}
+
+// ---- Workers that misuse what wakes them.
+
+TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
+  const auto culprit = Ready();
+  culprit->Adopt();
+  // Nothing that it can do to its end makes ours block: as often as it seems asleep.
+  fcntl(culprit->wake.get(), F_SETFL, 0);
+  for (int i = 0; i < 400; ++i) {
+    arena::StoreRelaxed(culprit->view.worker(culprit->slot).sleeping, 1u);
+    culprit->CommitAndWait();
+  }
+  EXPECT_EQ(WaitingReason(), "");
+}
+
+TEST_F(EngineTest, shouldHearOthersWhenAWorkerTakesOrClosesSignals) {
+  Make(TestShape(2), {});
+  const auto culprit = Ready();
+  culprit->Adopt(0);
+  culprit->Adopt(1);
+  const auto other = Ready();
+  HandoffResult result;
+  Handoff(*other, &result, 1);
+  culprit->Release(1);
+  other->Adopt(1);
+  ASSERT_EQ(result.Wait(), absl::OkStatus());
+  char byte;
+  for (int i = 0; i < 100; ++i) {
+    (void)recv(culprit->wake.get(), &byte, 1, MSG_DONTWAIT);
+    if (i == 50) shutdown(culprit->wake.get(), SHUT_RDWR);
+    other->CommitAndWait(1);
+  }
+  // An end is not heard again and again: the engine sleeps.
+  EXPECT_LT(ProcessorSecondsOf(200'000), 0.1);
 }
 
 // ---- Effects outside.
@@ -727,6 +860,23 @@ TEST_F(EngineReportTest, shouldNameEveryOutcome) {
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kInFlight), "in_flight");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kCompletedUndelivered), "completed_undelivered");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kDeliveredUncommitted), "delivered_uncommitted");
+}
+
+TEST(EngineOnABrokenDevice, shouldStopAndSayThatTheDeviceIsLost) {
+  auto arena = arena::Arena::Create(TestShape(), "broken");
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  BreakingDevice device;
+  Listener listener;
+  auto engine = Engine::Create(&*arena, &device, &listener, EngineOptions());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->Start();
+  device.broken = true;
+  (*engine)->Post([] {});  // so that it looks
+  ASSERT_EQ(WaitUntil("the engine to notice", [&] { return !listener.device_lost().ok(); }),
+            absl::OkStatus());
+  EXPECT_EQ(listener.device_lost().code(), absl::StatusCode::kDataLoss);
+  // Nobody waits for an engine that has stopped.
+  (*engine)->Run([] {});
 }
 
 }  // namespace

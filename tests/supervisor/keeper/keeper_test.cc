@@ -90,7 +90,7 @@ TEST_F(KeeperTest, shouldGiveAWorkerItsArenaAndItsEvents) {
   EXPECT_EQ(reply->attached().layout_version(), arena::kLayoutVersion);
   EXPECT_EQ(reply->attached().control_socket(), keeper.directory().File("control.sock"));
   EXPECT_EQ(reply->attached().token().size(), 16u);
-  ASSERT_EQ(client.descriptors.size(), 5u);
+  ASSERT_EQ(client.descriptors.size(), 4u);
   const auto arena =
       arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
                            std::move(client.descriptors[2]));

@@ -47,7 +47,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
 
 absl::Status KeeperThread::Start(const Change& change) {
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(Config(change), {}));
-  thread_ = std::thread([this] { keeper_->Run(); });
+  thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();
 }
 
