@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +15,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5, not in Debian 12's headers
+#endif
 
 namespace baton {
 namespace {
@@ -102,6 +108,22 @@ absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket) {
     return ErrnoStatus(errno, "getsockopt(SO_PEERCRED)");
   }
   return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+absl::StatusOr<FileDescriptor> GetPeerProcess(int socket) {
+  int fd = -1;
+  socklen_t length = sizeof(fd);
+  FileDescriptor process;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
+    process.Reset(fd);
+  } else if (errno == ENOPROTOOPT) {  // before Linux 6.5
+    BATON_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket));
+    process.Reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  }
+  if (!process) return ErrnoStatus(errno, "a pidfd of the process that connected");
+  pollfd entry = {process.get(), POLLIN, 0};
+  if (poll(&entry, 1, 0) != 0) return absl::NotFoundError("the process that connected is dead");
+  return process;
 }
 
 absl::Status MessageChannel::WriteSome(Output& output) {

@@ -32,6 +32,9 @@ struct PeerCredentials {
   uint32_t gid = 0;
 };
 absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
+// A pidfd of the process that connected. Taken when the connection is accepted: a process number
+// that is looked up later may be another process's by then. kNotFound: that process is dead.
+absl::StatusOr<FileDescriptor> GetPeerProcess(int socket);
 
 class MessageChannel {
  public:

@@ -1,6 +1,6 @@
 #include "supervisor/keeper/worker_sessions.h"
 
-#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -67,8 +67,11 @@ void WorkerSessions::AddEvent(std::string kind, std::string message, uint64_t wo
 void WorkerSessions::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok()) return;
+  auto connector = GetPeerProcess(socket.get());
+  if (!connector.ok()) return;
   auto session = std::make_shared<Session>(loop_);
   session->peer = *peer;
+  session->connector = *std::move(connector);
   auto framed = std::make_shared<FramedSession>(loop_, std::move(socket));
   session->socket = framed;
   framed->Start([this, session] { return OnInput(session); },
@@ -181,8 +184,12 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                                     FileDescriptor* keep) {
   BATON_RETURN_IF_ERROR(CheckAttach(*session, attach));
   BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
-  FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, session->peer.pid, 0)));
-  if (!process) return ErrnoStatus(errno, absl::StrCat("pidfd_open(", session->peer.pid, ")"));
+  // Who speaks for a dead process cannot be watched, nor killed.
+  pollfd connector = {session->connector.get(), POLLIN, 0};
+  if (poll(&connector, 1, 0) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", session->peer.pid, ", which connected, is dead"));
+  }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
     return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
@@ -195,7 +202,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->attached_ns = session->heartbeat_ns = MonotonicNanoseconds();
   slots_[session->slot] = session;
   arena_.worker(session->slot) = arena::WorkerSlot{};
-  session->process.assign(process.Release());
+  session->process.assign(session->connector.Release());
   session->process.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                               [this, session](const boost::system::error_code& error) {
                                 if (!error) OnProcessGone(session);
@@ -251,6 +258,8 @@ void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why
 }
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
+  // It may have detached in the same turn of the loop, and its slot be another's.
+  if (slots_[session->slot] != session) return;
   watcher_.Forget(session->slot);
   engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
   slots_[session->slot] = nullptr;

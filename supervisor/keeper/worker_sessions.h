@@ -52,8 +52,9 @@ class WorkerSessions {
     explicit Session(boost::asio::io_context& loop) : process(loop) {}
     uint64_t id = 0;  // 0: not attached yet
     uint32_t slot = 0;
-    std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
-    boost::asio::posix::stream_descriptor process;  // pidfd
+    std::weak_ptr<FramedSession> socket;  // whose callbacks hold the session
+    FileDescriptor connector;             // pidfd, until the worker is attached: then
+    boost::asio::posix::stream_descriptor process;
     PeerCredentials peer;
     internal::AttachArena attached_with;
     v1::WorkerState state = v1::WORKER_STATE_ATTACHED;

@@ -2,14 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sched.h>
 #include <signal.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -299,7 +302,7 @@ void OwnAndThen(const ForkedChild::Parent& parent, const std::string& socket,
   const auto arena =
       arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
                            std::move(client.descriptors[2]));
-  const FileDescriptor engine_wake = std::move(client.descriptors[4]);
+  const FileDescriptor engine_wake = std::move(client.descriptors[3]);
   WorkerRequest ready;
   ready.mutable_set_ready();
   if (!client.Ask(ready).ok()) return;
@@ -320,7 +323,7 @@ TEST_F(KeeperTest, shouldKillAWorkerThatCommitsWhatIsInvalid) {
       driver::testing::CommitWriter writer(&arena, 0);
       writer.Begin(1);
       writer.Acknowledge(1000).Publish();
-      eventfd_write(engine_wake, 1);
+      (void)send(engine_wake, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     });
   });
   Start();
@@ -356,6 +359,69 @@ TEST_P(KilledOwnerTest, shouldBeFollowedByItsHeir) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OutsideEffects, KilledOwnerTest, ::testing::Bool());
+
+// A process that has the number of the one that connected, which is dead.
+class Namesake {
+ public:
+  explicit Namesake(pid_t pid) {
+    clone_args arguments = {};
+    arguments.exit_signal = SIGCHLD;
+    arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
+    arguments.set_tid_size = 1;
+    pid_ = static_cast<pid_t>(syscall(SYS_clone3, &arguments, sizeof(arguments)));
+    if (pid_ == 0) {
+      for (;;) pause();
+    }
+  }
+  ~Namesake() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool exists() const { return pid_ > 0; }
+  bool alive() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST_F(KeeperTest, shouldNeverKillAnotherProcessThatGotTheNumberOfTheOneThatConnected) {
+  const std::string path = keeper.socket();
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    const auto connected = ConnectUnix(path);
+    internal::WorkerReply nothing;
+    MessageChannel channel{FileDescriptor(pair[1])};
+    (void)channel.Send(nothing, {connected->get()});
+    parent.Tell("sent");
+    parent.Await();
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "sent");
+  MessageChannel from_child{FileDescriptor(pair[0])};
+  internal::WorkerReply nothing;
+  std::vector<FileDescriptor> descriptors;
+  ASSERT_EQ(from_child.Receive(&nothing, 10'000, &descriptors), absl::OkStatus());
+  ASSERT_EQ(descriptors.size(), 1u);
+  const auto other = Attached();  // so the keeper has accepted the child's, too
+  const pid_t pid = child.pid();
+  child.Go();
+  child.Wait();
+  const Namesake namesake(pid);
+  if (!namesake.exists()) GTEST_SKIP() << "no right to choose a process's number";
+  std::optional<MessageChannel> channel(std::move(descriptors[0]));
+  ASSERT_EQ(channel->Send(RawClient::AttachRequest()), absl::OkStatus());
+  internal::WorkerReply reply;
+  ASSERT_EQ(channel->Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(absl::StatusCode(reply.status_code()), absl::StatusCode::kFailedPrecondition);
+  channel.reset();
+  usleep(50'000);
+  EXPECT_EQ(keeper.Describe().workers_size(), 1);
+  EXPECT_TRUE(namesake.alive());
+}
 
 // ---- Tokens.
 
