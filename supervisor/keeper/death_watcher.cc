@@ -1,10 +1,8 @@
 #include "supervisor/keeper/death_watcher.h"
 
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <climits>
 
 #include "lib/arena/atomic_access.h"
@@ -15,13 +13,20 @@ namespace {
 
 static_assert(arena::kMaxWorkers + 1 <= FUTEX_WAITV_MAX);
 
+// The words are the workers'. A lock of a correct one changes when it is taken and when it is given
+// up; of one that wakes us more often than this, only the pidfd tells the death.
+constexpr uint32_t kVainWakes = 64;
+constexpr int kMarkAttempts = 16;
+constexpr useconds_t kPauseMicroseconds = 1000;
+
 }  // namespace
 
 DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death)
     : arena_(arena),
       realtime_priority_(realtime_priority),
       on_death_(std::move(on_death)),
-      watched_(arena->shape().workers, 0) {
+      watched_(arena->shape().workers, 0),
+      vain_wakes_(arena->shape().workers, 0) {
   thread_ = std::thread(&DeathWatcher::Loop, this);
 }
 
@@ -35,6 +40,7 @@ void DeathWatcher::Watch(uint32_t slot, uint64_t worker_id) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     watched_[slot] = worker_id;
+    vain_wakes_[slot] = 0;
   }
   Notify();
 }
@@ -54,7 +60,7 @@ DeathWatcher::Locks DeathWatcher::Inspect(uint32_t slot, uint32_t** live, uint32
   for (arena::ThreadLock& lock : arena_->worker(slot).thread_locks) {
     std::atomic_ref<uint32_t> word(lock.futex);
     uint32_t seen = word.load();
-    for (;;) {
+    for (int attempt = 0; attempt < kMarkAttempts; ++attempt) {
       if (seen & FUTEX_OWNER_DIED) {
         any_dead = true;
         break;
@@ -73,11 +79,12 @@ DeathWatcher::Locks DeathWatcher::Inspect(uint32_t slot, uint32_t** live, uint32
 void DeathWatcher::Loop() {
   // The engine reports when it cannot be had.
   if (realtime_priority_ > 0) UseRealtimePriority(realtime_priority_).IgnoreError();
-  std::array<futex_waitv, arena::kMaxWorkers + 1> waits = {};
+  WaitSet waits;
   while (!stop_.load()) {
     const uint32_t changes = changes_.load();
-    uint32_t count = 1;
-    waits[0] = {changes, reinterpret_cast<uint64_t>(&changes_), FUTEX_32 | FUTEX_PRIVATE_FLAG, 0};
+    waits.count = 1;
+    waits.words[0] = {changes, reinterpret_cast<uint64_t>(&changes_),
+                      FUTEX_32 | FUTEX_PRIVATE_FLAG, 0};
     std::vector<std::pair<uint32_t, uint64_t>> dead;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -87,7 +94,8 @@ void DeathWatcher::Loop() {
         uint32_t value = 0;
         switch (Inspect(slot, &live, &value)) {
           case Locks::kHeld:
-            waits[count++] = {value, reinterpret_cast<uint64_t>(live), FUTEX_32, 0};
+            waits.slots[waits.count] = slot;
+            waits.words[waits.count++] = {value, reinterpret_cast<uint64_t>(live), FUTEX_32, 0};
             break;
           case Locks::kDead:
             dead.emplace_back(slot, watched_[slot]);
@@ -100,8 +108,28 @@ void DeathWatcher::Loop() {
     }
     for (const auto& [slot, id] : dead) on_death_(slot, id);
     if (!dead.empty()) continue;
-    syscall(SYS_futex_waitv, waits.data(), count, 0, nullptr, 0);
+    Wait(&waits);
   }
+}
+
+// Returns when one of the words has changed, and sees to it that a worker that changes its own all
+// the time cannot keep us running.
+void DeathWatcher::Wait(WaitSet* waits) {
+  const long woken = syscall(SYS_futex_waitv, waits->words.data(), waits->count, 0, nullptr, 0);
+  if (changes_.load() != waits->words[0].val) return;
+  bool explained = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (uint32_t i = 1; i < waits->count; ++i) {
+      auto* const word = reinterpret_cast<uint32_t*>(waits->words[i].uaddr);
+      const uint32_t value = arena::LoadRelaxed(*word);
+      if (i != static_cast<uint32_t>(woken) && value == waits->words[i].val) continue;
+      explained = true;
+      const uint32_t slot = waits->slots[i];
+      if (!(value & FUTEX_OWNER_DIED) && ++vain_wakes_[slot] > kVainWakes) watched_[slot] = 0;
+    }
+  }
+  if (!explained) usleep(kPauseMicroseconds);  // it changed back, or the kernel refuses
 }
 
 }  // namespace baton::keeper

@@ -4,6 +4,9 @@
 #ifndef SUPERVISOR_KEEPER_DEATH_WATCHER_H_
 #define SUPERVISOR_KEEPER_DEATH_WATCHER_H_
 
+#include <linux/futex.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -32,7 +35,15 @@ class DeathWatcher {
  private:
   enum class Locks { kHeld, kDead, kNone };
 
+  // Waits for these words: the first is changes_, the others belong to the slots beside them.
+  struct WaitSet {
+    std::array<futex_waitv, arena::kMaxWorkers + 1> words = {};
+    std::array<uint32_t, arena::kMaxWorkers + 1> slots = {};
+    uint32_t count = 0;
+  };
+
   void Loop();
+  void Wait(WaitSet* waits);
   Locks Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const;
   void Notify();
 
@@ -40,7 +51,8 @@ class DeathWatcher {
   const int realtime_priority_;
   Callback on_death_;
   std::mutex mutex_;
-  std::vector<uint64_t> watched_;  // worker id by slot, 0: none; guarded by mutex_
+  std::vector<uint64_t> watched_;     // worker id by slot, 0: none; guarded by mutex_
+  std::vector<uint32_t> vain_wakes_;  // by slot, since Watch; guarded by mutex_
   std::atomic<uint32_t> changes_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -450,6 +450,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      id, static_cast<int>(shard), -1);
   // Its threads run on until it is killed, and a late store to a log or a state slot would be the
   // successor's: it starts only when the process is dead.
+  workers_[slot].fenced = true;
   StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }

@@ -106,6 +106,8 @@ class Engine : private driver::DriverObserver {
   void SetReady(uint32_t slot);
   // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
+  // It wrote what is invalid, and is not believed before its process is dead.
+  bool IsFenced(uint32_t slot) const { return workers_[slot].fenced; }
   // Its process is gone; the slot may be used again after this.
   void WorkerDead(uint32_t slot, uint64_t id);
 
@@ -132,6 +134,7 @@ class Engine : private driver::DriverObserver {
     FileDescriptor wake;
     bool ready = false;
     bool stopped = false;
+    bool fenced = false;
     bool notify = false;  // has something new
     bool deaf = false;    // closed its end of `wake`
     uint32_t shards = 0;

@@ -237,12 +237,16 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
 
 // The worker has released its shards and writes no more: as good as dead.
 absl::Status WorkerSessions::Detach(const SessionPtr& session) {
-  session->detached = true;
-  watcher_.Forget(session->slot);
+  bool believed = false;
   engine_.Run([&] {
+    believed = !engine_.IsFenced(session->slot);
+    if (!believed) return;
     engine_.WorkerStopped(session->slot, session->id, "detached");
     engine_.WorkerDead(session->slot, session->id);
   });
+  if (!believed) return absl::FailedPreconditionError("the worker was fenced and is being killed");
+  session->detached = true;
+  watcher_.Forget(session->slot);
   slots_[session->slot] = nullptr;
   session->process.close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
@@ -255,6 +259,19 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (session->id == 0 || session->detached || slots_[session->slot] != session) return;
   (void)Kill(session->id, MessageOf(why));
+}
+
+absl::Status WorkerSessions::SendKill(Session& session) {
+  if (syscall(SYS_pidfd_send_signal, session.process.native_handle(), SIGKILL, nullptr, 0) == 0 ||
+      errno == ESRCH) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = ErrnoStatus(errno, "pidfd_send_signal(SIGKILL)");
+  AddEvent("worker_not_killed",
+           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
+                        ") could not be killed: ", status.message()),
+           session.id);
+  return status;
 }
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
@@ -381,11 +398,7 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
            absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid,
                         ") is killed: ", absl::string_view(cause.data(), cause.size())),
            worker_id);
-  if (syscall(SYS_pidfd_send_signal, session->process.native_handle(), SIGKILL, nullptr, 0) != 0 &&
-      errno != ESRCH) {
-    return ErrnoStatus(errno, "pidfd_send_signal(SIGKILL)");
-  }
-  return absl::OkStatus();
+  return SendKill(*session);
 }
 
 void WorkerSessions::SetControlStream(uint64_t worker_id, bool open) {

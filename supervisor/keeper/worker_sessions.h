@@ -67,6 +67,7 @@ class WorkerSessions {
 
   absl::Status OnInput(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
+  absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);

@@ -1,8 +1,11 @@
 #include "supervisor/keeper/death_watcher.h"
 
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <future>
@@ -196,6 +199,34 @@ TEST_F(DeathWatcherTest, shouldSayNothingOfAWorkerWithoutLocks) {
   watcher->Watch(1, 41);
   victim.Kill();
   ExpectDeaths({{1, 41}});
+}
+
+// In a process of its own, so that the time that this one uses is the watcher's.
+TEST_F(DeathWatcherTest, shouldNotBeKeptBusyByAWorkerThatChangesItsLockAllTheTime) {
+  LockHolder victim(arena, 1, 1);
+  const pid_t culprit = fork();
+  if (culprit == 0) {
+    std::atomic_ref<uint32_t> word(arena.worker(0).thread_locks[0].futex);
+    for (uint32_t i = 0;; ++i) {
+      word.store(1 + i % 1000);
+      syscall(SYS_futex, &arena.worker(0).thread_locks[0].futex, FUTEX_WAKE, 1, nullptr, nullptr,
+              0);
+    }
+  }
+  StartWatching();
+  watcher->Watch(0, 60);
+  watcher->Watch(1, 61);
+  timespec before, after;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  usleep(500'000);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  const double used = static_cast<double>(after.tv_sec - before.tv_sec) +
+                      static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e9;
+  EXPECT_LT(used, 0.1);
+  victim.Kill();
+  ExpectDeaths({{1, 61}});
+  kill(culprit, SIGKILL);
+  waitpid(culprit, nullptr, 0);
 }
 
 TEST_F(DeathWatcherTest, shouldWatchManyWorkersAtOnce) {
