@@ -10,7 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,17 +83,14 @@ void Engine::Post(std::function<void()> work) {
 }
 
 void Engine::Run(const std::function<void()>& work) {
-  std::mutex mutex;
-  std::condition_variable done;
-  bool finished = false;
-  Post([&] {
+  auto done = std::make_shared<std::promise<void>>();
+  const std::future<void> finished = done->get_future();
+  // A stopped engine drops the work, and the promise with it: that ends the wait, too.
+  Post([&work, done = std::move(done)] {
     work();
-    const std::lock_guard<std::mutex> lock(mutex);
-    finished = true;
-    done.notify_one();
+    done->set_value();
   });
-  std::unique_lock<std::mutex> lock(mutex);
-  done.wait(lock, [&] { return finished; });
+  finished.wait();
 }
 
 // ---------------------------------------------------------------- loop
@@ -120,9 +117,13 @@ void Engine::Loop() {
     Sleep();
     idle_since = 0;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stopped_ = true;
-  posted_.clear();
+  std::vector<std::function<void()>> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    dropped.swap(posted_);
+  }
+  if (broken_) listener_->OnBroken();
 }
 
 bool Engine::Turn() {
@@ -198,6 +199,7 @@ bool Engine::PollShard(uint32_t shard) {
     // parent starts it again and the peers see a disconnect.
     listener_->OnEvent("completion_queue_lost", std::string(MessageOf(news.status())), 0,
                        static_cast<int>(shard), -1);
+    broken_ = true;
     stop_.store(true);
     return false;
   }

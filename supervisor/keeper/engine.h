@@ -76,6 +76,8 @@ class EngineListener {
                        int shard, int connection) = 0;
   // The worker wrote what no correct worker writes: it is to be killed.
   virtual void OnFenced(uint64_t worker_id) = 0;
+  // It has stopped by itself, for a reason that it has told: the keeper is to end.
+  virtual void OnBroken() = 0;
 };
 
 class Engine : private driver::DriverObserver {
@@ -93,7 +95,7 @@ class Engine : private driver::DriverObserver {
 
   // Any thread: runs `work` on the engine's thread, soon. After Stop it is dropped.
   void Post(std::function<void()> work);
-  // Any thread but the engine's: the same, and waits for it.
+  // Any thread but the engine's: the same, and waits until it was run or dropped.
   void Run(const std::function<void()>& work);
 
   // ---- The rest is for the engine's thread.
@@ -199,6 +201,7 @@ class Engine : private driver::DriverObserver {
   std::vector<ShardState> shards_;
   std::vector<Worker> workers_;
   bool any_notified_ = false;
+  bool broken_ = false;
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_

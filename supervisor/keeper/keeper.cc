@@ -127,10 +127,11 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
       });
 }
 
-void Keeper::Run() {
+bool Keeper::Run() {
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   engine_->Stop();
+  return !broken_;
 }
 
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
@@ -144,6 +145,13 @@ void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t
 void Keeper::OnFenced(uint64_t worker_id) {
   boost::asio::post(loop_, [this, worker_id] {
     (void)workers_->Kill(worker_id, "it wrote an invalid transaction");
+  });
+}
+
+void Keeper::OnBroken() {
+  boost::asio::post(loop_, [this] {
+    broken_ = true;
+    loop_.stop();
   });
 }
 

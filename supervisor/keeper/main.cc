@@ -32,6 +32,5 @@ int main() {
     return 1;
   }
   baton::TellReady();
-  (*keeper)->Run();
-  return 0;
+  return (*keeper)->Run() ? 0 : 1;
 }

@@ -43,6 +43,7 @@ class Listener : public EngineListener {
     const std::lock_guard<std::mutex> lock(mutex_);
     fenced_.push_back(worker_id);
   }
+  void OnBroken() override { broken.store(true); }
   std::vector<std::string> kinds() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return kinds_;
@@ -51,6 +52,7 @@ class Listener : public EngineListener {
     const std::lock_guard<std::mutex> lock(mutex_);
     return fenced_;
   }
+  std::atomic<bool> broken{false};
 
  private:
   std::mutex mutex_;
@@ -141,6 +143,52 @@ double ProcessorSecondsOf(uint32_t microseconds) {
   return static_cast<double>(after.tv_sec - before.tv_sec) +
          static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e9;
 }
+
+// The soft device, until one of its completion queues breaks.
+class BreakableDevice final : public verbs::Device {
+ public:
+  std::atomic<bool> broken{false};
+
+  std::string_view name() const override { return soft_->name(); }
+  verbs::DeviceLimits limits() const override { return soft_->limits(); }
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                      uint32_t access) override {
+    return soft_->RegisterMemory(address, length, access);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
+      uint32_t) override {
+    return std::make_unique<Queue>(&broken);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override {
+    return soft_->CreateQueuePair(options);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
+                                                          int backlog) override {
+    return soft_->Listen(address, backlog);
+  }
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address& address, verbs::QueuePair* queue_pair,
+      const verbs::ConnectionParameters& parameters) override {
+    return soft_->Connect(address, queue_pair, parameters);
+  }
+  bool NextEvent(verbs::CmEvent* event) override { return soft_->NextEvent(event); }
+  void Progress() override { soft_->Progress(); }
+  int event_fd() const override { return soft_->event_fd(); }
+
+ private:
+  struct Queue final : verbs::CompletionQueue {
+    explicit Queue(const std::atomic<bool>* is_broken) : broken(is_broken) {}
+    absl::StatusOr<int> Poll(absl::Span<verbs::Completion>) override {
+      if (broken->load()) return absl::DataLossError("overrun");
+      return 0;
+    }
+    absl::Status RequestNotification() override { return absl::OkStatus(); }
+    const std::atomic<bool>* broken;
+  };
+
+  std::unique_ptr<verbs::Device> soft_ = verbs::soft::CreateSoftDevice({}).value();
+};
 
 struct HandoffResult {
   std::atomic<bool> done{false};
@@ -286,6 +334,17 @@ TEST_F(EngineTest, shouldApplyCommitsOfASleepingDriver) {
 TEST_F(EngineTest, shouldTakeNoWorkAfterItStopped) {
   engine->Stop();
   engine->Post([] { FAIL() << "ran after Stop"; });
+}
+
+TEST_F(EngineTest, shouldTellThatItsDeviceIsUnusableAndKeepNobodyWaiting) {
+  BreakableDevice breakable;
+  arena::Arena memory = arena::Arena::Create(TestShape(), "kv").value();
+  const auto doomed = Engine::Create(&memory, &breakable, &listener, {}).value();
+  doomed->Start();
+  breakable.broken.store(true);
+  for (int i = 0; i < 1000; ++i) doomed->Run([] {});  // before, while and after it stops
+  EXPECT_EQ(WaitUntil("the end", [&] { return listener.broken.load(); }), absl::OkStatus());
+  EXPECT_THAT(listener.kinds(), Contains("completion_queue_lost"));
 }
 
 // ---- Planned handoff.
