@@ -440,6 +440,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint16_t port, std::string_view private_data,
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  if (private_data.size() > arena::kPrivateDataBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
+                                                   " bytes, at most ", arena::kPrivateDataBytes));
+  }
   internal::WorkerRequest request;
   internal::ConnectRequest* connect = request.mutable_connect();
   connect->set_host(host);

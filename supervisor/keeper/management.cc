@@ -52,25 +52,23 @@ Management::Management(boost::asio::io_context& loop, const internal::KeeperConf
 void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok() || (peer->uid != geteuid() && peer->uid != 0)) return;
-  auto session = std::make_shared<FramedSession>(loop_, std::move(socket));
+  auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxFrameBytes);
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(
-      [this, weak] {
+      [this, weak]() -> absl::StatusOr<bool> {
         const SessionPtr alive = weak.lock();
-        return alive ? OnInput(alive) : absl::OkStatus();
+        return alive ? OnFrame(alive) : false;
       },
       [this, weak](const absl::Status&) {
         if (const SessionPtr alive = weak.lock()) subscribers_.erase(alive);
       });
 }
 
-absl::Status Management::OnInput(const SessionPtr& session) {
+absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
   internal::ManagementRequest request;
-  for (;;) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
-    if (!whole) return absl::OkStatus();
-    Handle(session, request);
-  }
+  BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
+  if (whole) Handle(session, request);
+  return whole;
 }
 
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
