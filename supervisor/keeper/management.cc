@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct Management::PendingHandoff {
   uint64_t to_worker_id = 0;
   std::vector<uint32_t> shards;
   size_t left = 0;
+  std::set<uint32_t> moving;  // those not answered yet; the engine's thread
   absl::Status status;  // the first failure
   double slowest_us = 0;
   boost::asio::steady_timer deadline;
@@ -231,8 +233,10 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
                               uint32_t timeout_ms) {
   pending->left = pending->shards.size();
   engine_.Post([this, pending, slot] {
+    pending->moving.insert(pending->shards.begin(), pending->shards.end());
     for (uint32_t shard : pending->shards) {
-      engine_.Handoff(shard, slot, [this, pending](absl::Status status, double blackout_us) {
+      engine_.Handoff(shard, slot, [this, pending, shard](absl::Status status, double blackout_us) {
+        pending->moving.erase(shard);
         boost::asio::post(loop_, [this, pending, status = std::move(status), blackout_us] {
           OnShardHandedOff(pending, status, blackout_us);
         });
@@ -244,7 +248,8 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
                                 timeout_ms](const boost::system::error_code& error) {
     if (error) return;
     engine_.Post([this, pending, timeout_ms] {
-      for (uint32_t shard : pending->shards) {
+      // Not what has moved or was refused: it may be in another handoff by now.
+      for (uint32_t shard : std::set<uint32_t>(pending->moving)) {
         engine_.CancelHandoff(
             shard, absl::DeadlineExceededError(absl::StrCat(
                        "shard ", shard, " did not move within ", timeout_ms,

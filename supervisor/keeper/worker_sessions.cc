@@ -242,6 +242,11 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 }
 
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
+  if (session->state == v1::WORKER_STATE_READY) {
+    // It may have given a shard back unasked, and wants shards again.
+    engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
+    return absl::OkStatus();
+  }
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat_ns = MonotonicNanoseconds();
@@ -434,13 +439,14 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
     }
     return session->slot;
   }
-  uint64_t owner = 0;
-  engine_.Run([&] { owner = engine_.ownership(shard).owner_id(); });
   SessionPtr newest;
-  for (const SessionPtr& session : slots_) {
-    if (!session || session->state != v1::WORKER_STATE_READY || session->id == owner) continue;
-    if (!newest || session->id > newest->id) newest = session;
-  }
+  engine_.Run([&] {
+    const uint64_t owner = engine_.ownership(shard).owner_id();
+    for (const SessionPtr& session : slots_) {
+      if (!session || session->id == owner || !engine_.IsReady(session->slot)) continue;
+      if (!newest || session->id > newest->id) newest = session;
+    }
+  });
   if (!newest) {
     return absl::FailedPreconditionError(
         "no other worker is ready to take over: start one and wait until it is ready");

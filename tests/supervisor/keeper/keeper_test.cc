@@ -567,6 +567,30 @@ TEST_F(KeeperTest, shouldGiveUpAHandoffThatTheOwnerDoesNotAnswer) {
   EXPECT_EQ(keeper.Describe().shards(0).owner_worker_id(), owner->id);
 }
 
+TEST_F(KeeperTest, shouldGiveUpOnlyTheHandoffWhoseTimeIsOver) {
+  Start([](v1::ServiceConfig* service) { service->set_shards(2); });
+  const auto owner = Ready();
+  const auto successor = Ready();
+  MessageChannel channel(ConnectUnix(keeper.management_socket()).value());
+  internal::ManagementRequest request;
+  request.set_id(1);
+  request.mutable_handoff()->set_to_worker_id(successor->id);
+  request.mutable_handoff()->add_shards(0);
+  request.mutable_handoff()->set_timeout_ms(1500);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  request.set_id(2);
+  request.mutable_handoff()->add_shards(1);
+  request.mutable_handoff()->set_timeout_ms(1);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  internal::ManagementReply reply;
+  // Shard 0 is refused; the time of shard 1 runs out.
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 2u);
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 1u);
+  EXPECT_THAT(reply.status_message(), HasSubstr("within 1500 ms"));
+}
+
 TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {
   Start();
   const auto first = Attached();
