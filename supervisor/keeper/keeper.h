@@ -34,6 +34,8 @@ class Keeper : private EngineListener {
   // Runs the management loop until SIGTERM or SIGINT. False: it ended because its device is unusable.
   bool Run();
 
+  Engine& engine() { return *engine_; }
+
  private:
   struct Acceptor {
     explicit Acceptor(boost::asio::io_context& loop) : pause(loop) {}
