@@ -252,22 +252,24 @@ void Engine::AwaitSignal() {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  nfds_t count = 2;
-  for (const Worker& worker : workers_) {
-    // Those of free slots, and of workers that closed theirs, are -1: poll skips them.
-    entries[count++] = {worker.deaf ? -1 : worker.wake.get(), POLLIN, 0};
+  std::array<Worker*, arena::kMaxWorkers> listened;
+  size_t count = 0;
+  for (Worker& worker : workers_) {
+    if (!worker.wake || worker.deaf) continue;
+    entries[2 + count] = {worker.wake.get(), POLLIN, 0};
+    listened[count++] = &worker;
   }
-  if (poll(entries.data(), count, -1) <= 0) return;
+  if (poll(entries.data(), 2 + count, -1) <= 0) return;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  for (size_t slot = 0; slot < workers_.size(); ++slot) {
-    if (entries[2 + slot].revents == 0) continue;
+  for (size_t i = 0; i < count; ++i) {
+    if (entries[2 + i].revents == 0) continue;
     char signals[256];
-    const ssize_t got = recv(workers_[slot].wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
+    const ssize_t got = recv(listened[i]->wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
     // An end would be told again at once, for ever.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) workers_[slot].deaf = true;
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) listened[i]->deaf = true;
   }
 }
 

@@ -103,7 +103,8 @@ class Engine : private driver::DriverObserver {
   // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
   // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
-  void SetReady(uint32_t slot);
+  void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
+  bool IsReady(uint32_t slot) const { return workers_[slot].ready && !workers_[slot].stopped; }
   // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // It wrote what is invalid, and is not believed before its process is dead.

@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -65,7 +66,7 @@ class WorkerSessions {
   };
   using SessionPtr = std::shared_ptr<Session>;
 
-  absl::Status OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);
@@ -95,6 +96,7 @@ class WorkerSessions {
   DeathWatcher watcher_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;
+  std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
   std::map<std::string, uint64_t> tokens_;  // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;
 };
