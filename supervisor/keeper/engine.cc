@@ -295,6 +295,13 @@ void Engine::SetReady(uint32_t slot) {
   NameHeirs();
 }
 
+void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+  if (workers_[slot].id != id) return;
+  workers_[slot].stalled = stalled;
+  if (!stalled) AssignWaiting();
+  NameHeirs();
+}
+
 void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
   StopWorker(slot, id, cause, options_.outside_effects);
 }
@@ -336,7 +343,9 @@ uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
   uint32_t best = arena::kNobody;
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     const Worker& worker = workers_[slot];
-    if (worker.id == 0 || !worker.ready || worker.stopped || slot == except) continue;
+    if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped || slot == except) {
+      continue;
+    }
     if (worker.id == state.handoff_worker_id) return slot;
     if (best == arena::kNobody || worker.shards < workers_[best].shards ||
         (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
@@ -460,7 +469,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Worker& worker = workers_[slot];
-  if (worker.id == 0 || !worker.ready || worker.stopped) {
+  if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
   if (state.handoff_worker_id != 0) {

@@ -38,7 +38,7 @@ struct Management::PendingHandoff {
   std::vector<uint32_t> shards;
   size_t left = 0;
   std::set<uint32_t> moving;  // those not answered yet; the engine's thread
-  absl::Status status;  // the first failure
+  absl::Status status;        // the first failure
   double slowest_us = 0;
   boost::asio::steady_timer deadline;
 };

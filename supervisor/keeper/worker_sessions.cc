@@ -53,6 +53,8 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       arena_(arena),
       engine_(engine),
       events_(events),
+      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+      hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       watcher_(&arena, static_cast<int>(config.service().realtime_priority()),
                [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
                                                                                 uint64_t id) {
@@ -173,8 +175,8 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
     if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
           return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
         })) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "name, version: at most ", kMaxNameBytes, " bytes without control characters"));
+      return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
+                                                     " bytes without control characters"));
     }
   }
   if (attach.protocol_version() != kProtocolVersion) {
@@ -237,7 +239,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_control_socket(config_.control_socket());
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
-  attached->set_heartbeat_ms(kHeartbeatMilliseconds);
+  attached->set_heartbeat_ms(heartbeat_ms_);
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
   AddEvent("worker_attached",
@@ -481,17 +483,38 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
   return workers;
 }
 
-void WorkerSessions::WatchHeartbeats() {
-  const uint64_t now = MonotonicNanoseconds();
-  for (const SessionPtr& session : slots_) {
-    if (!session) continue;
-    const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
-    if (beat != session->heartbeat) {
-      session->heartbeat = beat;
-      session->heartbeat_ns = now;
-    }
+// Silence is counted in looks and not in time: a machine that was suspended wakes with all its
+// workers overdue, and none of them hangs.
+void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
+  const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+  const bool was_stalled = session->silent_beats >= hang_beats_;
+  if (beat != session->heartbeat) {
+    session->heartbeat = beat;
+    session->heartbeat_ns = MonotonicNanoseconds();
+    session->silent_beats = 0;
+  } else {
+    session->silent_beats = std::min(session->silent_beats + 1, hang_beats_);
   }
-  heartbeat_timer_.expires_after(std::chrono::milliseconds(kHeartbeatMilliseconds));
+  const bool stalled = session->silent_beats >= hang_beats_;
+  if (stalled == was_stalled || session->state != v1::WORKER_STATE_READY) return;
+  bool owner = false;
+  engine_.Run([&] {
+    engine_.SetStalled(session->slot, session->id, stalled);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      owner |= engine_.ownership(i).owner_id() == session->id;
+    }
+  });
+  if (stalled && owner) {
+    (void)Kill(session->id, absl::StrCat("it owns shards and has shown no sign of life for ",
+                                         config_.service().hang_timeout_ms(), " ms"));
+  }
+}
+
+void WorkerSessions::WatchHeartbeats() {
+  for (const SessionPtr& session : slots_) {
+    if (session) LookAtHeartbeat(session);
+  }
+  heartbeat_timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
   heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) WatchHeartbeats();
   });
