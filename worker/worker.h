@@ -236,6 +236,15 @@ struct WorkerOptions {
   uint32_t yield_microseconds = 20;
 };
 
+// What the service was created with, and its arena has room for.
+struct Capacity {
+  uint32_t connections = 0;          // at once; their indices are below
+  uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two
+  uint32_t receive_queue_depth = 0;  // likewise
+  uint32_t connection_state_bytes = 0;
+  uint32_t shard_state_bytes = 0;
+};
+
 class Worker {
  public:
   // Connects to the service's socket and maps its arena. kFailedPrecondition names both versions
@@ -271,6 +280,8 @@ class Worker {
   virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                               std::string_view private_data, uint64_t tag) = 0;
 
+  virtual const Capacity& capacity() const = 0;  // does not change
+
   // The service's registered memory; Buffer::offset counts from here.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
@@ -284,6 +295,11 @@ class Worker {
   virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                   uint32_t access) = 0;
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
+
+  // Tells operators how the worker is, over the stream to control; of `detail` the first 256 bytes.
+  // A worker that never says is healthy. Any thread, does not block, and costs nothing while
+  // nothing changes; no effect without WorkerOptions::control_stream.
+  virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
   virtual uint64_t id() const = 0;
 };

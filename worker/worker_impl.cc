@@ -83,12 +83,15 @@ absl::Status WorkerImpl::Attach() {
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
   if (fds.size() != 4) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the keeper sent 4 descriptors and ", fds.size(), " arrived: raise RLIMIT_NOFILE"));
+    return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
+                                                     fds.size(), " arrived: raise RLIMIT_NOFILE"));
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
   arena_.emplace(*std::move(arena));
+  const arena::Shape& shape = arena_->shape();
+  capacity_ = {shape.connections, shape.send_queue_depth, shape.receive_queue_depth,
+               shape.connection_state_bytes, shape.shard_state_bytes};
   wake_ = std::move(fds[3]);
   id_ = reply.attached().worker_id();
   slot_ = reply.attached().worker_slot();
@@ -183,8 +186,12 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     if (Owns(*shard)) work += Deliver(*shard);
   }
   if (shutdown_asked_.exchange(false)) {
-    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
-    service_->OnShutdown(shutdown_reason_);
+    std::string reason;
+    {
+      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+      reason = shutdown_reason_;
+    }
+    service_->OnShutdown(reason);
     stop_.store(true);
   }
   return work;
@@ -460,6 +467,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
       Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
+}
+
+void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {
+  if (control_) control_->ReportHealth(healthy, detail);
 }
 
 absl::Span<uint8_t> WorkerImpl::buffers() const {

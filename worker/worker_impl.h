@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,10 +39,12 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) override;
   absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                       std::string_view private_data, uint64_t tag) override;
+  const Capacity& capacity() const override { return capacity_; }
   absl::Span<uint8_t> buffers() const override;
   absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                           uint32_t access) override;
   absl::Status RevokeGrant(uint32_t id) override;
+  void ReportHealth(bool healthy, std::string_view detail) override;
   uint64_t id() const override { return id_; }
 
   const arena::Arena& arena() const { return *arena_; }
@@ -74,6 +77,7 @@ class WorkerImpl final : public Worker {
   std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
   uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
   std::optional<arena::Arena> arena_;
+  Capacity capacity_;
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices

@@ -63,7 +63,10 @@ void Management::Accept(FileDescriptor socket) {
         return alive ? OnFrame(alive) : false;
       },
       [this, weak](const absl::Status&) {
-        if (const SessionPtr alive = weak.lock()) subscribers_.erase(alive);
+        const SessionPtr alive = weak.lock();
+        if (!alive) return;
+        subscribers_.erase(alive);
+        workers_.ForgetControlStreams(alive.get());
       });
 }
 
@@ -101,8 +104,8 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       session->Send((SetStatus(status, &reply), reply));
       return Subscribe(session, request.subscribe().after_sequence());
     case ManagementRequest::kControlStream:
-      workers_.SetControlStream(request.control_stream().worker_id(),
-                                request.control_stream().open());
+      status = workers_.SetControlStream(request.control_stream().worker_id(),
+                                         request.control_stream().open(), session.get());
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");

@@ -430,8 +430,26 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   return SendKill(*session);
 }
 
-void WorkerSessions::SetControlStream(uint64_t worker_id, bool open) {
-  if (const SessionPtr session = Find(worker_id)) session->control_stream = open;
+absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
+                                              const void* announcer) {
+  const SessionPtr session = Find(worker_id);
+  if (!session) {
+    // The end of a worker and of its stream may be told in either order.
+    if (!open) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+  }
+  if (open) {
+    session->control_stream = announcer;
+  } else if (session->control_stream == announcer) {
+    session->control_stream = nullptr;
+  }
+  return absl::OkStatus();
+}
+
+void WorkerSessions::ForgetControlStreams(const void* announcer) {
+  for (const SessionPtr& session : slots_) {
+    if (session && session->control_stream == announcer) session->control_stream = nullptr;
+  }
 }
 
 absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t shard) {
@@ -477,7 +495,7 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
     worker.set_reads_state_version_max(session->attached_with.reads_state_version_max());
     worker.set_writes_state_version(session->attached_with.writes_state_version());
     worker.set_attached_seconds(SecondsSince(session->attached_ns));
-    worker.set_control_stream(session->control_stream);
+    worker.set_control_stream(session->control_stream != nullptr);
     workers.push_back(std::move(worker));
   }
   return workers;

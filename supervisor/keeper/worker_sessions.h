@@ -37,7 +37,10 @@ class WorkerSessions {
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
-  void SetControlStream(uint64_t worker_id, bool open);
+  // What `announcer`, a connection of control's, tells of a worker's stream; kNotFound when one was
+  // opened by a worker that is not attached. All streams that an announcer told of end with it.
+  absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
+  void ForgetControlStreams(const void* announcer);
 
   // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
@@ -60,7 +63,7 @@ class WorkerSessions {
     uint64_t attached_ns = 0;
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
     uint32_t silent_beats = 0;                 // looks in a row that found nothing new
-    bool control_stream = false;
+    const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     bool detached = false;
   };
   using SessionPtr = std::shared_ptr<Session>;

@@ -682,6 +682,64 @@ TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {
   EXPECT_EQ(reply.event().sequence(), 2u);
 }
 
+// ---- Streams of workers to control.
+
+// A connection of control's that tells of streams.
+class Control {
+ public:
+  explicit Control(const KeeperThread& keeper)
+      : channel_(ConnectUnix(keeper.management_socket()).value()) {}
+
+  absl::Status Tell(uint64_t worker_id, bool open) {
+    internal::ManagementRequest request;
+    request.set_id(1);
+    request.mutable_control_stream()->set_worker_id(worker_id);
+    request.mutable_control_stream()->set_open(open);
+    const absl::Status sent = channel_.Send(request);
+    if (!sent.ok()) return sent;
+    internal::ManagementReply reply;
+    const absl::Status received = channel_.Receive(&reply, 10'000);
+    if (!received.ok()) return received;
+    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
+  }
+
+ private:
+  MessageChannel channel_;
+};
+
+TEST_F(KeeperTest, shouldForgetTheStreamsThatALostConnectionToldOf) {
+  Start();
+  const auto first = Attached();
+  const auto second = Attached();
+  const auto open = [&](int worker) { return keeper.Describe().workers(worker).control_stream(); };
+  EXPECT_FALSE(open(0));
+  auto former = std::make_optional<Control>(keeper);
+  auto present = std::make_optional<Control>(keeper);
+  ASSERT_EQ(former->Tell(first->id, true), absl::OkStatus());
+  ASSERT_EQ(former->Tell(second->id, true), absl::OkStatus());
+  EXPECT_TRUE(open(0) && open(1));
+  // A stream that was told of anew is the new connection's.
+  ASSERT_EQ(present->Tell(second->id, true), absl::OkStatus());
+  ASSERT_EQ(former->Tell(second->id, false), absl::OkStatus());
+  former.reset();
+  EXPECT_TRUE(WaitUntil("the first worker's stream to end", [&] { return !open(0); }).ok());
+  EXPECT_TRUE(open(1));
+  ASSERT_EQ(present->Tell(second->id, false), absl::OkStatus());
+  EXPECT_FALSE(open(1));
+  ASSERT_EQ(present->Tell(second->id, true), absl::OkStatus());
+  present.reset();
+  EXPECT_TRUE(WaitUntil("the second worker's stream to end", [&] { return !open(1); }).ok());
+}
+
+TEST_F(KeeperTest, shouldSayThatAWorkerWithAStreamIsUnknown) {
+  Start();
+  Control control(keeper);
+  const absl::Status status = control.Tell(4711, true);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "worker 4711 is not attached");
+  EXPECT_EQ(control.Tell(4711, false), absl::OkStatus());
+}
+
 TEST_F(KeeperTest, shouldListConnectionsInPages) {
   Start();
   const auto client = Ready();
