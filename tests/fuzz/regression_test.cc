@@ -45,7 +45,8 @@ TEST_P(FuzzRegression, shouldTakeEveryInputOfTheCorpus) {
 INSTANTIATE_TEST_SUITE_P(Corpus, FuzzRegression,
                          ::testing::Values(Target{"config", ConfigText},
                                            Target{"fault_plan", FaultPlanText},
-                                           Target{"control_config", ControlConfigText}),
+                                           Target{"control_config", ControlConfigText},
+                                           Target{"hostile_worker", HostileWorker}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
