@@ -46,7 +46,9 @@ INSTANTIATE_TEST_SUITE_P(Corpus, FuzzRegression,
                          ::testing::Values(Target{"config", ConfigText},
                                            Target{"fault_plan", FaultPlanText},
                                            Target{"control_config", ControlConfigText},
-                                           Target{"hostile_worker", HostileWorker}),
+                                           Target{"hostile_worker", HostileWorker},
+                                           Target{"frame_stream", FrameStreamBytes},
+                                           Target{"soft_wire", SoftWire}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
