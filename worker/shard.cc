@@ -52,7 +52,8 @@ absl::Span<const uint8_t> Shard::state() const {
 }
 
 absl::Status Shard::CheckUsable(const Connection& connection) const {
-  if (epoch_ == 0) return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
+  if (epoch_ == 0)
+    return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   if (connection.shard_ != this || connection.known_epoch_ != epoch_) {
     return absl::FailedPreconditionError(
         absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
@@ -87,6 +88,11 @@ absl::StatusOr<uint32_t> Shard::EntryOf(Connection& connection) {
 }
 
 namespace {
+
+// The application may have read it out of the other slot.
+void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
+  if (!state.empty()) std::memmove(slot, state.data(), state.size());
+}
 
 absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes,
                          arena::WorkRequest* request) {
@@ -177,9 +183,7 @@ absl::Status Shard::SetState(Connection& connection, absl::Span<const uint8_t> s
   }
   BATON_ASSIGN_OR_RETURN(const uint32_t index, EntryOf(connection));
   const uint32_t slot = 1 - connection.state_slot_;
-  // memmove: the application may have read it out of the other slot.
-  std::memmove(impl_->arena().connection_state(connection.index_, slot), state.data(),
-               state.size());
+  CopyState(state, impl_->arena().connection_state(connection.index_, slot));
   CommitEntry& entry = staged_->entries[index];
   entry.state_slot = slot;
   entry.state_length = static_cast<uint32_t>(state.size());
@@ -196,7 +200,7 @@ absl::Status Shard::SetShardState(absl::Span<const uint8_t> state, uint32_t vers
                    " (shard_state_bytes)");
   }
   const uint32_t slot = 1 - state_slot_;
-  std::memmove(impl_->arena().shard_state(index_, slot), state.data(), state.size());
+  CopyState(state, impl_->arena().shard_state(index_, slot));
   staged_->has_state = true;
   staged_->state = {};
   staged_->state.kind = static_cast<uint8_t>(CommitKind::kShardState);
@@ -214,8 +218,8 @@ absl::Status Shard::StageDecision(Connection& connection, uint8_t kind, uint32_t
                    arena::kPrivateDataBytes);
   }
   if (EntryRoom() == 0) return absl::ResourceExhaustedError("no room in the commit log");
-  std::memcpy(impl_->arena().private_data(connection.index_), private_data.data(),
-              private_data.size());
+  std::copy(private_data.begin(), private_data.end(),
+            impl_->arena().private_data(connection.index_));
   CommitEntry entry = {};
   entry.kind = kind;
   entry.connection = connection.index_;
@@ -347,8 +351,8 @@ void Shard::Abandon() {
   staged_->requests = 0;
 }
 
-void Shard::ForEachBufferInUse(
-    Connection& connection, const std::function<void(const Buffer&, bool send)>& visit) const {
+void Shard::ForEachBufferInUse(Connection& connection,
+                               const std::function<void(const Buffer&, bool send)>& visit) const {
   const arena::Arena& arena = impl_->arena();
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;

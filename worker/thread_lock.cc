@@ -1,6 +1,7 @@
 #include "worker/thread_lock.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <cstddef>
 
@@ -28,12 +29,12 @@ absl::Status ThreadLock::Acquire() {
   pthread_mutexattr_destroy(&attributes);
   if (error == 0) error = pthread_mutex_lock(MutexAt(place_));
   if (error != 0) return ErrnoStatus(error, "taking the thread's robust lock");
-  held_ = true;
+  holder_ = gettid();
   return absl::OkStatus();
 }
 
 ThreadLock::~ThreadLock() {
-  if (held_) pthread_mutex_unlock(MutexAt(place_));
+  if (holder_ == gettid()) pthread_mutex_unlock(MutexAt(place_));
 }
 
 }  // namespace baton

@@ -2,12 +2,15 @@
 #ifndef WORKER_THREAD_LOCK_H_
 #define WORKER_THREAD_LOCK_H_
 
+#include <sys/types.h>
+
 #include "absl/status/status.h"
 #include "lib/arena/layout.h"
 
 namespace baton {
 
-// Held from Acquire to destruction, both by the same thread.
+// Held from Acquire to destruction, both by the same thread. Only that one can unlock it: destroyed
+// by another, it stays held until its thread ends.
 class ThreadLock {
  public:
   explicit ThreadLock(arena::ThreadLock* place) : place_(place) {}
@@ -19,7 +22,7 @@ class ThreadLock {
 
  private:
   arena::ThreadLock* place_;
-  bool held_ = false;
+  pid_t holder_ = 0;  // thread; 0: not held
 };
 
 }  // namespace baton

@@ -64,10 +64,10 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
 absl::Status WorkerImpl::Attach() {
   auto socket = ConnectUnix(options_.socket);
   if (!socket.ok()) {
-    return absl::Status(socket.status().code(),
-                        absl::StrCat(socket.status().message(), ": is batond running, and is ",
-                                     options_.socket, " the socket of service ", options_.service,
-                                     "?"));
+    return absl::Status(
+        socket.status().code(),
+        absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
+                     " the socket of service ", options_.service, "?"));
   }
   channel_.emplace(*std::move(socket));
   internal::WorkerRequest request;
@@ -369,7 +369,7 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 
 void WorkerImpl::WakeDriver() {
   // Orders the tail before the look at the flag; Engine::Sleep has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   if (arena::LoadRelaxed(arena_->header().driver_sleeping) != 0) {
     (void)send(wake_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -381,15 +381,15 @@ bool WorkerImpl::HasWork() const {
   }
   if (arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) return true;
   return std::any_of(shards_.begin(), shards_.end(), [&](const auto& shard) {
-    return Owns(*shard) && arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) !=
-                               shard->delivered_;
+    return Owns(*shard) &&
+           arena::LoadAcquire(arena_->shard(shard->index_).completion_tail) != shard->delivered_;
   });
 }
 
 bool WorkerImpl::ArmEvent() {
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 1u);
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   armed_ = true;
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
@@ -398,8 +398,7 @@ bool WorkerImpl::ArmEvent() {
 
 absl::Status WorkerImpl::Wait(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
-    const uint64_t until =
-        MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
+    const uint64_t until = MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
     do {
       if (HasWork()) return absl::OkStatus();
       sched_yield();
@@ -457,8 +456,8 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   connect->set_private_data(std::string(private_data));
   connect->set_tag(tag);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
-  Connection* connection = Resolve(shard, reply.connecting().connection(),
-                                   reply.connecting().generation());
+  Connection* connection =
+      Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
 }

@@ -90,7 +90,7 @@ class WorkerImpl final : public Worker {
   std::atomic<bool> stop_{false};
   std::atomic<bool> shutdown_asked_{false};
   std::mutex shutdown_mutex_;
-  std::string shutdown_reason_;  // guarded by shutdown_mutex_
+  std::string shutdown_reason_;             // guarded by shutdown_mutex_
   std::unique_ptr<ControlStream> control_;  // last: its thread uses what is above
 };
 

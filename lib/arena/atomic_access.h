@@ -29,6 +29,17 @@ void StoreRelaxed(T& word, T value) {
   std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
 }
 
+// Orders everything before it with everything after it, in the order all threads see.
+inline void FullFence() {
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer knows no fences, and g++ refuses them.
+  static std::atomic<uint32_t> word;
+  word.fetch_add(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 // A copy that is made once: the compiler may not read the shared bytes again when the copy is used.
 template <typename T>
 T CopyOnce(const T& shared) {

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define BATON_CHECK(condition)                                                              \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]] {                                                        \
+#define BATON_CHECK(condition)                                                               \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
       std::fprintf(stderr, "%s:%d: broken invariant: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                         \
-    }                                                                                       \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)
 
 #endif  // LIB_BASE_CHECK_H_

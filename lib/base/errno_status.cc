@@ -10,25 +10,33 @@ namespace {
 
 absl::StatusCode CodeOf(int error_number) {
   switch (error_number) {
-    case ENOENT: return absl::StatusCode::kNotFound;
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
     case EEXIST:
-    case EADDRINUSE: return absl::StatusCode::kAlreadyExists;
+    case EADDRINUSE:
+      return absl::StatusCode::kAlreadyExists;
     case EACCES:
-    case EPERM: return absl::StatusCode::kPermissionDenied;
+    case EPERM:
+      return absl::StatusCode::kPermissionDenied;
     case ENOMEM:
     case ENOSPC:
     case EMFILE:
     case ENFILE:
-    case ENOBUFS: return absl::StatusCode::kResourceExhausted;
+    case ENOBUFS:
+      return absl::StatusCode::kResourceExhausted;
     case EINVAL:
-    case ENAMETOOLONG: return absl::StatusCode::kInvalidArgument;
-    case ETIMEDOUT: return absl::StatusCode::kDeadlineExceeded;
+    case ENAMETOOLONG:
+      return absl::StatusCode::kInvalidArgument;
+    case ETIMEDOUT:
+      return absl::StatusCode::kDeadlineExceeded;
     case ECONNREFUSED:
     case ECONNRESET:
     case EPIPE:
     case ENETUNREACH:
-    case EHOSTUNREACH: return absl::StatusCode::kUnavailable;
-    default: return absl::StatusCode::kInternal;
+    case EHOSTUNREACH:
+      return absl::StatusCode::kUnavailable;
+    default:
+      return absl::StatusCode::kInternal;
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include "absl/status/status.h"
 
-#define BATON_RETURN_IF_ERROR(expression)                         \
-  do {                                                            \
+#define BATON_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                        \
     if (absl::Status baton_status_ = (expression); !baton_status_.ok()) return baton_status_; \
   } while (false)
 

@@ -7,7 +7,8 @@
 
 namespace baton {
 
-// Debian's Abseil has a string_view of its own; this is the standard one. Lives as long as `status`.
+// Debian's Abseil has a string_view of its own; this is the standard one. Lives as long as
+// `status`.
 inline std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }

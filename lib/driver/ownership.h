@@ -2,8 +2,8 @@
 //
 // An epoch's owner writes the bank epoch % kCommitBanks. Ending an epoch records how many of its
 // commit entries count and takes the owner out of the ownership word; what the former owner stores
-// later is in a bank that nobody reads. A bank is used again only when its former writer gave the shard away by itself or
-// its process is proven dead.
+// later is in a bank that nobody reads. A bank is used again only when its former writer gave the
+// shard away by itself or its process is proven dead.
 //
 // Thread-compatible: one thread, the driver's.
 #ifndef LIB_DRIVER_OWNERSHIP_H_

@@ -69,9 +69,9 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
                                                                  verbs::Device* device,
                                                                  DriverObserver* observer) {
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer));
-  BATON_ASSIGN_OR_RETURN(driver->buffers_region_,
-                         device->RegisterMemory(arena->buffers(), arena->shape().buffer_bytes,
-                                                verbs::kLocalWrite));
+  BATON_ASSIGN_OR_RETURN(
+      driver->buffers_region_,
+      device->RegisterMemory(arena->buffers(), arena->shape().buffer_bytes, verbs::kLocalWrite));
   const uint32_t entries = std::min<uint32_t>(arena->shape().completion_log_entries,
                                               device->limits().max_completion_queue_entries);
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
@@ -101,8 +101,8 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   const uint64_t tail = arena::CursorIndex(tail_word);
   if (tail == head) return CommitOutcome::kIdle;
   if (tail - head > arena::kCommitLogEntries) {
-    *error = absl::InvalidArgumentError(absl::StrCat("tail: ", tail, " with ", head, " applied and ",
-                                                     arena::kCommitLogEntries, " entries"));
+    *error = absl::InvalidArgumentError(absl::StrCat(
+        "tail: ", tail, " with ", head, " applied and ", arena::kCommitLogEntries, " entries"));
     return CommitOutcome::kInvalid;
   }
   *error = reader_.Read(shard, epoch, head, tail);
@@ -112,8 +112,7 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   ++shards_[shard].counters.transactions;
   arena::StoreRelaxed(record.transactions, shards_[shard].counters.transactions);
   arena::StoreRelease(record.commit_head, arena::PackCursor(epoch, head + transaction.entries));
-  const bool released =
-      CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
+  const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
   return released ? CommitOutcome::kReleased : CommitOutcome::kApplied;
 }
 
@@ -129,16 +128,23 @@ void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
   }
   for (const TransactionPart& part : transaction.parts) {
     switch (CommitKind(part.entry.kind)) {
-      case CommitKind::kAccept: FinishAccept(part.entry); break;
-      case CommitKind::kReject: Reject(part.entry); break;
-      case CommitKind::kDisconnect:
-        StartDraining(part.entry.connection, CompletionStatus::kSuccess, "disconnected by the worker");
+      case CommitKind::kAccept:
+        FinishAccept(part.entry);
         break;
-      default: break;
+      case CommitKind::kReject:
+        Reject(part.entry);
+        break;
+      case CommitKind::kDisconnect:
+        StartDraining(part.entry.connection, CompletionStatus::kSuccess,
+                      "disconnected by the worker");
+        break;
+      default:
+        break;
     }
   }
   for (const TransactionPart& part : transaction.parts) {
-    if (CommitKind(part.entry.kind) == CommitKind::kAcknowledge) ApplyAcknowledge(shard, part.entry);
+    if (CommitKind(part.entry.kind) == CommitKind::kAcknowledge)
+      ApplyAcknowledge(shard, part.entry);
   }
 }
 
@@ -185,14 +191,21 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
     ConnectionRecord& connection = record(completion.connection);
     if (connection.generation != completion.generation) continue;
     switch (CompletionKind(completion.kind)) {
-      case CompletionKind::kSend: connection.send.acknowledged = completion.sequence + 1; break;
+      case CompletionKind::kSend:
+        connection.send.acknowledged = completion.sequence + 1;
+        break;
       case CompletionKind::kReceive:
         connection.receive.acknowledged = completion.sequence + 1;
         break;
-      case CompletionKind::kConnectRequest: ForgetRequest(completion.connection); break;
+      case CompletionKind::kConnectRequest:
+        ForgetRequest(completion.connection);
+        break;
       case CompletionKind::kDisconnected:
-      case CompletionKind::kConnectFailed: FreeSlot(completion.connection); break;
-      default: break;
+      case CompletionKind::kConnectFailed:
+        FreeSlot(completion.connection);
+        break;
+      default:
+        break;
     }
   }
   shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
@@ -246,8 +259,7 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
 }
 
 absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
-                                    absl::Span<const arena::WorkRequest> requests,
-                                    size_t* posted) {
+                                    absl::Span<const arena::WorkRequest> requests, size_t* posted) {
   const ConnectionRecord& target = record(connection);
   const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
   const uint32_t lkey = buffers_region_->lkey();
@@ -261,8 +273,7 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
       sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey};
     }
     const absl::Span<const verbs::ScatterGather> list(sges_.data() + first, from.sge_count);
-    const uint64_t wr_id =
-        arena::PackWrId(connection, target.generation, direction, sequence);
+    const uint64_t wr_id = arena::PackWrId(connection, target.generation, direction, sequence);
     if (receive) {
       receives_[i] = {wr_id, list};
       continue;
@@ -316,9 +327,9 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.status = static_cast<uint8_t>(completion.status);
   entry.opcode = static_cast<uint8_t>(completion.opcode);
-  entry.flags = static_cast<uint8_t>(
-      (completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
-      (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
+  entry.flags =
+      static_cast<uint8_t>((completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
+                           (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
   entry.byte_len = completion.byte_len;
   entry.immediate = completion.immediate;
   entry.vendor_error = completion.vendor_error;
@@ -517,7 +528,9 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
     const uint32_t index = static_cast<uint32_t>(context - 1);
     *shard = record(index).shard;
     switch (event.type) {
-      case verbs::CmEventType::kEstablished: OnEstablished(index, event.private_data); break;
+      case verbs::CmEventType::kEstablished:
+        OnEstablished(index, event.private_data);
+        break;
       case verbs::CmEventType::kRejected:
         StartDraining(index, CompletionStatus::kGeneralError,
                       absl::StrCat("rejected by the peer: ", event.status.message()));
@@ -651,7 +664,8 @@ absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, ui
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", grants_.size(), " grants of the service are in use: revoke one"));
   }
-  BATON_ASSIGN_OR_RETURN(*free, device_->RegisterMemory(arena_->buffers() + offset, length, access));
+  BATON_ASSIGN_OR_RETURN(*free,
+                         device_->RegisterMemory(arena_->buffers() + offset, length, access));
   const auto index = static_cast<uint32_t>(free - grants_.begin());
   arena::GrantRecord& grant = arena_->grant(index);
   grant.offset = offset;

@@ -75,7 +75,8 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
   }
   if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
   if (!receive && IsAtomic(verbs::Opcode(request.opcode))) {
-    if (length != 8 || request.sge_count != 1) return Invalid("sges: an atomic needs one of 8 bytes");
+    if (length != 8 || request.sge_count != 1)
+      return Invalid("sges: an atomic needs one of 8 bytes");
     if (request.remote_address % 8 != 0) {
       return Invalid("remote_address: ", request.remote_address, " of an atomic is not aligned");
     }
@@ -111,9 +112,12 @@ absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint
 absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part, bool last) {
   const CommitEntry& entry = part.entry;
   switch (CommitKind(entry.kind)) {
-    case CommitKind::kConnection: return CheckConnection(shard, part);
-    case CommitKind::kAcknowledge: return CheckAcknowledge(shard, entry);
-    case CommitKind::kShardState: return CheckShardState(shard, entry);
+    case CommitKind::kConnection:
+      return CheckConnection(shard, part);
+    case CommitKind::kAcknowledge:
+      return CheckAcknowledge(shard, entry);
+    case CommitKind::kShardState:
+      return CheckShardState(shard, entry);
     case CommitKind::kAccept:
     case CommitKind::kReject:
       if (entry.private_data_length > arena::kPrivateDataBytes) {
@@ -124,7 +128,8 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
         return Invalid("target_shard: ", entry.target_shard, " does not exist");
       }
       return CheckTarget(shard, entry);
-    case CommitKind::kDisconnect: return CheckTarget(shard, entry);
+    case CommitKind::kDisconnect:
+      return CheckTarget(shard, entry);
     case CommitKind::kRelease:
       if (!last) return Invalid("kind: a release is not the last entry of its transaction");
       return absl::OkStatus();

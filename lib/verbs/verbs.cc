@@ -4,32 +4,52 @@ namespace baton::verbs {
 
 std::string_view CompletionStatusName(CompletionStatus status) {
   switch (status) {
-    case CompletionStatus::kSuccess: return "success";
-    case CompletionStatus::kLocalLengthError: return "local length error";
-    case CompletionStatus::kLocalQpError: return "local QP operation error";
-    case CompletionStatus::kLocalProtectionError: return "local protection error";
-    case CompletionStatus::kFlushError: return "flushed";
-    case CompletionStatus::kBadResponse: return "bad response";
-    case CompletionStatus::kRemoteInvalidRequest: return "remote invalid request";
-    case CompletionStatus::kRemoteAccessError: return "remote access error";
-    case CompletionStatus::kRemoteOperationError: return "remote operation error";
-    case CompletionStatus::kRetryExceeded: return "transport retry counter exceeded";
-    case CompletionStatus::kRnrRetryExceeded: return "RNR retry counter exceeded";
-    case CompletionStatus::kGeneralError: return "general error";
+    case CompletionStatus::kSuccess:
+      return "success";
+    case CompletionStatus::kLocalLengthError:
+      return "local length error";
+    case CompletionStatus::kLocalQpError:
+      return "local QP operation error";
+    case CompletionStatus::kLocalProtectionError:
+      return "local protection error";
+    case CompletionStatus::kFlushError:
+      return "flushed";
+    case CompletionStatus::kBadResponse:
+      return "bad response";
+    case CompletionStatus::kRemoteInvalidRequest:
+      return "remote invalid request";
+    case CompletionStatus::kRemoteAccessError:
+      return "remote access error";
+    case CompletionStatus::kRemoteOperationError:
+      return "remote operation error";
+    case CompletionStatus::kRetryExceeded:
+      return "transport retry counter exceeded";
+    case CompletionStatus::kRnrRetryExceeded:
+      return "RNR retry counter exceeded";
+    case CompletionStatus::kGeneralError:
+      return "general error";
   }
   return "unknown status";
 }
 
 std::string_view OpcodeName(Opcode opcode) {
   switch (opcode) {
-    case Opcode::kSend: return "SEND";
-    case Opcode::kSendWithImmediate: return "SEND_WITH_IMM";
-    case Opcode::kWrite: return "WRITE";
-    case Opcode::kWriteWithImmediate: return "WRITE_WITH_IMM";
-    case Opcode::kRead: return "READ";
-    case Opcode::kCompareAndSwap: return "COMPARE_AND_SWAP";
-    case Opcode::kFetchAndAdd: return "FETCH_AND_ADD";
-    case Opcode::kSendWithInvalidate: return "SEND_WITH_INV";
+    case Opcode::kSend:
+      return "SEND";
+    case Opcode::kSendWithImmediate:
+      return "SEND_WITH_IMM";
+    case Opcode::kWrite:
+      return "WRITE";
+    case Opcode::kWriteWithImmediate:
+      return "WRITE_WITH_IMM";
+    case Opcode::kRead:
+      return "READ";
+    case Opcode::kCompareAndSwap:
+      return "COMPARE_AND_SWAP";
+    case Opcode::kFetchAndAdd:
+      return "FETCH_AND_ADD";
+    case Opcode::kSendWithInvalidate:
+      return "SEND_WITH_INV";
   }
   return "unknown opcode";
 }

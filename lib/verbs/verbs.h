@@ -69,9 +69,9 @@ struct ScatterGather {
 struct SendRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
-  bool fence = false;      // waits for earlier READs and atomics of this queue
-  bool solicited = false;  // raises a solicited event at the receiver
-  uint32_t immediate = 0;  // host order; *_WITH_IMM
+  bool fence = false;            // waits for earlier READs and atomics of this queue
+  bool solicited = false;        // raises a solicited event at the receiver
+  uint32_t immediate = 0;        // host order; *_WITH_IMM
   uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
   uint64_t remote_address = 0;   // WRITE, READ, atomics
   uint32_t rkey = 0;
@@ -93,7 +93,7 @@ struct Completion {
   CompletionOpcode opcode = CompletionOpcode::kSend;
   bool has_immediate = false;
   bool has_invalidate = false;
-  uint32_t byte_len = 0;  // receives, READ and atomics
+  uint32_t byte_len = 0;   // receives, READ and atomics
   uint32_t immediate = 0;  // host order; the invalidated rkey when has_invalidate
   uint32_t qp_number = 0;
   uint32_t vendor_error = 0;
@@ -102,7 +102,7 @@ struct Completion {
 // Rights of a memory region; local read is always given.
 enum Access : uint32_t {
   kLocalWrite = 1,
-  kRemoteWrite = 2,   // needs kLocalWrite
+  kRemoteWrite = 2,  // needs kLocalWrite
   kRemoteRead = 4,
   kRemoteAtomic = 8,  // needs kLocalWrite
 };
@@ -116,7 +116,7 @@ struct DeviceLimits {
   uint32_t max_private_data_connect = 0;  // bytes the caller may send with a request
   uint32_t max_private_data_accept = 0;   // bytes with an accept
   uint32_t max_private_data_reject = 0;
-  uint32_t max_initiator_depth = 0;       // outstanding READs and atomics
+  uint32_t max_initiator_depth = 0;  // outstanding READs and atomics
   uint64_t max_message_bytes = 0;
   bool atomics = false;
 };
@@ -207,7 +207,7 @@ class ConnectionId {
 
 class Listener {
  public:
-  virtual ~Listener() = default;  // stops listening; requests not yet reported are rejected
+  virtual ~Listener() = default;        // stops listening; requests not yet reported are rejected
   virtual Address address() const = 0;  // with the port that was chosen when 0 was asked for
   void* context = nullptr;              // the user's
 };
@@ -222,9 +222,9 @@ enum class CmEventType : uint8_t {
 
 struct CmEvent {
   CmEventType type = CmEventType::kConnectRequest;
-  Listener* listener = nullptr;         // kConnectRequest
+  Listener* listener = nullptr;          // kConnectRequest
   std::unique_ptr<ConnectionId> new_id;  // kConnectRequest: the receiver's to keep
-  ConnectionId* id = nullptr;           // all others
+  ConnectionId* id = nullptr;            // all others
   std::string private_data;
   absl::Status status;  // kUnreachable, kRejected: why
 };

@@ -2,6 +2,7 @@
 // or configuration.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -48,6 +49,13 @@ std::vector<std::string> Sockets(const v1::Config& config) {
   return paths;
 }
 
+// Users besides our own may operate, or attach workers.
+bool ServesOthers(const v1::Config& config) {
+  return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
+         std::any_of(config.services().begin(), config.services().end(),
+                     [](const auto& service) { return service.worker_uids_size() > 0; });
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "batond: %s\n", std::string(status.message()).c_str());
   return 1;
@@ -65,7 +73,7 @@ int Main(int argc, char** argv) {
   RaiseDescriptorLimit();
   const v1::Config& config = line.options.config;
   const absl::StatusOr<StateDirectory> state =
-      StateDirectory::Open(config.state_dir(), Sockets(config));
+      StateDirectory::Open(config.state_dir(), Sockets(config), ServesOthers(config));
   if (!state.ok()) return Fail(state.status());
   Supervisor supervisor(std::move(line.options), *state);
   const absl::Status status = supervisor.Run();

@@ -21,7 +21,7 @@ namespace {
 // The kernel takes a killed keeper's memory apart at some 3 GB/s.
 constexpr uint64_t kLeftoversWaitNs = 10'000'000'000;
 
-absl::Status MakePrivateDirectory(const std::string& path) {
+absl::Status MakeDirectory(const std::string& path, bool shared) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return ErrnoStatus(errno, absl::StrCat("cannot make the state directory ", path,
                                            " (make its parent directory, or choose another "
@@ -42,6 +42,9 @@ absl::Status MakePrivateDirectory(const std::string& path) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the state directory ", path, " belongs to uid ", info.st_uid, " and batond runs as uid ",
         geteuid(), "; run it as its owner, or choose another state directory"));
+  }
+  if (shared && chmod(path.c_str(), (info.st_mode & 07777) | S_IXGRP | S_IXOTH) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("chmod go+x ", path));
   }
   return absl::OkStatus();
 }
@@ -97,8 +100,8 @@ absl::Status WaitForLeftovers(int lock, const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
-                                                    std::vector<std::string> sockets) {
-  BATON_RETURN_IF_ERROR(MakePrivateDirectory(path));
+                                                    std::vector<std::string> sockets, bool shared) {
+  BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
   BATON_ASSIGN_OR_RETURN(FileDescriptor lock, OpenLock(BatondLockPath(path)));
   BATON_RETURN_IF_ERROR(TakeLock(lock.get(), path));
   BATON_ASSIGN_OR_RETURN(FileDescriptor children_lock, OpenLock(ChildrenLockPath(path)));

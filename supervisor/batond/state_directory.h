@@ -20,9 +20,11 @@ class StateDirectory {
   // Makes the directory, with mode 0700, when it is missing; takes both locks; removes sockets that
   // a killed batond left behind. kAlreadyExists names the pid of the batond that has it.
   //
-  // `sockets` are the paths of the sockets that keepers and control will make there.
+  // `sockets` are the paths of the sockets that keepers and control will make there. `shared`:
+  // other users reach the sockets, so the directory is made passable (0711); who may speak at a
+  // socket is decided by the peer's credentials.
   static absl::StatusOr<StateDirectory> Open(const std::string& path,
-                                             std::vector<std::string> sockets);
+                                             std::vector<std::string> sockets, bool shared);
 
   // Every child inherits it, and so holds the second lock until it is gone.
   int children_lock() const { return children_lock_.get(); }

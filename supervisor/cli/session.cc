@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -25,7 +26,7 @@ std::string Json(const google::protobuf::Message& message, bool whitespace) {
 
 absl::StatusOr<OperatorClient*> Session::Connect() {
   if (!connection) {
-    const std::string path = socket.empty() ? absl::StrCat(state_dir, "/operator.sock") : socket;
+    const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
     BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
   }
   return connection.get();

@@ -5,12 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
 
 constexpr size_t kMaxServiceName = 32;
-constexpr size_t kMaxSocketPath = 107;  // sun_path without its final zero
 
 // Keeps the first error of a parse.
 class FirstError : public google::protobuf::io::ErrorCollector {
@@ -55,26 +55,14 @@ absl::StatusOr<internal::ControlConfig> ParseControlConfig(const std::string& te
       return absl::InvalidArgumentError(
           absl::StrCat("service \"", name, "\" is named twice: names are unique"));
     }
-    const std::string path = KeeperSocket(config.state_dir(), name);
-    if (path.size() > kMaxSocketPath) {
+    const std::string path = ManagementSocketPath(config.state_dir(), name);
+    if (path.size() > kMaxSocketPathBytes) {
       return absl::InvalidArgumentError(absl::StrCat("socket path ", path, " has ", path.size(),
-                                                     " bytes, at most ", kMaxSocketPath,
+                                                     " bytes, at most ", kMaxSocketPathBytes,
                                                      " are possible: choose a shorter state_dir"));
     }
   }
   return config;
-}
-
-std::string OperatorSocket(const std::string& state_dir) {
-  return absl::StrCat(state_dir, "/operator.sock");
-}
-
-std::string WorkerSocket(const std::string& state_dir) {
-  return absl::StrCat(state_dir, "/control.sock");
-}
-
-std::string KeeperSocket(const std::string& state_dir, const std::string& service) {
-  return absl::StrCat(state_dir, "/", service, ".keeper.sock");
 }
 
 }  // namespace baton

@@ -5,15 +5,12 @@
 
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/config/state_files.h"  // what it names is what callers open
 
 namespace baton {
 
 // Parses and checks what control reads on standard input.
 absl::StatusOr<internal::ControlConfig> ParseControlConfig(const std::string& text);
-
-std::string OperatorSocket(const std::string& state_dir);
-std::string WorkerSocket(const std::string& state_dir);  // of the gRPC service for workers
-std::string KeeperSocket(const std::string& state_dir, const std::string& service);
 
 }  // namespace baton
 

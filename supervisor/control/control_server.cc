@@ -95,12 +95,12 @@ class ControlServer::Impl {
     }
     keepers_.Start();
     BATON_ASSIGN_OR_RETURN(operator_listener_,
-                           PeerListener::Start(OperatorSocket(config_.state_dir()),
+                           PeerListener::Start(OperatorSocketPath(config_.state_dir()),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  AcceptOperator(std::move(socket), peer);
                                                }));
     BATON_ASSIGN_OR_RETURN(worker_listener_,
-                           PeerListener::Start(WorkerSocket(config_.state_dir()),
+                           PeerListener::Start(ControlSocketPath(config_.state_dir()),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  Adopt(worker_server_.get(), std::move(socket),
                                                        peer);

@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
+#include "lib/arena/layout.h"
 #include "lib/base/version.h"
 #include "proto/baton/v1/types.pb.h"
-#include "lib/arena/layout.h"
 
 namespace baton {
 

@@ -40,8 +40,8 @@ Keepers::Keepers(const internal::ControlConfig& config,
     KeeperClient::Observer observer;
     observer.on_event = [this, name](const v1::Event& event) { events_.Append(name, event); };
     observer.on_connected = [name, on_connected] { on_connected(name); };
-    clients_[name] = std::make_unique<KeeperClient>(name, KeeperSocket(config.state_dir(), name),
-                                                    std::move(observer));
+    clients_[name] = std::make_unique<KeeperClient>(
+        name, ManagementSocketPath(config.state_dir(), name), std::move(observer));
   }
 }
 

@@ -31,7 +31,8 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
     return 1;
   }
   spdlog::info("baton-control {} serves operators at {} and workers at {}", baton::kRelease,
-               baton::OperatorSocket(config.state_dir()), baton::WorkerSocket(config.state_dir()));
+               baton::OperatorSocketPath(config.state_dir()),
+               baton::ControlSocketPath(config.state_dir()));
   baton::TellReady();
   int signal_number = 0;
   sigwait(&end_signals, &signal_number);

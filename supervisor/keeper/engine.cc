@@ -10,7 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <future>
+#include <condition_variable>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,10 +34,14 @@ constexpr uint32_t kReportedConnections = 1024;
 
 std::string_view RequestOutcomeName(RequestOutcome outcome) {
   switch (outcome) {
-    case RequestOutcome::kNeverSubmitted: return "never_submitted";
-    case RequestOutcome::kInFlight: return "in_flight";
-    case RequestOutcome::kCompletedUndelivered: return "completed_undelivered";
-    case RequestOutcome::kDeliveredUncommitted: return "delivered_uncommitted";
+    case RequestOutcome::kNeverSubmitted:
+      return "never_submitted";
+    case RequestOutcome::kInFlight:
+      return "in_flight";
+    case RequestOutcome::kCompletedUndelivered:
+      return "completed_undelivered";
+    case RequestOutcome::kDeliveredUncommitted:
+      return "delivered_uncommitted";
   }
   return "unknown";
 }
@@ -56,8 +60,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   engine->device_ = device;
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
-  BATON_ASSIGN_OR_RETURN(engine->driver_,
-                         driver::QueueDriver::Create(arena, device, engine.get()));
+  BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
   return engine;
 }
 
@@ -72,25 +75,30 @@ void Engine::Stop() {
   thread_.join();
 }
 
-void Engine::Post(std::function<void()> work) {
+bool Engine::Post(std::function<void()> work) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stopped_) return;
+    if (stopped_) return false;
     posted_.push_back(std::move(work));
   }
   has_posted_.store(true);
   eventfd_write(wake_.get(), 1);
+  return true;
 }
 
 void Engine::Run(const std::function<void()>& work) {
-  auto done = std::make_shared<std::promise<void>>();
-  const std::future<void> finished = done->get_future();
-  // A stopped engine drops the work, and the promise with it: that ends the wait, too.
-  Post([&work, done = std::move(done)] {
+  std::mutex mutex;
+  std::condition_variable done;
+  bool finished = false;
+  const bool posted = Post([&] {
     work();
-    done->set_value();
+    const std::lock_guard<std::mutex> lock(mutex);
+    finished = true;
+    done.notify_one();
   });
-  finished.wait();
+  if (!posted) return;
+  std::unique_lock<std::mutex> lock(mutex);
+  done.wait(lock, [&] { return finished; });
 }
 
 // ---------------------------------------------------------------- loop
@@ -117,13 +125,12 @@ void Engine::Loop() {
     Sleep();
     idle_since = 0;
   }
-  std::vector<std::function<void()>> dropped;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
-    dropped.swap(posted_);
   }
-  if (broken_) listener_->OnBroken();
+  has_posted_.store(true);
+  RunPosted();  // somebody may wait for it
 }
 
 bool Engine::Turn() {
@@ -195,11 +202,9 @@ bool Engine::ApplyCommits(uint32_t shard) {
 bool Engine::PollShard(uint32_t shard) {
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
-    // P6: the queue cannot be trusted any more. Stopping the keeper is the only honest end; its
-    // parent starts it again and the peers see a disconnect.
-    listener_->OnEvent("completion_queue_lost", std::string(MessageOf(news.status())), 0,
-                       static_cast<int>(shard), -1);
-    broken_ = true;
+    // P6: nothing can be said of any request any more. The keeper ends, its parent starts another,
+    // and the peers see a disconnect.
+    listener_->OnDeviceLost(news.status());
     stop_.store(true);
     return false;
   }
@@ -218,7 +223,7 @@ void Engine::WakeNotified() {
   if (!any_notified_) return;
   any_notified_ = false;
   // Orders what was published before the look at `sleeping`; Worker::ArmEvent has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     Worker& worker = workers_[slot];
     if (!worker.notify) continue;
@@ -272,7 +277,7 @@ void Engine::Sleep() {
   uint32_t& sleeping = arena_->header().driver_sleeping;
   arena::StoreRelaxed(sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  arena::FullFence();
   if (MaySleep()) AwaitSignal();
   arena::StoreRelaxed(sleeping, 0u);
   WakeNotified();
@@ -287,6 +292,13 @@ void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake) {
 void Engine::SetReady(uint32_t slot) {
   workers_[slot].ready = true;
   AssignWaiting();
+  NameHeirs();
+}
+
+void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+  if (workers_[slot].id != id) return;
+  workers_[slot].stalled = stalled;
+  if (!stalled) AssignWaiting();
   NameHeirs();
 }
 
@@ -331,7 +343,9 @@ uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
   uint32_t best = arena::kNobody;
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     const Worker& worker = workers_[slot];
-    if (worker.id == 0 || !worker.ready || worker.stopped || slot == except) continue;
+    if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped || slot == except) {
+      continue;
+    }
     if (worker.id == state.handoff_worker_id) return slot;
     if (best == arena::kNobody || worker.shards < workers_[best].shards ||
         (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
@@ -412,8 +426,8 @@ void Engine::OnFirstCommit(uint32_t shard) {
   }
   const uint64_t owner = state.ownership.owner_id();
   listener_->OnEvent("shard_moved",
-                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(),
-                                  ": worker ", owner, " goes on after ", blackout / 1000, " us"),
+                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(), ": worker ",
+                                  owner, " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
   // An owner that was asked to release before it had committed anything does so next.
   if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {
@@ -455,7 +469,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Worker& worker = workers_[slot];
-  if (worker.id == 0 || !worker.ready || worker.stopped) {
+  if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
   if (state.handoff_worker_id != 0) {

@@ -76,8 +76,8 @@ class EngineListener {
                        int shard, int connection) = 0;
   // The worker wrote what no correct worker writes: it is to be killed.
   virtual void OnFenced(uint64_t worker_id) = 0;
-  // It has stopped by itself, for a reason that it has told: the keeper is to end.
-  virtual void OnBroken() = 0;
+  // The device can no longer be trusted; the engine has stopped.
+  virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
 class Engine : private driver::DriverObserver {
@@ -93,9 +93,9 @@ class Engine : private driver::DriverObserver {
   void Start();
   void Stop();
 
-  // Any thread: runs `work` on the engine's thread, soon. After Stop it is dropped.
-  void Post(std::function<void()> work);
-  // Any thread but the engine's: the same, and waits until it was run or dropped.
+  // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
+  bool Post(std::function<void()> work);
+  // Any thread but the engine's: the same, and waits for it.
   void Run(const std::function<void()>& work);
 
   // ---- The rest is for the engine's thread.
@@ -104,6 +104,8 @@ class Engine : private driver::DriverObserver {
   // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
   void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
+  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled);
   bool IsReady(uint32_t slot) const { return workers_[slot].ready && !workers_[slot].stopped; }
   // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
@@ -134,6 +136,7 @@ class Engine : private driver::DriverObserver {
     uint64_t id = 0;  // 0: the slot is free
     FileDescriptor wake;
     bool ready = false;
+    bool stalled = false;
     bool stopped = false;
     bool fenced = false;
     bool notify = false;  // has something new
@@ -202,7 +205,6 @@ class Engine : private driver::DriverObserver {
   std::vector<ShardState> shards_;
   std::vector<Worker> workers_;
   bool any_notified_ = false;
-  bool broken_ = false;
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_

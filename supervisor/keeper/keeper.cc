@@ -14,6 +14,7 @@
 #include "lib/base/status_text.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton::keeper {
 namespace {
@@ -78,26 +79,23 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
                                                          keeper.get(), engine_options));
   for (const v1::ListenerConfig& listener : service.listeners()) {
-    BATON_RETURN_IF_ERROR(
-        keeper->engine_->driver()
-            .Listen({listener.host(), static_cast<uint16_t>(listener.port())})
-            .status());
+    BATON_RETURN_IF_ERROR(keeper->engine_->driver()
+                              .Listen({listener.host(), static_cast<uint16_t>(listener.port())})
+                              .status());
   }
   keeper->engine_->Start();
-  keeper->workers_ = std::make_unique<WorkerSessions>(keeper->loop_, keeper->config_,
-                                                      *keeper->arena_, *keeper->engine_,
-                                                      keeper->events_);
-  keeper->management_ =
-      std::make_unique<Management>(keeper->loop_, keeper->config_, *keeper->engine_,
-                                   keeper->events_, *keeper->workers_);
-  const std::string prefix = absl::StrCat(config.state_dir(), "/", service.name());
+  keeper->workers_ = std::make_unique<WorkerSessions>(
+      keeper->loop_, keeper->config_, *keeper->arena_, *keeper->engine_, keeper->events_);
+  keeper->management_ = std::make_unique<Management>(
+      keeper->loop_, keeper->config_, *keeper->engine_, keeper->events_, *keeper->workers_);
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   BATON_RETURN_IF_ERROR(keeper->Listen(
-      prefix + ".sock", 0666,
+      WorkerSocketPath(config.state_dir(), service.name()), 0666,
       [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
-  BATON_RETURN_IF_ERROR(keeper->Listen(
-      prefix + ".keeper.sock", 0600,
-      [raw = keeper.get()](FileDescriptor client) { raw->management_->Accept(std::move(client)); }));
+  BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service.name()),
+                                       0600, [raw = keeper.get()](FileDescriptor client) {
+                                         raw->management_->Accept(std::move(client));
+                                       }));
   return keeper;
 }
 
@@ -106,7 +104,8 @@ absl::Status Keeper::Listen(const std::string& path, uint32_t mode,
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kSocketBacklog, mode));
   auto acceptor = std::make_unique<Acceptor>(loop_);
   acceptor->on_client = std::move(on_client);
-  acceptor->descriptor = std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
+  acceptor->descriptor =
+      std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
   acceptors_.push_back(std::move(acceptor));
   AwaitClient(*acceptors_.back());
   return absl::OkStatus();
@@ -134,19 +133,18 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
       });
 }
 
-bool Keeper::Run() {
+absl::Status Keeper::Run() {
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   engine_->Stop();
-  return !broken_;
+  return end_;
 }
 
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                      int shard, int connection) {
-  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id,
-                            shard, connection] {
-    events_.Add(kind, message, now, worker_id, shard, connection);
-  });
+  boost::asio::post(
+      loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id, shard,
+              connection] { events_.Add(kind, message, now, worker_id, shard, connection); });
 }
 
 void Keeper::OnFenced(uint64_t worker_id) {
@@ -155,9 +153,9 @@ void Keeper::OnFenced(uint64_t worker_id) {
   });
 }
 
-void Keeper::OnBroken() {
-  boost::asio::post(loop_, [this] {
-    broken_ = true;
+void Keeper::OnDeviceLost(const absl::Status& why) {
+  boost::asio::post(loop_, [this, why] {
+    end_ = why;
     loop_.stop();
   });
 }

@@ -31,8 +31,8 @@ class Keeper : private EngineListener {
                                                         EngineOptions engine_options);
   ~Keeper() override;
 
-  // Runs the management loop until SIGTERM or SIGINT. False: it ended because its device is unusable.
-  bool Run();
+  // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
+  absl::Status Run();
 
   Engine& engine() { return *engine_; }
 
@@ -52,7 +52,7 @@ class Keeper : private EngineListener {
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override;
   void OnFenced(uint64_t worker_id) override;
-  void OnBroken() override;
+  void OnDeviceLost(const absl::Status& why) override;
 
   internal::KeeperConfig config_;
   boost::asio::io_context loop_{1};
@@ -64,7 +64,7 @@ class Keeper : private EngineListener {
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
-  bool broken_ = false;
+  absl::Status end_;  // what Run returns
 };
 
 }  // namespace baton::keeper

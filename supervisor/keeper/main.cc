@@ -39,7 +39,11 @@ int Run() {
     return 1;
   }
   baton::TellReady();
-  return (*keeper)->Run() ? 0 : 1;
+  const absl::Status ended = (*keeper)->Run();
+  if (ended.ok()) return 0;
+  spdlog::error("service {}: the device is lost: {}", config.service().name(),
+                baton::MessageOf(ended));
+  return 1;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/keeper/describe.h"
 
 namespace baton::keeper {
@@ -37,7 +38,7 @@ struct Management::PendingHandoff {
   std::vector<uint32_t> shards;
   size_t left = 0;
   std::set<uint32_t> moving;  // those not answered yet; the engine's thread
-  absl::Status status;  // the first failure
+  absl::Status status;        // the first failure
   double slowest_us = 0;
   boost::asio::steady_timer deadline;
 };
@@ -79,11 +80,14 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
   reply.set_id(request.id());
   absl::Status status;
   switch (request.request_case()) {
-    case ManagementRequest::kDescribe: Describe(reply.mutable_description()); break;
+    case ManagementRequest::kDescribe:
+      Describe(reply.mutable_description());
+      break;
     case ManagementRequest::kListConnections:
       status = ListConnections(request.list_connections(), reply.mutable_connections());
       break;
-    case ManagementRequest::kHandoff: return Handoff(session, request.id(), request.handoff());
+    case ManagementRequest::kHandoff:
+      return Handoff(session, request.id(), request.handoff());
     case ManagementRequest::kKillWorker:
       status = workers_.Kill(request.kill_worker().worker_id(), "asked for by an operator");
       break;
@@ -100,7 +104,8 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       workers_.SetControlStream(request.control_stream().worker_id(),
                                 request.control_stream().open());
       break;
-    default: status = absl::UnimplementedError("a request this keeper does not know");
+    default:
+      status = absl::UnimplementedError("a request this keeper does not know");
   }
   SetStatus(status, &reply);
   session->Send(reply);
@@ -132,7 +137,7 @@ void Management::Describe(internal::Description* description) {
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());
   service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
-  service->set_worker_socket(absl::StrCat(config_.state_dir(), "/", config.name(), ".sock"));
+  service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   service->mutable_version()->set_release(kRelease);
@@ -173,7 +178,8 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
                                          internal::Connections* connections) {
   const uint32_t total = config_.service().max_connections();
   if (request.shard() >= static_cast<int>(config_.service().shards())) {
-    return absl::NotFoundError(absl::StrCat("shard ", request.shard(), " does not exist, the service has ",
+    return absl::NotFoundError(absl::StrCat("shard ", request.shard(),
+                                            " does not exist, the service has ",
                                             config_.service().shards()));
   }
   const uint32_t limit =
@@ -224,9 +230,9 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
     return OnShardHandedOff(pending, absl::OkStatus(), 0);
   }
   pending->to_worker_id = workers_.IdOf(*slot);
-  StartHandoff(pending, *slot,
-               request.timeout_ms() ? request.timeout_ms()
-                                    : config_.service().handoff_timeout_ms());
+  StartHandoff(
+      pending, *slot,
+      request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms());
 }
 
 void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
@@ -244,8 +250,7 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
     }
   });
   pending->deadline.expires_after(std::chrono::milliseconds(timeout_ms));
-  pending->deadline.async_wait([this, pending,
-                                timeout_ms](const boost::system::error_code& error) {
+  pending->deadline.async_wait([this, pending, timeout_ms](const boost::system::error_code& error) {
     if (error) return;
     engine_.Post([this, pending, timeout_ms] {
       // Not what has moved or was refused: it may be in another handoff by now.

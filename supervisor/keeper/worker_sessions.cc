@@ -53,6 +53,8 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       arena_(arena),
       engine_(engine),
       events_(events),
+      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+      hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       watcher_(&arena, static_cast<int>(config.service().realtime_priority()),
                [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
                                                                                 uint64_t id) {
@@ -119,22 +121,29 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
       case WorkerRequest::kAttach:
         status = Attach(session, request.attach(), reply.mutable_attached(), descriptors, keep);
         break;
-      case WorkerRequest::kSetReady: status = SetReady(session); break;
+      case WorkerRequest::kSetReady:
+        status = SetReady(session);
+        break;
       case WorkerRequest::kListen:
         status = Listen(request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
         status = Connect(*session, request.connect(), reply.mutable_connecting());
         break;
-      case WorkerRequest::kGrant: status = Grant(request.grant(), reply.mutable_granted()); break;
+      case WorkerRequest::kGrant:
+        status = Grant(request.grant(), reply.mutable_granted());
+        break;
       case WorkerRequest::kRevoke:
         engine_.Run([&] { status = engine_.driver().Revoke(request.revoke().grant()); });
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));
         break;
-      case WorkerRequest::kDetach: status = Detach(session); break;
-      default: status = absl::UnimplementedError("a request this keeper does not know");
+      case WorkerRequest::kDetach:
+        status = Detach(session);
+        break;
+      default:
+        status = absl::UnimplementedError("a request this keeper does not know");
     }
   }
   if (!status.ok()) {
@@ -158,23 +167,22 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
   }
   if (attach.service() != config_.service().name()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this is the socket of service ", config_.service().name(), ", the worker serves ",
-                     attach.service(), ": check its socket option"));
+        absl::StrCat("this is the socket of service ", config_.service().name(),
+                     ", the worker serves ", attach.service(), ": check its socket option"));
   }
   for (const std::string& text : {attach.name(), attach.version()}) {
     // They are shown to operators, and kept in every event.
     if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
           return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
         })) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "name, version: at most ", kMaxNameBytes, " bytes without control characters"));
+      return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
+                                                     " bytes without control characters"));
     }
   }
   if (attach.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the worker speaks protocol version ", attach.protocol_version(),
-                     ", this keeper version ", kProtocolVersion, ": build it with release ",
-                     kRelease));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
+        kProtocolVersion, ": build it with release ", kRelease));
   }
   if (attach.layout_version() < arena::kLayoutVersion) {
     return absl::FailedPreconditionError(
@@ -231,12 +239,12 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_control_socket(config_.control_socket());
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
-  attached->set_heartbeat_ms(kHeartbeatMilliseconds);
+  attached->set_heartbeat_ms(heartbeat_ms_);
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
   AddEvent("worker_attached",
-           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(), ", pid ",
-                        session->peer.pid, ") attached"),
+           absl::StrCat("worker ", session->id, " (", attach.name(), " ", attach.version(),
+                        ", pid ", session->peer.pid, ") attached"),
            session->id);
   return absl::OkStatus();
 }
@@ -345,9 +353,9 @@ absl::Status WorkerSessions::Connect(const Session& session,
           absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
       return;
     }
-    connection = engine_.driver().Connect(
-        request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
-        request.private_data(), request.tag());
+    connection = engine_.driver().Connect(request.shard(),
+                                          {request.host(), static_cast<uint16_t>(request.port())},
+                                          request.private_data(), request.tag());
     if (connection.ok()) {
       connecting->set_generation(arena_.connection(*connection).generation);
     }
@@ -364,9 +372,7 @@ absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
       (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
       (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
   absl::StatusOr<uint32_t> grant;
-  engine_.Run([&] {
-    grant = engine_.driver().Grant(request.offset(), request.length(), access);
-  });
+  engine_.Run([&] { grant = engine_.driver().Grant(request.offset(), request.length(), access); });
   BATON_RETURN_IF_ERROR(grant.status());
   granted->set_grant(*grant);
   granted->set_rkey(arena_.grant(*grant).rkey);
@@ -418,8 +424,8 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   }
   session->state = v1::WORKER_STATE_DYING;
   AddEvent("worker_killed",
-           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid, ") is killed: ",
-                        absl::string_view(cause.data(), cause.size())),
+           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid,
+                        ") is killed: ", absl::string_view(cause.data(), cause.size())),
            worker_id);
   return SendKill(*session);
 }
@@ -477,17 +483,38 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
   return workers;
 }
 
-void WorkerSessions::WatchHeartbeats() {
-  const uint64_t now = MonotonicNanoseconds();
-  for (const SessionPtr& session : slots_) {
-    if (!session) continue;
-    const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
-    if (beat != session->heartbeat) {
-      session->heartbeat = beat;
-      session->heartbeat_ns = now;
-    }
+// Silence is counted in looks and not in time: a machine that was suspended wakes with all its
+// workers overdue, and none of them hangs.
+void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
+  const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+  const bool was_stalled = session->silent_beats >= hang_beats_;
+  if (beat != session->heartbeat) {
+    session->heartbeat = beat;
+    session->heartbeat_ns = MonotonicNanoseconds();
+    session->silent_beats = 0;
+  } else {
+    session->silent_beats = std::min(session->silent_beats + 1, hang_beats_);
   }
-  heartbeat_timer_.expires_after(std::chrono::milliseconds(kHeartbeatMilliseconds));
+  const bool stalled = session->silent_beats >= hang_beats_;
+  if (stalled == was_stalled || session->state != v1::WORKER_STATE_READY) return;
+  bool owner = false;
+  engine_.Run([&] {
+    engine_.SetStalled(session->slot, session->id, stalled);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      owner |= engine_.ownership(i).owner_id() == session->id;
+    }
+  });
+  if (stalled && owner) {
+    (void)Kill(session->id, absl::StrCat("it owns shards and has shown no sign of life for ",
+                                         config_.service().hang_timeout_ms(), " ms"));
+  }
+}
+
+void WorkerSessions::WatchHeartbeats() {
+  for (const SessionPtr& session : slots_) {
+    if (session) LookAtHeartbeat(session);
+  }
+  heartbeat_timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
   heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) WatchHeartbeats();
   });

@@ -23,8 +23,6 @@
 
 namespace baton::keeper {
 
-inline constexpr uint32_t kHeartbeatMilliseconds = 1000;
-
 // Thread-compatible: the management loop's thread.
 class WorkerSessions {
  public:
@@ -54,13 +52,14 @@ class WorkerSessions {
     uint64_t id = 0;  // 0: not attached yet
     uint32_t slot = 0;
     std::weak_ptr<FramedSession> socket;  // whose callbacks hold the session
-    FileDescriptor connector;  // pidfd, until the worker is attached: then
+    FileDescriptor connector;             // pidfd, until the worker is attached: then
     boost::asio::posix::stream_descriptor process;
     PeerCredentials peer;
     internal::AttachArena attached_with;
     v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
     uint64_t attached_ns = 0;
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
+    uint32_t silent_beats = 0;                 // looks in a row that found nothing new
     bool control_stream = false;
     bool detached = false;
   };
@@ -86,6 +85,7 @@ class WorkerSessions {
   std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
+  void LookAtHeartbeat(const SessionPtr& session);
   void AddEvent(std::string kind, std::string message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
@@ -93,11 +93,13 @@ class WorkerSessions {
   const arena::Arena& arena_;
   Engine& engine_;
   EventLog& events_;
+  const uint32_t heartbeat_ms_;
+  const uint32_t hang_beats_;  // looks in vain after which a worker counts as hung
   DeathWatcher watcher_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;
   std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
-  std::map<std::string, uint64_t> tokens_;  // bounded: kTokensPerWorker
+  std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;
 };
 

@@ -10,10 +10,10 @@
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 
-#define ASSERT_OK(expression)                                    \
-  do {                                                           \
-    const auto& assert_ok_ = (expression);                      \
-    ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_);          \
+#define ASSERT_OK(expression)                           \
+  do {                                                  \
+    const auto& assert_ok_ = (expression);              \
+    ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_); \
   } while (false)
 
 namespace baton::crash {
@@ -60,8 +60,8 @@ class CrashTest : public testing::Test {
   void ExpectNothingLost() {
     const auto result = peer_->Stop();
     ASSERT_OK(result);
-    for (const char* field : {"lost", "duplicated", "reordered", "corrupt", "wrong_total",
-                              "disconnects"}) {
+    for (const char* field :
+         {"lost", "duplicated", "reordered", "corrupt", "wrong_total", "disconnects"}) {
       EXPECT_TRUE(result->Has(field)) << field;
       EXPECT_EQ(result->Count(field), 0u) << field;
     }

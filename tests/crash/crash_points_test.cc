@@ -15,11 +15,11 @@ constexpr std::chrono::seconds kDeathTimeout{20};
 
 // Points that a worker passes while it serves.
 const char* const kServingPoints[] = {
-    "deliver-before-handler", "ledger-before-apply",  "ledger-after-apply",
-    "ledger-before-state",    "worker-state-staged",  "ledger-after-state",
+    "deliver-before-handler", "ledger-before-apply",   "ledger-after-apply",
+    "ledger-before-state",    "worker-state-staged",   "ledger-after-state",
     "worker-send-staged",     "worker-receive-staged", "ledger-after-stage",
-    "deliver-after-handler",  "commit-begin",         "commit-entry-written",
-    "commit-before-publish",  "commit-published",     "commit-driver-woken",
+    "deliver-after-handler",  "commit-begin",          "commit-entry-written",
+    "commit-before-publish",  "commit-published",      "commit-driver-woken",
 };
 
 class CrashPointTest : public CrashTest {

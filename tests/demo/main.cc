@@ -29,6 +29,10 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--realtime-priority", options.realtime_priority,
                  "of serving threads and of the peer, with Baton and without; 0: none [5]")
       ->check(CLI::Range(0, 99));
+  app.add_option(
+      "--require-ratio", options.required_ratio,
+      "fail unless the median gap of the baseline is so many times the median blackout of "
+      "handoffs and of hot crashes; 0: any [0]");
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
 }
 
@@ -76,7 +80,7 @@ int Main(int argc, char** argv) {
                drawn.ok() ? ("picture: " + output + "/timeline.svg").c_str()
                           : ("no picture: " + std::string(drawn.message())).c_str());
   std::fputs(json ? (ToJson(result) + "\n").c_str() : ToTable(result).c_str(), stdout);
-  return IsOk(result) ? 0 : 1;
+  return IsOk(result) && HasRequiredRatio(result) ? 0 : 1;
 }
 
 }  // namespace

@@ -117,6 +117,20 @@ std::string ToJson(const DemoResult& result) {
   return json.Finish();
 }
 
+double RatioToBaseline(const DemoResult& result, EventKind kind) {
+  const BlackoutStatistics with = Summarize(result.baton.events, kind);
+  const BlackoutStatistics without = Summarize(result.baseline.events, EventKind::kBaseline);
+  return with.p50_us > 0 ? without.p50_us / with.p50_us : 0;
+}
+
+bool HasRequiredRatio(const DemoResult& result) {
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kCrashHot}) {
+    if (Summarize(result.baton.events, kind).count == 0) continue;
+    if (RatioToBaseline(result, kind) < result.options.required_ratio) return false;
+  }
+  return true;
+}
+
 std::string ToTable(const DemoResult& result) {
   const ActResult& act = result.baton;
   std::string table = absl::StrFormat(
@@ -130,6 +144,10 @@ std::string ToTable(const DemoResult& result) {
   if (result.options.baseline_runs != 0) {
     table += TableLine("crash, without Baton", result.options.baseline_runs,
                        Summarize(result.baseline.events, EventKind::kBaseline));
+    absl::StrAppendFormat(
+        &table, "Median without Baton over median with it: handoff %.1f, hot crash %.1f\n",
+        RatioToBaseline(result, EventKind::kHandoff),
+        RatioToBaseline(result, EventKind::kCrashHot));
   }
   if (act.peer_finished) {
     absl::StrAppendFormat(
@@ -153,6 +171,10 @@ std::string ToTable(const DemoResult& result) {
   for (const ActResult* one : {&act, &result.baseline}) {
     if (!one->status.ok())
       absl::StrAppend(&table, "FAILED: ", std::string(one->status.message()), "\n");
+  }
+  if (!HasRequiredRatio(result)) {
+    absl::StrAppendFormat(&table, "the required ratio is %.1f\n", result.options.required_ratio);
+    return table + "NOT OK\n";
   }
   return table + (IsOk(result) ? "OK\n" : "NOT OK\n");
 }

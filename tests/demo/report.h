@@ -20,6 +20,11 @@ struct DemoResult {
 // that was asked for ended as it should.
 bool IsOk(const DemoResult& result);
 
+// Median gap of the baseline over the median blackout of `kind`; 0 when either is missing.
+double RatioToBaseline(const DemoResult& result, EventKind kind);
+// Of handoffs and of hot crashes, whatever there was of them, at least options.required_ratio.
+bool HasRequiredRatio(const DemoResult& result);
+
 std::string ToJson(const DemoResult& result);
 std::string ToTable(const DemoResult& result);
 

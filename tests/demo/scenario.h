@@ -28,6 +28,7 @@ struct DemoOptions {
   uint32_t control_kills = 1;
   uint32_t baseline_runs = 10;
   int realtime_priority = 5;  // 0: none
+  double required_ratio = 0;
   std::string binary_directory;
 
   // The flag, for programs that take it.

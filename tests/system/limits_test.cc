@@ -73,8 +73,9 @@ TEST(Limits, shouldTellAWorkerThatHasTooFewDescriptors) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   std::string log;
   EXPECT_NE(RunToEnd("/bin/sh",
-                     {"-c", absl::StrCat("ulimit -n 6; exec \"$0\" --socket \"$1\" --service ledger"
-                                         " --listen 127.0.0.1:0"),
+                     {"-c",
+                      absl::StrCat("ulimit -n 6; exec \"$0\" --socket \"$1\" --service ledger"
+                                   " --listen 127.0.0.1:0"),
                       Program("ledger-v1"), (*cluster)->SocketPath()},
                      &log),
             0);

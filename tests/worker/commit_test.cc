@@ -349,8 +349,7 @@ TEST_F(CommitTest, shouldKnowWhichBuffersAreInUse) {
 
 TEST_F(CommitTest, shouldHaveNothingToCommitWithoutAChange) {
   Prepare();
-  ASSERT_TRUE(
-      Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
+  ASSERT_TRUE(Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
   const uint64_t commits = keeper.Describe().shards(0).commits();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(shard->Commit(), absl::OkStatus());
   EXPECT_EQ(keeper.Describe().shards(0).commits(), commits);

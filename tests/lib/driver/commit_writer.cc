@@ -1,6 +1,6 @@
 #include "tests/lib/driver/commit_writer.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "lib/arena/atomic_access.h"
 
@@ -62,7 +62,7 @@ CommitWriter& CommitWriter::Acknowledge(uint64_t completions) {
 
 CommitWriter& CommitWriter::Accept(uint32_t connection, uint32_t target_shard,
                                    std::string_view data) {
-  std::memcpy(arena_->private_data(connection), data.data(), data.size());
+  std::copy(data.begin(), data.end(), arena_->private_data(connection));
   CommitEntry& entry = Add(CommitKind::kAccept);
   entry.connection = connection;
   entry.generation = arena_->connection(connection).generation;
@@ -72,7 +72,7 @@ CommitWriter& CommitWriter::Accept(uint32_t connection, uint32_t target_shard,
 }
 
 CommitWriter& CommitWriter::Reject(uint32_t connection, std::string_view data) {
-  std::memcpy(arena_->private_data(connection), data.data(), data.size());
+  std::copy(data.begin(), data.end(), arena_->private_data(connection));
   CommitEntry& entry = Add(CommitKind::kReject);
   entry.connection = connection;
   entry.generation = arena_->connection(connection).generation;
@@ -94,7 +94,7 @@ CommitWriter& CommitWriter::Release() {
 
 CommitWriter& CommitWriter::ShardState(std::string_view state, uint32_t version) {
   const uint32_t slot = 1 - arena_->shard(shard_).state_slot;
-  std::memcpy(arena_->shard_state(shard_, slot), state.data(), state.size());
+  std::copy(state.begin(), state.end(), arena_->shard_state(shard_, slot));
   CommitEntry& entry = Add(CommitKind::kShardState);
   entry.state_slot = slot;
   entry.state_length = static_cast<uint32_t>(state.size());
@@ -105,7 +105,7 @@ CommitWriter& CommitWriter::ShardState(std::string_view state, uint32_t version)
 CommitWriter& CommitWriter::ConnectionState(uint32_t connection, std::string_view state,
                                             uint32_t version) {
   const uint32_t slot = 1 - arena_->connection(connection).state_slot;
-  std::memcpy(arena_->connection_state(connection, slot), state.data(), state.size());
+  std::copy(state.begin(), state.end(), arena_->connection_state(connection, slot));
   CommitEntry& entry = EntryOf(connection);
   entry.state_slot = slot;
   entry.state_length = static_cast<uint32_t>(state.size());

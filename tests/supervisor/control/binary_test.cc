@@ -110,7 +110,7 @@ TEST_F(BinaryTest, ControlEndsCleanlyOnSigterm) {
 }
 
 TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {
-  FakeKeeper keeper(KeeperSocket(state_dir_, "kv"));
+  FakeKeeper keeper(ManagementSocketPath(state_dir_, "kv"));
   keeper.Start();
   for (int i = 0; i < 3; ++i) {
     const pid_t control = StartControl();

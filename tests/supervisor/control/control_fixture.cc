@@ -137,7 +137,7 @@ void ControlFixture::SetUp() {
   config_.set_state_dir(state_dir_);
   config_.add_services("kv");
   config_.add_services("nvme");
-  keeper_ = std::make_unique<FakeKeeper>(KeeperSocket(state_dir_, "kv"));
+  keeper_ = std::make_unique<FakeKeeper>(ManagementSocketPath(state_dir_, "kv"));
   keeper_->SetDescription(KvDescription());
   keeper_->SetConnections(KvConnections());
   keeper_->Start();

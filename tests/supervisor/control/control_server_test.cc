@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 class ControlServerTest : public ControlFixture {
  protected:
   std::unique_ptr<OperatorClient> Client() {
-    auto client = OperatorClient::Connect(OperatorSocket(state_dir_), 20);
+    auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
@@ -272,7 +272,7 @@ TEST_F(ControlServerTest, TellsTheEventsItHasWhenAKeeperIsGoneAndThatItIs) {
 
 TEST_F(ControlServerTest, FollowsEventsOverARestartOfTheKeeper) {
   keeper_->Log(KvEvent(1, "first", ""));
-  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocket(state_dir_)));
+  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocketPath(state_dir_)));
   grpc::ClientContext context;
   v1::WatchEventsRequest request;
   request.set_service("kv");
@@ -302,7 +302,7 @@ TEST_F(ControlServerTest, AFollowerThatDoesNotReadIsCutOffAndTold) {
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
   const auto stub = v1::OperatorService::NewStub(grpc::CreateCustomChannel(
-      "unix:" + OperatorSocket(state_dir_), grpc::InsecureChannelCredentials(), arguments));
+      "unix:" + OperatorSocketPath(state_dir_), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   v1::WatchEventsRequest request;
@@ -325,7 +325,7 @@ TEST_F(ControlServerTest, AFollowerThatDoesNotReadIsCutOffAndTold) {
 
 TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
   keeper_->Log(KvEvent(1, "first", ""));
-  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocket(state_dir_)));
+  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocketPath(state_dir_)));
   grpc::ClientContext context;
   v1::WatchEventsRequest request;
   request.set_service("kv");
@@ -350,8 +350,8 @@ TEST_F(ControlServerTest, StopsWithFollowersAndHandoffsUnderWay) {
 
 TEST_F(ControlServerTest, HealthAndReflectionAnswerOnBothSockets) {
   const std::vector<std::pair<std::string, std::string>> sockets = {
-      {OperatorSocket(state_dir_), "baton.v1.OperatorService"},
-      {WorkerSocket(state_dir_), "baton.v1.WorkerService"}};
+      {OperatorSocketPath(state_dir_), "baton.v1.OperatorService"},
+      {ControlSocketPath(state_dir_), "baton.v1.WorkerService"}};
   for (const auto& [path, service] : sockets) {
     const auto channel = Channel(path);
     // HealthCheckRequest{service} -> HealthCheckResponse{SERVING}
@@ -369,7 +369,7 @@ TEST_F(ControlServerTest, ASecondControlIsRefusedAndAStaleSocketIsNot) {
   const auto second = ControlServer::Start(config_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   control_.reset();
-  ASSERT_EQ(access(OperatorSocket(state_dir_).c_str(), F_OK), 0);
+  ASSERT_EQ(access(OperatorSocketPath(state_dir_).c_str(), F_OK), 0);
   StartControl();
   EXPECT_TRUE(Client()->GetStatus({}).ok());
 }
@@ -387,7 +387,7 @@ class OtherUser : public ControlServerTest {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     MessageChannel to_child{FileDescriptor(pair[0])};
-    const std::string path = OperatorSocket(state_dir_);
+    const std::string path = OperatorSocketPath(state_dir_);
     const pid_t child = fork();
     if (child == 0) {
       MessageChannel to_parent{FileDescriptor(pair[1])};

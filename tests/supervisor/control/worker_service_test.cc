@@ -48,7 +48,9 @@ struct Worker {
 
 class WorkerServiceTest : public ControlFixture {
  protected:
-  std::unique_ptr<Worker> Connect() { return std::make_unique<Worker>(WorkerSocket(state_dir_)); }
+  std::unique_ptr<Worker> Connect() {
+    return std::make_unique<Worker>(ControlSocketPath(state_dir_));
+  }
 
   // A worker that was welcomed.
   std::unique_ptr<Worker> Attach(const std::string& token) {
@@ -147,7 +149,7 @@ TEST_F(WorkerServiceTest, AHandoffIsAnnouncedToItsOwnersOnly) {
   keeper_->AddToken("b", 2);
   const auto owner = Attach("a");
   const auto other = Attach("b");
-  auto client = OperatorClient::Connect(OperatorSocket(state_dir_), 20);
+  auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
   ASSERT_TRUE(client.ok()) << client.status();
   v1::HandoffRequest request;
   request.set_service("kv");

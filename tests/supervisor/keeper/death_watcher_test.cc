@@ -8,8 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <future>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -154,22 +156,15 @@ TEST_F(DeathWatcherTest, shouldTellOnlyWhenEveryThreadOfTheWorkerIsDead) {
   LockHolder victim(arena, 0, 1);
   LockHolder other(arena, 1, 1);
   // A second lock of slot 0, of a thread that lives for now.
-  std::mutex mutex;
-  mutex.lock();
+  std::promise<void> locked, end;
   std::thread survivor([&] {
-    ThreadLock* const lock = new ThreadLock(&arena.worker(0).thread_locks[1]);
+    alignas(ThreadLock) unsigned char place[sizeof(ThreadLock)];
+    auto* lock = new (place) ThreadLock(&arena.worker(0).thread_locks[1]);
     EXPECT_TRUE(lock->Acquire().ok());
-    mutex.lock();  // then it ends with its lock held
-    mutex.unlock();
-    ::operator delete(lock);
+    locked.set_value();
+    end.get_future().wait();  // then it ends with its lock held
   });
-  ASSERT_EQ(
-      WaitUntil("the second lock",
-                [&] {
-                  return std::atomic_ref<uint32_t>(arena.worker(0).thread_locks[1].futex).load() !=
-                         0;
-                }),
-      absl::OkStatus());
+  locked.get_future().wait();
   StartWatching();
   watcher->Watch(0, 20);
   watcher->Watch(1, 21);
@@ -179,7 +174,7 @@ TEST_F(DeathWatcherTest, shouldTellOnlyWhenEveryThreadOfTheWorkerIsDead) {
   ExpectDeaths({{1, 21}});
   watcher->Watch(1, 22);  // one more turn of the watcher
   ExpectDeaths({{1, 21}, {1, 22}});
-  mutex.unlock();
+  end.set_value();
   survivor.join();
   ExpectDeaths({{1, 21}, {1, 22}, {0, 20}});
 }

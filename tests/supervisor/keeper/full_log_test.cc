@@ -38,9 +38,10 @@ TEST(FullLogTest, shouldServeAndEndThoughNobodyReadsItsLog) {
   ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(places.Config(nullptr), &config));
   ASSERT_EQ((*keeper)->WriteLine(config), absl::OkStatus());
   (*keeper)->CloseInput();
-  ASSERT_EQ(harness::WaitUntil("the socket",
-                               [&] { return access(places.management_socket().c_str(), F_OK) == 0; }),
-            absl::OkStatus());
+  ASSERT_EQ(
+      harness::WaitUntil("the socket",
+                         [&] { return access(places.management_socket().c_str(), F_OK) == 0; }),
+      absl::OkStatus());
   for (int i = 0; i < 20; ++i) {
     RawClient client(places.socket());
     ASSERT_EQ(client.Attach(), absl::OkStatus());  // an event each

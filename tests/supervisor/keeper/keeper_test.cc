@@ -21,7 +21,9 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
 #include "tests/harness/wait_until.h"
+#include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
@@ -376,6 +378,73 @@ TEST_F(KeeperTest, shouldKillAWorkerWhenAnOperatorAsks) {
   ASSERT_EQ(AwaitWorkers(0), absl::OkStatus());
   EXPECT_EQ(keeper.Ask(request).status().code(), absl::StatusCode::kNotFound);
 }
+
+// A worker in a process of its own that owns shard 0, and then does what `body` says.
+void OwnAndThen(const ForkedChild::Parent& parent, const std::string& socket,
+                const std::function<void(const arena::Arena&, int engine_wake)>& body) {
+  if (!parent.Await()) return;
+  RawClient client(socket);
+  if (!client.Attach().ok()) return;
+  const auto arena =
+      arena::Arena::Attach(std::move(client.descriptors[0]), std::move(client.descriptors[1]),
+                           std::move(client.descriptors[2]));
+  const FileDescriptor engine_wake = std::move(client.descriptors[3]);
+  WorkerRequest ready;
+  ready.mutable_set_ready();
+  if (!client.Ask(ready).ok()) return;
+  const auto owned = [&] {
+    return arena::OwnershipSlot(arena::LoadAcquire(arena->shard(0).owner.ownership)) == 0;
+  };
+  if (!WaitUntil("the shard", owned).ok()) return;
+  parent.Tell("owner");
+  body(*arena, engine_wake.get());
+  parent.Await();
+}
+
+TEST_F(KeeperTest, shouldKillAWorkerThatCommitsWhatIsInvalid) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    OwnAndThen(parent, socket, [&](const arena::Arena& arena, int engine_wake) {
+      if (!parent.Await()) return;
+      driver::testing::CommitWriter writer(&arena, 0);
+      writer.Begin(1);
+      writer.Acknowledge(1000).Publish();
+      (void)send(engine_wake, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    });
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "owner");
+  const auto heir = Ready();
+  child.Go();
+  const int status = child.Wait();
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  const v1::Shard shard = keeper.Describe().shards(0);
+  EXPECT_EQ(shard.owner_worker_id(), heir->id);
+  EXPECT_EQ(shard.last_report().cause(), "fenced");
+}
+
+class KilledOwnerTest : public KeeperTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(KilledOwnerTest, shouldBeFollowedByItsHeir) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    OwnAndThen(parent, socket, [](const arena::Arena&, int) {});
+  });
+  Start([](v1::ServiceConfig* service) { service->set_outside_effects(GetParam()); });
+  child.Go();
+  ASSERT_EQ(child.Hear(), "owner");
+  const auto heir = Ready();
+  ASSERT_EQ(kill(child.pid(), SIGKILL), 0);
+  ASSERT_EQ(WaitUntil("the heir",
+                      [&] { return keeper.Describe().shards(0).owner_worker_id() == heir->id; }),
+            absl::OkStatus());
+  EXPECT_EQ(keeper.Describe().shards(0).last_report().cause(), "crash");
+  EXPECT_EQ(AwaitWorkers(1), absl::OkStatus());
+}
+
+INSTANTIATE_TEST_SUITE_P(OutsideEffects, KilledOwnerTest, ::testing::Bool());
 
 // A process that has the number of the one that connected, which is dead.
 class Namesake {

@@ -41,13 +41,15 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   service->set_max_workers(4);
   service->set_max_listeners(2);
   service->set_handoff_timeout_ms(10'000);
+  service->set_heartbeat_ms(1000);
+  service->set_hang_timeout_ms(60'000);
   if (change) change(service);
   return config;
 }
 
 absl::Status KeeperThread::Start(const Change& change) {
   BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(Config(change), {}));
-  thread_ = std::thread([this] { keeper_->Run(); });
+  thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();
 }
 

@@ -22,7 +22,7 @@ class ControlStreamTest : public ControlFixture {
  protected:
   ControlStreamOptions Options() {
     ControlStreamOptions options;
-    options.control_socket = WorkerSocket(state_dir_);
+    options.control_socket = ControlSocketPath(state_dir_);
     options.service = "kv";
     options.new_token = [this]() -> absl::StatusOr<std::string> {
       const std::string token = absl::StrCat("token ", ++tokens_asked_);
@@ -49,7 +49,7 @@ class ControlStreamTest : public ControlFixture {
   }
 
   void AskForHandoff() {
-    auto client = OperatorClient::Connect(OperatorSocket(state_dir_), 20);
+    auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
     ASSERT_TRUE(client.ok()) << client.status();
     v1::HandoffRequest request;
     request.set_service("kv");

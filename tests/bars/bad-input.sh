@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Bad input and exhausted limits: each ends in an error that names the cause and the cure.
+set -euo pipefail
+bazel test --config=run --nocache_test_results --test_output=errors \
+  //tests/supervisor/... //tests/system:limits_test //tests/lib/driver/... //tests/lib/channel/... \
+  //tests/worker:all
