@@ -19,6 +19,7 @@
 namespace baton::keeper {
 namespace {
 
+constexpr uint32_t kMaxPendingEvents = 4096;  // on their way from the engine
 constexpr int kSocketBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
@@ -142,9 +143,22 @@ absl::Status Keeper::Run() {
 
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                      int shard, int connection) {
-  boost::asio::post(
-      loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id, shard,
-              connection] { events_.Add(kind, message, now, worker_id, shard, connection); });
+  // A flood of peers makes events faster than they can be told.
+  if (pending_events_.load() >= kMaxPendingEvents) {
+    dropped_events_.fetch_add(1);
+    return;
+  }
+  pending_events_.fetch_add(1);
+  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id,
+                            shard, connection] {
+    pending_events_.fetch_sub(1);
+    const uint32_t dropped = dropped_events_.exchange(0);
+    if (dropped > 0) {
+      events_.Add("events_dropped", absl::StrCat(dropped, " events came too fast to be told"), now,
+                  0, -1, -1);
+    }
+    events_.Add(kind, message, now, worker_id, shard, connection);
+  });
 }
 
 void Keeper::OnFenced(uint64_t worker_id) {

@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_KEEPER_KEEPER_H_
 #define SUPERVISOR_KEEPER_KEEPER_H_
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -55,6 +56,8 @@ class Keeper : private EngineListener {
   void OnDeviceLost(const absl::Status& why) override;
 
   internal::KeeperConfig config_;
+  std::atomic<uint32_t> pending_events_{0};
+  std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
   EventLog events_;
