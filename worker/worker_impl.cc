@@ -51,7 +51,10 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
   const std::lock_guard<std::mutex> lock(channel_mutex_);
   internal::WorkerReply reply;
   BATON_RETURN_IF_ERROR(channel_->Send(request));
-  BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
+  // Replies come in order: those that came too late for their requests are before ours.
+  for (++replies_due_; replies_due_ > 0; --replies_due_) {
+    BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
+  }
   if (reply.status_code() != 0) {
     return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
   }
@@ -285,13 +288,15 @@ void WorkerImpl::Lose(Shard& shard) {
 
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
+  const bool commits = options_.commit_mode != CommitMode::kManual;
+  // There was no room for the last acknowledgement: the driver has woken us because there is now.
+  if (commits && shard.delivered_ != shard.acknowledged_) (void)shard.Commit();
   if (tail == shard.delivered_) return 0;
+  const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
+  int count = 0;
   // A completion may need an entry for its connection and one for a decision. When the driver is
   // that far behind, it gets its time first.
-  const uint64_t batch = std::min<uint64_t>(kDeliverBatch, shard.EntryRoom() / 2);
-  const uint64_t end = std::min(tail, shard.delivered_ + batch);
-  int count = 0;
-  while (shard.delivered_ < end && Owns(shard)) {
+  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, entry.generation);
     ++shard.delivered_;
@@ -446,6 +451,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint16_t port, std::string_view private_data,
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  if (private_data.size() > arena::kPrivateDataBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
+                                                   " bytes, at most ", arena::kPrivateDataBytes));
+  }
   internal::WorkerRequest request;
   internal::ConnectRequest* connect = request.mutable_connect();
   connect->set_host(host);

@@ -74,7 +74,8 @@ class WorkerImpl final : public Worker {
   const WorkerOptions options_;
   Service* const service_;
   std::mutex channel_mutex_;  // the control stream's thread asks for tokens
-  std::optional<MessageChannel> channel_;
+  std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
+  uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
   std::optional<arena::Arena> arena_;
   Capacity capacity_;
   std::optional<ThreadLock> lock_;

@@ -261,7 +261,7 @@ absl::Status MessageChannel::Fill() {
       return absl::ResourceExhaustedError(
           "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
     }
-    if (input_.size() - input_start_ > kMaxFrameBytes + kLengthBytes) return absl::OkStatus();
+    if (input_.size() - input_start_ > max_frame_bytes_ + kLengthBytes) return absl::OkStatus();
   }
 }
 
@@ -272,9 +272,9 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[input_start_ + i])) << (8 * i);
   }
-  if (length > kMaxFrameBytes) {
+  if (length > max_frame_bytes_) {
     return absl::InvalidArgumentError(absl::StrCat("a frame claims ", length, " bytes, at most ",
-                                                   kMaxFrameBytes, " are allowed"));
+                                                   max_frame_bytes_, " are allowed"));
   }
   if (available < kLengthBytes + length) return false;
   if (!message->ParseFromArray(input_.data() + input_start_ + kLengthBytes,

@@ -503,6 +503,7 @@ absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Addre
     return status;
   }
   slots_[index].id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
+  slots_[index].connecting = true;
   SetText(connection.peer_address, absl::StrCat(address.host, ":", address.port));
   SetState(connection, ConnectionState::kConnecting);
   return index;

@@ -101,7 +101,7 @@ class QueueDriver {
     std::unique_ptr<verbs::QueuePair> queue_pair;
     std::unique_ptr<verbs::ConnectionId> id;
     bool was_established = false;
-    bool connecting = false;      // Accept was called: the id is not to be rejected
+    bool connecting = false;      // Accept or Connect was called: there is nothing to answer
     bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
     std::string end_reason;
   };

@@ -44,6 +44,8 @@ constexpr Range kServiceRanges[] = {
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
     {"realtime_priority", 0, 0, 99},
+    {"heartbeat_ms", 1000, 10, 60'000},
+    {"hang_timeout_ms", 5000, 20, UINT32_MAX},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.
@@ -132,8 +134,8 @@ bool IsName(const std::string& name) {
 
 bool IsAddress(const std::string& host) {
   in6_addr address;
-  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+  return host.find('\0') == std::string::npos && (inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+                                                  inet_pton(AF_INET6, host.c_str(), &address) == 1);
 }
 
 // A listener's "host:port" to the name of the service that has it.
@@ -213,6 +215,10 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
                     ? "is missing; name a directory for sockets, for example "
                       "state_dir: \"/run/baton\""
                     : absl::StrCat("\"", state_dir, "\" is not an absolute path; start it with /"));
+    return;
+  }
+  if (state_dir.find('\0') != std::string::npos) {
+    root.Refuse("state_dir", "has a NUL, which no path has");
     return;
   }
   std::string longest = OperatorSocketPath(state_dir);

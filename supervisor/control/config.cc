@@ -44,6 +44,9 @@ absl::StatusOr<internal::ControlConfig> ParseControlConfig(const std::string& te
   if (config.state_dir().empty()) {
     return absl::InvalidArgumentError("state_dir is missing: name the directory of the sockets");
   }
+  if (config.state_dir().find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("state_dir has a NUL, which no path has");
+  }
   std::set<std::string> names;
   for (const std::string& name : config.services()) {
     if (!IsServiceName(name)) {

@@ -252,22 +252,24 @@ void Engine::AwaitSignal() {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  nfds_t count = 2;
-  for (const Worker& worker : workers_) {
-    // Those of free slots, and of workers that closed theirs, are -1: poll skips them.
-    entries[count++] = {worker.deaf ? -1 : worker.wake.get(), POLLIN, 0};
+  std::array<Worker*, arena::kMaxWorkers> listened;
+  size_t count = 0;
+  for (Worker& worker : workers_) {
+    if (!worker.wake || worker.deaf) continue;
+    entries[2 + count] = {worker.wake.get(), POLLIN, 0};
+    listened[count++] = &worker;
   }
-  if (poll(entries.data(), count, -1) <= 0) return;
+  if (poll(entries.data(), 2 + count, -1) <= 0) return;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  for (size_t slot = 0; slot < workers_.size(); ++slot) {
-    if (entries[2 + slot].revents == 0) continue;
+  for (size_t i = 0; i < count; ++i) {
+    if (entries[2 + i].revents == 0) continue;
     char signals[256];
-    const ssize_t got = recv(workers_[slot].wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
+    const ssize_t got = recv(listened[i]->wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
     // An end would be told again at once, for ever.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) workers_[slot].deaf = true;
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) listened[i]->deaf = true;
   }
 }
 
@@ -290,6 +292,13 @@ void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake) {
 void Engine::SetReady(uint32_t slot) {
   workers_[slot].ready = true;
   AssignWaiting();
+  NameHeirs();
+}
+
+void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+  if (workers_[slot].id != id) return;
+  workers_[slot].stalled = stalled;
+  if (!stalled) AssignWaiting();
   NameHeirs();
 }
 
@@ -334,7 +343,9 @@ uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
   uint32_t best = arena::kNobody;
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     const Worker& worker = workers_[slot];
-    if (worker.id == 0 || !worker.ready || worker.stopped || slot == except) continue;
+    if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped || slot == except) {
+      continue;
+    }
     if (worker.id == state.handoff_worker_id) return slot;
     if (best == arena::kNobody || worker.shards < workers_[best].shards ||
         (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
@@ -458,7 +469,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Worker& worker = workers_[slot];
-  if (worker.id == 0 || !worker.ready || worker.stopped) {
+  if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
   if (state.handoff_worker_id != 0) {

@@ -103,7 +103,10 @@ class Engine : private driver::DriverObserver {
   // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
   // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
-  void SetReady(uint32_t slot);
+  void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
+  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled);
+  bool IsReady(uint32_t slot) const { return workers_[slot].ready && !workers_[slot].stopped; }
   // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // It wrote what is invalid, and is not believed before its process is dead.
@@ -133,6 +136,7 @@ class Engine : private driver::DriverObserver {
     uint64_t id = 0;  // 0: the slot is free
     FileDescriptor wake;
     bool ready = false;
+    bool stalled = false;
     bool stopped = false;
     bool fenced = false;
     bool notify = false;  // has something new

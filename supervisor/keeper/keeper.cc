@@ -20,6 +20,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr int kSocketBacklog = 128;
+constexpr std::chrono::milliseconds kAcceptPause(100);
 
 int64_t UnixMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -101,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
 absl::Status Keeper::Listen(const std::string& path, uint32_t mode,
                             std::function<void(FileDescriptor)> on_client) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kSocketBacklog, mode));
-  auto acceptor = std::make_unique<Acceptor>();
+  auto acceptor = std::make_unique<Acceptor>(loop_);
   acceptor->on_client = std::move(on_client);
   acceptor->descriptor =
       std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
@@ -121,6 +122,12 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
           acceptor.on_client(std::move(client));
         } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
           spdlog::error("{}", MessageOf(ErrnoStatus(errno, "accept (see RLIMIT_NOFILE)")));
+          // The client goes on waiting, so the socket stays readable.
+          acceptor.pause.expires_after(kAcceptPause);
+          acceptor.pause.async_wait([this, &acceptor](const boost::system::error_code& stopped) {
+            if (!stopped) AwaitClient(acceptor);
+          });
+          return;
         }
         AwaitClient(acceptor);
       });

@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,9 +34,12 @@ class Keeper : private EngineListener {
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
   absl::Status Run();
 
+  Engine& engine() { return *engine_; }
+
  private:
   struct Acceptor {
-    FileDescriptor socket;
+    explicit Acceptor(boost::asio::io_context& loop) : pause(loop) {}
+    boost::asio::steady_timer pause;  // while no descriptor is free
     std::unique_ptr<boost::asio::posix::stream_descriptor> descriptor;
     std::function<void(FileDescriptor)> on_client;
   };

@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,8 +22,6 @@
 #include "supervisor/keeper/framed_session.h"
 
 namespace baton::keeper {
-
-inline constexpr uint32_t kHeartbeatMilliseconds = 1000;
 
 // Thread-compatible: the management loop's thread.
 class WorkerSessions {
@@ -63,12 +62,13 @@ class WorkerSessions {
     v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
     uint64_t attached_ns = 0;
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
-    const void* control_stream = nullptr;  // who told that it is open; nobody: it is not
+    uint32_t silent_beats = 0;                 // looks in a row that found nothing new
+    const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     bool detached = false;
   };
   using SessionPtr = std::shared_ptr<Session>;
 
-  absl::Status OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);
@@ -88,6 +88,7 @@ class WorkerSessions {
   std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
+  void LookAtHeartbeat(const SessionPtr& session);
   void AddEvent(std::string kind, std::string message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
@@ -95,10 +96,13 @@ class WorkerSessions {
   const arena::Arena& arena_;
   Engine& engine_;
   EventLog& events_;
+  const uint32_t heartbeat_ms_;
+  const uint32_t hang_beats_;  // looks in vain after which a worker counts as hung
   DeathWatcher watcher_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;
-  std::map<std::string, uint64_t> tokens_;  // bounded: kTokensPerWorker
+  std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
+  std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;
 };
 

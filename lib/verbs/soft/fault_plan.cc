@@ -1,5 +1,6 @@
 #include "lib/verbs/soft/fault_plan.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "absl/strings/numbers.h"
@@ -106,6 +107,13 @@ absl::StatusOr<FaultRule> ParseRule(absl::string_view text) {
   return rule;
 }
 
+// The shortest text that is read back as the same number.
+std::string ExactText(double value) {
+  char text[32];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
+  return std::string(text, end.ptr);
+}
+
 // splitmix64 (Steele, Lea, Flood 2014): decisions need no state but the message's number.
 uint64_t Mix(uint64_t value) {
   value += 0x9e3779b97f4a7c15u;
@@ -140,7 +148,7 @@ std::string FaultPlan::ToString() const {
   std::string text = absl::StrCat("seed=", seed);
   for (const FaultRule& rule : rules) {
     absl::StrAppend(&text, ";", View(FaultKindName(rule.kind)), ":");
-    if (rule.probability > 0) absl::StrAppend(&text, "p=", rule.probability);
+    if (rule.probability > 0) absl::StrAppend(&text, "p=", ExactText(rule.probability));
     if (rule.nth > 0) absl::StrAppend(&text, "n=", rule.nth);
     if (rule.every > 0) absl::StrAppend(&text, "every=", rule.every);
     if (rule.duration_us > 0) absl::StrAppend(&text, ",us=", rule.duration_us);

@@ -32,6 +32,9 @@ Address FromSocketAddress(const sockaddr_storage& storage) {
 
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address) {
   SocketAddress result;
+  if (address.host.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("an address with a NUL in it is no IPv4 or IPv6 literal");
+  }
   sockaddr_in v4 = {};
   if (inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1) {
     v4.sin_family = AF_INET;

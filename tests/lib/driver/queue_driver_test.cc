@@ -726,6 +726,16 @@ TEST_F(QueueDriverTest, shouldConnectOut) {
   EXPECT_EQ(record.listener_port, 0u);
 }
 
+TEST_F(QueueDriverTest, shouldIgnoreAnAcceptOfAConnectionThatConnectsOut) {
+  RawPeer peer;
+  peers.push_back(&peer);
+  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "", 0);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  writer().Accept(*connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, *connection);
+}
+
 TEST_F(QueueDriverTest, shouldTellThatAConnectionWasRefused) {
   RawPeer peer;
   peers.push_back(&peer);

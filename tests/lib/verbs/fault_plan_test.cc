@@ -34,6 +34,14 @@ TEST(FaultPlan, shouldReadBackWhatItWrites) {
   EXPECT_EQ(FaultPlan::Parse(text).value().ToString(), text);
 }
 
+TEST(FaultPlan, shouldWriteAProbabilityExactly) {
+  for (const char* const p : {"0.123456789", "0.9999999", "1e-09"}) {
+    const FaultPlan plan = FaultPlan::Parse(std::string("cut:p=") + p).value();
+    const FaultPlan again = FaultPlan::Parse(plan.ToString()).value();
+    EXPECT_EQ(again.rules[0].probability, plan.rules[0].probability) << plan.ToString();
+  }
+}
+
 TEST(FaultPlan, shouldTakeEmptyTextAsNoFaults) {
   EXPECT_TRUE(FaultPlan::Parse("").value().rules.empty());
 }

@@ -174,6 +174,13 @@ INSTANTIATE_TEST_SUITE_P(
                   "baton.conf:5:15: services[0].listeners[0].host: \"localhost\" is not an IPv4 or "
                   "IPv6 address; names are not resolved, write for example \"127.0.0.1\" or "
                   "\"::1\""},
+        BadConfig{"ListenerHostWithNul", With(R"(listeners { host: "::1\000evil" })"),
+                  std::string("baton.conf:5:15: services[0].listeners[0].host: \"::1\0evil\"", 58) +
+                      " is not an IPv4 or IPv6 address; names are not resolved, write for example "
+                      "\"127.0.0.1\" or \"::1\""},
+        BadConfig{"StateDirWithNul",
+                  R"(state_dir: "/s\000/t" services { name: "kv" device { soft {} } })",
+                  "baton.conf:1:1: state_dir: has a NUL, which no path has"},
         BadConfig{"ListenerPort", With("listeners {} listeners { port: 65536 }"),
                   "baton.conf:5:28: services[0].listeners[1].port: 65536 is not between 0 and "
                   "65535; 0 takes any free port"},

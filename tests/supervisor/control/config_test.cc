@@ -27,6 +27,7 @@ TEST(ParseControlConfig, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(Problem("state_dir: \"/x\" services: \"a\" services: \"a\""), HasSubstr("twice"));
   EXPECT_THAT(Problem("state_dir: \"/" + std::string(100, 'x') + "\" services: \"kv\""),
               HasSubstr("shorter state_dir"));
+  EXPECT_THAT(Problem(R"(state_dir: "/x\000/y" services: "kv")"), HasSubstr("NUL"));
 }
 
 }  // namespace

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -227,6 +231,88 @@ TEST_F(KeeperTest, shouldCloseTheSocketOfWhoSpeaksGarbage) {
 TEST_F(KeeperTest, shouldNotMindClientsThatLeaveWithoutAWord) {
   Start();
   for (int i = 0; i < 300; ++i) RawClient client(keeper.socket());
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldRefuseNamesThatOperatorsCouldNotRead) {
+  Start();
+  EXPECT_EQ(AttachWith([](internal::AttachArena* attach) {
+              attach->set_name(std::string(10'000, 'x'));
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AttachWith([](internal::AttachArena* attach) {
+              attach->set_version("1\nworker_dead: worker 1 is dead");
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(KeeperTest, shouldTakeNoLargeFramesFromItsClients) {
+  Start();
+  RawClient client(keeper.socket());
+  const uint8_t claim[4] = {0, 0, 0xf0, 0};  // 15 MiB
+  ASSERT_EQ(write(client.channel().fd(), claim, 4), 4);
+  internal::WorkerReply reply;
+  EXPECT_EQ(client.channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(KeeperTest, shouldNotKeepClientsThatNeverAttach) {
+  Start();
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(Client());
+  const auto worker = Attached();
+  internal::WorkerReply reply;
+  EXPECT_EQ(idle[0]->channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(idle[199]->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldAnswerOthersWhileAWorkerFloodsItWithRequests) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    RawClient client(socket);
+    if (!client.Attach().ok()) return;
+    const std::string request("\x02\x00\x00\x00\x1a\x00", 6);  // to listen at ""
+    std::string flood;
+    for (int i = 0; i < 10'000; ++i) flood += request;
+    parent.Tell("attached");
+    for (;;) {
+      if (send(client.channel().fd(), flood.data(), flood.size(), MSG_NOSIGNAL) < 0) return;
+    }
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "attached");
+  for (int i = 0; i < 20; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    keeper.Describe();
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(500));
+  }
+}
+
+TEST_F(KeeperTest, shouldWaitForAFreeDescriptorWithoutKeepingBusy) {
+  Start();
+  ASSERT_EQ(keeper.Describe().workers_size(), 0);
+  std::vector<FileDescriptor> sockets;
+  for (int i = 0; i < 3; ++i) sockets.emplace_back(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  keeper.socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  timespec from, to;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+  for (const FileDescriptor& socket : sockets) {
+    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  usleep(500'000);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const double used = static_cast<double>(to.tv_sec - from.tv_sec) +
+                      static_cast<double>(to.tv_nsec - from.tv_nsec) / 1e9;
+  EXPECT_LT(used, 0.15);
   EXPECT_EQ(Client()->Attach(), absl::OkStatus());
 }
 
@@ -548,6 +634,30 @@ TEST_F(KeeperTest, shouldGiveUpAHandoffThatTheOwnerDoesNotAnswer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("within 1 ms"));
   EXPECT_EQ(keeper.Describe().shards(0).owner_worker_id(), owner->id);
+}
+
+TEST_F(KeeperTest, shouldGiveUpOnlyTheHandoffWhoseTimeIsOver) {
+  Start([](v1::ServiceConfig* service) { service->set_shards(2); });
+  const auto owner = Ready();
+  const auto successor = Ready();
+  MessageChannel channel(ConnectUnix(keeper.management_socket()).value());
+  internal::ManagementRequest request;
+  request.set_id(1);
+  request.mutable_handoff()->set_to_worker_id(successor->id);
+  request.mutable_handoff()->add_shards(0);
+  request.mutable_handoff()->set_timeout_ms(1500);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  request.set_id(2);
+  request.mutable_handoff()->add_shards(1);
+  request.mutable_handoff()->set_timeout_ms(1);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  internal::ManagementReply reply;
+  // Shard 0 is refused; the time of shard 1 runs out.
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 2u);
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 1u);
+  EXPECT_THAT(reply.status_message(), HasSubstr("within 1500 ms"));
 }
 
 TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {

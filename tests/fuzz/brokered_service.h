@@ -1,0 +1,66 @@
+// A service whose driver is the real one, on a device in memory and without threads: what an engine
+// does is done step by step.
+#ifndef TESTS_FUZZ_BROKERED_SERVICE_H_
+#define TESTS_FUZZ_BROKERED_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/fuzz/memory_device.h"
+
+namespace baton::fuzz {
+
+class BrokeredService : private driver::DriverObserver {
+ public:
+  // `arena` outlives it; everything in it is cleared.
+  explicit BrokeredService(arena::Arena* arena);
+  ~BrokeredService() override;
+
+  arena::Arena& arena() { return *arena_; }
+  MemoryDevice& device() { return device_; }
+  driver::QueueDriver& driver() { return *driver_; }
+  driver::Ownership& ownership(uint32_t shard) { return ownership_[shard]; }
+  uint32_t shards() const { return arena_->shape().shards; }
+  uint32_t connections() const { return arena_->shape().connections; }
+  arena::ConnectionRecord& record(uint32_t connection) { return arena_->connection(connection); }
+
+  // One transaction of an owned shard; what it must not change is compared.
+  driver::CommitOutcome Apply(uint32_t shard);
+  void HandleEvents();
+  void Poll();
+
+  // The cut: what is published counts. As Engine::EndOwnership.
+  void EndOwnership(uint32_t shard, bool released);
+  bool Grant(uint32_t shard, uint32_t slot, uint64_t worker_id);
+
+  // Whether the driver's memory makes sense.
+  void Check();
+
+ private:
+  void OnConnectionState(uint32_t, std::string_view) override {}
+  void OnRefusedConnection(std::string_view) override {}
+
+  uint8_t* driver_memory() { return reinterpret_cast<uint8_t*>(&arena_->shard(0)); }
+  size_t driver_bytes() const { return arena_->driver_map().total - arena_->driver_map().shards; }
+  void CheckOthers(uint32_t shard);
+  const uint8_t* Before(const void* now) {
+    return before_.data() + (static_cast<const uint8_t*>(now) - driver_memory());
+  }
+
+  arena::Arena* const arena_;
+  MemoryDevice device_;
+  std::unique_ptr<driver::QueueDriver> driver_;
+  std::vector<driver::Ownership> ownership_;
+  std::vector<uint64_t> epochs_;
+  std::vector<uint8_t> before_;  // the driver's memory before a transaction
+};
+
+}  // namespace baton::fuzz
+
+#endif  // TESTS_FUZZ_BROKERED_SERVICE_H_

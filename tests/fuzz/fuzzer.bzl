@@ -1,0 +1,14 @@
+"""A libFuzzer program of one fuzz target."""
+
+def baton_fuzzer(name, entry, target):
+    """`entry`: the function of tests/fuzz/targets.h that `target` defines. Builds with
+    --config=fuzz only: g++ has no libFuzzer."""
+    native.cc_binary(
+        name = name + "_fuzzer",
+        testonly = True,
+        srcs = ["fuzzer_main.cc", "targets.h"],
+        copts = ["-DBATON_FUZZ_TARGET=" + entry],
+        linkopts = ["-fsanitize=fuzzer"],
+        tags = ["manual"],
+        deps = [target],
+    )

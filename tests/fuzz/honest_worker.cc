@@ -1,0 +1,90 @@
+#include "tests/fuzz/honest_worker.h"
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+
+namespace baton::fuzz {
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using driver::CommitOutcome;
+
+constexpr uint32_t kBufferBytes = 64;
+constexpr uint32_t kWindow = 2;  // receives that are posted
+
+}  // namespace
+
+HonestWorker::HonestWorker(BrokeredService* service, uint32_t connections)
+    : service_(service), writer_(&service->arena(), 0), peers_(connections) {
+  BATON_CHECK(service->Grant(0, 0, 1));
+  writer_.Begin(service->ownership(0).epoch());
+  for (uint32_t i = 0; i < connections; ++i) service->device().RequestConnection("honest");
+}
+
+uint64_t HonestWorker::Buffer(uint32_t connection, uint64_t sequence) const {
+  const uint64_t slots = 2 * service_->arena().shape().receive_queue_depth;
+  return (connection * slots + sequence % slots) * kBufferBytes;
+}
+
+void HonestWorker::PeersTurn() {
+  for (MemoryConnection* connection : service_->device().connections()) connection->Establish();
+  const std::vector<MemoryQueuePair*>& queue_pairs = service_->device().queue_pairs();
+  for (size_t i = 0; i < queue_pairs.size(); ++i) {
+    Peer& peer = peers_[i];
+    const std::string message = absl::StrCat("peer ", i, " message ", peer.sent);
+    if (queue_pairs[i]->Deliver(message)) {
+      ++peer.sent;
+      peer.expected.push_back(message);
+    }
+    std::string reply;
+    if (queue_pairs[i]->CompleteSend(verbs::CompletionStatus::kSuccess, &reply)) {
+      BATON_CHECK(!peer.expected.empty() && reply == peer.expected.front());
+      peer.expected.pop_front();
+    }
+    BATON_CHECK(peer.expected.size() <= 4 * kWindow);  // nothing is lost on the way
+  }
+}
+
+void HonestWorker::WorkerTurn() {
+  const uint64_t tail = service_->arena().shard(0).completion_tail;
+  if (read_ == tail) return;
+  for (; read_ < tail; ++read_) {
+    const CompletionEntry& done = service_->arena().completion(0, read_);
+    const uint64_t posted = service_->record(done.connection).receive.committed;
+    switch (CompletionKind(done.kind)) {
+      case CompletionKind::kConnectRequest:
+        for (uint32_t i = 0; i < kWindow; ++i) {
+          writer_.Receive(done.connection, Buffer(done.connection, posted + i), kBufferBytes);
+        }
+        writer_.Accept(done.connection, 0);
+        break;
+      case CompletionKind::kReceive:
+        BATON_CHECK(done.status == 0 && done.byte_len > 0);
+        writer_.Send(done.connection, Buffer(done.connection, done.sequence), done.byte_len);
+        break;
+      case CompletionKind::kSend:
+        // The receive whose buffer it was: the same sequence, for each message has one reply.
+        BATON_CHECK(done.status == 0);
+        writer_.Receive(done.connection, Buffer(done.connection, done.sequence + kWindow),
+                        kBufferBytes);
+        break;
+      default:
+        BATON_CHECK(CompletionKind(done.kind) == CompletionKind::kEstablished);
+    }
+  }
+  writer_.Acknowledge(read_);
+  writer_.Publish();
+}
+
+void HonestWorker::Turn() {
+  PeersTurn();
+  service_->HandleEvents();
+  service_->Poll();
+  WorkerTurn();
+  while (service_->driver().PendingEntries(0) > 0) {
+    BATON_CHECK(service_->Apply(0) == CommitOutcome::kApplied);
+  }
+}
+
+}  // namespace baton::fuzz

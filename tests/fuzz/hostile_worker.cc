@@ -1,0 +1,298 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "lib/base/check.h"
+#include "tests/fuzz/brokered_service.h"
+#include "tests/fuzz/honest_worker.h"
+#include "tests/fuzz/hostile_writes.h"
+#include "tests/fuzz/program.h"
+#include "tests/fuzz/targets.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::fuzz {
+namespace {
+
+using arena::CommitKind;
+using arena::ConnectionState;
+using driver::CommitOutcome;
+using driver::testing::CommitWriter;
+using driver::testing::TestShape;
+
+constexpr uint32_t kShards = 2, kConnections = 4, kDepth = 4;
+constexpr int kMaxSteps = 400;
+constexpr uint64_t kSuccessor = 1 << 20;
+
+ConnectionState StateOf(const arena::ConnectionRecord& record) {
+  return ConnectionState(record.state);
+}
+
+class Attack {
+ public:
+  Attack(BrokeredService* service, HonestWorker* neighbour, Program* program)
+      : service_(*service), neighbour_(*neighbour), program_(*program), writes_(service->arena()) {
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      writers_[shard].emplace(&service->arena(), shard);
+    }
+  }
+
+  void Run() {
+    // One worker owns both shards, or each has its own.
+    const bool shared = program_.Flag();
+    for (uint32_t shard = 0; shard < kShards; ++shard) Begin(shard, shared ? 0 : shard);
+    for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) {
+      Step();
+      service_.Check();
+    }
+    service_.device().meanwhile = nullptr;
+    service_.device().refuse_queue_pairs = false;
+    GoOnHonestly();
+  }
+
+ private:
+  void Begin(uint32_t shard, uint32_t slot) {
+    if (ids_[slot] == 0) ids_[slot] = ++last_id_;
+    if (!service_.Grant(shard, slot, ids_[slot])) return;
+    writers_[shard]->Begin(service_.ownership(shard).epoch());
+  }
+
+  void Apply(uint32_t shard) {
+    driver::Ownership& ownership = service_.ownership(shard);
+    if (!ownership.owned()) return;
+    const CommitOutcome outcome = service_.Apply(shard);
+    if (outcome == CommitOutcome::kInvalid) Stop(ownership.owner_slot());
+    if (outcome != CommitOutcome::kReleased) return;
+    service_.EndOwnership(shard, /*released=*/true);
+    Begin(shard, program_.Below(2));
+  }
+
+  // All its shards have no owner until somebody is granted them. Its process still writes.
+  void Stop(uint32_t slot) {
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      if (service_.ownership(shard).owner_slot() == slot) {
+        service_.EndOwnership(shard, /*released=*/false);
+      }
+    }
+  }
+
+  void Die(uint32_t slot) {
+    Stop(slot);
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      service_.ownership(shard).ProveDead(ids_[slot]);
+    }
+    ids_[slot] = 0;
+  }
+
+  void Turn() {
+    service_.HandleEvents();
+    service_.Poll();
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      for (int i = 0; i < 8; ++i) Apply(shard);
+    }
+    neighbour_.Turn();
+  }
+
+  // A transaction as a correct worker makes it, of this much work.
+  void CommitWell(uint32_t shard) {
+    CommitWriter& writer = *writers_[shard];
+    const uint32_t what = program_.Byte();
+    for (uint32_t i = 0; i < kConnections; ++i) {
+      const arena::ConnectionRecord& record = service_.record(i);
+      if (record.shard != shard || StateOf(record) == ConnectionState::kFree) continue;
+      if (StateOf(record) == ConnectionState::kRequested && (what & 1)) {
+        writer.Accept(i, (what & 2) ? 1 - shard : shard, "welcome");
+      }
+      const auto room = [](const arena::QueueCursors& cursors) {
+        return cursors.committed - cursors.completed < kDepth &&
+               cursors.committed - cursors.acknowledged < 2 * kDepth;
+      };
+      if ((what & 4) && room(record.receive)) writer.Receive(i, 64 * i, 64);
+      if ((what & 8) && room(record.send)) {
+        writer.Send(i, 4096 + 64 * i, 32).opcode = program_.Below(verbs::kOpcodeCount);
+      }
+      if (what & 16) writer.ConnectionState(i, "state", 1);
+    }
+    if (what & 32) writer.Acknowledge(service_.arena().shard(shard).completion_tail);
+    if (what & 64) writer.ShardState("root", 1);
+    if ((what & 128) && program_.Below(4) == 0) writer.Release();
+    writer.Publish();
+  }
+
+  template <typename T>
+  T* Pick(const std::vector<T*>& from) {
+    return from.empty() ? nullptr : from[program_.Below(static_cast<uint32_t>(from.size()))];
+  }
+
+  void DeviceStep() {
+    MemoryDevice& device = service_.device();
+    MemoryConnection* connection = Pick(device.connections());
+    MemoryQueuePair* queue_pair = Pick(device.queue_pairs());
+    switch (program_.Below(9)) {
+      case 0:
+        if (device.connections().size() < 2 * kConnections) {
+          device.RequestConnection(program_.Block(program_.Byte()));
+        }
+        break;
+      case 1:
+        if (connection != nullptr) connection->Establish();
+        break;
+      case 2:
+        if (connection != nullptr) connection->End();
+        break;
+      case 3:
+        if (connection != nullptr) connection->Refuse();
+        break;
+      case 4:
+        if (queue_pair != nullptr) queue_pair->CompleteSend(verbs::CompletionStatus::kSuccess);
+        break;
+      case 5:
+        if (queue_pair != nullptr) {
+          queue_pair->CompleteSend(verbs::CompletionStatus(program_.Below(12)));
+        }
+        break;
+      case 6:
+        if (queue_pair != nullptr) queue_pair->Deliver(program_.Block(program_.Below(80)));
+        break;
+      case 7:
+        if (queue_pair != nullptr) queue_pair->Flush();
+        break;
+      default:
+        device.refuse_queue_pairs = program_.Flag();
+    }
+  }
+
+  void KeeperStep() {
+    switch (program_.Below(6)) {
+      case 0:
+        Stop(program_.Below(2));
+        break;
+      case 1:
+        Die(program_.Below(2));
+        break;
+      case 2:
+        Begin(program_.Below(kShards), program_.Below(2));
+        break;
+      case 3: {
+        const uint32_t shard = program_.Below(kShards);
+        const auto connected = service_.driver().Connect(
+            shard, {"127.0.0.1", 9}, program_.Block(program_.Byte()), program_.Take<uint64_t>());
+        if (connected.ok()) BATON_CHECK(*connected < kConnections);
+        break;
+      }
+      case 4: {
+        const uint64_t bytes = service_.arena().shape().buffer_bytes;
+        const uint64_t offset = program_.Near(program_.Flag() ? bytes : 0);
+        const auto granted = service_.driver().Grant(offset, program_.Near(bytes - offset), 15);
+        if (granted.ok()) BATON_CHECK(*granted < arena::kGrants);
+        break;
+      }
+      default:
+        service_.driver().Revoke(program_.Byte()).IgnoreError();
+    }
+  }
+
+  void Step() {
+    const uint32_t shard = program_.Below(kShards);
+    const uint64_t epoch = service_.ownership(shard).epoch();
+    switch (program_.Below(12)) {
+      case 0:
+        writes_.Raw(program_);
+        break;
+      case 1:
+        writes_.Entry(program_, shard, epoch);
+        break;
+      case 2:
+        writes_.Tail(program_, shard, epoch);
+        break;
+      case 3:
+        writes_.Request(program_);
+        break;
+      case 4:
+        Apply(shard);
+        break;
+      case 5:
+      case 6:
+        CommitWell(shard);
+        break;
+      case 7:
+      case 8:
+        DeviceStep();
+        break;
+      case 9:
+        KeeperStep();
+        break;
+      case 10: {
+        // Another thread of the worker writes while the driver applies.
+        int left = program_.Below(4);
+        service_.device().meanwhile = [this, left]() mutable {
+          if (left-- > 0) writes_.Raw(program_);
+        };
+        break;
+      }
+      default:
+        Turn();
+    }
+  }
+
+  // Whatever was written: once the attackers are dead, a correct successor can go on, end every
+  // connection and acknowledge everything.
+  void GoOnHonestly() {
+    for (uint32_t slot = 0; slot < 2; ++slot) Die(slot);
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      if (service_.ownership(shard).owned()) service_.EndOwnership(shard, false);
+      for (uint64_t id = 1; id <= last_id_; ++id) service_.ownership(shard).ProveDead(id);
+      BATON_CHECK(service_.Grant(shard, 0, kSuccessor));
+      writers_[shard]->Begin(service_.ownership(shard).epoch());
+    }
+    for (int turn = 0; turn < 8 || service_.driver().connection_count() > 0; ++turn) {
+      BATON_CHECK(turn < 64);
+      const std::vector<MemoryConnection*> connections = service_.device().connections();
+      for (MemoryConnection* connection : connections) connection->End();
+      for (MemoryQueuePair* queue_pair : service_.device().queue_pairs()) {
+        while (queue_pair->Flush()) {
+        }
+      }
+      service_.HandleEvents();
+      service_.Poll();
+      for (uint32_t shard = 0; shard < kShards; ++shard) FinishShard(shard);
+      neighbour_.Turn();
+      service_.Check();
+    }
+  }
+
+  void FinishShard(uint32_t shard) {
+    CommitWriter& writer = *writers_[shard];
+    for (uint32_t i = 0; i < kConnections; ++i) {
+      const arena::ConnectionRecord& record = service_.record(i);
+      if (record.shard == shard && StateOf(record) != ConnectionState::kFree) writer.Disconnect(i);
+    }
+    writer.Acknowledge(service_.arena().shard(shard).completion_tail);
+    writer.Publish();
+    BATON_CHECK(service_.Apply(shard) == CommitOutcome::kApplied);
+    BATON_CHECK(service_.Apply(shard) == CommitOutcome::kIdle);
+  }
+
+  BrokeredService& service_;
+  HonestWorker& neighbour_;
+  Program& program_;
+  HostileWrites writes_;
+  std::array<std::optional<CommitWriter>, kShards> writers_;
+  std::array<uint64_t, 2> ids_ = {};
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace
+
+void HostileWorker(const uint8_t* data, size_t size) {
+  static arena::Arena attacked =
+      arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
+  static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
+  static BrokeredService neighbour(&beside);
+  static HonestWorker honest(&neighbour, 2);
+  Program program(data, size);
+  BrokeredService service(&attacked);
+  Attack(&service, &honest, &program).Run();
+}
+
+}  // namespace baton::fuzz

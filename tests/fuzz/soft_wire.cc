@@ -1,0 +1,384 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "tests/fuzz/program.h"
+#include "tests/fuzz/targets.h"
+#include "tests/fuzz/wire_frames.h"
+
+namespace baton::fuzz {
+namespace {
+
+using verbs::soft::FrameType;
+
+constexpr uint32_t kSharedBytes = 300'000;  // more than a segment
+constexpr uint32_t kPrivateBytes = 4096;    // receives go to its first half
+constexpr uint32_t kDepth = 8;
+constexpr int kMaxSteps = 200;
+constexpr char kUntouched = 0x5c;
+
+// A loopback address of this process alone: its ports are not used up by others' tests.
+in_addr_t Host() { return htonl(0x7f100000u | (static_cast<uint32_t>(getpid()) & 0xfffff)); }
+
+std::string HostText() {
+  char text[INET_ADDRSTRLEN];
+  const in_addr host = {Host()};
+  return inet_ntop(AF_INET, &host, text, sizeof(text));
+}
+
+sockaddr_in Loopback(uint16_t port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = Host();
+  return address;
+}
+
+// Leaves nothing in TIME_WAIT: thousands of them are made in a second.
+FileDescriptor Socket() {
+  FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  BATON_CHECK(static_cast<bool>(fd));
+  const linger reset = {1, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  return fd;
+}
+
+verbs::soft::SoftDeviceOptions Options() {
+  verbs::soft::SoftDeviceOptions options;
+  options.seed = 1;
+  options.min_rnr_timer_us = 1;
+  return options;
+}
+
+class Victim {
+ public:
+  explicit Victim(Program* program)
+      : program_(*program),
+        frames_({Address(shared_.data()), kSharedBytes, shared_region_->rkey(),
+                 private_region_->rkey()}) {
+    MakeQueuePair();
+  }
+
+  void Run() {
+    if (program_.Flag()) {
+      BeAccepted();
+    } else {
+      Connect();
+    }
+    for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) Step();
+    Finish();
+    CheckService();
+  }
+
+ private:
+  static uint64_t Address(const uint8_t* at) { return reinterpret_cast<uint64_t>(at); }
+
+  void MakeQueuePair() {
+    queue_pair_ = device_->CreateQueuePair({queue_.get(), queue_.get(), kDepth, kDepth, 4}).value();
+  }
+
+  // ---- The raw peer connects, or is connected to.
+
+  FileDescriptor Dial() {
+    FileDescriptor fd = Socket();
+    const sockaddr_in address = Loopback(listener_->address().port);
+    BATON_CHECK(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
+                0);
+    return fd;
+  }
+
+  void BeAccepted() {
+    peer_ = Dial();
+    if (program_.Flag()) {
+      Write(WireFrames::ConnectRequest());
+      for (int i = 0; i < 3; ++i) Turn();
+      if (program_.Flag()) Accept();
+      if (program_.Flag()) Write(WireFrames::Management(FrameType::kReadyToUse));
+      Turn();
+    }
+  }
+
+  void Connect() {
+    FileDescriptor listener = Socket();
+    sockaddr_in address = Loopback(0);
+    socklen_t size = sizeof(address);
+    BATON_CHECK(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+    BATON_CHECK(listen(listener.get(), 1) == 0);
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    verbs::ConnectionParameters parameters;
+    parameters.private_data = std::string(program_.Block(program_.Below(64)));
+    auto id =
+        device_->Connect({HostText(), ntohs(address.sin_port)}, queue_pair_.get(), parameters);
+    if (!id.ok()) return;
+    id_ = *std::move(id);
+    peer_.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const linger reset = {1, 0};
+    setsockopt(peer_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    Turn();
+    if (program_.Flag()) Write(WireFrames::Management(FrameType::kConnectReply));
+    Turn();
+  }
+
+  // ---- What the device's user does.
+
+  void Turn() {
+    device_->Progress();
+    verbs::CmEvent event;
+    while (device_->NextEvent(&event)) {
+      if (event.type == verbs::CmEventType::kConnectRequest && !id_) {
+        id_ = std::move(event.new_id);
+        requested_ = true;
+      } else if (event.id != nullptr) {
+        BATON_CHECK(event.id == id_.get());
+      }
+      event = {};
+    }
+    Poll();
+  }
+
+  void Poll() {
+    verbs::Completion completions[16];
+    for (;;) {
+      const int count = queue_->Poll(absl::MakeSpan(completions)).value();
+      for (int i = 0; i < count; ++i) {
+        std::deque<uint64_t>& posted = (completions[i].wr_id & 1) ? receives_ : sends_;
+        BATON_CHECK(!posted.empty() && posted.front() == completions[i].wr_id);
+        posted.pop_front();
+      }
+      if (count < 16) return;
+    }
+  }
+
+  void Accept() {
+    if (!requested_ || !id_ || !queue_pair_) return;
+    requested_ = false;
+    verbs::ConnectionParameters parameters;
+    parameters.private_data = std::string(program_.Block(program_.Byte()));
+    id_->Accept(queue_pair_.get(), parameters).IgnoreError();
+  }
+
+  verbs::ScatterGather Sge(bool receive) {
+    const uint32_t half = kPrivateBytes / 2;
+    if (receive || program_.Flag()) {
+      const uint32_t offset = program_.Below(64) * 16;
+      // Beyond the end, or with a key of nothing, now and then.
+      const uint32_t length = program_.Below(255) == 254 ? 2 * kPrivateBytes : program_.Byte();
+      const uint32_t key = program_.Below(255) == 254 ? 12345 : private_region_->lkey();
+      return {Address(private_.data()) + std::min(offset, half - 256), length, key};
+    }
+    if (!shared_region_) return {Address(shared_.data()), 8, 99};
+    return {Address(shared_.data()), program_.Take<uint16_t>() * 5u, shared_region_->lkey()};
+  }
+
+  void PostReceive() {
+    if (!queue_pair_) return;
+    verbs::ScatterGather sges[4];
+    const size_t count = program_.Below(5);
+    for (size_t i = 0; i < count; ++i) sges[i] = Sge(true);
+    const verbs::ReceiveRequest request = {next_++ << 1 | 1, {sges, count}};
+    size_t posted = 0;
+    queue_pair_->PostReceive({&request, 1}, &posted).IgnoreError();
+    if (posted == 1) receives_.push_back(request.wr_id);
+  }
+
+  void PostSend() {
+    if (!queue_pair_) return;
+    verbs::ScatterGather sges[4];
+    verbs::SendRequest request;
+    request.opcode = verbs::Opcode(program_.Below(verbs::kOpcodeCount));
+    size_t count = program_.Below(5);
+    // Responses are written to where nothing else is checked.
+    const bool reads = request.opcode == verbs::Opcode::kRead ||
+                       request.opcode == verbs::Opcode::kCompareAndSwap ||
+                       request.opcode == verbs::Opcode::kFetchAndAdd;
+    for (size_t i = 0; i < count; ++i) sges[i] = Sge(reads);
+    if (reads && request.opcode != verbs::Opcode::kRead) {
+      count = 1;
+      sges[0].length = 8;
+    }
+    request.wr_id = next_++ << 1;
+    request.fence = program_.Flag();
+    request.remote_address = program_.Take<uint16_t>();
+    request.sges = {sges, count};
+    size_t posted = 0;
+    queue_pair_->PostSend({&request, 1}, &posted).IgnoreError();
+    if (posted == 1) sends_.push_back(request.wr_id);
+  }
+
+  void UserStep() {
+    switch (program_.Below(12)) {
+      case 0:
+      case 1:
+      case 2:
+        PostReceive();
+        break;
+      case 3:
+      case 4:
+        PostSend();
+        break;
+      case 5:
+      case 6:
+        Accept();
+        break;
+      case 7:
+        if (requested_ && id_) {
+          requested_ = false;
+          id_->Reject(program_.Block(program_.Byte())).IgnoreError();
+        }
+        break;
+      case 8:
+        if (id_ && !requested_) id_->Disconnect().IgnoreError();
+        break;
+      case 9:
+        if (queue_pair_) queue_pair_->SetError().IgnoreError();
+        break;
+      case 10:
+        shared_region_.reset();
+        break;
+      default:
+        // Anew, without what was there.
+        id_.reset();
+        requested_ = false;
+        Poll();
+        queue_pair_.reset();
+        Poll();
+        receives_.clear();
+        sends_.clear();
+        MakeQueuePair();
+    }
+  }
+
+  // ---- What the peer does.
+
+  // All of it, as long as the device takes it.
+  void Write(std::string_view bytes) {
+    for (int attempt = 0; attempt < 64 && !bytes.empty() && peer_; ++attempt) {
+      const ssize_t sent =
+          send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent > 0) {
+        bytes.remove_prefix(static_cast<size_t>(sent));
+      } else if (errno != EAGAIN) {
+        return;
+      }
+      if (!bytes.empty()) Turn();
+    }
+  }
+
+  void Drain() {
+    char sink[65536];
+    while (peer_ && recv(peer_.get(), sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+    }
+  }
+
+  void Step() {
+    switch (program_.Below(10)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        Write(frames_.Next(program_));
+        break;
+      case 4: {  // in two pieces
+        const std::string frame = frames_.Next(program_);
+        const size_t first = std::min<size_t>(program_.Byte(), frame.size());
+        Write(std::string_view(frame).substr(0, first));
+        Turn();
+        UserStep();
+        Write(std::string_view(frame).substr(first));
+        break;
+      }
+      case 5:
+        Write(program_.Block(program_.Byte()));
+        break;
+      case 6:
+      case 7:
+        UserStep();
+        break;
+      case 8:
+        Turn();
+        if (program_.Flag()) Drain();
+        break;
+      default:
+        if (program_.Below(4) == 3) {
+          peer_.Reset();
+        } else {
+          Turn();
+        }
+    }
+  }
+
+  // ---- The end.
+
+  // What was posted has completed, once each; what no peer may write is as it was.
+  void Finish() {
+    Turn();
+    id_.reset();
+    peer_.Reset();
+    if (queue_pair_) {
+      queue_pair_->SetError().IgnoreError();
+      Poll();
+      BATON_CHECK(sends_.empty() && receives_.empty());
+    }
+    Turn();
+    for (size_t i = kPrivateBytes / 2 + 256; i < kPrivateBytes; ++i) {
+      BATON_CHECK(private_[i] == kUntouched);
+    }
+  }
+
+  // A correct peer is still served.
+  void CheckService() {
+    id_.reset();
+    requested_ = false;
+    peer_ = Dial();
+    Write(WireFrames::ConnectRequest());
+    for (int turn = 0; turn < 1000 && !requested_; ++turn) Turn();
+    BATON_CHECK(requested_);
+    id_.reset();
+    peer_.Reset();
+    Turn();
+  }
+
+  Program& program_;
+  std::unique_ptr<verbs::Device> device_ = verbs::soft::CreateSoftDevice(Options()).value();
+  // Allocations of their own, whose ends AddressSanitizer watches.
+  std::vector<uint8_t> shared_ = std::vector<uint8_t>(kSharedBytes);
+  std::vector<uint8_t> private_ = std::vector<uint8_t>(kPrivateBytes, kUntouched);
+  std::unique_ptr<verbs::MemoryRegion> shared_region_ =
+      device_
+          ->RegisterMemory(
+              shared_.data(), kSharedBytes,
+              verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead | verbs::kRemoteAtomic)
+          .value();
+  std::unique_ptr<verbs::MemoryRegion> private_region_ =
+      device_->RegisterMemory(private_.data(), kPrivateBytes, verbs::kLocalWrite).value();
+  std::unique_ptr<verbs::CompletionQueue> queue_ = device_->CreateCompletionQueue(64).value();
+  std::unique_ptr<verbs::Listener> listener_ = device_->Listen({HostText(), 0}, 8).value();
+  std::unique_ptr<verbs::QueuePair> queue_pair_;
+  std::unique_ptr<verbs::ConnectionId> id_;  // goes before its queue pair
+  bool requested_ = false;
+  WireFrames frames_;
+  FileDescriptor peer_;
+  uint64_t next_ = 1;
+  std::deque<uint64_t> sends_, receives_;  // without a completion yet
+};
+
+}  // namespace
+
+void SoftWire(const uint8_t* data, size_t size) {
+  Program program(data, size);
+  Victim(&program).Run();
+}
+
+}  // namespace baton::fuzz

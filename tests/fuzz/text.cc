@@ -1,0 +1,71 @@
+#include <string>
+#include <string_view>
+
+#include "lib/arena/arena.h"
+#include "lib/base/check.h"
+#include "lib/verbs/soft/fault_plan.h"
+#include "supervisor/config/config.h"
+#include "supervisor/control/config.h"
+#include "supervisor/keeper/keeper.h"
+#include "tests/fuzz/targets.h"
+
+namespace baton::fuzz {
+namespace {
+
+std::string_view Text(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+}  // namespace
+
+// What is accepted can be run: completing it again changes nothing, every service has a shape that
+// an arena can have, and no name hides something behind a NUL.
+void ConfigText(const uint8_t* data, size_t size) {
+  absl::StatusOr<v1::Config> config = ParseConfig(Text(data, size), "fuzz");
+  if (!config.ok()) {
+    BATON_CHECK(!config.status().message().empty());
+    return;
+  }
+  const std::string before = config->SerializeAsString();
+  BATON_CHECK(CompleteConfig(*config).ok());
+  BATON_CHECK(config->SerializeAsString() == before);
+  BATON_CHECK(config->state_dir().find('\0') == std::string::npos);
+  for (const v1::ServiceConfig& service : config->services()) {
+    BATON_CHECK(arena::ValidateShape(keeper::ShapeOf(service)).ok());
+    for (const v1::ListenerConfig& listener : service.listeners()) {
+      BATON_CHECK(listener.host().find('\0') == std::string::npos);
+    }
+  }
+}
+
+// A plan's text is read back as the same plan, and its decisions can be drawn.
+void FaultPlanText(const uint8_t* data, size_t size) {
+  using verbs::soft::FaultPlan;
+  const absl::StatusOr<FaultPlan> plan = FaultPlan::Parse(Text(data, size));
+  if (!plan.ok()) return;
+  const std::string text = plan->ToString();
+  const absl::StatusOr<FaultPlan> again = FaultPlan::Parse(text);
+  BATON_CHECK(again.ok());
+  BATON_CHECK(again->ToString() == text);
+  BATON_CHECK(again->seed == plan->seed && again->rules.size() == plan->rules.size());
+  verbs::soft::FaultSequence sequence(&*plan, 1), same(&*again, 1);
+  for (size_t i = 0; i < plan->rules.size(); ++i) {
+    BATON_CHECK(again->rules[i].probability == plan->rules[i].probability);
+    BATON_CHECK(again->rules[i].status == plan->rules[i].status);
+  }
+  for (int message = 0; message < 64 && sequence.active(); ++message) {
+    const verbs::soft::FaultDecision decision = sequence.Next();
+    BATON_CHECK(decision.kind == same.Next().kind);
+  }
+}
+
+void ControlConfigText(const uint8_t* data, size_t size) {
+  const auto config = ParseControlConfig(std::string(Text(data, size)));
+  if (!config.ok()) {
+    BATON_CHECK(!config.status().message().empty());
+    return;
+  }
+  BATON_CHECK(config->state_dir().find('\0') == std::string::npos);
+}
+
+}  // namespace baton::fuzz
