@@ -209,7 +209,8 @@ class Service {
   // The shard was taken away without our doing (this worker was fenced).
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
-  // Control asks this worker to end; Run returns after it.
+  // An operator asks this worker to end (`baton worker stop`). Run releases its shards and returns
+  // after this; who calls Poll instead destroys the Worker, which does the same.
   virtual void OnShutdown([[maybe_unused]] std::string_view reason) {}
 };
 

@@ -77,10 +77,11 @@ class OperatorClient::Impl {
     return absl::OkStatus();
   }
 
-  // Whether control has closed the connection; "unavailable" alone may be what it said of a keeper.
+  // Whether control is gone or going: it closes its listener first, its connections last.
+  // "Unavailable" alone may be what it said of a keeper.
   bool Lost() const {
     pollfd entry = {connection.get(), POLLRDHUP, 0};
-    return poll(&entry, 1, 0) != 0;
+    return poll(&entry, 1, 0) != 0 || !ConnectUnix(socket_path, /*timeout_ms=*/0).ok();
   }
 
   absl::Status FromGrpc(const grpc::Status& status) const {

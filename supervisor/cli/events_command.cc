@@ -112,9 +112,12 @@ void AddEventsCommand(CLI::App* app, Session* session) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("events", "Show what happened; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
-  command->add_flag("-f,--follow", options->follow, "go on with what happens next");
-  command->add_flag("--no-reconnect", options->no_reconnect,
-                    "with --follow: end when control goes away, instead of waiting for it");
+  CLI::Option* follow =
+      command->add_flag("-f,--follow", options->follow, "go on with what happens next");
+  command
+      ->add_flag("--no-reconnect", options->no_reconnect,
+                 "with --follow: end when control goes away, instead of waiting for it")
+      ->needs(follow);
   command->callback([session, options] {
     session->action = [session, options] {
       v1::WatchEventsRequest request;

@@ -528,6 +528,9 @@ TEST_F(CliTest, BadUsage) {
                                              {"shard", "describe", "kv", "-1"},
                                              {"connection", "list", "kv", "--shard", "-1"},
                                              {"handoff", "kv", "--to", "0"},
+                                             {"worker", "stop", "kv"},
+                                             {"worker", "stop", "kv", "1", "--wait-timeout", "0"},
+                                             {"events", "--no-reconnect"},
                                              {"-o", "yaml", "status"},
                                              {"--timeout", "0", "status"},
                                              {"status", "extra"}}) {
@@ -547,6 +550,25 @@ TEST_F(CliTest, HelpTellsTheExitCodes) {
     EXPECT_THAT(result.out, HasSubstr("6 timed out"));
   }
   EXPECT_EQ(RunBare({"--version"}).out, "baton 0.1.0\n");
+}
+
+TEST_F(CliTest, HelpTellsTheCommandsAndTheirOptions) {
+  EXPECT_THAT(RunBare({"--help"}).out, HasSubstr("and for a control that is being restarted\n"));
+  const Result worker = RunBare({"worker", "--help"});
+  for (const char* line :
+       {"list                        List the workers of one service or of all\n",
+        "describe                    Show a worker\n",
+        "stop                        Ask a worker to release its shards and "
+        "end, and wait until it has\n",
+        "kill                        Kill a worker's process with SIGKILL\n"}) {
+    EXPECT_THAT(worker.out, HasSubstr(line));
+  }
+  const Result stop = RunBare({"worker", "stop", "--help"});
+  EXPECT_THAT(stop.out, HasSubstr("--yes                       do not ask\n"));
+  EXPECT_THAT(stop.out, HasSubstr("--wait-timeout S:FLOAT in [0.001 - 600]=10\n"
+                                  "                              seconds that it has to end\n"));
+  EXPECT_THAT(RunBare({"events", "--help"}).out,
+              HasSubstr("--follow: end when control goes away, instead of waiting for it\n"));
 }
 
 }  // namespace
