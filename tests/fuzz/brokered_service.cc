@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "lib/base/check.h"
+#include "tests/fuzz/clear_arena.h"
 
 namespace baton::fuzz {
 
@@ -13,13 +14,7 @@ using arena::ShardRecord;
 using driver::CommitOutcome;
 
 BrokeredService::BrokeredService(arena::Arena* arena) : arena_(arena) {
-  std::memset(reinterpret_cast<uint8_t*>(&arena->worker(0)), 0,
-              arena->worker_map().total - arena->worker_map().workers);
-  std::memset(driver_memory(), 0, driver_bytes());
-  arena->header().ownership_changes = 0;
-  for (uint32_t shard = 0; shard < shards(); ++shard) {
-    arena->shard(shard).owner.ownership = arena::PackOwnership(0, arena::kNobody);
-  }
+  ClearArena(arena);
   driver_ = driver::QueueDriver::Create(arena, &device_, this).value();
   for (uint32_t shard = 0; shard < shards(); ++shard) ownership_.emplace_back(arena, shard);
   epochs_.resize(shards());

@@ -48,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Corpus, FuzzRegression,
                                            Target{"control_config", ControlConfigText},
                                            Target{"hostile_worker", HostileWorker},
                                            Target{"frame_stream", FrameStreamBytes},
-                                           Target{"soft_wire", SoftWire}),
+                                           Target{"soft_wire", SoftWire},
+                                           Target{"keeper_sockets", KeeperSockets}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
