@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/simulation/in_child.h"
 #include "tests/simulation/runner.h"
 
 namespace baton::simulation {
@@ -34,6 +35,57 @@ TEST(SimulationTest, shouldRepeatAScheduleExactly) {
     ASSERT_EQ(once.steps, again.steps) << "seed " << seed;
     ASSERT_NE(once.hash, RunSchedule({seed + 1000, {}}).hash) << "seed " << seed;
   }
+}
+
+// The checkers bite: defects that can be made from outside of Baton, and of applications.
+constexpr uint64_t kToCatch = 5000;
+
+TEST(SimulationTest, shouldCatchATailThatIsPublishedBeforeItsEntries) {
+  Defects defects;
+  defects.tail_first = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchACutThatLeavesOutPublishedTransactions) {
+  Defects defects;
+  defects.cut_drops_last = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchABankThatIsUsedAgainWhileItsFormerOwnerWrites) {
+  Defects defects;
+  defects.bank_reused_early = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchALostWakeup) {
+  Defects defects;
+  defects.wakeup_lost = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchCompletionsThatAreForgottenWhenAShardChangesHands) {
+  Defects defects;
+  defects.forget_unacknowledged = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchCompletionsThatAreAcknowledgedBeforeTheirEffects) {
+  Defects defects;
+  defects.app.acknowledge_first = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchEffectsAndStateInTwoTransactions) {
+  Defects defects;
+  defects.app.state_after_commit = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchABufferInTwoHands) {
+  Defects defects;
+  defects.app.reuse_buffer_early = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
 }
 
 }  // namespace

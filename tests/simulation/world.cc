@@ -115,6 +115,7 @@ class World : private keeper::EngineListener {
   std::vector<Process*> stack_;  // that are in the middle of something
   Weights weights_;
   uint32_t preempt_, kill_;  // once in so many points; 0: never
+  uint32_t slow_death_;      // once in so many chances the death of a process is told
   bool outside_effects_;
   bool faults_ = true;
   bool in_engine_ = false, engine_asleep_ = false;
@@ -134,7 +135,7 @@ arena::Shape World::ChooseShape() {
   shape.send_queue_depth = shape.receive_queue_depth = 1u << dice_.Below(4);
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
-  shape.workers = 3;
+  shape.workers = dice_.OneIn(2) ? 3 : 8;
   shape.buffer_bytes = arena::AlignUp(
       uint64_t{4} * shape.send_queue_depth * kMessageBytes * shape.connections, arena::kPageBytes);
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
@@ -157,7 +158,9 @@ World::World(const ScheduleOptions& options)
   constexpr std::array<uint32_t, 4> kKills = {0, 30, 100, 400};
   kill_ = kKills[dice_.Below(kKills.size())];
   weights_ = {dice_.From(1, 8), dice_.From(1, 8), dice_.From(1, 4), dice_.From(2, 10),
-              dice_.From(0, 2)};
+              dice_.From(0, 4)};
+  constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
+  slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   outside_effects_ = dice_.OneIn(5);
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
@@ -400,7 +403,7 @@ bool World::TellDeaths() {
       engine_->Post([this, dead] { Stop(*dead); });
       return true;
     }
-    if (!dice_.OneIn(4)) continue;
+    if (!dice_.OneIn(faults_ ? slow_death_ : 4)) continue;
     dead->death_told = true;
     context_.Note("process is dead", dead->id);
     engine_->Post([this, dead] {
@@ -431,9 +434,7 @@ void World::StoreLate(Process& process) {
   if (ownership.epoch() == epoch && ownership.owned()) return;
   context_.Note("late store", process.id, shard, epoch);
   ScribbleBank(*arenas_.worker, shard, epoch, &dice_);
-  if (process.condemned && ownership.epoch() == epoch) {
-    ScribbleUncommitted(*arenas_.worker, shard, &dice_);
-  }
+  if (process.condemned) ScribbleUncommitted(*arenas_.worker, shard, &dice_);
 }
 
 bool World::AllOwned() const {
