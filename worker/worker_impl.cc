@@ -69,7 +69,7 @@ absl::Status WorkerImpl::Attach() {
         absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
                      " the socket of service ", options_.service, "?"));
   }
-  channel_.emplace(*std::move(socket));
+  Connected(*std::move(socket));
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
   attach->set_protocol_version(kProtocolVersion);
@@ -88,24 +88,31 @@ absl::Status WorkerImpl::Attach() {
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
-  arena_.emplace(*std::move(arena));
+  heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
+  const internal::Attached& attached = reply.attached();
+  BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
+                              attached.worker_id(), attached.worker_slot()));
+  lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
+  BATON_RETURN_IF_ERROR(lock_->Acquire());
+  if (options_.control_stream) StartControlStream(attached);
+  if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake,
+                               uint64_t id, uint32_t slot) {
+  arena_ = std::move(arena);
+  wake_ = std::move(wake);
+  id_ = id;
+  slot_ = slot;
   const arena::Shape& shape = arena_->shape();
   capacity_ = {shape.connections, shape.send_queue_depth, shape.receive_queue_depth,
                shape.connection_state_bytes, shape.shard_state_bytes};
-  wake_ = std::move(fds[3]);
-  id_ = reply.attached().worker_id();
-  slot_ = reply.attached().worker_slot();
-  heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
-  lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
-  BATON_RETURN_IF_ERROR(lock_->Acquire());
-  BATON_RETURN_IF_ERROR(PrepareEventFd());
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
   }
-  if (options_.control_stream) StartControlStream(reply.attached());
-  if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
-  return absl::OkStatus();
+  return PrepareEventFd();
 }
 
 // Policy only: a worker serves without it, so that control may be down when it attaches.

@@ -29,6 +29,15 @@ class WorkerImpl final : public Worker {
 
   absl::Status Attach();
 
+  // The two halves of Attach that need no keeper: a simulation calls these instead.
+  void Connected(FileDescriptor keeper) { channel_.emplace(std::move(keeper)); }
+  absl::Status Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake, uint64_t id,
+                     uint32_t slot);
+  // Gives everything back and says farewell, as the destructor does.
+  void Detach();
+  // For a simulation: the worker's process is dead, and nothing of it happens any more.
+  void Die() { keeper_gone_ = true; }
+
   absl::Status Ready() override;
   absl::StatusOr<int> Poll() override;
   int event_fd() const override { return event_fd_.get(); }
@@ -60,7 +69,6 @@ class WorkerImpl final : public Worker {
                                             std::vector<FileDescriptor>* descriptors = nullptr);
   absl::Status PrepareEventFd();
   void StartControlStream(const internal::Attached& attached);
-  void Detach();
   bool HasWork() const;
   absl::Status CheckKeeper();
   int HandleOwnership();
@@ -73,10 +81,10 @@ class WorkerImpl final : public Worker {
 
   const WorkerOptions options_;
   Service* const service_;
-  std::mutex channel_mutex_;  // the control stream's thread asks for tokens
+  std::mutex channel_mutex_;               // the control stream's thread asks for tokens
   std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
   uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
-  std::optional<arena::Arena> arena_;
+  std::shared_ptr<const arena::Arena> arena_;
   Capacity capacity_;
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
