@@ -179,7 +179,8 @@ class Shard {
 
   WorkerImpl* impl_;
   uint32_t index_;
-  uint64_t epoch_ = 0;  // 0: not ours
+  uint64_t epoch_ = 0;           // 0: not ours
+  uint64_t released_epoch_ = 0;  // the last one that we gave back
   uint64_t commit_tail_ = 0;
   uint64_t delivered_ = 0;     // completions given to the application
   uint64_t acknowledged_ = 0;  // as committed

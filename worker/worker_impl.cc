@@ -250,9 +250,9 @@ int WorkerImpl::HandleOwnership() {
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
-  const arena::BankHeader& bank = arena_->bank(shard.index_, epoch);
-  // What this process gave back is still ours until the driver has seen it.
-  if (arena::CursorIndex(arena::LoadAcquire(bank.tail)) != 0) return false;
+  // What we gave back is still ours until the driver has seen it. (Not to be read from the bank's
+  // tail: a former owner's late store there is none of our epoch, and must not keep us away.)
+  if (epoch == shard.released_epoch_) return false;
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
@@ -265,7 +265,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   if (!adopted.ok()) {
     shard.Abandon();
     shard.Publish(/*release=*/true);
-    shard.epoch_ = 0;
+    shard.released_epoch_ = std::exchange(shard.epoch_, 0);
     return true;
   }
   BATON_CRASH_POINT("adopt-before-commit");
@@ -284,7 +284,7 @@ void WorkerImpl::Release(Shard& shard) {
   }
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
-  shard.epoch_ = 0;
+  shard.released_epoch_ = std::exchange(shard.epoch_, 0);
 }
 
 void WorkerImpl::Lose(Shard& shard) {

@@ -611,7 +611,11 @@ std::string World::Describe() const {
     if (process->state == Process::State::kGone) continue;
     absl::StrAppend(&text, "worker ", process->id, " slot ", process->slot, " state ",
                     static_cast<int>(process->state), process->doomed ? " doomed" : "",
-                    process->asleep ? " asleep" : "", "\n");
+                    process->asleep ? " asleep" : "", ", serves epochs");
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      absl::StrAppend(&text, " ", process->worker->shard(i).epoch());
+    }
+    absl::StrAppend(&text, "\n");
   }
   absl::StrAppend(&text, "device quiet ", device_.Quiet(), ", engine asleep ", engine_asleep_);
   return text;
