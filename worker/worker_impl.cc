@@ -286,12 +286,12 @@ void WorkerImpl::Lose(Shard& shard) {
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   if (tail == shard.delivered_) return 0;
-  // A completion may need an entry for its connection and one for a decision. When the driver is
-  // that far behind, it gets its time first.
-  const uint64_t batch = std::min<uint64_t>(kDeliverBatch, shard.EntryRoom() / 2);
-  const uint64_t end = std::min(tail, shard.delivered_ + batch);
+  const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   int count = 0;
-  while (shard.delivered_ < end && Owns(shard)) {
+  // A completion may need an entry for its connection and one for a decision, and with
+  // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
+  // behind, it gets its time first.
+  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, entry.generation);
     ++shard.delivered_;
