@@ -43,8 +43,8 @@ class App final : public Service {
   void Idle(bool commit);
   // Shards and epochs that this worker was given and has not given back by itself.
   const std::vector<std::pair<uint32_t, uint64_t>>& held() const { return held_; }
-  // The release of the last shard that OnRelease was called for is committed.
-  void Released() { std::erase(held_, released_); }
+  // What was staged is committed, and with it the release that OnRelease told of.
+  void Published() { std::erase(held_, released_); }
   bool undecided() const { return !undecided_.empty(); }
   void StopDeciding() { options_.decides = false; }
 

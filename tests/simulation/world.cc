@@ -104,6 +104,7 @@ class World : private keeper::EngineListener {
   const ScheduleOptions options_;
   Context context_;
   Dice& dice_;
+  bool deep_ = false;
   ArenaPair& arenas_;
   const arena::Arena& arena_;
   Checker checker_;
@@ -115,6 +116,7 @@ class World : private keeper::EngineListener {
   std::vector<Process*> stack_;  // that are in the middle of something
   Weights weights_;
   uint32_t preempt_, kill_;  // once in so many points; 0: never
+  uint32_t burst_;           // steps of a peer or the device at once
   uint32_t slow_death_;      // once in so many chances the death of a process is told
   bool outside_effects_;
   bool faults_ = true;
@@ -130,9 +132,11 @@ World* g_world = nullptr;
 
 arena::Shape World::ChooseShape() {
   arena::Shape shape = {};
-  shape.shards = dice_.From(1, 3);
-  shape.connections = 4;
-  shape.send_queue_depth = shape.receive_queue_depth = 1u << dice_.Below(4);
+  // Rarely one in which so much can be outstanding that the commit log has no room.
+  deep_ = options_.deep || dice_.OneIn(200);
+  shape.shards = deep_ ? 1 : dice_.From(1, 3);
+  shape.connections = deep_ ? 8 : 4;
+  shape.send_queue_depth = shape.receive_queue_depth = deep_ ? 64 : 1u << dice_.Below(4);
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
   shape.workers = dice_.OneIn(2) ? 3 : 8;
@@ -159,6 +163,7 @@ World::World(const ScheduleOptions& options)
   kill_ = kKills[dice_.Below(kKills.size())];
   weights_ = {dice_.From(1, 8), dice_.From(1, 8), dice_.From(1, 4), dice_.From(2, 10),
               dice_.From(0, 4)};
+  burst_ = deep_ ? 200 : dice_.OneIn(4) ? 10 : 1;
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   outside_effects_ = dice_.OneIn(5);
@@ -168,7 +173,8 @@ World::World(const ScheduleOptions& options)
   engine.nanoseconds = [this] { return context_.now_ns; };
   engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
-  const uint32_t clients = dice_.From(1, arena_.shape().connections);
+  if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
+  const uint32_t clients = deep_ ? 8 : dice_.From(1, arena_.shape().connections);
   for (uint32_t i = 0; i < clients; ++i) {
     clients_.push_back(std::make_unique<Client>(
         &context_, &checker_, &device_, i, dice_.From(1, 2 * arena_.shape().send_queue_depth)));
@@ -207,9 +213,10 @@ void World::Step() {
       RunProcess(*processes_[dice_.Below(static_cast<uint32_t>(processes_.size()))]);
     }
   } else if (chosen(weights_.peers)) {
-    clients_[dice_.Below(static_cast<uint32_t>(clients_.size()))]->Step(faults_);
+    Client& client = *clients_[dice_.Below(static_cast<uint32_t>(clients_.size()))];
+    for (uint32_t i = 0; i < burst_; ++i) client.Step(faults_ && i == 0);
   } else if (chosen(weights_.device)) {
-    device_.Step(faults_);
+    for (uint32_t i = 0; i < burst_; ++i) device_.Step(faults_ && i == 0);
   } else {
     Manage();
   }
@@ -254,8 +261,10 @@ void World::RunEngine() {
 void World::OnCrashPoint(const char* name) {
   Process& process = *stack_.back();
   context_.Note(name, process.id);
-  if (std::strcmp(name, "commit-published") == 0) checker_.OnPublished(process.slot);
-  if (std::strcmp(name, "release-published") == 0) process.app->Released();
+  if (std::strcmp(name, "commit-published") == 0) {
+    checker_.OnPublished(process.slot);
+    process.app->Published();
+  }
   if (options_.defects.tail_first && std::strcmp(name, "commit-begin") == 0) {
     PublishTailFirst(process);
   }
@@ -570,7 +579,7 @@ bool World::Settle() {
 }
 
 ScheduleResult World::Run() {
-  const uint32_t steps = dice_.Below(kFaultySteps);
+  const uint32_t steps = dice_.Below(deep_ ? 4 * kFaultySteps : kFaultySteps);
   AttachProcess();
   for (uint32_t i = 0; i < steps && !context_.broken(); ++i) Step();
   if (!context_.broken() && Settle()) {
