@@ -286,6 +286,7 @@ void WorkerImpl::Lose(Shard& shard) {
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   if (tail == shard.delivered_) return 0;
+  BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   int count = 0;
   // A completion may need an entry for its connection and one for a decision, and with
@@ -393,6 +394,7 @@ bool WorkerImpl::ArmEvent() {
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
   arena::FullFence();
   armed_ = true;
+  BATON_CRASH_POINT("arm-before-last-look");
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
   return false;
