@@ -76,6 +76,14 @@ SimQueuePair::~SimQueuePair() {
   if (!idle()) device_->context_->Break("P4: a queue pair was destroyed with work outstanding");
 }
 
+// The connection is then Baton's to fail.
+bool SimQueuePair::Refuse() {
+  if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(300)) return false;
+  device_->context_->Note("device: post refused");
+  if (wire_) wire_->broken = true;
+  return wire_ != nullptr;
+}
+
 absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
   device_->context_->interleave();
   *posted = 0;
@@ -86,6 +94,7 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
     if (sends_.size() == options_.max_send_requests) {
       return absl::ResourceExhaustedError("send queue full");
     }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
     device_->observer_->OnSendPosted(request);
     sends_.push_back(Copy(request));
     ++*posted;
@@ -101,6 +110,7 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
     if (receives_.size() == options_.max_receive_requests) {
       return absl::ResourceExhaustedError("receive queue full");
     }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
     device_->observer_->OnReceivePosted(request);
     receives_.push_back(Copy(request));
     ++*posted;

@@ -110,6 +110,7 @@ class SimQueuePair final : public verbs::QueuePair {
     std::array<verbs::ScatterGather, 4> sges;
     size_t sge_count;
   };
+  bool Refuse();
   template <typename Request>
   static Posted<Request> Copy(const Request& request);
   void Complete(bool send, verbs::Completion completion);
@@ -144,6 +145,9 @@ class SimDevice final : public verbs::Device {
  public:
   SimDevice(Context* context, DeviceObserver* observer) : context_(context), observer_(observer) {}
   ~SimDevice() override;
+
+  // Now and then the provider refuses to post.
+  void RefusePosts(bool refuse) { refuse_posts_ = refuse; }
 
   // One thing, of one wire or queue pair; false: that one had nothing to do.
   bool Step(bool faults);
@@ -194,6 +198,7 @@ class SimDevice final : public verbs::Device {
   verbs::Listener* listener_ = nullptr;
   bool listening_ = false;
   bool signalled_ = false;
+  bool refuse_posts_ = false;
   std::vector<SimCompletionQueue*> queues_;
   std::vector<SimQueuePair*> queue_pairs_;
 };

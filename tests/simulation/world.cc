@@ -166,6 +166,7 @@ World::World(const ScheduleOptions& options)
   burst_ = deep_ ? 200 : dice_.OneIn(4) ? 10 : 1;
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
+  device_.RefusePosts(dice_.OneIn(3));
   outside_effects_ = dice_.OneIn(5);
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
@@ -564,6 +565,7 @@ bool World::Settled() const {
 // No faults any more: everybody gets what it was promised, within a bound.
 bool World::Settle() {
   faults_ = false;
+  device_.RefusePosts(false);
   weights_ = {4, 4, 2, 8, 2};
   context_.Note("settling");
   for (auto& process : processes_) process->app->StopDeciding();
