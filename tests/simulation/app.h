@@ -4,6 +4,7 @@
 #ifndef TESTS_SIMULATION_APP_H_
 #define TESTS_SIMULATION_APP_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -24,7 +25,11 @@ struct AppDefects {
   bool reuse_buffer_early = false;  // a receive is posted with a buffer that another one holds
 };
 
+// What the buffers of a service have to hold, both by sequence and in pools.
+uint64_t BufferBytes(const arena::Shape& shape);
+
 struct AppOptions {
+  bool pools = false;   // buffers from free lists, which a successor derives; else by sequence
   bool decides = true;  // sometimes rejects, disconnects, answers later or into another shard
   AppDefects defects;
 };
@@ -63,15 +68,19 @@ class App final : public Service {
   void Save(Shard& shard, Connection& connection, Session& session);
   uint64_t Count(Shard& shard);
   void Forget(Shard& shard);
+  void FillPools(Shard& shard);
+  uint64_t TakeBuffer(Shard& shard, const Connection& connection, bool send);
+  void GiveBuffer(Shard& shard, const Completion& done, bool send);
   void Need(const absl::Status& status, const char* what);
 
   Context* const context_;
   Checker* const checker_;
   const arena::Arena* const arena_;
   AppOptions options_;
-  std::vector<Session> sessions_;    // by connection
-  std::vector<uint64_t> processed_;  // by shard: as staged
-  std::vector<Shard*> owned_;        // by shard; null: not ours
+  std::vector<Session> sessions_;                            // by connection
+  std::vector<uint64_t> processed_;                          // by shard: as staged
+  std::vector<Shard*> owned_;                                // by shard; null: not ours
+  std::vector<std::array<std::vector<uint64_t>, 2>> pools_;  // by shard: of receives, of sends
   std::vector<Connection*> undecided_;
   std::vector<std::pair<uint32_t, uint64_t>> held_;
   std::pair<uint32_t, uint64_t> released_;

@@ -22,7 +22,7 @@ namespace {
 constexpr uint32_t kFaultySteps = 600;
 constexpr uint32_t kSettleSteps = 30'000;
 constexpr int kMaxNesting = 4;
-constexpr size_t kShownSteps = 300;
+constexpr size_t kShownSteps = 1023;
 
 // Unwinds a worker that was killed in the middle of something.
 struct Killed {};
@@ -119,6 +119,7 @@ class World : private keeper::EngineListener {
   uint32_t burst_;           // steps of a peer or the device at once
   uint32_t slow_death_;      // once in so many chances the death of a process is told
   bool outside_effects_;
+  bool pools_;  // of the service, so of all its workers
   bool faults_ = true;
   bool in_engine_ = false, engine_asleep_ = false;
   int nesting_ = 0;
@@ -140,8 +141,7 @@ arena::Shape World::ChooseShape() {
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
   shape.workers = dice_.OneIn(2) ? 3 : 8;
-  shape.buffer_bytes = arena::AlignUp(
-      uint64_t{4} * shape.send_queue_depth * kMessageBytes * shape.connections, arena::kPageBytes);
+  shape.buffer_bytes = arena::AlignUp(BufferBytes(shape), arena::kPageBytes);
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   return shape;
 }
@@ -168,6 +168,7 @@ World::World(const ScheduleOptions& options)
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   device_.RefusePosts(dice_.OneIn(3));
   outside_effects_ = dice_.OneIn(5);
+  pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early;
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
@@ -330,6 +331,7 @@ bool World::AttachProcess() {
   process->hostile = faults_ && dice_.OneIn(6);
   AppOptions app;
   app.decides = faults_;
+  app.pools = pools_;
   app.defects = options_.defects.app;
   process->app = std::make_unique<App>(&context_, &checker_, arenas_.worker.get(), app);
   WorkerOptions worker;
