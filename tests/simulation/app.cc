@@ -111,6 +111,12 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     case Completion::Kind::kEstablished:
       if (account.established != 0) context_->Break("P1: kEstablished was delivered twice");
       account.established = 1;
+      // Of a connection that we asked for, maybe in another life.
+      if (account.client == 0) ReadClient(connection, account);
+      if (account.answered == 0 && !checker_->KnowsTag(done.tag)) {
+        context_->Break("P1: kEstablished of a connection that nobody asked for");
+      }
+      account.answered = 1;
       break;
     case Completion::Kind::kReceive:
       OnReceive(shard, done, session);
@@ -135,13 +141,28 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
   Save(shard, connection, session);
 }
 
+void App::ReadClient(const Connection& connection, Account& account) {
+  const std::string_view data = connection.private_data();
+  if (data.size() != sizeof(account.client)) return context_->Break("a peer without its number");
+  std::memcpy(&account.client, data.data(), data.size());
+}
+
+Shard* App::SomeShard() {
+  return owned_[context_->dice.Below(static_cast<uint32_t>(owned_.size()))];
+}
+
+void App::OnConnecting(Connection& connection) {
+  Session& session = SessionOf(connection);
+  session.account.answered = 1;
+  TopUp(connection.shard(), connection, session);
+  Save(connection.shard(), connection, session);
+}
+
 void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
   Connection& connection = *done.connection;
   Account& account = session.account;
   if (account.client != 0) context_->Break("P1: a new connection has state");
-  const std::string_view data = connection.private_data();
-  if (data.size() != sizeof(account.client)) return context_->Break("a request without its data");
-  std::memcpy(&account.client, data.data(), data.size());
+  ReadClient(connection, account);
   if (options_.decides && context_->dice.OneIn(3)) {
     undecided_.push_back(&connection);
     return Save(shard, connection, session);
@@ -162,7 +183,10 @@ void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
   // The offset of the buffer is in the tag.
   const uint8_t* buffers = shard.worker().buffers().data();
   const std::string_view bytes(reinterpret_cast<const char*>(buffers + done.tag), done.byte_len);
-  if (!Decode(bytes, &request) || request.client != account.client) {
+  const bool whole = Decode(bytes, &request);
+  // It may come before kEstablished, which tells who the peer is that we have connected to.
+  if (account.client == 0) account.client = request.client;
+  if (!whole || request.client != account.client) {
     return context_->Break(absl::StrCat("P4: connection ", done.connection->index(), " receive ",
                                         done.sequence, " is not what its peer sent"));
   }

@@ -43,6 +43,10 @@ class App final : public Service {
   void OnRelease(Shard& shard) override;
   void OnLost(Shard& shard) override;
 
+  // A shard that is ours, for Worker::Connect; null: there is none.
+  Shard* SomeShard();
+  void OnConnecting(Connection& connection);
+
   // Between two calls of Poll: answers requests that were left for later. With `commit`, as one
   // transaction with everything staged.
   void Idle(bool commit);
@@ -60,6 +64,7 @@ class App final : public Service {
   };
 
   Session& SessionOf(Connection& connection);
+  void ReadClient(const Connection& connection, Account& account);
   void OnRequest(Shard& shard, const Completion& completion, Session& session);
   void OnReceive(Shard& shard, const Completion& completion, Session& session);
   void Answer(Shard& shard, Connection& connection, Session& session);

@@ -60,7 +60,7 @@ struct Weights {
   uint32_t engine, workers, peers, device, management;
 };
 
-class World : private keeper::EngineListener {
+class World : private keeper::EngineListener, private RemoteListener {
  public:
   explicit World(const ScheduleOptions& options);
   ~World() override;
@@ -85,6 +85,7 @@ class World : private keeper::EngineListener {
   void Kill(Process& process);
   void Bury(Process& process);
   void Leave(Process& process);
+  void ConnectOut(Process& process);
   void AskHandoff();
   void Stop(Process& process);
   void StoreLate(Process& process);
@@ -100,6 +101,7 @@ class World : private keeper::EngineListener {
                int connection) override;
   void OnFenced(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
+  RemoteEnd* OnRequest(Wire* wire) override;
 
   const ScheduleOptions options_;
   Context context_;
@@ -177,9 +179,12 @@ World::World(const ScheduleOptions& options)
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
   if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
   const uint32_t clients = deep_ ? 8 : dice_.From(1, arena_.shape().connections);
+  const uint32_t passive = dice_.Below(3);
+  device_.SetRemoteListener(this);
   for (uint32_t i = 0; i < clients; ++i) {
-    clients_.push_back(std::make_unique<Client>(
-        &context_, &checker_, &device_, i, dice_.From(1, 2 * arena_.shape().send_queue_depth)));
+    const uint32_t window = dice_.From(1, 2 * arena_.shape().send_queue_depth);
+    clients_.push_back(
+        std::make_unique<Client>(&context_, &checker_, &device_, i, window, i > 0 && i <= passive));
   }
   context_.interleave = [this] { Interleave(); };
 }
@@ -308,6 +313,7 @@ void World::PollProcess(Process& process) {
   if (!work.ok()) return context_.Break(absl::StrCat("Poll: ", work.status().message()));
   context_.Note("worker: polled", process.id, static_cast<uint64_t>(*work));
   const bool manual = process.mode == CommitMode::kManual;
+  if (faults_ && !in_engine_ && dice_.OneIn(30)) ConnectOut(process);
   process.app->Idle(!manual || *work == 0 || dice_.OneIn(3));
   if (*work == 0 && !process.app->undecided() && dice_.OneIn(2)) {
     process.asleep = process.worker->ArmEvent();
@@ -398,6 +404,42 @@ void World::Leave(Process& process) {
     process.state = Process::State::kGone;
     slots_[process.slot] = nullptr;
   });
+}
+
+// Its request runs at the engine's, as the keeper's sessions have it; the answer is there before
+// the question.
+void World::ConnectOut(Process& process) {
+  Shard* const shard = process.app->SomeShard();
+  if (!shard) return;
+  const uint64_t tag = dice_.Next();
+  checker_.OnConnect(tag);
+  internal::WorkerReply reply;
+  absl::StatusOr<uint32_t> connecting = absl::FailedPreconditionError("not the owner's");
+  if (engine_->ownership(shard->index()).owner_id() == process.id) {
+    connecting = engine_->driver().Connect(shard->index(), {"10.0.0.2", 1}, "out", tag);
+  }
+  if (connecting.ok()) {
+    reply.mutable_connecting()->set_connection(*connecting);
+    reply.mutable_connecting()->set_generation(arena_.connection(*connecting).generation);
+  } else {
+    reply.set_status_code(static_cast<int>(connecting.status().code()));
+  }
+  MessageChannel channel(FileDescriptor(dup(process.keeper.get())));
+  BATON_CHECK(channel.Send(reply).ok());
+  const auto connection = process.worker->Connect(*shard, "10.0.0.2", 1, "out", tag);
+  internal::WorkerRequest request;
+  BATON_CHECK(channel.Receive(&request, 0).ok());
+  context_.Note("connects", process.id, connection.ok());
+  if (connection.ok()) process.app->OnConnecting(**connection);
+}
+
+RemoteEnd* World::OnRequest(Wire* wire) {
+  for (auto& client : clients_) {
+    if (!client->free()) continue;
+    client->OnRequest(wire);
+    return client.get();
+  }
+  return nullptr;
 }
 
 // ---------------------------------------------------------------- management
