@@ -299,10 +299,12 @@ int WorkerImpl::Deliver(Shard& shard) {
   // There was no room for the last acknowledgement: the driver has woken us because there is now.
   if (commits && shard.delivered_ != shard.acknowledged_) (void)shard.Commit();
   if (tail == shard.delivered_) return 0;
+  BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   int count = 0;
-  // A completion may need an entry for its connection and one for a decision. When the driver is
-  // that far behind, it gets its time first.
+  // A completion may need an entry for its connection and one for a decision, and with
+  // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
+  // behind, it gets its time first.
   while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, entry.generation);
@@ -405,6 +407,7 @@ bool WorkerImpl::ArmEvent() {
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
   arena::FullFence();
   armed_ = true;
+  BATON_CRASH_POINT("arm-before-last-look");
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
   return false;

@@ -14,6 +14,11 @@ std::string_view TextOf(absl::Span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Both queues of each connection of the service, should all of them be in one shard.
+uint64_t BuffersOfShard(const arena::Shape& shape) {
+  return uint64_t{8} * shape.send_queue_depth * shape.connections;
+}
+
 absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -27,7 +32,12 @@ App::App(Context* context, Checker* checker, const arena::Arena* arena, const Ap
       options_(options),
       sessions_(arena->shape().connections),
       processed_(arena->shape().shards),
-      owned_(arena->shape().shards) {}
+      owned_(arena->shape().shards),
+      pools_(arena->shape().shards) {}
+
+uint64_t BufferBytes(const arena::Shape& shape) {
+  return uint64_t{shape.shards} * BuffersOfShard(shape) * kMessageBytes;
+}
 
 void App::Need(const absl::Status& status, const char* what) {
   if (!status.ok()) context_->Break(absl::StrCat(what, ": ", status.message()));
@@ -45,6 +55,7 @@ absl::Status App::OnAdopt(Shard& shard) {
     context_->Break(absl::StrCat("P1: shard ", shard.index(), " was adopted with torn state"));
   }
   processed_[shard.index()] = totals.processed;
+  if (options_.pools) FillPools(shard);
   for (Connection* connection : shard.connections()) {
     Session& session = SessionOf(*connection);
     if (session.account.client != 0 && session.account.answered == 0) {
@@ -100,6 +111,12 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     case Completion::Kind::kEstablished:
       if (account.established != 0) context_->Break("P1: kEstablished was delivered twice");
       account.established = 1;
+      // Of a connection that we asked for, maybe in another life.
+      if (account.client == 0) ReadClient(connection, account);
+      if (account.answered == 0 && !checker_->KnowsTag(done.tag)) {
+        context_->Break("P1: kEstablished of a connection that nobody asked for");
+      }
+      account.answered = 1;
       break;
     case Completion::Kind::kReceive:
       OnReceive(shard, done, session);
@@ -110,6 +127,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
                                      account.sends_completed));
       }
       ++account.sends_completed;
+      GiveBuffer(shard, done, true);
       break;
     case Completion::Kind::kDisconnected:
     case Completion::Kind::kConnectFailed:
@@ -123,13 +141,28 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
   Save(shard, connection, session);
 }
 
+void App::ReadClient(const Connection& connection, Account& account) {
+  const std::string_view data = connection.private_data();
+  if (data.size() != sizeof(account.client)) return context_->Break("a peer without its number");
+  std::memcpy(&account.client, data.data(), data.size());
+}
+
+Shard* App::SomeShard() {
+  return owned_[context_->dice.Below(static_cast<uint32_t>(owned_.size()))];
+}
+
+void App::OnConnecting(Connection& connection) {
+  Session& session = SessionOf(connection);
+  session.account.answered = 1;
+  TopUp(connection.shard(), connection, session);
+  Save(connection.shard(), connection, session);
+}
+
 void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
   Connection& connection = *done.connection;
   Account& account = session.account;
   if (account.client != 0) context_->Break("P1: a new connection has state");
-  const std::string_view data = connection.private_data();
-  if (data.size() != sizeof(account.client)) return context_->Break("a request without its data");
-  std::memcpy(&account.client, data.data(), data.size());
+  ReadClient(connection, account);
   if (options_.decides && context_->dice.OneIn(3)) {
     undecided_.push_back(&connection);
     return Save(shard, connection, session);
@@ -144,12 +177,16 @@ void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
                                  account.receives_completed));
   }
   ++account.receives_completed;
+  GiveBuffer(shard, done, false);
   if (done.status != verbs::CompletionStatus::kSuccess) return;
   Request request = {};
   // The offset of the buffer is in the tag.
   const uint8_t* buffers = shard.worker().buffers().data();
   const std::string_view bytes(reinterpret_cast<const char*>(buffers + done.tag), done.byte_len);
-  if (!Decode(bytes, &request) || request.client != account.client) {
+  const bool whole = Decode(bytes, &request);
+  // It may come before kEstablished, which tells who the peer is that we have connected to.
+  if (account.client == 0) account.client = request.client;
+  if (!whole || request.client != account.client) {
     return context_->Break(absl::StrCat("P4: connection ", done.connection->index(), " receive ",
                                         done.sequence, " is not what its peer sent"));
   }
@@ -176,9 +213,7 @@ uint64_t App::Count(Shard& shard) {
 }
 
 void App::SendReply(Shard& shard, Connection& connection, Session& session) {
-  const uint32_t ring = 2 * arena_->shape().send_queue_depth;
-  const uint64_t slab = uint64_t{2} * ring * kMessageBytes * connection.index();
-  const uint64_t offset = slab + (connection.next_send() % ring) * kMessageBytes;
+  const uint64_t offset = TakeBuffer(shard, connection, true);
   const std::string reply = Encode(Reply{session.account.client, session.account.requests,
                                          session.account.total, shard.index(), Count(shard), 0});
   uint8_t* buffers = shard.worker().buffers().data();
@@ -193,23 +228,19 @@ void App::SendReply(Shard& shard, Connection& connection, Session& session) {
   work.opcode = kOpcodes[context_->dice.Below(kOpcodes.size())];
   work.buffers = parts;
   work.immediate = static_cast<uint32_t>(session.account.requests);
-  work.tag = session.account.requests;
+  work.tag = offset;
   Need(shard.Send(connection, work), "Send");
 }
 
 // As many receives as there is certainly room to answer.
 void App::TopUp(Shard& shard, Connection& connection, Session& session) {
   const uint32_t depth = arena_->shape().receive_queue_depth;
-  const uint32_t ring = 2 * depth;
-  const uint64_t slab = uint64_t{2} * ring * kMessageBytes * connection.index();
   const Account& account = session.account;
   while (!session.closing && connection.receive_room() > 0 &&
          connection.next_receive() - account.receives_completed + connection.next_send() -
                  account.sends_completed <
              depth) {
-    uint64_t place = connection.next_receive() % ring;
-    if (options_.defects.reuse_buffer_early) place %= std::max(1u, depth / 2);
-    const uint64_t offset = slab + (ring + place) * kMessageBytes;
+    const uint64_t offset = TakeBuffer(shard, connection, false);
     const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
     const std::array<Buffer, 2> parts = {Buffer{offset, first},
                                          Buffer{offset + first, kMessageBytes - first}};
@@ -220,6 +251,47 @@ void App::TopUp(Shard& shard, Connection& connection, Session& session) {
 
 void App::Save(Shard& shard, Connection& connection, Session& session) {
   Need(shard.SetState(connection, BytesOf(Encode(session.account)), kStateVersion), "SetState");
+}
+
+// ---------------------------------------------------------------- buffers
+
+void App::FillPools(Shard& shard) {
+  const uint64_t count = BuffersOfShard(arena_->shape());
+  std::vector<bool> used(count);
+  const uint64_t base = shard.index() * count;
+  for (Connection* connection : shard.connections()) {
+    shard.ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool) {
+      const uint64_t number = buffer.offset / kMessageBytes - base;
+      if (number < count) used[number] = true;
+    });
+  }
+  for (auto& pool : pools_[shard.index()]) pool.clear();
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!used[i]) pools_[shard.index()][i % 2].push_back((base + i) * kMessageBytes);
+  }
+}
+
+uint64_t App::TakeBuffer(Shard& shard, const Connection& connection, bool send) {
+  if (options_.pools) {
+    std::vector<uint64_t>& pool = pools_[shard.index()][send];
+    if (pool.empty()) {
+      context_->Break(absl::StrCat("shard ", shard.index(), " has leaked its buffers"));
+      return 0;
+    }
+    const uint64_t offset = pool.back();
+    pool.pop_back();
+    return offset;
+  }
+  const uint32_t ring = 2 * arena_->shape().send_queue_depth;
+  uint64_t place = (send ? connection.next_send() : connection.next_receive()) % ring;
+  if (options_.defects.reuse_buffer_early && !send) place %= std::max(1u, ring / 4);
+  return (uint64_t{2} * ring * connection.index() + (send ? 0 : ring) + place) * kMessageBytes;
+}
+
+// A receive's buffer can be posted again in the same transaction: until that is committed nothing
+// writes it. A send's can be written at once: nobody needs it again.
+void App::GiveBuffer(Shard& shard, const Completion& done, bool send) {
+  if (options_.pools) pools_[shard.index()][send].push_back(done.tag);
 }
 
 // ---------------------------------------------------------------- decisions
@@ -237,7 +309,9 @@ void App::Answer(Shard& shard, Connection& connection, Session& session) {
       options_.decides ? owned_[dice.Below(static_cast<uint32_t>(owned_.size()))] : nullptr;
   if (!target) target = &shard;
   Need(shard.Accept(connection, *target, absl::StrCat("for ", session.account.client)), "Accept");
-  TopUp(shard, connection, session);
+  // Buffers that the open transaction of another shard would free are not free in this one: it may
+  // never be committed. That connection gets its receives when it is established.
+  if (!options_.pools || target == &shard) TopUp(shard, connection, session);
   Save(shard, connection, session);
 }
 

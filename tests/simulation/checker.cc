@@ -23,6 +23,8 @@ Checker::Connection& Checker::At(uint32_t index, uint32_t generation) {
   if (connection.generation != generation) {
     connection = Connection{};
     connection.generation = generation;
+  }
+  if (connection.client == 0) {
     std::memcpy(&connection.client, arena_->connection(index).private_data, 8);
   }
   return connection;

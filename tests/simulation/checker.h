@@ -32,6 +32,9 @@ class Checker final : public DeviceObserver {
   // Of the peers, by the number of the client: it may be refused or disconnected.
   void Excuse(uint64_t client) { excused_.insert(client); }
   bool Excused(uint64_t client) const { return excused_.contains(client); }
+  // The service connects to a peer.
+  void OnConnect(uint64_t tag) { tags_.insert(tag); }
+  bool KnowsTag(uint64_t tag) const { return tags_.contains(tag); }
   void OnReply(uint64_t shard, uint64_t shard_count);
 
   // Nothing is under way any more.
@@ -75,6 +78,7 @@ class Checker final : public DeviceObserver {
   std::vector<Shard> shards_;
   std::vector<Range> held_;  // buffers that the device may touch
   std::set<uint64_t> excused_;
+  std::set<uint64_t> tags_;
   uint64_t commits_ = 0, cuts_ = 0;
 };
 

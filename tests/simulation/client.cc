@@ -8,7 +8,7 @@ namespace baton::simulation {
 void Client::Step(bool faults) {
   Dice& dice = context_->dice;
   if (state_ == State::kIdle) {
-    if (!device_->listening()) return;
+    if (passive_ || !device_->listening()) return;
     id_ = uint64_t{index_ + 1} << 32 | ++incarnations_;
     sequence_ = total_ = 0;
     open_.clear();
@@ -31,6 +31,15 @@ void Client::Step(bool faults) {
   }
   context_->Note("peer: request", id_, sequence_);
   wire_->to_us.push_back(std::move(message));
+}
+
+void Client::OnRequest(Wire* wire) {
+  id_ = uint64_t{index_ + 1} << 32 | ++incarnations_;
+  sequence_ = total_ = 0;
+  wire->answer_data.assign(reinterpret_cast<const char*>(&id_), sizeof(id_));
+  wire_ = wire;
+  state_ = State::kEstablished;
+  context_->Note("peer: accepts", id_);
 }
 
 void Client::Expect(uint64_t replies) { expected_ = replies; }

@@ -16,16 +16,28 @@ namespace baton::simulation {
 
 class Client final : public RemoteEnd {
  public:
-  Client(Context* context, Checker* checker, SimDevice* device, uint32_t index, uint32_t window)
-      : context_(context), checker_(checker), device_(device), index_(index), window_(window) {}
+  Client(Context* context, Checker* checker, SimDevice* device, uint32_t index, uint32_t window,
+         bool passive)
+      : context_(context),
+        checker_(checker),
+        device_(device),
+        index_(index),
+        window_(window),
+        passive_(passive) {}
 
   // One thing: connects, sends a request, or leaves, when it may.
   void Step(bool faults);
 
+  // The service connects to it, instead of the other way round. Its number is in the answer.
+  void OnRequest(Wire* wire);
+  bool free() const { return passive_ && state_ == State::kIdle; }
+
   // From now on it does not leave; it is done with `replies` more of them, over connections that
   // may have to be made first.
   void Expect(uint64_t replies);
-  bool done() const { return state_ == State::kEstablished && expected_ == 0 && open_.empty(); }
+  bool done() const {
+    return free() || (state_ == State::kEstablished && expected_ == 0 && open_.empty());
+  }
   // Some request was sent and its reply will never come.
   bool lost_replies() const { return lost_replies_; }
   uint64_t replies() const { return replies_; }
@@ -50,6 +62,7 @@ class Client final : public RemoteEnd {
   SimDevice* const device_;
   const uint32_t index_;
   const uint32_t window_;
+  const bool passive_;
   State state_ = State::kIdle;
   Wire* wire_ = nullptr;
   uint64_t id_ = 0;  // another one for each connection

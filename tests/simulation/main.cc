@@ -1,5 +1,5 @@
-// simulate [--seed S | --first S] [--schedules N]: runs schedules, and shows the ones that break a
-// promise. The same seed is the same schedule, step by step.
+// simulate [--seed S | --first S] [--schedules N] [--deep 1]: runs schedules, and shows the ones
+// that break a promise. The same seed is the same schedule, step by step.
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
     const uint64_t value = std::strtoull(argv[i + 1], nullptr, 0);
     if (name == "--seed" || name == "--first") options.first_seed = value;
     if (name == "--schedules") options.schedules = value;
+    if (name == "--deep") options.deep = value != 0;
   }
   baton::simulation::ReportCrashes();
   const baton::simulation::RunSummary summary = baton::simulation::RunSchedules(options);

@@ -32,7 +32,7 @@ RunSummary RunSchedules(const RunOptions& options) {
          summary.broken.size() < options.stop_after_broken &&
          (options.seconds == 0 || spent() < options.seconds)) {
     const uint64_t seed = options.first_seed + summary.schedules++;
-    const ScheduleResult result = RunSchedule({seed, options.defects});
+    const ScheduleResult result = RunSchedule({seed, options.deep, options.defects});
     summary.sum.hash ^= result.hash;
     summary.sum.steps += result.steps;
     summary.sum.commits += result.commits;

@@ -14,6 +14,7 @@ struct RunOptions {
   uint64_t first_seed = 1;
   uint64_t schedules = 1;
   uint64_t stop_after_broken = 1;
+  bool deep = false;   // see ScheduleOptions
   double seconds = 0;  // stop after; 0: never
   Defects defects;
 };

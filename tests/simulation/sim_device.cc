@@ -76,6 +76,14 @@ SimQueuePair::~SimQueuePair() {
   if (!idle()) device_->context_->Break("P4: a queue pair was destroyed with work outstanding");
 }
 
+// The connection is then Baton's to fail.
+bool SimQueuePair::Refuse() {
+  if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(300)) return false;
+  device_->context_->Note("device: post refused");
+  if (wire_) wire_->broken = true;
+  return wire_ != nullptr;
+}
+
 absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
   device_->context_->interleave();
   *posted = 0;
@@ -86,6 +94,7 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
     if (sends_.size() == options_.max_send_requests) {
       return absl::ResourceExhaustedError("send queue full");
     }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
     device_->observer_->OnSendPosted(request);
     sends_.push_back(Copy(request));
     ++*posted;
@@ -101,6 +110,7 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
     if (receives_.size() == options_.max_receive_requests) {
       return absl::ResourceExhaustedError("receive queue full");
     }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
     device_->observer_->OnReceivePosted(request);
     receives_.push_back(Copy(request));
     ++*posted;
@@ -116,7 +126,8 @@ absl::Status SimQueuePair::SetError() {
 void SimQueuePair::Connect(Wire* wire) {
   wire_ = wire;
   wire->queue_pair = this;
-  state_ = QueuePairState::kReadyToSend;
+  // In the error state it stays when its user has put it there meanwhile.
+  if (state_ == QueuePairState::kInit) state_ = QueuePairState::kReadyToSend;
 }
 
 void SimQueuePair::Complete(bool send, Completion completion) {
@@ -314,8 +325,29 @@ absl::StatusOr<std::unique_ptr<verbs::Listener>> SimDevice::Listen(const verbs::
 }
 
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> SimDevice::Connect(
-    const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) {
-  return absl::UnimplementedError("the simulation's peers connect to the service");
+    const verbs::Address&, verbs::QueuePair* queue_pair,
+    const verbs::ConnectionParameters& parameters) {
+  Wire* const wire = Request(nullptr, parameters.private_data);
+  wire->connecting = static_cast<SimQueuePair*>(queue_pair);
+  return std::make_unique<SimId>(this, wire);
+}
+
+// The other side of Connect, at the peer's.
+void SimDevice::AnswerRequest(Wire& wire) {
+  wire.requested = wire.answered = true;
+  RemoteEnd* const peer =
+      wire.we_closed || !remote_listener_ ? nullptr : remote_listener_->OnRequest(&wire);
+  if (!peer) {
+    wire.peer_told = wire.we_told = true;
+    if (wire.id) {
+      Report(wire, context_->dice.OneIn(2) ? CmEventType::kRejected : CmEventType::kUnreachable);
+    }
+    return;
+  }
+  wire.peer = peer;
+  wire.accepted = wire.peer_ready = wire.established = true;
+  wire.connecting->Connect(&wire);
+  Report(wire, CmEventType::kEstablished);
 }
 
 Wire* SimDevice::Request(RemoteEnd* peer, std::string private_data) {
@@ -349,6 +381,8 @@ void SimDevice::Report(Wire& wire, CmEventType type) {
     event.listener = listener_;
     event.private_data = wire.request_data;
   }
+  if (type == CmEventType::kEstablished && wire.connecting) event.private_data = wire.answer_data;
+  if (type == CmEventType::kRejected) event.status = absl::AbortedError("the peer does not want");
   if (type == CmEventType::kUnreachable) event.status = absl::UnavailableError("the peer is gone");
   context_->Note("device: event", static_cast<uint64_t>(type));
   events_.push_back(std::move(event));
@@ -372,6 +406,10 @@ bool SimDevice::Manage(Wire& wire) {
     if (wire.id && wire.accepted) {
       Report(wire, wire.established ? CmEventType::kDisconnected : CmEventType::kUnreachable);
     }
+    return true;
+  }
+  if (!wire.requested && wire.connecting) {
+    AnswerRequest(wire);
     return true;
   }
   if (!wire.requested) {

@@ -17,6 +17,8 @@
 
 namespace baton::simulation {
 
+struct Wire;
+
 struct Message {
   verbs::Opcode opcode = verbs::Opcode::kSend;
   uint32_t immediate = 0;
@@ -31,6 +33,14 @@ class RemoteEnd {
   virtual void OnRejected(std::string_view private_data) = 0;
   virtual void OnMessage(const Message& message) = 0;
   virtual void OnDisconnected() = 0;
+};
+
+// Peers that the service connects to.
+class RemoteListener {
+ public:
+  virtual ~RemoteListener() = default;
+  // Null: nobody answers. Fills in the private data of the answer.
+  virtual RemoteEnd* OnRequest(Wire* wire) = 0;
 };
 
 // What a checker wants to know of the device.
@@ -60,8 +70,9 @@ struct Wire {
   bool established = false;  // and we know that it does
   bool we_closed = false, peer_told = false;
   bool peer_closed = false, we_told = false;
-  bool peer_left = false;  // by itself: it hears of nothing any more
-  bool broken = false;     // by an injected fault
+  SimQueuePair* connecting = nullptr;  // of a connection that the service asked for
+  bool peer_left = false;              // by itself: it hears of nothing any more
+  bool broken = false;                 // by an injected fault
 };
 
 class SimCompletionQueue final : public verbs::CompletionQueue {
@@ -110,6 +121,7 @@ class SimQueuePair final : public verbs::QueuePair {
     std::array<verbs::ScatterGather, 4> sges;
     size_t sge_count;
   };
+  bool Refuse();
   template <typename Request>
   static Posted<Request> Copy(const Request& request);
   void Complete(bool send, verbs::Completion completion);
@@ -145,6 +157,9 @@ class SimDevice final : public verbs::Device {
   SimDevice(Context* context, DeviceObserver* observer) : context_(context), observer_(observer) {}
   ~SimDevice() override;
 
+  // Now and then the provider refuses to post.
+  void RefusePosts(bool refuse) { refuse_posts_ = refuse; }
+
   // One thing, of one wire or queue pair; false: that one had nothing to do.
   bool Step(bool faults);
   // Nothing is on its way or waits for the driver.
@@ -153,6 +168,7 @@ class SimDevice final : public verbs::Device {
   bool signalled() const { return signalled_; }
 
   // ---- Of the peers.
+  void SetRemoteListener(RemoteListener* listener) { remote_listener_ = listener; }
   Wire* Request(RemoteEnd* peer, std::string private_data);
   bool listening() const { return listening_; }
 
@@ -180,6 +196,7 @@ class SimDevice final : public verbs::Device {
 
   bool StepWire(bool faults);
   bool Manage(Wire& wire);
+  void AnswerRequest(Wire& wire);
   bool Break(Wire& wire);
   void Report(Wire& wire, verbs::CmEventType type);
   bool InBounds(const verbs::ScatterGather& sge) const;
@@ -192,8 +209,10 @@ class SimDevice final : public verbs::Device {
   uint64_t base_ = 0, length_ = 0;  // of the registered memory
   uint32_t last_queue_pair_ = 0;
   verbs::Listener* listener_ = nullptr;
+  RemoteListener* remote_listener_ = nullptr;
   bool listening_ = false;
   bool signalled_ = false;
+  bool refuse_posts_ = false;
   std::vector<SimCompletionQueue*> queues_;
   std::vector<SimQueuePair*> queue_pairs_;
 };

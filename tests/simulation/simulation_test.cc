@@ -27,13 +27,20 @@ TEST(SimulationTest, shouldKeepEveryPromiseInEverySchedule) {
   EXPECT_THAT(summary.broken, IsEmpty()) << Describe(summary);
 }
 
+// The seeds found a worker that ran out of room in its commit log between two completions.
+TEST(SimulationTest, shouldKeepEveryPromiseWhenTheCommitLogIsFull) {
+  const RunSummary summary =
+      RunSchedules({.first_seed = 1, .schedules = 400, .deep = true, .defects = {}});
+  EXPECT_THAT(summary.broken, IsEmpty()) << Describe(summary);
+}
+
 TEST(SimulationTest, shouldRepeatAScheduleExactly) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
-    const ScheduleResult once = RunSchedule({seed, {}});
-    const ScheduleResult again = RunSchedule({seed, {}});
+    const ScheduleResult once = RunSchedule({seed, false, {}});
+    const ScheduleResult again = RunSchedule({seed, false, {}});
     ASSERT_EQ(once.hash, again.hash) << "seed " << seed;
     ASSERT_EQ(once.steps, again.steps) << "seed " << seed;
-    ASSERT_NE(once.hash, RunSchedule({seed + 1000, {}}).hash) << "seed " << seed;
+    ASSERT_NE(once.hash, RunSchedule({seed + 1000, false, {}}).hash) << "seed " << seed;
   }
 }
 

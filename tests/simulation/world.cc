@@ -22,7 +22,7 @@ namespace {
 constexpr uint32_t kFaultySteps = 600;
 constexpr uint32_t kSettleSteps = 30'000;
 constexpr int kMaxNesting = 4;
-constexpr size_t kShownSteps = 300;
+constexpr size_t kShownSteps = 1023;
 
 // Unwinds a worker that was killed in the middle of something.
 struct Killed {};
@@ -60,7 +60,7 @@ struct Weights {
   uint32_t engine, workers, peers, device, management;
 };
 
-class World : private keeper::EngineListener {
+class World : private keeper::EngineListener, private RemoteListener {
  public:
   explicit World(const ScheduleOptions& options);
   ~World() override;
@@ -85,6 +85,7 @@ class World : private keeper::EngineListener {
   void Kill(Process& process);
   void Bury(Process& process);
   void Leave(Process& process);
+  void ConnectOut(Process& process);
   void AskHandoff();
   void Stop(Process& process);
   void StoreLate(Process& process);
@@ -100,10 +101,12 @@ class World : private keeper::EngineListener {
                int connection) override;
   void OnFenced(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
+  RemoteEnd* OnRequest(Wire* wire) override;
 
   const ScheduleOptions options_;
   Context context_;
   Dice& dice_;
+  bool deep_ = false;
   ArenaPair& arenas_;
   const arena::Arena& arena_;
   Checker checker_;
@@ -115,8 +118,10 @@ class World : private keeper::EngineListener {
   std::vector<Process*> stack_;  // that are in the middle of something
   Weights weights_;
   uint32_t preempt_, kill_;  // once in so many points; 0: never
+  uint32_t burst_;           // steps of a peer or the device at once
   uint32_t slow_death_;      // once in so many chances the death of a process is told
   bool outside_effects_;
+  bool pools_;  // of the service, so of all its workers
   bool faults_ = true;
   bool in_engine_ = false, engine_asleep_ = false;
   int nesting_ = 0;
@@ -130,14 +135,15 @@ World* g_world = nullptr;
 
 arena::Shape World::ChooseShape() {
   arena::Shape shape = {};
-  shape.shards = dice_.From(1, 3);
-  shape.connections = 4;
-  shape.send_queue_depth = shape.receive_queue_depth = 1u << dice_.Below(4);
+  // Rarely one in which so much can be outstanding that the commit log has no room.
+  deep_ = options_.deep || dice_.OneIn(200);
+  shape.shards = deep_ ? 1 : dice_.From(1, 3);
+  shape.connections = deep_ ? 8 : 4;
+  shape.send_queue_depth = shape.receive_queue_depth = deep_ ? 64 : 1u << dice_.Below(4);
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
   shape.workers = dice_.OneIn(2) ? 3 : 8;
-  shape.buffer_bytes = arena::AlignUp(
-      uint64_t{4} * shape.send_queue_depth * kMessageBytes * shape.connections, arena::kPageBytes);
+  shape.buffer_bytes = arena::AlignUp(BufferBytes(shape), arena::kPageBytes);
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   return shape;
 }
@@ -159,19 +165,26 @@ World::World(const ScheduleOptions& options)
   kill_ = kKills[dice_.Below(kKills.size())];
   weights_ = {dice_.From(1, 8), dice_.From(1, 8), dice_.From(1, 4), dice_.From(2, 10),
               dice_.From(0, 4)};
+  burst_ = deep_ ? 200 : dice_.OneIn(4) ? 10 : 1;
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
+  device_.RefusePosts(dice_.OneIn(3));
   outside_effects_ = dice_.OneIn(5);
+  pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early;
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
   engine.nanoseconds = [this] { return context_.now_ns; };
   engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
-  const uint32_t clients = dice_.From(1, arena_.shape().connections);
+  if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
+  const uint32_t clients = deep_ ? 8 : dice_.From(1, arena_.shape().connections);
+  const uint32_t passive = dice_.Below(3);
+  device_.SetRemoteListener(this);
   for (uint32_t i = 0; i < clients; ++i) {
-    clients_.push_back(std::make_unique<Client>(
-        &context_, &checker_, &device_, i, dice_.From(1, 2 * arena_.shape().send_queue_depth)));
+    const uint32_t window = dice_.From(1, 2 * arena_.shape().send_queue_depth);
+    clients_.push_back(
+        std::make_unique<Client>(&context_, &checker_, &device_, i, window, i > 0 && i <= passive));
   }
   context_.interleave = [this] { Interleave(); };
 }
@@ -207,9 +220,10 @@ void World::Step() {
       RunProcess(*processes_[dice_.Below(static_cast<uint32_t>(processes_.size()))]);
     }
   } else if (chosen(weights_.peers)) {
-    clients_[dice_.Below(static_cast<uint32_t>(clients_.size()))]->Step(faults_);
+    Client& client = *clients_[dice_.Below(static_cast<uint32_t>(clients_.size()))];
+    for (uint32_t i = 0; i < burst_; ++i) client.Step(faults_ && i == 0);
   } else if (chosen(weights_.device)) {
-    device_.Step(faults_);
+    for (uint32_t i = 0; i < burst_; ++i) device_.Step(faults_ && i == 0);
   } else {
     Manage();
   }
@@ -254,8 +268,10 @@ void World::RunEngine() {
 void World::OnCrashPoint(const char* name) {
   Process& process = *stack_.back();
   context_.Note(name, process.id);
-  if (std::strcmp(name, "commit-published") == 0) checker_.OnPublished(process.slot);
-  if (std::strcmp(name, "release-published") == 0) process.app->Released();
+  if (std::strcmp(name, "commit-published") == 0) {
+    checker_.OnPublished(process.slot);
+    process.app->Published();
+  }
   if (options_.defects.tail_first && std::strcmp(name, "commit-begin") == 0) {
     PublishTailFirst(process);
   }
@@ -297,6 +313,7 @@ void World::PollProcess(Process& process) {
   if (!work.ok()) return context_.Break(absl::StrCat("Poll: ", work.status().message()));
   context_.Note("worker: polled", process.id, static_cast<uint64_t>(*work));
   const bool manual = process.mode == CommitMode::kManual;
+  if (faults_ && !in_engine_ && dice_.OneIn(30)) ConnectOut(process);
   process.app->Idle(!manual || *work == 0 || dice_.OneIn(3));
   if (*work == 0 && !process.app->undecided() && dice_.OneIn(2)) {
     process.asleep = process.worker->ArmEvent();
@@ -320,6 +337,7 @@ bool World::AttachProcess() {
   process->hostile = faults_ && dice_.OneIn(6);
   AppOptions app;
   app.decides = faults_;
+  app.pools = pools_;
   app.defects = options_.defects.app;
   process->app = std::make_unique<App>(&context_, &checker_, arenas_.worker.get(), app);
   WorkerOptions worker;
@@ -386,6 +404,42 @@ void World::Leave(Process& process) {
     process.state = Process::State::kGone;
     slots_[process.slot] = nullptr;
   });
+}
+
+// Its request runs at the engine's, as the keeper's sessions have it; the answer is there before
+// the question.
+void World::ConnectOut(Process& process) {
+  Shard* const shard = process.app->SomeShard();
+  if (!shard) return;
+  const uint64_t tag = dice_.Next();
+  checker_.OnConnect(tag);
+  internal::WorkerReply reply;
+  absl::StatusOr<uint32_t> connecting = absl::FailedPreconditionError("not the owner's");
+  if (engine_->ownership(shard->index()).owner_id() == process.id) {
+    connecting = engine_->driver().Connect(shard->index(), {"10.0.0.2", 1}, "out", tag);
+  }
+  if (connecting.ok()) {
+    reply.mutable_connecting()->set_connection(*connecting);
+    reply.mutable_connecting()->set_generation(arena_.connection(*connecting).generation);
+  } else {
+    reply.set_status_code(static_cast<int>(connecting.status().code()));
+  }
+  MessageChannel channel(FileDescriptor(dup(process.keeper.get())));
+  BATON_CHECK(channel.Send(reply).ok());
+  const auto connection = process.worker->Connect(*shard, "10.0.0.2", 1, "out", tag);
+  internal::WorkerRequest request;
+  BATON_CHECK(channel.Receive(&request, 0).ok());
+  context_.Note("connects", process.id, connection.ok());
+  if (connection.ok()) process.app->OnConnecting(**connection);
+}
+
+RemoteEnd* World::OnRequest(Wire* wire) {
+  for (auto& client : clients_) {
+    if (!client->free()) continue;
+    client->OnRequest(wire);
+    return client.get();
+  }
+  return nullptr;
 }
 
 // ---------------------------------------------------------------- management
@@ -555,6 +609,7 @@ bool World::Settled() const {
 // No faults any more: everybody gets what it was promised, within a bound.
 bool World::Settle() {
   faults_ = false;
+  device_.RefusePosts(false);
   weights_ = {4, 4, 2, 8, 2};
   context_.Note("settling");
   for (auto& process : processes_) process->app->StopDeciding();
@@ -570,7 +625,7 @@ bool World::Settle() {
 }
 
 ScheduleResult World::Run() {
-  const uint32_t steps = dice_.Below(kFaultySteps);
+  const uint32_t steps = dice_.Below(deep_ ? 4 * kFaultySteps : kFaultySteps);
   AttachProcess();
   for (uint32_t i = 0; i < steps && !context_.broken(); ++i) Step();
   if (!context_.broken() && Settle()) {

@@ -32,6 +32,7 @@ struct Defects {
 
 struct ScheduleOptions {
   uint64_t seed = 1;
+  bool deep = false;  // so much outstanding that the commit log has no room
   Defects defects;
 };
 
