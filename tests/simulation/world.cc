@@ -300,7 +300,7 @@ void World::RunProcess(Process& process) {
 void World::PollProcess(Process& process) {
   // It then waits for what comes of it: the library's own commits would take it back.
   if (process.accused && !process.condemned) return;
-  if (faults_ && process.hostile && !process.accused && dice_.OneIn(20)) {
+  if (faults_ && process.hostile && !process.accused && dice_.OneIn(10)) {
     process.accused = PublishInvalid(*arenas_.worker, process.slot, &context_);
     if (process.accused) return;
   }
@@ -313,7 +313,7 @@ void World::PollProcess(Process& process) {
   if (!work.ok()) return context_.Break(absl::StrCat("Poll: ", work.status().message()));
   context_.Note("worker: polled", process.id, static_cast<uint64_t>(*work));
   const bool manual = process.mode == CommitMode::kManual;
-  if (faults_ && !in_engine_ && dice_.OneIn(30)) ConnectOut(process);
+  if (faults_ && !in_engine_ && dice_.OneIn(10)) ConnectOut(process);
   process.app->Idle(!manual || *work == 0 || dice_.OneIn(3));
   if (*work == 0 && !process.app->undecided() && dice_.OneIn(2)) {
     process.asleep = process.worker->ArmEvent();
@@ -334,7 +334,7 @@ bool World::AttachProcess() {
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wake) == 0);
   process->keeper.Reset(keeper[0]);
   arena_.worker(process->slot) = arena::WorkerSlot{};
-  process->hostile = faults_ && dice_.OneIn(6);
+  process->hostile = faults_ && dice_.OneIn(4);
   AppOptions app;
   app.decides = faults_;
   app.pools = pools_;
@@ -625,7 +625,7 @@ bool World::Settle() {
 }
 
 ScheduleResult World::Run() {
-  const uint32_t steps = dice_.Below(deep_ ? 4 * kFaultySteps : kFaultySteps);
+  const uint32_t steps = dice_.Below(deep_ || dice_.OneIn(10) ? 4 * kFaultySteps : kFaultySteps);
   AttachProcess();
   for (uint32_t i = 0; i < steps && !context_.broken(); ++i) Step();
   if (!context_.broken() && Settle()) {
@@ -635,7 +635,7 @@ ScheduleResult World::Run() {
   }
   ScheduleResult result;
   result.broken = context_.what_broke();
-  if (context_.broken()) result.trace = context_.Last(kShownSteps);
+  result.trace = context_.Last(context_.broken() || options_.show_trace ? kShownSteps : 0);
   result.hash = context_.hash();
   result.steps = steps_;
   result.commits = checker_.commits();
