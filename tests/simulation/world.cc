@@ -49,7 +49,7 @@ struct Process {
   bool doomed = false;     // was killed, and may be in the middle of something still
   bool asleep = false;
   int running = 0;
-  FileDescriptor keeper, wake;  // our ends of its sockets
+  FileDescriptor keeper, wake;  // our ends of its sockets; `wake` until the engine has it
   std::unique_ptr<App> app;
   std::unique_ptr<WorkerImpl> worker;
 
@@ -125,6 +125,7 @@ class World : private keeper::EngineListener, private RemoteListener {
   bool faults_ = true;
   bool in_engine_ = false, engine_asleep_ = false;
   int nesting_ = 0;
+  int open_handoffs_ = 0;  // whose outcome nobody has heard of yet
   uint64_t last_id_ = 0;
   uint64_t steps_ = 0, kills_ = 0, fenced_ = 0;
 };
@@ -333,6 +334,7 @@ bool World::AttachProcess() {
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, keeper) == 0);
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wake) == 0);
   process->keeper.Reset(keeper[0]);
+  process->wake.Reset(wake[1]);
   arena_.worker(process->slot) = arena::WorkerSlot{};
   process->hostile = faults_ && dice_.OneIn(4);
   AppOptions app;
@@ -351,8 +353,8 @@ bool World::AttachProcess() {
           .ok());
   context_.Note("attach", process->id, process->slot, static_cast<uint64_t>(process->mode));
   Process* const added = process.get();
-  engine_->Post([this, added, fd = wake[1]] {
-    engine_->AddWorker(added->slot, added->id, FileDescriptor(fd));
+  engine_->Post([this, added] {
+    engine_->AddWorker(added->slot, added->id, std::move(added->wake));
     if (added->state == Process::State::kAttaching) added->state = Process::State::kAttached;
   });
   processes_.push_back(std::move(process));
@@ -525,9 +527,11 @@ void World::AskHandoff() {
     return;
   }
   const uint32_t slot = dice_.Below(arena_.shape().workers);
+  ++open_handoffs_;
   context_.Note("handoff asked", shard, slot);
-  engine_->Post(
-      [this, shard, slot] { engine_->Handoff(shard, slot, [](absl::Status, double) {}); });
+  engine_->Post([this, shard, slot] {
+    engine_->Handoff(shard, slot, [this](const absl::Status&, double) { --open_handoffs_; });
+  });
 }
 
 bool World::Manage() {
@@ -595,7 +599,7 @@ bool World::Settled() const {
   for (const auto& client : clients_) {
     if (!client->done()) return false;
   }
-  if (!device_.Quiet()) return false;
+  if (!device_.Quiet() || open_handoffs_ != 0) return false;
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
     const arena::ShardRecord& record = arena_.shard(i);
     const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
@@ -632,6 +636,9 @@ ScheduleResult World::Run() {
     const bool whole = std::none_of(clients_.begin(), clients_.end(),
                                     [](const auto& client) { return client->lost_replies(); });
     checker_.CheckEnd(whole);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      checker_.CheckCounters(i, engine_->driver().counters(i));
+    }
   }
   ScheduleResult result;
   result.broken = context_.what_broke();
@@ -668,7 +675,8 @@ std::string World::Describe() const {
                     static_cast<int>(process->state), process->doomed ? " doomed" : "",
                     process->asleep ? " asleep" : "", "\n");
   }
-  absl::StrAppend(&text, "device quiet ", device_.Quiet(), ", engine asleep ", engine_asleep_);
+  absl::StrAppend(&text, "handoffs ", open_handoffs_, ", device quiet ", device_.Quiet(),
+                  ", engine asleep ", engine_asleep_);
   return text;
 }
 
