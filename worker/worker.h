@@ -84,8 +84,8 @@ struct Completion {
     kReceive = 2,
     kConnectRequest = 3,  // answer with Accept or Reject, now or later
     kEstablished = 4,
-    kDisconnected = 5,   // the last of its connection: every earlier request without a completion
-                         // was flushed
+    kDisconnected = 5,   // the last of its connection: what has no completion yet was never posted
+                         // and never will be
     kConnectFailed = 6,  // the last of a connection that was never established
   };
   Kind kind = Kind::kReceive;

@@ -230,6 +230,7 @@ int WorkerImpl::HandleOwnership() {
   const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
   if (changes == seen_changes_) return 0;
   seen_changes_ = changes;
+  BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
   for (auto& shard : shards_) {
     const arena::OwnershipRecord& record = arena_->shard(shard->index_).owner;
@@ -359,6 +360,7 @@ Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generatio
       arena::LoadAcquire(record.state) == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
     return nullptr;
   }
+  BATON_CRASH_POINT("load-connection");
   Load(connection, shard, index);
   return &connection;
 }

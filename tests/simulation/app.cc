@@ -132,6 +132,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     case Completion::Kind::kDisconnected:
     case Completion::Kind::kConnectFailed:
       std::erase(undecided_, &connection);
+      if (options_.pools) GiveRest(shard, connection, account);
       return;
   }
   if (options_.decides && !session.closing && context_->dice.OneIn(100)) {
@@ -292,6 +293,24 @@ uint64_t App::TakeBuffer(Shard& shard, const Connection& connection, bool send) 
 // writes it. A send's can be written at once: nobody needs it again.
 void App::GiveBuffer(Shard& shard, const Completion& done, bool send) {
   if (options_.pools) pools_[shard.index()][send].push_back(done.tag);
+}
+
+// Requests that were never posted get no completion: their buffers come back with the end.
+void App::GiveRest(Shard& shard, Connection& connection, const Account& account) {
+  std::array<std::vector<uint64_t>, 2> in_use;
+  shard.ForEachBufferInUse(connection, [&](const Buffer& buffer, bool send) {
+    const uint64_t whole = buffer.offset / kMessageBytes * kMessageBytes;
+    if (in_use[send].empty() || in_use[send].back() != whole) in_use[send].push_back(whole);
+  });
+  const std::array<uint64_t, 2> left = {connection.next_receive() - account.receives_completed,
+                                        connection.next_send() - account.sends_completed};
+  for (const bool send : {false, true}) {
+    // The ones before have completed in this transaction, and are back already.
+    if (left[send] > in_use[send].size()) return context_->Break("P4: buffers in use not told");
+    auto& pool = pools_[shard.index()][send];
+    pool.insert(pool.end(), in_use[send].end() - static_cast<ptrdiff_t>(left[send]),
+                in_use[send].end());
+  }
 }
 
 // ---------------------------------------------------------------- decisions

@@ -75,6 +75,7 @@ class App final : public Service {
   void Forget(Shard& shard);
   void FillPools(Shard& shard);
   uint64_t TakeBuffer(Shard& shard, const Connection& connection, bool send);
+  void GiveRest(Shard& shard, Connection& connection, const Account& account);
   void GiveBuffer(Shard& shard, const Completion& done, bool send);
   void Need(const absl::Status& status, const char* what);
 

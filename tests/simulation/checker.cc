@@ -211,4 +211,26 @@ void Checker::CheckEnd(bool all_replies_seen) {
   }
 }
 
+void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counters) {
+  uint64_t sends_in_flight = 0, receives_in_flight = 0;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const arena::ConnectionRecord& record = arena_->connection(i);
+    if (record.shard != shard || record.state == 0) continue;
+    sends_in_flight += record.send.posted - record.send.completed;
+    receives_in_flight += record.receive.posted - record.receive.completed;
+  }
+  if (counters.sends_committed == counters.sends_posted &&
+      counters.receives_committed == counters.receives_posted &&
+      counters.sends_posted - counters.sends_completed == sends_in_flight &&
+      counters.receives_posted - counters.receives_completed == receives_in_flight) {
+    return;
+  }
+  context_->Break(absl::StrCat("reports: shard ", shard, " has ", sends_in_flight, " sends and ",
+                               receives_in_flight, " receives in flight, and counts of sends ",
+                               counters.sends_committed, " committed, ", counters.sends_posted,
+                               " posted, ", counters.sends_completed, " completed, of receives ",
+                               counters.receives_committed, ", ", counters.receives_posted, ", ",
+                               counters.receives_completed));
+}
+
 }  // namespace baton::simulation

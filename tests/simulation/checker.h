@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/sim_device.h"
 
@@ -39,6 +40,9 @@ class Checker final : public DeviceObserver {
 
   // Nothing is under way any more.
   void CheckEnd(bool all_replies_seen);
+
+  // What operators are told of a shard.
+  void CheckCounters(uint32_t shard, const driver::ShardCounters& counters);
 
   uint64_t commits() const { return commits_; }
   uint64_t cuts() const { return cuts_; }

@@ -32,7 +32,8 @@ RunSummary RunSchedules(const RunOptions& options) {
          summary.broken.size() < options.stop_after_broken &&
          (options.seconds == 0 || spent() < options.seconds)) {
     const uint64_t seed = options.first_seed + summary.schedules++;
-    const ScheduleResult result = RunSchedule({seed, options.deep, options.defects});
+    const ScheduleResult result =
+        RunSchedule({seed, options.deep, options.defects, options.show_trace});
     summary.sum.hash ^= result.hash;
     summary.sum.steps += result.steps;
     summary.sum.commits += result.commits;
@@ -40,6 +41,7 @@ RunSummary RunSchedules(const RunOptions& options) {
     summary.sum.kills += result.kills;
     summary.sum.fenced += result.fenced;
     summary.sum.replies += result.replies;
+    summary.last_trace = result.trace;
     if (!result.broken.empty()) summary.broken.push_back({seed, result});
   }
   summary.seconds = spent();

@@ -16,7 +16,8 @@ struct RunOptions {
   uint64_t stop_after_broken = 1;
   bool deep = false;   // see ScheduleOptions
   double seconds = 0;  // stop after; 0: never
-  Defects defects;
+  Defects defects = {};
+  bool show_trace = false;
 };
 
 struct Broken {
@@ -29,6 +30,7 @@ struct RunSummary {
   double seconds = 0;
   ScheduleResult sum;  // its numbers
   std::vector<Broken> broken;
+  std::string last_trace;
 };
 
 RunSummary RunSchedules(const RunOptions& options);

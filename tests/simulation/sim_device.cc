@@ -78,7 +78,7 @@ SimQueuePair::~SimQueuePair() {
 
 // The connection is then Baton's to fail.
 bool SimQueuePair::Refuse() {
-  if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(300)) return false;
+  if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(100)) return false;
   device_->context_->Note("device: post refused");
   if (wire_) wire_->broken = true;
   return wire_ != nullptr;

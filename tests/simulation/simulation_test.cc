@@ -36,11 +36,11 @@ TEST(SimulationTest, shouldKeepEveryPromiseWhenTheCommitLogIsFull) {
 
 TEST(SimulationTest, shouldRepeatAScheduleExactly) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
-    const ScheduleResult once = RunSchedule({seed, false, {}});
-    const ScheduleResult again = RunSchedule({seed, false, {}});
+    const ScheduleResult once = RunSchedule({.seed = seed});
+    const ScheduleResult again = RunSchedule({.seed = seed});
     ASSERT_EQ(once.hash, again.hash) << "seed " << seed;
     ASSERT_EQ(once.steps, again.steps) << "seed " << seed;
-    ASSERT_NE(once.hash, RunSchedule({seed + 1000, false, {}}).hash) << "seed " << seed;
+    ASSERT_NE(once.hash, RunSchedule({.seed = seed + 1000}).hash) << "seed " << seed;
   }
 }
 

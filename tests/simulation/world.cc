@@ -49,7 +49,7 @@ struct Process {
   bool doomed = false;     // was killed, and may be in the middle of something still
   bool asleep = false;
   int running = 0;
-  FileDescriptor keeper, wake;  // our ends of its sockets
+  FileDescriptor keeper, wake;  // our ends of its sockets; `wake` until the engine has it
   std::unique_ptr<App> app;
   std::unique_ptr<WorkerImpl> worker;
 
@@ -125,6 +125,7 @@ class World : private keeper::EngineListener, private RemoteListener {
   bool faults_ = true;
   bool in_engine_ = false, engine_asleep_ = false;
   int nesting_ = 0;
+  int open_handoffs_ = 0;  // whose outcome nobody has heard of yet
   uint64_t last_id_ = 0;
   uint64_t steps_ = 0, kills_ = 0, fenced_ = 0;
 };
@@ -300,7 +301,7 @@ void World::RunProcess(Process& process) {
 void World::PollProcess(Process& process) {
   // It then waits for what comes of it: the library's own commits would take it back.
   if (process.accused && !process.condemned) return;
-  if (faults_ && process.hostile && !process.accused && dice_.OneIn(20)) {
+  if (faults_ && process.hostile && !process.accused && dice_.OneIn(10)) {
     process.accused = PublishInvalid(*arenas_.worker, process.slot, &context_);
     if (process.accused) return;
   }
@@ -313,7 +314,7 @@ void World::PollProcess(Process& process) {
   if (!work.ok()) return context_.Break(absl::StrCat("Poll: ", work.status().message()));
   context_.Note("worker: polled", process.id, static_cast<uint64_t>(*work));
   const bool manual = process.mode == CommitMode::kManual;
-  if (faults_ && !in_engine_ && dice_.OneIn(30)) ConnectOut(process);
+  if (faults_ && !in_engine_ && dice_.OneIn(10)) ConnectOut(process);
   process.app->Idle(!manual || *work == 0 || dice_.OneIn(3));
   if (*work == 0 && !process.app->undecided() && dice_.OneIn(2)) {
     process.asleep = process.worker->ArmEvent();
@@ -333,8 +334,9 @@ bool World::AttachProcess() {
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, keeper) == 0);
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wake) == 0);
   process->keeper.Reset(keeper[0]);
+  process->wake.Reset(wake[1]);
   arena_.worker(process->slot) = arena::WorkerSlot{};
-  process->hostile = faults_ && dice_.OneIn(6);
+  process->hostile = faults_ && dice_.OneIn(4);
   AppOptions app;
   app.decides = faults_;
   app.pools = pools_;
@@ -351,8 +353,8 @@ bool World::AttachProcess() {
           .ok());
   context_.Note("attach", process->id, process->slot, static_cast<uint64_t>(process->mode));
   Process* const added = process.get();
-  engine_->Post([this, added, fd = wake[1]] {
-    engine_->AddWorker(added->slot, added->id, FileDescriptor(fd));
+  engine_->Post([this, added] {
+    engine_->AddWorker(added->slot, added->id, std::move(added->wake));
     if (added->state == Process::State::kAttaching) added->state = Process::State::kAttached;
   });
   processes_.push_back(std::move(process));
@@ -525,9 +527,11 @@ void World::AskHandoff() {
     return;
   }
   const uint32_t slot = dice_.Below(arena_.shape().workers);
+  ++open_handoffs_;
   context_.Note("handoff asked", shard, slot);
-  engine_->Post(
-      [this, shard, slot] { engine_->Handoff(shard, slot, [](absl::Status, double) {}); });
+  engine_->Post([this, shard, slot] {
+    engine_->Handoff(shard, slot, [this](const absl::Status&, double) { --open_handoffs_; });
+  });
 }
 
 bool World::Manage() {
@@ -595,7 +599,7 @@ bool World::Settled() const {
   for (const auto& client : clients_) {
     if (!client->done()) return false;
   }
-  if (!device_.Quiet()) return false;
+  if (!device_.Quiet() || open_handoffs_ != 0) return false;
   for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
     const arena::ShardRecord& record = arena_.shard(i);
     const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
@@ -625,17 +629,20 @@ bool World::Settle() {
 }
 
 ScheduleResult World::Run() {
-  const uint32_t steps = dice_.Below(deep_ ? 4 * kFaultySteps : kFaultySteps);
+  const uint32_t steps = dice_.Below(deep_ || dice_.OneIn(10) ? 4 * kFaultySteps : kFaultySteps);
   AttachProcess();
   for (uint32_t i = 0; i < steps && !context_.broken(); ++i) Step();
   if (!context_.broken() && Settle()) {
     const bool whole = std::none_of(clients_.begin(), clients_.end(),
                                     [](const auto& client) { return client->lost_replies(); });
     checker_.CheckEnd(whole);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      checker_.CheckCounters(i, engine_->driver().counters(i));
+    }
   }
   ScheduleResult result;
   result.broken = context_.what_broke();
-  if (context_.broken()) result.trace = context_.Last(kShownSteps);
+  result.trace = context_.Last(context_.broken() || options_.show_trace ? kShownSteps : 0);
   result.hash = context_.hash();
   result.steps = steps_;
   result.commits = checker_.commits();
@@ -672,7 +679,8 @@ std::string World::Describe() const {
     }
     absl::StrAppend(&text, "\n");
   }
-  absl::StrAppend(&text, "device quiet ", device_.Quiet(), ", engine asleep ", engine_asleep_);
+  absl::StrAppend(&text, "handoffs ", open_handoffs_, ", device quiet ", device_.Quiet(),
+                  ", engine asleep ", engine_asleep_);
   return text;
 }
 

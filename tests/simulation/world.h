@@ -33,12 +33,13 @@ struct Defects {
 struct ScheduleOptions {
   uint64_t seed = 1;
   bool deep = false;  // so much outstanding that the commit log has no room
-  Defects defects;
+  Defects defects = {};
+  bool show_trace = false;  // even when nothing broke
 };
 
 struct ScheduleResult {
   std::string broken;  // empty: every promise was kept
-  std::string trace;   // its last steps, when one was not
+  std::string trace;   // its last steps, when they are asked for or one was not
   uint64_t hash = 0;   // of all steps
   uint64_t steps = 0, commits = 0, cuts = 0, kills = 0, fenced = 0, replies = 0;
 };
