@@ -234,8 +234,9 @@ int WorkerImpl::HandleOwnership() {
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   const arena::BankHeader& bank = arena_->bank(shard.index_, epoch);
-  // What this process gave back is still ours until the driver has seen it.
-  if (arena::CursorIndex(arena::LoadAcquire(bank.tail)) != 0) return false;
+  // What this process gave back is still ours until the driver has seen it. And when we were slow,
+  // the bank may be another owner's by now.
+  if (arena::LoadAcquire(bank.tail) != arena::PackCursor(epoch, 0)) return false;
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
