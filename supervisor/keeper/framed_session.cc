@@ -12,7 +12,7 @@ FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socke
 
 FramedSession::~FramedSession() { Close(); }
 
-void FramedSession::Start(std::function<absl::Status()> on_input,
+void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_input,
                           std::function<void(absl::Status)> on_closed) {
   on_input_ = std::move(on_input);
   on_closed_ = std::move(on_closed);
@@ -23,14 +23,23 @@ void FramedSession::AwaitInput() {
   descriptor_.async_wait(stream_descriptor::wait_read,
                          [self = shared_from_this()](const boost::system::error_code& error) {
                            if (error || !self->on_input_) return;
-                           const absl::Status filled = self->channel_.Fill();
-                           // What arrived before the end still counts.
-                           const auto on_input = self->on_input_;  // it may close the session
-                           const absl::Status handled = on_input();
-                           if (!handled.ok()) return self->Fail(handled);
-                           if (!filled.ok()) return self->Fail(filled);
-                           if (self->on_input_) self->AwaitInput();
+                           self->HandleInput(self->channel_.Fill());
                          });
+}
+
+// What arrived before the end still counts.
+void FramedSession::HandleInput(const absl::Status& filled) {
+  if (!on_input_) return;
+  const auto on_input = on_input_;  // it may close the session
+  const absl::StatusOr<bool> more = on_input();
+  if (!more.ok()) return Fail(more.status());
+  if (*more) {
+    boost::asio::post(descriptor_.get_executor(),
+                      [self = shared_from_this(), filled] { self->HandleInput(filled); });
+    return;
+  }
+  if (!filled.ok()) return Fail(filled);
+  if (on_input_) AwaitInput();
 }
 
 void FramedSession::Send(const google::protobuf::MessageLite& message,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "lib/channel/message_channel.h"
 
@@ -20,9 +21,13 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   FramedSession(boost::asio::io_context& loop, FileDescriptor socket);
   ~FramedSession();
 
-  // `on_input`: there may be frames in the channel; an error ends the session. `on_closed`: with
-  // why, once.
-  void Start(std::function<absl::Status()> on_input, std::function<void(absl::Status)> on_closed);
+  // Frames that `on_input` takes at most: who sends many must not keep the loop from the others.
+  static constexpr int kFramesPerTurn = 16;
+
+  // `on_input`: there may be frames in the channel; returns whether there may be more, to be called
+  // again before more is read. An error ends the session. `on_closed`: with why, once.
+  void Start(std::function<absl::StatusOr<bool>()> on_input,
+             std::function<void(absl::Status)> on_closed);
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
   void Close();
 
@@ -30,12 +35,13 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
 
  private:
   void AwaitInput();
+  void HandleInput(const absl::Status& filled);
   void AwaitOutput();
   void Fail(const absl::Status& why);
 
   MessageChannel channel_;
   boost::asio::posix::stream_descriptor descriptor_;
-  std::function<absl::Status()> on_input_;
+  std::function<absl::StatusOr<bool>()> on_input_;
   std::function<void(absl::Status)> on_closed_;
   bool awaiting_output_ = false;
 };

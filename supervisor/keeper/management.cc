@@ -56,22 +56,23 @@ void Management::Accept(FileDescriptor socket) {
   auto session = std::make_shared<FramedSession>(loop_, std::move(socket));
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(
-      [this, weak] {
+      [this, weak]() -> absl::StatusOr<bool> {
         const SessionPtr alive = weak.lock();
-        return alive ? OnInput(alive) : absl::OkStatus();
+        return alive ? OnInput(alive) : false;
       },
       [this, weak](const absl::Status&) {
         if (const SessionPtr alive = weak.lock()) subscribers_.erase(alive);
       });
 }
 
-absl::Status Management::OnInput(const SessionPtr& session) {
+absl::StatusOr<bool> Management::OnInput(const SessionPtr& session) {
   internal::ManagementRequest request;
-  for (;;) {
+  for (int frame = 0; frame < FramedSession::kFramesPerTurn; ++frame) {
     BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
-    if (!whole) return absl::OkStatus();
+    if (!whole) return false;
     Handle(session, request);
   }
+  return true;
 }
 
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
@@ -207,19 +208,18 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
   pending->session = session;
   pending->request_id = request_id;
   const uint32_t shard_count = config_.service().shards();
+  std::vector<bool> asked(shard_count, request.shards().empty());
   for (uint32_t shard : request.shards()) {
     if (shard >= shard_count) {
       pending->status = absl::NotFoundError(
           absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
+      break;
     }
-    pending->shards.push_back(shard);
+    asked[shard] = true;
   }
-  if (request.shards().empty()) {
-    for (uint32_t shard = 0; shard < shard_count; ++shard) pending->shards.push_back(shard);
+  for (uint32_t shard = 0; shard < shard_count; ++shard) {
+    if (asked[shard]) pending->shards.push_back(shard);
   }
-  std::sort(pending->shards.begin(), pending->shards.end());
-  pending->shards.erase(std::unique(pending->shards.begin(), pending->shards.end()),
-                        pending->shards.end());
   absl::StatusOr<uint32_t> slot;
   if (pending->status.ok()) {
     slot = workers_.Successor(request.to_worker_id(), pending->shards.front());

@@ -35,7 +35,7 @@ class Management {
   using SessionPtr = std::shared_ptr<FramedSession>;
   struct PendingHandoff;
 
-  absl::Status OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnInput(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Describe(internal::Description* description);
   absl::Status ListConnections(const internal::ListConnections& request,

@@ -24,6 +24,8 @@ namespace {
 
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kTokensPerWorker = 4;
+// They are repeated in events and descriptions, which have to fit in a frame.
+constexpr size_t kMaxTextBytes = 128;
 
 int64_t UnixMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -78,19 +80,20 @@ void WorkerSessions::Accept(FileDescriptor socket) {
                 [this, session](absl::Status why) { OnClosed(session, why); });
 }
 
-absl::Status WorkerSessions::OnInput(const SessionPtr& session) {
+absl::StatusOr<bool> WorkerSessions::OnInput(const SessionPtr& session) {
   const std::shared_ptr<FramedSession> socket = session->socket.lock();
-  if (!socket) return absl::OkStatus();
+  if (!socket) return false;
   internal::WorkerRequest request;
-  for (;;) {
+  for (int frame = 0; frame < FramedSession::kFramesPerTurn; ++frame) {
     BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
-    if (!whole) return absl::OkStatus();
+    if (!whole) return false;
     std::vector<int> descriptors;
     FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
     internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
     socket->Send(reply, descriptors);
     if (session->detached) return absl::UnavailableError("detached");
   }
+  return true;
 }
 
 internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
@@ -154,6 +157,11 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
     return absl::FailedPreconditionError(
         absl::StrCat("this is the socket of service ", config_.service().name(),
                      ", the worker serves ", attach.service(), ": check its socket option"));
+  }
+  if (attach.name().size() > kMaxTextBytes || attach.version().size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("name, version: ", attach.name().size(), " and ",
+                                                   attach.version().size(), " bytes, at most ",
+                                                   kMaxTextBytes));
   }
   if (attach.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -65,7 +65,7 @@ class WorkerSessions {
   };
   using SessionPtr = std::shared_ptr<Session>;
 
-  absl::Status OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnInput(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);

@@ -145,6 +145,19 @@ TEST_F(KeeperTest, shouldRefuseAWorkerOfAnotherService) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("mail"));
 }
 
+// They would fill every frame that repeats them, and control could no longer follow the events.
+TEST_F(KeeperTest, shouldRefuseNamesThatFillAFrame) {
+  Start();
+  const std::string huge(kMaxFrameBytes - 100, 'x');
+  for (const bool name : {true, false}) {
+    const absl::Status status = AttachWith([&](internal::AttachArena* attach) {
+      name ? attach->set_name(huge) : attach->set_version(huge);
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("at most 128"));
+  }
+}
+
 TEST_F(KeeperTest, shouldSendNoDescriptorsToWhomItRefuses) {
   Start();
   RawClient client(keeper.socket());
@@ -452,6 +465,21 @@ TEST_F(KeeperTest, shouldMakeNewTokensThatAllDiffer) {
 
 // ---- What workers ask for.
 
+TEST_F(KeeperTest, shouldAnswerEveryRequestOfManyThatArriveAsOne) {
+  Start();
+  const auto client = Attached();
+  constexpr int kRequests = 1000;
+  internal::WorkerRequest request;
+  request.mutable_new_token();
+  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(client->channel().Enqueue(request).ok());
+  for (int i = 0; i < kRequests; ++i) {
+    internal::WorkerReply reply;
+    ASSERT_TRUE(client->channel().Flush().ok());
+    ASSERT_TRUE(client->channel().Receive(&reply, 20'000).ok()) << i;
+    EXPECT_TRUE(reply.has_token());
+  }
+}
+
 TEST_F(KeeperTest, shouldListenForItsWorkers) {
   Start();
   const auto client = Attached();
@@ -532,6 +560,8 @@ TEST_F(KeeperTest, shouldConnectOutOnlyForTheOwnerOfTheShard) {
 TEST_F(KeeperTest, shouldSayWhyAHandoffIsNotPossible) {
   Start();
   EXPECT_EQ(keeper.Handoff(0, {1}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keeper.Handoff(0, std::vector<uint32_t>(1'000'000, 7)).code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(keeper.Handoff(99).code(), absl::StatusCode::kNotFound);
   const absl::Status alone = keeper.Handoff(0);
   EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
