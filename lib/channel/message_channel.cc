@@ -285,7 +285,7 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
   if (input_start_ == input_.size()) {
     input_.clear();
     input_start_ = 0;
-  } else if (input_start_ > kReadBytes) {
+  } else if (input_start_ > kReadBytes && input_start_ >= input_.size() / 2) {
     input_.erase(0, input_start_);
     input_start_ = 0;
   }

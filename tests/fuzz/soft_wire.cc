@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -94,8 +95,12 @@ class Victim {
   FileDescriptor Dial() {
     FileDescriptor fd = Socket();
     const sockaddr_in address = Loopback(listener_->address().port);
-    BATON_CHECK(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
-                0);
+    const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+    // The machine may be out of ports for a while: other tests leave theirs in TIME_WAIT.
+    for (int attempt = 0; connect(fd.get(), to, sizeof(address)) != 0; ++attempt) {
+      BATON_CHECK((errno == EADDRNOTAVAIL || errno == EINTR) && attempt < 1000);
+      usleep(20'000);
+    }
     return fd;
   }
 

@@ -313,7 +313,7 @@ inline ApplyNext() {
     };
     atomic {
       if
-      :: copy.kind == INVALID -> outcome = OUT_INVALID
+      :: copy.kind != DATA && copy.kind != RELEASE -> outcome = OUT_INVALID
       :: copy.kind == RELEASE ->
         assert(copy.epoch == epoch); /* A1 */
         commit_head++;
