@@ -166,6 +166,8 @@ void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
   ReadClient(connection, account);
   if (options_.decides && context_->dice.OneIn(3)) {
     undecided_.push_back(&connection);
+    // Committed now, posted when it is accepted.
+    if (!options_.pools && context_->dice.OneIn(2)) TopUp(shard, connection, session);
     return Save(shard, connection, session);
   }
   Answer(shard, connection, session);
