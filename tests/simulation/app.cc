@@ -166,6 +166,8 @@ void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
   ReadClient(connection, account);
   if (options_.decides && context_->dice.OneIn(3)) {
     undecided_.push_back(&connection);
+    // Committed now, posted when it is accepted.
+    if (!options_.pools && context_->dice.OneIn(2)) TopUp(shard, connection, session);
     return Save(shard, connection, session);
   }
   Answer(shard, connection, session);
@@ -218,7 +220,7 @@ void App::SendReply(Shard& shard, Connection& connection, Session& session) {
   const std::string reply = Encode(Reply{session.account.client, session.account.requests,
                                          session.account.total, shard.index(), Count(shard), 0});
   uint8_t* buffers = shard.worker().buffers().data();
-  std::memcpy(buffers + offset, reply.data(), reply.size());
+  std::copy(reply.begin(), reply.end(), buffers + offset);
   const auto length = static_cast<uint32_t>(reply.size());
   const uint32_t first = context_->dice.Below(length);
   const std::array<Buffer, 2> parts = {Buffer{offset, first},

@@ -19,8 +19,10 @@ ArenaPair Create(const arena::Shape& shape) {
   auto worker = arena::Arena::Attach(Copy(driver->worker_log_fd()), Copy(driver->driver_log_fd()),
                                      Copy(driver->buffers_fd()));
   BATON_CHECK(worker.ok());
-  return {std::make_unique<arena::Arena>(*std::move(driver)),
-          std::make_shared<const arena::Arena>(*std::move(worker))};
+  ArenaPair pair;
+  pair.driver = std::make_unique<arena::Arena>(*std::move(driver));
+  pair.worker = std::make_shared<const arena::Arena>(*std::move(worker));
+  return pair;
 }
 
 void Clear(const arena::Arena& arena) {
@@ -40,12 +42,11 @@ void Clear(const arena::Arena& arena) {
 }  // namespace
 
 ArenaPair& FreshArena(const arena::Shape& shape) {
-  static auto* const arenas =
-      new std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair>;
+  static std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> arenas;
   const auto key =
       std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth, shape.workers);
-  auto found = arenas->find(key);
-  if (found == arenas->end()) found = arenas->emplace(key, Create(shape)).first;
+  auto found = arenas.find(key);
+  if (found == arenas.end()) found = arenas.emplace(key, Create(shape)).first;
   Clear(*found->second.driver);
   return found->second;
 }

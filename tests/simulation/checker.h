@@ -32,6 +32,9 @@ class Checker final : public DeviceObserver {
 
   // Of the peers, by the number of the client: it may be refused or disconnected.
   void Excuse(uint64_t client) { excused_.insert(client); }
+  void ExcuseConnection(uint32_t index) {
+    Excuse(At(index, arena_->connection(index).generation).client);
+  }
   bool Excused(uint64_t client) const { return excused_.contains(client); }
   // The service connects to a peer.
   void OnConnect(uint64_t tag) { tags_.insert(tag); }

@@ -18,8 +18,6 @@ void Scribble(T* place, Dice* dice) {
   std::memcpy(static_cast<void*>(place), words, sizeof(T));
 }
 
-constexpr uint32_t kNone = ~0u;
-
 uint32_t SomeConnection(const arena::Arena& arena, uint32_t shard, Dice* dice) {
   const uint32_t count = arena.shape().connections;
   const uint32_t first = dice->Below(count);
@@ -27,7 +25,7 @@ uint32_t SomeConnection(const arena::Arena& arena, uint32_t shard, Dice* dice) {
     const arena::ConnectionRecord& record = arena.connection((first + i) % count);
     if (record.shard == shard && record.state != 0) return (first + i) % count;
   }
-  return kNone;
+  return kNothing;
 }
 
 CommitEntry Make(CommitKind kind) {
@@ -141,7 +139,7 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
     return true;
   }
   const uint32_t connection = SomeConnection(arena, shard, dice);
-  std::vector<CommitEntry> entries = connection == kNone || dice->OneIn(2)
+  std::vector<CommitEntry> entries = connection == kNothing || dice->OneIn(2)
                                          ? ShardFault(record, dice)
                                          : ConnectionFault(arena, connection, record, dice);
   if (!dice->OneIn(8)) entries.back().flags = arena::kCommitLast;
@@ -150,6 +148,27 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
   }
   arena::StoreRelease(bank.tail, arena::PackCursor(epoch, tail + entries.size()));
   return true;
+}
+
+uint32_t ChangeCommitted(const arena::Arena& arena, uint32_t slot, Context* context) {
+  for (uint32_t i = 0; i < arena.shape().connections; ++i) {
+    const arena::ConnectionRecord& record = arena.connection(i);
+    const uint64_t word = arena::LoadAcquire(arena.shard(record.shard).owner.ownership);
+    const auto state = arena::ConnectionState(record.state);
+    const bool receive = record.receive.posted != record.receive.committed;
+    if (arena::OwnershipSlot(word) != slot ||
+        (!receive && record.send.posted == record.send.committed) ||
+        (state != arena::ConnectionState::kRequested &&
+         state != arena::ConnectionState::kConnecting)) {
+      continue;
+    }
+    context->Note("hostile to its own", slot, i);
+    (receive ? arena.receive_request(i, record.receive.posted)
+             : arena.send_request(i, record.send.posted))
+        .opcode = 200;
+    return i;
+  }
+  return kNothing;
 }
 
 void ScribbleBank(const arena::Arena& arena, uint32_t shard, uint64_t epoch, Dice* dice) {
@@ -163,7 +182,7 @@ void ScribbleUncommitted(const arena::Arena& arena, uint32_t shard, Dice* dice) 
   Scribble(reinterpret_cast<State*>(arena.shard_state(shard, 1 - arena.shard(shard).state_slot)),
            dice);
   const uint32_t connection = SomeConnection(arena, shard, dice);
-  if (connection == kNone) return;
+  if (connection == kNothing) return;
   const arena::ConnectionRecord& record = arena.connection(connection);
   Scribble(reinterpret_cast<State*>(arena.connection_state(connection, 1 - record.state_slot)),
            dice);

@@ -13,6 +13,11 @@ namespace baton::simulation {
 // shards. None of it may have an effect. False: it has no shard that the dice like.
 bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context);
 
+// Changes a request that is committed and not posted yet, of a connection of the worker in `slot`.
+// Returns the connection, which is to be failed alone; kNothing: there is none.
+inline constexpr uint32_t kNothing = ~0u;
+uint32_t ChangeCommitted(const arena::Arena& arena, uint32_t slot, Context* context);
+
 // Entries and tail of the bank of an epoch that is over.
 void ScribbleBank(const arena::Arena& arena, uint32_t shard, uint64_t epoch, Dice* dice);
 

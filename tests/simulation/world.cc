@@ -301,6 +301,10 @@ void World::RunProcess(Process& process) {
 void World::PollProcess(Process& process) {
   // It then waits for what comes of it: the library's own commits would take it back.
   if (process.accused && !process.condemned) return;
+  if (faults_ && process.hostile && dice_.OneIn(4)) {
+    const uint32_t hurt = ChangeCommitted(*arenas_.worker, process.slot, &context_);
+    if (hurt != kNothing) checker_.ExcuseConnection(hurt);
+  }
   if (faults_ && process.hostile && !process.accused && dice_.OneIn(10)) {
     process.accused = PublishInvalid(*arenas_.worker, process.slot, &context_);
     if (process.accused) return;
