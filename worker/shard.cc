@@ -332,7 +332,7 @@ void Shard::NoteAcknowledged() {
     const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
+    Connection* connection = impl_->Resolve(*this, entry.connection, arena::GenerationOf(entry));
     if (!connection) continue;
     (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
                                           : connection->receive_acknowledged_) = entry.sequence + 1;

@@ -284,6 +284,8 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
+  // A death in OnAdopt is no completion's fault.
+  arena::StoreRelaxed(arena_->bank(shard.index_, epoch).handling, uint64_t{0});
   BATON_CRASH_POINT("adopt-begin");
   const absl::Status adopted = service_->OnAdopt(shard);
   if (!adopted.ok()) {
@@ -325,13 +327,14 @@ int WorkerImpl::Deliver(Shard& shard) {
   if (tail == shard.delivered_) return 0;
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
+  arena::BankHeader& bank = arena_->bank(shard.index_, shard.epoch_);
   int count = 0;
   // A completion may need an entry for its connection and one for a decision, and with
   // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
   // behind, it gets its time first.
   while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
-    Connection* connection = Resolve(shard, entry.connection, entry.generation);
+    Connection* connection = Resolve(shard, entry.connection, arena::GenerationOf(entry));
     ++shard.delivered_;
     ++count;
     // Its end was acknowledged in a transaction that the former owner committed.
@@ -341,9 +344,14 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (kind == arena::CompletionKind::kReceive) {
       connection->receive_completed_ = entry.sequence + 1;
     }
-    BATON_CRASH_POINT("deliver-before-handler");
-    service_->OnCompletion(shard, Translate(entry, connection));
-    BATON_CRASH_POINT("deliver-after-handler");
+    if ((entry.flags & arena::kCompletionVoid) == 0) {
+      // Before the handler: should it be our last, this is what we died on.
+      arena::StoreRelaxed(bank.handling, shard.delivered_);
+      arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+      BATON_CRASH_POINT("deliver-before-handler");
+      service_->OnCompletion(shard, Translate(entry, connection));
+      BATON_CRASH_POINT("deliver-after-handler");
+    }
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;
@@ -351,7 +359,8 @@ int WorkerImpl::Deliver(Shard& shard) {
     }
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
-  arena::StoreRelaxed(arena_->bank(shard.index_, shard.epoch_).read_cursor, shard.delivered_);
+  arena::StoreRelaxed(bank.handling, uint64_t{0});
+  arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
   if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
   return count;
 }

@@ -103,6 +103,8 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_heartbeat_ms(narrow(n)); });
   AddCapacity(app, "--hang-timeout-ms", "An owner silent for so long is killed [5000]",
               [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
+  AddCapacity(app, "--poison-deaths", "Deaths on a completion that fail its connection [3]",
+              [&, narrow](uint64_t n) { service.set_poison_deaths(narrow(n)); });
   AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
               [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")

@@ -46,6 +46,7 @@ constexpr Range kServiceRanges[] = {
     {"realtime_priority", 0, 0, 99},
     {"heartbeat_ms", 1000, 10, 60'000},
     {"hang_timeout_ms", 5000, 20, UINT32_MAX},
+    {"poison_deaths", 3, 1, UINT32_MAX},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

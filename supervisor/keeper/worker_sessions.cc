@@ -430,6 +430,13 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   return SendKill(*session);
 }
 
+absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
+  if (const SessionPtr session = Find(worker_id)) {
+    engine_.Run([&] { engine_.PardonDeath(session->slot, worker_id); });
+  }
+  return Kill(worker_id, "asked for by an operator");
+}
+
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
                                               const void* announcer) {
   const SessionPtr session = Find(worker_id);
