@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,7 +79,7 @@ absl::Status WorkerImpl::Attach() {
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
   attach->set_protocol_version(kProtocolVersion);
-  attach->set_layout_version(arena::kLayoutVersion);
+  attach->set_layout_version(SpokenLayoutVersion());
   attach->set_name(options_.name.empty() ? program_invocation_short_name : options_.name);
   attach->set_version(options_.version);
   attach->set_service(options_.service);
@@ -111,6 +112,7 @@ absl::Status WorkerImpl::Attach() {
 absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake,
                                uint64_t id, uint32_t slot) {
   arena_ = std::move(arena);
+  layout_version_ = std::min(arena_->layout_version(), SpokenLayoutVersion());
   wake_ = std::move(wake);
   id_ = id;
   slot_ = slot;
@@ -122,6 +124,14 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
     shards_.emplace_back(new Shard(this, i));
   }
   return PrepareEventFd();
+}
+
+uint32_t WorkerImpl::SpokenLayoutVersion() const {
+#ifdef BATON_TEST_HOOKS
+  // As the release before did.
+  if (std::getenv("BATON_PREVIOUS_LAYOUT") != nullptr) return arena::kLayoutVersion - 1;
+#endif
+  return arena::kLayoutVersion;
 }
 
 // gRPC ends its process when it finds no descriptors, and this library never ends its host.
@@ -152,16 +162,19 @@ void WorkerImpl::StartControlStream(const internal::Attached& attached) {
   };
   // The arena says it too, and reaches the worker's own thread.
   stream.on_handoff = [](const std::vector<uint32_t>&) {};
-  stream.on_shutdown = [this](const std::string& reason) {
-    {
-      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
-      shutdown_reason_ = reason;
-    }
-    shutdown_asked_.store(true);
-    eventfd_write(self_wake_.get(), 1);
-  };
+  stream.on_shutdown = [this](const std::string& reason) { AskShutdown(reason); };
   auto started = ControlStream::Start(std::move(stream));
   if (started.ok()) control_ = *std::move(started);
+}
+
+// Any thread.
+void WorkerImpl::AskShutdown(std::string_view reason) {
+  {
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    shutdown_reason_ = std::string(reason);
+  }
+  shutdown_asked_.store(true);
+  eventfd_write(self_wake_.get(), 1);
 }
 
 absl::Status WorkerImpl::PrepareEventFd() {
@@ -253,6 +266,7 @@ int WorkerImpl::HandleOwnership() {
   const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
   if (changes == seen_changes_) return 0;
   seen_changes_ = changes;
+  NoteStopRequest();
   BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
   for (auto& shard : shards_) {
@@ -273,6 +287,15 @@ int WorkerImpl::HandleOwnership() {
   return handled;
 }
 
+// Told in the arena, so that it needs no control.
+void WorkerImpl::NoteStopRequest() {
+  if (layout_version_ < 2 || stop_request_noted_) return;
+  const uint64_t asked = arena::LoadAcquire(arena_->header().stop_requested);
+  if ((asked >> slot_ & 1) == 0) return;
+  stop_request_noted_ = true;
+  AskShutdown("the keeper asks for it: this program was replaced");
+}
+
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   // What we gave back is still ours until the driver has seen it. (Not to be read from the bank's
   // tail: a former owner's late store there is none of our epoch, and must not keep us away.)
@@ -284,8 +307,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
-  // A death in OnAdopt is no completion's fault.
-  arena::StoreRelaxed(arena_->bank(shard.index_, epoch).handling, uint64_t{0});
+  TellHandling(shard, /*in_handler=*/false);
   BATON_CRASH_POINT("adopt-begin");
   const absl::Status adopted = service_->OnAdopt(shard);
   if (!adopted.ok()) {
@@ -319,6 +341,22 @@ void WorkerImpl::Lose(Shard& shard) {
   service_->OnLost(shard);
 }
 
+// Hints, to be read when we are dead: whether we are in a handler now, and of which completion.
+void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
+  if (!Owns(shard)) return;
+  arena::BankHeader& bank = arena_->bank(shard.index_, shard.epoch_);
+  if (layout_version_ >= 2) {
+    arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
+  }
+  if (layout_version_ >= 2 || !in_handler) arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+}
+
+// Of a void completion, too. A worker of version 1 knows none: it takes such an entry for one of a
+// connection that has ended.
+uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
+  return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
+}
+
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   const bool commits = options_.commit_mode != CommitMode::kManual;
@@ -327,14 +365,13 @@ int WorkerImpl::Deliver(Shard& shard) {
   if (tail == shard.delivered_) return 0;
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
-  arena::BankHeader& bank = arena_->bank(shard.index_, shard.epoch_);
   int count = 0;
   // A completion may need an entry for its connection and one for a decision, and with
   // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
   // behind, it gets its time first.
   while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
-    Connection* connection = Resolve(shard, entry.connection, arena::GenerationOf(entry));
+    Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;
     ++count;
     // Its end was acknowledged in a transaction that the former owner committed.
@@ -344,10 +381,10 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (kind == arena::CompletionKind::kReceive) {
       connection->receive_completed_ = entry.sequence + 1;
     }
-    if ((entry.flags & arena::kCompletionVoid) == 0) {
+    const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
+    if (!is_void) {
       // Before the handler: should it be our last, this is what we died on.
-      arena::StoreRelaxed(bank.handling, shard.delivered_);
-      arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+      TellHandling(shard, /*in_handler=*/true);
       BATON_CRASH_POINT("deliver-before-handler");
       service_->OnCompletion(shard, Translate(entry, connection));
       BATON_CRASH_POINT("deliver-after-handler");
@@ -359,8 +396,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     }
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
-  arena::StoreRelaxed(bank.handling, uint64_t{0});
-  arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+  TellHandling(shard, /*in_handler=*/false);
   if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
   return count;
 }
@@ -514,6 +550,8 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
 }
 
 void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {
+  // The keeper, which decides on upgrades, looks here: it needs no control for that.
+  arena::StoreRelaxed(arena_->worker(slot_).unhealthy, healthy ? 0u : 1u);
   if (control_) control_->ReportHealth(healthy, detail);
 }
 

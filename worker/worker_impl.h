@@ -61,6 +61,7 @@ class WorkerImpl final : public Worker {
   Shard& shard(uint32_t index) { return *shards_[index]; }
   // The connection in a slot, loaded from the driver's record when it is new to us.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation);
+  uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
   // After a commit was published: the driver may sleep.
   void WakeDriver();
 
@@ -70,13 +71,17 @@ class WorkerImpl final : public Worker {
   absl::Status PrepareEventFd();
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
+  uint32_t SpokenLayoutVersion() const;
   bool HasWork() const;
   absl::Status CheckKeeper();
+  void NoteStopRequest();
+  void AskShutdown(std::string_view reason);
   int HandleOwnership();
   bool Adopt(Shard& shard, uint64_t epoch);
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
+  void TellHandling(const Shard& shard, bool in_handler);
   void Load(Connection& connection, Shard& shard, uint32_t index);
   static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
 
@@ -86,6 +91,7 @@ class WorkerImpl final : public Worker {
   std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
   uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
   std::shared_ptr<const arena::Arena> arena_;
+  uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
@@ -103,6 +109,7 @@ class WorkerImpl final : public Worker {
   std::vector<Connection> connections_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> shutdown_asked_{false};
+  bool stop_request_noted_ = false;
   std::mutex shutdown_mutex_;
   std::string shutdown_reason_;             // guarded by shutdown_mutex_
   std::unique_ptr<ControlStream> control_;  // last: its thread uses what is above
