@@ -339,6 +339,12 @@ void Shard::NoteAcknowledged() {
   }
 }
 
+// An application that was given nothing has no reason to commit, and what was skipped would stay.
+bool Shard::OnlySkipped() const {
+  return handed_ <= acknowledged_ && delivered_ > acknowledged_ && staged_->entries.empty() &&
+         !staged_->has_state;
+}
+
 void Shard::Abandon() {
   for (Connection* connection : staged_->connections) {
     connection->send_staged_ = connection->send_committed_;

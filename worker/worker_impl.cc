@@ -303,7 +303,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
-  shard.acknowledged_ = shard.delivered_ = record.acknowledged;
+  shard.acknowledged_ = shard.delivered_ = shard.handed_ = record.acknowledged;
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
@@ -385,6 +385,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (!is_void) {
       // Before the handler: should it be our last, this is what we died on.
       TellHandling(shard, /*in_handler=*/true);
+      shard.handed_ = shard.delivered_;
       BATON_CRASH_POINT("deliver-before-handler");
       service_->OnCompletion(shard, Translate(entry, connection));
       BATON_CRASH_POINT("deliver-after-handler");
@@ -397,7 +398,10 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
   TellHandling(shard, /*in_handler=*/false);
-  if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
+  if (!Owns(shard)) return count;
+  if (options_.commit_mode == CommitMode::kAfterEachBatch || shard.OnlySkipped()) {
+    (void)shard.Commit();
+  }
   return count;
 }
 
