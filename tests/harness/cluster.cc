@@ -75,6 +75,8 @@ absl::Status Cluster::StartBatond() {
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
+  BATON_ASSIGN_OR_RETURN(keeper_,
+                         KeeperView::Connect(directory_.File("state"), options_.service));
   return operators_->GetStatus().status();
 }
 
@@ -111,7 +113,9 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
   worker->id = id;
   port_ = static_cast<uint16_t>(port);
   // One that crashes by itself may be gone before it can be looked at.
-  if (options.crash_at.empty()) BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  if (options.crash_at.empty() && options.await_control) {
+    BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  }
   return worker;
 }
 
