@@ -70,6 +70,7 @@ class WorkerSessions {
 
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
+  void NoteKill(Session& session, std::string_view cause);
   absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
