@@ -39,6 +39,7 @@ struct LedgerOptions {
   // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
+  std::string program = {};  // that takes a ledger's arguments; empty: the ledger itself
   std::vector<std::string> arguments;
   bool await_control = true;  // until control, too, shows that it is ready
 };
@@ -68,6 +69,8 @@ class Cluster {
   // A new ledger-v1 or ledger-v2, attached and ready.
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
+  // The same, and does not wait for anything that it says.
+  absl::StatusOr<std::unique_ptr<ChildProcess>> SpawnLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
