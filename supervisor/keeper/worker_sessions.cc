@@ -270,6 +270,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat_ns = MonotonicNanoseconds();
+  session->silent_beats = 0;  // counted from now on: it may have warmed up for long
   watcher_.Watch(session->slot, session->id);
   engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
@@ -301,7 +302,8 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
 // it is made sure that it ends.
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (session->id == 0 || session->detached || slots_[session->slot] != session) return;
-  (void)Kill(*session, MessageOf(why));
+  NoteKill(*session, MessageOf(why));
+  (void)Signal(*session, SIGKILL);
 }
 
 absl::Status WorkerSessions::Signal(Session& session, int signal) {
@@ -437,17 +439,25 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   if (!session) {
     return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
   }
-  session->kill_cause = std::string(cause);
-  return Kill(*session, cause);
+  NoteKill(*session, cause);
+  if (session->kill_cause.empty()) session->kill_cause = std::string(cause);
+  // A signal ends a process with all its workers: each has its own socket, and is told of by
+  // itself.
+  for (const SessionPtr& other : slots_) {
+    if (!other || other == session || other->peer.pid != session->peer.pid) continue;
+    NoteKill(*other, absl::StrCat("so is worker ", worker_id, ", of the same process"));
+  }
+  return Signal(*session, SIGKILL);
 }
 
-absl::Status WorkerSessions::Kill(Session& session, std::string_view cause) {
+// The first cause is the true one: what follows from the kill may look like another.
+void WorkerSessions::NoteKill(Session& session, std::string_view cause) {
+  if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
   AddEvent("worker_killed",
            absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
                         ") is killed: ", absl::string_view(cause.data(), cause.size())),
            session.id);
-  return Signal(session, SIGKILL);
 }
 
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,

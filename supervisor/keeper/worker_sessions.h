@@ -104,7 +104,7 @@ class WorkerSessions {
 
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
-  absl::Status Kill(Session& session, std::string_view cause);
+  void NoteKill(Session& session, std::string_view cause);
   absl::Status Signal(Session& session, int signal);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
