@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "google/protobuf/stubs/logging.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/version.h"
@@ -485,7 +486,8 @@ class Attack {
 }  // namespace
 
 void KeeperSockets(const uint8_t* data, size_t size) {
-  static const bool quiet = (spdlog::set_level(spdlog::level::off), true);
+  static const bool quiet =
+      (spdlog::set_level(spdlog::level::off), google::protobuf::SetLogHandler(nullptr), true);
   (void)quiet;
   static arena::Arena arena =
       arena::Arena::Create(keeper::ShapeOf(Config().service()), "kv").value();
