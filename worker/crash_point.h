@@ -1,6 +1,6 @@
 // Named places at which a test can kill a worker. In test builds (BATON_TEST_HOOKS) the environment
 // variable BATON_CRASH_AT="name" or "name:n" makes the process SIGKILL itself when it passes the
-// point for the n-th time; otherwise they are nothing.
+// point for the n-th time, and a simulation can take the place of that; otherwise they are nothing.
 #ifndef WORKER_CRASH_POINT_H_
 #define WORKER_CRASH_POINT_H_
 
@@ -8,7 +8,9 @@
 
 namespace baton {
 void PassCrashPoint(const char* name);
-}
+// Called instead from now on, and may throw: what it unwinds has no effect on the arena.
+void SetCrashPointHandler(void (*handler)(const char* name));
+}  // namespace baton
 #define BATON_CRASH_POINT(name) ::baton::PassCrashPoint(name)
 
 #else

@@ -84,8 +84,8 @@ struct Completion {
     kReceive = 2,
     kConnectRequest = 3,  // answer with Accept or Reject, now or later
     kEstablished = 4,
-    kDisconnected = 5,   // the last of its connection: every earlier request without a completion
-                         // was flushed
+    kDisconnected = 5,   // the last of its connection: what has no completion yet was never posted
+                         // and never will be
     kConnectFailed = 6,  // the last of a connection that was never established
   };
   Kind kind = Kind::kReceive;
@@ -179,7 +179,8 @@ class Shard {
 
   WorkerImpl* impl_;
   uint32_t index_;
-  uint64_t epoch_ = 0;  // 0: not ours
+  uint64_t epoch_ = 0;           // 0: not ours
+  uint64_t released_epoch_ = 0;  // the last one that we gave back
   uint64_t commit_tail_ = 0;
   uint64_t delivered_ = 0;     // completions given to the application
   uint64_t acknowledged_ = 0;  // as committed
@@ -209,7 +210,8 @@ class Service {
   // The shard was taken away without our doing (this worker was fenced).
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
-  // Control asks this worker to end; Run returns after it.
+  // An operator asks this worker to end (`baton worker stop`). Run releases its shards and returns
+  // after this; who calls Poll instead destroys the Worker, which does the same.
   virtual void OnShutdown([[maybe_unused]] std::string_view reason) {}
 };
 
@@ -234,6 +236,15 @@ struct WorkerOptions {
   bool control_stream = true;  // keep the gRPC stream to control, in a thread of its own
   // How long Wait polls and yields before it sleeps.
   uint32_t yield_microseconds = 20;
+};
+
+// What the service was created with, and its arena has room for.
+struct Capacity {
+  uint32_t connections = 0;          // at once; their indices are below
+  uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two
+  uint32_t receive_queue_depth = 0;  // likewise
+  uint32_t connection_state_bytes = 0;
+  uint32_t shard_state_bytes = 0;
 };
 
 class Worker {
@@ -271,6 +282,8 @@ class Worker {
   virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                               std::string_view private_data, uint64_t tag) = 0;
 
+  virtual const Capacity& capacity() const = 0;  // does not change
+
   // The service's registered memory; Buffer::offset counts from here.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
@@ -284,6 +297,11 @@ class Worker {
   virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                   uint32_t access) = 0;
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
+
+  // Tells operators how the worker is, over the stream to control; of `detail` the first 256 bytes.
+  // A worker that never says is healthy. Any thread, does not block, and costs nothing while
+  // nothing changes; no effect without WorkerOptions::control_stream.
+  virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
   virtual uint64_t id() const = 0;
 };

@@ -51,7 +51,10 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
   const std::lock_guard<std::mutex> lock(channel_mutex_);
   internal::WorkerReply reply;
   BATON_RETURN_IF_ERROR(channel_->Send(request));
-  BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
+  // Replies come in order: those that came too late for their requests are before ours.
+  for (++replies_due_; replies_due_ > 0; --replies_due_) {
+    BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
+  }
   if (reply.status_code() != 0) {
     return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
   }
@@ -66,7 +69,7 @@ absl::Status WorkerImpl::Attach() {
         absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
                      " the socket of service ", options_.service, "?"));
   }
-  channel_.emplace(*std::move(socket));
+  Connected(*std::move(socket));
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
   attach->set_protocol_version(kProtocolVersion);
@@ -80,26 +83,36 @@ absl::Status WorkerImpl::Attach() {
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
   if (fds.size() != 4) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the keeper sent 4 descriptors and ", fds.size(), " arrived: raise RLIMIT_NOFILE"));
+    return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
+                                                     fds.size(), " arrived: raise RLIMIT_NOFILE"));
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
-  arena_.emplace(*std::move(arena));
-  wake_ = std::move(fds[3]);
-  id_ = reply.attached().worker_id();
-  slot_ = reply.attached().worker_slot();
   heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
+  const internal::Attached& attached = reply.attached();
+  BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
+                              attached.worker_id(), attached.worker_slot()));
   lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
   BATON_RETURN_IF_ERROR(lock_->Acquire());
-  BATON_RETURN_IF_ERROR(PrepareEventFd());
+  if (options_.control_stream) StartControlStream(attached);
+  if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake,
+                               uint64_t id, uint32_t slot) {
+  arena_ = std::move(arena);
+  wake_ = std::move(wake);
+  id_ = id;
+  slot_ = slot;
+  const arena::Shape& shape = arena_->shape();
+  capacity_ = {shape.connections, shape.send_queue_depth, shape.receive_queue_depth,
+               shape.connection_state_bytes, shape.shard_state_bytes};
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
   }
-  if (options_.control_stream) StartControlStream(reply.attached());
-  if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
-  return absl::OkStatus();
+  return PrepareEventFd();
 }
 
 // Policy only: a worker serves without it, so that control may be down when it attaches.
@@ -180,8 +193,12 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     if (Owns(*shard)) work += Deliver(*shard);
   }
   if (shutdown_asked_.exchange(false)) {
-    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
-    service_->OnShutdown(shutdown_reason_);
+    std::string reason;
+    {
+      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+      reason = shutdown_reason_;
+    }
+    service_->OnShutdown(reason);
     stop_.store(true);
   }
   return work;
@@ -213,6 +230,7 @@ int WorkerImpl::HandleOwnership() {
   const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
   if (changes == seen_changes_) return 0;
   seen_changes_ = changes;
+  BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
   for (auto& shard : shards_) {
     const arena::OwnershipRecord& record = arena_->shard(shard->index_).owner;
@@ -233,10 +251,9 @@ int WorkerImpl::HandleOwnership() {
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
-  const arena::BankHeader& bank = arena_->bank(shard.index_, epoch);
-  // What this process gave back is still ours until the driver has seen it. And when we were slow,
-  // the bank may be another owner's by now.
-  if (arena::LoadAcquire(bank.tail) != arena::PackCursor(epoch, 0)) return false;
+  // What we gave back is still ours until the driver has seen it. (Not to be read from the bank's
+  // tail: a former owner's late store there is none of our epoch, and must not keep us away.)
+  if (epoch == shard.released_epoch_) return false;
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
@@ -249,7 +266,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   if (!adopted.ok()) {
     shard.Abandon();
     shard.Publish(/*release=*/true);
-    shard.epoch_ = 0;
+    shard.released_epoch_ = std::exchange(shard.epoch_, 0);
     return true;
   }
   BATON_CRASH_POINT("adopt-before-commit");
@@ -268,7 +285,7 @@ void WorkerImpl::Release(Shard& shard) {
   }
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
-  shard.epoch_ = 0;
+  shard.released_epoch_ = std::exchange(shard.epoch_, 0);
 }
 
 void WorkerImpl::Lose(Shard& shard) {
@@ -279,13 +296,17 @@ void WorkerImpl::Lose(Shard& shard) {
 
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
+  const bool commits = options_.commit_mode != CommitMode::kManual;
+  // There was no room for the last acknowledgement: the driver has woken us because there is now.
+  if (commits && shard.delivered_ != shard.acknowledged_) (void)shard.Commit();
   if (tail == shard.delivered_) return 0;
-  // A completion may need an entry for its connection and one for a decision. When the driver is
-  // that far behind, it gets its time first.
-  const uint64_t batch = std::min<uint64_t>(kDeliverBatch, shard.EntryRoom() / 2);
-  const uint64_t end = std::min(tail, shard.delivered_ + batch);
+  BATON_CRASH_POINT("deliver-begin");
+  const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   int count = 0;
-  while (shard.delivered_ < end && Owns(shard)) {
+  // A completion may need an entry for its connection and one for a decision, and with
+  // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
+  // behind, it gets its time first.
+  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, entry.generation);
     ++shard.delivered_;
@@ -339,6 +360,7 @@ Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generatio
       arena::LoadAcquire(record.state) == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
     return nullptr;
   }
+  BATON_CRASH_POINT("load-connection");
   Load(connection, shard, index);
   return &connection;
 }
@@ -387,6 +409,7 @@ bool WorkerImpl::ArmEvent() {
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
   arena::FullFence();
   armed_ = true;
+  BATON_CRASH_POINT("arm-before-last-look");
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
   return false;
@@ -440,6 +463,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint16_t port, std::string_view private_data,
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  if (private_data.size() > arena::kPrivateDataBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
+                                                   " bytes, at most ", arena::kPrivateDataBytes));
+  }
   internal::WorkerRequest request;
   internal::ConnectRequest* connect = request.mutable_connect();
   connect->set_host(host);
@@ -452,6 +479,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
       Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
+}
+
+void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {
+  if (control_) control_->ReportHealth(healthy, detail);
 }
 
 absl::Span<uint8_t> WorkerImpl::buffers() const {

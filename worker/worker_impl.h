@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,15 @@ class WorkerImpl final : public Worker {
 
   absl::Status Attach();
 
+  // The two halves of Attach that need no keeper: a simulation calls these instead.
+  void Connected(FileDescriptor keeper) { channel_.emplace(std::move(keeper)); }
+  absl::Status Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake, uint64_t id,
+                     uint32_t slot);
+  // Gives everything back and says farewell, as the destructor does.
+  void Detach();
+  // For a simulation: the worker's process is dead, and nothing of it happens any more.
+  void Die() { keeper_gone_ = true; }
+
   absl::Status Ready() override;
   absl::StatusOr<int> Poll() override;
   int event_fd() const override { return event_fd_.get(); }
@@ -38,10 +48,12 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) override;
   absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                       std::string_view private_data, uint64_t tag) override;
+  const Capacity& capacity() const override { return capacity_; }
   absl::Span<uint8_t> buffers() const override;
   absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                           uint32_t access) override;
   absl::Status RevokeGrant(uint32_t id) override;
+  void ReportHealth(bool healthy, std::string_view detail) override;
   uint64_t id() const override { return id_; }
 
   const arena::Arena& arena() const { return *arena_; }
@@ -57,7 +69,6 @@ class WorkerImpl final : public Worker {
                                             std::vector<FileDescriptor>* descriptors = nullptr);
   absl::Status PrepareEventFd();
   void StartControlStream(const internal::Attached& attached);
-  void Detach();
   bool HasWork() const;
   absl::Status CheckKeeper();
   int HandleOwnership();
@@ -70,9 +81,11 @@ class WorkerImpl final : public Worker {
 
   const WorkerOptions options_;
   Service* const service_;
-  std::mutex channel_mutex_;  // the control stream's thread asks for tokens
-  std::optional<MessageChannel> channel_;
-  std::optional<arena::Arena> arena_;
+  std::mutex channel_mutex_;               // the control stream's thread asks for tokens
+  std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
+  uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
+  std::shared_ptr<const arena::Arena> arena_;
+  Capacity capacity_;
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices

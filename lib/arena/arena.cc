@@ -245,6 +245,10 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
                                       "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
       arena.buffers_, Mapping::Map(buffers.get(), FileBytes(shape.buffer_bytes), true, "buffers"));
+  // A child that the worker forks is not the worker: it has no share in what the worker owns.
+  for (const Mapping* mapping : {&arena.worker_, &arena.driver_, &arena.buffers_}) {
+    (void)madvise(mapping->base(), mapping->size(), MADV_DONTFORK);
+  }
   arena.worker_fd_ = std::move(worker_log);
   arena.driver_fd_ = std::move(driver_log);
   arena.buffers_fd_ = std::move(buffers);

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -65,22 +66,48 @@ absl::Status WaitFor(int fd, short events, uint64_t deadline_ns, bool forever) {
   }
 }
 
+// connect(2), for at most `timeout_ms` (0: without waiting); the error number, EAGAIN when that was
+// not enough. A full backlog cannot be polled for: the time limit of sends bounds connect as well.
+int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
+  const uint64_t deadline =
+      MonotonicNanoseconds() + static_cast<uint64_t>(std::max(timeout_ms, 0)) * 1'000'000;
+  for (;;) {
+    const uint64_t now = MonotonicNanoseconds();
+    // 0 would mean without a limit.
+    const uint64_t left_us = now >= deadline ? 1 : (deadline - now) / 1000 + 1;
+    const timeval limit = {static_cast<time_t>(left_us / 1'000'000),
+                           static_cast<suseconds_t>(left_us % 1'000'000)};
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) return errno;
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) break;
+    if (errno != EINTR || now >= deadline) return errno;
+  }
+  const timeval none = {};
+  return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none)) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
-absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path) {
+absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path, int timeout_ms) {
   BATON_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
   FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "socket(AF_UNIX)");
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("connect to ", path));
+  const int error = ConnectWithin(fd.get(), address, timeout_ms);
+  if (error == EAGAIN) {
+    return absl::UnavailableError(absl::StrCat(
+        "connect to ", path, ": whoever listens there has taken no connection for ", timeout_ms,
+        " ms and more wait than it lets: it hangs or is stopped; continue or restart it"));
   }
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("connect to ", path));
   return fd;
 }
 
 absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode) {
   BATON_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
-  absl::StatusOr<FileDescriptor> holder = ConnectUnix(path);
-  if (holder.ok()) {
+  // One that hangs with its backlog full listens, too.
+  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!probe) return ErrnoStatus(errno, "socket(AF_UNIX)");
+  const int probed = ConnectWithin(probe.get(), address, 0);
+  if (probed == 0 || probed == EAGAIN) {
     return absl::AlreadyExistsError(
         absl::StrCat(path, " is in use: another process listens on it; stop it first"));
   }
@@ -234,7 +261,7 @@ absl::Status MessageChannel::Fill() {
       return absl::ResourceExhaustedError(
           "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
     }
-    if (input_.size() - input_start_ > kMaxFrameBytes + kLengthBytes) return absl::OkStatus();
+    if (input_.size() - input_start_ > max_frame_bytes_ + kLengthBytes) return absl::OkStatus();
   }
 }
 
@@ -245,9 +272,9 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[input_start_ + i])) << (8 * i);
   }
-  if (length > kMaxFrameBytes) {
+  if (length > max_frame_bytes_) {
     return absl::InvalidArgumentError(absl::StrCat("a frame claims ", length, " bytes, at most ",
-                                                   kMaxFrameBytes, " are allowed"));
+                                                   max_frame_bytes_, " are allowed"));
   }
   if (available < kLengthBytes + length) return false;
   if (!message->ParseFromArray(input_.data() + input_start_ + kLengthBytes,

@@ -22,8 +22,12 @@ inline constexpr int kMaxFrameDescriptors = 8;
 
 // A connected or listening UNIX stream socket at `path` (at most 107 bytes), close-on-exec.
 // ListenUnix takes the place of a socket that nobody listens on any more; kAlreadyExists when
-// somebody does, or when something else has that name.
-absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path);
+// somebody does, or when something else has that name. ConnectUnix waits, for at most `timeout_ms`,
+// while the listener has as many connections waiting as its backlog holds; then kUnavailable. The
+// socket is blocking.
+inline constexpr int kConnectTimeoutMs = 2000;
+absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path,
+                                           int timeout_ms = kConnectTimeoutMs);
 absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, uint32_t mode);
 
 struct PeerCredentials {
@@ -38,7 +42,9 @@ absl::StatusOr<FileDescriptor> GetPeerProcess(int socket);
 
 class MessageChannel {
  public:
-  explicit MessageChannel(FileDescriptor socket) : socket_(std::move(socket)) {}
+  // `max_frame_bytes`: of what is received, from a side that is not to take more memory.
+  explicit MessageChannel(FileDescriptor socket, uint32_t max_frame_bytes = kMaxFrameBytes)
+      : socket_(std::move(socket)), max_frame_bytes_(max_frame_bytes) {}
 
   int fd() const { return socket_.get(); }
 
@@ -49,7 +55,8 @@ class MessageChannel {
   absl::Status Receive(google::protobuf::MessageLite* message, int timeout_ms,
                        std::vector<FileDescriptor>* descriptors = nullptr);
 
-  // For event loops. Fill reads what is there without blocking (kUnavailable: closed). NextFrame
+  // For event loops. Fill reads what is there without blocking, up to a frame of the largest size
+  // (kUnavailable: closed). NextFrame
   // takes a whole message out of what was read: false when there is none yet, an error when the
   // bytes are not a frame of this protocol.
   absl::Status Fill();
@@ -73,6 +80,7 @@ class MessageChannel {
   absl::Status WriteSome(Output& output);
 
   FileDescriptor socket_;
+  uint32_t max_frame_bytes_;
   std::string input_;
   size_t input_start_ = 0;
   std::vector<FileDescriptor> received_descriptors_;

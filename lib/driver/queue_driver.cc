@@ -72,10 +72,21 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
   BATON_ASSIGN_OR_RETURN(
       driver->buffers_region_,
       device->RegisterMemory(arena->buffers(), arena->shape().buffer_bytes, verbs::kLocalWrite));
-  const uint32_t entries = std::min<uint32_t>(arena->shape().completion_log_entries,
-                                              device->limits().max_completion_queue_entries);
+  const arena::Shape& shape = arena->shape();
+  const uint64_t entries =
+      uint64_t{shape.connections} * (shape.send_queue_depth + shape.receive_queue_depth);
+  const uint32_t most = device->limits().max_completion_queue_entries;
+  if (entries > most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all connections of a shard can have ", entries,
+                     " requests outstanding, and a completion "
+                     "queue of device ",
+                     std::string(device->name()), " has ", most,
+                     " entries: lower max_connections or the queue depths"));
+  }
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
-    BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(entries));
+    BATON_ASSIGN_OR_RETURN(auto queue,
+                           device->CreateCompletionQueue(static_cast<uint32_t>(entries)));
     driver->shards_.push_back({std::move(queue), CompletionLog(*arena, i), {}});
   }
   return driver;

@@ -99,6 +99,10 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_max_workers(narrow(n)); });
   AddCapacity(app, "--handoff-timeout-ms", "How long an owner may take to release [5000]",
               [&, narrow](uint64_t n) { service.set_handoff_timeout_ms(narrow(n)); });
+  AddCapacity(app, "--heartbeat-ms", "How often workers show that they live [1000]",
+              [&, narrow](uint64_t n) { service.set_heartbeat_ms(narrow(n)); });
+  AddCapacity(app, "--hang-timeout-ms", "An owner silent for so long is killed [5000]",
+              [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
   AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
               [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")

@@ -50,7 +50,8 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
          "table (for people) or json (for programs) [table]")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"table", "json"}));
-  app->add_option("--timeout", session->timeout_seconds, "seconds to wait for an answer")
+  app->add_option("--timeout", session->timeout_seconds,
+                  "seconds to wait for an answer, and for a control that is being restarted")
       ->type_name("S")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();

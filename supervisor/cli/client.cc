@@ -1,20 +1,49 @@
 #include "supervisor/cli/client.h"
 
 #include <fcntl.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
+#include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 
 namespace baton {
 namespace {
 
+using Clock = std::chrono::system_clock;
+
 constexpr int kMaxResponseBytes = 64 << 20;
+constexpr std::chrono::milliseconds kPause(50);  // before control is tried again
+
+Clock::time_point After(double seconds) {
+  return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, kConnectTimeoutMs));
+}
+
+// A socket that nobody listens on any more was left by a control that was killed: batond starts
+// another, which takes its place. Without one there is no batond, or none yet.
+absl::StatusOr<FileDescriptor> ConnectUntil(const std::string& path, Clock::time_point deadline) {
+  for (;;) {
+    auto socket = ConnectUnix(path, MillisecondsUntil(deadline));
+    if (!absl::IsUnavailable(socket.status())) return socket;
+    if (Clock::now() + kPause >= deadline) return socket;
+    std::this_thread::sleep_for(kPause);
+  }
+}
 
 absl::Status Unreachable(const std::string& socket_path, const absl::Status& cause) {
   const absl::string_view why =
@@ -33,11 +62,26 @@ absl::Status Unreachable(const std::string& socket_path, const absl::Status& cau
 
 class OperatorClient::Impl {
  public:
-  Impl(const std::string& path, int fd) : socket_path(path) {
+  explicit Impl(std::string path) : socket_path(std::move(path)) {}
+
+  // Connects by itself, not through gRPC, which would try again until the deadline and hide why.
+  absl::Status Connect(Clock::time_point deadline) {
+    auto socket = ConnectUntil(socket_path, deadline);
+    if (!socket.ok()) return Unreachable(socket_path, socket.status());
+    connection.Reset(fcntl(socket->get(), F_DUPFD_CLOEXEC, 0));
+    fcntl(socket->get(), F_SETFL, O_NONBLOCK);
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
-    channel = grpc::CreateCustomInsecureChannelFromFd("batond", fd, arguments);
-    stub = v1::OperatorService::NewStub(channel);
+    stub = v1::OperatorService::NewStub(
+        grpc::CreateCustomInsecureChannelFromFd("batond", socket->Release(), arguments));
+    return absl::OkStatus();
+  }
+
+  // Whether control is gone or going: it closes its listener first, its connections last.
+  // "Unavailable" alone may be what it said of a keeper.
+  bool Lost() const {
+    pollfd entry = {connection.get(), POLLRDHUP, 0};
+    return poll(&entry, 1, 0) != 0 || !ConnectUnix(socket_path, /*timeout_ms=*/0).ok();
   }
 
   absl::Status FromGrpc(const grpc::Status& status) const {
@@ -49,14 +93,14 @@ class OperatorClient::Impl {
     }
     // gRPC's message for a lost connection says little: look whether batond is there at all.
     if (absl::IsUnavailable(result)) {
-      const absl::StatusOr<FileDescriptor> probe = ConnectUnix(socket_path);
+      const absl::StatusOr<FileDescriptor> probe = ConnectUnix(socket_path, /*timeout_ms=*/0);
       if (!probe.ok()) return Unreachable(socket_path, probe.status());
     }
     return result;
   }
 
   const std::string socket_path;
-  std::shared_ptr<grpc::Channel> channel;
+  FileDescriptor connection;  // a duplicate of the channel's, to look at
   std::unique_ptr<v1::OperatorService::Stub> stub;
 };
 
@@ -64,62 +108,76 @@ OperatorClient::OperatorClient(std::unique_ptr<Impl> impl, double timeout_second
     : impl_(std::move(impl)), timeout_seconds_(timeout_seconds) {}
 OperatorClient::~OperatorClient() = default;
 
-// Connects by itself, not through gRPC, which would try again until the deadline and hide why.
 absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(
     const std::string& socket_path, double timeout_seconds) {
-  absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path);
-  if (!socket.ok()) return Unreachable(socket_path, socket.status());
-  fcntl(socket->get(), F_SETFL, O_NONBLOCK);
-  return std::unique_ptr<OperatorClient>(
-      new OperatorClient(std::make_unique<Impl>(socket_path, socket->Release()), timeout_seconds));
+  auto impl = std::make_unique<Impl>(socket_path);
+  BATON_RETURN_IF_ERROR(impl->Connect(After(timeout_seconds)));
+  return std::unique_ptr<OperatorClient>(new OperatorClient(std::move(impl), timeout_seconds));
 }
 
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& request,
-                                               double timeout_seconds) {
-  grpc::ClientContext call;
-  call.set_deadline(std::chrono::system_clock::now() +
-                    std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
-  Response response;
-  const grpc::Status status = (impl_->stub.get()->*method)(&call, request, &response);
-  if (!status.ok()) return impl_->FromGrpc(status);
-  const auto [begin, end] = call.GetServerTrailingMetadata().equal_range("baton-warning");
-  for (auto entry = begin; entry != end; ++entry) {
-    warnings_.emplace_back(entry->second.data(), entry->second.size());
+                                               double timeout_seconds, Repeat repeat) {
+  const Clock::time_point deadline = After(timeout_seconds);
+  for (;;) {
+    grpc::ClientContext call;
+    call.set_deadline(deadline);
+    Response response;
+    const grpc::Status status = (impl_->stub.get()->*method)(&call, request, &response);
+    if (status.ok()) {
+      const auto [begin, end] = call.GetServerTrailingMetadata().equal_range("baton-warning");
+      for (auto entry = begin; entry != end; ++entry) {
+        warnings_.emplace_back(entry->second.data(), entry->second.size());
+      }
+      return response;
+    }
+    // A control that goes away fails its calls with one of these two.
+    const bool lost = (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                       status.error_code() == grpc::StatusCode::CANCELLED) &&
+                      impl_->Lost();
+    if (repeat == Repeat::kNever || !lost || Clock::now() + kPause >= deadline) {
+      return impl_->FromGrpc(status);
+    }
+    std::this_thread::sleep_for(kPause);
+    BATON_RETURN_IF_ERROR(impl_->Connect(deadline));
   }
-  return response;
 }
 
-#define BATON_UNARY(METHOD)                                                                     \
+#define BATON_UNARY(METHOD, REPEAT)                                                             \
   absl::StatusOr<v1::METHOD##Response> OperatorClient::METHOD(                                  \
       const v1::METHOD##Request& request) {                                                     \
     return Unary<v1::METHOD##Request, v1::METHOD##Response>(&v1::OperatorService::Stub::METHOD, \
-                                                            request, timeout_seconds_);         \
+                                                            request, timeout_seconds_, REPEAT); \
   }
-BATON_UNARY(GetStatus)
-BATON_UNARY(ListServices)
-BATON_UNARY(GetService)
-BATON_UNARY(ListWorkers)
-BATON_UNARY(GetWorker)
-BATON_UNARY(KillWorker)
-BATON_UNARY(ListShards)
-BATON_UNARY(GetShard)
-BATON_UNARY(ListConnections)
-BATON_UNARY(GetConnection)
+BATON_UNARY(GetStatus, Repeat::kWhenLost)
+BATON_UNARY(ListServices, Repeat::kWhenLost)
+BATON_UNARY(GetService, Repeat::kWhenLost)
+BATON_UNARY(ListWorkers, Repeat::kWhenLost)
+BATON_UNARY(GetWorker, Repeat::kWhenLost)
+BATON_UNARY(KillWorker, Repeat::kNever)
+BATON_UNARY(ListShards, Repeat::kWhenLost)
+BATON_UNARY(GetShard, Repeat::kWhenLost)
+BATON_UNARY(ListConnections, Repeat::kWhenLost)
+BATON_UNARY(GetConnection, Repeat::kWhenLost)
 #undef BATON_UNARY
 
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffRequest& request,
                                                             double timeout_seconds) {
   return Unary<v1::HandoffRequest, v1::HandoffResponse>(&v1::OperatorService::Stub::Handoff,
-                                                        request, timeout_seconds);
+                                                        request, timeout_seconds, Repeat::kNever);
+}
+
+absl::StatusOr<v1::StopWorkerResponse> OperatorClient::StopWorker(
+    const v1::StopWorkerRequest& request, double timeout_seconds) {
+  return Unary<v1::StopWorkerRequest, v1::StopWorkerResponse>(
+      &v1::OperatorService::Stub::StopWorker, request, timeout_seconds, Repeat::kNever);
 }
 
 absl::Status OperatorClient::WatchEvents(const v1::WatchEventsRequest& request,
                                          const std::function<void(const v1::Event&)>& on_event) {
   grpc::ClientContext call;
   if (!request.follow()) {
-    call.set_deadline(std::chrono::system_clock::now() +
-                      std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds_ * 1000)));
+    call.set_deadline(After(timeout_seconds_));
   }
   const auto reader = impl_->stub->WatchEvents(&call, request);
   v1::WatchEventsResponse response;

@@ -4,6 +4,7 @@
 #ifndef SUPERVISOR_CLI_CLIENT_H_
 #define SUPERVISOR_CLI_CLIENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +18,9 @@ namespace baton {
 
 class OperatorClient {
  public:
-  // Connects. kUnavailable or kPermissionDenied, with cause and cure, when that fails.
+  // Connects; a control that was killed is waited for, batond starts it again. kUnavailable or
+  // kPermissionDenied, with cause and cure, when that fails. Calls, too, end after
+  // `timeout_seconds`, and those that only look are made again when control goes away under them.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const std::string& socket_path,
                                                                  double timeout_seconds);
   ~OperatorClient();
@@ -27,6 +30,8 @@ class OperatorClient {
   absl::StatusOr<v1::GetServiceResponse> GetService(const v1::GetServiceRequest& request);
   absl::StatusOr<v1::ListWorkersResponse> ListWorkers(const v1::ListWorkersRequest& request);
   absl::StatusOr<v1::GetWorkerResponse> GetWorker(const v1::GetWorkerRequest& request);
+  absl::StatusOr<v1::StopWorkerResponse> StopWorker(const v1::StopWorkerRequest& request,
+                                                    double timeout_seconds);
   absl::StatusOr<v1::KillWorkerResponse> KillWorker(const v1::KillWorkerRequest& request);
   absl::StatusOr<v1::ListShardsResponse> ListShards(const v1::ListShardsRequest& request);
   absl::StatusOr<v1::GetShardResponse> GetShard(const v1::GetShardRequest& request);
@@ -35,7 +40,7 @@ class OperatorClient {
   absl::StatusOr<v1::GetConnectionResponse> GetConnection(const v1::GetConnectionRequest& request);
   absl::StatusOr<v1::HandoffResponse> Handoff(const v1::HandoffRequest& request,
                                               double timeout_seconds);
-  // Until the end of the stream, or for ever when the request follows.
+  // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);
 
@@ -46,8 +51,10 @@ class OperatorClient {
   class Impl;
   OperatorClient(std::unique_ptr<Impl> impl, double timeout_seconds);
 
+  enum class Repeat : uint8_t { kNever, kWhenLost };
   template <typename Request, typename Response, typename Method>
-  absl::StatusOr<Response> Unary(Method method, const Request& request, double timeout_seconds);
+  absl::StatusOr<Response> Unary(Method method, const Request& request, double timeout_seconds,
+                                 Repeat repeat);
 
   std::unique_ptr<Impl> impl_;
   const double timeout_seconds_;

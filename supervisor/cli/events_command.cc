@@ -1,3 +1,10 @@
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <set>
+#include <thread>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -8,6 +15,10 @@
 
 namespace baton {
 namespace {
+
+constexpr std::chrono::milliseconds kFirstPause(100);
+constexpr std::chrono::milliseconds kMaxPause(5000);
+constexpr size_t kRemembered = 16384;  // events of a service; more than control keeps
 
 // Events come one by one, so columns have fixed widths.
 std::string EventLine(const v1::Event& event) {
@@ -24,11 +35,70 @@ std::string EventLine(const v1::Event& event) {
   return line;
 }
 
-absl::Status Events(Session* session, const v1::WatchEventsRequest& request) {
+// Prints each event once. A stream begins with what is logged, so one that takes the place of
+// another begins with events that the former has brought.
+class Printer {
+ public:
+  explicit Printer(Session* session) : session_(session) {}
+
+  void Print(const v1::Event& event) {
+    if (!IsNew(event)) return;
+    session_->out << (session_->json ? ToJson(event) : EventLine(event)) << std::endl;
+  }
+
+ private:
+  // A keeper that was started anew counts from 1 again, at another time.
+  using Key = std::pair<uint64_t, int64_t>;
+  struct Printed {
+    std::set<Key> known;
+    std::deque<Key> oldest_first;
+  };
+
+  bool IsNew(const v1::Event& event) {
+    Printed& printed = printed_[event.service()];
+    const Key key(event.sequence(), event.unix_micros());
+    if (!printed.known.insert(key).second) return false;
+    printed.oldest_first.push_back(key);
+    if (printed.oldest_first.size() > kRemembered) {
+      printed.known.erase(printed.oldest_first.front());
+      printed.oldest_first.pop_front();
+    }
+    return true;
+  }
+
+  Session* const session_;
+  std::map<std::string, Printed> printed_;  // by service
+};
+
+// Whether another stream would end in the same way, whoever is in control by then.
+bool IsFinal(const absl::Status& end) {
+  return absl::IsNotFound(end) || absl::IsPermissionDenied(end) || absl::IsInvalidArgument(end) ||
+         absl::IsUnauthenticated(end) || absl::IsUnimplemented(end);
+}
+
+absl::Status Events(Session* session, const v1::WatchEventsRequest& request, bool reconnect) {
+  Printer printer(session);
+  const auto print = [&](const v1::Event& event) { printer.Print(event); };
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  return client->WatchEvents(request, [session](const v1::Event& event) {
-    session->out << (session->json ? ToJson(event) : EventLine(event)) << std::endl;
-  });
+  std::chrono::milliseconds pause = kFirstPause;
+  for (;;) {
+    const auto began = std::chrono::steady_clock::now();
+    absl::Status end = client->WatchEvents(request, print);
+    if (!request.follow()) return end;
+    if (end.ok()) end = absl::UnavailableError("control has ended it");
+    if (!reconnect || IsFinal(end)) return end;
+    session->err << "lost the stream of events: " << end.message() << "; trying again" << std::endl;
+    if (std::chrono::steady_clock::now() - began > kMaxPause) pause = kFirstPause;
+    absl::StatusOr<OperatorClient*> again = end;
+    while (!again.ok()) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, kMaxPause);
+      again = session->Reconnect();
+      if (IsFinal(again.status())) return again.status();
+    }
+    client = *again;
+    session->err << "connected again" << std::endl;
+  }
 }
 
 }  // namespace
@@ -37,17 +107,23 @@ void AddEventsCommand(CLI::App* app, Session* session) {
   struct Options {
     std::string service;
     bool follow = false;
+    bool no_reconnect = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("events", "Show what happened; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
-  command->add_flag("-f,--follow", options->follow, "go on with what happens next");
+  CLI::Option* follow =
+      command->add_flag("-f,--follow", options->follow, "go on with what happens next");
+  command
+      ->add_flag("--no-reconnect", options->no_reconnect,
+                 "with --follow: end when control goes away, instead of waiting for it")
+      ->needs(follow);
   command->callback([session, options] {
     session->action = [session, options] {
       v1::WatchEventsRequest request;
       request.set_service(options->service);
       request.set_follow(options->follow);
-      return Events(session, request);
+      return Events(session, request, !options->no_reconnect);
     };
   });
 }

@@ -33,12 +33,12 @@ void PrintServices(std::ostream& out,
 void PrintWorkers(std::ostream& out,
                   const std::vector<std::pair<std::string, v1::Worker>>& workers) {
   Table table({"SERVICE", ">ID", "NAME", "VERSION", "STATE", ">PID", ">UID", "SHARDS", "STREAM",
-               ">ATTACHED"});
+               "HEALTH", ">ATTACHED"});
   for (const auto& [service, worker] : workers) {
     table.Add({service, absl::StrCat(worker.id()), worker.name(), worker.version(),
                FormatState(worker.state()), absl::StrCat(worker.pid()), absl::StrCat(worker.uid()),
                absl::StrJoin(worker.shards(), ","), worker.control_stream() ? "open" : "none",
-               FormatDuration(worker.attached_seconds())});
+               worker.healthy() ? "ok" : "bad", FormatDuration(worker.attached_seconds())});
   }
   table.Print(out);
 }

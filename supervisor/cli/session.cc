@@ -32,6 +32,11 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
   return connection.get();
 }
 
+absl::StatusOr<OperatorClient*> Session::Reconnect() {
+  connection.reset();
+  return Connect();
+}
+
 void Session::PrintJson(const google::protobuf::Message& message) {
   out << Json(message, /*whitespace=*/true);
 }

@@ -31,6 +31,8 @@ struct Session {
   std::unique_ptr<OperatorClient> connection = {};
 
   absl::StatusOr<OperatorClient*> Connect();
+  // On a new connection, in place of one that was lost.
+  absl::StatusOr<OperatorClient*> Reconnect();
   // One object, with every field under its name in the .proto files.
   void PrintJson(const google::protobuf::Message& message);
 };

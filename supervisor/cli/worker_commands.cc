@@ -15,7 +15,13 @@ struct Target {
   std::string service;
   uint64_t worker_id = 0;
   bool yes = false;
+  double wait_seconds = 10;
 };
+
+std::string FormatHealth(const v1::Worker& worker) {
+  return absl::StrCat(worker.healthy() ? "ok" : "bad", worker.health_detail().empty() ? "" : ": ",
+                      worker.health_detail());
+}
 
 absl::Status List(Session* session, const Target& target) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
@@ -63,14 +69,15 @@ absl::Status Describe(Session* session, const Target& target) {
        {"State versions",
         absl::StrCat("reads ", worker.reads_state_version_min(), " to ",
                      worker.reads_state_version_max(), ", writes ", worker.writes_state_version())},
-       {"Control stream", worker.control_stream() ? "open" : "none"}});
+       {"Control stream", worker.control_stream() ? "open" : "none"},
+       {"Health", FormatHealth(worker)}});
   return absl::OkStatus();
 }
 
-bool Confirmed(Session* session, const Target& target) {
+bool Confirmed(Session* session, const Target& target, const char* what) {
   if (target.yes) return true;
   if (!session->interactive) return false;
-  session->err << "Kill worker " << target.worker_id << " of service " << target.service
+  session->err << what << " worker " << target.worker_id << " of service " << target.service
                << "? Its shards go to another worker, if one is ready. [y/N] ";
   session->err.flush();
   std::string answer;
@@ -78,8 +85,29 @@ bool Confirmed(Session* session, const Target& target) {
   return answer == "y" || answer == "yes";
 }
 
+absl::Status Stop(Session* session, const Target& target) {
+  if (!Confirmed(session, target, "Stop")) {
+    return absl::InvalidArgumentError("not confirmed, nothing was stopped: add --yes");
+  }
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::StopWorkerRequest request;
+  request.set_service(target.service);
+  request.set_worker_id(target.worker_id);
+  request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
+  BATON_ASSIGN_OR_RETURN(
+      const v1::StopWorkerResponse response,
+      client->StopWorker(request, target.wait_seconds + session->timeout_seconds));
+  if (session->json) {
+    session->PrintJson(response);
+  } else {
+    session->err << "worker " << target.worker_id << " of service " << target.service
+                 << " has ended\n";
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Kill(Session* session, const Target& target) {
-  if (!Confirmed(session, target)) {
+  if (!Confirmed(session, target, "Kill")) {
     return absl::InvalidArgumentError("not confirmed, nothing was killed: add --yes");
   }
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
@@ -117,6 +145,13 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
   };
   add("list", "List the workers of one service or of all", false, List);
   add("describe", "Show a worker", true, Describe);
+  CLI::App* stop =
+      add("stop", "Ask a worker to release its shards and end, and wait until it has", true, Stop);
+  stop->add_flag("--yes", target->yes, "do not ask");
+  stop->add_option("--wait-timeout", target->wait_seconds, "seconds that it has to end")
+      ->type_name("S")
+      ->check(CLI::Range(0.001, 600.0))
+      ->capture_default_str();
   add("kill", "Kill a worker's process with SIGKILL", true, Kill)
       ->add_flag("--yes", target->yes, "do not ask");
 }

@@ -44,6 +44,8 @@ constexpr Range kServiceRanges[] = {
     {"max_listeners", 8, 1, 64},
     {"handoff_timeout_ms", 5000, 1, 600'000},
     {"realtime_priority", 0, 0, 99},
+    {"heartbeat_ms", 1000, 10, 60'000},
+    {"hang_timeout_ms", 5000, 20, UINT32_MAX},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

@@ -71,11 +71,11 @@ bool Contains(const List& list, uint32_t value) {
 
 class ControlServer::Impl {
  public:
-  explicit Impl(const internal::ControlConfig& config)
+  Impl(const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout)
       : config_(config),
         keepers_(config, [this](const std::string& service) { streams_.Reannounce(service); }),
         streams_(&keepers_),
-        worker_context_{&keepers_, &streams_, &peers_, {}},
+        worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
         operator_service_(MakeOperatorService({&keepers_, &streams_, &peers_})),
         worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&peers_) {}
@@ -171,8 +171,8 @@ ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ControlServer::~ControlServer() = default;
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    const internal::ControlConfig& config) {
-  auto impl = std::make_unique<Impl>(config);
+    const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout) {
+  auto impl = std::make_unique<Impl>(config, hello_timeout);
   BATON_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }

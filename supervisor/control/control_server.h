@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_CONTROL_CONTROL_SERVER_H_
 #define SUPERVISOR_CONTROL_CONTROL_SERVER_H_
 
+#include <chrono>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -12,8 +13,10 @@ namespace baton {
 class ControlServer {
  public:
   // Serves once it returns. kAlreadyExists: another control serves in this state_dir.
+  // A worker's stream that says nothing for `hello_timeout` is ended.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
-      const internal::ControlConfig& config);
+      const internal::ControlConfig& config,
+      std::chrono::milliseconds hello_timeout = std::chrono::seconds(10));
   // Ends every call and stream, within a second.
   ~ControlServer();
 

@@ -7,11 +7,13 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/event_stream.h"
@@ -24,6 +26,11 @@ constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
 // A handoff is bounded by the keeper; this is for a keeper that never answers.
 constexpr uint64_t kMaxHandoffNs = 600 * kSecondNs;
+constexpr uint32_t kDefaultStopMs = 10'000;
+constexpr uint32_t kMaxStopMs = 600'000;
+// Between two looks whether a worker is gone.
+constexpr uint64_t kFirstLookNs = 5'000'000;
+constexpr uint64_t kMaxLookNs = 200'000'000;
 constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
 constexpr int kMaxEventStreams = 64;
@@ -45,6 +52,36 @@ absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t coun
 absl::Status NoSuchWorker(const std::string& service, uint64_t id) {
   return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no worker ", id,
                                           " now: `baton worker list ", service, "` shows all"));
+}
+
+absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker.id(), " of service \"", service,
+      "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
+      service, "` shows its stream open, or end its process, pid ", worker.pid(),
+      ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", service, " ",
+      worker.id(), "`"));
+}
+
+absl::Status StillThere(const std::string& service, const v1::Worker& worker,
+                        const absl::Status& last_look) {
+  if (!last_look.ok()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("worker ", worker.id(), " of service \"", service,
+                     "\" was asked to end; whether it did is not known: ", last_look.message()));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "worker ", worker.id(), " of service \"", service,
+      "\" was asked to end and is still there: wait longer, see what its process, pid ",
+      worker.pid(), ", is busy with, or `baton worker kill ", service, " ", worker.id(), "`"));
+}
+
+// By its process, too: a keeper that was started anew counts from 1 again.
+const v1::Worker* FindWorker(const internal::Description& described, uint64_t id, int32_t pid = 0) {
+  for (const v1::Worker& worker : described.workers()) {
+    if (worker.id() == id && (pid == 0 || worker.pid() == pid)) return &worker;
+  }
+  return nullptr;
 }
 
 v1::Service UnreachableService(const std::string& name, const absl::Status& problem) {
@@ -97,9 +134,9 @@ class OperatorServiceImpl final
       AddWorkers(request->service(), *described, response);
       return grpc::Status::OK;
     }
-    for (const auto& [name, described] :
-         context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
+    for (auto& [name, described] : context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
       if (described.ok()) {
+        AddHealth(name, &*described);
         AddWorkers(name, *described, response);
       } else {
         call->AddTrailingMetadata(kWarning, std::string(described.status().message()));
@@ -112,13 +149,20 @@ class OperatorServiceImpl final
                          v1::GetWorkerResponse* response) override {
     const auto described = Describe(*call, request->service());
     if (!described.ok()) return ToGrpc(described.status());
-    for (const v1::Worker& worker : described->workers()) {
-      if (worker.id() != request->worker_id()) continue;
-      FillVersion(response->mutable_version());
-      *response->mutable_worker() = worker;
-      return grpc::Status::OK;
-    }
-    return ToGrpc(NoSuchWorker(request->service(), request->worker_id()));
+    const v1::Worker* worker = FindWorker(*described, request->worker_id());
+    if (!worker) return ToGrpc(NoSuchWorker(request->service(), request->worker_id()));
+    FillVersion(response->mutable_version());
+    *response->mutable_worker() = *worker;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status StopWorker(grpc::ServerContext* call, const v1::StopWorkerRequest* request,
+                          v1::StopWorkerResponse* response) override {
+    const absl::Status stopped = Stop(*call, *request);
+    Audit(*call, absl::StrCat("stop worker ", request->worker_id()), request->service(), stopped);
+    if (!stopped.ok()) return ToGrpc(stopped);
+    FillVersion(response->mutable_version());
+    return grpc::Status::OK;
   }
 
   grpc::Status KillWorker(grpc::ServerContext* call, const v1::KillWorkerRequest* request,
@@ -228,7 +272,53 @@ class OperatorServiceImpl final
  private:
   absl::StatusOr<internal::Description> Describe(const grpc::ServerContext& call,
                                                  const std::string& service) {
-    return context_.keepers->Describe(service, TimeLeft(call, kMaxCallNs));
+    auto described = context_.keepers->Describe(service, TimeLeft(call, kMaxCallNs));
+    if (described.ok()) AddHealth(service, &*described);
+    return described;
+  }
+
+  // The keeper does not know it: it is told on the streams, which are ours.
+  void AddHealth(const std::string& service, internal::Description* described) {
+    for (v1::Worker& worker : *described->mutable_workers()) {
+      const auto health = context_.streams->Health(service, worker.id());
+      worker.set_healthy(!health || health->healthy());
+      worker.set_health_detail(health ? health->detail() : "");
+    }
+  }
+
+  // Asks, and waits until the keeper no longer knows the worker.
+  absl::Status Stop(const grpc::ServerContext& call, const v1::StopWorkerRequest& request) {
+    if (request.worker_id() == 0) {
+      return absl::InvalidArgumentError("worker_id is missing: name the worker to stop");
+    }
+    if (request.timeout_ms() > kMaxStopMs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("timeout_ms: ", request.timeout_ms(), ", at most ", kMaxStopMs));
+    }
+    const uint64_t timeout_ms = request.timeout_ms() == 0 ? kDefaultStopMs : request.timeout_ms();
+    const uint64_t deadline = MonotonicNanoseconds() + timeout_ms * 1'000'000;
+    auto described = Describe(call, request.service());
+    BATON_RETURN_IF_ERROR(described.status());
+    const v1::Worker* found = FindWorker(*described, request.worker_id());
+    if (!found) return NoSuchWorker(request.service(), request.worker_id());
+    const v1::Worker worker = *found;
+    v1::AttachResponse notice;
+    notice.mutable_shutdown()->set_reason("an operator asked for it");
+    if (!context_.streams->Notify(request.service(), worker.id(), std::move(notice))) {
+      return NoStream(request.service(), worker);
+    }
+    for (uint64_t pause = kFirstLookNs;; pause = std::min(pause * 2, kMaxLookNs)) {
+      const uint64_t now = MonotonicNanoseconds();
+      if (now >= deadline || call.IsCancelled()) {
+        return StillThere(request.service(), worker, described.status());
+      }
+      std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, deadline - now)));
+      // A keeper that cannot be reached may be there again before the time is over.
+      described = Describe(call, request.service());
+      if (described.ok() && !FindWorker(*described, worker.id(), worker.pid())) {
+        return absl::OkStatus();
+      }
+    }
   }
 
   absl::StatusOr<internal::ManagementReply> CallKeeper(const std::string& service,

@@ -1,11 +1,14 @@
 #include "supervisor/control/worker_service.h"
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/alarm.h"
+#include "lib/base/utf8.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/grpc_status.h"
@@ -14,6 +17,7 @@ namespace baton {
 namespace {
 
 constexpr uint64_t kRedeemNs = 5'000'000'000;
+constexpr size_t kMaxHealthDetail = 256;
 // Notices that a worker has not taken yet; it has stopped reading when there are more.
 constexpr size_t kMaxQueuedNotices = 64;
 
@@ -47,10 +51,18 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
                            public std::enable_shared_from_this<AttachStream> {
  public:
   AttachStream(WorkerServiceContext* context, std::string peer)
-      : context_(context), peer_(std::move(peer)) {}
+      : context_(context), peer_(std::move(peer)) {
+    health_.set_healthy(true);
+  }
 
   void Begin() {
     self_ = shared_from_this();
+    // Holds no stream: what the alarm calls is kept as long as the alarm, which the stream keeps.
+    hello_alarm_.Set(std::chrono::system_clock::now() + context_->hello_timeout,
+                     [weak = weak_from_this()](bool expired) {
+                       const auto stream = expired ? weak.lock() : nullptr;
+                       if (stream) stream->OnNoHello();
+                     });
     StartRead(&request_);
   }
 
@@ -59,8 +71,8 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       Close(absl::OkStatus());  // the worker has closed its side, or is gone
       return;
     }
-    if (!greeted_) {
-      greeted_ = true;
+    if (!greeted_.exchange(true)) {
+      hello_alarm_.Cancel();
       Greet();
     } else if (request_.has_health()) {
       NoteHealth(request_.health());
@@ -89,6 +101,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       std::lock_guard<std::mutex> lock(mutex_);
       done_ = true;
     }
+    hello_alarm_.Cancel();
     if (worker_id_ != 0) context_->streams->Remove(service_, worker_id_, this);
     self_.reset();
   }
@@ -112,7 +125,19 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     Finish(end_);
   }
 
+  v1::WorkerHealth health() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return health_;
+  }
+
  private:
+  void OnNoHello() {
+    if (greeted_.exchange(true)) return;
+    Refuse(absl::DeadlineExceededError(
+        absl::StrCat("no WorkerHello came within ", context_->hello_timeout.count(),
+                     " ms of the stream's beginning: send it first")));
+  }
+
   void Greet() {
     absl::Status status = CheckHello(request_);
     absl::StatusOr<KeeperClient*> keeper = nullptr;
@@ -171,12 +196,18 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
   }
 
   void NoteHealth(const v1::WorkerHealth& health) {
-    if (health.healthy() == healthy_) return;
-    healthy_ = health.healthy();
+    const std::string detail = ValidUtf8(health.detail(), kMaxHealthDetail);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const bool changed = health.healthy() != health_.healthy();
+      health_.set_healthy(health.healthy());
+      health_.set_detail(detail);
+      if (!changed) return;
+    }
     uint64_t suppressed = 0;
     if (!context_->log_budget.Take(&suppressed)) return;
     spdlog::info("service {}: worker {} says it is {}: {}", service_, worker_id_.load(),
-                 healthy_ ? "healthy" : "not healthy", health.detail().substr(0, 256));
+                 health.healthy() ? "healthy" : "not healthy", detail);
   }
 
   void Pump() {
@@ -194,14 +225,16 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
   const std::string peer_;
   std::shared_ptr<AttachStream> self_;  // until OnDone
 
+  grpc::Alarm hello_alarm_;
+  std::atomic<bool> greeted_{false};  // or given up
+
   // Of the read side, which has one operation at a time.
   v1::AttachRequest request_;
-  bool greeted_ = false;
-  bool healthy_ = true;
   std::string service_;
   std::atomic<uint64_t> worker_id_{0};  // 0: not welcomed yet
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  v1::WorkerHealth health_;               // guarded by mutex_
   std::deque<v1::AttachResponse> queue_;  // guarded by mutex_
   v1::AttachResponse response_;           // while writing_
   bool writing_ = false;                  // guarded by mutex_

@@ -1,6 +1,7 @@
 #ifndef SUPERVISOR_CONTROL_WORKER_SERVICE_H_
 #define SUPERVISOR_CONTROL_WORKER_SERVICE_H_
 
+#include <chrono>
 #include <memory>
 
 #include "supervisor/control/keepers.h"
@@ -19,6 +20,8 @@ struct WorkerServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
   PeerRegistry* peers;
+  // How long a stream may be open without its first message.
+  std::chrono::milliseconds hello_timeout;
   LogBudget log_budget;
 };
 

@@ -40,15 +40,22 @@ void WorkerStreams::Reannounce(const std::string& service) {
 
 bool WorkerStreams::Notify(const std::string& service, uint64_t worker_id,
                            v1::AttachResponse notice) {
-  std::shared_ptr<WorkerStream> stream;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = streams_.find({service, worker_id});
-    if (found == streams_.end()) return false;
-    stream = found->second;
-  }
-  stream->Notify(std::move(notice));
-  return true;
+  const std::shared_ptr<WorkerStream> stream = Find({service, worker_id});
+  if (stream) stream->Notify(std::move(notice));
+  return stream != nullptr;
+}
+
+std::optional<v1::WorkerHealth> WorkerStreams::Health(const std::string& service,
+                                                      uint64_t worker_id) {
+  const std::shared_ptr<WorkerStream> stream = Find({service, worker_id});
+  if (!stream) return std::nullopt;
+  return stream->health();
+}
+
+std::shared_ptr<WorkerStream> WorkerStreams::Find(const Key& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = streams_.find(key);
+  return found == streams_.end() ? nullptr : found->second;
 }
 
 void WorkerStreams::Announce(const Key& key, bool open, std::weak_ptr<WorkerStream> stream) {

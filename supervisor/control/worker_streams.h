@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,6 +24,8 @@ class WorkerStream {
   virtual ~WorkerStream() = default;
   virtual void Notify(v1::AttachResponse notice) = 0;
   virtual void Close(absl::Status reason) = 0;
+  // What the worker last said; healthy before it said anything.
+  virtual v1::WorkerHealth health() const = 0;
 };
 
 class WorkerStreams {
@@ -38,9 +41,13 @@ class WorkerStreams {
   // Best effort. Whether the worker has a stream.
   bool Notify(const std::string& service, uint64_t worker_id, v1::AttachResponse notice);
 
+  // What a worker said of its health; nothing without a stream.
+  std::optional<v1::WorkerHealth> Health(const std::string& service, uint64_t worker_id);
+
  private:
   using Key = std::pair<std::string, uint64_t>;
 
+  std::shared_ptr<WorkerStream> Find(const Key& key);
   void Announce(const Key& key, bool open, std::weak_ptr<WorkerStream> stream);
 
   Keepers* const keepers_;

@@ -83,8 +83,8 @@ void DeathWatcher::Loop() {
   while (!stop_.load()) {
     const uint32_t changes = changes_.load();
     waits.count = 1;
-    waits.words[0] = {changes, reinterpret_cast<uint64_t>(&changes_),
-                      FUTEX_32 | FUTEX_PRIVATE_FLAG, 0};
+    waits.words[0] = {changes, reinterpret_cast<uint64_t>(&changes_), FUTEX_32 | FUTEX_PRIVATE_FLAG,
+                      0};
     std::vector<std::pair<uint32_t, uint64_t>> dead;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
@@ -122,7 +121,8 @@ void Engine::Loop() {
       sched_yield();
       continue;
     }
-    Sleep();
+    if (BeginSleep()) AwaitSignal(-1);
+    EndSleep();
     idle_since = 0;
   }
   {
@@ -248,36 +248,41 @@ bool Engine::MaySleep() {
   return true;
 }
 
-void Engine::AwaitSignal() {
+bool Engine::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  nfds_t count = 2;
-  for (const Worker& worker : workers_) {
-    // Those of free slots, and of workers that closed theirs, are -1: poll skips them.
-    entries[count++] = {worker.deaf ? -1 : worker.wake.get(), POLLIN, 0};
+  std::array<Worker*, arena::kMaxWorkers> listened;
+  size_t count = 0;
+  for (Worker& worker : workers_) {
+    if (!worker.wake || worker.deaf) continue;
+    entries[2 + count] = {worker.wake.get(), POLLIN, 0};
+    listened[count++] = &worker;
   }
-  if (poll(entries.data(), count, -1) <= 0) return;
+  if (poll(entries.data(), 2 + count, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  for (size_t slot = 0; slot < workers_.size(); ++slot) {
-    if (entries[2 + slot].revents == 0) continue;
+  for (size_t i = 0; i < count; ++i) {
+    if (entries[2 + i].revents == 0) continue;
     char signals[256];
-    const ssize_t got = recv(workers_[slot].wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
+    const ssize_t got = recv(listened[i]->wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
     // An end would be told again at once, for ever.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) workers_[slot].deaf = true;
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) listened[i]->deaf = true;
   }
+  return true;
 }
 
-void Engine::Sleep() {
-  uint32_t& sleeping = arena_->header().driver_sleeping;
-  arena::StoreRelaxed(sleeping, 1u);
+bool Engine::BeginSleep() {
+  arena::StoreRelaxed(arena_->header().driver_sleeping, 1u);
   // Orders the flag before the last look at the commit logs; Shard::Commit has the other half.
   arena::FullFence();
-  if (MaySleep()) AwaitSignal();
-  arena::StoreRelaxed(sleeping, 0u);
+  return MaySleep();
+}
+
+void Engine::EndSleep() {
+  arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
   WakeNotified();
 }
 
@@ -293,6 +298,13 @@ void Engine::SetReady(uint32_t slot) {
   NameHeirs();
 }
 
+void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+  if (workers_[slot].id != id) return;
+  workers_[slot].stalled = stalled;
+  if (!stalled) AssignWaiting();
+  NameHeirs();
+}
+
 void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
   StopWorker(slot, id, cause, options_.outside_effects);
 }
@@ -301,7 +313,7 @@ void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool
   Worker& worker = workers_[slot];
   if (worker.id != id || worker.stopped) return;
   worker.stopped = true;
-  const uint64_t now = MonotonicNanoseconds();
+  const uint64_t now = options_.nanoseconds();
   std::vector<std::pair<uint32_t, Ended>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (shards_[shard].handoff_worker_id == id) {
@@ -334,7 +346,9 @@ uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
   uint32_t best = arena::kNobody;
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     const Worker& worker = workers_[slot];
-    if (worker.id == 0 || !worker.ready || worker.stopped || slot == except) continue;
+    if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped || slot == except) {
+      continue;
+    }
     if (worker.id == state.handoff_worker_id) return slot;
     if (best == arena::kNobody || worker.shards < workers_[best].shards ||
         (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
@@ -363,7 +377,7 @@ void Engine::Assign(uint32_t shard) {
   Worker& worker = workers_[slot];
   state.ownership.Grant(slot, worker.id);
   state.waiting_reason.clear();
-  if (state.blackout_start_ns == 0) state.blackout_start_ns = MonotonicNanoseconds();
+  if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   ++worker.shards;
   NotifyOwner(shard);
 }
@@ -399,7 +413,7 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
   const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
-  if (state.blackout_start_ns == 0) state.blackout_start_ns = MonotonicNanoseconds();
+  if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   state.planned = released;
   --workers_[state.ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner, so that it learns
@@ -409,7 +423,7 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
 
 void Engine::OnFirstCommit(uint32_t shard) {
   ShardState& state = shards_[shard];
-  const uint64_t blackout = MonotonicNanoseconds() - std::exchange(state.blackout_start_ns, 0);
+  const uint64_t blackout = options_.nanoseconds() - std::exchange(state.blackout_start_ns, 0);
   if (state.ownership.epoch() > 1) {
     (state.planned ? state.handoff_blackout : state.failover_blackout).Record(blackout);
   }
@@ -458,7 +472,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Worker& worker = workers_[slot];
-  if (worker.id == 0 || !worker.ready || worker.stopped) {
+  if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
   if (state.handoff_worker_id != 0) {

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/latency_histogram.h"
 #include "lib/driver/ownership.h"
@@ -35,6 +36,7 @@ struct EngineOptions {
   uint32_t yield_microseconds = 10;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
   bool break_recovery = false;
+  std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 
 // What became of a work request that was outstanding when a shard changed hands.
@@ -98,12 +100,24 @@ class Engine : private driver::DriverObserver {
   // Any thread but the engine's: the same, and waits for it.
   void Run(const std::function<void()>& work);
 
-  // ---- The rest is for the engine's thread.
+  // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
+  // engine that was not started with these.
+
+  // One pass over everything that there may be to do; whether there was something.
+  bool Turn();
+  // True: nothing is left to do, and whoever has something from now on sends a signal.
+  bool BeginSleep();
+  // Until a signal comes; false: none did within `timeout_ms` (-1: for ever).
+  bool AwaitSignal(int timeout_ms);
+  void EndSleep();
 
   // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
   // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
-  void SetReady(uint32_t slot);
+  void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
+  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled);
+  bool IsReady(uint32_t slot) const { return workers_[slot].ready && !workers_[slot].stopped; }
   // All its registered threads are dead, or it has detached: it writes no more.
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // It wrote what is invalid, and is not believed before its process is dead.
@@ -133,6 +147,7 @@ class Engine : private driver::DriverObserver {
     uint64_t id = 0;  // 0: the slot is free
     FileDescriptor wake;
     bool ready = false;
+    bool stalled = false;
     bool stopped = false;
     bool fenced = false;
     bool notify = false;  // has something new
@@ -164,14 +179,11 @@ class Engine : private driver::DriverObserver {
   Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
 
   void Loop();
-  bool Turn();
   bool RunPosted();
   bool HandleEvents();
   bool ApplyCommits(uint32_t shard);
   bool PollShard(uint32_t shard);
   bool MaySleep();
-  void Sleep();
-  void AwaitSignal();
   void NotifyOwner(uint32_t shard);
   void WakeNotified();
 

@@ -7,14 +7,22 @@ namespace baton::keeper {
 
 using boost::asio::posix::stream_descriptor;
 
-FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socket)
-    : channel_(std::move(socket)), descriptor_(loop, channel_.fd()) {}
+namespace {
+
+// Of one session at a time: the others, and the deaths of processes, get their turn in between.
+constexpr int kFramesPerTurn = 8;
+
+}  // namespace
+
+FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socket,
+                             uint32_t max_frame_bytes)
+    : channel_(std::move(socket), max_frame_bytes), descriptor_(loop, channel_.fd()) {}
 
 FramedSession::~FramedSession() { Close(); }
 
-void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_input,
+void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_frame,
                           std::function<void(absl::Status)> on_closed) {
-  on_input_ = std::move(on_input);
+  on_frame_ = std::move(on_frame);
   on_closed_ = std::move(on_closed);
   AwaitInput();
 }
@@ -22,24 +30,25 @@ void FramedSession::Start(std::function<absl::StatusOr<bool>()> on_input,
 void FramedSession::AwaitInput() {
   descriptor_.async_wait(stream_descriptor::wait_read,
                          [self = shared_from_this()](const boost::system::error_code& error) {
-                           if (error || !self->on_input_) return;
-                           self->HandleInput(self->channel_.Fill());
+                           if (error || !self->on_frame_) return;
+                           self->HandleFrames(self->channel_.Fill());
                          });
 }
 
-// What arrived before the end still counts.
-void FramedSession::HandleInput(const absl::Status& filled) {
-  if (!on_input_) return;
-  const auto on_input = on_input_;  // it may close the session
-  const absl::StatusOr<bool> more = on_input();
-  if (!more.ok()) return Fail(more.status());
-  if (*more) {
-    boost::asio::post(descriptor_.get_executor(),
-                      [self = shared_from_this(), filled] { self->HandleInput(filled); });
+void FramedSession::HandleFrames(const absl::Status& filled) {
+  const auto on_frame = on_frame_;  // it may close the session
+  for (int i = 0; i < kFramesPerTurn && on_frame_; ++i) {
+    const absl::StatusOr<bool> handled = on_frame();
+    if (!handled.ok()) return Fail(handled.status());
+    if (*handled) continue;
+    // What arrived before the end still counted.
+    if (!filled.ok()) return Fail(filled);
+    if (on_frame_) AwaitInput();
     return;
   }
-  if (!filled.ok()) return Fail(filled);
-  if (on_input_) AwaitInput();
+  boost::asio::post(descriptor_.get_executor(), [self = shared_from_this(), filled] {
+    if (self->on_frame_) self->HandleFrames(filled);
+  });
 }
 
 void FramedSession::Send(const google::protobuf::MessageLite& message,
@@ -60,7 +69,7 @@ void FramedSession::AwaitOutput() {
   descriptor_.async_wait(stream_descriptor::wait_write,
                          [self = shared_from_this()](const boost::system::error_code& error) {
                            self->awaiting_output_ = false;
-                           if (error || !self->on_input_) return;
+                           if (error || !self->on_frame_) return;
                            const absl::Status flushed = self->channel_.Flush();
                            if (!flushed.ok()) return self->Fail(flushed);
                            if (self->channel_.pending()) self->AwaitOutput();
@@ -74,7 +83,7 @@ void FramedSession::Fail(const absl::Status& why) {
 }
 
 void FramedSession::Close() {
-  on_input_ = nullptr;
+  on_frame_ = nullptr;
   on_closed_ = nullptr;
   if (descriptor_.is_open()) descriptor_.release();  // the channel closes it
 }

@@ -18,15 +18,12 @@ namespace baton::keeper {
 // Thread-compatible: the loop's thread. Callbacks are not called after Close.
 class FramedSession : public std::enable_shared_from_this<FramedSession> {
  public:
-  FramedSession(boost::asio::io_context& loop, FileDescriptor socket);
+  FramedSession(boost::asio::io_context& loop, FileDescriptor socket, uint32_t max_frame_bytes);
   ~FramedSession();
 
-  // Frames that `on_input` takes at most: who sends many must not keep the loop from the others.
-  static constexpr int kFramesPerTurn = 16;
-
-  // `on_input`: there may be frames in the channel; returns whether there may be more, to be called
-  // again before more is read. An error ends the session. `on_closed`: with why, once.
-  void Start(std::function<absl::StatusOr<bool>()> on_input,
+  // `on_frame` handles one frame of the channel, if there is a whole one, and returns whether there
+  // was; an error ends the session. `on_closed`: with why, once.
+  void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
   void Close();
@@ -35,13 +32,13 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
 
  private:
   void AwaitInput();
-  void HandleInput(const absl::Status& filled);
+  void HandleFrames(const absl::Status& filled);
   void AwaitOutput();
   void Fail(const absl::Status& why);
 
   MessageChannel channel_;
   boost::asio::posix::stream_descriptor descriptor_;
-  std::function<absl::StatusOr<bool>()> on_input_;
+  std::function<absl::StatusOr<bool>()> on_frame_;
   std::function<void(absl::Status)> on_closed_;
   bool awaiting_output_ = false;
 };

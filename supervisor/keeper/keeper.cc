@@ -19,7 +19,9 @@
 namespace baton::keeper {
 namespace {
 
+constexpr uint32_t kMaxPendingEvents = 4096;  // on their way from the engine
 constexpr int kSocketBacklog = 128;
+constexpr std::chrono::milliseconds kAcceptPause(100);
 
 int64_t UnixMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -101,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
 absl::Status Keeper::Listen(const std::string& path, uint32_t mode,
                             std::function<void(FileDescriptor)> on_client) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenUnix(path, kSocketBacklog, mode));
-  auto acceptor = std::make_unique<Acceptor>();
+  auto acceptor = std::make_unique<Acceptor>(loop_);
   acceptor->on_client = std::move(on_client);
   acceptor->descriptor =
       std::make_unique<boost::asio::posix::stream_descriptor>(loop_, socket.Release());
@@ -121,6 +123,12 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
           acceptor.on_client(std::move(client));
         } else if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
           spdlog::error("{}", MessageOf(ErrnoStatus(errno, "accept (see RLIMIT_NOFILE)")));
+          // The client goes on waiting, so the socket stays readable.
+          acceptor.pause.expires_after(kAcceptPause);
+          acceptor.pause.async_wait([this, &acceptor](const boost::system::error_code& stopped) {
+            if (!stopped) AwaitClient(acceptor);
+          });
+          return;
         }
         AwaitClient(acceptor);
       });
@@ -135,9 +143,22 @@ absl::Status Keeper::Run() {
 
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                      int shard, int connection) {
-  boost::asio::post(
-      loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id, shard,
-              connection] { events_.Add(kind, message, now, worker_id, shard, connection); });
+  // A flood of peers makes events faster than they can be told.
+  if (pending_events_.load() >= kMaxPendingEvents) {
+    dropped_events_.fetch_add(1);
+    return;
+  }
+  pending_events_.fetch_add(1);
+  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id,
+                            shard, connection] {
+    pending_events_.fetch_sub(1);
+    const uint32_t dropped = dropped_events_.exchange(0);
+    if (dropped > 0) {
+      events_.Add("events_dropped", absl::StrCat(dropped, " events came too fast to be told"), now,
+                  0, -1, -1);
+    }
+    events_.Add(kind, message, now, worker_id, shard, connection);
+  });
 }
 
 void Keeper::OnFenced(uint64_t worker_id) {

@@ -2,9 +2,11 @@
 #ifndef SUPERVISOR_KEEPER_KEEPER_H_
 #define SUPERVISOR_KEEPER_KEEPER_H_
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,9 +35,12 @@ class Keeper : private EngineListener {
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
   absl::Status Run();
 
+  Engine& engine() { return *engine_; }
+
  private:
   struct Acceptor {
-    FileDescriptor socket;
+    explicit Acceptor(boost::asio::io_context& loop) : pause(loop) {}
+    boost::asio::steady_timer pause;  // while no descriptor is free
     std::unique_ptr<boost::asio::posix::stream_descriptor> descriptor;
     std::function<void(FileDescriptor)> on_client;
   };
@@ -51,6 +56,8 @@ class Keeper : private EngineListener {
   void OnDeviceLost(const absl::Status& why) override;
 
   internal::KeeperConfig config_;
+  std::atomic<uint32_t> pending_events_{0};
+  std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
   EventLog events_;

@@ -1,6 +1,8 @@
 // baton-keeper: owns one service. Started by batond, which writes its configuration (text format
 // of baton.internal.KeeperConfig) to standard input and learns through the descriptor in
 // BATON_READY_FD that workers can attach.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
@@ -9,12 +11,17 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
+#include "spdlog/async.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/keeper/keeper.h"
 
-int main() {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("baton-keeper"));
+namespace {
+
+constexpr size_t kLogLines = 8192;
+constexpr unsigned kLogSeconds = 2;
+
+int Run() {
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());
   baton::internal::KeeperConfig config;
@@ -37,4 +44,18 @@ int main() {
   spdlog::error("service {}: the device is lost: {}", config.service().name(),
                 baton::MessageOf(ended));
   return 1;
+}
+
+}  // namespace
+
+int main() {
+  // Written by a thread of its own, the oldest lines are lost when it falls behind: a log that
+  // nobody reads stops neither the keeper nor, below, its end.
+  spdlog::init_thread_pool(kLogLines, 1);
+  spdlog::set_default_logger(
+      spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("baton-keeper"));
+  const int result = Run();
+  alarm(kLogSeconds);
+  spdlog::shutdown();
+  return result;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct Management::PendingHandoff {
   uint64_t to_worker_id = 0;
   std::vector<uint32_t> shards;
   size_t left = 0;
-  absl::Status status;  // the first failure
+  std::set<uint32_t> moving;  // those not answered yet; the engine's thread
+  absl::Status status;        // the first failure
   double slowest_us = 0;
   boost::asio::steady_timer deadline;
 };
@@ -53,26 +55,26 @@ Management::Management(boost::asio::io_context& loop, const internal::KeeperConf
 void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok() || (peer->uid != geteuid() && peer->uid != 0)) return;
-  auto session = std::make_shared<FramedSession>(loop_, std::move(socket));
+  auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxFrameBytes);
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(
       [this, weak]() -> absl::StatusOr<bool> {
         const SessionPtr alive = weak.lock();
-        return alive ? OnInput(alive) : false;
+        return alive ? OnFrame(alive) : false;
       },
       [this, weak](const absl::Status&) {
-        if (const SessionPtr alive = weak.lock()) subscribers_.erase(alive);
+        const SessionPtr alive = weak.lock();
+        if (!alive) return;
+        subscribers_.erase(alive);
+        workers_.ForgetControlStreams(alive.get());
       });
 }
 
-absl::StatusOr<bool> Management::OnInput(const SessionPtr& session) {
+absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
   internal::ManagementRequest request;
-  for (int frame = 0; frame < FramedSession::kFramesPerTurn; ++frame) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
-    if (!whole) return false;
-    Handle(session, request);
-  }
-  return true;
+  BATON_ASSIGN_OR_RETURN(const bool whole, session->channel().NextFrame(&request));
+  if (whole) Handle(session, request);
+  return whole;
 }
 
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
@@ -102,8 +104,8 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       session->Send((SetStatus(status, &reply), reply));
       return Subscribe(session, request.subscribe().after_sequence());
     case ManagementRequest::kControlStream:
-      workers_.SetControlStream(request.control_stream().worker_id(),
-                                request.control_stream().open());
+      status = workers_.SetControlStream(request.control_stream().worker_id(),
+                                         request.control_stream().open(), session.get());
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
@@ -208,18 +210,19 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
   pending->session = session;
   pending->request_id = request_id;
   const uint32_t shard_count = config_.service().shards();
-  std::vector<bool> asked(shard_count, request.shards().empty());
   for (uint32_t shard : request.shards()) {
     if (shard >= shard_count) {
       pending->status = absl::NotFoundError(
           absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
-      break;
     }
-    asked[shard] = true;
+    pending->shards.push_back(shard);
   }
-  for (uint32_t shard = 0; shard < shard_count; ++shard) {
-    if (asked[shard]) pending->shards.push_back(shard);
+  if (request.shards().empty()) {
+    for (uint32_t shard = 0; shard < shard_count; ++shard) pending->shards.push_back(shard);
   }
+  std::sort(pending->shards.begin(), pending->shards.end());
+  pending->shards.erase(std::unique(pending->shards.begin(), pending->shards.end()),
+                        pending->shards.end());
   absl::StatusOr<uint32_t> slot;
   if (pending->status.ok()) {
     slot = workers_.Successor(request.to_worker_id(), pending->shards.front());
@@ -239,8 +242,10 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
                               uint32_t timeout_ms) {
   pending->left = pending->shards.size();
   engine_.Post([this, pending, slot] {
+    pending->moving.insert(pending->shards.begin(), pending->shards.end());
     for (uint32_t shard : pending->shards) {
-      engine_.Handoff(shard, slot, [this, pending](absl::Status status, double blackout_us) {
+      engine_.Handoff(shard, slot, [this, pending, shard](absl::Status status, double blackout_us) {
+        pending->moving.erase(shard);
         boost::asio::post(loop_, [this, pending, status = std::move(status), blackout_us] {
           OnShardHandedOff(pending, status, blackout_us);
         });
@@ -251,7 +256,8 @@ void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, ui
   pending->deadline.async_wait([this, pending, timeout_ms](const boost::system::error_code& error) {
     if (error) return;
     engine_.Post([this, pending, timeout_ms] {
-      for (uint32_t shard : pending->shards) {
+      // Not what has moved or was refused: it may be in another handoff by now.
+      for (uint32_t shard : std::set<uint32_t>(pending->moving)) {
         engine_.CancelHandoff(
             shard, absl::DeadlineExceededError(absl::StrCat(
                        "shard ", shard, " did not move within ", timeout_ms,

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
@@ -35,7 +36,7 @@ class Management {
   using SessionPtr = std::shared_ptr<FramedSession>;
   struct PendingHandoff;
 
-  absl::StatusOr<bool> OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Describe(internal::Description* description);
   absl::Status ListConnections(const internal::ListConnections& request,

@@ -24,8 +24,10 @@ namespace {
 
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kTokensPerWorker = 4;
-// They are repeated in events and descriptions, which have to fit in a frame.
-constexpr size_t kMaxTextBytes = 128;
+constexpr uint32_t kMaxRequestBytes = 64 << 10;
+// Clients of the socket, which anybody may connect to, that have not attached.
+constexpr size_t kMaxStrangers = 64;
+constexpr size_t kMaxNameBytes = 128;
 
 int64_t UnixMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -51,6 +53,8 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       arena_(arena),
       engine_(engine),
       events_(events),
+      heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
+      hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       watcher_(&arena, static_cast<int>(config.service().realtime_priority()),
                [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
                                                                                 uint64_t id) {
@@ -74,25 +78,33 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   auto session = std::make_shared<Session>(loop_);
   session->peer = *peer;
   session->connector = *std::move(connector);
-  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket));
+  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
   session->socket = framed;
-  framed->Start([this, session] { return OnInput(session); },
+  std::erase_if(strangers_, [](const auto& stranger) {
+    const SessionPtr waiting = stranger.lock();
+    return !waiting || waiting->id != 0;
+  });
+  if (strangers_.size() >= kMaxStrangers) {
+    // The oldest has had the most time.
+    if (const auto oldest = strangers_.front().lock()->socket.lock()) oldest->Close();
+    strangers_.pop_front();
+  }
+  strangers_.push_back(session);
+  framed->Start([this, session] { return OnFrame(session); },
                 [this, session](absl::Status why) { OnClosed(session, why); });
 }
 
-absl::StatusOr<bool> WorkerSessions::OnInput(const SessionPtr& session) {
+absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
   const std::shared_ptr<FramedSession> socket = session->socket.lock();
   if (!socket) return false;
   internal::WorkerRequest request;
-  for (int frame = 0; frame < FramedSession::kFramesPerTurn; ++frame) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
-    if (!whole) return false;
-    std::vector<int> descriptors;
-    FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
-    internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
-    socket->Send(reply, descriptors);
-    if (session->detached) return absl::UnavailableError("detached");
-  }
+  BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
+  if (!whole) return false;
+  std::vector<int> descriptors;
+  FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
+  const internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
+  socket->Send(reply, descriptors);
+  if (session->detached) return absl::UnavailableError("detached");
   return true;
 }
 
@@ -158,10 +170,14 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
         absl::StrCat("this is the socket of service ", config_.service().name(),
                      ", the worker serves ", attach.service(), ": check its socket option"));
   }
-  if (attach.name().size() > kMaxTextBytes || attach.version().size() > kMaxTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("name, version: ", attach.name().size(), " and ",
-                                                   attach.version().size(), " bytes, at most ",
-                                                   kMaxTextBytes));
+  for (const std::string& text : {attach.name(), attach.version()}) {
+    // They are shown to operators, and kept in every event.
+    if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
+          return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+        })) {
+      return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
+                                                     " bytes without control characters"));
+    }
   }
   if (attach.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -223,7 +239,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_control_socket(config_.control_socket());
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
-  attached->set_heartbeat_ms(kHeartbeatMilliseconds);
+  attached->set_heartbeat_ms(heartbeat_ms_);
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
   AddEvent("worker_attached",
@@ -234,6 +250,11 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 }
 
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
+  if (session->state == v1::WORKER_STATE_READY) {
+    // It may have given a shard back unasked, and wants shards again.
+    engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
+    return absl::OkStatus();
+  }
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat_ns = MonotonicNanoseconds();
@@ -409,8 +430,26 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   return SendKill(*session);
 }
 
-void WorkerSessions::SetControlStream(uint64_t worker_id, bool open) {
-  if (const SessionPtr session = Find(worker_id)) session->control_stream = open;
+absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
+                                              const void* announcer) {
+  const SessionPtr session = Find(worker_id);
+  if (!session) {
+    // The end of a worker and of its stream may be told in either order.
+    if (!open) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+  }
+  if (open) {
+    session->control_stream = announcer;
+  } else if (session->control_stream == announcer) {
+    session->control_stream = nullptr;
+  }
+  return absl::OkStatus();
+}
+
+void WorkerSessions::ForgetControlStreams(const void* announcer) {
+  for (const SessionPtr& session : slots_) {
+    if (session && session->control_stream == announcer) session->control_stream = nullptr;
+  }
 }
 
 absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t shard) {
@@ -424,13 +463,14 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
     }
     return session->slot;
   }
-  uint64_t owner = 0;
-  engine_.Run([&] { owner = engine_.ownership(shard).owner_id(); });
   SessionPtr newest;
-  for (const SessionPtr& session : slots_) {
-    if (!session || session->state != v1::WORKER_STATE_READY || session->id == owner) continue;
-    if (!newest || session->id > newest->id) newest = session;
-  }
+  engine_.Run([&] {
+    const uint64_t owner = engine_.ownership(shard).owner_id();
+    for (const SessionPtr& session : slots_) {
+      if (!session || session->id == owner || !engine_.IsReady(session->slot)) continue;
+      if (!newest || session->id > newest->id) newest = session;
+    }
+  });
   if (!newest) {
     return absl::FailedPreconditionError(
         "no other worker is ready to take over: start one and wait until it is ready");
@@ -455,23 +495,44 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
     worker.set_reads_state_version_max(session->attached_with.reads_state_version_max());
     worker.set_writes_state_version(session->attached_with.writes_state_version());
     worker.set_attached_seconds(SecondsSince(session->attached_ns));
-    worker.set_control_stream(session->control_stream);
+    worker.set_control_stream(session->control_stream != nullptr);
     workers.push_back(std::move(worker));
   }
   return workers;
 }
 
-void WorkerSessions::WatchHeartbeats() {
-  const uint64_t now = MonotonicNanoseconds();
-  for (const SessionPtr& session : slots_) {
-    if (!session) continue;
-    const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
-    if (beat != session->heartbeat) {
-      session->heartbeat = beat;
-      session->heartbeat_ns = now;
-    }
+// Silence is counted in looks and not in time: a machine that was suspended wakes with all its
+// workers overdue, and none of them hangs.
+void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
+  const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
+  const bool was_stalled = session->silent_beats >= hang_beats_;
+  if (beat != session->heartbeat) {
+    session->heartbeat = beat;
+    session->heartbeat_ns = MonotonicNanoseconds();
+    session->silent_beats = 0;
+  } else {
+    session->silent_beats = std::min(session->silent_beats + 1, hang_beats_);
   }
-  heartbeat_timer_.expires_after(std::chrono::milliseconds(kHeartbeatMilliseconds));
+  const bool stalled = session->silent_beats >= hang_beats_;
+  if (stalled == was_stalled || session->state != v1::WORKER_STATE_READY) return;
+  bool owner = false;
+  engine_.Run([&] {
+    engine_.SetStalled(session->slot, session->id, stalled);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      owner |= engine_.ownership(i).owner_id() == session->id;
+    }
+  });
+  if (stalled && owner) {
+    (void)Kill(session->id, absl::StrCat("it owns shards and has shown no sign of life for ",
+                                         config_.service().hang_timeout_ms(), " ms"));
+  }
+}
+
+void WorkerSessions::WatchHeartbeats() {
+  for (const SessionPtr& session : slots_) {
+    if (session) LookAtHeartbeat(session);
+  }
+  heartbeat_timer_.expires_after(std::chrono::milliseconds(heartbeat_ms_));
   heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) WatchHeartbeats();
   });

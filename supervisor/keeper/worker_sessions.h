@@ -7,6 +7,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,8 +23,6 @@
 
 namespace baton::keeper {
 
-inline constexpr uint32_t kHeartbeatMilliseconds = 1000;
-
 // Thread-compatible: the management loop's thread.
 class WorkerSessions {
  public:
@@ -38,7 +37,10 @@ class WorkerSessions {
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
-  void SetControlStream(uint64_t worker_id, bool open);
+  // What `announcer`, a connection of control's, tells of a worker's stream; kNotFound when one was
+  // opened by a worker that is not attached. All streams that an announcer told of end with it.
+  absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
+  void ForgetControlStreams(const void* announcer);
 
   // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
@@ -60,12 +62,13 @@ class WorkerSessions {
     v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
     uint64_t attached_ns = 0;
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
-    bool control_stream = false;
+    uint32_t silent_beats = 0;                 // looks in a row that found nothing new
+    const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     bool detached = false;
   };
   using SessionPtr = std::shared_ptr<Session>;
 
-  absl::StatusOr<bool> OnInput(const SessionPtr& session);
+  absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   absl::Status SendKill(Session& session);
   void OnProcessGone(const SessionPtr& session);
@@ -85,6 +88,7 @@ class WorkerSessions {
   std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
+  void LookAtHeartbeat(const SessionPtr& session);
   void AddEvent(std::string kind, std::string message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
@@ -92,10 +96,13 @@ class WorkerSessions {
   const arena::Arena& arena_;
   Engine& engine_;
   EventLog& events_;
+  const uint32_t heartbeat_ms_;
+  const uint32_t hang_beats_;  // looks in vain after which a worker counts as hung
   DeathWatcher watcher_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;
-  std::map<std::string, uint64_t> tokens_;  // bounded: kTokensPerWorker
+  std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
+  std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;
 };
 

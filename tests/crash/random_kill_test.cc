@@ -68,9 +68,9 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) {
   const uint64_t seed = Setting("BATON_SEED", std::random_device()());
   harness::ClusterOptions options;
-  options.batond_arguments = {
-      "--faults", "seed=" + std::to_string(seed) +
-                      ";delay:p=0.02,us=300;stall:p=0.002,us=2000;rnr:p=0.01,us=500"};
+  options.batond_arguments = {"--faults",
+                              "seed=" + std::to_string(seed) +
+                                  ";delay:p=0.02,us=300;stall:p=0.002,us=2000;rnr:p=0.01,us=500"};
   ASSERT_NO_FATAL_FAILURE(StartCluster(options));
   ASSERT_NO_FATAL_FAILURE(KillOwners(Setting("BATON_KILLS", 60) / 4, seed));
   ASSERT_OK(peer_->Settle());

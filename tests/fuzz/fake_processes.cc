@@ -107,10 +107,7 @@ uint32_t FakeProcesses::count() {
 
 uint16_t FakeProcesses::listening_port() { return port; }
 
-}  // namespace baton::fuzz
-
-using namespace baton::fuzz;  // NOLINT: the functions below are the linker's
-
+// The linker's: C linkage, so that the namespace has no part in their names.
 extern "C" {
 // NOLINTBEGIN
 
@@ -175,3 +172,5 @@ int __wrap_connect(int fd, const sockaddr* address, socklen_t length) {
 
 // NOLINTEND
 }
+
+}  // namespace baton::fuzz

@@ -62,6 +62,14 @@ absl::StatusOr<v1::KillWorkerResponse> OperatorClient::KillWorker(const std::str
   return stub_->Call(&v1::OperatorService::Stub::KillWorker, request, timeout_);
 }
 
+absl::StatusOr<v1::StopWorkerResponse> OperatorClient::StopWorker(const std::string& service,
+                                                                  uint64_t worker) {
+  v1::StopWorkerRequest request;
+  request.set_service(service);
+  request.set_worker_id(worker);
+  return stub_->Call(&v1::OperatorService::Stub::StopWorker, request, timeout_);
+}
+
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const std::string& service,
                                                             uint64_t to_worker) {
   v1::HandoffRequest request;

@@ -24,6 +24,7 @@ class OperatorClient {
   absl::StatusOr<v1::GetServiceResponse> GetService(const std::string& service);
   absl::StatusOr<v1::ListConnectionsResponse> ListConnections(const std::string& service);
   absl::StatusOr<v1::KillWorkerResponse> KillWorker(const std::string& service, uint64_t worker);
+  absl::StatusOr<v1::StopWorkerResponse> StopWorker(const std::string& service, uint64_t worker);
   // All shards. `to_worker` 0: the keeper chooses.
   absl::StatusOr<v1::HandoffResponse> Handoff(const std::string& service, uint64_t to_worker);
   absl::StatusOr<v1::HandoffResponse> Handoff(const v1::HandoffRequest& request);

@@ -1,5 +1,8 @@
 // Staging, committing and abandoning.
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "tests/worker/worker_fixture.h"
@@ -15,6 +18,63 @@ using testing::ScriptedService;
 using testing::SendSlot;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
+
+// A driver that stands still, as one without a processor does.
+class StalledDriverTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {
+ protected:
+  void Stall() {
+    keeper.engine().Post([this] {
+      stalled_.store(true);
+      while (stalled_.load()) usleep(100);
+    });
+    while (!stalled_.load()) usleep(100);
+  }
+  void GoOn() { stalled_.store(false); }
+
+ private:
+  std::atomic<bool> stalled_{false};
+};
+
+TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
+  constexpr size_t kMessages = 448;
+  Start([](v1::ServiceConfig* service) {
+    service->set_send_queue_depth(512);
+    service->set_receive_queue_depth(512);
+  });
+  ScriptedService& service = NewService();
+  size_t answered = 0;
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    AcceptWith(shard, completion, kMessages);
+    if (completion.kind != Kind::kReceive) return;
+    EXPECT_EQ(SendText(shard, *completion.connection, "answer"), absl::OkStatus());
+    EXPECT_EQ(shard.SetShardState(std::array<uint8_t, 1>{7}, 1), absl::OkStatus());
+    ++answered;
+  };
+  Worker* worker = Add(&service, GetParam());
+  RawPeer peer;
+  Establish(peer, *worker);
+  const uint64_t before = CompletionsInLog();
+  for (size_t sent = 0; sent < kMessages; sent += 32) {
+    for (int i = 0; i < 32; ++i) peer.Send("request");
+    ASSERT_TRUE(UntilWithoutWorkers([&] { return CompletionsInLog() >= before + sent + 32; }));
+  }
+  Stall();
+  for (int i = 0; i < 1000; ++i) Turn();
+  if (GetParam() == CommitMode::kAfterEachCompletion) {
+    EXPECT_LT(answered, kMessages);
+  }
+  GoOn();
+  size_t posted = 0;
+  ASSERT_TRUE(Until([&] {
+    for (; posted < peer.received.size() + 32; ++posted) peer.Receive();
+    return answered == kMessages &&
+           keeper.Describe().shards(0).completions_unacknowledged() == 0;
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(, StalledDriverTest,
+                         ::testing::Values(CommitMode::kAfterEachBatch,
+                                           CommitMode::kAfterEachCompletion));
 
 class EchoTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {};
 

@@ -227,6 +227,22 @@ TEST_F(HandoffTest, shouldTellTheOperatorThatTheSuccessorCouldNotAdopt) {
   ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
 }
 
+TEST_F(HandoffTest, shouldNotChooseWhoGaveTheShardBackUntilItIsReadyAgain) {
+  Start();
+  Add(&first);
+  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+  second.on_adopt = [](Shard&) { return absl::InternalError("not for me"); };
+  Worker* other = Add(&second);  // the newest
+  EXPECT_EQ(Handoff(*other).code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE(Until([&] { return first.shards.size() == 1; }));
+  const absl::Status nobody = keeper.Handoff(0);
+  EXPECT_THAT(std::string(nobody.message()), HasSubstr("no other worker is ready"));
+  second.on_adopt = nullptr;
+  ASSERT_EQ(other->Ready(), absl::OkStatus());
+  EXPECT_EQ(Handoff(*other), absl::OkStatus());
+  EXPECT_EQ(second.shards.size(), 1u);
+}
+
 TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   Start();
   AcceptOnly(first);

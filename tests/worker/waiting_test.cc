@@ -60,6 +60,19 @@ TEST_F(WaitingTest, shouldSayThatTheSocketIsOfAnotherService) {
   EXPECT_THAT(std::string(attached.status().message()), HasSubstr("serves mail"));
 }
 
+TEST_F(WaitingTest, shouldTellTheCapacityOfItsService) {
+  Start([](v1::ServiceConfig* config) { config->set_receive_queue_depth(16); });
+  const auto attached = Worker::Attach(Options(CommitMode::kManual), &service);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  const Capacity& capacity = (*attached)->capacity();
+  EXPECT_EQ(capacity.connections, 8u);
+  EXPECT_EQ(capacity.send_queue_depth, 8u);
+  EXPECT_EQ(capacity.receive_queue_depth, 16u);
+  EXPECT_EQ(capacity.connection_state_bytes, 64u);
+  EXPECT_EQ(capacity.shard_state_bytes, 128u);
+  (*attached)->ReportHealth(false, "without a stream nobody hears it");
+}
+
 TEST_F(WaitingTest, shouldBeGivenNothingBeforeItIsReady) {
   Start();
   auto attached = Worker::Attach(Options(CommitMode::kManual), &service);

@@ -11,11 +11,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
@@ -27,6 +29,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff(20);
 constexpr milliseconds kMaxBackoff(5000);
+
+// Stop waits for an attempt under way, and there will be another.
+constexpr int kConnectMs = 200;
+constexpr size_t kMaxHealthDetail = 256;
 
 // Calls what the host gave, whatever it does.
 template <typename Callback, typename... Arguments>
@@ -65,13 +71,26 @@ class ControlStream::Impl {
       stopping_ = true;
       if (call_) call_->TryCancel();
     }
-    stop_requested_.notify_all();
+    changed_.notify_all();
     if (thread_.joinable()) thread_.join();
   }
 
   absl::Status status() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return status_;
+  }
+
+  void ReportHealth(bool healthy, std::string_view detail) {
+    std::string valid = ValidUtf8(detail, kMaxHealthDetail);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // A worker is healthy until it says otherwise.
+      if (healthy == healthy_ && valid == health_detail_) return;
+      healthy_ = healthy;
+      health_detail_ = std::move(valid);
+      ++health_changes_;
+    }
+    changed_.notify_all();
   }
 
  private:
@@ -92,14 +111,14 @@ class ControlStream::Impl {
       backoff = welcomed_ ? kFirstBackoff : std::min(backoff * 2, kMaxBackoff);
       std::unique_lock<std::mutex> lock(mutex_);
       status_ = std::move(ended);
-      if (stop_requested_.wait_for(lock, backoff, [this] { return stopping_; })) return;
+      if (changed_.wait_for(lock, backoff, [this] { return stopping_; })) return;
     }
   }
 
   // One connection, to its end. The token is asked for once control is there, so that its absence
   // costs the keeper nothing.
   absl::Status RunOnce() {
-    BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectUnix(options_.control_socket));
+    BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectUnix(options_.control_socket, kConnectMs));
     if (token_.empty()) BATON_RETURN_IF_ERROR(RenewToken());
     fcntl(socket.get(), F_SETFL, O_NONBLOCK);
     const auto stub =
@@ -111,12 +130,12 @@ class ControlStream::Impl {
       call_ = &call;
     }
     const std::unique_ptr<Stream> stream = stub->Attach(&call);
-    Converse(*stream);
-    const grpc::Status end = stream->Finish();
-    {
+    const absl::Cleanup forget_call = [this] {
       std::lock_guard<std::mutex> lock(mutex_);
       call_ = nullptr;
-    }
+    };
+    Converse(*stream);
+    const grpc::Status end = stream->Finish();
     if (end.ok()) return absl::UnavailableError("control has closed the stream");
     return absl::Status(static_cast<absl::StatusCode>(end.error_code()), end.error_message());
   }
@@ -138,12 +157,33 @@ class ControlStream::Impl {
     hello->mutable_version()->set_release(kRelease);
     hello->mutable_version()->set_protocol_version(kProtocolVersion);
     if (!stream.Write(request)) return;
+    std::thread writer;
+    const absl::Cleanup end_writer = [&] {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        reading_ended_ = true;
+      }
+      changed_.notify_all();
+      if (writer.joinable()) writer.join();
+    };
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      reading_ended_ = false;
+    }
     v1::AttachResponse response;
     while (stream.Read(&response)) {
-      if (response.has_welcome()) {
+      if (response.has_welcome() && !welcomed_) {
         welcomed_ = true;
-        std::lock_guard<std::mutex> lock(mutex_);
-        status_ = absl::OkStatus();
+        {
+          std::lock_guard<std::mutex> lock(mutex_);
+          status_ = absl::OkStatus();
+        }
+        writer = std::thread([&] {
+          try {
+            WriteHealth(stream);
+          } catch (...) {  // no memory: it is told when it changes again, on the next stream
+          }
+        });
       } else if (response.has_handoff()) {
         const auto& shards = response.handoff().shards();
         CallHost(options_.on_handoff, std::vector<uint32_t>(shards.begin(), shards.end()));
@@ -153,14 +193,36 @@ class ControlStream::Impl {
     }
   }
 
+  // In a thread of its own: a write waits for a control that does not read, and the worker must
+  // not.
+  void WriteHealth(Stream& stream) {
+    uint64_t told = 0;
+    for (;;) {
+      v1::AttachRequest request;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return reading_ended_ || health_changes_ != told; });
+        if (reading_ended_) return;
+        told = health_changes_;
+        request.mutable_health()->set_healthy(healthy_);
+        request.mutable_health()->set_detail(health_detail_);
+      }
+      if (!stream.Write(request)) return;
+    }
+  }
+
   const ControlStreamOptions options_;
   std::thread thread_;
   std::string token_;      // of the thread; empty once used
   bool welcomed_ = false;  // of the thread
 
   mutable std::mutex mutex_;
-  std::condition_variable stop_requested_;
+  std::condition_variable changed_;      // stopping_, reading_ended_, health_changes_
   bool stopping_ = false;                // guarded by mutex_
+  bool reading_ended_ = false;           // guarded by mutex_; of the present stream
+  bool healthy_ = true;                  // guarded by mutex_
+  std::string health_detail_;            // guarded by mutex_
+  uint64_t health_changes_ = 0;          // guarded by mutex_; 0: never told
   grpc::ClientContext* call_ = nullptr;  // guarded by mutex_; the one under way
   absl::Status status_ = absl::UnavailableError("control has not been reached yet");
 };
@@ -185,6 +247,10 @@ absl::StatusOr<std::unique_ptr<ControlStream>> ControlStream::Start(ControlStrea
 }
 
 void ControlStream::Stop() { impl_->Stop(); }
+
+void ControlStream::ReportHealth(bool healthy, std::string_view detail) {
+  impl_->ReportHealth(healthy, detail);
+}
 
 absl::Status ControlStream::status() const { return impl_->status(); }
 

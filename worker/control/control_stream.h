@@ -1,6 +1,6 @@
 // A worker's stream to control, which carries what is policy: the notice that a handoff was asked
-// for, the wish that it detaches. Ownership is in shared memory and needs none of this, so the
-// stream may be down for as long as it likes: it is opened again in the background.
+// for, the wish that it detaches, the worker's health. Ownership is in shared memory and needs none
+// of this, so the stream may be down for as long as it likes: it is opened again in the background.
 //
 // No gRPC in this header. Nothing here throws into the host or ends it.
 #ifndef WORKER_CONTROL_CONTROL_STREAM_H_
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,10 @@ class ControlStream {
 
   // Closes the stream and joins its thread. Not from a callback.
   void Stop();
+
+  // Tells control, now or when it is there, and again on each new stream. Only the latest counts.
+  // Thread-safe, never waits for control.
+  void ReportHealth(bool healthy, std::string_view detail);
 
   // Whether control has welcomed this worker, and if not what the last attempt met. Thread-safe.
   absl::Status status() const;

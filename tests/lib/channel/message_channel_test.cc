@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "lib/base/clock.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "tests/harness/temp_directory.h"
 
@@ -284,6 +286,41 @@ TEST_F(UnixSocketTest, shouldNotTakeTheSocketOfALiveListener) {
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(ListenUnix(path, 8, 0600).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(ConnectUnix(path).ok());
+}
+
+// With a backlog of 0, Linux lets one connection wait.
+TEST_F(UnixSocketTest, shouldNotWaitForEverForAListenerThatHangs) {
+  const auto hanging = ListenUnix(path, 0, 0600);
+  ASSERT_TRUE(hanging.ok());
+  const auto waiting = ConnectUnix(path);
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  const uint64_t before = MonotonicNanoseconds();
+  const absl::Status status = ConnectUnix(path, 50).status();
+  EXPECT_GE(MonotonicNanoseconds() - before, 40'000'000u);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("taken no connection for 50 ms"));
+  // It listens all the same: its socket is not taken away.
+  EXPECT_EQ(ListenUnix(path, 8, 0600).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(UnixSocketTest, shouldWaitForAListenerThatIsSlow) {
+  const auto slow = ListenUnix(path, 0, 0600);
+  ASSERT_TRUE(slow.ok());
+  const auto waiting = ConnectUnix(path);
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  std::thread acceptor([&] {
+    usleep(50'000);
+    const FileDescriptor accepted(accept(slow->get(), nullptr, nullptr));
+  });
+  const auto second = ConnectUnix(path, 20'000);
+  acceptor.join();
+  ASSERT_TRUE(second.ok()) << second.status();
+  // As if it had not waited: it blocks, and without a limit.
+  EXPECT_EQ(fcntl(second->get(), F_GETFL) & O_NONBLOCK, 0);
+  timeval limit = {1, 1};
+  socklen_t length = sizeof(limit);
+  ASSERT_EQ(getsockopt(second->get(), SOL_SOCKET, SO_SNDTIMEO, &limit, &length), 0);
+  EXPECT_EQ(limit.tv_sec + limit.tv_usec, 0);
 }
 
 TEST_F(UnixSocketTest, shouldNotRemoveAFileThatIsNoSocket) {

@@ -1,11 +1,21 @@
 #include "supervisor/cli/cli.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <sstream>
+#include <streambuf>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "supervisor/control/config.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
+#include "worker/control/control_stream.h"
 
 namespace baton {
 namespace {
@@ -20,6 +30,34 @@ struct Result {
   std::string out;
   std::string err;
 };
+
+// What a command that has not ended yet has printed.
+class SharedText : public std::streambuf {
+ public:
+  std::string text() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return text_;
+  }
+
+ private:
+  int overflow(int c) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (c != traits_type::eof()) text_.push_back(static_cast<char>(c));
+    return 0;
+  }
+  std::streamsize xsputn(const char* data, std::streamsize count) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    text_.append(data, static_cast<size_t>(count));
+    return count;
+  }
+
+  mutable std::mutex mutex_;
+  std::string text_;  // guarded by mutex_
+};
+
+bool WaitFor(const SharedText& text, const std::string& part) {
+  return harness::WaitUntil(part, [&] { return text.text().find(part) != std::string::npos; }).ok();
+}
 
 class CliTest : public ControlFixture {
  protected:
@@ -48,6 +86,33 @@ class CliTest : public ControlFixture {
     EXPECT_EQ(result.err, "");
   }
 
+  // Its exit code.
+  std::future<int> FollowEvents(SharedText* out, SharedText* err, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"--state-dir", state_dir_, "events", "kv", "--follow"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::async(std::launch::async, [=] {
+      std::istringstream in;
+      std::ostream to_out(out), to_err(err);
+      return RunCli(arguments, in, false, to_out, to_err);
+    });
+  }
+
+  // Of a worker that ends only as a test says.
+  std::unique_ptr<ControlStream> OpenStream(uint64_t worker_id) {
+    ControlStreamOptions options;
+    options.control_socket = ControlSocketPath(state_dir_);
+    options.service = "kv";
+    options.first_token = "token";
+    options.on_shutdown = [this](const std::string&) {
+      if (on_shutdown_) on_shutdown_();
+    };
+    keeper_->AddToken("token", worker_id);
+    auto stream = ControlStream::Start(std::move(options));
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    EXPECT_TRUE(harness::WaitUntil("the stream", [&] { return (*stream)->status().ok(); }).ok());
+    return *std::move(stream);
+  }
+
   void SetHandoffReply() {
     internal::ManagementReply reply;
     reply.mutable_handoff()->set_to_worker_id(2);
@@ -56,6 +121,8 @@ class CliTest : public ControlFixture {
     reply.mutable_handoff()->set_slowest_blackout_us(1234.5);
     keeper_->SetHandoff(reply);
   }
+
+  std::function<void()> on_shutdown_;
 };
 
 TEST_F(CliTest, Status) {
@@ -98,9 +165,9 @@ SHARD  EPOCH  OWNER  HEIR  CONNECTIONS  COMMITS  IN FLIGHT  COMPLETIONS  UNACKED
     1      1      -     -            1        0          0            0        0  no worker is ready
 
 Workers:
-SERVICE  ID  NAME    VERSION  STATE   PID   UID  SHARDS  STREAM  ATTACHED
-kv        1  kv-old  1.0      ready  4712  1000  0       open       1h00m
-kv        2  kv-new  1.1      ready  4713  1000  -       none         59s
+SERVICE  ID  NAME    VERSION  STATE   PID   UID  SHARDS  STREAM  HEALTH  ATTACHED
+kv        1  kv-old  1.0      ready  4712  1000  0       open    ok         1h00m
+kv        2  kv-new  1.1      ready  4713  1000  -       none    ok           59s
 )");
 }
 
@@ -108,7 +175,7 @@ TEST_F(CliTest, WorkerListOfAllWarnsOfServicesNotReached) {
   const Result result = Run({"worker", "list"});
   EXPECT_EQ(result.code, kExitOk);
   EXPECT_THAT(result.out,
-              EndsWith("kv-new  1.1      ready  4713  1000  -       none         59s\n"));
+              EndsWith("kv-new  1.1      ready  4713  1000  -       none    ok           59s\n"));
   EXPECT_THAT(result.err, StartsWith("warning: the keeper of service \"nvme\" cannot be reached"));
 }
 
@@ -124,7 +191,47 @@ Heartbeats:      77
 Last heartbeat:  50ms ago
 State versions:  reads 1 to 2, writes 1
 Control stream:  open
+Health:          ok
 )");
+}
+
+TEST_F(CliTest, WorkerHealth) {
+  const auto stream = OpenStream(1);
+  stream->ReportHealth(false, "disk full");
+  ASSERT_TRUE(harness::WaitUntil("its health", [&] {
+                return Run({"worker", "describe", "kv", "1"})
+                    .out.ends_with("\nHealth:          bad: disk full\n");
+              }).ok());
+  EXPECT_THAT(Run({"worker", "list", "kv"}).out, HasSubstr("open    bad        1h00m\n"));
+  const Result json = Run({"worker", "describe", "kv", "1", "-o", "json"});
+  EXPECT_THAT(json.out, HasSubstr("\"healthy\": false,\n  \"health_detail\": \"disk full\""));
+}
+
+TEST_F(CliTest, WorkerStopAsksAndWaits) {
+  Result result = Run({"worker", "stop", "kv", "1"});
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_EQ(result.err, "error: not confirmed, nothing was stopped: add --yes\n");
+  result = Run({"worker", "stop", "kv", "1"}, "n\n");
+  EXPECT_EQ(result.code, kExitUsage);
+  EXPECT_THAT(result.err, StartsWith("Stop worker 1 of service kv? Its shards go to another"));
+  result = Run({"worker", "stop", "kv", "2", "--yes"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, StartsWith("error: worker 2 of service \"kv\" has no stream to control"));
+  EXPECT_EQ(Run({"worker", "stop", "kv", "77", "--yes"}).code, kExitNotFound);
+
+  const auto stream = OpenStream(1);
+  result = Run({"worker", "stop", "kv", "1", "--yes", "--wait-timeout", "0.05"});
+  EXPECT_EQ(result.code, kExitTimedOut);
+  EXPECT_THAT(result.err, HasSubstr("was asked to end and is still there"));
+  on_shutdown_ = [this] {
+    internal::Description without = KvDescription();
+    without.mutable_workers()->DeleteSubrange(0, 1);
+    keeper_->SetDescription(without);
+  };
+  result = Run({"worker", "stop", "kv", "1"}, "y\n");
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, EndsWith("worker 1 of service kv has ended\n"));
 }
 
 TEST_F(CliTest, WorkerKillAsks) {
@@ -247,6 +354,43 @@ TEST_F(CliTest, EventsAsJsonAreOneObjectPerLine) {
          "\n");
 }
 
+TEST_F(CliTest, EventsGoOnWhenControlIsBackAndAreToldOnce) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  SharedText out, err;
+  auto code = FollowEvents(&out, &err, {});
+  ASSERT_TRUE(WaitFor(out, "kv-old"));
+  control_.reset();
+  ASSERT_TRUE(WaitFor(err, "trying again"));
+  keeper_->Log(KvEvent(2, "worker_dead", "while control was away"));
+  StartControl();
+  ASSERT_TRUE(WaitFor(out, "while control was away"));
+  keeper_->Log(KvEvent(3, "worker_ready", "kv-new"));
+  ASSERT_TRUE(WaitFor(out, "kv-new"));
+  // A keeper that was started anew counts from 1 again.
+  v1::Event anew = KvEvent(1, "worker_attached", "after the keeper's death");
+  anew.set_unix_micros(anew.unix_micros() + 1'000'000);
+  keeper_->Log(anew);
+  ASSERT_TRUE(WaitFor(out, "after the keeper's death"));
+  // It goes on until it learns that there is nothing to follow any more.
+  config_.clear_services();
+  StartControl();
+  EXPECT_EQ(code.get(), kExitNotFound);
+  EXPECT_THAT(err.text(), StartsWith("lost the stream of events: "));
+  EXPECT_THAT(err.text(), HasSubstr("; trying again\nconnected again\nlost the stream of events"));
+  const std::string events = out.text();
+  EXPECT_EQ(std::count(events.begin(), events.end(), '\n'), 4) << events;
+}
+
+TEST_F(CliTest, EventsEndWithControlWhenAskedTo) {
+  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  SharedText out, err;
+  auto code = FollowEvents(&out, &err, {"--no-reconnect"});
+  ASSERT_TRUE(WaitFor(out, "kv-old"));
+  control_.reset();
+  EXPECT_EQ(code.get(), kExitUnreachable);
+  EXPECT_THAT(err.text(), StartsWith("error: "));
+}
+
 TEST_F(CliTest, JsonIsTheWholeAnswerWithItsOwnFieldNames) {
   SetHandoffReply();
   Expect({"handoff", "kv", "-o", "json"}, R"({
@@ -290,7 +434,7 @@ TEST_F(CliTest, Version) {
          "{\"client_release\":\"0.1.0\",\"server\":{\"release\":\"0.1.0\",\"layout_version\":1,"
          "\"protocol_version\":1}}\n");
   control_.reset();
-  const Result alone = Run({"version"});
+  const Result alone = Run({"version", "--timeout", "0.2"});
   EXPECT_EQ(alone.code, kExitUnreachable);
   EXPECT_EQ(alone.out, "Client:  0.1.0\nServer:  unreachable\n");
 }
@@ -315,9 +459,30 @@ TEST_F(CliTest, NobodyThereIsUnreachable) {
                             ": No such file or directory (errno 2); is it running? `batond "
                             "--dev` starts one; --state-dir or --socket choose another\n");
   control_.reset();  // leaves its socket
-  result = Run({"status"});
+  result = Run({"status", "--timeout", "0.2"});
   EXPECT_EQ(result.code, kExitUnreachable);
   EXPECT_THAT(result.err, HasSubstr("Connection refused"));
+}
+
+TEST_F(CliTest, AControlThatIsBeingRestartedIsWaitedFor) {
+  control_.reset();
+  auto result = std::async(std::launch::async, [this] { return Run({"status"}); });
+  EXPECT_EQ(result.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  StartControl();
+  const Result status = result.get();
+  EXPECT_EQ(status.code, kExitOk) << status.err;
+  EXPECT_EQ(status.err, "");
+}
+
+TEST_F(CliTest, ALookThatControlDidNotAnswerIsMadeAgain) {
+  keeper_->SetAnswering(false);
+  auto result = std::async(std::launch::async, [this] { return Run({"shard", "list", "kv"}); });
+  ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_describe(); }));
+  control_.reset();
+  keeper_->SetAnswering(true);
+  StartControl();
+  const Result shards = result.get();
+  EXPECT_EQ(shards.code, kExitOk) << shards.err;
 }
 
 TEST_F(CliTest, AKeeperThatIsGoneIsUnreachable) {
@@ -363,6 +528,9 @@ TEST_F(CliTest, BadUsage) {
                                              {"shard", "describe", "kv", "-1"},
                                              {"connection", "list", "kv", "--shard", "-1"},
                                              {"handoff", "kv", "--to", "0"},
+                                             {"worker", "stop", "kv"},
+                                             {"worker", "stop", "kv", "1", "--wait-timeout", "0"},
+                                             {"events", "--no-reconnect"},
                                              {"-o", "yaml", "status"},
                                              {"--timeout", "0", "status"},
                                              {"status", "extra"}}) {
@@ -382,6 +550,25 @@ TEST_F(CliTest, HelpTellsTheExitCodes) {
     EXPECT_THAT(result.out, HasSubstr("6 timed out"));
   }
   EXPECT_EQ(RunBare({"--version"}).out, "baton 0.1.0\n");
+}
+
+TEST_F(CliTest, HelpTellsTheCommandsAndTheirOptions) {
+  EXPECT_THAT(RunBare({"--help"}).out, HasSubstr("and for a control that is being restarted\n"));
+  const Result worker = RunBare({"worker", "--help"});
+  for (const char* line :
+       {"list                        List the workers of one service or of all\n",
+        "describe                    Show a worker\n",
+        "stop                        Ask a worker to release its shards and "
+        "end, and wait until it has\n",
+        "kill                        Kill a worker's process with SIGKILL\n"}) {
+    EXPECT_THAT(worker.out, HasSubstr(line));
+  }
+  const Result stop = RunBare({"worker", "stop", "--help"});
+  EXPECT_THAT(stop.out, HasSubstr("--yes                       do not ask\n"));
+  EXPECT_THAT(stop.out, HasSubstr("--wait-timeout S:FLOAT in [0.001 - 600]=10\n"
+                                  "                              seconds that it has to end\n"));
+  EXPECT_THAT(RunBare({"events", "--help"}).out,
+              HasSubstr("--follow: end when control goes away, instead of waiting for it\n"));
 }
 
 }  // namespace

@@ -118,7 +118,8 @@ TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {
         << Said("list");
     kill(control, SIGKILL);
     EXPECT_EQ(Wait(control), -SIGKILL);
-    EXPECT_EQ(Run(kBaton, {"--state-dir", state_dir_, "status"}, "", "status"), 3);
+    EXPECT_EQ(Run(kBaton, {"--state-dir", state_dir_, "--timeout", "0.2", "status"}, "", "status"),
+              3);
   }
 }
 

@@ -1,11 +1,16 @@
 #include "supervisor/control/worker_service.h"
 
+#include <chrono>
+#include <future>
+#include <thread>
+
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/control/config.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 
 namespace baton {
@@ -60,6 +65,29 @@ class WorkerServiceTest : public ControlFixture {
     EXPECT_TRUE(worker->stream->Read(&response)) << worker->stream->Finish().error_message();
     EXPECT_TRUE(response.has_welcome());
     return worker;
+  }
+
+  std::unique_ptr<OperatorClient> Operator() {
+    auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+
+  absl::Status Stop(uint64_t worker_id, uint32_t timeout_ms = 0) {
+    v1::StopWorkerRequest request;
+    request.set_service("kv");
+    request.set_worker_id(worker_id);
+    request.set_timeout_ms(timeout_ms);
+    return Operator()->StopWorker(request, 30).status();
+  }
+
+  v1::Worker Describe(uint64_t worker_id) {
+    v1::GetWorkerRequest request;
+    request.set_service("kv");
+    request.set_worker_id(worker_id);
+    const auto response = Operator()->GetWorker(request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? response->worker() : v1::Worker();
   }
 
   bool WaitForStream(uint64_t worker_id, bool open) {
@@ -149,11 +177,9 @@ TEST_F(WorkerServiceTest, AHandoffIsAnnouncedToItsOwnersOnly) {
   keeper_->AddToken("b", 2);
   const auto owner = Attach("a");
   const auto other = Attach("b");
-  auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
-  ASSERT_TRUE(client.ok()) << client.status();
   v1::HandoffRequest request;
   request.set_service("kv");
-  ASSERT_TRUE((*client)->Handoff(request, 20).ok());
+  ASSERT_TRUE(Operator()->Handoff(request, 20).ok());
   v1::AttachResponse response;
   ASSERT_TRUE(owner->stream->Read(&response));
   EXPECT_THAT(response.handoff().shards(), ElementsAre(0));
@@ -182,6 +208,108 @@ TEST_F(WorkerServiceTest, AKeeperThatHasForgottenAWorkerEndsItsStream) {
   v1::AttachResponse response;
   EXPECT_FALSE(worker->stream->Read(&response));
   EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(WorkerServiceTest, AWorkerIsAskedToEndAndItsEndIsWaitedFor) {
+  keeper_->AddToken("a", 1);
+  keeper_->AddToken("b", 2);
+  const auto other = Attach("a");
+  const auto worker = Attach("b");
+  auto stopped = std::async(std::launch::async, [&] { return Stop(2); });
+  v1::AttachResponse response;
+  ASSERT_TRUE(worker->stream->Read(&response));
+  EXPECT_EQ(response.shutdown().reason(), "an operator asked for it");
+  // Not before the keeper knows it no more; losing its stream is not enough.
+  worker->stream->WritesDone();
+  EXPECT_TRUE(worker->stream->Finish().ok());
+  EXPECT_EQ(stopped.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  internal::Description without = KvDescription();
+  without.mutable_workers()->RemoveLast();
+  keeper_->SetDescription(without);
+  EXPECT_TRUE(stopped.get().ok());
+  other->context.TryCancel();
+  EXPECT_FALSE(other->stream->Read(&response));  // nobody asked it
+}
+
+TEST_F(WorkerServiceTest, AnotherProcessUnderTheNumberOfTheStoppedWorkerIsNotIt) {
+  keeper_->AddToken("b", 2);
+  const auto worker = Attach("b");
+  auto stopped = std::async(std::launch::async, [&] { return Stop(2); });
+  v1::AttachResponse response;
+  ASSERT_TRUE(worker->stream->Read(&response));
+  keeper_->Stop();  // and started anew: it counts its workers from 1 again
+  internal::Description anew = KvDescription();
+  anew.mutable_workers(1)->set_pid(9999);
+  keeper_->SetDescription(anew);
+  keeper_->Start();
+  EXPECT_TRUE(stopped.get().ok());
+  worker->context.TryCancel();
+}
+
+TEST_F(WorkerServiceTest, AWorkerThatStaysWhenAskedToEndIsReported) {
+  keeper_->AddToken("b", 2);
+  const auto worker = Attach("b");
+  const absl::Status status = Stop(2, 50);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("still there"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pid 4713"));
+  worker->context.TryCancel();
+}
+
+TEST_F(WorkerServiceTest, AWorkerWithoutAStreamCannotBeAskedToEnd) {
+  const absl::Status status = Stop(2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no stream to control"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("`baton worker kill kv 2`"));
+  EXPECT_EQ(Stop(77).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Stop(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Stop(2, 600'001).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(WorkerServiceTest, WhatAWorkerSaysOfItsHealthIsShown) {
+  keeper_->AddToken("t", 2);
+  EXPECT_TRUE(Describe(2).healthy());
+  auto worker = Attach("t");
+  EXPECT_TRUE(Describe(2).healthy());
+  v1::AttachRequest health;
+  health.mutable_health()->set_detail("disk full " + std::string(245, '.') + "\u00e4");
+  ASSERT_TRUE(worker->stream->Write(health));
+  EXPECT_TRUE(harness::WaitUntil("its health", [&] { return !Describe(2).healthy(); }).ok());
+  // Its first 256 bytes, whole characters.
+  EXPECT_EQ(Describe(2).health_detail(), "disk full " + std::string(245, '.'));
+  EXPECT_TRUE(Describe(1).healthy());
+  v1::ListWorkersRequest all;
+  const auto workers = Operator()->ListWorkers(all);
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  ASSERT_EQ(workers->workers_size(), 2);
+  EXPECT_FALSE(workers->workers(1).worker().healthy());
+  health.mutable_health()->set_healthy(true);
+  health.mutable_health()->set_detail("");
+  ASSERT_TRUE(worker->stream->Write(health));
+  EXPECT_TRUE(harness::WaitUntil("its health", [&] { return Describe(2).healthy(); }).ok());
+  worker->context.TryCancel();
+}
+
+TEST_F(WorkerServiceTest, AStreamThatNeverSaysHelloIsEnded) {
+  control_.reset();
+  auto control = ControlServer::Start(config_, std::chrono::milliseconds(50));
+  ASSERT_TRUE(control.ok()) << control.status();
+  control_ = *std::move(control);
+  const auto silent = Connect();
+  v1::AttachResponse response;
+  EXPECT_FALSE(silent->stream->Read(&response));
+  const grpc::Status status = silent->stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("no WorkerHello came within 50 ms"));
+  // One that did may be silent for longer.
+  keeper_->AddToken("t", 2);
+  const auto worker = Attach("t");
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  v1::AttachRequest health;
+  health.mutable_health()->set_detail("still here");
+  ASSERT_TRUE(worker->stream->Write(health));
+  EXPECT_TRUE(harness::WaitUntil("its health", [&] { return !Describe(2).healthy(); }).ok());
+  worker->context.TryCancel();
 }
 
 TEST_F(WorkerServiceTest, OneWorkerThatComesAndGoesLeavesNothingBehind) {

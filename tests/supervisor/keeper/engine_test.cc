@@ -73,9 +73,14 @@ class BreakingDevice : public verbs::Device {
   BreakingDevice()
       : device_(verbs::soft::CreateSoftDevice(verbs::soft::SoftDeviceOptions()).value()) {}
   std::atomic<bool> broken{false};
+  uint32_t max_completions = 1 << 20;
 
   std::string_view name() const override { return device_->name(); }
-  verbs::DeviceLimits limits() const override { return device_->limits(); }
+  verbs::DeviceLimits limits() const override {
+    verbs::DeviceLimits limits = device_->limits();
+    limits.max_completion_queue_entries = max_completions;
+    return limits;
+  }
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                       uint32_t access) override {
     return device_->RegisterMemory(address, length, access);
@@ -860,6 +865,21 @@ TEST_F(EngineReportTest, shouldNameEveryOutcome) {
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kInFlight), "in_flight");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kCompletedUndelivered), "completed_undelivered");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kDeliveredUncommitted), "delivered_uncommitted");
+}
+
+TEST(EngineOnASmallDevice, shouldRefuseAServiceThatCouldOverrunACompletionQueue) {
+  const arena::Shape shape = TestShape();
+  auto arena = arena::Arena::Create(shape, "large");
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  BreakingDevice device;
+  device.max_completions =
+      shape.connections * (shape.send_queue_depth + shape.receive_queue_depth) - 1;
+  Listener listener;
+  const auto engine = Engine::Create(&*arena, &device, &listener, EngineOptions());
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("lower max_connections"));
+  device.max_completions += 1;
+  EXPECT_TRUE(Engine::Create(&*arena, &device, &listener, EngineOptions()).ok());
 }
 
 TEST(EngineOnABrokenDevice, shouldStopAndSayThatTheDeviceIsLost) {

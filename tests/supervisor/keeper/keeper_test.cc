@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -145,19 +149,6 @@ TEST_F(KeeperTest, shouldRefuseAWorkerOfAnotherService) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("mail"));
 }
 
-// They would fill every frame that repeats them, and control could no longer follow the events.
-TEST_F(KeeperTest, shouldRefuseNamesThatFillAFrame) {
-  Start();
-  const std::string huge(kMaxFrameBytes - 100, 'x');
-  for (const bool name : {true, false}) {
-    const absl::Status status = AttachWith([&](internal::AttachArena* attach) {
-      name ? attach->set_name(huge) : attach->set_version(huge);
-    });
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("at most 128"));
-  }
-}
-
 TEST_F(KeeperTest, shouldSendNoDescriptorsToWhomItRefuses) {
   Start();
   RawClient client(keeper.socket());
@@ -240,6 +231,88 @@ TEST_F(KeeperTest, shouldCloseTheSocketOfWhoSpeaksGarbage) {
 TEST_F(KeeperTest, shouldNotMindClientsThatLeaveWithoutAWord) {
   Start();
   for (int i = 0; i < 300; ++i) RawClient client(keeper.socket());
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldRefuseNamesThatOperatorsCouldNotRead) {
+  Start();
+  EXPECT_EQ(AttachWith([](internal::AttachArena* attach) {
+              attach->set_name(std::string(10'000, 'x'));
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(AttachWith([](internal::AttachArena* attach) {
+              attach->set_version("1\nworker_dead: worker 1 is dead");
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(KeeperTest, shouldTakeNoLargeFramesFromItsClients) {
+  Start();
+  RawClient client(keeper.socket());
+  const uint8_t claim[4] = {0, 0, 0xf0, 0};  // 15 MiB
+  ASSERT_EQ(write(client.channel().fd(), claim, 4), 4);
+  internal::WorkerReply reply;
+  EXPECT_EQ(client.channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(KeeperTest, shouldNotKeepClientsThatNeverAttach) {
+  Start();
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(Client());
+  const auto worker = Attached();
+  internal::WorkerReply reply;
+  EXPECT_EQ(idle[0]->channel().Receive(&reply, 10'000).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(idle[199]->Attach(), absl::OkStatus());
+}
+
+TEST_F(KeeperTest, shouldAnswerOthersWhileAWorkerFloodsItWithRequests) {
+  const std::string socket = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    RawClient client(socket);
+    if (!client.Attach().ok()) return;
+    const std::string request("\x02\x00\x00\x00\x1a\x00", 6);  // to listen at ""
+    std::string flood;
+    for (int i = 0; i < 10'000; ++i) flood += request;
+    parent.Tell("attached");
+    for (;;) {
+      if (send(client.channel().fd(), flood.data(), flood.size(), MSG_NOSIGNAL) < 0) return;
+    }
+  });
+  Start();
+  child.Go();
+  ASSERT_EQ(child.Hear(), "attached");
+  for (int i = 0; i < 20; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    keeper.Describe();
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(500));
+  }
+}
+
+TEST_F(KeeperTest, shouldWaitForAFreeDescriptorWithoutKeepingBusy) {
+  Start();
+  ASSERT_EQ(keeper.Describe().workers_size(), 0);
+  std::vector<FileDescriptor> sockets;
+  for (int i = 0; i < 3; ++i) sockets.emplace_back(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  keeper.socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  timespec from, to;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+  for (const FileDescriptor& socket : sockets) {
+    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  usleep(500'000);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const double used = static_cast<double>(to.tv_sec - from.tv_sec) +
+                      static_cast<double>(to.tv_nsec - from.tv_nsec) / 1e9;
+  EXPECT_LT(used, 0.15);
   EXPECT_EQ(Client()->Attach(), absl::OkStatus());
 }
 
@@ -465,21 +538,6 @@ TEST_F(KeeperTest, shouldMakeNewTokensThatAllDiffer) {
 
 // ---- What workers ask for.
 
-TEST_F(KeeperTest, shouldAnswerEveryRequestOfManyThatArriveAsOne) {
-  Start();
-  const auto client = Attached();
-  constexpr int kRequests = 1000;
-  internal::WorkerRequest request;
-  request.mutable_new_token();
-  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(client->channel().Enqueue(request).ok());
-  for (int i = 0; i < kRequests; ++i) {
-    internal::WorkerReply reply;
-    ASSERT_TRUE(client->channel().Flush().ok());
-    ASSERT_TRUE(client->channel().Receive(&reply, 20'000).ok()) << i;
-    EXPECT_TRUE(reply.has_token());
-  }
-}
-
 TEST_F(KeeperTest, shouldListenForItsWorkers) {
   Start();
   const auto client = Attached();
@@ -560,8 +618,6 @@ TEST_F(KeeperTest, shouldConnectOutOnlyForTheOwnerOfTheShard) {
 TEST_F(KeeperTest, shouldSayWhyAHandoffIsNotPossible) {
   Start();
   EXPECT_EQ(keeper.Handoff(0, {1}).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(keeper.Handoff(0, std::vector<uint32_t>(1'000'000, 7)).code(),
-            absl::StatusCode::kNotFound);
   EXPECT_EQ(keeper.Handoff(99).code(), absl::StatusCode::kNotFound);
   const absl::Status alone = keeper.Handoff(0);
   EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
@@ -578,6 +634,30 @@ TEST_F(KeeperTest, shouldGiveUpAHandoffThatTheOwnerDoesNotAnswer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("within 1 ms"));
   EXPECT_EQ(keeper.Describe().shards(0).owner_worker_id(), owner->id);
+}
+
+TEST_F(KeeperTest, shouldGiveUpOnlyTheHandoffWhoseTimeIsOver) {
+  Start([](v1::ServiceConfig* service) { service->set_shards(2); });
+  const auto owner = Ready();
+  const auto successor = Ready();
+  MessageChannel channel(ConnectUnix(keeper.management_socket()).value());
+  internal::ManagementRequest request;
+  request.set_id(1);
+  request.mutable_handoff()->set_to_worker_id(successor->id);
+  request.mutable_handoff()->add_shards(0);
+  request.mutable_handoff()->set_timeout_ms(1500);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  request.set_id(2);
+  request.mutable_handoff()->add_shards(1);
+  request.mutable_handoff()->set_timeout_ms(1);
+  ASSERT_EQ(channel.Send(request), absl::OkStatus());
+  internal::ManagementReply reply;
+  // Shard 0 is refused; the time of shard 1 runs out.
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 2u);
+  ASSERT_EQ(channel.Receive(&reply, 10'000), absl::OkStatus());
+  EXPECT_EQ(reply.id(), 1u);
+  EXPECT_THAT(reply.status_message(), HasSubstr("within 1500 ms"));
 }
 
 TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {
@@ -600,6 +680,64 @@ TEST_F(KeeperTest, shouldTellSubscribersWhatHappenedAndWhatHappens) {
   EXPECT_EQ(reply.event().kind(), "worker_attached");
   EXPECT_EQ(reply.event().worker_id(), second->id);
   EXPECT_EQ(reply.event().sequence(), 2u);
+}
+
+// ---- Streams of workers to control.
+
+// A connection of control's that tells of streams.
+class Control {
+ public:
+  explicit Control(const KeeperThread& keeper)
+      : channel_(ConnectUnix(keeper.management_socket()).value()) {}
+
+  absl::Status Tell(uint64_t worker_id, bool open) {
+    internal::ManagementRequest request;
+    request.set_id(1);
+    request.mutable_control_stream()->set_worker_id(worker_id);
+    request.mutable_control_stream()->set_open(open);
+    const absl::Status sent = channel_.Send(request);
+    if (!sent.ok()) return sent;
+    internal::ManagementReply reply;
+    const absl::Status received = channel_.Receive(&reply, 10'000);
+    if (!received.ok()) return received;
+    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
+  }
+
+ private:
+  MessageChannel channel_;
+};
+
+TEST_F(KeeperTest, shouldForgetTheStreamsThatALostConnectionToldOf) {
+  Start();
+  const auto first = Attached();
+  const auto second = Attached();
+  const auto open = [&](int worker) { return keeper.Describe().workers(worker).control_stream(); };
+  EXPECT_FALSE(open(0));
+  auto former = std::make_optional<Control>(keeper);
+  auto present = std::make_optional<Control>(keeper);
+  ASSERT_EQ(former->Tell(first->id, true), absl::OkStatus());
+  ASSERT_EQ(former->Tell(second->id, true), absl::OkStatus());
+  EXPECT_TRUE(open(0) && open(1));
+  // A stream that was told of anew is the new connection's.
+  ASSERT_EQ(present->Tell(second->id, true), absl::OkStatus());
+  ASSERT_EQ(former->Tell(second->id, false), absl::OkStatus());
+  former.reset();
+  EXPECT_TRUE(WaitUntil("the first worker's stream to end", [&] { return !open(0); }).ok());
+  EXPECT_TRUE(open(1));
+  ASSERT_EQ(present->Tell(second->id, false), absl::OkStatus());
+  EXPECT_FALSE(open(1));
+  ASSERT_EQ(present->Tell(second->id, true), absl::OkStatus());
+  present.reset();
+  EXPECT_TRUE(WaitUntil("the second worker's stream to end", [&] { return !open(1); }).ok());
+}
+
+TEST_F(KeeperTest, shouldSayThatAWorkerWithAStreamIsUnknown) {
+  Start();
+  Control control(keeper);
+  const absl::Status status = control.Tell(4711, true);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status.message(), "worker 4711 is not attached");
+  EXPECT_EQ(control.Tell(4711, false), absl::OkStatus());
 }
 
 TEST_F(KeeperTest, shouldListConnectionsInPages) {

@@ -41,6 +41,8 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   service->set_max_workers(4);
   service->set_max_listeners(2);
   service->set_handoff_timeout_ms(10'000);
+  service->set_heartbeat_ms(1000);
+  service->set_hang_timeout_ms(60'000);
   if (change) change(service);
   return config;
 }

@@ -30,6 +30,8 @@ class KeeperThread {
   absl::Status Start(const Change& change = nullptr);
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
+  Engine& engine() { return keeper_->engine(); }
+
   const harness::TempDirectory& directory() const { return directory_; }
   std::string socket() const { return directory_.File("kv.sock"); }
   std::string management_socket() const { return directory_.File("kv.keeper.sock"); }

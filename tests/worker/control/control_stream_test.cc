@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/control/config.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 
 namespace baton {
@@ -46,6 +47,22 @@ class ControlStreamTest : public ControlFixture {
   bool WaitForRedeemed(const std::string& token) {
     return keeper_->WaitForRequest(
         [&token](const Request& r) { return r.redeem_token().token() == token; });
+  }
+
+  // As an operator sees it, once it is so.
+  bool WaitForHealth(bool healthy, const std::string& detail) {
+    v1::GetWorkerRequest request;
+    request.set_service("kv");
+    request.set_worker_id(1);
+    return harness::WaitUntil("the worker's health",
+                              [&] {
+                                auto client =
+                                    OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+                                const auto response = (*client)->GetWorker(request);
+                                return response.ok() && response->worker().healthy() == healthy &&
+                                       response->worker().health_detail() == detail;
+                              })
+        .ok();
   }
 
   void AskForHandoff() {
@@ -94,6 +111,46 @@ TEST_F(ControlStreamTest, ComesBackWithAFreshTokenWhenControlDoes) {
   control_.reset();
   StartControl();
   EXPECT_TRUE(WaitForRedeemed("token 2"));
+}
+
+TEST_F(ControlStreamTest, TellsHealthAgainOnEachStreamAndOnlyTheLatest) {
+  const auto stream = Start(Options());
+  stream->ReportHealth(true, "");  // as everybody thinks
+  stream->ReportHealth(false, "disk \xff full");
+  EXPECT_TRUE(WaitForHealth(false, "disk ? full"));
+  stream->ReportHealth(true, "");
+  EXPECT_TRUE(WaitForHealth(true, ""));
+  control_.reset();
+  stream->ReportHealth(true, "slow");
+  stream->ReportHealth(false, "slower");
+  StartControl();
+  EXPECT_TRUE(WaitForHealth(false, "slower"));
+}
+
+TEST_F(ControlStreamTest, NeverWaitsToTellHealthAndStopsMeanwhile) {
+  keeper_->SetAnswering(false);  // so that it is not welcomed
+  const auto stream = Start(Options());
+  ASSERT_TRUE(WaitForRedeemed("token 1"));
+  for (int i = 0; i < 10'000; ++i) stream->ReportHealth(false, absl::StrCat("step ", i));
+  stream->Stop();
+  stream->ReportHealth(true, "");
+}
+
+TEST_F(ControlStreamTest, TellsOfAShutdown) {
+  std::promise<std::string> told;
+  ControlStreamOptions options = Options();
+  options.on_shutdown = [&](const std::string& reason) { told.set_value(reason); };
+  const auto stream = Start(std::move(options));
+  ASSERT_TRUE(WaitUntilOpened());
+  auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+  ASSERT_TRUE(client.ok()) << client.status();
+  v1::StopWorkerRequest request;
+  request.set_service("kv");
+  request.set_worker_id(1);
+  request.set_timeout_ms(1);
+  EXPECT_EQ((*client)->StopWorker(request, 20).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(told.get_future().get(), "an operator asked for it");
 }
 
 TEST_F(ControlStreamTest, WaitsForAControlThatIsNotThereYetWithoutUsingTokens) {

@@ -126,6 +126,48 @@ TEST_F(LedgerTest, LargeMessagesAndFullWindowsSurviveAFailover) {
   EXPECT_TRUE(result->Flag("ok")) << result->text();
 }
 
+TEST_F(LedgerTest, LearnsTheQueueDepthsOfItsService) {
+  ClusterOptions options;
+  options.shards = 2;
+  options.max_connections = 4;
+  options.window = 4;
+  options.batond_arguments = {"--send-queue-depth", "4", "--receive-queue-depth", "8"};
+  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
+  auto standby = cluster_->StartLedger(2);
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  PeerOptions peer_options;
+  peer_options.connections = 4;
+  peer_options.window = 2;
+  auto peer = cluster_->StartPeer(peer_options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_TRUE((*peer)->Settle().ok());
+  ASSERT_TRUE(worker_->process->Kill().ok());
+  ASSERT_TRUE((*peer)->Settle().ok());
+  auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
+TEST_F(LedgerTest, RefusesAWindowThatTheQueuesDoNotHold) {
+  ClusterOptions options;
+  options.window = 8;
+  options.batond_arguments = {"--send-queue-depth", "8"};
+  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
+  ChildOptions child;
+  auto program = Binaries().Find("ledger-v2");
+  ASSERT_TRUE(program.ok()) << program.status();
+  child.program = *program;
+  child.arguments = {"--socket", cluster_->SocketPath(), "--window", "9"};
+  child.log_path = cluster_->directory() + "/refused.log";
+  auto refused = ChildProcess::Start(child);
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  auto end = (*refused)->WaitEnd(std::chrono::seconds(20));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_NE((*refused)->LogTail().find("window 9: choose 1 to 8, the service's queue depth"),
+            std::string::npos)
+      << (*refused)->LogTail();
+}
+
 TEST_F(LedgerTest, WrongRequestCostsItsOwnConnectionOnly) {
   ClusterOptions options;
   options.shards = 1;

@@ -1,7 +1,6 @@
 #include "worker/examples/ledger/ledger_service.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 
@@ -20,30 +19,34 @@ absl::Status LedgerService::Validate(const LedgerServiceOptions& options) {
                                                    ": choose a multiple of 8 from ",
                                                    kMinMessageBytes, " to ", kMaxMessageBytes));
   }
-  if (!std::has_single_bit(options.queue_depth)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queue depth ", options.queue_depth, ": give the service's, a power of two"));
-  }
-  if (options.window == 0 || options.window > options.queue_depth) {
+  if (options.window == 0) return absl::InvalidArgumentError("window 0: choose 1 or more");
+  return absl::OkStatus();
+}
+
+absl::Status LedgerService::Fit(const Capacity& capacity) {
+  // Each request that is let in may need its reply's place, too.
+  const uint32_t depth = std::min(capacity.send_queue_depth, capacity.receive_queue_depth);
+  if (options_.window > depth) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "window ", options.window, ": choose 1 to the queue depth, ", options.queue_depth));
+        "window ", options_.window, ": choose 1 to ", depth,
+        ", the service's queue depth, or raise its send_queue_depth and receive_queue_depth"));
   }
+  request_ring_ = uint64_t{2} * capacity.receive_queue_depth;
+  reply_ring_ = uint64_t{2} * capacity.send_queue_depth;
   return absl::OkStatus();
 }
 
 uint64_t LedgerService::SlabBytes() const {
-  return uint64_t{2} * options_.queue_depth * (options_.message_bytes + kReplyBytes);
+  return request_ring_ * options_.message_bytes + reply_ring_ * kReplyBytes;
 }
 
 uint64_t LedgerService::RequestOffset(const Connection& connection, uint64_t sequence) const {
-  return connection.index() * SlabBytes() +
-         sequence % (2 * options_.queue_depth) * options_.message_bytes;
+  return connection.index() * SlabBytes() + sequence % request_ring_ * options_.message_bytes;
 }
 
 uint64_t LedgerService::ReplyOffset(const Connection& connection, uint64_t sequence) const {
-  const uint64_t ring = uint64_t{2} * options_.queue_depth;
-  return connection.index() * SlabBytes() + ring * options_.message_bytes +
-         sequence % ring * kReplyBytes;
+  return connection.index() * SlabBytes() + request_ring_ * options_.message_bytes +
+         sequence % reply_ring_ * kReplyBytes;
 }
 
 LedgerService::Session& LedgerService::SessionOf(Connection& connection) {

@@ -20,7 +20,6 @@ namespace baton::ledger {
 struct LedgerServiceOptions {
   uint32_t window = 32;         // receives kept posted for each connection
   uint32_t message_bytes = 64;  // of requests, largest
-  uint32_t queue_depth = 64;    // send and receive queue depth that the service was created with
   uint16_t version = 1;         // of this binary, told in every reply
 };
 
@@ -31,6 +30,10 @@ class LedgerService : public Service {
 
   // What is wrong with `options`, if anything.
   static absl::Status Validate(const LedgerServiceOptions& options);
+
+  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the window is larger
+  // than the service's queues.
+  absl::Status Fit(const Capacity& capacity);
 
   absl::Status OnAdopt(Shard& shard) override;
   void OnCompletion(Shard& shard, const Completion& completion) override;
@@ -53,13 +56,14 @@ class LedgerService : public Service {
   // Fails the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
-  // A connection's slab of the buffers: request buffers, then reply buffers, each ring twice the
-  // queue depth, so that the one that a sequence number chooses is never in use.
+  // A connection's slab of the buffers: request buffers, then reply buffers, each ring twice its
+  // queue's depth, so that the one that a sequence number chooses is never in use.
   uint64_t SlabBytes() const;
   uint64_t RequestOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t ReplyOffset(const Connection& connection, uint64_t sequence) const;
 
   const LedgerServiceOptions options_;
+  uint64_t request_ring_ = 0, reply_ring_ = 0;      // buffers of a connection
   std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
 };
 

@@ -54,6 +54,7 @@ absl::Status Serve(const Flags& flags) {
   options.reads_state_version_max = kAccountStateVersion;
   options.writes_state_version = kAccountStateVersion;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
+  BATON_RETURN_IF_ERROR(service.Fit(worker->capacity()));
 
   uint16_t port = 0;
   if (!flags.listen.empty()) {
@@ -87,7 +88,6 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", flags.listen, "HOST:PORT to listen on for the service");
   app.add_option("--window", flags.ledger.window, "receives kept posted per connection [32]");
   app.add_option("--message-size", flags.ledger.message_bytes, "largest request in bytes [64]");
-  app.add_option("--queue-depth", flags.ledger.queue_depth, "the service's queue depths [64]");
   app.add_option("--name", flags.name, "shown to operators");
   app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
   app.add_option("--ready-fd", flags.ready_fd, "where \"ledger ready\" is written [stdout]");

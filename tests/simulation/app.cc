@@ -1,0 +1,352 @@
+#include "tests/simulation/app.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+
+namespace baton::simulation {
+namespace {
+
+std::string_view TextOf(absl::Span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Both queues of each connection of the service, should all of them be in one shard.
+uint64_t BuffersOfShard(const arena::Shape& shape) {
+  return uint64_t{8} * shape.send_queue_depth * shape.connections;
+}
+
+absl::Span<const uint8_t> BytesOf(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+App::App(Context* context, Checker* checker, const arena::Arena* arena, const AppOptions& options)
+    : context_(context),
+      checker_(checker),
+      arena_(arena),
+      options_(options),
+      sessions_(arena->shape().connections),
+      processed_(arena->shape().shards),
+      owned_(arena->shape().shards),
+      pools_(arena->shape().shards) {}
+
+uint64_t BufferBytes(const arena::Shape& shape) {
+  return uint64_t{shape.shards} * BuffersOfShard(shape) * kMessageBytes;
+}
+
+void App::Need(const absl::Status& status, const char* what) {
+  if (!status.ok()) context_->Break(absl::StrCat(what, ": ", status.message()));
+}
+
+// ---------------------------------------------------------------- ownership
+
+absl::Status App::OnAdopt(Shard& shard) {
+  checker_->OnAdopted(shard.index(), shard.epoch());
+  if (options_.decides && context_->dice.OneIn(20)) return absl::AbortedError("not this one");
+  held_.emplace_back(shard.index(), shard.epoch());
+  owned_[shard.index()] = &shard;
+  ShardTotals totals = {};
+  if (!shard.state().empty() && !Decode(TextOf(shard.state()), &totals)) {
+    context_->Break(absl::StrCat("P1: shard ", shard.index(), " was adopted with torn state"));
+  }
+  processed_[shard.index()] = totals.processed;
+  if (options_.pools) FillPools(shard);
+  for (Connection* connection : shard.connections()) {
+    Session& session = SessionOf(*connection);
+    if (session.account.client != 0 && session.account.answered == 0) {
+      undecided_.push_back(connection);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void App::Forget(Shard& shard) {
+  owned_[shard.index()] = nullptr;
+  std::erase_if(undecided_, [&](Connection* one) { return &one->shard() == &shard; });
+}
+
+void App::OnRelease(Shard& shard) {
+  released_ = {shard.index(), shard.epoch()};
+  Forget(shard);
+}
+void App::OnLost(Shard& shard) { Forget(shard); }
+
+// The library clears `context` whenever it loads a connection anew: then the state is what counts.
+App::Session& App::SessionOf(Connection& connection) {
+  Session& session = sessions_[connection.index()];
+  if (connection.context == &session) return session;
+  connection.context = &session;
+  session = Session{};
+  if (!connection.state().empty() && !Decode(TextOf(connection.state()), &session.account)) {
+    context_->Break(absl::StrCat("P1: connection ", connection.index(), " has torn state"));
+  }
+  if (!connection.state().empty() && connection.state_version() != kStateVersion) {
+    context_->Break("P1: state and its version do not belong together");
+  }
+  return session;
+}
+
+// ---------------------------------------------------------------- completions
+
+void App::OnCompletion(Shard& shard, const Completion& done) {
+  Connection& connection = *done.connection;
+  const uint64_t word = arena::LoadAcquire(arena_->shard(shard.index()).owner.ownership);
+  if (arena::OwnershipEpoch(word) != shard.epoch()) {
+    context_->Break(
+        absl::StrCat("P3: shard ", shard.index(), " delivers in epoch ", shard.epoch()));
+  }
+  Session& session = SessionOf(connection);
+  context_->Note("delivered", connection.index(), static_cast<uint64_t>(done.kind), done.sequence);
+  if (options_.defects.acknowledge_first) (void)shard.Commit();
+  Account& account = session.account;
+  switch (done.kind) {
+    case Completion::Kind::kConnectRequest:
+      OnRequest(shard, done, session);
+      return;
+    case Completion::Kind::kEstablished:
+      if (account.established != 0) context_->Break("P1: kEstablished was delivered twice");
+      account.established = 1;
+      // Of a connection that we asked for, maybe in another life.
+      if (account.client == 0) ReadClient(connection, account);
+      if (account.answered == 0 && !checker_->KnowsTag(done.tag)) {
+        context_->Break("P1: kEstablished of a connection that nobody asked for");
+      }
+      account.answered = 1;
+      break;
+    case Completion::Kind::kReceive:
+      OnReceive(shard, done, session);
+      break;
+    case Completion::Kind::kSend:
+      if (done.sequence != account.sends_completed) {
+        context_->Break(absl::StrCat("P1: send ", done.sequence, " completed, expected was ",
+                                     account.sends_completed));
+      }
+      ++account.sends_completed;
+      GiveBuffer(shard, done, true);
+      break;
+    case Completion::Kind::kDisconnected:
+    case Completion::Kind::kConnectFailed:
+      std::erase(undecided_, &connection);
+      if (options_.pools) GiveRest(shard, connection, account);
+      return;
+  }
+  if (options_.decides && !session.closing && context_->dice.OneIn(100)) {
+    session.closing = shard.Disconnect(connection).ok();
+  }
+  if (account.answered != 0) TopUp(shard, connection, session);
+  Save(shard, connection, session);
+}
+
+void App::ReadClient(const Connection& connection, Account& account) {
+  const std::string_view data = connection.private_data();
+  if (data.size() != sizeof(account.client)) return context_->Break("a peer without its number");
+  std::memcpy(&account.client, data.data(), data.size());
+}
+
+Shard* App::SomeShard() {
+  return owned_[context_->dice.Below(static_cast<uint32_t>(owned_.size()))];
+}
+
+void App::OnConnecting(Connection& connection) {
+  Session& session = SessionOf(connection);
+  session.account.answered = 1;
+  TopUp(connection.shard(), connection, session);
+  Save(connection.shard(), connection, session);
+}
+
+void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
+  Connection& connection = *done.connection;
+  Account& account = session.account;
+  if (account.client != 0) context_->Break("P1: a new connection has state");
+  ReadClient(connection, account);
+  if (options_.decides && context_->dice.OneIn(3)) {
+    undecided_.push_back(&connection);
+    // Committed now, posted when it is accepted.
+    if (!options_.pools && context_->dice.OneIn(2)) TopUp(shard, connection, session);
+    return Save(shard, connection, session);
+  }
+  Answer(shard, connection, session);
+}
+
+void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
+  Account& account = session.account;
+  if (done.sequence != account.receives_completed) {
+    context_->Break(absl::StrCat("P1: receive ", done.sequence, " completed, expected was ",
+                                 account.receives_completed));
+  }
+  ++account.receives_completed;
+  GiveBuffer(shard, done, false);
+  if (done.status != verbs::CompletionStatus::kSuccess) return;
+  Request request = {};
+  // The offset of the buffer is in the tag.
+  const uint8_t* buffers = shard.worker().buffers().data();
+  const std::string_view bytes(reinterpret_cast<const char*>(buffers + done.tag), done.byte_len);
+  const bool whole = Decode(bytes, &request);
+  // It may come before kEstablished, which tells who the peer is that we have connected to.
+  if (account.client == 0) account.client = request.client;
+  if (!whole || request.client != account.client) {
+    return context_->Break(absl::StrCat("P4: connection ", done.connection->index(), " receive ",
+                                        done.sequence, " is not what its peer sent"));
+  }
+  if (done.has_immediate && done.immediate != request.amount) {
+    context_->Break("P1: a completion with another's immediate");
+  }
+  if (request.sequence != account.requests + 1) {
+    return context_->Break(
+        absl::StrCat("P1: request ", request.sequence, " follows ", account.requests));
+  }
+  ++account.requests;
+  account.total += request.amount;
+  if (options_.defects.state_after_commit) {
+    Save(shard, *done.connection, session);
+    (void)shard.Commit();
+  }
+  SendReply(shard, *done.connection, session);
+}
+
+uint64_t App::Count(Shard& shard) {
+  const uint64_t count = ++processed_[shard.index()];
+  Need(shard.SetShardState(BytesOf(Encode(ShardTotals{count, 0})), kStateVersion), "SetShardState");
+  return count;
+}
+
+void App::SendReply(Shard& shard, Connection& connection, Session& session) {
+  const uint64_t offset = TakeBuffer(shard, connection, true);
+  const std::string reply = Encode(Reply{session.account.client, session.account.requests,
+                                         session.account.total, shard.index(), Count(shard), 0});
+  uint8_t* buffers = shard.worker().buffers().data();
+  std::copy(reply.begin(), reply.end(), buffers + offset);
+  const auto length = static_cast<uint32_t>(reply.size());
+  const uint32_t first = context_->dice.Below(length);
+  const std::array<Buffer, 2> parts = {Buffer{offset, first},
+                                       Buffer{offset + first, length - first}};
+  SendWork work;
+  constexpr std::array kOpcodes = {verbs::Opcode::kSend, verbs::Opcode::kSendWithImmediate,
+                                   verbs::Opcode::kWriteWithImmediate};
+  work.opcode = kOpcodes[context_->dice.Below(kOpcodes.size())];
+  work.buffers = parts;
+  work.immediate = static_cast<uint32_t>(session.account.requests);
+  work.tag = offset;
+  Need(shard.Send(connection, work), "Send");
+}
+
+// As many receives as there is certainly room to answer.
+void App::TopUp(Shard& shard, Connection& connection, Session& session) {
+  const uint32_t depth = arena_->shape().receive_queue_depth;
+  const Account& account = session.account;
+  while (!session.closing && connection.receive_room() > 0 &&
+         connection.next_receive() - account.receives_completed + connection.next_send() -
+                 account.sends_completed <
+             depth) {
+    const uint64_t offset = TakeBuffer(shard, connection, false);
+    const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
+    const std::array<Buffer, 2> parts = {Buffer{offset, first},
+                                         Buffer{offset + first, kMessageBytes - first}};
+    Need(shard.Receive(connection, parts, offset), "Receive");
+    if (context_->broken()) return;
+  }
+}
+
+void App::Save(Shard& shard, Connection& connection, Session& session) {
+  Need(shard.SetState(connection, BytesOf(Encode(session.account)), kStateVersion), "SetState");
+}
+
+// ---------------------------------------------------------------- buffers
+
+void App::FillPools(Shard& shard) {
+  const uint64_t count = BuffersOfShard(arena_->shape());
+  std::vector<bool> used(count);
+  const uint64_t base = shard.index() * count;
+  for (Connection* connection : shard.connections()) {
+    shard.ForEachBufferInUse(*connection, [&](const Buffer& buffer, bool) {
+      const uint64_t number = buffer.offset / kMessageBytes - base;
+      if (number < count) used[number] = true;
+    });
+  }
+  for (auto& pool : pools_[shard.index()]) pool.clear();
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!used[i]) pools_[shard.index()][i % 2].push_back((base + i) * kMessageBytes);
+  }
+}
+
+uint64_t App::TakeBuffer(Shard& shard, const Connection& connection, bool send) {
+  if (options_.pools) {
+    std::vector<uint64_t>& pool = pools_[shard.index()][send];
+    if (pool.empty()) {
+      context_->Break(absl::StrCat("shard ", shard.index(), " has leaked its buffers"));
+      return 0;
+    }
+    const uint64_t offset = pool.back();
+    pool.pop_back();
+    return offset;
+  }
+  const uint32_t ring = 2 * arena_->shape().send_queue_depth;
+  uint64_t place = (send ? connection.next_send() : connection.next_receive()) % ring;
+  if (options_.defects.reuse_buffer_early && !send) place %= std::max(1u, ring / 4);
+  return (uint64_t{2} * ring * connection.index() + (send ? 0 : ring) + place) * kMessageBytes;
+}
+
+// A receive's buffer can be posted again in the same transaction: until that is committed nothing
+// writes it. A send's can be written at once: nobody needs it again.
+void App::GiveBuffer(Shard& shard, const Completion& done, bool send) {
+  if (options_.pools) pools_[shard.index()][send].push_back(done.tag);
+}
+
+// Requests that were never posted get no completion: their buffers come back with the end.
+void App::GiveRest(Shard& shard, Connection& connection, const Account& account) {
+  std::array<std::vector<uint64_t>, 2> in_use;
+  shard.ForEachBufferInUse(connection, [&](const Buffer& buffer, bool send) {
+    const uint64_t whole = buffer.offset / kMessageBytes * kMessageBytes;
+    if (in_use[send].empty() || in_use[send].back() != whole) in_use[send].push_back(whole);
+  });
+  const std::array<uint64_t, 2> left = {connection.next_receive() - account.receives_completed,
+                                        connection.next_send() - account.sends_completed};
+  for (const bool send : {false, true}) {
+    // The ones before have completed in this transaction, and are back already.
+    if (left[send] > in_use[send].size()) return context_->Break("P4: buffers in use not told");
+    auto& pool = pools_[shard.index()][send];
+    pool.insert(pool.end(), in_use[send].end() - static_cast<ptrdiff_t>(left[send]),
+                in_use[send].end());
+  }
+}
+
+// ---------------------------------------------------------------- decisions
+
+void App::Answer(Shard& shard, Connection& connection, Session& session) {
+  Dice& dice = context_->dice;
+  session.account.answered = 1;
+  std::erase(undecided_, &connection);
+  if (options_.decides && dice.OneIn(10)) {
+    session.closing = true;
+    Need(shard.Reject(connection, "no"), "Reject");
+    return Save(shard, connection, session);
+  }
+  Shard* target =
+      options_.decides ? owned_[dice.Below(static_cast<uint32_t>(owned_.size()))] : nullptr;
+  if (!target) target = &shard;
+  Need(shard.Accept(connection, *target, absl::StrCat("for ", session.account.client)), "Accept");
+  // Buffers that the open transaction of another shard would free are not free in this one: it may
+  // never be committed. That connection gets its receives when it is established.
+  if (!options_.pools || target == &shard) TopUp(shard, connection, session);
+  Save(shard, connection, session);
+}
+
+void App::Idle(bool commit) {
+  const std::vector<Connection*> undecided = undecided_;
+  for (Connection* connection : undecided) {
+    if (options_.decides && !context_->dice.OneIn(4)) continue;
+    Shard& shard = connection->shard();
+    Answer(shard, *connection, SessionOf(*connection));
+  }
+  if (!commit) return;
+  for (Shard* shard : owned_) {
+    if (shard) (void)shard->Commit();
+  }
+}
+
+}  // namespace baton::simulation

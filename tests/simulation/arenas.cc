@@ -1,0 +1,54 @@
+#include "tests/simulation/arenas.h"
+
+#include <fcntl.h>
+
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "lib/base/check.h"
+
+namespace baton::simulation {
+namespace {
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+ArenaPair Create(const arena::Shape& shape) {
+  auto driver = arena::Arena::Create(shape, "simulated");
+  BATON_CHECK(driver.ok());
+  auto worker = arena::Arena::Attach(Copy(driver->worker_log_fd()), Copy(driver->driver_log_fd()),
+                                     Copy(driver->buffers_fd()));
+  BATON_CHECK(worker.ok());
+  ArenaPair pair;
+  pair.driver = std::make_unique<arena::Arena>(*std::move(driver));
+  pair.worker = std::make_shared<const arena::Arena>(*std::move(worker));
+  return pair;
+}
+
+void Clear(const arena::Arena& arena) {
+  const arena::WorkerMemoryMap& worker = arena.worker_map();
+  uint8_t* const slots = reinterpret_cast<uint8_t*>(&arena.worker(0));
+  std::memset(slots, 0, worker.total - worker.workers);
+  uint8_t* const shards = reinterpret_cast<uint8_t*>(&arena.shard(0));
+  std::memset(shards, 0, arena.driver_map().total - arena.driver_map().shards);
+  std::memset(arena.buffers(), 0, arena.shape().buffer_bytes);
+  arena.header().driver_sleeping = 0;
+  arena.header().ownership_changes = 0;
+  for (uint32_t i = 0; i < arena.shape().shards; ++i) {
+    arena.shard(i).owner.ownership = arena::PackOwnership(0, arena::kNobody);
+  }
+}
+
+}  // namespace
+
+ArenaPair& FreshArena(const arena::Shape& shape) {
+  static std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> arenas;
+  const auto key =
+      std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth, shape.workers);
+  auto found = arenas.find(key);
+  if (found == arenas.end()) found = arenas.emplace(key, Create(shape)).first;
+  Clear(*found->second.driver);
+  return found->second;
+}
+
+}  // namespace baton::simulation

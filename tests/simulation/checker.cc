@@ -1,0 +1,236 @@
+#include "tests/simulation/checker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "tests/simulation/protocol.h"
+
+namespace baton::simulation {
+
+using arena::CommitEntry;
+using arena::CommitKind;
+
+Checker::Checker(Context* context, const arena::Arena* arena)
+    : context_(context),
+      arena_(arena),
+      connections_(arena->shape().connections),
+      shards_(arena->shape().shards) {}
+
+Checker::Connection& Checker::At(uint32_t index, uint32_t generation) {
+  Connection& connection = connections_[index];
+  if (connection.generation != generation) {
+    connection = Connection{};
+    connection.generation = generation;
+  }
+  if (connection.client == 0) {
+    std::memcpy(&connection.client, arena_->connection(index).private_data, 8);
+  }
+  return connection;
+}
+
+// ---------------------------------------------------------------- commits
+
+void Checker::OnPublished(uint32_t slot) {
+  CheckRecords();
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const uint64_t word = arena::LoadAcquire(arena_->shard(i).owner.ownership);
+    if (arena::OwnershipSlot(word) != slot) continue;
+    Shard& shard = shards_[i];
+    const uint64_t epoch = arena::OwnershipEpoch(word);
+    const uint64_t tail = arena::LoadAcquire(arena_->bank(i, epoch).tail);
+    if (!arena::CursorIsOf(tail, epoch)) continue;
+    if (shard.epoch != epoch) {
+      shard.epoch = epoch;
+      shard.tail = 0;
+    }
+    if (shard.tail == arena::CursorIndex(tail)) continue;
+    ++commits_;
+    for (; shard.tail < arena::CursorIndex(tail); ++shard.tail) {
+      Fold(i, arena_->commit_entry(i, epoch, shard.tail));
+    }
+  }
+}
+
+void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
+  context_->Note("committed", shard, entry.kind, entry.connection);
+  switch (CommitKind(entry.kind)) {
+    case CommitKind::kConnection: {
+      Connection& connection = At(entry.connection, entry.generation);
+      Commit(connection.receive, entry, true);
+      Commit(connection.send, entry, false);
+      break;
+    }
+    case CommitKind::kAccept:
+      // The target may have another owner by the time that this is applied.
+      if (entry.target_shard != shard) Excuse(At(entry.connection, entry.generation).client);
+      break;
+    case CommitKind::kReject:
+    case CommitKind::kDisconnect:
+      Excuse(At(entry.connection, entry.generation).client);
+      break;
+    default:
+      break;
+  }
+}
+
+void Checker::Commit(Queue& queue, const CommitEntry& entry, bool receive) {
+  const uint64_t end = receive ? entry.receive_end : entry.send_end;
+  if (end < queue.committed.size()) {
+    context_->Break(absl::StrCat("P2: connection ", entry.connection, " takes back what was ",
+                                 "committed: ", queue.committed.size(), " to ", end));
+    return;
+  }
+  for (uint64_t i = queue.committed.size(); i < end; ++i) {
+    queue.committed.push_back(receive ? arena_->receive_request(entry.connection, i)
+                                      : arena_->send_request(entry.connection, i));
+  }
+}
+
+void Checker::CheckRecords() {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const arena::OwnershipRecord& record = arena_->shard(i).owner;
+    Shard& shard = shards_[i];
+    if (record.cut_epoch == shard.seen_cut) continue;
+    shard.seen_cut = record.cut_epoch;
+    ++cuts_;
+    const uint64_t published = shard.epoch == record.cut_epoch ? shard.tail : 0;
+    context_->Note("cut", i, record.cut_epoch, record.cut_tail);
+    if (record.cut_tail == published) continue;
+    context_->Break(absl::StrCat("P2: shard ", i, " epoch ", record.cut_epoch, " was cut at ",
+                                 record.cut_tail, ", published were ", published));
+  }
+}
+
+void Checker::OnAdopted(uint32_t shard, uint64_t epoch) {
+  if (epoch <= shards_[shard].adopted) {
+    context_->Break(absl::StrCat("P3: shard ", shard, " epoch ", epoch, " was given twice"));
+  }
+  shards_[shard].adopted = epoch;
+}
+
+// ---------------------------------------------------------------- device
+
+const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
+  const uint32_t index = arena::WrIdConnection(wr_id);
+  const uint32_t generation = arena_->connection(index).generation;
+  const bool receive = arena::WrIdDirection(wr_id) == arena::Direction::kReceive;
+  Connection& connection = At(index, generation);
+  Queue& queue = receive ? connection.receive : connection.send;
+  const uint64_t sequence = arena::WrIdSequence(wr_id);
+  context_->Note(receive ? "posted receive" : "posted send", index, generation, sequence);
+  if (arena::WrIdGeneration(wr_id) != (generation & 0x7f) || sequence != queue.posted) {
+    context_->Break(absl::StrCat("P2: connection ", index, " posted ", sequence, " after ",
+                                 queue.posted, " requests"));
+    return nullptr;
+  }
+  if (sequence >= queue.committed.size()) {
+    context_->Break(absl::StrCat("P2: connection ", index, " posted ", sequence, ", committed are ",
+                                 queue.committed.size()));
+    return nullptr;
+  }
+  return &queue.committed[queue.posted++];
+}
+
+void Checker::HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
+                          const arena::WorkRequest& committed) {
+  const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
+  if (sges.size() != committed.sge_count) return context_->Break("P2: posted with other buffers");
+  for (size_t i = 0; i < sges.size(); ++i) {
+    if (sges[i].address != base + committed.sges[i].offset ||
+        sges[i].length != committed.sges[i].length) {
+      return context_->Break("P2: posted with another buffer than was committed");
+    }
+    const Range range = {sges[i].address, sges[i].address + sges[i].length, wr_id};
+    for (const Range& held : held_) {
+      if (held.wr_id != wr_id && held.begin < range.end && range.begin < held.end) {
+        return context_->Break(absl::StrCat("P4: a buffer of ", absl::Hex(wr_id),
+                                            " is in the hands of ", absl::Hex(held.wr_id)));
+      }
+    }
+    held_.push_back(range);
+  }
+}
+
+void Checker::OnSendPosted(const verbs::SendRequest& request) {
+  const arena::WorkRequest* committed = Post(request.wr_id);
+  if (!committed) return;
+  if (static_cast<uint8_t>(request.opcode) != committed->opcode ||
+      request.immediate != committed->immediate ||
+      request.remote_address != committed->remote_address || request.rkey != committed->rkey) {
+    return context_->Break("P2: a send is not the one that was committed");
+  }
+  HoldBuffers(request.wr_id, request.sges, *committed);
+}
+
+void Checker::OnReceivePosted(const verbs::ReceiveRequest& request) {
+  const arena::WorkRequest* committed = Post(request.wr_id);
+  if (committed) HoldBuffers(request.wr_id, request.sges, *committed);
+}
+
+void Checker::OnCompleted(const verbs::Completion& completion) {
+  std::erase_if(held_, [&](const Range& range) { return range.wr_id == completion.wr_id; });
+}
+
+// ---------------------------------------------------------------- peers, and the end
+
+void Checker::OnReply(uint64_t shard, uint64_t shard_count) {
+  if (shard >= shards_.size() || !shards_[shard].counts.insert(shard_count).second) {
+    context_->Break(
+        absl::StrCat("P1: two replies of shard ", shard, " are its number ", shard_count));
+  }
+}
+
+void Checker::CheckEnd(bool all_replies_seen) {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const arena::ShardRecord& record = arena_->shard(i);
+    ShardTotals totals = {};
+    const std::string_view state(
+        reinterpret_cast<const char*>(arena_->shard_state(i, record.state_slot)),
+        record.state_length);
+    if (!state.empty() && !Decode(state, &totals)) {
+      return context_->Break(absl::StrCat("P1: the state of shard ", i, " is torn"));
+    }
+    const auto& counts = shards_[i].counts;
+    if ((!counts.empty() && *counts.rbegin() > totals.processed) ||
+        (all_replies_seen && counts.size() != totals.processed)) {
+      return context_->Break(absl::StrCat("P1: shard ", i, " counts ", totals.processed,
+                                          " requests, its peers ", counts.size()));
+    }
+  }
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const arena::ConnectionRecord& record = arena_->connection(i);
+    if (arena::ConnectionState(record.state) != arena::ConnectionState::kEstablished) continue;
+    const Connection& connection = At(i, record.generation);
+    if (connection.send.posted != connection.send.committed.size() ||
+        connection.receive.posted != connection.receive.committed.size()) {
+      return context_->Break(
+          absl::StrCat("P2: connection ", i, " has committed requests that ", "were not posted"));
+    }
+  }
+}
+
+void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counters) {
+  uint64_t sends_in_flight = 0, receives_in_flight = 0;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const arena::ConnectionRecord& record = arena_->connection(i);
+    if (record.shard != shard || record.state == 0) continue;
+    sends_in_flight += record.send.posted - record.send.completed;
+    receives_in_flight += record.receive.posted - record.receive.completed;
+  }
+  if (counters.sends_committed == counters.sends_posted &&
+      counters.receives_committed == counters.receives_posted &&
+      counters.sends_posted - counters.sends_completed == sends_in_flight &&
+      counters.receives_posted - counters.receives_completed == receives_in_flight) {
+    return;
+  }
+  context_->Break(absl::StrCat("reports: shard ", shard, " has ", sends_in_flight, " sends and ",
+                               receives_in_flight, " receives in flight, and counts of sends ",
+                               counters.sends_committed, " committed, ", counters.sends_posted,
+                               " posted, ", counters.sends_completed, " completed, of receives ",
+                               counters.receives_committed, ", ", counters.receives_posted, ", ",
+                               counters.receives_completed));
+}
+
+}  // namespace baton::simulation

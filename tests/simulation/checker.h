@@ -1,0 +1,94 @@
+// Knows independently what was committed, and holds against it what reaches the device, the workers
+// and the peers.
+#ifndef TESTS_SIMULATION_CHECKER_H_
+#define TESTS_SIMULATION_CHECKER_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/simulation/context.h"
+#include "tests/simulation/sim_device.h"
+
+namespace baton::simulation {
+
+class Checker final : public DeviceObserver {
+ public:
+  Checker(Context* context, const arena::Arena* arena);
+
+  // A correct worker in `slot` has just moved the tail of some shard's commit log.
+  void OnPublished(uint32_t slot);
+  // Whenever something has run: what the records say of ended epochs.
+  void CheckRecords();
+  // A worker was given a shard.
+  void OnAdopted(uint32_t shard, uint64_t epoch);
+
+  void OnSendPosted(const verbs::SendRequest& request) override;
+  void OnReceivePosted(const verbs::ReceiveRequest& request) override;
+  void OnCompleted(const verbs::Completion& completion) override;
+
+  // Of the peers, by the number of the client: it may be refused or disconnected.
+  void Excuse(uint64_t client) { excused_.insert(client); }
+  void ExcuseConnection(uint32_t index) {
+    Excuse(At(index, arena_->connection(index).generation).client);
+  }
+  bool Excused(uint64_t client) const { return excused_.contains(client); }
+  // The service connects to a peer.
+  void OnConnect(uint64_t tag) { tags_.insert(tag); }
+  bool KnowsTag(uint64_t tag) const { return tags_.contains(tag); }
+  void OnReply(uint64_t shard, uint64_t shard_count);
+
+  // Nothing is under way any more.
+  void CheckEnd(bool all_replies_seen);
+
+  // What operators are told of a shard.
+  void CheckCounters(uint32_t shard, const driver::ShardCounters& counters);
+
+  uint64_t commits() const { return commits_; }
+  uint64_t cuts() const { return cuts_; }
+
+ private:
+  struct Queue {
+    std::vector<arena::WorkRequest> committed;
+    uint64_t posted = 0;
+    uint64_t completed = 0;
+  };
+  struct Connection {
+    uint32_t generation = 0;
+    uint64_t client = 0;
+    Queue send, receive;
+  };
+  struct Shard {
+    uint64_t epoch = 0;  // that published last,
+    uint64_t tail = 0;   // and how much
+    uint64_t seen_cut = 0;
+    uint64_t adopted = 0;  // the last epoch that a worker was given
+    std::set<uint64_t> counts;
+  };
+  struct Range {
+    uint64_t begin, end, wr_id;
+  };
+
+  Connection& At(uint32_t index, uint32_t generation);
+  void Fold(uint32_t shard, const arena::CommitEntry& entry);
+  void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
+  const arena::WorkRequest* Post(uint64_t wr_id);
+  void HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
+                   const arena::WorkRequest& committed);
+
+  Context* const context_;
+  const arena::Arena* const arena_;
+  std::vector<Connection> connections_;
+  std::vector<Shard> shards_;
+  std::vector<Range> held_;  // buffers that the device may touch
+  std::set<uint64_t> excused_;
+  std::set<uint64_t> tags_;
+  uint64_t commits_ = 0, cuts_ = 0;
+};
+
+}  // namespace baton::simulation
+
+#endif  // TESTS_SIMULATION_CHECKER_H_

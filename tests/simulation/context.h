@@ -1,0 +1,72 @@
+// What every part of a simulation shares: the dice, the time, the trace, and the first promise that
+// was found broken.
+#ifndef TESTS_SIMULATION_CONTEXT_H_
+#define TESTS_SIMULATION_CONTEXT_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace baton::simulation {
+
+// SplitMix64: the same numbers everywhere for the same seed.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : state_(seed) {}
+
+  uint64_t Next() {
+    state_ += 0x9e37'79b9'7f4a'7c15;
+    uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9;
+    z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11eb;
+    return z ^ (z >> 31);
+  }
+  // 0 <= result < n; 0 when n is 0.
+  uint32_t Below(uint32_t n) { return static_cast<uint32_t>((Next() >> 32) * n >> 32); }
+  uint32_t From(uint32_t low, uint32_t high) { return low + Below(high - low + 1); }
+  // Once in n times; never when n is 0.
+  bool OneIn(uint32_t n) { return n != 0 && Below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+class Context {
+ public:
+  explicit Context(uint64_t seed) : dice(seed), hash_(seed) {}
+
+  Dice dice;
+  uint64_t now_ns = 1;  // grows with every step
+
+  // Runs other parts, perhaps, in the middle of what is running.
+  std::function<void()> interleave = [] {};
+
+  // `what`: a literal.
+  void Note(const char* what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
+  uint64_t hash() const { return hash_; }
+  uint64_t noted() const { return noted_; }
+  // The last steps, oldest first, one line each.
+  std::string Last(size_t count) const;
+
+  // A promise is broken. The first one counts, and ends the schedule.
+  void Break(std::string what);
+  bool broken() const { return !broken_.empty(); }
+  const std::string& what_broke() const { return broken_; }
+
+ private:
+  struct Noted {
+    const char* what;
+    uint64_t now_ns, a, b, c;
+  };
+  static constexpr size_t kKept = 1024;
+
+  std::array<Noted, kKept> ring_;
+  uint64_t noted_ = 0;
+  uint64_t hash_;
+  std::string broken_;
+};
+
+}  // namespace baton::simulation
+
+#endif  // TESTS_SIMULATION_CONTEXT_H_

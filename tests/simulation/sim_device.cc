@@ -1,0 +1,495 @@
+#include "tests/simulation/sim_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::simulation {
+
+using verbs::CmEventType;
+using verbs::Completion;
+using verbs::CompletionOpcode;
+using verbs::CompletionStatus;
+using verbs::QueuePairState;
+
+namespace {
+
+constexpr uint32_t kLkey = 7;
+
+class SimRegion final : public verbs::MemoryRegion {
+ public:
+  uint32_t lkey() const override { return kLkey; }
+  uint32_t rkey() const override { return kLkey; }
+};
+
+class SimListener final : public verbs::Listener {
+ public:
+  explicit SimListener(verbs::Address address) : address_(std::move(address)) {}
+  verbs::Address address() const override { return address_; }
+
+ private:
+  const verbs::Address address_;
+};
+
+bool HasImmediate(verbs::Opcode opcode) {
+  return opcode == verbs::Opcode::kSendWithImmediate ||
+         opcode == verbs::Opcode::kWriteWithImmediate;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- completion queue
+
+absl::StatusOr<int> SimCompletionQueue::Poll(absl::Span<Completion> completions) {
+  device_->context_->interleave();
+  const size_t count = std::min(completions.size(), ready_.size());
+  std::copy_n(ready_.begin(), count, completions.begin());
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(count));
+  return static_cast<int>(count);
+}
+
+absl::Status SimCompletionQueue::RequestNotification() {
+  notify_ = true;
+  return absl::OkStatus();
+}
+
+void SimCompletionQueue::Push(const Completion& completion) {
+  ready_.push_back(completion);
+  if (ready_.size() > entries_) device_->context_->Break("a completion queue was overrun");
+  if (std::exchange(notify_, false)) device_->signalled_ = true;
+}
+
+// ---------------------------------------------------------------- queue pair
+
+template <typename Request>
+SimQueuePair::Posted<Request> SimQueuePair::Copy(const Request& request) {
+  Posted<Request> posted = {request, {}, request.sges.size()};
+  std::copy(request.sges.begin(), request.sges.end(), posted.sges.begin());
+  return posted;
+}
+
+SimQueuePair::~SimQueuePair() {
+  if (wire_) wire_->queue_pair = nullptr;
+  std::erase(device_->queue_pairs_, this);
+  if (!idle()) device_->context_->Break("P4: a queue pair was destroyed with work outstanding");
+}
+
+// The connection is then Baton's to fail.
+bool SimQueuePair::Refuse() {
+  if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(100)) return false;
+  device_->context_->Note("device: post refused");
+  if (wire_) wire_->broken = true;
+  return wire_ != nullptr;
+}
+
+absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
+  device_->context_->interleave();
+  *posted = 0;
+  if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
+    return absl::FailedPreconditionError("send before the queue pair is connected");
+  }
+  for (const verbs::SendRequest& request : requests) {
+    if (sends_.size() == options_.max_send_requests) {
+      return absl::ResourceExhaustedError("send queue full");
+    }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
+    device_->observer_->OnSendPosted(request);
+    sends_.push_back(Copy(request));
+    ++*posted;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                                       size_t* posted) {
+  device_->context_->interleave();
+  *posted = 0;
+  for (const verbs::ReceiveRequest& request : requests) {
+    if (receives_.size() == options_.max_receive_requests) {
+      return absl::ResourceExhaustedError("receive queue full");
+    }
+    if (Refuse()) return absl::InternalError("the provider's own reasons");
+    device_->observer_->OnReceivePosted(request);
+    receives_.push_back(Copy(request));
+    ++*posted;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimQueuePair::SetError() {
+  state_ = QueuePairState::kError;
+  return absl::OkStatus();
+}
+
+void SimQueuePair::Connect(Wire* wire) {
+  wire_ = wire;
+  wire->queue_pair = this;
+  // In the error state it stays when its user has put it there meanwhile.
+  if (state_ == QueuePairState::kInit) state_ = QueuePairState::kReadyToSend;
+}
+
+void SimQueuePair::Complete(bool send, Completion completion) {
+  completion.qp_number = number_;
+  device_->context_->Note(send ? "device: send completed" : "device: receive completed",
+                          completion.wr_id, static_cast<uint64_t>(completion.status));
+  device_->observer_->OnCompleted(completion);
+  verbs::CompletionQueue* queue = send ? options_.send_queue : options_.receive_queue;
+  static_cast<SimCompletionQueue*>(queue)->Push(completion);
+}
+
+bool SimQueuePair::Transmit() {
+  if (state_ != QueuePairState::kReadyToSend || executed_ == sends_.size()) return false;
+  if (!wire_->peer_ready) return false;
+  const auto& posted = sends_[executed_];
+  Message message = {posted.request.opcode, posted.request.immediate, {}};
+  for (size_t i = 0; i < posted.sge_count; ++i) {
+    if (!device_->InBounds(posted.sges[i])) {
+      device_->context_->Break("a send reads outside of the buffers");
+      return true;
+    }
+    message.bytes.append(reinterpret_cast<const char*>(posted.sges[i].address),
+                         posted.sges[i].length);
+  }
+  wire_->to_peer.push_back(std::move(message));
+  ++executed_;
+  device_->context_->Note("device: send executed", posted.request.wr_id);
+  return true;
+}
+
+bool SimQueuePair::Acknowledge() {
+  if (state_ != QueuePairState::kReadyToSend || arrived_ == 0) return false;
+  Completion completion;
+  completion.wr_id = sends_.front().request.wr_id;
+  completion.opcode = sends_.front().request.opcode == verbs::Opcode::kWriteWithImmediate
+                          ? CompletionOpcode::kWrite
+                          : CompletionOpcode::kSend;
+  sends_.pop_front();
+  --executed_;
+  --arrived_;
+  Complete(true, completion);
+  return true;
+}
+
+bool SimQueuePair::TakeMessage() {
+  if (state_ != QueuePairState::kReadyToSend || wire_->to_us.empty()) return false;
+  if (receives_.empty()) return false;
+  const auto posted = receives_.front();
+  const Message message = std::move(wire_->to_us.front());
+  wire_->to_us.pop_front();
+  receives_.pop_front();
+  Completion completion;
+  completion.wr_id = posted.request.wr_id;
+  completion.opcode = CompletionOpcode::kReceive;
+  completion.byte_len = static_cast<uint32_t>(message.bytes.size());
+  completion.has_immediate = HasImmediate(message.opcode);
+  completion.immediate = message.immediate;
+  size_t done = 0;
+  for (size_t i = 0; i < posted.sge_count && done < message.bytes.size(); ++i) {
+    if (!device_->InBounds(posted.sges[i])) {
+      device_->context_->Break("a receive writes outside of the buffers");
+      return true;
+    }
+    const size_t length = std::min<size_t>(posted.sges[i].length, message.bytes.size() - done);
+    std::memcpy(reinterpret_cast<void*>(posted.sges[i].address), message.bytes.data() + done,
+                length);
+    done += length;
+  }
+  if (done < message.bytes.size()) {
+    completion.status = CompletionStatus::kLocalLengthError;
+    state_ = QueuePairState::kError;
+    device_->Break(*wire_);
+  }
+  Complete(false, completion);
+  return true;
+}
+
+bool SimQueuePair::Flush(bool send) {
+  if (state_ != QueuePairState::kError) return false;
+  if (send ? sends_.empty() : receives_.empty()) return false;
+  Completion completion;
+  completion.status = CompletionStatus::kFlushError;
+  completion.wr_id = send ? sends_.front().request.wr_id : receives_.front().request.wr_id;
+  if (send) {
+    sends_.pop_front();
+    executed_ -= std::min<size_t>(executed_, 1);
+    arrived_ -= std::min<size_t>(arrived_, 1);
+  } else {
+    receives_.pop_front();
+  }
+  Complete(send, completion);
+  return true;
+}
+
+bool SimQueuePair::FailSend() {
+  if (state_ != QueuePairState::kReadyToSend || executed_ == 0) return false;
+  Completion completion;
+  completion.status = CompletionStatus::kRetryExceeded;
+  completion.wr_id = sends_.front().request.wr_id;
+  sends_.pop_front();
+  --executed_;
+  arrived_ -= std::min<size_t>(arrived_, 1);
+  state_ = QueuePairState::kError;
+  Complete(true, completion);
+  return true;
+}
+
+// ---------------------------------------------------------------- connection manager
+
+SimId::~SimId() {
+  // As rdma_destroy_id: the peer sees a disconnect, and no event of it comes any more.
+  wire_->we_closed = true;
+  wire_->id = nullptr;
+  std::erase_if(device_->events_, [this](const verbs::CmEvent& event) { return event.id == this; });
+  if (wire_->queue_pair) (void)wire_->queue_pair->SetError();
+}
+
+absl::Status SimId::Accept(verbs::QueuePair* queue_pair,
+                           const verbs::ConnectionParameters& parameters) {
+  device_->context_->interleave();
+  if (wire_->we_told) return absl::UnavailableError("the peer has given up its request");
+  if (wire_->answered) return absl::FailedPreconditionError("accept: answered already");
+  wire_->answered = wire_->accepted = true;
+  wire_->answer_data = parameters.private_data;
+  static_cast<SimQueuePair*>(queue_pair)->Connect(wire_);
+  device_->context_->Note("device: accept");
+  return absl::OkStatus();
+}
+
+absl::Status SimId::Reject(std::string_view private_data) {
+  device_->context_->interleave();
+  if (wire_->we_told) return absl::UnavailableError("the peer has given up its request");
+  if (wire_->answered) return absl::FailedPreconditionError("reject: answered already");
+  wire_->answered = true;
+  wire_->answer_data = std::string(private_data);
+  device_->context_->Note("device: reject");
+  return absl::OkStatus();
+}
+
+absl::Status SimId::Disconnect() {
+  device_->context_->interleave();
+  if (!wire_->accepted || wire_->we_closed || wire_->we_told) {
+    return absl::FailedPreconditionError("disconnect: there is no connection");
+  }
+  wire_->we_closed = true;
+  if (wire_->queue_pair) (void)wire_->queue_pair->SetError();
+  device_->context_->Note("device: disconnect");
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- device
+
+SimDevice::~SimDevice() { events_.clear(); }
+
+verbs::DeviceLimits SimDevice::limits() const {
+  verbs::DeviceLimits limits;
+  limits.max_completion_queue_entries = 1 << 20;
+  limits.max_scatter_gather = 4;
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> SimDevice::RegisterMemory(void* address,
+                                                                               size_t length,
+                                                                               uint32_t) {
+  base_ = reinterpret_cast<uint64_t>(address);
+  length_ = length;
+  return std::make_unique<SimRegion>();
+}
+
+bool SimDevice::InBounds(const verbs::ScatterGather& sge) const {
+  return sge.lkey == kLkey && sge.address >= base_ && sge.address - base_ <= length_ &&
+         sge.length <= length_ - (sge.address - base_);
+}
+
+absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> SimDevice::CreateCompletionQueue(
+    uint32_t entries) {
+  auto queue = std::make_unique<SimCompletionQueue>(this, entries);
+  queues_.push_back(queue.get());
+  return queue;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::QueuePair>> SimDevice::CreateQueuePair(
+    const verbs::QueuePairOptions& options) {
+  auto queue_pair = std::make_unique<SimQueuePair>(this, ++last_queue_pair_, options);
+  queue_pairs_.push_back(queue_pair.get());
+  return queue_pair;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Listener>> SimDevice::Listen(const verbs::Address& address,
+                                                                   int) {
+  auto listener = std::make_unique<SimListener>(address);
+  listener_ = listener.get();
+  listening_ = true;
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> SimDevice::Connect(
+    const verbs::Address&, verbs::QueuePair* queue_pair,
+    const verbs::ConnectionParameters& parameters) {
+  Wire* const wire = Request(nullptr, parameters.private_data);
+  wire->connecting = static_cast<SimQueuePair*>(queue_pair);
+  return std::make_unique<SimId>(this, wire);
+}
+
+// The other side of Connect, at the peer's.
+void SimDevice::AnswerRequest(Wire& wire) {
+  wire.requested = wire.answered = true;
+  RemoteEnd* const peer =
+      wire.we_closed || !remote_listener_ ? nullptr : remote_listener_->OnRequest(&wire);
+  if (!peer) {
+    wire.peer_told = wire.we_told = true;
+    if (wire.id) {
+      Report(wire, context_->dice.OneIn(2) ? CmEventType::kRejected : CmEventType::kUnreachable);
+    }
+    return;
+  }
+  wire.peer = peer;
+  wire.accepted = wire.peer_ready = wire.established = true;
+  wire.connecting->Connect(&wire);
+  Report(wire, CmEventType::kEstablished);
+}
+
+Wire* SimDevice::Request(RemoteEnd* peer, std::string private_data) {
+  wires_.push_back(std::make_unique<Wire>());
+  wires_.back()->peer = peer;
+  wires_.back()->request_data = std::move(private_data);
+  open_.push_back(wires_.back().get());
+  return wires_.back().get();
+}
+
+bool SimDevice::NextEvent(verbs::CmEvent* event) {
+  context_->interleave();
+  if (events_.empty()) return false;
+  *event = std::move(events_.front());
+  events_.pop_front();
+  return true;
+}
+
+void SimDevice::Progress() {
+  context_->interleave();
+  signalled_ = false;
+}
+
+void SimDevice::Report(Wire& wire, CmEventType type) {
+  verbs::CmEvent event;
+  event.type = type;
+  event.id = wire.id;
+  if (type == CmEventType::kConnectRequest) {
+    event.new_id = std::make_unique<SimId>(this, &wire);
+    event.id = nullptr;
+    event.listener = listener_;
+    event.private_data = wire.request_data;
+  }
+  if (type == CmEventType::kEstablished && wire.connecting) event.private_data = wire.answer_data;
+  if (type == CmEventType::kRejected) event.status = absl::AbortedError("the peer does not want");
+  if (type == CmEventType::kUnreachable) event.status = absl::UnavailableError("the peer is gone");
+  context_->Note("device: event", static_cast<uint64_t>(type));
+  events_.push_back(std::move(event));
+  signalled_ = true;
+}
+
+bool SimDevice::Break(Wire& wire) {
+  if (!wire.accepted || wire.we_closed || wire.peer_closed) return false;
+  context_->Note("device: link breaks");
+  wire.broken = true;
+  if (wire.queue_pair && context_->dice.OneIn(2)) wire.queue_pair->FailSend();
+  wire.peer_closed = wire.we_closed = true;
+  return true;
+}
+
+// The next step of a handshake or of an end.
+bool SimDevice::Manage(Wire& wire) {
+  if (wire.peer_closed && !wire.we_told) {
+    wire.we_told = true;
+    if (wire.queue_pair) (void)wire.queue_pair->SetError();
+    if (wire.id && wire.accepted) {
+      Report(wire, wire.established ? CmEventType::kDisconnected : CmEventType::kUnreachable);
+    }
+    return true;
+  }
+  if (!wire.requested && wire.connecting) {
+    AnswerRequest(wire);
+    return true;
+  }
+  if (!wire.requested) {
+    wire.requested = true;
+    if (!wire.peer_closed) Report(wire, CmEventType::kConnectRequest);
+    return true;
+  }
+  if (wire.answered && !wire.accepted && !wire.peer_told) {
+    wire.peer_told = true;
+    if (!wire.peer_left) wire.peer->OnRejected(wire.answer_data);
+    return true;
+  }
+  if (wire.we_closed && !wire.peer_told) {
+    wire.peer_told = true;
+    if (!wire.peer_left) wire.peer->OnDisconnected();
+    if (!wire.we_told && wire.id && wire.accepted) {
+      wire.we_told = true;
+      Report(wire, CmEventType::kDisconnected);
+    }
+    return true;
+  }
+  if (wire.accepted && !wire.peer_ready && !wire.peer_closed && !wire.peer_told) {
+    wire.peer_ready = true;
+    wire.peer->OnAccepted(wire.answer_data);
+    return true;
+  }
+  if (wire.peer_ready && !wire.established && !wire.we_told && wire.id) {
+    wire.established = true;
+    Report(wire, CmEventType::kEstablished);
+    return true;
+  }
+  return false;
+}
+
+// Queue pairs are flushed whether they have a wire or not.
+bool SimDevice::Step(bool faults) {
+  if (queue_pairs_.empty() || context_->dice.Below(3) != 0) return StepWire(faults);
+  const auto index = context_->dice.Below(static_cast<uint32_t>(queue_pairs_.size()));
+  return queue_pairs_[index]->Flush(context_->dice.OneIn(2));
+}
+
+bool SimDevice::StepWire(bool faults) {
+  if (open_.empty()) return false;
+  const uint32_t index = context_->dice.Below(static_cast<uint32_t>(open_.size()));
+  Wire& wire = *open_[index];
+  SimQueuePair* const queue_pair = wire.queue_pair;
+  if (wire.requested && (wire.peer_told || wire.peer_left) && (wire.we_told || !wire.id) &&
+      !queue_pair) {
+    open_.erase(open_.begin() + index);
+    return false;
+  }
+  if (faults && context_->dice.OneIn(100)) {
+    return Break(wire);
+  }
+  if (!queue_pair || context_->dice.OneIn(6)) return Manage(wire);
+  switch (context_->dice.Below(4)) {
+    case 0:
+      return queue_pair->Transmit();
+    case 1:
+      if (wire.to_peer.empty() || wire.peer_told) return false;
+      queue_pair->Arrived();
+      if (!wire.peer_left) wire.peer->OnMessage(wire.to_peer.front());
+      wire.to_peer.pop_front();
+      return true;
+    case 2:
+      return queue_pair->Acknowledge();
+    default:
+      return queue_pair->TakeMessage();
+  }
+}
+
+bool SimDevice::Quiet() const {
+  const auto has_work = [](const Wire* wire) {
+    return !wire->to_us.empty() || !wire->to_peer.empty() || !wire->requested ||
+           (wire->peer_closed && !wire->we_told) || (wire->we_closed && !wire->peer_told) ||
+           (wire->answered && !wire->accepted && !wire->peer_told) ||
+           (wire->accepted && !wire->established && !wire->we_told);
+  };
+  return events_.empty() && std::none_of(open_.begin(), open_.end(), has_work) &&
+         std::all_of(queues_.begin(), queues_.end(), [](const auto* q) { return q->empty(); });
+}
+
+}  // namespace baton::simulation

@@ -1,0 +1,222 @@
+// A verbs device in memory, which does one thing whenever the schedule lets it: executes a send,
+// carries a message, writes a completion, reports an event. In order per queue, and otherwise when
+// the dice say so. It reads and writes buffers only when it executes, as a NIC does.
+#ifndef TESTS_SIMULATION_SIM_DEVICE_H_
+#define TESTS_SIMULATION_SIM_DEVICE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/verbs/verbs.h"
+#include "tests/simulation/context.h"
+
+namespace baton::simulation {
+
+struct Wire;
+
+struct Message {
+  verbs::Opcode opcode = verbs::Opcode::kSend;
+  uint32_t immediate = 0;
+  std::string bytes;
+};
+
+// A peer, on the other end of a wire.
+class RemoteEnd {
+ public:
+  virtual ~RemoteEnd() = default;
+  virtual void OnAccepted(std::string_view private_data) = 0;
+  virtual void OnRejected(std::string_view private_data) = 0;
+  virtual void OnMessage(const Message& message) = 0;
+  virtual void OnDisconnected() = 0;
+};
+
+// Peers that the service connects to.
+class RemoteListener {
+ public:
+  virtual ~RemoteListener() = default;
+  // Null: nobody answers. Fills in the private data of the answer.
+  virtual RemoteEnd* OnRequest(Wire* wire) = 0;
+};
+
+// What a checker wants to know of the device.
+class DeviceObserver {
+ public:
+  virtual ~DeviceObserver() = default;
+  virtual void OnSendPosted(const verbs::SendRequest& request) = 0;
+  virtual void OnReceivePosted(const verbs::ReceiveRequest& request) = 0;
+  virtual void OnCompleted(const verbs::Completion& completion) = 0;
+};
+
+class SimDevice;
+class SimId;
+class SimQueuePair;
+
+// One connection, from the request to the end of both sides.
+struct Wire {
+  RemoteEnd* peer = nullptr;
+  SimId* id = nullptr;
+  SimQueuePair* queue_pair = nullptr;
+  std::string request_data, answer_data;
+  std::deque<Message> to_peer, to_us;
+  bool requested = false;    // the request was reported
+  bool answered = false;     // accept or reject was called
+  bool accepted = false;     // it was accept
+  bool peer_ready = false;   // the peer knows that it was accepted
+  bool established = false;  // and we know that it does
+  bool we_closed = false, peer_told = false;
+  bool peer_closed = false, we_told = false;
+  SimQueuePair* connecting = nullptr;  // of a connection that the service asked for
+  bool peer_left = false;              // by itself: it hears of nothing any more
+  bool broken = false;                 // by an injected fault
+};
+
+class SimCompletionQueue final : public verbs::CompletionQueue {
+ public:
+  SimCompletionQueue(SimDevice* device, uint32_t entries) : device_(device), entries_(entries) {}
+  absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
+  absl::Status RequestNotification() override;
+  void Push(const verbs::Completion& completion);
+  bool empty() const { return ready_.empty(); }
+
+ private:
+  SimDevice* const device_;
+  const uint32_t entries_;
+  std::deque<verbs::Completion> ready_;
+  bool notify_ = false;
+};
+
+class SimQueuePair final : public verbs::QueuePair {
+ public:
+  SimQueuePair(SimDevice* device, uint32_t number, const verbs::QueuePairOptions& options)
+      : device_(device), number_(number), options_(options) {}
+  ~SimQueuePair() override;
+
+  uint32_t number() const override { return number_; }
+  verbs::QueuePairState state() const override { return state_; }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override;
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override;
+  absl::Status SetError() override;
+
+  void Connect(Wire* wire);
+  bool idle() const { return sends_.empty() && receives_.empty(); }
+
+  // The device's steps; false: there is nothing of the kind to do.
+  bool Transmit();        // executes the next send
+  bool Acknowledge();     // completes the oldest that has arrived
+  bool TakeMessage();     // into the oldest receive; without one the peer is told "not ready"
+  bool Flush(bool send);  // completes the oldest of a queue in error
+  bool FailSend();        // the peer does not answer any more
+  void Arrived() { ++arrived_; }
+
+ private:
+  template <typename Request>
+  struct Posted {
+    Request request;
+    std::array<verbs::ScatterGather, 4> sges;
+    size_t sge_count;
+  };
+  bool Refuse();
+  template <typename Request>
+  static Posted<Request> Copy(const Request& request);
+  void Complete(bool send, verbs::Completion completion);
+
+  SimDevice* const device_;
+  const uint32_t number_;
+  const verbs::QueuePairOptions options_;
+  verbs::QueuePairState state_ = verbs::QueuePairState::kInit;
+  Wire* wire_ = nullptr;
+  std::deque<Posted<verbs::SendRequest>> sends_;  // executed, then arrived, then completed
+  size_t executed_ = 0, arrived_ = 0;             // of those in sends_
+  std::deque<Posted<verbs::ReceiveRequest>> receives_;
+};
+
+class SimId final : public verbs::ConnectionId {
+ public:
+  SimId(SimDevice* device, Wire* wire) : device_(device), wire_(wire) { wire->id = this; }
+  ~SimId() override;
+  verbs::Address local_address() const override { return {"10.0.0.1", 7471}; }
+  verbs::Address peer_address() const override { return {"10.0.0.2", 1}; }
+  absl::Status Accept(verbs::QueuePair* queue_pair,
+                      const verbs::ConnectionParameters& parameters) override;
+  absl::Status Reject(std::string_view private_data) override;
+  absl::Status Disconnect() override;
+
+ private:
+  SimDevice* const device_;
+  Wire* const wire_;
+};
+
+class SimDevice final : public verbs::Device {
+ public:
+  SimDevice(Context* context, DeviceObserver* observer) : context_(context), observer_(observer) {}
+  ~SimDevice() override;
+
+  // Now and then the provider refuses to post.
+  void RefusePosts(bool refuse) { refuse_posts_ = refuse; }
+
+  // One thing, of one wire or queue pair; false: that one had nothing to do.
+  bool Step(bool faults);
+  // Nothing is on its way or waits for the driver.
+  bool Quiet() const;
+  // RequestNotification, kept.
+  bool signalled() const { return signalled_; }
+
+  // ---- Of the peers.
+  void SetRemoteListener(RemoteListener* listener) { remote_listener_ = listener; }
+  Wire* Request(RemoteEnd* peer, std::string private_data);
+  bool listening() const { return listening_; }
+
+  std::string_view name() const override { return "simulated"; }
+  verbs::DeviceLimits limits() const override;
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                      uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
+      uint32_t entries) override;
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
+                                                          int backlog) override;
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address& address, verbs::QueuePair* queue_pair,
+      const verbs::ConnectionParameters& parameters) override;
+  bool NextEvent(verbs::CmEvent* event) override;
+  void Progress() override;
+  int event_fd() const override { return -1; }  // see signalled()
+
+ private:
+  friend class SimCompletionQueue;
+  friend class SimId;
+  friend class SimQueuePair;
+
+  bool StepWire(bool faults);
+  bool Manage(Wire& wire);
+  void AnswerRequest(Wire& wire);
+  bool Break(Wire& wire);
+  void Report(Wire& wire, verbs::CmEventType type);
+  bool InBounds(const verbs::ScatterGather& sge) const;
+
+  Context* const context_;
+  DeviceObserver* const observer_;
+  std::vector<std::unique_ptr<Wire>> wires_;
+  std::vector<Wire*> open_;  // that may have something to do
+  std::deque<verbs::CmEvent> events_;
+  uint64_t base_ = 0, length_ = 0;  // of the registered memory
+  uint32_t last_queue_pair_ = 0;
+  verbs::Listener* listener_ = nullptr;
+  RemoteListener* remote_listener_ = nullptr;
+  bool listening_ = false;
+  bool signalled_ = false;
+  bool refuse_posts_ = false;
+  std::vector<SimCompletionQueue*> queues_;
+  std::vector<SimQueuePair*> queue_pairs_;
+};
+
+}  // namespace baton::simulation
+
+#endif  // TESTS_SIMULATION_SIM_DEVICE_H_

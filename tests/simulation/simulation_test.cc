@@ -1,0 +1,105 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/simulation/in_child.h"
+#include "tests/simulation/runner.h"
+
+namespace baton::simulation {
+namespace {
+
+using ::testing::IsEmpty;
+
+constexpr uint64_t kSchedules = 20'000;
+constexpr double kSeconds = 60;  // on a slow machine fewer schedules have to do
+
+TEST(SimulationTest, shouldKeepEveryPromiseInEverySchedule) {
+  RunOptions options;
+  const char* schedules = std::getenv("BATON_SCHEDULES");
+  const char* first = std::getenv("BATON_FIRST_SEED");
+  options.schedules = schedules ? std::strtoull(schedules, nullptr, 0) : kSchedules;
+  options.first_seed = first ? std::strtoull(first, nullptr, 0) : 1;
+  if (!schedules) options.seconds = kSeconds;
+  const RunSummary summary = RunSchedules(options);
+  std::cout << Describe(summary);
+  EXPECT_THAT(summary.broken, IsEmpty()) << Describe(summary);
+}
+
+// The seeds found a worker that ran out of room in its commit log between two completions.
+TEST(SimulationTest, shouldKeepEveryPromiseWhenTheCommitLogIsFull) {
+  const RunSummary summary =
+      RunSchedules({.first_seed = 1, .schedules = 400, .deep = true, .defects = {}});
+  EXPECT_THAT(summary.broken, IsEmpty()) << Describe(summary);
+}
+
+TEST(SimulationTest, shouldRepeatAScheduleExactly) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    const ScheduleResult once = RunSchedule({.seed = seed});
+    const ScheduleResult again = RunSchedule({.seed = seed});
+    ASSERT_EQ(once.hash, again.hash) << "seed " << seed;
+    ASSERT_EQ(once.steps, again.steps) << "seed " << seed;
+    ASSERT_NE(once.hash, RunSchedule({.seed = seed + 1000}).hash) << "seed " << seed;
+  }
+}
+
+// The checkers bite: defects that can be made from outside of Baton, and of applications.
+constexpr uint64_t kToCatch = 5000;
+
+TEST(SimulationTest, shouldCatchATailThatIsPublishedBeforeItsEntries) {
+  Defects defects;
+  defects.tail_first = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchACutThatLeavesOutPublishedTransactions) {
+  Defects defects;
+  defects.cut_drops_last = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchABankThatIsUsedAgainWhileItsFormerOwnerWrites) {
+  Defects defects;
+  defects.bank_reused_early = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchALostWakeup) {
+  Defects defects;
+  defects.wakeup_lost = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchCompletionsThatAreForgottenWhenAShardChangesHands) {
+  Defects defects;
+  defects.forget_unacknowledged = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchCompletionsThatAreAcknowledgedBeforeTheirEffects) {
+  Defects defects;
+  defects.app.acknowledge_first = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchEffectsAndStateInTwoTransactions) {
+  Defects defects;
+  defects.app.state_after_commit = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+TEST(SimulationTest, shouldCatchABufferInTwoHands) {
+  Defects defects;
+  defects.app.reuse_buffer_early = true;
+  EXPECT_TRUE(IsCaught(defects, kToCatch));
+}
+
+}  // namespace
+}  // namespace baton::simulation
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  baton::simulation::ReportCrashes();
+  return RUN_ALL_TESTS();
+}

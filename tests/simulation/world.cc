@@ -1,0 +1,725 @@
+#include "tests/simulation/world.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iostream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "tests/simulation/arenas.h"
+#include "tests/simulation/hostile.h"
+#include "worker/crash_point.h"
+
+namespace baton::simulation {
+namespace {
+
+constexpr uint32_t kFaultySteps = 600;
+constexpr uint32_t kSettleSteps = 30'000;
+constexpr int kMaxNesting = 4;
+constexpr size_t kShownSteps = 1023;
+
+// Unwinds a worker that was killed in the middle of something.
+struct Killed {};
+
+// A worker's process, alive or not, until its slot is free again.
+struct Process {
+  enum class State : uint8_t {
+    kAttaching,  // the engine does not know it yet
+    kAttached,
+    kReady,
+    kLeaving,  // has said farewell
+    kDead,
+    kGone,  // and everybody knows
+  };
+  State state = State::kAttaching;
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  CommitMode mode = CommitMode::kAfterEachBatch;
+  bool watched = false;  // its lock is
+  bool lock_told = false, death_told = false;
+  bool hostile = false;    // writes what no correct worker writes
+  bool accused = false;    // has done so
+  bool condemned = false;  // was fenced: somebody will kill it
+  bool doomed = false;     // was killed, and may be in the middle of something still
+  bool asleep = false;
+  int running = 0;
+  FileDescriptor keeper, wake;  // our ends of its sockets; `wake` until the engine has it
+  std::unique_ptr<App> app;
+  std::unique_ptr<WorkerImpl> worker;
+
+  bool alive() const { return !doomed && state != State::kDead && state != State::kGone; }
+};
+
+struct Weights {
+  uint32_t engine, workers, peers, device, management;
+};
+
+class World : private keeper::EngineListener, private RemoteListener {
+ public:
+  explicit World(const ScheduleOptions& options);
+  ~World() override;
+
+  ScheduleResult Run();
+  void OnCrashPoint(const char* name);
+  std::string Describe() const;
+  std::string Last() const {
+    return absl::StrCat(context_.Last(kShownSteps), "seed ", options_.seed, "\n");
+  }
+
+ private:
+  arena::Shape ChooseShape();
+  void Step();
+  void Interleave();
+  void RunEngine();
+  void RunProcess(Process& process);
+  void PollProcess(Process& process);
+  bool Manage();
+  bool AttachProcess();
+  bool TellDeaths();
+  void Kill(Process& process);
+  void Bury(Process& process);
+  void Leave(Process& process);
+  void ConnectOut(Process& process);
+  void AskHandoff();
+  void Stop(Process& process);
+  void StoreLate(Process& process);
+  void PublishTailFirst(Process& process);
+  void DropUnapplied(uint32_t slot);
+  bool Settle();
+  bool Settled() const;
+  uint32_t Serving() const;
+  bool AllOwned() const;
+  Process* Any(bool (*fits)(const Process&));
+
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
+               int connection) override;
+  void OnFenced(uint64_t worker_id) override;
+  void OnDeviceLost(const absl::Status& why) override;
+  RemoteEnd* OnRequest(Wire* wire) override;
+
+  const ScheduleOptions options_;
+  Context context_;
+  Dice& dice_;
+  bool deep_ = false;
+  ArenaPair& arenas_;
+  const arena::Arena& arena_;
+  Checker checker_;
+  SimDevice device_;
+  std::unique_ptr<keeper::Engine> engine_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<Process*> slots_;  // who has it; null: free
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<Process*> stack_;  // that are in the middle of something
+  Weights weights_;
+  uint32_t preempt_, kill_;  // once in so many points; 0: never
+  uint32_t burst_;           // steps of a peer or the device at once
+  uint32_t slow_death_;      // once in so many chances the death of a process is told
+  bool outside_effects_;
+  bool pools_;  // of the service, so of all its workers
+  bool faults_ = true;
+  bool in_engine_ = false, engine_asleep_ = false;
+  int nesting_ = 0;
+  int open_handoffs_ = 0;  // whose outcome nobody has heard of yet
+  uint64_t last_id_ = 0;
+  uint64_t steps_ = 0, kills_ = 0, fenced_ = 0;
+};
+
+World* g_world = nullptr;
+
+// ---------------------------------------------------------------- beginning
+
+arena::Shape World::ChooseShape() {
+  arena::Shape shape = {};
+  // Rarely one in which so much can be outstanding that the commit log has no room.
+  deep_ = options_.deep || dice_.OneIn(200);
+  shape.shards = deep_ ? 1 : dice_.From(1, 3);
+  shape.connections = deep_ ? 8 : 4;
+  shape.send_queue_depth = shape.receive_queue_depth = deep_ ? 64 : 1u << dice_.Below(4);
+  shape.connection_state_bytes = 64;
+  shape.shard_state_bytes = 64;
+  shape.workers = dice_.OneIn(2) ? 3 : 8;
+  shape.buffer_bytes = arena::AlignUp(BufferBytes(shape), arena::kPageBytes);
+  shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+  return shape;
+}
+
+World::World(const ScheduleOptions& options)
+    : options_(options),
+      context_(options.seed),
+      dice_(context_.dice),
+      arenas_(FreshArena(ChooseShape())),
+      arena_(*arenas_.driver),
+      checker_(&context_, &arena_),
+      device_(&context_, &checker_),
+      slots_(arena_.shape().workers) {
+  g_world = this;
+  SetCrashPointHandler([](const char* name) { g_world->OnCrashPoint(name); });
+  constexpr std::array<uint32_t, 4> kOften = {0, 2, 8, 40};
+  preempt_ = kOften[dice_.Below(kOften.size())];
+  constexpr std::array<uint32_t, 4> kKills = {0, 30, 100, 400};
+  kill_ = kKills[dice_.Below(kKills.size())];
+  weights_ = {dice_.From(1, 8), dice_.From(1, 8), dice_.From(1, 4), dice_.From(2, 10),
+              dice_.From(0, 4)};
+  burst_ = deep_ ? 200 : dice_.OneIn(4) ? 10 : 1;
+  constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
+  slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
+  device_.RefusePosts(dice_.OneIn(3));
+  outside_effects_ = dice_.OneIn(5);
+  pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early;
+  keeper::EngineOptions engine;
+  engine.outside_effects = outside_effects_;
+  engine.break_recovery = options.defects.forget_unacknowledged;
+  engine.nanoseconds = [this] { return context_.now_ns; };
+  engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
+  BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
+  if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
+  const uint32_t clients = deep_ ? 8 : dice_.From(1, arena_.shape().connections);
+  const uint32_t passive = dice_.Below(3);
+  device_.SetRemoteListener(this);
+  for (uint32_t i = 0; i < clients; ++i) {
+    const uint32_t window = dice_.From(1, 2 * arena_.shape().send_queue_depth);
+    clients_.push_back(
+        std::make_unique<Client>(&context_, &checker_, &device_, i, window, i > 0 && i <= passive));
+  }
+  context_.interleave = [this] { Interleave(); };
+}
+
+World::~World() {
+  // What is left is not an end that anybody has to answer for.
+  context_.interleave = [] {};
+  for (auto& process : processes_) {
+    if (process->worker) process->worker->Die();
+  }
+  processes_.clear();
+  engine_.reset();
+  SetCrashPointHandler(nullptr);
+  g_world = nullptr;
+}
+
+// ---------------------------------------------------------------- the schedule
+
+void World::Step() {
+  context_.now_ns += 1000;
+  ++steps_;
+  uint32_t choice = dice_.Below(weights_.engine + weights_.workers + weights_.peers +
+                                weights_.device + weights_.management);
+  const auto chosen = [&choice](uint32_t weight) {
+    if (choice < weight) return true;
+    choice -= weight;
+    return false;
+  };
+  if (chosen(weights_.engine)) {
+    RunEngine();
+  } else if (chosen(weights_.workers)) {
+    if (!processes_.empty()) {
+      RunProcess(*processes_[dice_.Below(static_cast<uint32_t>(processes_.size()))]);
+    }
+  } else if (chosen(weights_.peers)) {
+    Client& client = *clients_[dice_.Below(static_cast<uint32_t>(clients_.size()))];
+    for (uint32_t i = 0; i < burst_; ++i) client.Step(faults_ && i == 0);
+  } else if (chosen(weights_.device)) {
+    for (uint32_t i = 0; i < burst_; ++i) device_.Step(faults_ && i == 0);
+  } else {
+    Manage();
+  }
+  checker_.CheckRecords();
+}
+
+// Somebody else runs in the middle of what is running. Whoever is in the middle of something
+// already does not: it goes on when those that were begun after it are done.
+void World::Interleave() {
+  if (context_.broken() || nesting_ == kMaxNesting || !dice_.OneIn(preempt_)) return;
+  ++nesting_;
+  do {
+    Step();
+  } while (!context_.broken() && dice_.OneIn(2));
+  --nesting_;
+}
+
+void World::RunEngine() {
+  if (in_engine_) return;
+  in_engine_ = true;
+  if (engine_asleep_) {
+    if (device_.signalled() || engine_->AwaitSignal(0)) {
+      engine_asleep_ = false;
+      engine_->EndSleep();
+      context_.Note("engine: wakes");
+    }
+  }
+  if (!engine_asleep_) {
+    const bool worked = engine_->Turn();
+    context_.Note("engine: turn", worked);
+    if (!worked && dice_.OneIn(2)) {
+      engine_asleep_ = engine_->BeginSleep();
+      context_.Note("engine: sleeps", engine_asleep_);
+      if (!engine_asleep_) engine_->EndSleep();
+    }
+  }
+  in_engine_ = false;
+}
+
+// ---------------------------------------------------------------- workers
+
+void World::OnCrashPoint(const char* name) {
+  Process& process = *stack_.back();
+  context_.Note(name, process.id);
+  if (std::strcmp(name, "commit-published") == 0) {
+    checker_.OnPublished(process.slot);
+    process.app->Published();
+  }
+  if (options_.defects.tail_first && std::strcmp(name, "commit-begin") == 0) {
+    PublishTailFirst(process);
+  }
+  if (context_.broken()) return;
+  if (faults_ && dice_.OneIn(kill_)) Kill(process);
+  if (!process.doomed) Interleave();
+  if (process.doomed) throw Killed();
+}
+
+void World::RunProcess(Process& process) {
+  using State = Process::State;
+  if (!process.alive() || process.running > 0) return;
+  if (process.state != State::kAttached && process.state != State::kReady) return;
+  stack_.push_back(&process);
+  ++process.running;
+  try {
+    PollProcess(process);
+  } catch (const Killed&) {
+    context_.Note("worker: dies", process.id);
+  }
+  --process.running;
+  stack_.pop_back();
+  if (process.doomed) Bury(process);
+}
+
+void World::PollProcess(Process& process) {
+  // It then waits for what comes of it: the library's own commits would take it back.
+  if (process.accused && !process.condemned) return;
+  if (faults_ && process.hostile && dice_.OneIn(4)) {
+    const uint32_t hurt = ChangeCommitted(*arenas_.worker, process.slot, &context_);
+    if (hurt != kNothing) checker_.ExcuseConnection(hurt);
+  }
+  if (faults_ && process.hostile && !process.accused && dice_.OneIn(10)) {
+    process.accused = PublishInvalid(*arenas_.worker, process.slot, &context_);
+    if (process.accused) return;
+  }
+  if (process.asleep) {
+    pollfd entry = {process.worker->event_fd(), POLLIN, 0};
+    if (poll(&entry, 1, 0) == 0) return;
+    process.asleep = false;
+  }
+  const auto work = process.worker->Poll();
+  if (!work.ok()) return context_.Break(absl::StrCat("Poll: ", work.status().message()));
+  context_.Note("worker: polled", process.id, static_cast<uint64_t>(*work));
+  const bool manual = process.mode == CommitMode::kManual;
+  if (faults_ && !in_engine_ && dice_.OneIn(10)) ConnectOut(process);
+  process.app->Idle(!manual || *work == 0 || dice_.OneIn(3));
+  if (*work == 0 && !process.app->undecided() && dice_.OneIn(2)) {
+    process.asleep = process.worker->ArmEvent();
+    if (options_.defects.wakeup_lost) arena_.worker(process.slot).sleeping = 0;
+    context_.Note("worker: sleeps", process.id, process.asleep);
+  }
+}
+
+bool World::AttachProcess() {
+  const auto free = std::find(slots_.begin(), slots_.end(), nullptr);
+  if (free == slots_.end()) return false;
+  auto process = std::make_unique<Process>();
+  process->id = ++last_id_;
+  process->slot = static_cast<uint32_t>(free - slots_.begin());
+  *free = process.get();
+  int keeper[2], wake[2];
+  BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, keeper) == 0);
+  BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wake) == 0);
+  process->keeper.Reset(keeper[0]);
+  process->wake.Reset(wake[1]);
+  arena_.worker(process->slot) = arena::WorkerSlot{};
+  process->hostile = faults_ && dice_.OneIn(4);
+  AppOptions app;
+  app.decides = faults_;
+  app.pools = pools_;
+  app.defects = options_.defects.app;
+  process->app = std::make_unique<App>(&context_, &checker_, arenas_.worker.get(), app);
+  WorkerOptions worker;
+  constexpr std::array kModes = {CommitMode::kAfterEachBatch, CommitMode::kAfterEachCompletion,
+                                 CommitMode::kManual};
+  worker.commit_mode = process->mode = kModes[dice_.Below(kModes.size())];
+  process->worker = std::make_unique<WorkerImpl>(worker, process->app.get());
+  process->worker->Connected(FileDescriptor(keeper[1]));
+  BATON_CHECK(
+      process->worker->Start(arenas_.worker, FileDescriptor(wake[0]), process->id, process->slot)
+          .ok());
+  context_.Note("attach", process->id, process->slot, static_cast<uint64_t>(process->mode));
+  Process* const added = process.get();
+  engine_->Post([this, added] {
+    engine_->AddWorker(added->slot, added->id, std::move(added->wake));
+    if (added->state == Process::State::kAttaching) added->state = Process::State::kAttached;
+  });
+  processes_.push_back(std::move(process));
+  return true;
+}
+
+// As SIGKILL does. When it is in the middle of something it is unwound as soon as that goes on, and
+// does nothing any more.
+void World::Kill(Process& process) {
+  context_.Note("kill", process.id);
+  ++kills_;
+  process.doomed = true;
+  if (process.running == 0) Bury(process);
+}
+
+void World::Bury(Process& process) {
+  process.worker->Die();
+  process.worker.reset();
+  process.keeper.Reset();
+  process.state = Process::State::kDead;
+}
+
+// Gives everything back, and waits for the keeper to say that it may go.
+void World::Leave(Process& process) {
+  stack_.push_back(&process);
+  ++process.running;
+  try {
+    // The answer is there before the question: nobody else could give it meanwhile.
+    internal::WorkerReply reply;
+    MessageChannel channel(std::move(process.keeper));
+    BATON_CHECK(channel.Send(reply).ok());
+    process.keeper = FileDescriptor(dup(channel.fd()));
+    process.worker->Detach();
+    process.worker->Die();
+    process.state = Process::State::kLeaving;
+  } catch (const Killed&) {
+    context_.Note("worker: dies leaving", process.id);
+  }
+  --process.running;
+  stack_.pop_back();
+  if (process.doomed) return Bury(process);
+  context_.Note("leaves", process.id);
+  engine_->Post([this, &process] {
+    if (!process.alive()) return;
+    if (engine_->IsFenced(process.slot)) return;
+    engine_->WorkerStopped(process.slot, process.id, "detached");
+    engine_->WorkerDead(process.slot, process.id);
+    process.worker.reset();
+    process.state = Process::State::kGone;
+    slots_[process.slot] = nullptr;
+  });
+}
+
+// Its request runs at the engine's, as the keeper's sessions have it; the answer is there before
+// the question.
+void World::ConnectOut(Process& process) {
+  Shard* const shard = process.app->SomeShard();
+  if (!shard) return;
+  const uint64_t tag = dice_.Next();
+  checker_.OnConnect(tag);
+  internal::WorkerReply reply;
+  absl::StatusOr<uint32_t> connecting = absl::FailedPreconditionError("not the owner's");
+  if (engine_->ownership(shard->index()).owner_id() == process.id) {
+    connecting = engine_->driver().Connect(shard->index(), {"10.0.0.2", 1}, "out", tag);
+  }
+  if (connecting.ok()) {
+    reply.mutable_connecting()->set_connection(*connecting);
+    reply.mutable_connecting()->set_generation(arena_.connection(*connecting).generation);
+  } else {
+    reply.set_status_code(static_cast<int>(connecting.status().code()));
+  }
+  MessageChannel channel(FileDescriptor(dup(process.keeper.get())));
+  BATON_CHECK(channel.Send(reply).ok());
+  const auto connection = process.worker->Connect(*shard, "10.0.0.2", 1, "out", tag);
+  internal::WorkerRequest request;
+  BATON_CHECK(channel.Receive(&request, 0).ok());
+  context_.Note("connects", process.id, connection.ok());
+  if (connection.ok()) process.app->OnConnecting(**connection);
+}
+
+RemoteEnd* World::OnRequest(Wire* wire) {
+  for (auto& client : clients_) {
+    if (!client->free()) continue;
+    client->OnRequest(wire);
+    return client.get();
+  }
+  return nullptr;
+}
+
+// ---------------------------------------------------------------- management
+
+bool World::TellDeaths() {
+  for (auto& process : processes_) {
+    if (!process->doomed || process->state == Process::State::kGone || process->death_told) {
+      continue;
+    }
+    Process* const dead = process.get();
+    if (dead->watched && !dead->lock_told && dice_.OneIn(2)) {
+      dead->lock_told = true;
+      context_.Note("lock is dead", dead->id);
+      if (outside_effects_) return true;
+      engine_->Post([this, dead] { Stop(*dead); });
+      return true;
+    }
+    if (!dice_.OneIn(faults_ ? slow_death_ : 4)) continue;
+    dead->death_told = true;
+    context_.Note("process is dead", dead->id);
+    engine_->Post([this, dead] {
+      Stop(*dead);
+      engine_->WorkerDead(dead->slot, dead->id);
+      dead->state = Process::State::kGone;
+      slots_[dead->slot] = nullptr;
+    });
+    return true;
+  }
+  return false;
+}
+
+// The engine hears that the worker's threads are dead.
+void World::Stop(Process& process) {
+  if (options_.defects.cut_drops_last) DropUnapplied(process.slot);
+  engine_->WorkerStopped(process.slot, process.id, "crash");
+  if (options_.defects.bank_reused_early) engine_->WorkerDead(process.slot, process.id);
+}
+
+// Something of a dying or fenced process stores into the banks of epochs that are over, and, while
+// its shards wait for the death of the process, into whatever is not committed.
+void World::StoreLate(Process& process) {
+  const auto& held = process.app->held();
+  if (held.empty()) return;
+  const auto [shard, epoch] = held[dice_.Below(static_cast<uint32_t>(held.size()))];
+  const driver::Ownership& ownership = engine_->ownership(shard);
+  if (ownership.epoch() == epoch && ownership.owned()) return;
+  context_.Note("late store", process.id, shard, epoch);
+  ScribbleBank(*arenas_.worker, shard, epoch, &dice_);
+  if (process.condemned) ScribbleUncommitted(*arenas_.worker, shard, &dice_);
+}
+
+bool World::AllOwned() const {
+  for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+    if (!engine_->ownership(i).owned()) return false;
+  }
+  return true;
+}
+
+uint32_t World::Serving() const {
+  return static_cast<uint32_t>(
+      std::count_if(processes_.begin(), processes_.end(), [](const auto& process) {
+        return process->alive() && process->state != Process::State::kLeaving;
+      }));
+}
+
+Process* World::Any(bool (*fits)(const Process&)) {
+  if (processes_.empty()) return nullptr;
+  const uint32_t first = dice_.Below(static_cast<uint32_t>(processes_.size()));
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    Process& process = *processes_[(first + i) % processes_.size()];
+    if (fits(process)) return &process;
+  }
+  return nullptr;
+}
+
+void World::AskHandoff() {
+  const uint32_t shard = dice_.Below(arena_.shape().shards);
+  if (dice_.OneIn(4)) {
+    context_.Note("handoff cancelled", shard);
+    engine_->Post([this, shard] {
+      engine_->CancelHandoff(shard, absl::DeadlineExceededError("the simulation's operator"));
+    });
+    return;
+  }
+  const uint32_t slot = dice_.Below(arena_.shape().workers);
+  ++open_handoffs_;
+  context_.Note("handoff asked", shard, slot);
+  engine_->Post([this, shard, slot] {
+    engine_->Handoff(shard, slot, [this](const absl::Status&, double) { --open_handoffs_; });
+  });
+}
+
+bool World::Manage() {
+  Process* const late = Any([](const Process& p) {
+    return (p.accused || p.doomed) && !p.death_told && p.state != Process::State::kGone;
+  });
+  if (late && dice_.OneIn(2)) {
+    if (late->doomed || (late->condemned && dice_.OneIn(2))) {
+      StoreLate(*late);
+    } else {
+      Kill(*late);
+    }
+    return true;
+  }
+  if (TellDeaths()) return true;
+  Process* const waiting =
+      Any([](const Process& p) { return p.alive() && p.state == Process::State::kAttached; });
+  if (waiting && dice_.OneIn(2)) {
+    waiting->state = Process::State::kReady;
+    waiting->watched = true;
+    context_.Note("ready", waiting->id);
+    engine_->Post([this, waiting] { engine_->SetReady(waiting->slot); });
+    return true;
+  }
+  if (Serving() == 0 || (faults_ && dice_.OneIn(10))) return AttachProcess();
+  Process* const ready = Any([](const Process& p) {
+    return p.alive() && p.state == Process::State::kReady && p.running == 0 && !p.accused;
+  });
+  if (!ready) return false;
+  if (!faults_) {
+    // A worker that gave a shard back is given none again: others are needed.
+    if (waiting || AllOwned() || !dice_.OneIn(20)) return false;
+    if (!AttachProcess()) Leave(*ready);
+    return true;
+  }
+  if (dice_.OneIn(12)) {
+    Kill(*ready);
+  } else if (dice_.OneIn(20)) {
+    Leave(*ready);
+  } else if (dice_.OneIn(3)) {
+    AskHandoff();
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- defects
+
+void World::PublishTailFirst(Process& process) {
+  for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+    if (engine_->ownership(i).owner_slot() != process.slot) continue;
+    ++arena_.bank(i, engine_->ownership(i).epoch()).tail;
+  }
+}
+
+void World::DropUnapplied(uint32_t slot) {
+  for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+    if (engine_->ownership(i).owner_slot() != slot) continue;
+    arena_.bank(i, engine_->ownership(i).epoch()).tail = arena_.shard(i).commit_head;
+  }
+}
+
+// ---------------------------------------------------------------- end
+
+bool World::Settled() const {
+  for (const auto& client : clients_) {
+    if (!client->done()) return false;
+  }
+  if (!device_.Quiet() || open_handoffs_ != 0) return false;
+  for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+    const arena::ShardRecord& record = arena_.shard(i);
+    const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
+    if (arena::OwnershipSlot(record.owner.ownership) == arena::kNobody) return false;
+    if (arena_.bank(i, epoch).tail != record.commit_head) return false;
+    if (record.acknowledged != record.completion_tail) return false;
+  }
+  return true;
+}
+
+// No faults any more: everybody gets what it was promised, within a bound.
+bool World::Settle() {
+  faults_ = false;
+  device_.RefusePosts(false);
+  weights_ = {4, 4, 2, 8, 2};
+  context_.Note("settling");
+  for (auto& process : processes_) process->app->StopDeciding();
+  for (auto& client : clients_) client->Expect(3);
+  for (uint32_t i = 0; i < kSettleSteps; ++i) {
+    Step();
+    if (context_.broken()) return false;
+    if (i % 16 == 0 && Settled()) return true;
+  }
+  context_.Break(
+      absl::StrCat("liveness: not settled after ", kSettleSteps, " steps\n", Describe()));
+  return false;
+}
+
+ScheduleResult World::Run() {
+  const uint32_t steps = dice_.Below(deep_ || dice_.OneIn(10) ? 4 * kFaultySteps : kFaultySteps);
+  AttachProcess();
+  for (uint32_t i = 0; i < steps && !context_.broken(); ++i) Step();
+  if (!context_.broken() && Settle()) {
+    const bool whole = std::none_of(clients_.begin(), clients_.end(),
+                                    [](const auto& client) { return client->lost_replies(); });
+    checker_.CheckEnd(whole);
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      checker_.CheckCounters(i, engine_->driver().counters(i));
+    }
+  }
+  ScheduleResult result;
+  result.broken = context_.what_broke();
+  result.trace = context_.Last(context_.broken() || options_.show_trace ? kShownSteps : 0);
+  result.hash = context_.hash();
+  result.steps = steps_;
+  result.commits = checker_.commits();
+  result.cuts = checker_.cuts();
+  result.kills = kills_;
+  result.fenced = fenced_;
+  for (const auto& client : clients_) result.replies += client->replies();
+  return result;
+}
+
+std::string World::Describe() const {
+  std::string text;
+  for (const auto& client : clients_) absl::StrAppend(&text, client->Describe(), "\n");
+  for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+    const arena::ShardRecord& record = arena_.shard(i);
+    absl::StrAppend(&text, "shard ", i, " epoch ", engine_->ownership(i).epoch(), " owner ",
+                    engine_->ownership(i).owner_id(), " completions ", record.completion_tail,
+                    " acknowledged ", record.acknowledged, " ", engine_->waiting_reason(i), "\n");
+  }
+  for (uint32_t i = 0; i < arena_.shape().connections; ++i) {
+    const arena::ConnectionRecord& record = arena_.connection(i);
+    absl::StrAppend(&text, "connection ", i, " state ", record.state, " shard ", record.shard,
+                    " sends ", record.send.committed, "/", record.send.posted, "/",
+                    record.send.completed, " receives ", record.receive.committed, "/",
+                    record.receive.posted, "/", record.receive.completed, "\n");
+  }
+  for (const auto& process : processes_) {
+    if (process->state == Process::State::kGone) continue;
+    absl::StrAppend(&text, "worker ", process->id, " slot ", process->slot, " state ",
+                    static_cast<int>(process->state), process->doomed ? " doomed" : "",
+                    process->asleep ? " asleep" : "", ", serves epochs");
+    for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
+      absl::StrAppend(&text, " ", process->worker->shard(i).epoch());
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  absl::StrAppend(&text, "handoffs ", open_handoffs_, ", device quiet ", device_.Quiet(),
+                  ", engine asleep ", engine_asleep_);
+  return text;
+}
+
+// ---------------------------------------------------------------- the engine's listener
+
+void World::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
+                    int shard, int connection) {
+  context_.Note(kind == "shard_moved"       ? "event: shard moved"
+                : kind == "ownership_ended" ? "event: ownership ended"
+                                            : "event",
+                worker_id, static_cast<uint64_t>(shard), static_cast<uint64_t>(connection));
+  if (kind == "worker_fenced" && !processes_[worker_id - 1]->hostile) {
+    context_.Break(absl::StrCat("P7: a correct worker was fenced: ", message));
+  }
+  Interleave();
+}
+
+void World::OnFenced(uint64_t worker_id) {
+  processes_[worker_id - 1]->condemned = true;
+  ++fenced_;
+}
+
+void World::OnDeviceLost(const absl::Status& why) {
+  context_.Break(absl::StrCat("the device was given up: ", why.message()));
+}
+
+}  // namespace
+
+ScheduleResult RunSchedule(const ScheduleOptions& options) {
+  World world(options);
+  return world.Run();
+}
+
+void PrintCurrentSchedule() {
+  if (g_world) std::cerr << g_world->Last() << g_world->Describe() << "\n";
+}
+
+}  // namespace baton::simulation
