@@ -1,6 +1,7 @@
 #include "worker/worker_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,7 @@ namespace {
 
 constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kDeliverBatch = 64;
+constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
 constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2;
@@ -41,7 +44,9 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
     : options_(options), service_(service) {}
 
 WorkerImpl::~WorkerImpl() {
-  if (arena_ && !keeper_gone_) Detach();
+  // Also after an Attach that failed on our side: a keeper that loses a worker without a word makes
+  // sure that its process ends.
+  if ((attached_ || arena_) && !keeper_gone_) Detach();
 }
 
 // ---------------------------------------------------------------- attaching
@@ -82,6 +87,7 @@ absl::Status WorkerImpl::Attach() {
   attach->set_writes_state_version(options_.writes_state_version);
   std::vector<FileDescriptor> fds;
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
+  attached_ = true;
   if (fds.size() != 4) {
     return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
                                                      fds.size(), " arrived: raise RLIMIT_NOFILE"));
@@ -94,7 +100,10 @@ absl::Status WorkerImpl::Attach() {
                               attached.worker_id(), attached.worker_slot()));
   lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
   BATON_RETURN_IF_ERROR(lock_->Acquire());
-  if (options_.control_stream) StartControlStream(attached);
+  if (options_.control_stream) {
+    BATON_RETURN_IF_ERROR(CheckDescriptors());
+    StartControlStream(attached);
+  }
   if (options_.realtime_priority > 0) return UseRealtimePriority(options_.realtime_priority);
   return absl::OkStatus();
 }
@@ -113,6 +122,20 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
     shards_.emplace_back(new Shard(this, i));
   }
   return PrepareEventFd();
+}
+
+// gRPC ends its process when it finds no descriptors, and this library never ends its host.
+absl::Status WorkerImpl::CheckDescriptors() const {
+  std::array<FileDescriptor, kControlStreamDescriptors> probes;
+  for (FileDescriptor& probe : probes) {
+    probe.Reset(fcntl(wake_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!probe) {
+      return ErrnoStatus(errno, absl::StrCat("the stream to control needs up to ", probes.size(),
+                                             " descriptors (raise RLIMIT_NOFILE, or set "
+                                             "control_stream to false)"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Policy only: a worker serves without it, so that control may be down when it attaches.

@@ -68,6 +68,7 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
                                             std::vector<FileDescriptor>* descriptors = nullptr);
   absl::Status PrepareEventFd();
+  absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
   bool HasWork() const;
   absl::Status CheckKeeper();
@@ -96,6 +97,7 @@ class WorkerImpl final : public Worker {
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
   bool armed_ = false;
+  bool attached_ = false;  // the keeper counts us among its workers
   bool keeper_gone_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<Connection> connections_;
