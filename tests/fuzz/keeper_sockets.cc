@@ -164,7 +164,8 @@ class Attack {
   // Text of a request; now and then enough to fill every frame that repeats it.
   std::string Text() {
     const uint8_t how = program_.Byte();
-    if (how == 255) return std::string((size_t{15} << 20) + 999 * size_t{1024}, 'x');
+    if (how == 255 && program_.Byte() > 247)
+      return std::string((size_t{15} << 20) + 999 * size_t{1024}, 'x');
     if (how > 250) return std::string(size_t{how} << 10, 'y');
     return std::string(program_.Block(how % 32));
   }
