@@ -51,6 +51,9 @@ internal::KeeperConfig Config() {
   service->set_max_workers(4);
   service->set_max_listeners(2);
   service->set_handoff_timeout_ms(50);
+  // Nobody beats here, and nobody is to be killed for that.
+  service->set_heartbeat_ms(60'000);
+  service->set_hang_timeout_ms(3'600'000);
   return config;
 }
 
