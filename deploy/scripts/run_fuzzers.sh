@@ -40,9 +40,9 @@ failed=0
 for name in "${names[@]}"; do
   echo "--- Fuzzing $name for $seconds seconds" >&2
   mkdir -p "out/fuzz/$name"
-  options=(-max_total_time="$seconds" -runs="$runs" -timeout=20 -rss_limit_mb=4096
-    -artifact_prefix="out/fuzz/failures/$name-" -print_final_stats=1 -verbosity=0)
-  [[ ! -f tests/fuzz/dictionaries/$name ]] || options+=(-dict="tests/fuzz/dictionaries/$name")
+  options=(-max_total_time="$seconds" -runs="$runs" -timeout=60 -rss_limit_mb=4096
+    -len_control=0 -max_len=4096 -print_final_stats=1 -verbosity=0
+    -artifact_prefix="out/fuzz/failures/$name-")
   log=out/fuzz/$name.log
   result=clean
   out/fuzz/bin/"${name}_fuzzer" "${options[@]}" "out/fuzz/$name" "tests/fuzz/corpus/$name" \

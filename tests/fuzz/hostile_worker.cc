@@ -30,8 +30,13 @@ ConnectionState StateOf(const arena::ConnectionRecord& record) {
 
 class Attack {
  public:
-  Attack(BrokeredService* service, HonestWorker* neighbour, Program* program)
-      : service_(*service), neighbour_(*neighbour), program_(*program), writes_(service->arena()) {
+  Attack(BrokeredService* service, BrokeredService* beside, HonestWorker* neighbour,
+         Program* program)
+      : service_(*service),
+        beside_(*beside),
+        neighbour_(*neighbour),
+        program_(*program),
+        writes_(service->arena()) {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       writers_[shard].emplace(&service->arena(), shard);
     }
@@ -90,7 +95,7 @@ class Attack {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       for (int i = 0; i < 8; ++i) Apply(shard);
     }
-    neighbour_.Turn();
+    neighbour_.Turn(&beside_);
   }
 
   // A transaction as a correct worker makes it, of this much work.
@@ -256,7 +261,7 @@ class Attack {
       service_.HandleEvents();
       service_.Poll();
       for (uint32_t shard = 0; shard < kShards; ++shard) FinishShard(shard);
-      neighbour_.Turn();
+      neighbour_.Turn(&beside_);
       service_.Check();
     }
   }
@@ -274,6 +279,7 @@ class Attack {
   }
 
   BrokeredService& service_;
+  BrokeredService& beside_;
   HonestWorker& neighbour_;
   Program& program_;
   HostileWrites writes_;
@@ -289,10 +295,12 @@ void HostileWorker(const uint8_t* data, size_t size) {
       arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
   static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
   static BrokeredService neighbour(&beside);
-  static HonestWorker honest(&neighbour, 2);
+  static const bool owned = neighbour.Grant(0, 0, 1);
+  BATON_CHECK(owned);
+  static HonestWorker honest(&beside, &neighbour.device(), 1, 2);
   Program program(data, size);
   BrokeredService service(&attacked);
-  Attack(&service, &honest, &program).Run();
+  Attack(&service, &neighbour, &honest, &program).Run();
 }
 
 }  // namespace baton::fuzz

@@ -196,6 +196,7 @@ class Victim {
     size_t posted = 0;
     queue_pair_->PostReceive({&request, 1}, &posted).IgnoreError();
     if (posted == 1) receives_.push_back(request.wr_id);
+    Poll();  // in the error state it has completed, and the completion queue is small
   }
 
   void PostSend() {
@@ -220,6 +221,7 @@ class Victim {
     size_t posted = 0;
     queue_pair_->PostSend({&request, 1}, &posted).IgnoreError();
     if (posted == 1) sends_.push_back(request.wr_id);
+    Poll();
   }
 
   void UserStep() {
