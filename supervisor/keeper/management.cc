@@ -210,19 +210,19 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
   pending->session = session;
   pending->request_id = request_id;
   const uint32_t shard_count = config_.service().shards();
+  // However long the list is, it takes no longer than to read it.
+  std::vector<bool> asked(shard_count, request.shards().empty());
   for (uint32_t shard : request.shards()) {
     if (shard >= shard_count) {
       pending->status = absl::NotFoundError(
           absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
+      break;
     }
-    pending->shards.push_back(shard);
+    asked[shard] = true;
   }
-  if (request.shards().empty()) {
-    for (uint32_t shard = 0; shard < shard_count; ++shard) pending->shards.push_back(shard);
+  for (uint32_t shard = 0; shard < shard_count; ++shard) {
+    if (asked[shard]) pending->shards.push_back(shard);
   }
-  std::sort(pending->shards.begin(), pending->shards.end());
-  pending->shards.erase(std::unique(pending->shards.begin(), pending->shards.end()),
-                        pending->shards.end());
   absl::StatusOr<uint32_t> slot;
   if (pending->status.ok()) {
     slot = workers_.Successor(request.to_worker_id(), pending->shards.front());
