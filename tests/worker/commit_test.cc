@@ -67,8 +67,7 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
   size_t posted = 0;
   ASSERT_TRUE(Until([&] {
     for (; posted < peer.received.size() + 32; ++posted) peer.Receive();
-    return answered == kMessages &&
-           keeper.Describe().shards(0).completions_unacknowledged() == 0;
+    return answered == kMessages && keeper.Describe().shards(0).completions_unacknowledged() == 0;
   }));
 }
 
