@@ -337,8 +337,10 @@ class Attack {
 void HostileEngine(const uint8_t* data, size_t size) {
   static arena::Arena attacked =
       arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
-  static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
-  static auto* const neighbour = new Neighbour(&beside);  // its thread lives as long as the process
+  // Its thread lives as long as the process, and so does what it drives.
+  static auto* const beside =
+      new arena::Arena(arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value());
+  static auto* const neighbour = new Neighbour(beside);
   Program program(data, size);
   {
     Service service(&attacked);
