@@ -10,12 +10,16 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "supervisor/keeper/describe.h"
 #include "supervisor/keeper/engine.h"
 #include "tests/fuzz/clear_arena.h"
+#include "tests/fuzz/honest_heir.h"
 #include "tests/fuzz/honest_worker.h"
+#include "tests/fuzz/hostile_commits.h"
 #include "tests/fuzz/hostile_writes.h"
 #include "tests/fuzz/memory_device.h"
 #include "tests/fuzz/program.h"
+#include "tests/fuzz/shared_reads.h"
 #include "tests/fuzz/targets.h"
 #include "tests/lib/driver/commit_writer.h"
 
@@ -40,9 +44,11 @@ class Listener final : public keeper::EngineListener {
 
 // An engine with its thread, on a device that is touched on that thread only.
 struct Service {
-  explicit Service(arena::Arena* of) : arena(of) {
+  Service(arena::Arena* of, bool outside_effects) : arena(of) {
     ClearArena(arena);
-    engine = Engine::Create(arena, &device, &listener, {}).value();
+    keeper::EngineOptions options;
+    options.outside_effects = outside_effects;
+    engine = Engine::Create(arena, &device, &listener, options).value();
     engine->Start();
   }
   ~Service() { engine->Stop(); }
@@ -74,7 +80,7 @@ struct Service {
 // The service that is left alone.
 class Neighbour {
  public:
-  explicit Neighbour(arena::Arena* arena) : service_(arena) {
+  explicit Neighbour(arena::Arena* arena) : service_(arena, /*outside_effects=*/false) {
     wake_ = service_.AddWorker(0, 1);
     service_.engine->Run([this] { service_.engine->SetReady(0); });
     service_.engine->Run(
@@ -104,9 +110,10 @@ class Neighbour {
 
 class Attack {
  public:
-  Attack(Service* service, Program* program)
+  Attack(Service* service, Neighbour* neighbour, Program* program)
       : service_(*service),
         engine_(*service->engine),
+        neighbour_(*neighbour),
         program_(*program),
         writes_(*service->arena) {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
@@ -114,7 +121,14 @@ class Attack {
       epochs_.push_back(0);
     }
     Enter(0);
-    if (program_.Flag()) Enter(1);
+    const uint8_t beside = program_.Byte();
+    if (beside & 1) Enter(1);
+    if (beside & 2) {
+      standby_id_ = ++last_id_;
+      standby_.emplace(service->arena, service->AddWorker(kStandby, standby_id_), standby_id_,
+                       kStandby);
+      engine_.Post([this] { engine_.SetReady(kStandby); });
+    }
   }
 
   void Run() {
@@ -149,28 +163,13 @@ class Attack {
     return writers_[shard];
   }
 
-  void CommitWell(uint32_t shard) {
+  void Commit(uint32_t shard, bool well) {
     CommitWriter& writer = Writer(shard);
-    const uint8_t what = program_.Byte();
-    for (uint32_t i = 0; i < kConnections; ++i) {
-      const arena::ConnectionRecord record = service_.arena->connection(i);
-      const auto state = ConnectionState(record.state);
-      if (record.shard != shard || state == ConnectionState::kFree) continue;
-      if (state == ConnectionState::kRequested && (what & 1)) {
-        writer.Accept(i, (what & 2) ? 1 - shard : shard);
-      }
-      if ((what & 4) && record.receive.committed - record.receive.acknowledged < kDepth) {
-        writer.Receive(i, 64 * i, 64);
-      }
-      if ((what & 8) && record.send.committed - record.send.acknowledged < kDepth) {
-        writer.Send(i, 4096 + 64 * i, 32);
-      }
-      if (what & 16) writer.Disconnect(i);
+    HostileCommits commits(service_.arena, &writer, shard);
+    commits.Stage(program_);
+    for (uint32_t left = well ? 0 : 1 + program_.Below(3); left > 0; --left) {
+      commits.Distort(program_);
     }
-    if (what & 32) {
-      writer.Acknowledge(arena::LoadAcquire(service_.arena->shard(shard).completion_tail));
-    }
-    if ((what & 192) == 192) writer.Release();
     writer.Publish();
   }
 
@@ -196,7 +195,7 @@ class Attack {
   void KeeperStep() {
     const uint32_t slot = program_.Below(2);
     const uint32_t shard = program_.Below(kShards);
-    switch (program_.Below(7)) {
+    switch (program_.Below(9)) {
       case 0:
         Enter(slot);
         break;
@@ -208,7 +207,7 @@ class Attack {
         engine_.Post([this, slot, id = ids_[slot]] { engine_.WorkerStopped(slot, id, "crash"); });
         break;
       case 3:
-        engine_.Post([this, shard, slot] {
+        engine_.Post([this, shard, slot = program_.Below(kStandby + 1)] {
           engine_.Handoff(shard, slot, [](const absl::Status&, double) {});
         });
         break;
@@ -219,6 +218,18 @@ class Attack {
         engine_.Post([this, shard] {
           if (!engine_.ownership(shard).owned()) return;
           engine_.driver().Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
+        });
+        break;
+      case 6:
+        engine_.Post([this, slot, id = ids_[slot], stalled = program_.Flag()] {
+          engine_.SetStalled(slot, id, stalled);
+        });
+        break;
+      case 7:
+        // As control does for operators.
+        engine_.Post([this, shard] {
+          BATON_CHECK(keeper::DescribeShard(engine_, shard).SerializeAsString().size() < 100'000);
+          for (uint32_t i = 0; i < kConnections; ++i) keeper::DescribeConnection(engine_, i);
         });
         break;
       default:
@@ -249,7 +260,7 @@ class Attack {
 
   void Step() {
     const uint32_t shard = program_.Below(kShards);
-    switch (program_.Below(10)) {
+    switch (program_.Below(16)) {
       case 0:
         writes_.Raw(program_);
         break;
@@ -264,71 +275,87 @@ class Attack {
         break;
       case 4:
       case 5:
-        CommitWell(shard);
-        break;
       case 6:
+        Commit(shard, /*well=*/true);
+        break;
       case 7:
-        DeviceStep();
+        Commit(shard, /*well=*/false);
         break;
       case 8:
+      case 9:
+        DeviceStep();
+        break;
+      case 10:
         KeeperStep();
         break;
-      default:
+      case 11:
         WakeStep();
+        break;
+      case 12:
+        // At a read that the engine makes, whatever it does there.
+        engine_.Post(
+            [interference = Interference::Of(program_)] { SharedReads::Interfere(interference); });
+        break;
+      case 13:
+        if (program_.Below(4) == 0) writes_.Punch(program_);
+        break;
+      case 14:
+        if (standby_) standby_->Turn();
+        break;
+      default:
+        if (program_.Below(4) == 0) neighbour_.Turn();
     }
   }
 
-  // When the attackers are dead, a correct successor gets both shards, ends every connection and
-  // acknowledges everything; then the engine sleeps.
+  // When the attackers are dead, a correct successor gets both shards, looks at what they have
+  // left, ends every connection and acknowledges everything; then the engine sleeps.
   void GoOnHonestly() {
     for (uint32_t slot = 0; slot < 2; ++slot) Die(slot);
-    constexpr uint32_t kSlot = 2;
+    if (standby_) engine_.Post([this, id = standby_id_] { engine_.WorkerDead(kStandby, id); });
+    engine_.Post([] { SharedReads::Interfere({}); });
     const uint64_t id = ++last_id_;
-    const FileDescriptor wake = service_.AddWorker(kSlot, id);
-    engine_.Run([&] { engine_.SetReady(kSlot); });
+    HonestHeir heir(service_.arena, service_.AddWorker(kSuccessor, id), id, kSuccessor);
+    engine_.Run([&] { engine_.SetReady(kSuccessor); });
     int quiet = 0;
     service_.Until([&] {
-      engine_.Run([&] { quiet = FinishTurn(id) ? quiet + 1 : 0; });
+      heir.Turn();
+      engine_.Run([&] { quiet = EndPeers(id) ? quiet + 1 : 0; });
       return quiet == 3;
     });
     service_.Until(
         [&] { return arena::LoadAcquire(service_.arena->header().driver_sleeping) == 1; });
   }
 
-  // On the engine's thread, which stands still meanwhile. True: there was nothing left to do.
-  bool FinishTurn(uint64_t id) {
+  // On the engine's thread. True: there was nothing left to do.
+  bool EndPeers(uint64_t heir) {
     const std::vector<MemoryConnection*> connections = service_.device.connections();
     for (MemoryConnection* connection : connections) connection->End();
     for (MemoryQueuePair* queue_pair : service_.device.queue_pairs()) {
       while (queue_pair->Flush()) {
       }
     }
+    bool acknowledged = true;
     for (uint32_t shard = 0; shard < kShards; ++shard) {
-      BATON_CHECK(engine_.ownership(shard).owner_id() == id);
-      CommitWriter& writer = Writer(shard);
+      BATON_CHECK(engine_.ownership(shard).owner_id() == heir);
       const arena::ShardRecord& record = service_.arena->shard(shard);
-      if (record.commit_head != arena::PackCursor(epochs_[shard], writer.tail())) continue;
-      for (uint32_t i = 0; i < kConnections; ++i) {
-        const arena::ConnectionRecord& connection = service_.arena->connection(i);
-        if (connection.shard == shard &&
-            ConnectionState(connection.state) != ConnectionState::kFree) {
-          writer.Disconnect(i);
-        }
-      }
-      writer.Acknowledge(record.completion_tail);
-      writer.Publish();
+      acknowledged &= record.acknowledged == record.completion_tail;
     }
-    return engine_.driver().connection_count() == 0;
+    return acknowledged && engine_.driver().connection_count() == 0;
   }
+
+  static constexpr uint32_t kStandby = 2, kSuccessor = 3;
 
   Service& service_;
   Engine& engine_;
+  Neighbour& neighbour_;
   Program& program_;
   HostileWrites writes_;
   std::vector<CommitWriter> writers_;
   std::vector<uint64_t> epochs_;
   std::array<uint64_t, 2> ids_ = {};
   std::array<FileDescriptor, 2> wakes_;
+  std::optional<HonestHeir> standby_;  // beside the attackers
+  uint64_t standby_id_ = 0;
   uint64_t last_id_ = 0;
 };
 
@@ -343,9 +370,12 @@ void HostileEngine(const uint8_t* data, size_t size) {
   static auto* const neighbour = new Neighbour(beside);
   Program program(data, size);
   {
-    Service service(&attacked);
-    Attack(&service, &program).Run();
+    SharedReads::Watch(&attacked.worker(0),
+                       attacked.worker_map().total - attacked.worker_map().workers);
+    Service service(&attacked, /*outside_effects=*/program.Byte() % 4 == 0);
+    Attack(&service, neighbour, &program).Run();
   }
+  SharedReads::Forget();
   neighbour->Turn();
 }
 
