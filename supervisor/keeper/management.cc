@@ -208,18 +208,22 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
 absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::Handoff& request) {
   BATON_RETURN_IF_ERROR(upgrades_.CheckIdle());
   const uint32_t shard_count = config_.service().shards();
-  std::set<uint32_t> shards(request.shards().begin(), request.shards().end());
-  if (shards.empty()) {
-    for (uint32_t shard = 0; shard < shard_count; ++shard) shards.insert(shard);
+  // However long the list is, it takes no longer than to read it.
+  std::vector<bool> asked(shard_count, request.shards().empty());
+  for (const uint32_t shard : request.shards()) {
+    if (shard >= shard_count) {
+      return absl::NotFoundError(
+          absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
+    }
+    asked[shard] = true;
   }
-  if (*shards.rbegin() >= shard_count) {
-    return absl::NotFoundError(
-        absl::StrCat("shard ", *shards.rbegin(), " does not exist, the service has ", shard_count));
-  }
+  const auto first = std::find(asked.begin(), asked.end(), true) - asked.begin();
   BATON_ASSIGN_OR_RETURN(const uint32_t slot,
-                         workers_.Successor(request.to_worker_id(), *shards.begin()));
+                         workers_.Successor(request.to_worker_id(), static_cast<uint32_t>(first)));
   std::vector<ShardMove> moves;
-  for (const uint32_t shard : shards) moves.push_back({shard, slot});
+  for (uint32_t shard = 0; shard < shard_count; ++shard) {
+    if (asked[shard]) moves.push_back({shard, slot});
+  }
   return moves;
 }
 
