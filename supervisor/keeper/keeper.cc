@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(ShapeOf(service), service.name()));
   engine_options.outside_effects = service.outside_effects();
   engine_options.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (service.poison_deaths() != 0) engine_options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
                                                          keeper.get(), engine_options));
   for (const v1::ListenerConfig& listener : service.listeners()) {

@@ -83,7 +83,7 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kHandoff:
       return Handoff(session, request.id(), request.handoff());
     case ManagementRequest::kKillWorker:
-      status = workers_.Kill(request.kill_worker().worker_id(), "asked for by an operator");
+      status = workers_.KillForOperator(request.kill_worker().worker_id());
       break;
     case ManagementRequest::kRedeemToken: {
       const auto worker_id = workers_.RedeemToken(request.redeem_token().token());

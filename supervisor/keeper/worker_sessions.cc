@@ -460,6 +460,13 @@ void WorkerSessions::NoteKill(Session& session, std::string_view cause) {
            session.id);
 }
 
+absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
+  if (const SessionPtr session = Find(worker_id)) {
+    engine_.Run([&] { engine_.PardonDeath(session->slot, worker_id); });
+  }
+  return Kill(worker_id, "asked for by an operator");
+}
+
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
                                               const void* announcer) {
   const SessionPtr session = Find(worker_id);

@@ -63,6 +63,8 @@ class WorkerSessions {
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
+  // The same, and what it was dealing with is not to blame for it.
+  absl::Status KillForOperator(uint64_t worker_id);
   // What `announcer`, a connection of control's, tells of a worker's stream; kNotFound when one was
   // opened by a worker that is not attached. All streams that an announcer told of end with it.
   absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
