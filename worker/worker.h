@@ -157,7 +157,7 @@ class Shard {
   void Abandon();
 
   // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
-  // successor must not reuse.
+  // successor must not reuse. All of them lie within Worker::buffers().
   void ForEachBufferInUse(Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
 

@@ -401,9 +401,14 @@ void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   AssignWaiting();
 }
 
+bool Engine::ReadsStateOf(const Worker& worker, uint32_t shard) const {
+  const uint32_t version = shards_[shard].state_version;
+  return version == 0 || worker.versions.Reads(version);
+}
+
 bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
   return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped &&
-         worker.versions.Reads(shards_[shard].state_version);
+         ReadsStateOf(worker, shard);
 }
 
 // The first in standing, of those the one with the fewest shards, of those the newest.
@@ -579,7 +584,7 @@ void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
-  if (!worker.versions.Reads(state.state_version)) {
+  if (!ReadsStateOf(worker, shard)) {
     return done(
         absl::FailedPreconditionError(absl::StrCat(
             "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",

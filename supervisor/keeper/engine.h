@@ -204,7 +204,7 @@ class Engine : private driver::DriverObserver {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
     std::string waiting_reason = "no worker is ready";
-    uint32_t state_version = 0;  // that its last owner who declared one writes
+    uint32_t state_version = 0;  // that its last owner who declared one writes; 0: none did
     // The change of owner that is under way: from its begin to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
@@ -251,6 +251,7 @@ class Engine : private driver::DriverObserver {
   void NameHeirs();
   uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
   bool IsBetter(const Worker& worker, const Worker& than) const;
+  bool ReadsStateOf(const Worker& worker, uint32_t shard) const;
   bool MayOwn(const Worker& worker, uint32_t shard) const;
   std::string WhyNobody(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);

@@ -88,8 +88,11 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   keeper->engine_->Start();
   keeper->workers_ = std::make_unique<WorkerSessions>(
       keeper->loop_, keeper->config_, *keeper->arena_, *keeper->engine_, keeper->events_);
-  keeper->management_ = std::make_unique<Management>(
-      keeper->loop_, keeper->config_, *keeper->engine_, keeper->events_, *keeper->workers_);
+  keeper->upgrades_ = std::make_unique<Upgrades>(keeper->loop_, keeper->config_, *keeper->engine_,
+                                                 keeper->events_, *keeper->workers_);
+  keeper->management_ =
+      std::make_unique<Management>(keeper->loop_, keeper->config_, *keeper->engine_,
+                                   keeper->events_, *keeper->workers_, *keeper->upgrades_);
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   BATON_RETURN_IF_ERROR(keeper->Listen(
       WorkerSocketPath(config.state_dir(), service.name()), 0666,
