@@ -332,7 +332,7 @@ void Shard::NoteAcknowledged() {
     const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    Connection* connection = impl_->Resolve(*this, entry.connection, impl_->GenerationOf(entry));
+    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
     if (!connection) continue;
     (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
                                           : connection->receive_acknowledged_) = entry.sequence + 1;
@@ -387,7 +387,10 @@ std::vector<Connection*> Shard::connections() {
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
     // Its end will not be told.
-    if (record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) continue;
+    if (state == arena::ConnectionState::kClosed &&
+        record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {
+      continue;
+    }
     if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
       found.push_back(connection);
     }

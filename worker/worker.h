@@ -205,7 +205,8 @@ class Service {
   // A completion in which `poison_deaths` owners of the service die or hang, one after the other,
   // is given to no other: its connection is failed, and ends like one that failed by itself (the
   // completion becomes a kFlushError, kDisconnected follows). Of a connection that kills its owners
-  // with its request or with its end, no successor hears anything.
+  // with its request or with its end, no successor hears anything; with its flush errors, only of
+  // its end, with which all of its work requests are over.
   virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
 
   // Somebody asked that the shard moves: the last chance to stage and commit. It is released when

@@ -357,6 +357,18 @@ uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
   return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
 }
 
+void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
+  const auto kind = arena::CompletionKind(entry.kind);
+  if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
+  if (kind == arena::CompletionKind::kReceive) connection.receive_completed_ = entry.sequence + 1;
+  shard.handed_ = shard.delivered_;
+  // Before the handler: should it be our last, this is what we died on.
+  TellHandling(shard, /*in_handler=*/true);
+  BATON_CRASH_POINT("deliver-before-handler");
+  service_->OnCompletion(shard, Translate(entry, &connection));
+  BATON_CRASH_POINT("deliver-after-handler");
+}
+
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   const bool commits = options_.commit_mode != CommitMode::kManual;
@@ -377,19 +389,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
     const auto kind = arena::CompletionKind(entry.kind);
-    if (kind == arena::CompletionKind::kSend) connection->send_completed_ = entry.sequence + 1;
-    if (kind == arena::CompletionKind::kReceive) {
-      connection->receive_completed_ = entry.sequence + 1;
-    }
-    const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
-    if (!is_void) {
-      // Before the handler: should it be our last, this is what we died on.
-      TellHandling(shard, /*in_handler=*/true);
-      shard.handed_ = shard.delivered_;
-      BATON_CRASH_POINT("deliver-before-handler");
-      service_->OnCompletion(shard, Translate(entry, connection));
-      BATON_CRASH_POINT("deliver-after-handler");
-    }
+    if ((entry.flags & arena::kCompletionVoid) == 0) Hand(shard, entry, *connection);
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;

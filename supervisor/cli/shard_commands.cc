@@ -78,8 +78,8 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
        {"In flight", absl::StrCat(report.in_flight(), " (posted, no completion yet)")},
        {"Completed, undelivered",
         absl::StrCat(report.completed_undelivered(), " (the former owner had not read them)")},
-       {"Delivered, uncommitted",
-        absl::StrCat(report.delivered_uncommitted(), " (read, not acknowledged: delivered again)")}},
+       {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
+                                               " (read, not acknowledged: delivered again)")}},
       "  ");
   if (report.has_poisoned()) {
     out << "\n  Poisoned: " << FormatPoisoned(report.poisoned()) << "\n";

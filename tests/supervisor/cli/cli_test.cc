@@ -298,8 +298,9 @@ TEST_F(CliTest, ShardDescribeOfOneThatWaits) {
 
 TEST_F(CliTest, ShardDescribeTellsOfPoison) {
   const Result result = Run({"shard", "describe", "kv", "1"});
-  EXPECT_THAT(result.out,
-              HasSubstr("Poisoned:           1 connections, failed because workers died on them\n"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("Poisoned:           1 connections, failed because workers died on them\n"));
   EXPECT_THAT(result.out, HasSubstr("\n  Poisoned: connection 6, failed: 3 workers (5, 7, 8) died "
                                     "on its receive 17\n"));
 }
