@@ -303,7 +303,8 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
-  shard.acknowledged_ = shard.delivered_ = shard.handed_ = record.acknowledged;
+  shard.acknowledged_ = shard.delivered_ = record.acknowledged;
+  shard.handed_ = shard.acknowledged_;
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
