@@ -116,6 +116,32 @@ std::vector<v1::Connection> KvConnections() {
   return connections;
 }
 
+v1::Upgrade KvUpgrade(uint64_t id, v1::UpgradePhase phase) {
+  v1::Upgrade upgrade;
+  upgrade.set_id(id);
+  upgrade.set_exec("/opt/kv-1.1");
+  upgrade.add_arguments("--fast");
+  upgrade.set_phase(phase);
+  upgrade.add_old_worker_ids(1);
+  upgrade.add_new_worker_ids(2);
+  upgrade.set_old_version("1.0");
+  upgrade.set_new_version("1.1");
+  upgrade.set_started_unix_micros(1738314900000000 + static_cast<int64_t>(id) * 60'000'000);
+  if (phase == v1::UPGRADE_PHASE_WATCHING) upgrade.set_watch_seconds_left(25);
+  if (phase >= v1::UPGRADE_PHASE_WATCHING && phase != v1::UPGRADE_PHASE_FAILED) {
+    upgrade.set_slowest_blackout_us(212);
+  }
+  if (phase >= v1::UPGRADE_PHASE_COMPLETED) {
+    upgrade.set_ended_unix_micros(upgrade.started_unix_micros() + 31'000'000);
+  }
+  if (phase == v1::UPGRADE_PHASE_ROLLED_BACK) {
+    upgrade.set_detail("worker 2 died");
+    upgrade.set_slowest_return_us(340);
+  }
+  if (phase == v1::UPGRADE_PHASE_FAILED) upgrade.set_detail("worker 2 was not ready within 30 s");
+  return upgrade;
+}
+
 v1::Event KvEvent(uint64_t sequence, const std::string& kind, const std::string& message) {
   v1::Event event;
   event.set_sequence(sequence);
