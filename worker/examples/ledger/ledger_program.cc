@@ -1,9 +1,10 @@
-// ledger-v1, ledger-v2: the ledger as a worker of Baton.
+#include "worker/examples/ledger/ledger_program.h"
+
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -12,8 +13,6 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/address.h"
-#include "worker/examples/ledger/ledger_service.h"
-#include "worker/worker.h"
 
 namespace baton::ledger {
 namespace {
@@ -32,7 +31,7 @@ struct Flags {
 
 // Tells whoever started us that shards may be given to us now.
 absl::Status TellReady(const Flags& flags, uint16_t port, uint64_t worker_id) {
-  const std::string line = absl::StrCat("ledger ready version=", LEDGER_VERSION,
+  const std::string line = absl::StrCat("ledger ready version=", flags.ledger.version,
                                         " worker=", worker_id, " port=", port, "\n");
   const int fd = flags.ready_fd >= 0 ? flags.ready_fd : STDOUT_FILENO;
   if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
@@ -41,20 +40,21 @@ absl::Status TellReady(const Flags& flags, uint16_t port, uint64_t worker_id) {
   return absl::OkStatus();
 }
 
-absl::Status Serve(const Flags& flags) {
+absl::Status Serve(const Flags& flags, LedgerProgram& program) {
   BATON_RETURN_IF_ERROR(LedgerService::Validate(flags.ledger));
-  LedgerService service(flags.ledger);
+  const std::unique_ptr<LedgerService> service = program.MakeService(flags.ledger);
   WorkerOptions options;
   options.socket = flags.socket;
   options.service = flags.service;
   options.name = flags.name;
   options.realtime_priority = flags.realtime_priority;
-  options.version = absl::StrCat("v", LEDGER_VERSION);
-  options.reads_state_version_min = kAccountStateVersion;
-  options.reads_state_version_max = kAccountStateVersion;
-  options.writes_state_version = kAccountStateVersion;
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
-  BATON_RETURN_IF_ERROR(service.Fit(worker->capacity()));
+  options.version = absl::StrCat("v", flags.ledger.version);
+  options.reads_state_version_min = flags.ledger.reads_state_version_min;
+  options.reads_state_version_max = flags.ledger.reads_state_version_max;
+  options.writes_state_version = flags.ledger.writes_state_version;
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
+                         Worker::Attach(options, service.get()));
+  BATON_RETURN_IF_ERROR(service->Fit(worker->capacity()));
 
   uint16_t port = 0;
   if (!flags.listen.empty()) {
@@ -67,7 +67,8 @@ absl::Status Serve(const Flags& flags) {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
 
-  absl::Status status = worker->Ready();
+  absl::Status status = program.BeforeReady(*worker);
+  if (status.ok()) status = worker->Ready();
   if (status.ok()) status = TellReady(flags, port, worker->id());
   if (status.ok()) status = worker->Run();
   signal(SIGTERM, SIG_DFL);
@@ -76,11 +77,13 @@ absl::Status Serve(const Flags& flags) {
   return status;
 }
 
-int Main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_logger_st(absl::StrCat("ledger-v", LEDGER_VERSION)));
+}  // namespace
+
+int LedgerProgram::Main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_st(name_));
   spdlog::flush_on(spdlog::level::info);
   Flags flags;
-  flags.ledger.version = LEDGER_VERSION;
+  flags.ledger.version = version_;
   CLI::App app{"The ledger: a service on Baton whose replies show every lost or repeated effect."};
   app.add_option("--socket", flags.socket, "the service's socket, <state_dir>/<service>.sock")
       ->required();
@@ -91,15 +94,13 @@ int Main(int argc, char** argv) {
   app.add_option("--name", flags.name, "shown to operators");
   app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
   app.add_option("--ready-fd", flags.ready_fd, "where \"ledger ready\" is written [stdout]");
+  AddFlags(app, flags.ledger);
   CLI11_PARSE(app, argc, argv);
 
-  const absl::Status status = Serve(flags);
+  const absl::Status status = Serve(flags, *this);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));
   return 1;
 }
 
-}  // namespace
 }  // namespace baton::ledger
-
-int main(int argc, char** argv) { return baton::ledger::Main(argc, argv); }
