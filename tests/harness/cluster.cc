@@ -79,6 +79,7 @@ absl::Status Cluster::StartBatond() {
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
+  BATON_ASSIGN_OR_RETURN(keeper_, KeeperView::Connect(directory_.File("state"), options_.service));
   return operators_->GetStatus().status();
 }
 
@@ -88,10 +89,12 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) 
   return StartLedger(options);
 }
 
-absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
-  const bool test_hooks = !options.crash_at.empty() || options.previous_layout;
-  const std::string name =
-      absl::StrCat("ledger-v", options.version, test_hooks ? "-test-hooks" : "");
+absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::SpawnLedger(const LedgerOptions& options) {
+  std::string name = options.program;
+  if (name.empty()) {
+    const bool test_hooks = !options.crash_at.empty() || options.previous_layout;
+    name = absl::StrCat("ledger-v", options.version, test_hooks ? "-test-hooks" : "");
+  }
   ChildOptions child;
   BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find(name));
   if (!options.crash_at.empty()) child.environment.emplace_back("BATON_CRASH_AT", options.crash_at);
@@ -99,9 +102,13 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
   child.log_path = NewLog(name);
   child.arguments = LedgerArguments(absl::StrCat(name, "-", logs_.size()));
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
+  return ChildProcess::Start(child);
+}
+
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
   auto worker = std::make_unique<LedgerWorker>();
   worker->version = options.version;
-  BATON_ASSIGN_OR_RETURN(worker->process, ChildProcess::Start(child));
+  BATON_ASSIGN_OR_RETURN(worker->process, SpawnLedger(options));
   BATON_ASSIGN_OR_RETURN(const std::string line,
                          worker->process->ReadLineWith("ledger ready", kStart));
   unsigned long long id = 0;
@@ -112,7 +119,9 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
   worker->id = id;
   port_ = static_cast<uint16_t>(port);
   // One that crashes by itself may be gone before it can be looked at.
-  if (options.crash_at.empty()) BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  if (options.crash_at.empty() && options.await_control) {
+    BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  }
   return worker;
 }
 
