@@ -74,6 +74,7 @@ constexpr char kDescription[] = R"pb(
     writes_state_version: 1
     attached_seconds: 3600
     control_stream: true
+    healthy: true
   }
   workers {
     id: 2
@@ -83,6 +84,7 @@ constexpr char kDescription[] = R"pb(
     pid: 4713
     uid: 1000
     attached_seconds: 59
+    healthy: true
   }
 )pb";
 
