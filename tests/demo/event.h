@@ -20,6 +20,7 @@ enum class EventKind : uint8_t {
   kHang,
   kCrashCold,
   kControlKill,
+  kPoison,
   kBaseline
 };
 
@@ -41,6 +42,8 @@ inline const char* EventKindName(EventKind kind) {
       return "crash_cold";
     case EventKind::kControlKill:
       return "control_kill";
+    case EventKind::kPoison:
+      return "poison";
     case EventKind::kBaseline:
       return "baseline";
   }

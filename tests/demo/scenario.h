@@ -29,6 +29,7 @@ struct DemoOptions {
   uint32_t hangs = 5;
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
+  uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
   int realtime_priority = 5;  // 0: none
   double required_ratio = 0;

@@ -26,6 +26,10 @@ struct LedgerServiceOptions {
   uint32_t reads_state_version_min = kAccountStateVersion;
   uint32_t reads_state_version_max = kAccountStateVersion;
   uint32_t writes_state_version = kAccountStateVersion;
+  // With test hooks: a request of this amount kills the process, or is dealt with for ever. 0:
+  // none.
+  uint64_t crash_on_amount = 0;
+  uint64_t hang_on_amount = 0;
 };
 
 // Thread-safety: that of Worker.
@@ -58,6 +62,7 @@ class LedgerService : public Service {
   void OnRequest(Shard& shard, const Completion& completion);
   absl::Status Accept(Shard& shard, Connection& connection);
   absl::Status Process(Shard& shard, const Completion& completion, Session& session);
+  void SufferFrom(absl::Span<const uint8_t> message) const;
   absl::Status PostReceive(Shard& shard, Connection& connection);
   // Fails the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
