@@ -35,7 +35,7 @@ struct ClusterOptions {
 
 struct LedgerOptions {
   int version = 1;
-  // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
+  // Named crash point at which the worker kills itself, "name" or "name:n" (lib/base/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
   std::vector<std::string> arguments;

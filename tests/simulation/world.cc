@@ -14,7 +14,7 @@
 #include "lib/base/check.h"
 #include "tests/simulation/arenas.h"
 #include "tests/simulation/hostile.h"
-#include "worker/crash_point.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::simulation {
 namespace {

@@ -8,7 +8,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
-#include "worker/crash_point.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::ledger {
 
