@@ -210,8 +210,9 @@ class Service {
   // The shard was taken away without our doing (this worker was fenced).
   virtual void OnLost([[maybe_unused]] Shard& shard) {}
 
-  // An operator asks this worker to end (`baton worker stop`). Run releases its shards and returns
-  // after this; who calls Poll instead destroys the Worker, which does the same.
+  // This worker is asked to end: by an operator (`baton worker stop`), or because an upgrade has
+  // replaced it. Run releases its shards and returns after this; who calls Poll instead destroys
+  // the Worker, which does the same.
   virtual void OnShutdown([[maybe_unused]] std::string_view reason) {}
 };
 
@@ -298,9 +299,10 @@ class Worker {
                                                   uint32_t access) = 0;
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
 
-  // Tells operators how the worker is, over the stream to control; of `detail` the first 256 bytes.
-  // A worker that never says is healthy. Any thread, does not block, and costs nothing while
-  // nothing changes; no effect without WorkerOptions::control_stream.
+  // Tells how the worker is. An upgrade waits until the new worker is ready and healthy, and undoes
+  // itself when it turns unhealthy while it is watched. Operators read `detail`, of which the first
+  // 256 bytes go over WorkerOptions::control_stream. A worker that never says is healthy. Any
+  // thread, does not block, and costs nothing while nothing changes.
   virtual void ReportHealth(bool healthy, std::string_view detail) = 0;
 
   virtual uint64_t id() const = 0;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,7 +79,7 @@ absl::Status WorkerImpl::Attach() {
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
   attach->set_protocol_version(kProtocolVersion);
-  attach->set_layout_version(arena::kLayoutVersion);
+  attach->set_layout_version(SpokenLayoutVersion());
   attach->set_name(options_.name.empty() ? program_invocation_short_name : options_.name);
   attach->set_version(options_.version);
   attach->set_service(options_.service);
@@ -111,6 +112,7 @@ absl::Status WorkerImpl::Attach() {
 absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake,
                                uint64_t id, uint32_t slot) {
   arena_ = std::move(arena);
+  layout_version_ = std::min(arena_->layout_version(), SpokenLayoutVersion());
   wake_ = std::move(wake);
   id_ = id;
   slot_ = slot;
@@ -122,6 +124,14 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
     shards_.emplace_back(new Shard(this, i));
   }
   return PrepareEventFd();
+}
+
+uint32_t WorkerImpl::SpokenLayoutVersion() const {
+#ifdef BATON_TEST_HOOKS
+  // As the release before did.
+  if (std::getenv("BATON_PREVIOUS_LAYOUT") != nullptr) return arena::kLayoutVersion - 1;
+#endif
+  return arena::kLayoutVersion;
 }
 
 // gRPC ends its process when it finds no descriptors, and this library never ends its host.
@@ -152,16 +162,19 @@ void WorkerImpl::StartControlStream(const internal::Attached& attached) {
   };
   // The arena says it too, and reaches the worker's own thread.
   stream.on_handoff = [](const std::vector<uint32_t>&) {};
-  stream.on_shutdown = [this](const std::string& reason) {
-    {
-      const std::lock_guard<std::mutex> lock(shutdown_mutex_);
-      shutdown_reason_ = reason;
-    }
-    shutdown_asked_.store(true);
-    eventfd_write(self_wake_.get(), 1);
-  };
+  stream.on_shutdown = [this](const std::string& reason) { AskShutdown(reason); };
   auto started = ControlStream::Start(std::move(stream));
   if (started.ok()) control_ = *std::move(started);
+}
+
+// Any thread.
+void WorkerImpl::AskShutdown(std::string_view reason) {
+  {
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    shutdown_reason_ = std::string(reason);
+  }
+  shutdown_asked_.store(true);
+  eventfd_write(self_wake_.get(), 1);
 }
 
 absl::Status WorkerImpl::PrepareEventFd() {
@@ -253,6 +266,7 @@ int WorkerImpl::HandleOwnership() {
   const uint64_t changes = arena::LoadAcquire(arena_->header().ownership_changes);
   if (changes == seen_changes_) return 0;
   seen_changes_ = changes;
+  NoteStopRequest();
   BATON_CRASH_POINT("ownership-changed");
   int handled = 0;
   for (auto& shard : shards_) {
@@ -271,6 +285,15 @@ int WorkerImpl::HandleOwnership() {
     }
   }
   return handled;
+}
+
+// Told in the arena, so that it needs no control.
+void WorkerImpl::NoteStopRequest() {
+  if (layout_version_ < 2 || stop_request_noted_) return;
+  const uint64_t asked = arena::LoadAcquire(arena_->header().stop_requested);
+  if ((asked >> slot_ & 1) == 0) return;
+  stop_request_noted_ = true;
+  AskShutdown("the keeper asks for it: this program was replaced");
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
@@ -505,6 +528,8 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
 }
 
 void WorkerImpl::ReportHealth(bool healthy, std::string_view detail) {
+  // The keeper, which decides on upgrades, looks here: it needs no control for that.
+  arena::StoreRelaxed(arena_->worker(slot_).unhealthy, healthy ? 0u : 1u);
   if (control_) control_->ReportHealth(healthy, detail);
 }
 

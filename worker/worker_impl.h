@@ -70,8 +70,11 @@ class WorkerImpl final : public Worker {
   absl::Status PrepareEventFd();
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
+  uint32_t SpokenLayoutVersion() const;
   bool HasWork() const;
   absl::Status CheckKeeper();
+  void NoteStopRequest();
+  void AskShutdown(std::string_view reason);
   int HandleOwnership();
   bool Adopt(Shard& shard, uint64_t epoch);
   void Release(Shard& shard);
@@ -86,6 +89,7 @@ class WorkerImpl final : public Worker {
   std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
   uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
   std::shared_ptr<const arena::Arena> arena_;
+  uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
@@ -103,6 +107,7 @@ class WorkerImpl final : public Worker {
   std::vector<Connection> connections_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> shutdown_asked_{false};
+  bool stop_request_noted_ = false;
   std::mutex shutdown_mutex_;
   std::string shutdown_reason_;             // guarded by shutdown_mutex_
   std::unique_ptr<ControlStream> control_;  // last: its thread uses what is above

@@ -206,7 +206,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   }
 
   auto* worker_header = At<WorkerMemoryHeader>(arena.worker_, 0);
-  *worker_header = {kMagic, kLayoutVersion, 0};
+  *worker_header = {kMagic, kOldestLayoutVersion, 0};
   DriverMemoryHeader& header = arena.header();
   header.magic = kMagic;
   header.shape = shape;
@@ -215,7 +215,8 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   for (uint32_t i = 0; i < shape.shards; ++i) {
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }
-  StoreRelease(header.layout_version, kLayoutVersion);
+  header.layout_version = kLayoutVersion;
+  StoreRelease(header.oldest_reader, kOldestLayoutVersion);
   return arena;
 }
 
@@ -231,18 +232,21 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
                          Mapping::Map(driver_log.get(), static_cast<uint64_t>(info.st_size), false,
                                       "driver log memory"));
   const auto* header = At<DriverMemoryHeader>(driver, 0);
-  const uint32_t version = LoadAcquire(header->layout_version);
-  if (header->magic != kMagic || version == 0) {
+  const uint32_t oldest_reader = LoadAcquire(header->oldest_reader);
+  if (header->magic != kMagic || oldest_reader == 0) {
     return absl::FailedPreconditionError("the driver log memory is not ready or not Baton's");
   }
-  if (version != kLayoutVersion) {
+  const uint32_t version = std::max(header->layout_version, oldest_reader);
+  if (oldest_reader > kLayoutVersion || version < kOldestLayoutVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the arena has layout version ", version, ", this worker library reads version ",
-        kLayoutVersion, ": build it with the supervisor's release"));
+        "the arena has layout version ", version, ", readable from version ", oldest_reader,
+        "; this worker library reads versions ", kOldestLayoutVersion, " to ", kLayoutVersion,
+        ": build it with the supervisor's release or the one before"));
   }
   const Shape shape = CopyOnce(header->shape);
   BATON_RETURN_IF_ERROR(ValidateShape(shape));
   Arena arena(shape);
+  arena.layout_version_ = std::min(version, kLayoutVersion);
   if (driver.size() != FileBytes(arena.driver_map_.total)) {
     return absl::FailedPreconditionError("the driver log memory has another size than its shape");
   }

@@ -50,6 +50,8 @@ class Arena {
                                       FileDescriptor buffers);
 
   const Shape& shape() const { return shape_; }
+  // That both sides know: fields that came later are nobody's.
+  uint32_t layout_version() const { return layout_version_; }
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
   const RecoveryMemoryMap& recovery_map() const { return recovery_map_; }
@@ -128,6 +130,7 @@ class Arena {
   }
 
   Shape shape_;
+  uint32_t layout_version_ = kLayoutVersion;
   WorkerMemoryMap worker_map_;
   DriverMemoryMap driver_map_;
   RecoveryMemoryMap recovery_map_;

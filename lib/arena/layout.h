@@ -20,8 +20,8 @@ namespace baton::arena {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint64_t kMagic = 0x314e41'4e4f544142;  // "BATONAN1"
-inline constexpr uint32_t kLayoutVersion = 1;
-inline constexpr uint32_t kOldestLayoutVersion = 1;  // that a keeper still serves
+inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kOldestLayoutVersion = 1;  // whose readers are still right here
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of the three files are multiples
@@ -73,7 +73,7 @@ constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
 
 struct WorkerMemoryHeader {
   uint64_t magic;
-  uint32_t layout_version;
+  uint32_t oldest_reader;  // as in DriverMemoryHeader
   uint32_t reserved;
 };
 static_assert(sizeof(WorkerMemoryHeader) == 16);
@@ -88,11 +88,13 @@ static_assert(sizeof(ThreadLock) == kLineBytes);
 
 struct WorkerSlot {
   uint64_t heartbeat;  // grows while the worker polls
-  uint8_t pad0[56];
+  uint32_t unhealthy;  // 1: so it says itself; since version 2
+  uint8_t pad0[52];
   uint32_t sleeping;  // 1: the driver has to signal the worker's socket
   uint8_t pad1[60];
   ThreadLock thread_locks[kThreadLocks];
 };
+static_assert(offsetof(WorkerSlot, unhealthy) == 8);
 static_assert(offsetof(WorkerSlot, sleeping) == 64);
 static_assert(offsetof(WorkerSlot, thread_locks) == 128);
 static_assert(sizeof(WorkerSlot) == 640);
@@ -176,20 +178,25 @@ static_assert(sizeof(WorkRequest) == 2 * kLineBytes);
 
 struct DriverMemoryHeader {
   uint64_t magic;
-  uint32_t layout_version;  // 0: not ready
-  uint32_t reserved0;
+  uint32_t oldest_reader;   // layout version; 0: not ready
+  uint32_t layout_version;  // since version 2; 0: as oldest_reader
   Shape shape;
   char service[kServiceNameBytes];
   uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
   uint8_t pad0[40];
   uint32_t driver_sleeping;  // 1: a commit has to signal the driver's socket
   uint8_t pad1[60];
-  uint64_t ownership_changes;  // grows whenever an OwnershipRecord changed
+  uint64_t ownership_changes;  // grows whenever an OwnershipRecord or stop_requested changed
   uint8_t pad2[56];
+  uint64_t stop_requested;  // a bit for each worker slot: please end; since version 2
+  uint8_t pad3[56];
 };
+static_assert(kMaxWorkers <= 64);
+static_assert(offsetof(DriverMemoryHeader, layout_version) == 12);
 static_assert(offsetof(DriverMemoryHeader, driver_sleeping) == 192);
 static_assert(offsetof(DriverMemoryHeader, ownership_changes) == 256);
-static_assert(sizeof(DriverMemoryHeader) == 320);
+static_assert(offsetof(DriverMemoryHeader, stop_requested) == 320);
+static_assert(sizeof(DriverMemoryHeader) == 384);
 
 inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
 

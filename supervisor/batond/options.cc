@@ -103,6 +103,13 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_heartbeat_ms(narrow(n)); });
   AddCapacity(app, "--hang-timeout-ms", "An owner silent for so long is killed [5000]",
               [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
+  AddCapacity(app, "--ready-timeout-ms",
+              "How long an upgrade's program may take to be ready [30000]",
+              [&, narrow](uint64_t n) { service.set_ready_timeout_ms(narrow(n)); });
+  AddCapacity(app, "--watch-window-ms", "How long an upgrade is watched before it stays [30000]",
+              [&, narrow](uint64_t n) { service.set_watch_window_ms(narrow(n)); });
+  AddCapacity(app, "--stop-timeout-ms", "A worker asked to end is killed after so long [10000]",
+              [&, narrow](uint64_t n) { service.set_stop_timeout_ms(narrow(n)); });
   AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
               [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")

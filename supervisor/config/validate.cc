@@ -46,6 +46,9 @@ constexpr Range kServiceRanges[] = {
     {"realtime_priority", 0, 0, 99},
     {"heartbeat_ms", 1000, 10, 60'000},
     {"hang_timeout_ms", 5000, 20, UINT32_MAX},
+    {"ready_timeout_ms", 30'000, 1, 3'600'000},
+    {"watch_window_ms", 30'000, 1, 86'400'000},
+    {"stop_timeout_ms", 10'000, 1, 600'000},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

@@ -288,8 +288,25 @@ void Engine::EndSleep() {
 
 // ---------------------------------------------------------------- workers
 
-void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake) {
-  workers_[slot] = Worker{id, std::move(wake)};
+void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                       Standing standing) {
+  workers_[slot] = Worker{id, std::move(wake), versions, standing};
+  uint64_t& stop_requested = arena_->header().stop_requested;
+  arena::StoreRelease(stop_requested, stop_requested & ~(uint64_t{1} << slot));
+}
+
+void Engine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
+  if (workers_[slot].id != id) return;
+  workers_[slot].standing = standing;
+  NameHeirs();
+}
+
+void Engine::AskToStop(uint32_t slot, uint64_t id) {
+  if (workers_[slot].id != id) return;
+  arena::DriverMemoryHeader& header = arena_->header();
+  arena::StoreRelease(header.stop_requested, header.stop_requested | uint64_t{1} << slot);
+  arena::StoreRelease(header.ownership_changes, header.ownership_changes + 1);
+  workers_[slot].notify = any_notified_ = true;
 }
 
 void Engine::SetReady(uint32_t slot) {
@@ -341,28 +358,43 @@ void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   AssignWaiting();
 }
 
+bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
+  return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped &&
+         worker.versions.Reads(shards_[shard].state_version);
+}
+
+// The first in standing, of those the one with the fewest shards, of those the newest.
+bool Engine::IsBetter(const Worker& worker, const Worker& than) const {
+  if (worker.standing != than.standing) return worker.standing > than.standing;
+  if (worker.shards != than.shards) return worker.shards < than.shards;
+  return worker.id > than.id;
+}
+
 uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
-  const ShardState& state = shards_[shard];
   uint32_t best = arena::kNobody;
   for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
     const Worker& worker = workers_[slot];
-    if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped || slot == except) {
-      continue;
-    }
-    if (worker.id == state.handoff_worker_id) return slot;
-    if (best == arena::kNobody || worker.shards < workers_[best].shards ||
-        (worker.shards == workers_[best].shards && worker.id > workers_[best].id)) {
-      best = slot;
-    }
+    if (slot == except || !MayOwn(worker, shard)) continue;
+    if (worker.id == shards_[shard].handoff_worker_id) return slot;
+    if (best == arena::kNobody || IsBetter(worker, workers_[best])) best = slot;
   }
   return best;
+}
+
+std::string Engine::WhyNobody(uint32_t shard) const {
+  const bool any_ready = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped;
+  });
+  if (!any_ready) return "no worker is ready";
+  return absl::StrCat("no worker that is ready reads state version ", shards_[shard].state_version,
+                      ", which its last owner writes");
 }
 
 void Engine::Assign(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint32_t slot = ChooseWorker(shard, arena::kNobody);
   if (slot == arena::kNobody) {
-    state.waiting_reason = "no worker is ready";
+    state.waiting_reason = WhyNobody(shard);
     return;
   }
   if (state.awaited_death_id != 0) {
@@ -377,6 +409,7 @@ void Engine::Assign(uint32_t shard) {
   Worker& worker = workers_[slot];
   state.ownership.Grant(slot, worker.id);
   state.waiting_reason.clear();
+  if (worker.versions.declared()) state.state_version = worker.versions.writes;
   if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   ++worker.shards;
   NotifyOwner(shard);
@@ -474,6 +507,13 @@ void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   const Worker& worker = workers_[slot];
   if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
+  }
+  if (!worker.versions.Reads(state.state_version)) {
+    return done(
+        absl::FailedPreconditionError(absl::StrCat(
+            "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
+            worker.versions.reads_max, ", the shard's owner writes version ", state.state_version)),
+        0);
   }
   if (state.handoff_worker_id != 0) {
     return done(absl::AbortedError("another handoff of this shard is under way"), 0);

@@ -70,6 +70,22 @@ struct ReconciliationReport {
   int64_t unix_micros = 0;
 };
 
+// Formats of application state that a worker declared. All zero: it declared nothing, and takes
+// what comes.
+struct StateVersions {
+  uint32_t reads_min = 0;
+  uint32_t reads_max = 0;
+  uint32_t writes = 0;
+
+  bool declared() const { return reads_min != 0 || reads_max != 0 || writes != 0; }
+  bool Reads(uint32_t version) const {
+    return !declared() || (reads_min <= version && version <= reads_max);
+  }
+};
+
+// Who is chosen first as successor and heir; the others only when no such worker is ready.
+enum class Standing : uint8_t { kLast, kFirst };
+
 // On the engine's thread.
 class EngineListener {
  public:
@@ -113,7 +129,11 @@ class Engine : private driver::DriverObserver {
 
   // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
   // shares one can take the other's signals, and make writing it block.
-  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake);
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
+                 Standing standing = Standing::kFirst);
+  void SetStanding(uint32_t slot, uint64_t id, Standing standing);
+  // Tells the worker in the arena that it should end.
+  void AskToStop(uint32_t slot, uint64_t id);
   void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
   // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
   void SetStalled(uint32_t slot, uint64_t id, bool stalled);
@@ -146,6 +166,8 @@ class Engine : private driver::DriverObserver {
   struct Worker {
     uint64_t id = 0;  // 0: the slot is free
     FileDescriptor wake;
+    StateVersions versions;
+    Standing standing = Standing::kFirst;
     bool ready = false;
     bool stalled = false;
     bool stopped = false;
@@ -158,6 +180,7 @@ class Engine : private driver::DriverObserver {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
     std::string waiting_reason = "no worker is ready";
+    uint32_t state_version = 0;  // that its last owner who declared one writes
     // The change of owner that is under way: from its begin to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
@@ -199,6 +222,9 @@ class Engine : private driver::DriverObserver {
   void AssignWaiting();
   void NameHeirs();
   uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
+  bool IsBetter(const Worker& worker, const Worker& than) const;
+  bool MayOwn(const Worker& worker, uint32_t shard) const;
+  std::string WhyNobody(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;

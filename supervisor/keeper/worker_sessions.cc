@@ -184,10 +184,11 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
         "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
         kProtocolVersion, ": build it with release ", kRelease));
   }
-  if (attach.layout_version() < arena::kLayoutVersion) {
+  if (attach.layout_version() < arena::kOldestLayoutVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the worker reads arena layout version ", attach.layout_version(),
                      ", this service has version ", arena::kLayoutVersion,
+                     ", readable from version ", arena::kOldestLayoutVersion,
                      ": build it with release ", kRelease));
   }
   return absl::OkStatus();

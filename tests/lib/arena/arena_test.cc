@@ -51,7 +51,8 @@ class ArenaTest : public ::testing::Test {
   // The driver log memory with one field of its header overwritten.
   template <typename T>
   FileDescriptor DriverLogWith(size_t offset, T value) {
-    FileDescriptor fd = Forged(arena.driver_log_fd(), arena.driver_map().total);
+    FileDescriptor fd =
+        Forged(arena.driver_log_fd(), AlignUp(arena.driver_map().total, kHugePageBytes));
     EXPECT_EQ(pwrite(fd.get(), &value, sizeof(value), static_cast<off_t>(offset)),
               static_cast<ssize_t>(sizeof(value)));
     return fd;
@@ -145,7 +146,27 @@ TEST_F(ArenaTest, shouldNameBothVersionsWhenTheyDiffer) {
   const absl::Status status = AttachWithDriverLog(DriverLogWith(8, uint32_t{4711}));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 4711"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("reads version 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("reads versions 1 to 2"));
+}
+
+// What a reader of version 1 looks at says 1, and what it knows is where it was.
+TEST_F(ArenaTest, shouldBeReadableForTheVersionBefore) {
+  EXPECT_EQ(arena.header().oldest_reader, 1u);
+  EXPECT_EQ(arena.layout_version(), 2u);
+}
+
+TEST_F(ArenaTest, shouldAttachToAnArenaOfTheVersionBefore) {
+  const auto attached = Arena::Attach(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{0}),
+                                      Copy(arena.buffers_fd()));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->layout_version(), 1u);
+}
+
+TEST_F(ArenaTest, shouldAttachToALaterArenaThatItsReadersFit) {
+  const auto attached = Arena::Attach(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{3}),
+                                      Copy(arena.buffers_fd()));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->layout_version(), 2u);
 }
 
 TEST_F(ArenaTest, shouldRefuseToAttachToAnImpossibleShape) {

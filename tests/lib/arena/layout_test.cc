@@ -22,7 +22,7 @@ constexpr Shape kShape = {.shards = 3,
                           .reserved = {}};
 
 TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
-  EXPECT_EQ(kLayoutVersion, 1u);
+  EXPECT_EQ(kLayoutVersion, 2u);
   EXPECT_EQ(kOldestLayoutVersion, 1u);
   EXPECT_EQ(kMagic, 0x314e414e4f544142u);
 }
@@ -67,11 +67,12 @@ TEST(Layout, shouldKeepShape) {
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {
   EXPECT_EQ(sizeof(WorkerMemoryHeader), 16u);
   EXPECT_EQ(offsetof(WorkerMemoryHeader, magic), 0u);
-  EXPECT_EQ(offsetof(WorkerMemoryHeader, layout_version), 8u);
+  EXPECT_EQ(offsetof(WorkerMemoryHeader, oldest_reader), 8u);
   EXPECT_EQ(sizeof(ThreadLock), 64u);
   EXPECT_EQ(offsetof(ThreadLock, futex), 0u);
   EXPECT_EQ(sizeof(WorkerSlot), 640u);
   EXPECT_EQ(offsetof(WorkerSlot, heartbeat), 0u);
+  EXPECT_EQ(offsetof(WorkerSlot, unhealthy), 8u);
   EXPECT_EQ(offsetof(WorkerSlot, sleeping), 64u);
   EXPECT_EQ(offsetof(WorkerSlot, thread_locks), 128u);
 }
@@ -116,14 +117,16 @@ TEST(Layout, shouldKeepWorkRequests) {
 }
 
 TEST(Layout, shouldKeepDriverMemoryHeader) {
-  EXPECT_EQ(sizeof(DriverMemoryHeader), 320u);
+  EXPECT_EQ(sizeof(DriverMemoryHeader), 384u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, magic), 0u);
-  EXPECT_EQ(offsetof(DriverMemoryHeader, layout_version), 8u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, oldest_reader), 8u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, layout_version), 12u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, shape), 16u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, service), 80u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, keeper_start), 144u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, driver_sleeping), 192u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, ownership_changes), 256u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, stop_requested), 320u);
 }
 
 TEST(Layout, shouldKeepOwnershipAndShardRecords) {

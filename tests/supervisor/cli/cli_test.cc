@@ -128,7 +128,7 @@ class CliTest : public ControlFixture {
 TEST_F(CliTest, Status) {
   const Result result = Run({"status"});
   EXPECT_EQ(result.code, kExitOk) << result.err;
-  EXPECT_THAT(result.out, StartsWith("Release:   0.1.0 (layout 1, protocol 1)\nControl:   pid "));
+  EXPECT_THAT(result.out, StartsWith("Release:   0.1.0 (layout 2, protocol 1)\nControl:   pid "));
   EXPECT_THAT(result.out, HasSubstr("Services:  2\n\nSERVICE  STATE "));
   EXPECT_THAT(result.out, HasSubstr("Problems:\n  nvme: the keeper of service \"nvme\""));
 }
@@ -149,7 +149,7 @@ TEST_F(CliTest, ServiceDescribe) {
   Expect({"service", "describe", "kv"}, R"(Service:            kv
 Device:             soft
 Keeper:             pid 4711, up 1h02m
-Version:            0.1.0 (layout 1, protocol 1)
+Version:            0.1.0 (layout 2, protocol 1)
 Worker socket:      /run/baton/kv.sock
 Listeners:          0.0.0.0:7471
 Shards owned:       1 of 2
@@ -396,7 +396,7 @@ TEST_F(CliTest, JsonIsTheWholeAnswerWithItsOwnFieldNames) {
   Expect({"handoff", "kv", "-o", "json"}, R"({
  "version": {
   "release": "0.1.0",
-  "layout_version": 1,
+  "layout_version": 2,
   "protocol_version": 1
  },
  "to_worker_id": "2",
@@ -429,9 +429,9 @@ TEST_F(CliTest, JsonIsTheWholeAnswerWithItsOwnFieldNames) {
 }
 
 TEST_F(CliTest, Version) {
-  Expect({"version"}, "Client:  0.1.0\nServer:  0.1.0 (layout 1, protocol 1)\n");
+  Expect({"version"}, "Client:  0.1.0\nServer:  0.1.0 (layout 2, protocol 1)\n");
   Expect({"version", "-o", "json"},
-         "{\"client_release\":\"0.1.0\",\"server\":{\"release\":\"0.1.0\",\"layout_version\":1,"
+         "{\"client_release\":\"0.1.0\",\"server\":{\"release\":\"0.1.0\",\"layout_version\":2,"
          "\"protocol_version\":1}}\n");
   control_.reset();
   const Result alone = Run({"version", "--timeout", "0.2"});

@@ -26,7 +26,7 @@ constexpr char kDescription[] = R"pb(
     uptime_seconds: 3725
     listeners { host: "0.0.0.0" port: 7471 }
     worker_socket: "/run/baton/kv.sock"
-    version { release: "0.1.0" layout_version: 1 protocol_version: 1 }
+    version { release: "0.1.0" layout_version: 2 protocol_version: 1 }
     handoff_blackout { count: 2 p50_us: 31 p99_us: 45 max_us: 45 }
     buffer_bytes: 16777216
   }

@@ -71,7 +71,7 @@ TEST_F(ControlServerTest, StatusListsEveryServiceWithTheProblemOfThoseNotReached
   const auto status = Client()->GetStatus({});
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->version().release(), "0.1.0");
-  EXPECT_EQ(status->version().layout_version(), 1u);
+  EXPECT_EQ(status->version().layout_version(), 2u);
   EXPECT_EQ(status->version().protocol_version(), 1u);
   EXPECT_EQ(status->control_pid(), getpid());
   ASSERT_EQ(status->services_size(), 2);

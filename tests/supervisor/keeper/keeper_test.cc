@@ -133,11 +133,12 @@ TEST_F(KeeperTest, shouldRefuseAnotherProtocolVersion) {
 
 TEST_F(KeeperTest, shouldRefuseAWorkerThatCannotReadTheLayout) {
   Start();
-  const absl::Status status = AttachWith(
-      [](internal::AttachArena* attach) { attach->set_layout_version(arena::kLayoutVersion - 1); });
+  const absl::Status status = AttachWith([](internal::AttachArena* attach) {
+    attach->set_layout_version(arena::kOldestLayoutVersion - 1);
+  });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 0"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has version 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("readable from version 1"));
 }
 
 TEST_F(KeeperTest, shouldRefuseAWorkerOfAnotherService) {
