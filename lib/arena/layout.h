@@ -374,7 +374,7 @@ struct SpareRecord {
   uint32_t byte_len;
   uint32_t immediate;
   uint32_t pad1;
-  uint64_t reserved[2];
+  uint64_t reserved[3];
 };
 static_assert(offsetof(SpareRecord, stands_for) == 16);
 static_assert(sizeof(SpareRecord) == kLineBytes);
@@ -384,7 +384,8 @@ inline constexpr uint32_t kSpareBytes = 64 << 10;
 // That a connection has outstanding at most, of each of its two queues; spares count as markers of
 // the receive queue. Room for them is kept in the queue.
 inline constexpr uint32_t kMarkers = 8;
-// That a shard has outstanding at most. Room for them, and kSpares, is kept in its completion queue.
+// That a shard has outstanding at most. Room for them, and kSpares, is kept in its completion
+// queue.
 inline constexpr uint32_t kShardMarkers = 64;
 
 // ---------------------------------------------------------------- words

@@ -33,9 +33,11 @@ class Checker final : public DeviceObserver {
   // Of the peers, by the number of the client: it may be refused or disconnected.
   void Excuse(uint64_t client) { excused_.insert(client); }
   void ExcuseConnection(uint32_t index) {
-    Excuse(At(index, arena_->connection(index).generation).client);
+    Connection& connection = At(index, arena_->connection(index).generation);
+    connection.excused = true;
+    Excuse(connection.client);
   }
-  bool Excused(uint64_t client) const { return excused_.contains(client); }
+  bool Excused(uint64_t client);
   // The service connects to a peer.
   void OnConnect(uint64_t tag) { tags_.insert(tag); }
   bool KnowsTag(uint64_t tag) const { return tags_.contains(tag); }
@@ -54,11 +56,12 @@ class Checker final : public DeviceObserver {
   struct Queue {
     std::vector<arena::WorkRequest> committed;
     uint64_t posted = 0;
-    uint64_t completed = 0;
+    uint64_t spared = 0;  // messages in spare receives, each in the place of one that is not posted
   };
   struct Connection {
     uint32_t generation = 0;
-    uint64_t client = 0;
+    uint64_t client = 0;   // 0: not known yet
+    bool excused = false;  // as soon as it is
     Queue send, receive;
   };
   struct Shard {
@@ -76,8 +79,10 @@ class Checker final : public DeviceObserver {
   void Fold(uint32_t shard, const arena::CommitEntry& entry);
   void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
   const arena::WorkRequest* Post(uint64_t wr_id);
+  bool HasSpare(uint32_t index) const;
   void HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
                    const arena::WorkRequest& committed);
+  void Hold(uint64_t wr_id, const verbs::ScatterGather& sge);
 
   Context* const context_;
   const arena::Arena* const arena_;
