@@ -332,7 +332,7 @@ void Shard::NoteAcknowledged() {
     const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
+    Connection* connection = impl_->Resolve(*this, entry.connection, impl_->GenerationOf(entry));
     if (!connection) continue;
     (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
                                           : connection->receive_acknowledged_) = entry.sequence + 1;
@@ -354,14 +354,20 @@ void Shard::Abandon() {
 void Shard::ForEachBufferInUse(Connection& connection,
                                const std::function<void(const Buffer&, bool send)>& visit) const {
   const arena::Arena& arena = impl_->arena();
+  const uint64_t buffer_bytes = arena.shape().buffer_bytes;
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;
     const uint64_t to = send ? connection.send_staged_ : connection.receive_staged_;
     for (uint64_t i = from; i < to; ++i) {
-      const arena::WorkRequest& request = send ? arena.send_request(connection.index_, i)
-                                               : arena.receive_request(connection.index_, i);
-      for (int j = 0; j < request.sge_count; ++j) {
-        visit({request.sges[j].offset, request.sges[j].length}, send);
+      // The driver has checked and posted a copy of its own. A former owner that went wild may have
+      // written over this one since: it names no buffer then.
+      const arena::WorkRequest request =
+          arena::CopyOnce(send ? arena.send_request(connection.index_, i)
+                               : arena.receive_request(connection.index_, i));
+      for (uint32_t j = 0; j < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++j) {
+        const arena::BufferRange& range = request.sges[j];
+        if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) continue;
+        visit({range.offset, range.length}, send);
       }
     }
   }
@@ -374,6 +380,8 @@ std::vector<Connection*> Shard::connections() {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
+    // Its end will not be told.
+    if (record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) continue;
     if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
       found.push_back(connection);
     }

@@ -157,7 +157,7 @@ class Shard {
   void Abandon();
 
   // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
-  // successor must not reuse.
+  // successor must not reuse. All of them lie within Worker::buffers().
   void ForEachBufferInUse(Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
 
@@ -200,6 +200,10 @@ class Service {
   // Completions that owner had not acknowledged follow. An error gives the shard back.
   virtual absl::Status OnAdopt([[maybe_unused]] Shard& shard) { return absl::OkStatus(); }
 
+  // A completion in which `poison_deaths` owners of the service die or hang, one after the other,
+  // is given to no other: its connection is failed, and ends like one that failed by itself (the
+  // completion becomes a kFlushError, kDisconnected follows). Of a connection that kills its owners
+  // with its request or with its end, no successor hears anything.
   virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
 
   // Somebody asked that the shard moves: the last chance to stage and commit. It is released when
@@ -219,7 +223,10 @@ class Service {
 enum class CommitMode : uint8_t {
   kAfterEachBatch,       // after all OnCompletion calls of one turn of Poll, at most 64 a shard
   kAfterEachCompletion,  // the simple way: every OnCompletion is a transaction of its own
-  kManual,               // the application calls Shard::Commit
+  // The application calls Shard::Commit. Only a death within OnCompletion tells which completion it
+  // was. When owners that process later than that die again and again, and nothing more is
+  // acknowledged, the connection of the oldest completion not acknowledged is failed.
+  kManual,
 };
 
 struct WorkerOptions {

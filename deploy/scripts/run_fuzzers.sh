@@ -1,23 +1,38 @@
 #!/usr/bin/env bash
-# run_fuzzers.sh [NAME...] [--seconds N] [--runs N]: builds and runs the fuzzers, all or those named,
-# each for N seconds (60) and at most so many executions. They start from tests/fuzz/corpus/NAME;
-# inputs that reach something new are added to out/fuzz/NAME, what fails to out/fuzz/failures.
-# The last line of each says how many inputs it ran. Fails when one has found something.
+# run_fuzzers.sh [NAME...] [--seconds N] [--runs N] [--merge] [--mutants]: builds and runs the
+# fuzzers, all or those named, each for N seconds (60) and at most so many executions. They start
+# from tests/fuzz/corpus/NAME; inputs that reach something new are added to out/fuzz/NAME, what
+# fails to out/fuzz/failures. Fails when one has found something, or has not run.
+#   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus/NAME
+#   --mutants  instead: drivers with a defect, each of which has to be found in that time
+# The last lines are a table of what each has executed, for how long, and what it has covered.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 seconds=60
 runs=-1
+merge=false
+mutants=false
 names=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --seconds) seconds=$2 && shift 2 ;;
     --runs) runs=$2 && shift 2 ;;
+    --merge) merge=true && shift ;;
+    --mutants) mutants=true && shift ;;
     *) names+=("$1") && shift ;;
   esac
 done
-mapfile -t known < <(sed -n '/^baton_fuzzer/,/^)/s/^    name = "\(.*\)",$/\1/p' \
-  tests/fuzz/BUILD.bazel)
+
+# Names of the targets that a rule makes in the package of the fuzzers.
+names_of() { sed -n "/^$1(/,/^)/s/^    name = \"\(.*\)\",\$/\1/p" tests/fuzz/BUILD.bazel; }
+kind=baton_fuzzer
+suffix=_fuzzer
+if $mutants; then
+  kind=mutant
+  suffix=_worker_fuzzer
+fi
+mapfile -t known < <(names_of "$kind")
 [[ ${#names[@]} -gt 0 ]] || names=("${known[@]}")
 for name in "${names[@]}"; do
   if [[ ! " ${known[*]} " == *" $name "* ]]; then
@@ -28,30 +43,62 @@ done
 
 echo "--- Building ${#names[@]} fuzzers" >&2
 targets=()
-for name in "${names[@]}"; do targets+=("//tests/fuzz:${name}_fuzzer"); done
+for name in "${names[@]}"; do targets+=("//tests/fuzz:$name$suffix"); done
 bazel build --config=run --config=fuzz -- "${targets[@]}"
 built=$(bazel info --config=fuzz bazel-bin 2>/dev/null)/tests/fuzz
 mkdir -p out/fuzz/bin out/fuzz/failures
 for name in "${names[@]}"; do  # copies: another build may replace them while they run
-  cp -f "$built/${name}_fuzzer" out/fuzz/bin/
+  cp -f "$built/$name$suffix" out/fuzz/bin/
 done
 
+# fuzz NAME CORPUS: sets result, executions, elapsed and coverage.
+fuzz() {
+  local name=$1 corpus=$2 log=out/fuzz/$1.log started=$SECONDS
+  mkdir -p "out/fuzz/$name"
+  result=clean
+  out/fuzz/bin/"$name$suffix" -max_total_time="$seconds" -runs="$runs" -timeout=60 \
+    -rss_limit_mb=4096 -len_control=0 -max_len=2048 -print_final_stats=1 \
+    -artifact_prefix="out/fuzz/failures/$name-" "out/fuzz/$name" "tests/fuzz/corpus/$corpus" \
+    >"$log" 2>&1 || result=FAILED
+  elapsed=$((SECONDS - started))
+  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  [[ ${executions:-0} -gt 0 ]] || result=FAILED
+  # "#1234  DONE   cov: 912 ft: 3797 corp: ..." and "INFO: Loaded 1 modules   (33101 inline ...".
+  coverage=$(sed -nE 's/^#[0-9]+.* cov: ([0-9]+) ft: ([0-9]+) .*/\1 \2/p' "$log" | tail -n 1)
+  coverage=${coverage/ /" of $(sed -nE 's/^INFO: Loaded .*\(([0-9]+) inline.*/\1/p' "$log") edges, "}
+}
+
+table=()
 failed=0
 for name in "${names[@]}"; do
+  if $mutants; then
+    echo "--- Looking for $name for $seconds seconds" >&2
+    fuzz "$name" hostile_worker
+    found="NOT FOUND"
+    [[ $result == clean ]] || found=found
+    [[ $found == found ]] || failed=$((failed + 1))
+    table+=("$(printf '%-28s %9s executions %5ss  %s' "$name" "${executions:-0}" "$elapsed" "$found")")
+    continue
+  fi
   echo "--- Fuzzing $name for $seconds seconds" >&2
-  mkdir -p "out/fuzz/$name"
-  options=(-max_total_time="$seconds" -runs="$runs" -timeout=20 -rss_limit_mb=4096
-    -artifact_prefix="out/fuzz/failures/$name-" -print_final_stats=1 -verbosity=0)
-  [[ ! -f tests/fuzz/dictionaries/$name ]] || options+=(-dict="tests/fuzz/dictionaries/$name")
-  log=out/fuzz/$name.log
-  result=clean
-  out/fuzz/bin/"${name}_fuzzer" "${options[@]}" "out/fuzz/$name" "tests/fuzz/corpus/$name" \
-    >"$log" 2>&1 || result=FAILED
-  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  fuzz "$name" "$name"
   if [[ $result == FAILED ]]; then
     failed=$((failed + 1))
-    tail -n 40 "$log" >&2
+    tail -n 40 "out/fuzz/$name.log" >&2
+  elif $merge; then
+    rm -rf "out/fuzz/$name.fewest"
+    mkdir "out/fuzz/$name.fewest"
+    out/fuzz/bin/"${name}_fuzzer" -set_cover_merge=1 -max_len=2048 "out/fuzz/$name.fewest" \
+      "tests/fuzz/corpus/$name" "out/fuzz/$name" >"out/fuzz/$name.merge.log" 2>&1
+    # Inputs with names of their own are what somebody has thought of: they stay.
+    find "tests/fuzz/corpus/$name" -regextype egrep -regex '.*/[0-9a-f]{12}' -delete
+    for input in "out/fuzz/$name.fewest"/*; do
+      cp "$input" "tests/fuzz/corpus/$name/$(sha1sum "$input" | head -c 12)"
+    done
   fi
-  echo "$name: ${executions:-0} executions, $result"
+  table+=("$(printf '%-16s %9s executions %5ss  %s features  %s' "$name" "${executions:-0}" \
+    "$elapsed" "$coverage" "$result")")
 done
+printf '%s\n' "${table[@]}"
+echo "$((${#names[@]} - failed)) passed, $failed failed"
 [[ $failed -eq 0 ]]

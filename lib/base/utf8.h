@@ -28,6 +28,15 @@ inline size_t Utf8Length(std::string_view text) {
   return length;
 }
 
+inline bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 // The first `max_bytes` of `text`, whole characters only, with '?' for each byte that is not UTF-8.
 inline std::string ValidUtf8(std::string_view text, size_t max_bytes) {
   std::string valid;

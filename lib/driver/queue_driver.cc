@@ -10,6 +10,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/poison.h"
 
 namespace baton::driver {
 namespace {
@@ -20,6 +21,7 @@ using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::Direction;
+using arena::PoisonLevel;
 using arena::QueueCursors;
 using verbs::CompletionStatus;
 
@@ -235,7 +237,7 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   for (uint64_t i = shard_record.acknowledged; i < entry.acknowledged; ++i) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
     ConnectionRecord& connection = record(completion.connection);
-    if (connection.generation != completion.generation) continue;
+    if (connection.generation != arena::GenerationOf(completion)) continue;
     switch (CompletionKind(completion.kind)) {
       case CompletionKind::kSend:
         connection.send.acknowledged = completion.sequence + 1;
@@ -421,6 +423,7 @@ void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
   entry.sequence = sequence;
   entry.tag = receive ? arena_->receive_request(index, sequence).tag
                       : arena_->send_request(index, sequence).tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
   shards_[shard].log.Append(entry);
   NoteCompleted(index, receive);
   if (receive) connection.bytes_received += completion.byte_len;
@@ -451,6 +454,7 @@ void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
   entry.connection = index;
   entry.generation = connection.generation;
   entry.tag = connection.tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
   ShardQueue& queue = shards_[connection.shard];
   queue.log.Append(entry);
 }

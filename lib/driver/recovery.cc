@@ -104,7 +104,7 @@ void QueueDriver::ReplayLog(uint32_t shard,
   for (uint64_t i = arena_->shard(shard).completion_tail; i < log.tail(); ++i) {
     const CompletionEntry& entry = arena_->completion(shard, i);
     ConnectionRecord& connection = record(entry.connection);
-    if (connection.generation != entry.generation) continue;
+    if (connection.generation != arena::GenerationOf(entry)) continue;
     ReplayEntry(entry);
     const bool request = CompletionKind(entry.kind) == CompletionKind::kSend ||
                          CompletionKind(entry.kind) == CompletionKind::kReceive;
@@ -150,7 +150,7 @@ void QueueDriver::LoadSlots() {
     for (uint64_t j = arena_->shard(i).acknowledged; j < shards_[i].log.tail(); ++j) {
       const CompletionEntry& entry = arena_->completion(i, j);
       if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
-          record(entry.connection).generation == entry.generation) {
+          record(entry.connection).generation == arena::GenerationOf(entry)) {
         slots_[entry.connection].request_in_log = true;
       }
     }

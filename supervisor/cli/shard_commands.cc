@@ -1,5 +1,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -45,8 +46,23 @@ void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& 
        {"Receives", absl::StrCat(shard.receives_posted(), " posted")},
        {"Completions", absl::StrCat(shard.completions(), ", ", shard.completions_unacknowledged(),
                                     " not acknowledged")},
+       {"Poisoned", shard.poisoned_connections() == 0
+                        ? ""
+                        : absl::StrCat(shard.poisoned_connections(),
+                                       " connections failed because workers died on them")},
        {"Handoff blackout", FormatBlackout(shard.handoff_blackout())},
        {"Failover blackout", FormatBlackout(shard.failover_blackout())}});
+}
+
+std::string FormatPoisoned(const v1::ReconciliationReport& report) {
+  if (!report.has_poisoned()) return "";
+  const v1::PoisonedConnection& poisoned = report.poisoned();
+  const bool message = poisoned.kind() == "send" || poisoned.kind() == "receive";
+  return absl::StrCat(
+      "connection ", poisoned.connection(), ", failed: ", poisoned.deaths(), " workers (",
+      absl::StrJoin(poisoned.worker_ids(), ", "), ") died on its ", poisoned.kind(),
+      message ? absl::StrCat(" ", poisoned.sequence()) : "",
+      poisoned.guessed() ? ", the oldest completion; they did not tell which it was" : "");
 }
 
 void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
@@ -65,8 +81,9 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
        {"In flight", absl::StrCat(report.in_flight(), " (posted, no completion yet)")},
        {"Completed, undelivered",
         absl::StrCat(report.completed_undelivered(), " (the former owner had not read them)")},
-       {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
-                                               " (read, not acknowledged: delivered again)")}},
+       {"Delivered, uncommitted",
+        absl::StrCat(report.delivered_uncommitted(), " (read, not acknowledged: delivered again)")},
+       {"Poisoned", FormatPoisoned(report)}},
       "  ");
   if (report.work_requests().empty()) return;
   const uint64_t all = report.never_submitted() + report.in_flight() +

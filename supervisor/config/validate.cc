@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
+#include "lib/base/utf8.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -49,6 +50,7 @@ constexpr Range kServiceRanges[] = {
     {"ready_timeout_ms", 30'000, 1, 3'600'000},
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
+    {"poison_deaths", 3, 1, UINT32_MAX},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.
@@ -179,6 +181,8 @@ void CheckDevice(v1::ServiceConfig& service, const Node& node) {
         .Child("soft", soft)
         .Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
                                        kMaxFaultsBytes, " are taken"));
+  } else if (!IsUtf8(soft.faults())) {
+    node.Child("device", device).Child("soft", soft).Refuse("faults", "is not UTF-8");
   }
 }
 
@@ -222,6 +226,11 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
   }
   if (state_dir.find('\0') != std::string::npos) {
     root.Refuse("state_dir", "has a NUL, which no path has");
+    return;
+  }
+  if (!IsUtf8(state_dir)) {
+    // A path may be so, but workers are told the sockets in it, in messages that would not parse.
+    root.Refuse("state_dir", "is not UTF-8; name a directory that is");
     return;
   }
   std::string longest = OperatorSocketPath(state_dir);

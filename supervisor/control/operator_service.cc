@@ -277,11 +277,11 @@ class OperatorServiceImpl final
     return described;
   }
 
-  // The keeper does not know it: it is told on the streams, which are ours.
+  // The keeper knows whether, from the arena; what is said besides came on the streams.
   void AddHealth(const std::string& service, internal::Description* described) {
     for (v1::Worker& worker : *described->mutable_workers()) {
       const auto health = context_.streams->Health(service, worker.id());
-      worker.set_healthy(!health || health->healthy());
+      worker.set_healthy(worker.healthy() && (!health || health->healthy()));
       worker.set_health_detail(health ? health->detail() : "");
     }
   }

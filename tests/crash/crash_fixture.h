@@ -51,6 +51,11 @@ class CrashTest : public testing::Test {
     harness::LedgerOptions options;
     options.version = version;
     options.crash_at = crash_at;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, worker));
+  }
+
+  void StartWorker(const harness::LedgerOptions& options,
+                   std::unique_ptr<harness::LedgerWorker>* worker) {
     auto started = cluster_->StartLedger(options);
     ASSERT_OK(started);
     *worker = *std::move(started);

@@ -1,12 +1,12 @@
 """A libFuzzer program of one fuzz target."""
 
-def baton_fuzzer(name, entry, target):
+def baton_fuzzer(name, entry, target, more_srcs = []):
     """`entry`: the function of tests/fuzz/targets.h that `target` defines. Builds with
     --config=fuzz only: g++ has no libFuzzer."""
     native.cc_binary(
         name = name + "_fuzzer",
         testonly = True,
-        srcs = ["fuzzer_main.cc", "targets.h"],
+        srcs = ["fuzzer_main.cc", "targets.h"] + more_srcs,
         copts = ["-DBATON_FUZZ_TARGET=" + entry],
         linkopts = ["-fsanitize=fuzzer"],
         tags = ["manual"],

@@ -1,6 +1,7 @@
 #include "tests/fuzz/honest_worker.h"
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 
 namespace baton::fuzz {
@@ -15,21 +16,21 @@ constexpr uint32_t kWindow = 2;  // receives that are posted
 
 }  // namespace
 
-HonestWorker::HonestWorker(BrokeredService* service, uint32_t connections)
-    : service_(service), writer_(&service->arena(), 0), peers_(connections) {
-  BATON_CHECK(service->Grant(0, 0, 1));
-  writer_.Begin(service->ownership(0).epoch());
-  for (uint32_t i = 0; i < connections; ++i) service->device().RequestConnection("honest");
+HonestWorker::HonestWorker(arena::Arena* arena, MemoryDevice* device, uint64_t epoch,
+                           uint32_t connections)
+    : arena_(arena), device_(device), writer_(arena, 0), peers_(connections) {
+  writer_.Begin(epoch);
+  for (uint32_t i = 0; i < connections; ++i) device->RequestConnection("honest");
 }
 
 uint64_t HonestWorker::Buffer(uint32_t connection, uint64_t sequence) const {
-  const uint64_t slots = 2 * service_->arena().shape().receive_queue_depth;
+  const uint64_t slots = 2 * arena_->shape().receive_queue_depth;
   return (connection * slots + sequence % slots) * kBufferBytes;
 }
 
 void HonestWorker::PeersTurn() {
-  for (MemoryConnection* connection : service_->device().connections()) connection->Establish();
-  const std::vector<MemoryQueuePair*>& queue_pairs = service_->device().queue_pairs();
+  for (MemoryConnection* connection : device_->connections()) connection->Establish();
+  const std::vector<MemoryQueuePair*>& queue_pairs = device_->queue_pairs();
   for (size_t i = 0; i < queue_pairs.size(); ++i) {
     Peer& peer = peers_[i];
     const std::string message = absl::StrCat("peer ", i, " message ", peer.sent);
@@ -41,17 +42,21 @@ void HonestWorker::PeersTurn() {
     if (queue_pairs[i]->CompleteSend(verbs::CompletionStatus::kSuccess, &reply)) {
       BATON_CHECK(!peer.expected.empty() && reply == peer.expected.front());
       peer.expected.pop_front();
+      ++echoes_;
     }
     BATON_CHECK(peer.expected.size() <= 4 * kWindow);  // nothing is lost on the way
   }
 }
 
 void HonestWorker::WorkerTurn() {
-  const uint64_t tail = service_->arena().shard(0).completion_tail;
+  // The writer takes the driver's cursors for what is committed: all of it has to be applied.
+  const uint64_t head = arena::LoadAcquire(arena_->shard(0).commit_head);
+  if (arena::CursorIndex(head) != writer_.tail()) return;
+  const uint64_t tail = arena::LoadAcquire(arena_->shard(0).completion_tail);
   if (read_ == tail) return;
   for (; read_ < tail; ++read_) {
-    const CompletionEntry& done = service_->arena().completion(0, read_);
-    const uint64_t posted = service_->record(done.connection).receive.committed;
+    const CompletionEntry& done = arena_->completion(0, read_);
+    const uint64_t posted = arena_->connection(done.connection).receive.committed;
     switch (CompletionKind(done.kind)) {
       case CompletionKind::kConnectRequest:
         for (uint32_t i = 0; i < kWindow; ++i) {
@@ -77,13 +82,13 @@ void HonestWorker::WorkerTurn() {
   writer_.Publish();
 }
 
-void HonestWorker::Turn() {
+void HonestWorker::Turn(BrokeredService* service) {
   PeersTurn();
-  service_->HandleEvents();
-  service_->Poll();
+  service->HandleEvents();
+  service->Poll();
   WorkerTurn();
-  while (service_->driver().PendingEntries(0) > 0) {
-    BATON_CHECK(service_->Apply(0) == CommitOutcome::kApplied);
+  while (service->driver().PendingEntries(0) > 0) {
+    BATON_CHECK(service->Apply(0) == CommitOutcome::kApplied);
   }
 }
 

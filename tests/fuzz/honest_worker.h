@@ -15,24 +15,29 @@ namespace baton::fuzz {
 
 class HonestWorker {
  public:
-  // Owns shard 0 of the service, and makes connections to it.
-  HonestWorker(BrokeredService* service, uint32_t connections);
+  // Owns shard 0 in this epoch, and makes connections to it.
+  HonestWorker(arena::Arena* arena, MemoryDevice* device, uint64_t epoch, uint32_t connections);
 
-  // Peers, driver and worker do one step each.
-  void Turn();
+  // One step each of the peers, on the thread that turns the device, and of the worker.
+  void PeersTurn();
+  void WorkerTurn();
+  // Both, and the driver's.
+  void Turn(BrokeredService* service);
+
+  uint64_t echoes() const { return echoes_; }
 
  private:
   struct Peer {
     uint64_t sent = 0;
     std::deque<std::string> expected;  // replies
   };
-  void PeersTurn();
-  void WorkerTurn();
   uint64_t Buffer(uint32_t connection, uint64_t sequence) const;
 
-  BrokeredService* const service_;
+  arena::Arena* const arena_;
+  MemoryDevice* const device_;
   driver::testing::CommitWriter writer_;
   uint64_t read_ = 0;
+  uint64_t echoes_ = 0;
   std::vector<Peer> peers_;  // by queue pair, in the order of their numbers
 };
 

@@ -6,15 +6,16 @@
 #include "lib/base/check.h"
 #include "tests/fuzz/brokered_service.h"
 #include "tests/fuzz/honest_worker.h"
+#include "tests/fuzz/hostile_commits.h"
 #include "tests/fuzz/hostile_writes.h"
 #include "tests/fuzz/program.h"
+#include "tests/fuzz/shared_reads.h"
 #include "tests/fuzz/targets.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::fuzz {
 namespace {
 
-using arena::CommitKind;
 using arena::ConnectionState;
 using driver::CommitOutcome;
 using driver::testing::CommitWriter;
@@ -30,8 +31,13 @@ ConnectionState StateOf(const arena::ConnectionRecord& record) {
 
 class Attack {
  public:
-  Attack(BrokeredService* service, HonestWorker* neighbour, Program* program)
-      : service_(*service), neighbour_(*neighbour), program_(*program), writes_(service->arena()) {
+  Attack(BrokeredService* service, BrokeredService* beside, HonestWorker* neighbour,
+         Program* program)
+      : service_(*service),
+        beside_(*beside),
+        neighbour_(*neighbour),
+        program_(*program),
+        writes_(service->arena()) {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       writers_[shard].emplace(&service->arena(), shard);
     }
@@ -45,6 +51,7 @@ class Attack {
       Step();
       service_.Check();
     }
+    SharedReads::Interfere({});
     service_.device().meanwhile = nullptr;
     service_.device().refuse_queue_pairs = false;
     GoOnHonestly();
@@ -90,33 +97,34 @@ class Attack {
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       for (int i = 0; i < 8; ++i) Apply(shard);
     }
-    neighbour_.Turn();
+    neighbour_.Turn(&beside_);
   }
 
-  // A transaction as a correct worker makes it, of this much work.
-  void CommitWell(uint32_t shard) {
-    CommitWriter& writer = *writers_[shard];
-    const uint32_t what = program_.Byte();
-    for (uint32_t i = 0; i < kConnections; ++i) {
-      const arena::ConnectionRecord& record = service_.record(i);
-      if (record.shard != shard || StateOf(record) == ConnectionState::kFree) continue;
-      if (StateOf(record) == ConnectionState::kRequested && (what & 1)) {
-        writer.Accept(i, (what & 2) ? 1 - shard : shard, "welcome");
-      }
-      const auto room = [](const arena::QueueCursors& cursors) {
-        return cursors.committed - cursors.completed < kDepth &&
-               cursors.committed - cursors.acknowledged < 2 * kDepth;
-      };
-      if ((what & 4) && room(record.receive)) writer.Receive(i, 64 * i, 64);
-      if ((what & 8) && room(record.send)) {
-        writer.Send(i, 4096 + 64 * i, 32).opcode = program_.Below(verbs::kOpcodeCount);
-      }
-      if (what & 16) writer.ConnectionState(i, "state", 1);
+  // A transaction as a correct worker makes it; if not `well`, with something wrong in it.
+  void Commit(uint32_t shard, bool well) {
+    HostileCommits commits(&service_.arena(), &*writers_[shard], shard);
+    commits.Stage(program_);
+    for (uint32_t left = well ? 0 : 1 + program_.Below(3); left > 0; --left) {
+      commits.Distort(program_);
     }
-    if (what & 32) writer.Acknowledge(service_.arena().shard(shard).completion_tail);
-    if (what & 64) writer.ShardState("root", 1);
-    if ((what & 128) && program_.Below(4) == 0) writer.Release();
-    writer.Publish();
+    writers_[shard]->Publish();
+  }
+
+  // Messages come and go, and the worker acknowledges nothing.
+  void Traffic(uint32_t shard) {
+    for (uint32_t round = program_.Below(4); round < 4; ++round) {
+      HostileCommits(&service_.arena(), &*writers_[shard], shard).Exchange();
+      writers_[shard]->Publish();
+      Apply(shard);
+      const std::vector<MemoryQueuePair*> queue_pairs = service_.device().queue_pairs();
+      for (MemoryQueuePair* queue_pair : queue_pairs) {
+        while (queue_pair->CompleteSend(verbs::CompletionStatus::kSuccess)) {
+        }
+        while (queue_pair->Deliver("message")) {
+        }
+      }
+      service_.Poll();
+    }
   }
 
   template <typename T>
@@ -188,14 +196,14 @@ class Attack {
         break;
       }
       default:
-        service_.driver().Revoke(program_.Byte()).IgnoreError();
+        service_.driver().Revoke(static_cast<uint32_t>(program_.Near(8))).IgnoreError();
     }
   }
 
   void Step() {
     const uint32_t shard = program_.Below(kShards);
     const uint64_t epoch = service_.ownership(shard).epoch();
-    switch (program_.Below(12)) {
+    switch (program_.Below(15)) {
       case 0:
         writes_.Raw(program_);
         break;
@@ -213,17 +221,27 @@ class Attack {
         break;
       case 5:
       case 6:
-        CommitWell(shard);
+        Commit(shard, /*well=*/true);
         break;
       case 7:
+        Commit(shard, /*well=*/false);
+        break;
       case 8:
+      case 9:
         DeviceStep();
         break;
-      case 9:
+      case 10:
         KeeperStep();
         break;
-      case 10: {
-        // Another thread of the worker writes while the driver applies.
+      case 11:
+        // Another thread of the worker writes while the driver reads.
+        SharedReads::Interfere(Interference::Of(program_));
+        break;
+      case 12:
+        Traffic(shard);
+        break;
+      case 13: {
+        // Or while it posts.
         int left = program_.Below(4);
         service_.device().meanwhile = [this, left]() mutable {
           if (left-- > 0) writes_.Raw(program_);
@@ -256,7 +274,7 @@ class Attack {
       service_.HandleEvents();
       service_.Poll();
       for (uint32_t shard = 0; shard < kShards; ++shard) FinishShard(shard);
-      neighbour_.Turn();
+      neighbour_.Turn(&beside_);
       service_.Check();
     }
   }
@@ -274,6 +292,7 @@ class Attack {
   }
 
   BrokeredService& service_;
+  BrokeredService& beside_;
   HonestWorker& neighbour_;
   Program& program_;
   HostileWrites writes_;
@@ -289,10 +308,15 @@ void HostileWorker(const uint8_t* data, size_t size) {
       arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
   static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
   static BrokeredService neighbour(&beside);
-  static HonestWorker honest(&neighbour, 2);
+  static const bool owned = neighbour.Grant(0, 0, 1);
+  BATON_CHECK(owned);
+  static HonestWorker honest(&beside, &neighbour.device(), 1, 2);
   Program program(data, size);
   BrokeredService service(&attacked);
-  Attack(&service, &honest, &program).Run();
+  SharedReads::Watch(&attacked.worker(0),
+                     attacked.worker_map().total - attacked.worker_map().workers);
+  Attack(&service, &neighbour, &honest, &program).Run();
+  SharedReads::Forget();
 }
 
 }  // namespace baton::fuzz

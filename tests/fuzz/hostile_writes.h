@@ -2,12 +2,15 @@
 #ifndef TESTS_FUZZ_HOSTILE_WRITES_H_
 #define TESTS_FUZZ_HOSTILE_WRITES_H_
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
 #include "tests/fuzz/program.h"
 
 namespace baton::fuzz {
@@ -67,6 +70,19 @@ class HostileWrites {
     if (at >= base_ + arena_.worker_map().total) return;
     const size_t room = static_cast<size_t>(base_ + arena_.worker_map().total - at);
     std::memcpy(at, bytes.data(), std::min(bytes.size(), room));
+  }
+
+  // Pages given back to the system: they are zeros when they are read again.
+  void Punch(Program& program) {
+    const bool buffers = program.Flag();
+    const uint64_t bytes = buffers ? shape_.buffer_bytes : arena_.worker_map().total;
+    // Behind the header's page, which says which memory it is.
+    const uint64_t first = buffers ? 0 : arena::kPageBytes;
+    const uint64_t at =
+        first + program.Take<uint16_t>() * uint64_t{arena::kPageBytes} % (bytes - first);
+    BATON_CHECK(fallocate(buffers ? arena_.buffers_fd() : arena_.worker_log_fd(),
+                          FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+                          static_cast<off_t>(arena::kPageBytes) * (1 + program.Below(4))) == 0);
   }
 
   // A commit entry, at the head of the bank or near it.

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "google/protobuf/stubs/logging.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/version.h"
@@ -50,6 +51,9 @@ internal::KeeperConfig Config() {
   service->set_max_workers(4);
   service->set_max_listeners(2);
   service->set_handoff_timeout_ms(50);
+  // Nobody beats here, and nobody is to be killed for that.
+  service->set_heartbeat_ms(60'000);
+  service->set_hang_timeout_ms(3'600'000);
   return config;
 }
 
@@ -163,7 +167,8 @@ class Attack {
   // Text of a request; now and then enough to fill every frame that repeats it.
   std::string Text() {
     const uint8_t how = program_.Byte();
-    if (how == 255) return std::string((size_t{15} << 20) + 999 * size_t{1024}, 'x');
+    if (how == 255 && program_.Byte() > 247)
+      return std::string((size_t{15} << 20) + 999 * size_t{1024}, 'x');
     if (how > 250) return std::string(size_t{how} << 10, 'y');
     return std::string(program_.Block(how % 32));
   }
@@ -485,7 +490,8 @@ class Attack {
 }  // namespace
 
 void KeeperSockets(const uint8_t* data, size_t size) {
-  static const bool quiet = (spdlog::set_level(spdlog::level::off), true);
+  static const bool quiet =
+      (spdlog::set_level(spdlog::level::off), google::protobuf::SetLogHandler(nullptr), true);
   (void)quiet;
   static arena::Arena arena =
       arena::Arena::Create(keeper::ShapeOf(Config().service()), "kv").value();

@@ -56,10 +56,23 @@ FileDescriptor Socket() {
   return fd;
 }
 
-verbs::soft::SoftDeviceOptions Options() {
+verbs::soft::SoftDeviceOptions Options(Program* program) {
   verbs::soft::SoftDeviceOptions options;
   options.seed = 1;
   options.min_rnr_timer_us = 1;
+  // Its own faults, on top of what the peer does.
+  static constexpr const char* kFaults[] = {
+      "",
+      "",
+      "",
+      "seed=1;rnr:p=0.2,us=1;delay:p=0.2,us=1;stall:p=0.1,us=1",
+      "seed=2;cut:n=3;rnr:p=0.1",
+      "seed=3;error:n=2,status=remote_access;delay:p=0.3,us=1",
+      "seed=4;retry:n=2;stall:p=0.2,us=1",
+      "seed=5;delay:p=0.5,us=1",
+  };
+  options.faults =
+      verbs::soft::FaultPlan::Parse(kFaults[program->Below(std::size(kFaults))]).value();
   return options;
 }
 
@@ -196,6 +209,7 @@ class Victim {
     size_t posted = 0;
     queue_pair_->PostReceive({&request, 1}, &posted).IgnoreError();
     if (posted == 1) receives_.push_back(request.wr_id);
+    Poll();  // in the error state it has completed, and the completion queue is small
   }
 
   void PostSend() {
@@ -220,6 +234,7 @@ class Victim {
     size_t posted = 0;
     queue_pair_->PostSend({&request, 1}, &posted).IgnoreError();
     if (posted == 1) sends_.push_back(request.wr_id);
+    Poll();
   }
 
   void UserStep() {
@@ -282,21 +297,32 @@ class Victim {
   }
 
   void Drain() {
-    char sink[65536];
-    while (peer_ && recv(peer_.get(), sink, sizeof(sink), MSG_DONTWAIT) > 0) {
+    char input[65536];
+    while (peer_) {
+      const ssize_t got = recv(peer_.get(), input, sizeof(input), MSG_DONTWAIT);
+      if (got <= 0) return;
+      frames_.Saw({input, static_cast<size_t>(got)});
     }
   }
 
   void Step() {
-    switch (program_.Below(10)) {
+    switch (program_.Below(12)) {
       case 0:
       case 1:
       case 2:
-      case 3:
         Write(frames_.Next(program_));
         break;
+      case 3:
+      case 10:
+      case 11:
+        Turn();
+        Drain();
+        Write(frames_.Answer(program_));
+        break;
       case 4: {  // in two pieces
-        const std::string frame = frames_.Next(program_);
+        Drain();
+        const std::string frame =
+            program_.Flag() ? frames_.Next(program_) : frames_.Answer(program_);
         const size_t first = std::min<size_t>(program_.Byte(), frame.size());
         Write(std::string_view(frame).substr(0, first));
         Turn();
@@ -316,7 +342,7 @@ class Victim {
         if (program_.Flag()) Drain();
         break;
       default:
-        if (program_.Below(4) == 3) {
+        if (program_.Below(8) == 7) {
           peer_.Reset();
         } else {
           Turn();
@@ -346,6 +372,7 @@ class Victim {
   void CheckService() {
     id_.reset();
     requested_ = false;
+    frames_.Forget();
     peer_ = Dial();
     Write(WireFrames::ConnectRequest());
     for (int turn = 0; turn < 1000 && !requested_; ++turn) Turn();
@@ -356,15 +383,16 @@ class Victim {
   }
 
   Program& program_;
-  std::unique_ptr<verbs::Device> device_ = verbs::soft::CreateSoftDevice(Options()).value();
+  std::unique_ptr<verbs::Device> device_ =
+      verbs::soft::CreateSoftDevice(Options(&program_)).value();
   // Allocations of their own, whose ends AddressSanitizer watches.
   std::vector<uint8_t> shared_ = std::vector<uint8_t>(kSharedBytes);
   std::vector<uint8_t> private_ = std::vector<uint8_t>(kPrivateBytes, kUntouched);
   std::unique_ptr<verbs::MemoryRegion> shared_region_ =
       device_
-          ->RegisterMemory(
-              shared_.data(), kSharedBytes,
-              verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead | verbs::kRemoteAtomic)
+          ->RegisterMemory(shared_.data(), kSharedBytes,
+                           verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead |
+                               verbs::kRemoteAtomic | verbs::soft::kSoftRemoteInvalidate)
           .value();
   std::unique_ptr<verbs::MemoryRegion> private_region_ =
       device_->RegisterMemory(private_.data(), kPrivateBytes, verbs::kLocalWrite).value();

@@ -19,7 +19,7 @@ std::string_view Text(const uint8_t* data, size_t size) {
 }  // namespace
 
 // What is accepted can be run: completing it again changes nothing, every service has a shape that
-// an arena can have, and no name hides something behind a NUL.
+// an arena can have, no name hides something behind a NUL, and it can be sent in a message.
 void ConfigText(const uint8_t* data, size_t size) {
   absl::StatusOr<v1::Config> config = ParseConfig(Text(data, size), "fuzz");
   if (!config.ok()) {
@@ -27,6 +27,7 @@ void ConfigText(const uint8_t* data, size_t size) {
     return;
   }
   const std::string before = config->SerializeAsString();
+  BATON_CHECK(v1::Config().ParseFromString(before));
   BATON_CHECK(CompleteConfig(*config).ok());
   BATON_CHECK(config->SerializeAsString() == before);
   BATON_CHECK(config->state_dir().find('\0') == std::string::npos);

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <string>
+#include <string_view>
 
+#include "lib/base/check.h"
 #include "lib/verbs/soft/wire.h"
 #include "tests/fuzz/program.h"
 
@@ -69,6 +72,81 @@ class WireFrames {
     if (request && (flags & verbs::soft::kLast)) ++sequence_;
     if (!request && type != FrameType::kReceiverNotReady && (how & 4)) ++answered_;
     return Bytes(header) + body;
+  }
+
+  // What the device has sent: its requests are to be answered. Any pieces of its stream.
+  void Saw(std::string_view bytes) {
+    using verbs::soft::FrameType;
+    input_.append(bytes);
+    for (;;) {
+      verbs::soft::FrameHeader header;
+      if (input_.size() < sizeof(header)) return;
+      std::memcpy(&header, input_.data(), sizeof(header));
+      verbs::soft::FrameShape shape;
+      BATON_CHECK(verbs::soft::CheckHeader(header, &shape) == nullptr);
+      if (input_.size() < size_t{shape.head_size} + shape.payload_size) return;
+      Asked asked = {FrameType(header.type), header.sequence, 0};
+      if (asked.type == FrameType::kRead) {
+        verbs::soft::ReadHead head;
+        std::memcpy(&head, input_.data() + sizeof(header), sizeof(head));
+        asked.length = head.length;
+      }
+      const bool request = asked.type >= FrameType::kSend && asked.type <= FrameType::kFetchAndAdd;
+      if (request && (header.flags & verbs::soft::kLast)) asked_.push_back(asked);
+      input_.erase(0, size_t{shape.head_size} + shape.payload_size);
+    }
+  }
+
+  // An answer to the oldest request that has none, as it must be or nearly.
+  std::string Answer(Program& program) {
+    using verbs::soft::FrameType;
+    if (asked_.empty()) return "";
+    const uint8_t how = program.Byte();
+    const Asked asked = asked_.front();
+    verbs::soft::FrameHeader header = {verbs::soft::kWireVersion,
+                                       static_cast<uint8_t>(FrameType::kAck),
+                                       verbs::soft::kFirst | verbs::soft::kLast,
+                                       0,
+                                       0,
+                                       asked.sequence,
+                                       0};
+    std::string body;
+    bool ends = true;
+    if ((how & 7) == 7) {
+      header.type =
+          static_cast<uint8_t>((how & 8) ? FrameType::kNak : FrameType::kReceiverNotReady);
+      header.code = static_cast<uint8_t>(program.Byte() % 6);
+      header.immediate = (how & 16) ? program.Take<uint32_t>() : 0;
+      ends = (how & 8) != 0;
+    } else if (asked.type == FrameType::kRead) {
+      header.type = static_cast<uint8_t>(FrameType::kReadResponse);
+      uint32_t length = asked.length - read_;
+      if ((how & 24) == 24) length = static_cast<uint32_t>(program.Near(length / 2));
+      length = std::min<uint32_t>(length, verbs::soft::kMaxSegment);
+      header.flags =
+          static_cast<uint8_t>((read_ == 0 ? verbs::soft::kFirst : 0) |
+                               (read_ + length == asked.length ? verbs::soft::kLast : 0));
+      read_ += length;
+      ends = read_ >= asked.length;
+      body.assign(length, static_cast<char>(how));
+    } else if (asked.type != FrameType::kSend && asked.type != FrameType::kWrite) {
+      header.type = static_cast<uint8_t>(FrameType::kAtomicResponse);
+      body = Bytes(program.Take<uint64_t>());
+    }
+    if ((how & 224) == 224) header.flags = program.Byte() & verbs::soft::kAllFlags;
+    if ((how & 224) == 192) header.sequence = static_cast<uint32_t>(program.Near(asked.sequence));
+    if (ends) {
+      asked_.pop_front();
+      read_ = 0;
+    }
+    header.length = static_cast<uint32_t>(body.size());
+    return Bytes(header) + body;
+  }
+
+  void Forget() {
+    asked_.clear();
+    input_.clear();
+    read_ = sequence_ = answered_ = 0;
   }
 
   static std::string ConnectRequest() {
@@ -154,7 +232,8 @@ class WireFrames {
       }
       case FrameType::kCompareAndSwap:
       case FrameType::kFetchAndAdd: {
-        const verbs::soft::AtomicHead head = {Address(program) & (program.Flag() ? ~7u : ~0u),
+        const uint64_t address = Address(program);
+        const verbs::soft::AtomicHead head = {program.Flag() ? address / 8 * 8 : address,
                                               Key(program), 0, program.Byte(), program.Byte()};
         return Bytes(head);
       }
@@ -178,8 +257,17 @@ class WireFrames {
     return how < 224 ? how : size_t{how % 32u} * 1000;
   }
 
+  struct Asked {
+    verbs::soft::FrameType type;
+    uint32_t sequence;
+    uint32_t length;  // of a read
+  };
+
   const WireTargets targets_;
   uint32_t sequence_ = 0, answered_ = 0;
+  std::string input_;
+  std::deque<Asked> asked_;  // by the device, and not answered
+  uint32_t read_ = 0;        // of the first of them, answered already
   verbs::soft::WriteHead write_ = {};
 };
 

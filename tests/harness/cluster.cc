@@ -75,6 +75,7 @@ absl::Status Cluster::StartBatond() {
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
+  BATON_ASSIGN_OR_RETURN(keeper_, KeeperView::Connect(directory_.File("state"), options_.service));
   return operators_->GetStatus().status();
 }
 
@@ -84,9 +85,11 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) 
   return StartLedger(options);
 }
 
-absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
-  const std::string name =
-      absl::StrCat("ledger-v", options.version, options.crash_at.empty() ? "" : "-test-hooks");
+absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::SpawnLedger(const LedgerOptions& options) {
+  std::string name = options.program;
+  if (name.empty()) {
+    name = absl::StrCat("ledger-v", options.version, options.crash_at.empty() ? "" : "-test-hooks");
+  }
   ChildOptions child;
   BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find(name));
   if (!options.crash_at.empty()) child.environment = {{"BATON_CRASH_AT", options.crash_at}};
@@ -98,9 +101,13 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
                      "--message-size", absl::StrCat(options_.message_bytes),
                      "--name",         absl::StrCat(name, "-", logs_.size())};
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
+  return ChildProcess::Start(child);
+}
+
+absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerOptions& options) {
   auto worker = std::make_unique<LedgerWorker>();
   worker->version = options.version;
-  BATON_ASSIGN_OR_RETURN(worker->process, ChildProcess::Start(child));
+  BATON_ASSIGN_OR_RETURN(worker->process, SpawnLedger(options));
   BATON_ASSIGN_OR_RETURN(const std::string line,
                          worker->process->ReadLineWith("ledger ready", kStart));
   unsigned long long id = 0;
@@ -111,7 +118,9 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
   worker->id = id;
   port_ = static_cast<uint16_t>(port);
   // One that crashes by itself may be gone before it can be looked at.
-  if (options.crash_at.empty()) BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  if (options.crash_at.empty() && options.await_control) {
+    BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
+  }
   return worker;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/keeper_view.h"
 #include "tests/harness/operator_client.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
@@ -38,7 +39,9 @@ struct LedgerOptions {
   // Named crash point at which the worker kills itself, "name" or "name:n" (lib/base/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
+  std::string program = {};  // that takes a ledger's arguments; empty: the ledger itself
   std::vector<std::string> arguments;
+  bool await_control = true;  // until control, too, shows that it is ready
 };
 
 // A running ledger worker, ready when it is returned. Destroying it kills the process.
@@ -58,6 +61,7 @@ class Cluster {
   std::string SocketPath() const;  // of the service
   std::string OperatorSocketPath() const;
   OperatorClient& operators() { return *operators_; }
+  KeeperView& keeper() { return *keeper_; }  // valid as long as that keeper lives
   ChildProcess& batond() { return *batond_; }
   // Where the service listens; 0 before the first worker.
   uint16_t port() const { return port_; }
@@ -65,6 +69,8 @@ class Cluster {
   // A new ledger-v1 or ledger-v2, attached and ready.
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
+  // The same, and does not wait for anything that it says.
+  absl::StatusOr<std::unique_ptr<ChildProcess>> SpawnLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
 
@@ -93,6 +99,7 @@ class Cluster {
   const TempDirectory directory_;
   std::unique_ptr<ChildProcess> batond_;
   std::unique_ptr<OperatorClient> operators_;
+  std::unique_ptr<KeeperView> keeper_;
   uint16_t port_ = 0;
   std::vector<std::string> logs_;
 };

@@ -153,13 +153,14 @@ inline Publish(a_kind) {
 #ifdef MUTANT_ADOPT_LOOKS_AT_THE_INDEX_ONLY
 #define FRESH(of) (bank[of % BANKS].tail == 0)
 #else
-#define FRESH(of) (bank[of % BANKS].tail == 0 && bank[of % BANKS].tail_epoch == of)
+#define FRESH(of) (of != given_back)
 #endif
 
 #define LOST (mine != 0 && (owner != me || epoch != mine))
 
 proctype Worker(byte me) {
   byte life, id, mine, word, tail, seen, slot;
+  byte given_back; /* Shard::released_epoch_ */
 
   do
   :: life == LIVES -> break
@@ -173,7 +174,7 @@ end_attach:
       worker_id[me] = id; ready[me] = false; stopped[me] = false; fenced[me] = false;
       lock_of_writer[me] = HELD; lock_of_other[me] = HELD;
       killed[me] = false; gone[me] = 0;
-      mine = 0; tail = 0; seen = 0; slot = 0;
+      mine = 0; tail = 0; seen = 0; slot = 0; given_back = 0;
       /* WorkerSessions::SetReady */
       watched[me] = id;
       ready_posted[me] = id
@@ -215,6 +216,7 @@ end_serve:
     /* Worker::Run, asked to release: the last entry of its epoch. */
     :: mine != 0 && release_requested == mine && tail - commit_head < ROOM ->
       Publish(RELEASE);
+      given_back = mine;
 #ifdef LATE_RELEASER
       goto end_late
 #else
@@ -244,7 +246,7 @@ end_late:
 
 dying:
     /* The kernel tears the threads down one by one, in any order, and the process last. */
-    atomic { lock_of_writer[me] = DIED; mine = 0; word = 0; tail = 0; seen = 0; slot = 0 };
+    atomic { lock_of_writer[me] = DIED; mine = 0; word = 0; tail = 0; seen = 0; slot = 0; given_back = 0 };
     atomic { lock_of_other[me] == DIED && killed[me]; gone[me] = id };
   od
 }

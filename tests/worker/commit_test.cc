@@ -67,8 +67,7 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
   size_t posted = 0;
   ASSERT_TRUE(Until([&] {
     for (; posted < peer.received.size() + 32; ++posted) peer.Receive();
-    return answered == kMessages &&
-           keeper.Describe().shards(0).completions_unacknowledged() == 0;
+    return answered == kMessages && keeper.Describe().shards(0).completions_unacknowledged() == 0;
   }));
 }
 
@@ -345,6 +344,24 @@ TEST_F(CommitTest, shouldKnowWhichBuffersAreInUse) {
   int left = 0;
   shard->ForEachBufferInUse(*connection, [&](const Buffer&, bool) { ++left; });
   EXPECT_EQ(left, 2);
+}
+
+// A former owner can write over the log of work requests as long as it lives.
+TEST_F(CommitTest, shouldNameNoBufferThatDoesNotExist) {
+  Prepare(2);
+  const arena::Arena& arena = keeper.engine().arena();
+  arena::WorkRequest& scribbled = arena.receive_request(connection->index(), 0);
+  scribbled.sge_count = 255;
+  scribbled.sges[0] = {arena.shape().buffer_bytes - 1, 2, 0};
+  scribbled.sges[1] = {arena.shape().buffer_bytes + 1, 0, 0};
+  scribbled.sges[2] = {arena.shape().buffer_bytes - 1, 1, 0};
+  scribbled.sges[3] = {~uint64_t{0}, ~0u, 0};
+  std::vector<Buffer> in_use;
+  shard->ForEachBufferInUse(*connection,
+                            [&](const Buffer& buffer, bool) { in_use.push_back(buffer); });
+  ASSERT_EQ(in_use.size(), 2u);
+  EXPECT_EQ(in_use[0].offset, arena.shape().buffer_bytes - 1);
+  EXPECT_EQ(in_use[1].offset, ReceiveSlot(*connection, 1).offset);
 }
 
 TEST_F(CommitTest, shouldHaveNothingToCommitWithoutAChange) {

@@ -24,6 +24,13 @@ TEST(ValidUtf8, shouldReplaceEachByteThatIsNot) {
   EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80", 256), "????");  // beyond the last code point
 }
 
+TEST(IsUtf8, shouldTellTextFromBytes) {
+  EXPECT_TRUE(IsUtf8(""));
+  EXPECT_TRUE(IsUtf8("größer"));
+  EXPECT_FALSE(IsUtf8("a\xff"));
+  EXPECT_FALSE(IsUtf8("\xc3"));
+}
+
 TEST(ValidUtf8, shouldCutBetweenCharacters) {
   EXPECT_EQ(ValidUtf8("abc", 2), "ab");
   EXPECT_EQ(ValidUtf8("a\u00e4", 2), "a");

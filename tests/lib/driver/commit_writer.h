@@ -23,6 +23,7 @@ class CommitWriter {
 
   // Entries of the open transaction; each can be changed until Publish.
   arena::CommitEntry& Add(arena::CommitKind kind);
+  std::vector<arena::CommitEntry>& open() { return entries_; }
   arena::CommitEntry& Connection(uint32_t connection);  // as it was committed: changes nothing
   CommitWriter& Acknowledge(uint64_t completions);
   CommitWriter& Accept(uint32_t connection, uint32_t target_shard, std::string_view data = {});

@@ -181,6 +181,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"StateDirWithNul",
                   R"(state_dir: "/s\000/t" services { name: "kv" device { soft {} } })",
                   "baton.conf:1:1: state_dir: has a NUL, which no path has"},
+        BadConfig{"StateDirNotUtf8",
+                  R"(state_dir: "/s\xff" services { name: "kv" device { soft {} } })",
+                  "baton.conf:1:1: state_dir: is not UTF-8; name a directory that is"},
+        BadConfig{"FaultsNotUtf8",
+                  R"(state_dir: "/s" services { name: "kv" device { soft { faults: "\xff" } } })",
+                  "baton.conf:1:55: services[0].device.soft.faults: is not UTF-8"},
         BadConfig{"ListenerPort", With("listeners {} listeners { port: 65536 }"),
                   "baton.conf:5:28: services[0].listeners[1].port: 65536 is not between 0 and "
                   "65535; 0 takes any free port"},

@@ -619,6 +619,8 @@ TEST_F(KeeperTest, shouldConnectOutOnlyForTheOwnerOfTheShard) {
 TEST_F(KeeperTest, shouldSayWhyAHandoffIsNotPossible) {
   Start();
   EXPECT_EQ(keeper.Handoff(0, {1}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(keeper.Handoff(0, std::vector<uint32_t>(1'000'000, 7)).code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(keeper.Handoff(99).code(), absl::StatusCode::kNotFound);
   const absl::Status alone = keeper.Handoff(0);
   EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);

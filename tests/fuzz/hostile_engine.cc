@@ -1,0 +1,382 @@
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "supervisor/keeper/describe.h"
+#include "supervisor/keeper/engine.h"
+#include "tests/fuzz/clear_arena.h"
+#include "tests/fuzz/honest_heir.h"
+#include "tests/fuzz/honest_worker.h"
+#include "tests/fuzz/hostile_commits.h"
+#include "tests/fuzz/hostile_writes.h"
+#include "tests/fuzz/memory_device.h"
+#include "tests/fuzz/program.h"
+#include "tests/fuzz/shared_reads.h"
+#include "tests/fuzz/targets.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::fuzz {
+namespace {
+
+using arena::ConnectionState;
+using driver::testing::CommitWriter;
+using driver::testing::TestShape;
+using keeper::Engine;
+
+constexpr uint32_t kShards = 2, kConnections = 4, kDepth = 4;
+constexpr int kMaxSteps = 200;
+constexpr uint64_t kPatienceNs = 15'000'000'000;
+
+class Listener final : public keeper::EngineListener {
+ public:
+  void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override { BATON_CHECK(false); }
+};
+
+// An engine with its thread, on a device that is touched on that thread only.
+struct Service {
+  Service(arena::Arena* of, bool outside_effects) : arena(of) {
+    ClearArena(arena);
+    keeper::EngineOptions options;
+    options.outside_effects = outside_effects;
+    engine = Engine::Create(arena, &device, &listener, options).value();
+    engine->Start();
+  }
+  ~Service() { engine->Stop(); }
+
+  // The worker's end of the pair that wakes it.
+  FileDescriptor AddWorker(uint32_t slot, uint64_t id) {
+    int pair[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+    engine->Post(
+        [this, slot, id, own = pair[1]] { engine->AddWorker(slot, id, FileDescriptor(own)); });
+    return FileDescriptor(pair[0]);
+  }
+
+  template <typename Done>
+  void Until(Done done) {
+    const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+    while (!done()) {
+      BATON_CHECK(MonotonicNanoseconds() < deadline);
+      sched_yield();
+    }
+  }
+
+  arena::Arena* const arena;
+  MemoryDevice device;
+  Listener listener;
+  std::unique_ptr<Engine> engine;
+};
+
+// The service that is left alone.
+class Neighbour {
+ public:
+  explicit Neighbour(arena::Arena* arena) : service_(arena, /*outside_effects=*/false) {
+    wake_ = service_.AddWorker(0, 1);
+    service_.engine->Run([this] { service_.engine->SetReady(0); });
+    service_.engine->Run(
+        [this] { honest_.emplace(service_.arena, &service_.device, 1, kNeighbours); });
+  }
+
+  // Another answer comes.
+  void Turn() {
+    const uint64_t goal = honest_->echoes() + 1;
+    service_.Until([&] {
+      honest_->WorkerTurn();
+      uint64_t echoes = 0;
+      service_.engine->Run([&] {
+        honest_->PeersTurn();
+        echoes = honest_->echoes();
+      });
+      return echoes >= goal;
+    });
+  }
+
+ private:
+  static constexpr uint32_t kNeighbours = 2;
+  Service service_;
+  FileDescriptor wake_;
+  std::optional<HonestWorker> honest_;
+};
+
+class Attack {
+ public:
+  Attack(Service* service, Neighbour* neighbour, Program* program)
+      : service_(*service),
+        engine_(*service->engine),
+        neighbour_(*neighbour),
+        program_(*program),
+        writes_(*service->arena) {
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      writers_.emplace_back(service->arena, shard);
+      epochs_.push_back(0);
+    }
+    Enter(0);
+    const uint8_t beside = program_.Byte();
+    if (beside & 1) Enter(1);
+    if (beside & 2) {
+      standby_id_ = ++last_id_;
+      standby_.emplace(service->arena, service->AddWorker(kStandby, standby_id_), standby_id_,
+                       kStandby);
+      engine_.Post([this] { engine_.SetReady(kStandby); });
+    }
+  }
+
+  void Run() {
+    for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) Step();
+    GoOnHonestly();
+  }
+
+ private:
+  void Enter(uint32_t slot) {
+    if (ids_[slot] != 0) return;
+    ids_[slot] = ++last_id_;
+    wakes_[slot] = service_.AddWorker(slot, ids_[slot]);
+    engine_.Post([this, slot] { engine_.SetReady(slot); });
+  }
+
+  void Die(uint32_t slot) {
+    if (ids_[slot] == 0) return;
+    engine_.Post([this, slot, id = ids_[slot]] { engine_.WorkerDead(slot, id); });
+    ids_[slot] = 0;
+    wakes_[slot].Reset();
+  }
+
+  uint64_t Epoch(uint32_t shard) {
+    return arena::OwnershipEpoch(arena::LoadAcquire(service_.arena->shard(shard).owner.ownership));
+  }
+
+  CommitWriter& Writer(uint32_t shard) {
+    if (epochs_[shard] != Epoch(shard)) {
+      epochs_[shard] = Epoch(shard);
+      writers_[shard].Begin(epochs_[shard]);
+    }
+    return writers_[shard];
+  }
+
+  void Commit(uint32_t shard, bool well) {
+    CommitWriter& writer = Writer(shard);
+    HostileCommits commits(service_.arena, &writer, shard);
+    commits.Stage(program_);
+    for (uint32_t left = well ? 0 : 1 + program_.Below(3); left > 0; --left) {
+      commits.Distort(program_);
+    }
+    writer.Publish();
+  }
+
+  // On the engine's thread, as everything that the device does; nobody waits for it.
+  void DeviceStep() {
+    const uint8_t what = program_.Below(6);
+    const uint8_t which = program_.Byte();
+    engine_.Post([this, what, which, text = std::string(program_.Block(program_.Below(70)))] {
+      MemoryDevice& device = service_.device;
+      const auto& connections = device.connections();
+      const auto& queue_pairs = device.queue_pairs();
+      if (what == 0 && connections.size() < 2 * kConnections) device.RequestConnection(text);
+      if (!connections.empty() && what == 1) connections[which % connections.size()]->Establish();
+      if (!connections.empty() && what == 2) connections[which % connections.size()]->End();
+      if (queue_pairs.empty()) return;
+      MemoryQueuePair* queue_pair = queue_pairs[which % queue_pairs.size()];
+      if (what == 3) queue_pair->CompleteSend(verbs::CompletionStatus(which & 1));
+      if (what == 4) queue_pair->Deliver(text);
+      if (what == 5) queue_pair->Flush();
+    });
+  }
+
+  void KeeperStep() {
+    const uint32_t slot = program_.Below(2);
+    const uint32_t shard = program_.Below(kShards);
+    switch (program_.Below(9)) {
+      case 0:
+        Enter(slot);
+        break;
+      case 1:
+        Die(slot);
+        break;
+      case 2:
+        if (ids_[slot] == 0) break;
+        engine_.Post([this, slot, id = ids_[slot]] { engine_.WorkerStopped(slot, id, "crash"); });
+        break;
+      case 3:
+        engine_.Post([this, shard, slot = program_.Below(kStandby + 1)] {
+          engine_.Handoff(shard, slot, [](const absl::Status&, double) {});
+        });
+        break;
+      case 4:
+        engine_.Post([this, shard] { engine_.CancelHandoff(shard, absl::CancelledError("no")); });
+        break;
+      case 5:
+        engine_.Post([this, shard] {
+          if (!engine_.ownership(shard).owned()) return;
+          engine_.driver().Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
+        });
+        break;
+      case 6:
+        engine_.Post([this, slot, id = ids_[slot], stalled = program_.Flag()] {
+          engine_.SetStalled(slot, id, stalled);
+        });
+        break;
+      case 7:
+        // As control does for operators.
+        engine_.Post([this, shard] {
+          BATON_CHECK(keeper::DescribeShard(engine_, shard).SerializeAsString().size() < 100'000);
+          for (uint32_t i = 0; i < kConnections; ++i) keeper::DescribeConnection(engine_, i);
+        });
+        break;
+      default:
+        engine_.Run([] {});
+    }
+  }
+
+  // The worker's end of its socket: full, closed, or with whatever in it.
+  void WakeStep() {
+    FileDescriptor& wake = wakes_[program_.Below(2)];
+    if (!wake) return;
+    char bytes[512] = {};
+    switch (program_.Below(4)) {
+      case 0:
+        wake.Reset();
+        break;
+      case 1:
+        while (send(wake.get(), bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+        }
+        break;
+      case 2:
+        (void)!recv(wake.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+        break;
+      default:
+        shutdown(wake.get(), program_.Flag() ? SHUT_RD : SHUT_WR);
+    }
+  }
+
+  void Step() {
+    const uint32_t shard = program_.Below(kShards);
+    switch (program_.Below(16)) {
+      case 0:
+        writes_.Raw(program_);
+        break;
+      case 1:
+        writes_.Entry(program_, shard, Epoch(shard));
+        break;
+      case 2:
+        writes_.Tail(program_, shard, Epoch(shard));
+        break;
+      case 3:
+        writes_.Request(program_);
+        break;
+      case 4:
+      case 5:
+      case 6:
+        Commit(shard, /*well=*/true);
+        break;
+      case 7:
+        Commit(shard, /*well=*/false);
+        break;
+      case 8:
+      case 9:
+        DeviceStep();
+        break;
+      case 10:
+        KeeperStep();
+        break;
+      case 11:
+        WakeStep();
+        break;
+      case 12:
+        // At a read that the engine makes, whatever it does there.
+        engine_.Post(
+            [interference = Interference::Of(program_)] { SharedReads::Interfere(interference); });
+        break;
+      case 13:
+        if (program_.Below(4) == 0) writes_.Punch(program_);
+        break;
+      case 14:
+        if (standby_) standby_->Turn();
+        break;
+      default:
+        if (program_.Below(4) == 0) neighbour_.Turn();
+    }
+  }
+
+  // When the attackers are dead, a correct successor gets both shards, looks at what they have
+  // left, ends every connection and acknowledges everything; then the engine sleeps.
+  void GoOnHonestly() {
+    for (uint32_t slot = 0; slot < 2; ++slot) Die(slot);
+    if (standby_) engine_.Post([this, id = standby_id_] { engine_.WorkerDead(kStandby, id); });
+    engine_.Post([] { SharedReads::Interfere({}); });
+    const uint64_t id = ++last_id_;
+    HonestHeir heir(service_.arena, service_.AddWorker(kSuccessor, id), id, kSuccessor);
+    engine_.Run([&] { engine_.SetReady(kSuccessor); });
+    int quiet = 0;
+    service_.Until([&] {
+      heir.Turn();
+      engine_.Run([&] { quiet = EndPeers(id) ? quiet + 1 : 0; });
+      return quiet == 3;
+    });
+    service_.Until(
+        [&] { return arena::LoadAcquire(service_.arena->header().driver_sleeping) == 1; });
+  }
+
+  // On the engine's thread. True: there was nothing left to do.
+  bool EndPeers(uint64_t heir) {
+    const std::vector<MemoryConnection*> connections = service_.device.connections();
+    for (MemoryConnection* connection : connections) connection->End();
+    for (MemoryQueuePair* queue_pair : service_.device.queue_pairs()) {
+      while (queue_pair->Flush()) {
+      }
+    }
+    bool acknowledged = true;
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      BATON_CHECK(engine_.ownership(shard).owner_id() == heir);
+      const arena::ShardRecord& record = service_.arena->shard(shard);
+      acknowledged &= record.acknowledged == record.completion_tail;
+    }
+    return acknowledged && engine_.driver().connection_count() == 0;
+  }
+
+  static constexpr uint32_t kStandby = 2, kSuccessor = 3;
+
+  Service& service_;
+  Engine& engine_;
+  Neighbour& neighbour_;
+  Program& program_;
+  HostileWrites writes_;
+  std::vector<CommitWriter> writers_;
+  std::vector<uint64_t> epochs_;
+  std::array<uint64_t, 2> ids_ = {};
+  std::array<FileDescriptor, 2> wakes_;
+  std::optional<HonestHeir> standby_;  // beside the attackers
+  uint64_t standby_id_ = 0;
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace
+
+void HostileEngine(const uint8_t* data, size_t size) {
+  static arena::Arena attacked =
+      arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
+  // Its thread lives as long as the process, and so does what it drives.
+  static auto* const beside =
+      new arena::Arena(arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value());
+  static auto* const neighbour = new Neighbour(beside);
+  Program program(data, size);
+  {
+    SharedReads::Watch(&attacked.worker(0),
+                       attacked.worker_map().total - attacked.worker_map().workers);
+    Service service(&attacked, /*outside_effects=*/program.Byte() % 4 == 0);
+    Attack(&service, neighbour, &program).Run();
+  }
+  SharedReads::Forget();
+  neighbour->Turn();
+}
+
+}  // namespace baton::fuzz
