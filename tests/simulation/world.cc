@@ -181,6 +181,7 @@ World::World(const ScheduleOptions& options)
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
   engine.nanoseconds = [this] { return context_.now_ns; };
+  engine.poison_deaths = ~0u;  // workers die of the dice here, not of what they are given
   constexpr std::array<uint32_t, 5> kDriverDeaths = {0, 0, 10, 100, 400};
   mortality_.once_in = kDriverDeaths[dice_.Below(kDriverDeaths.size())];
   mortality_.deaths = dice_.From(1, kMaxDriverDeaths);
