@@ -93,6 +93,7 @@ void Checker::Commit(Queue& queue, const CommitEntry& entry, bool receive) {
   for (uint64_t i = queue.committed.size(); i < end; ++i) {
     queue.committed.push_back(receive ? arena_->receive_request(entry.connection, i)
                                       : arena_->send_request(entry.connection, i));
+    queue.receives.push_back(entry.receive_end);
   }
 }
 
@@ -138,6 +139,10 @@ const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
     context_->Break(absl::StrCat("P2: connection ", index, " posted ", sequence, ", committed are ",
                                  queue.committed.size()));
     return nullptr;
+  }
+  if (!receive && queue.receives[sequence] > connection.receive.posted) {
+    context_->Break(absl::StrCat("P2: connection ", index, " posted send ", sequence,
+                                 " before the receives of its transaction"));
   }
   return &queue.committed[queue.posted++];
 }

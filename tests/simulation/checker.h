@@ -55,6 +55,7 @@ class Checker final : public DeviceObserver {
  private:
   struct Queue {
     std::vector<arena::WorkRequest> committed;
+    std::vector<uint64_t> receives;  // of sends: that are posted before it
     uint64_t posted = 0;
     uint64_t spared = 0;  // messages in spare receives, each in the place of one that is not posted
   };

@@ -230,8 +230,8 @@ TEST_F(QueueDriverTest, shouldKeepStateOnlyWithItsCommit) {
   EXPECT_EQ(std::string(reinterpret_cast<char*>(arena->connection_state(connection, 0)), 2), "v2");
 }
 
-TEST_F(QueueDriverTest, shouldPostReceivesBeforeSendsOfTheSameTransaction) {
-  // The answer to a send that needs the receive of the same transaction never meets an empty queue.
+// (That receives are posted before sends is the simulation's to see.)
+TEST_F(QueueDriverTest, shouldTakeTheAnswerToASendWithTheReceiveOfItsTransaction) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   for (int round = 0; round < 20; ++round) {
