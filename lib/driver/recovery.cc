@@ -91,7 +91,9 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
   for (uint32_t i = 0; i < shape.connections; ++i) driver->SettleQueues(i);
   for (uint32_t i = 0; i < shape.shards; ++i) driver->ResumeTransaction(i);
   for (uint32_t i = 0; i < shape.connections; ++i) driver->PostAllDeferred(i);
-  for (uint32_t i = 0; i < shape.shards; ++i) driver->shards_[i].log.Publish();
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
+  }
   BATON_CRASH_POINT("driver-recovered");
   return driver;
 }

@@ -158,7 +158,8 @@ absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& e
       record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
     return Invalid("generation: connection ", entry.connection, " is no longer the one meant");
   }
-  if (record.shard != shard && !(resumed_ && WasMoved(entry))) {
+  if (record.shard != shard) {
+    if (resumed_ && WasMoved(entry)) return absl::OkStatus();
     return Invalid("connection: ", entry.connection, " belongs to shard ", record.shard);
   }
   return absl::OkStatus();
