@@ -101,6 +101,7 @@ void Checker::CheckRecords() {
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     const arena::OwnershipRecord& record = arena_->shard(i).owner;
     Shard& shard = shards_[i];
+    CheckPublished(i);
     if (record.cut_epoch == shard.seen_cut) continue;
     shard.seen_cut = record.cut_epoch;
     ++cuts_;
@@ -109,6 +110,24 @@ void Checker::CheckRecords() {
     if (record.cut_tail == published) continue;
     context_->Break(absl::StrCat("P2: shard ", i, " epoch ", record.cut_epoch, " was cut at ",
                                  record.cut_tail, ", published were ", published));
+  }
+}
+
+// Whole entries, and nothing in between.
+void Checker::CheckPublished(uint32_t index) {
+  Shard& shard = shards_[index];
+  for (; shard.seen_completions < arena_->shard(index).completion_tail; ++shard.seen_completions) {
+    const arena::CompletionEntry& entry = arena_->completion(index, shard.seen_completions);
+    const auto kind = arena::CompletionKind(entry.kind);
+    const bool receive = kind == arena::CompletionKind::kReceive;
+    const bool request = receive || kind == arena::CompletionKind::kSend;
+    const uint64_t wr_id =
+        arena::PackWrId(entry.connection, entry.generation,
+                        receive ? arena::Direction::kReceive : arena::Direction::kSend,
+                        request ? entry.sequence : arena::kEventSequence);
+    if (entry.kind != 0 && entry.wr_id == wr_id) continue;
+    context_->Break(absl::StrCat("P1: completion ", shard.seen_completions, " of shard ", index,
+                                 " was published and is not whole"));
   }
 }
 

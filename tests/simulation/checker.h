@@ -69,6 +69,7 @@ class Checker final : public DeviceObserver {
     uint64_t epoch = 0;  // that published last,
     uint64_t tail = 0;   // and how much
     uint64_t seen_cut = 0;
+    uint64_t seen_completions = 0;
     uint64_t adopted = 0;  // the last epoch that a worker was given
     std::set<uint64_t> counts;
   };
@@ -77,6 +78,7 @@ class Checker final : public DeviceObserver {
   };
 
   Connection& At(uint32_t index, uint32_t generation);
+  void CheckPublished(uint32_t shard);
   void Fold(uint32_t shard, const arena::CommitEntry& entry);
   void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
   const arena::WorkRequest* Post(uint64_t wr_id);
