@@ -36,7 +36,7 @@ struct ClusterOptions {
 
 struct LedgerOptions {
   int version = 1;
-  // Named crash point at which the worker kills itself, "name" or "name:n" (lib/base/crash_point.h);
+  // Crash point at which the worker kills itself, "name" or "name:n" (lib/base/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
   std::string program = {};  // that takes a ledger's arguments; empty: the ledger itself

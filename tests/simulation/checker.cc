@@ -125,6 +125,12 @@ void Checker::CheckPublished(uint32_t index) {
         arena::PackWrId(entry.connection, entry.generation,
                         receive ? arena::Direction::kReceive : arena::Direction::kSend,
                         request ? entry.sequence : arena::kEventSequence);
+    if (kind == arena::CompletionKind::kDisconnected ||
+        kind == arena::CompletionKind::kConnectFailed) {
+      Connection& connection = At(entry.connection, entry.generation);
+      if (connection.ended) context_->Break("P1: the end of a connection was published twice");
+      connection.ended = true;
+    }
     if (entry.kind != 0 && entry.wr_id == wr_id) continue;
     context_->Break(absl::StrCat("P1: completion ", shard.seen_completions, " of shard ", index,
                                  " was published and is not whole"));

@@ -62,6 +62,7 @@ class Checker final : public DeviceObserver {
   struct Connection {
     uint32_t generation = 0;
     uint64_t client = 0;   // 0: not known yet
+    bool ended = false;    // its end was published
     bool excused = false;  // as soon as it is
     Queue send, receive;
   };
