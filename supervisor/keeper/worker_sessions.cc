@@ -185,11 +185,10 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
         kProtocolVersion, ": build it with release ", kRelease));
   }
   if (attach.layout_version() < arena::kOldestLayoutVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the worker reads arena layout version ", attach.layout_version(),
-                     ", this service has version ", arena::kLayoutVersion,
-                     ", readable from version ", arena::kOldestLayoutVersion,
-                     ": build it with release ", kRelease));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the worker reads arena layout version ", attach.layout_version(),
+        ", this service has version ", arena::kLayoutVersion, ", readable from version ",
+        arena::kOldestLayoutVersion, ": build it with release ", kRelease));
   }
   return absl::OkStatus();
 }
