@@ -339,6 +339,12 @@ void Shard::NoteAcknowledged() {
   }
 }
 
+// An application that was given nothing has no reason to commit, and what was skipped would stay.
+bool Shard::OnlySkipped() const {
+  return handed_ <= acknowledged_ && delivered_ > acknowledged_ && staged_->entries.empty() &&
+         !staged_->has_state;
+}
+
 void Shard::Abandon() {
   for (Connection* connection : staged_->connections) {
     connection->send_staged_ = connection->send_committed_;
@@ -380,6 +386,11 @@ std::vector<Connection*> Shard::connections() {
     const arena::ConnectionRecord& record = arena.connection(i);
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
+    // Its end will not be told.
+    if (state == arena::ConnectionState::kClosed &&
+        record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {
+      continue;
+    }
     if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
       found.push_back(connection);
     }

@@ -304,9 +304,11 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
   shard.acknowledged_ = shard.delivered_ = record.acknowledged;
+  shard.handed_ = shard.acknowledged_;
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
+  TellHandling(shard, /*in_handler=*/false);
   BATON_CRASH_POINT("adopt-begin");
   const absl::Status adopted = service_->OnAdopt(shard);
   if (!adopted.ok()) {
@@ -340,6 +342,34 @@ void WorkerImpl::Lose(Shard& shard) {
   service_->OnLost(shard);
 }
 
+// Hints, to be read when we are dead: whether we are in a handler now, and of which completion.
+void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
+  if (!Owns(shard)) return;
+  arena::BankHeader& bank = arena_->bank(shard.index_, shard.epoch_);
+  if (layout_version_ >= 2) {
+    arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
+  }
+  if (layout_version_ >= 2 || !in_handler) arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+}
+
+// Of a void completion, too. A worker of version 1 knows none: it takes such an entry for one of a
+// connection that has ended.
+uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
+  return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
+}
+
+void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
+  const auto kind = arena::CompletionKind(entry.kind);
+  if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
+  if (kind == arena::CompletionKind::kReceive) connection.receive_completed_ = entry.sequence + 1;
+  shard.handed_ = shard.delivered_;
+  // Before the handler: should it be our last, this is what we died on.
+  TellHandling(shard, /*in_handler=*/true);
+  BATON_CRASH_POINT("deliver-before-handler");
+  service_->OnCompletion(shard, Translate(entry, &connection));
+  BATON_CRASH_POINT("deliver-after-handler");
+}
+
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   const bool commits = options_.commit_mode != CommitMode::kManual;
@@ -354,19 +384,13 @@ int WorkerImpl::Deliver(Shard& shard) {
   // behind, it gets its time first.
   while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
-    Connection* connection = Resolve(shard, entry.connection, entry.generation);
+    Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;
     ++count;
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
     const auto kind = arena::CompletionKind(entry.kind);
-    if (kind == arena::CompletionKind::kSend) connection->send_completed_ = entry.sequence + 1;
-    if (kind == arena::CompletionKind::kReceive) {
-      connection->receive_completed_ = entry.sequence + 1;
-    }
-    BATON_CRASH_POINT("deliver-before-handler");
-    service_->OnCompletion(shard, Translate(entry, connection));
-    BATON_CRASH_POINT("deliver-after-handler");
+    if ((entry.flags & arena::kCompletionVoid) == 0) Hand(shard, entry, *connection);
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;
@@ -374,8 +398,11 @@ int WorkerImpl::Deliver(Shard& shard) {
     }
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
-  arena::StoreRelaxed(arena_->bank(shard.index_, shard.epoch_).read_cursor, shard.delivered_);
-  if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
+  TellHandling(shard, /*in_handler=*/false);
+  if (!Owns(shard)) return count;
+  if (options_.commit_mode == CommitMode::kAfterEachBatch || shard.OnlySkipped()) {
+    (void)shard.Commit();
+  }
   return count;
 }
 

@@ -61,6 +61,7 @@ class WorkerImpl final : public Worker {
   Shard& shard(uint32_t index) { return *shards_[index]; }
   // The connection in a slot, loaded from the driver's record when it is new to us.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation);
+  uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
   // After a commit was published: the driver may sleep.
   void WakeDriver();
 
@@ -80,6 +81,8 @@ class WorkerImpl final : public Worker {
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
+  void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection);
+  void TellHandling(const Shard& shard, bool in_handler);
   void Load(Connection& connection, Shard& shard, uint32_t index);
   static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
 

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.."
 LABELS=(
   //supervisor/batond:batond
   //supervisor/keeper:baton-keeper
+  //supervisor/keeper:baton-launch
   //supervisor/control:baton-control
   //supervisor/cli:baton
   //worker/examples/ledger:ledger-v1

@@ -99,14 +99,21 @@ static_assert(offsetof(WorkerSlot, sleeping) == 64);
 static_assert(offsetof(WorkerSlot, thread_locks) == 128);
 static_assert(sizeof(WorkerSlot) == 640);
 
+// BankHeader::handling as the driver leaves it, and workers of version 1.
+inline constexpr uint64_t kHandlingNotTold = ~uint64_t{0};
+
 // An owner epoch writes the bank epoch % kCommitBanks.
 struct BankHeader {
   uint64_t tail;  // PackCursor(epoch, entries published); the release store of a transaction
   uint8_t pad0[56];
-  uint64_t read_cursor;  // completions the owner has looked at: a hint for reports only
-  uint8_t pad1[56];
+  // Hints of the owner, which decide nothing but whom its own death is blamed on.
+  uint64_t read_cursor;  // completions it has looked at
+  // 1 + the completion in whose handler it is; 0: in none; kHandlingNotTold. Since version 2.
+  uint64_t handling;
+  uint8_t pad1[48];
 };
 static_assert(offsetof(BankHeader, read_cursor) == 64);
+static_assert(offsetof(BankHeader, handling) == 72);
 static_assert(sizeof(BankHeader) == 128);
 
 enum class CommitKind : uint8_t {
@@ -242,6 +249,9 @@ enum class CompletionKind : uint8_t {
 
 inline constexpr uint8_t kCompletionHasImmediate = 1;
 inline constexpr uint8_t kCompletionHasInvalidate = 2;
+// Since version 2, which is no news to older workers: they look at the first two only.
+inline constexpr uint8_t kCompletionPoisoned = 4;  // rewritten: not as the device gave it
+inline constexpr uint8_t kCompletionVoid = 8;      // to be skipped; see GenerationOf
 
 inline constexpr uint64_t kInvalidWrId = ~uint64_t{0};
 
@@ -263,6 +273,22 @@ struct CompletionEntry {
 static_assert(offsetof(CompletionEntry, kind) == 16);
 static_assert(offsetof(CompletionEntry, sequence) == 40);
 static_assert(sizeof(CompletionEntry) == kLineBytes);
+
+// A void entry names a generation that no connection has, so that every worker skips it.
+inline constexpr uint32_t kVoidGeneration = 1u << 31;
+constexpr uint32_t GenerationOf(const CompletionEntry& entry) {
+  return (entry.flags & kCompletionVoid) != 0 ? entry.generation ^ kVoidGeneration
+                                              : entry.generation;
+}
+
+// Owners died on a completion of the connection: what its entries are rewritten to, and what it
+// completes from then on (layout.md, "Poison"). Each includes those before it.
+enum class PoisonLevel : uint32_t {
+  kNone = 0,
+  kFlushed = 1,  // sends and receives are flush errors, kEstablished is void
+  kSilent = 2,   // sends and receives are void
+  kVoid = 3,     // requests and ends too
+};
 
 enum class ConnectionState : uint32_t {
   kFree = 0,
@@ -300,12 +326,14 @@ struct ConnectionRecord {
   char local_address[kAddressBytes];  // "host:port", ends with NUL
   char peer_address[kAddressBytes];
   uint8_t private_data[kPrivateDataBytes];  // of the peer
-  uint8_t pad[16];
+  uint32_t poison;                          // PoisonLevel; since version 2
+  uint8_t pad[12];
 };
 static_assert(offsetof(ConnectionRecord, send) == 16);
 static_assert(offsetof(ConnectionRecord, state_slot) == 80);
 static_assert(offsetof(ConnectionRecord, tag) == 96);
 static_assert(offsetof(ConnectionRecord, local_address) == 128);
+static_assert(offsetof(ConnectionRecord, poison) == 496);
 static_assert(sizeof(ConnectionRecord) == 512);
 
 // Remote access that was given to a range of the buffers.

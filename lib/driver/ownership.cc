@@ -21,7 +21,9 @@ void Ownership::Grant(uint32_t worker_slot, uint64_t worker_id) {
   arena::ShardRecord& shard = arena_->shard(shard_);
   arena::BankHeader& bank = arena_->bank(shard_, next);
   arena::StoreRelaxed(bank.tail, arena::PackCursor(next, 0));
+  // Not what a former writer of the bank has left there: it would be blamed on this one's death.
   arena::StoreRelaxed(bank.read_cursor, shard.acknowledged);
+  arena::StoreRelaxed(bank.handling, arena::kHandlingNotTold);
   shard.commit_head = arena::PackCursor(next, 0);
   shard.owner.owner_worker_id = worker_id;
   shard.owner.release_requested = 0;

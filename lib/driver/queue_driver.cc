@@ -9,6 +9,7 @@
 #include "lib/base/check.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/poison.h"
 
 namespace baton::driver {
 namespace {
@@ -19,6 +20,7 @@ using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
 using arena::Direction;
+using arena::PoisonLevel;
 using arena::QueueCursors;
 using verbs::CompletionStatus;
 
@@ -200,13 +202,15 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   for (uint64_t i = shard_record.acknowledged; i < entry.acknowledged; ++i) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
     ConnectionRecord& connection = record(completion.connection);
-    if (connection.generation != completion.generation) continue;
+    if (connection.generation != arena::GenerationOf(completion)) continue;
+    // Nobody was told of a void completion: its buffers come back with the connection's end.
+    const bool told = (completion.flags & arena::kCompletionVoid) == 0;
     switch (CompletionKind(completion.kind)) {
       case CompletionKind::kSend:
-        connection.send.acknowledged = completion.sequence + 1;
+        if (told) connection.send.acknowledged = completion.sequence + 1;
         break;
       case CompletionKind::kReceive:
-        connection.receive.acknowledged = completion.sequence + 1;
+        if (told) connection.receive.acknowledged = completion.sequence + 1;
         break;
       case CompletionKind::kConnectRequest:
         ForgetRequest(completion.connection);
@@ -349,6 +353,7 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   entry.sequence = cursors.completed;
   entry.tag = receive ? arena_->receive_request(index, cursors.completed).tag
                       : arena_->send_request(index, cursors.completed).tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
   shards_[shard].log.Append(entry);
   arena::StoreRelease(cursors.completed, cursors.completed + 1);
   ShardCounters& counters = shards_[shard].counters;
@@ -370,6 +375,7 @@ void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
   entry.connection = index;
   entry.generation = connection.generation;
   entry.tag = connection.tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
   ShardQueue& queue = shards_[connection.shard];
   queue.log.Append(entry);
 }

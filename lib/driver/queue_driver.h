@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,15 @@ class QueueDriver {
   // Returns the slot of a new grant of [offset, offset + length) of the buffers.
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access);
   absl::Status Revoke(uint32_t grant);
+
+  // ---- A completion on which owners die (layout.md, "Poison"; in poison.cc).
+
+  // The oldest unacknowledged completion that is not void, of a connection that was not failed
+  // before if there is one.
+  std::optional<uint64_t> OldestToBlame(uint32_t shard) const;
+  // Fails the connection of an unacknowledged completion, and rewrites what the log has of it from
+  // there on. Returns the entry as it was. Nobody owns the shard: nobody reads its log.
+  arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
   uint32_t connection_count() const { return connection_count_; }

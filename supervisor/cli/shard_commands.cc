@@ -1,5 +1,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -47,6 +48,18 @@ void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& 
                                     " not acknowledged")},
        {"Handoff blackout", FormatBlackout(shard.handoff_blackout())},
        {"Failover blackout", FormatBlackout(shard.failover_blackout())}});
+  if (shard.poisoned_connections() == 0) return;
+  out << absl::StrCat("Poisoned:           ", shard.poisoned_connections(),
+                      " connections, failed because workers died on them\n");
+}
+
+std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {
+  const bool message = poisoned.kind() == "send" || poisoned.kind() == "receive";
+  return absl::StrCat(
+      "connection ", poisoned.connection(), ", failed: ", poisoned.deaths(), " workers (",
+      absl::StrJoin(poisoned.worker_ids(), ", "), ") died on its ", poisoned.kind(),
+      message ? absl::StrCat(" ", poisoned.sequence()) : "",
+      poisoned.guessed() ? ", the oldest completion; they did not tell which it was" : "");
 }
 
 void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
@@ -68,6 +81,9 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
        {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
                                                " (read, not acknowledged: delivered again)")}},
       "  ");
+  if (report.has_poisoned()) {
+    out << "\n  Poisoned: " << FormatPoisoned(report.poisoned()) << "\n";
+  }
   if (report.work_requests().empty()) return;
   const uint64_t all = report.never_submitted() + report.in_flight() +
                        report.completed_undelivered() + report.delivered_uncommitted();

@@ -50,6 +50,7 @@ constexpr Range kServiceRanges[] = {
     {"ready_timeout_ms", 30'000, 1, 3'600'000},
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
+    {"poison_deaths", 3, 1, UINT32_MAX},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

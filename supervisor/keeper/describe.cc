@@ -7,6 +7,17 @@
 namespace baton::keeper {
 namespace {
 
+void DescribePoisoning(const Poisoning& poisoned, v1::PoisonedConnection* out) {
+  out->set_connection(poisoned.connection);
+  out->set_generation(poisoned.generation);
+  out->set_completion(poisoned.completion);
+  out->set_kind(std::string(CompletionKindName(poisoned.kind)));
+  out->set_sequence(poisoned.sequence);
+  out->set_guessed(poisoned.guessed);
+  out->set_deaths(poisoned.deaths);
+  for (const uint64_t id : poisoned.worker_ids) out->add_worker_ids(id);
+}
+
 void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport* out) {
   out->set_epoch(report.epoch);
   out->set_cause(report.cause);
@@ -18,6 +29,7 @@ void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport
   out->set_completed_undelivered(report.completed_undelivered);
   out->set_delivered_uncommitted(report.delivered_uncommitted);
   out->set_unix_micros(report.unix_micros);
+  if (report.poisoned) DescribePoisoning(*report.poisoned, out->mutable_poisoned());
   for (const ReportedRequest& request : report.requests) {
     v1::WorkRequestOutcome* item = out->add_work_requests();
     item->set_connection(request.connection);
@@ -58,6 +70,7 @@ v1::Shard DescribeShard(Engine& engine, uint32_t shard) {
   out.set_send_requests_in_flight(
       static_cast<uint32_t>(counters.sends_posted - counters.sends_completed));
   out.set_waiting_reason(engine.waiting_reason(shard));
+  out.set_poisoned_connections(engine.poisoned_connections(shard));
   *out.mutable_handoff_blackout() = Summarize(engine.handoff_blackout(shard));
   *out.mutable_failover_blackout() = Summarize(engine.failover_blackout(shard));
   if (engine.last_report(shard).epoch != 0) {
@@ -86,7 +99,9 @@ v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   out.set_state_length(record.state_length);
   out.set_state_version(record.state_version);
   const auto status = verbs::CompletionStatus(record.last_status);
-  if (status != verbs::CompletionStatus::kSuccess) {
+  if (record.poison != 0) {
+    out.set_last_error("poisoned: owners died on it");
+  } else if (status != verbs::CompletionStatus::kSuccess) {
     out.set_last_error(std::string(verbs::CompletionStatusName(status)));
   }
   return out;

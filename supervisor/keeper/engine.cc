@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
@@ -26,10 +27,44 @@ namespace {
 // Transactions of one shard in one turn, so that no shard starves another.
 constexpr int kTransactionsPerTurn = 32;
 constexpr size_t kReportedRequests = 256;
+constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // A report looks at so many connections for requests in flight; its counters are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
 
+// "3 workers (7, 8, 9) died on receive 17 of it, completion 4711 of shard 0: it is failed"
+std::string Describe(uint32_t shard, const Poisoning& poisoned) {
+  std::string what(CompletionKindName(poisoned.kind));
+  if (poisoned.kind == arena::CompletionKind::kSend ||
+      poisoned.kind == arena::CompletionKind::kReceive) {
+    absl::StrAppend(&what, " ", poisoned.sequence);
+  }
+  return absl::StrCat(
+      "connection ", poisoned.connection, " is failed: ", poisoned.deaths, " workers (",
+      absl::StrJoin(poisoned.worker_ids, ", "), ") died on its ", what, ", completion ",
+      poisoned.completion, " of shard ", shard,
+      poisoned.guessed ? ", the oldest that was not dealt with: which one it was they did not tell"
+                       : "");
+}
+
 }  // namespace
+
+std::string_view CompletionKindName(arena::CompletionKind kind) {
+  switch (kind) {
+    case arena::CompletionKind::kSend:
+      return "send";
+    case arena::CompletionKind::kReceive:
+      return "receive";
+    case arena::CompletionKind::kConnectRequest:
+      return "connect_request";
+    case arena::CompletionKind::kEstablished:
+      return "established";
+    case arena::CompletionKind::kDisconnected:
+      return "disconnected";
+    case arena::CompletionKind::kConnectFailed:
+      return "connect_failed";
+  }
+  return "unknown";
+}
 
 std::string_view RequestOutcomeName(RequestOutcome outcome) {
   switch (outcome) {
@@ -41,6 +76,8 @@ std::string_view RequestOutcomeName(RequestOutcome outcome) {
       return "completed_undelivered";
     case RequestOutcome::kDeliveredUncommitted:
       return "delivered_uncommitted";
+    case RequestOutcome::kPoisoned:
+      return "poisoned";
   }
   return "unknown";
 }
@@ -337,14 +374,20 @@ void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool
       CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
     }
     if (shards_[shard].ownership.owner_slot() != slot) continue;
-    moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false));
+    Ended& ended = moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
     shards_[shard].blackout_start_ns = now;
+    // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
+    if (!worker.pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
     if (await_death) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
   WakeNotified();
   for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
   NameHeirs();
+}
+
+void Engine::PardonDeath(uint32_t slot, uint64_t id) {
+  if (workers_[slot].id == id) workers_[slot].pardoned = true;
 }
 
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
@@ -358,9 +401,14 @@ void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   AssignWaiting();
 }
 
+bool Engine::ReadsStateOf(const Worker& worker, uint32_t shard) const {
+  const uint32_t version = shards_[shard].state_version;
+  return version == 0 || worker.versions.Reads(version);
+}
+
 bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
   return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped &&
-         worker.versions.Reads(shards_[shard].state_version);
+         ReadsStateOf(worker, shard);
 }
 
 // The first in standing, of those the one with the fewest shards, of those the newest.
@@ -454,6 +502,34 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
   return ended;
 }
 
+// A completion on which so many owners died in a row is given to no other.
+std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const Ended& ended) {
+  ShardState& state = shards_[shard];
+  if (state.planned) return std::nullopt;  // its release was the last that it did
+  const DeathCount::Blame blame = state.deaths.Add(
+      DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id), options_.poison_deaths);
+  if (blame == DeathCount::Blame::kNobody) return std::nullopt;
+  const bool guessed = blame == DeathCount::Blame::kOldest;
+  const std::optional<uint64_t> completion =
+      guessed ? driver_->OldestToBlame(shard) : state.deaths.suspect();
+  std::optional<Poisoning> poisoned;
+  if (completion) {
+    const arena::CompletionEntry entry =
+        driver_->Poison(shard, *completion, "poisoned: owners died on it");
+    poisoned = {entry.connection,
+                arena::GenerationOf(entry),
+                *completion,
+                arena::CompletionKind(entry.kind),
+                entry.sequence,
+                guessed,
+                state.deaths.DeathsOf(blame),
+                state.deaths.WorkersOf(blame)};
+    ++state.poisoned;
+  }
+  state.deaths.Clear();
+  return poisoned;
+}
+
 void Engine::OnFirstCommit(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint64_t blackout = options_.nanoseconds() - std::exchange(state.blackout_start_ns, 0);
@@ -508,7 +584,7 @@ void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
-  if (!worker.versions.Reads(state.state_version)) {
+  if (!ReadsStateOf(worker, shard)) {
     return done(
         absl::FailedPreconditionError(absl::StrCat(
             "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
@@ -577,13 +653,21 @@ void Engine::MakeReport(uint32_t shard, const Ended& ended) {
     report.requests.push_back(
         {entry.connection, send, entry.sequence,
          send ? arena_->send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
-         i < read ? RequestOutcome::kDeliveredUncommitted : RequestOutcome::kCompletedUndelivered});
+         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
+         : i < read                                      ? RequestOutcome::kDeliveredUncommitted
+                                                         : RequestOutcome::kCompletedUndelivered});
   }
   ListRequests(shard, &report);
   listener_->OnEvent("ownership_ended",
                      absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
                                   report.former_worker_id, " ended: ", report.cause),
                      report.former_worker_id, static_cast<int>(shard), -1);
+  report.poisoned = ended.poisoned;
+  if (report.poisoned) {
+    listener_->OnEvent("connection_poisoned", Describe(shard, *report.poisoned),
+                       report.former_worker_id, static_cast<int>(shard),
+                       static_cast<int>(report.poisoned->connection));
+  }
   shards_[shard].report = std::move(report);
 }
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/keeper/death_count.h"
 
 namespace baton::keeper {
 
@@ -34,6 +36,8 @@ struct EngineOptions {
   int realtime_priority = 0;  // of its thread; 0: none
   // How long the idle engine yields before it sleeps.
   uint32_t yield_microseconds = 10;
+  // Deaths on one completion after which its connection is failed.
+  uint32_t poison_deaths = 3;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
   bool break_recovery = false;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
@@ -45,6 +49,7 @@ enum class RequestOutcome : uint8_t {
   kInFlight,
   kCompletedUndelivered,
   kDeliveredUncommitted,
+  kPoisoned,  // completed, and no owner is given the completion any more
 };
 std::string_view RequestOutcomeName(RequestOutcome outcome);
 
@@ -54,6 +59,20 @@ struct ReportedRequest {
   uint64_t sequence = 0;
   uint8_t opcode = 0;  // verbs::Opcode, of sends
   RequestOutcome outcome = RequestOutcome::kInFlight;
+};
+
+std::string_view CompletionKindName(arena::CompletionKind kind);
+
+// A connection that was failed because owners died on a completion of it.
+struct Poisoning {
+  uint32_t connection = 0;
+  uint32_t generation = 0;
+  uint64_t completion = 0;  // index in the shard's completion log
+  arena::CompletionKind kind = arena::CompletionKind::kReceive;
+  uint64_t sequence = 0;  // of its work request; of sends and receives
+  bool guessed = false;   // the owners had no completion in common that they named
+  uint32_t deaths = 0;
+  std::vector<uint64_t> worker_ids;  // the last DeathCount::kRemembered
 };
 
 struct ReconciliationReport {
@@ -67,6 +86,7 @@ struct ReconciliationReport {
   uint64_t completed_undelivered = 0;
   uint64_t delivered_uncommitted = 0;
   std::vector<ReportedRequest> requests;
+  std::optional<Poisoning> poisoned;
   int64_t unix_micros = 0;
 };
 
@@ -142,6 +162,8 @@ class Engine : private driver::DriverObserver {
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   // It wrote what is invalid, and is not believed before its process is dead.
   bool IsFenced(uint32_t slot) const { return workers_[slot].fenced; }
+  // Its death, which is to come, is somebody else's doing: no completion is blamed for it.
+  void PardonDeath(uint32_t slot, uint64_t id);
   // Its process is gone; the slot may be used again after this.
   void WorkerDead(uint32_t slot, uint64_t id);
 
@@ -161,6 +183,7 @@ class Engine : private driver::DriverObserver {
   }
   const ReconciliationReport& last_report(uint32_t shard) const { return shards_[shard].report; }
   const std::string& waiting_reason(uint32_t shard) const { return shards_[shard].waiting_reason; }
+  uint64_t poisoned_connections(uint32_t shard) const { return shards_[shard].poisoned; }
 
  private:
   struct Worker {
@@ -172,6 +195,7 @@ class Engine : private driver::DriverObserver {
     bool stalled = false;
     bool stopped = false;
     bool fenced = false;
+    bool pardoned = false;
     bool notify = false;  // has something new
     bool deaf = false;    // closed its end of `wake`
     uint32_t shards = 0;
@@ -180,7 +204,7 @@ class Engine : private driver::DriverObserver {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
     std::string waiting_reason = "no worker is ready";
-    uint32_t state_version = 0;  // that its last owner who declared one writes
+    uint32_t state_version = 0;  // that its last owner who declared one writes; 0: none did
     // The change of owner that is under way: from its begin to the successor's first commit.
     uint64_t blackout_start_ns = 0;  // 0: none
     bool planned = false;
@@ -190,6 +214,8 @@ class Engine : private driver::DriverObserver {
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
     ReconciliationReport report;
+    DeathCount deaths;
+    uint64_t poisoned = 0;  // connections, in all
   };
 
   struct Ended {
@@ -197,6 +223,7 @@ class Engine : private driver::DriverObserver {
     uint64_t owner_id;
     uint64_t recovered;  // transactions that were published and applied only at the cut
     std::string_view cause;
+    std::optional<Poisoning> poisoned = {};
   };
 
   Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
@@ -216,6 +243,7 @@ class Engine : private driver::DriverObserver {
   void OnRefused(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
   Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
+  std::optional<Poisoning> CountDeath(uint32_t shard, const Ended& ended);
   void MakeReport(uint32_t shard, const Ended& ended);
   void ListRequests(uint32_t shard, ReconciliationReport* report) const;
   void Assign(uint32_t shard);
@@ -223,6 +251,7 @@ class Engine : private driver::DriverObserver {
   void NameHeirs();
   uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
   bool IsBetter(const Worker& worker, const Worker& than) const;
+  bool ReadsStateOf(const Worker& worker, uint32_t shard) const;
   bool MayOwn(const Worker& worker, uint32_t shard) const;
   std::string WhyNobody(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);

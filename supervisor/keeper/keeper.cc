@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(ShapeOf(service), service.name()));
   engine_options.outside_effects = service.outside_effects();
   engine_options.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (service.poison_deaths() != 0) engine_options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
                                                          keeper.get(), engine_options));
   for (const v1::ListenerConfig& listener : service.listeners()) {
@@ -87,8 +88,11 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   keeper->engine_->Start();
   keeper->workers_ = std::make_unique<WorkerSessions>(
       keeper->loop_, keeper->config_, *keeper->arena_, *keeper->engine_, keeper->events_);
-  keeper->management_ = std::make_unique<Management>(
-      keeper->loop_, keeper->config_, *keeper->engine_, keeper->events_, *keeper->workers_);
+  keeper->upgrades_ = std::make_unique<Upgrades>(keeper->loop_, keeper->config_, *keeper->engine_,
+                                                 keeper->events_, *keeper->workers_);
+  keeper->management_ =
+      std::make_unique<Management>(keeper->loop_, keeper->config_, *keeper->engine_,
+                                   keeper->events_, *keeper->workers_, *keeper->upgrades_);
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   BATON_RETURN_IF_ERROR(keeper->Listen(
       WorkerSocketPath(config.state_dir(), service.name()), 0666,

@@ -19,6 +19,7 @@
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/management.h"
+#include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -65,6 +66,7 @@ class Keeper : private EngineListener {
   std::optional<arena::Arena> arena_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<WorkerSessions> workers_;
+  std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   absl::Status end_;  // what Run returns

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <system_error>
 
 #include "google/protobuf/text_format.h"
 #include "lib/base/readiness.h"
@@ -28,6 +30,11 @@ int Run() {
   if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
     spdlog::error("standard input is not a KeeperConfig: batond starts this program");
     return 2;
+  }
+  if (config.launcher().empty()) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    config.set_launcher(self.parent_path() / "baton-launch");
   }
   baton::keeper::EngineOptions options;
 #ifdef BATON_TEST_HOOKS

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
-#include <chrono>
 #include <set>
 #include <utility>
 #include <vector>
@@ -27,29 +25,22 @@ void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
   reply->set_status_message(std::string(MessageOf(status)));
 }
 
+absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::ManagementReply* reply) {
+  if (upgrade.ok()) *reply->add_upgrades() = *std::move(upgrade);
+  return upgrade.status();
+}
+
 }  // namespace
 
-// A handoff of several shards: answered when the last of them has moved, or failed.
-struct Management::PendingHandoff {
-  explicit PendingHandoff(boost::asio::io_context& loop) : deadline(loop) {}
-  SessionPtr session;
-  uint64_t request_id = 0;
-  uint64_t to_worker_id = 0;
-  std::vector<uint32_t> shards;
-  size_t left = 0;
-  std::set<uint32_t> moving;  // those not answered yet; the engine's thread
-  absl::Status status;        // the first failure
-  double slowest_us = 0;
-  boost::asio::steady_timer deadline;
-};
-
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                       Engine& engine, EventLog& events, WorkerSessions& workers)
+                       Engine& engine, EventLog& events, WorkerSessions& workers,
+                       Upgrades& upgrades)
     : loop_(loop),
       config_(config),
       engine_(engine),
       events_(events),
       workers_(workers),
+      upgrades_(upgrades),
       started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
@@ -92,7 +83,7 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kHandoff:
       return Handoff(session, request.id(), request.handoff());
     case ManagementRequest::kKillWorker:
-      status = workers_.Kill(request.kill_worker().worker_id(), "asked for by an operator");
+      status = workers_.KillForOperator(request.kill_worker().worker_id());
       break;
     case ManagementRequest::kRedeemToken: {
       const auto worker_id = workers_.RedeemToken(request.redeem_token().token());
@@ -106,6 +97,15 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kControlStream:
       status = workers_.SetControlStream(request.control_stream().worker_id(),
                                          request.control_stream().open(), session.get());
+      break;
+    case ManagementRequest::kUpgrade:
+      status = AddUpgrade(upgrades_.Start(request.upgrade()), &reply);
+      break;
+    case ManagementRequest::kRollback:
+      status = AddUpgrade(upgrades_.Rollback(request.rollback()), &reply);
+      break;
+    case ManagementRequest::kListUpgrades:
+      for (v1::Upgrade& upgrade : upgrades_.List()) *reply.add_upgrades() = std::move(upgrade);
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
@@ -143,6 +143,7 @@ void Management::Describe(internal::Description* description) {
   service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
+  if (!upgrades_.CheckIdle().ok()) *service->mutable_upgrade() = upgrades_.List().front();
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);
@@ -204,82 +205,47 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
 
 // ---------------------------------------------------------------- handoff
 
-void Management::Handoff(const SessionPtr& session, uint64_t request_id,
-                         const internal::Handoff& request) {
-  auto pending = std::make_shared<PendingHandoff>(loop_);
-  pending->session = session;
-  pending->request_id = request_id;
+absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::Handoff& request) {
+  BATON_RETURN_IF_ERROR(upgrades_.CheckIdle());
   const uint32_t shard_count = config_.service().shards();
   // However long the list is, it takes no longer than to read it.
   std::vector<bool> asked(shard_count, request.shards().empty());
-  for (uint32_t shard : request.shards()) {
+  for (const uint32_t shard : request.shards()) {
     if (shard >= shard_count) {
-      pending->status = absl::NotFoundError(
+      return absl::NotFoundError(
           absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
-      break;
     }
     asked[shard] = true;
   }
+  const auto first = std::find(asked.begin(), asked.end(), true) - asked.begin();
+  BATON_ASSIGN_OR_RETURN(const uint32_t slot,
+                         workers_.Successor(request.to_worker_id(), static_cast<uint32_t>(first)));
+  std::vector<ShardMove> moves;
   for (uint32_t shard = 0; shard < shard_count; ++shard) {
-    if (asked[shard]) pending->shards.push_back(shard);
+    if (asked[shard]) moves.push_back({shard, slot});
   }
-  absl::StatusOr<uint32_t> slot;
-  if (pending->status.ok()) {
-    slot = workers_.Successor(request.to_worker_id(), pending->shards.front());
-    pending->status = slot.status();
-  }
-  if (!pending->status.ok()) {
-    pending->left = 1;
-    return OnShardHandedOff(pending, absl::OkStatus(), 0);
-  }
-  pending->to_worker_id = workers_.IdOf(*slot);
-  StartHandoff(
-      pending, *slot,
-      request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms());
+  return moves;
 }
 
-void Management::StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
-                              uint32_t timeout_ms) {
-  pending->left = pending->shards.size();
-  engine_.Post([this, pending, slot] {
-    pending->moving.insert(pending->shards.begin(), pending->shards.end());
-    for (uint32_t shard : pending->shards) {
-      engine_.Handoff(shard, slot, [this, pending, shard](absl::Status status, double blackout_us) {
-        pending->moving.erase(shard);
-        boost::asio::post(loop_, [this, pending, status = std::move(status), blackout_us] {
-          OnShardHandedOff(pending, status, blackout_us);
-        });
-      });
-    }
-  });
-  pending->deadline.expires_after(std::chrono::milliseconds(timeout_ms));
-  pending->deadline.async_wait([this, pending, timeout_ms](const boost::system::error_code& error) {
-    if (error) return;
-    engine_.Post([this, pending, timeout_ms] {
-      // Not what has moved or was refused: it may be in another handoff by now.
-      for (uint32_t shard : std::set<uint32_t>(pending->moving)) {
-        engine_.CancelHandoff(
-            shard, absl::DeadlineExceededError(absl::StrCat(
-                       "shard ", shard, " did not move within ", timeout_ms,
-                       " ms: its owner does not release it or its successor does not commit")));
-      }
-    });
-  });
-}
-
-void Management::OnShardHandedOff(const std::shared_ptr<PendingHandoff>& pending,
-                                  const absl::Status& status, double blackout_us) {
-  if (!status.ok() && pending->status.ok()) pending->status = status;
-  pending->slowest_us = std::max(pending->slowest_us, blackout_us);
-  if (--pending->left > 0) return;
-  pending->deadline.cancel();
+void Management::Handoff(const SessionPtr& session, uint64_t request_id,
+                         const internal::Handoff& request) {
   internal::ManagementReply reply;
-  reply.set_id(pending->request_id);
-  SetStatus(pending->status, &reply);
-  reply.mutable_handoff()->set_to_worker_id(pending->to_worker_id);
-  for (uint32_t shard : pending->shards) reply.mutable_handoff()->add_shards(shard);
-  reply.mutable_handoff()->set_slowest_blackout_us(pending->slowest_us);
-  pending->session->Send(reply);
+  reply.set_id(request_id);
+  const auto moves = PlanHandoff(request);
+  if (!moves.ok()) {
+    SetStatus(moves.status(), &reply);
+    return session->Send(reply);
+  }
+  reply.mutable_handoff()->set_to_worker_id(workers_.IdOf(moves->front().slot));
+  for (const ShardMove& move : *moves) reply.mutable_handoff()->add_shards(move.shard);
+  const uint32_t timeout_ms =
+      request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms();
+  MoveShards(loop_, engine_, *moves, timeout_ms,
+             [session, reply = std::move(reply)](const HandoffsResult& result) mutable {
+               SetStatus(result.status, &reply);
+               reply.mutable_handoff()->set_slowest_blackout_us(result.slowest_us);
+               session->Send(reply);
+             });
 }
 
 }  // namespace baton::keeper

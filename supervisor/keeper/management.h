@@ -3,11 +3,10 @@
 #define SUPERVISOR_KEEPER_MANAGEMENT_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <memory>
 #include <set>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +14,8 @@
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -24,7 +25,7 @@ class Management {
  public:
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config, Engine& engine,
-             EventLog& events, WorkerSessions& workers);
+             EventLog& events, WorkerSessions& workers, Upgrades& upgrades);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -34,7 +35,6 @@ class Management {
 
  private:
   using SessionPtr = std::shared_ptr<FramedSession>;
-  struct PendingHandoff;
 
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
@@ -42,10 +42,7 @@ class Management {
   absl::Status ListConnections(const internal::ListConnections& request,
                                internal::Connections* connections);
   void Handoff(const SessionPtr& session, uint64_t request_id, const internal::Handoff& request);
-  void StartHandoff(const std::shared_ptr<PendingHandoff>& pending, uint32_t slot,
-                    uint32_t timeout_ms);
-  void OnShardHandedOff(const std::shared_ptr<PendingHandoff>& pending, const absl::Status& status,
-                        double blackout_us);
+  absl::StatusOr<std::vector<ShardMove>> PlanHandoff(const internal::Handoff& request);
   void Subscribe(const SessionPtr& session, uint64_t after);
 
   boost::asio::io_context& loop_;
@@ -53,6 +50,7 @@ class Management {
   Engine& engine_;
   EventLog& events_;
   WorkerSessions& workers_;
+  Upgrades& upgrades_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;
 };

@@ -28,6 +28,8 @@ constexpr uint32_t kMaxRequestBytes = 64 << 10;
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxNameBytes = 128;
+// Of workers that look at DriverMemoryHeader::stop_requested.
+constexpr uint32_t kStopRequestLayoutVersion = 2;
 
 int64_t UnixMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -37,6 +39,11 @@ int64_t UnixMicros() {
 
 double SecondsSince(uint64_t then_ns) {
   return static_cast<double>(MonotonicNanoseconds() - then_ns) / 1e9;
+}
+
+StateVersions VersionsOf(const internal::AttachArena& attach) {
+  return {attach.reads_state_version_min(), attach.reads_state_version_max(),
+          attach.writes_state_version()};
 }
 
 void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
@@ -231,7 +238,12 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                               [this, session](const boost::system::error_code& error) {
                                 if (!error) OnProcessGone(session);
                               });
-  engine_.Run([&] { engine_.AddWorker(session->slot, session->id, std::move(engine_wake)); });
+  const Standing standing =
+      observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
+  engine_.Run([&] {
+    engine_.AddWorker(session->slot, session->id, std::move(engine_wake), VersionsOf(attach),
+                      standing);
+  });
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
@@ -258,9 +270,11 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat_ns = MonotonicNanoseconds();
+  session->silent_beats = 0;  // counted from now on: it may have warmed up for long
   watcher_.Watch(session->slot, session->id);
   engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
+  if (observer_) observer_->OnReady(session->id);
   return absl::OkStatus();
 }
 
@@ -280,6 +294,7 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   session->process.close();
   std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
   AddEvent("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
+  if (observer_) observer_->OnGone(session->id, session->kill_cause);
   return absl::OkStatus();
 }
 
@@ -287,18 +302,19 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
 // it is made sure that it ends.
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (session->id == 0 || session->detached || slots_[session->slot] != session) return;
-  (void)Kill(session->id, MessageOf(why));
+  NoteKill(*session, MessageOf(why));
+  (void)Signal(*session, SIGKILL);
 }
 
-absl::Status WorkerSessions::SendKill(Session& session) {
-  if (syscall(SYS_pidfd_send_signal, session.process.native_handle(), SIGKILL, nullptr, 0) == 0 ||
+absl::Status WorkerSessions::Signal(Session& session, int signal) {
+  if (syscall(SYS_pidfd_send_signal, session.process.native_handle(), signal, nullptr, 0) == 0 ||
       errno == ESRCH) {
     return absl::OkStatus();
   }
-  const absl::Status status = ErrnoStatus(errno, "pidfd_send_signal(SIGKILL)");
+  const absl::Status status = ErrnoStatus(errno, absl::StrCat("pidfd_send_signal(", signal, ")"));
   AddEvent("worker_not_killed",
            absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
-                        ") could not be killed: ", status.message()),
+                        ") could not be signalled: ", status.message()),
            session.id);
   return status;
 }
@@ -315,6 +331,7 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   AddEvent("worker_dead",
            absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead"),
            session->id);
+  if (observer_) observer_->OnGone(session->id, session->kill_cause);
 }
 
 // ---------------------------------------------------------------- what workers ask for
@@ -422,12 +439,32 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   if (!session) {
     return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
   }
-  session->state = v1::WORKER_STATE_DYING;
+  NoteKill(*session, cause);
+  if (session->kill_cause.empty()) session->kill_cause = std::string(cause);
+  // A signal ends a process with all its workers: each has its own socket, and is told of by
+  // itself.
+  for (const SessionPtr& other : slots_) {
+    if (!other || other == session || other->peer.pid != session->peer.pid) continue;
+    NoteKill(*other, absl::StrCat("so is worker ", worker_id, ", of the same process"));
+  }
+  return Signal(*session, SIGKILL);
+}
+
+// The first cause is the true one: what follows from the kill may look like another.
+void WorkerSessions::NoteKill(Session& session, std::string_view cause) {
+  if (session.state == v1::WORKER_STATE_DYING) return;
+  session.state = v1::WORKER_STATE_DYING;
   AddEvent("worker_killed",
-           absl::StrCat("worker ", worker_id, " (pid ", session->peer.pid,
+           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
                         ") is killed: ", absl::string_view(cause.data(), cause.size())),
-           worker_id);
-  return SendKill(*session);
+           session.id);
+}
+
+absl::Status WorkerSessions::KillForOperator(uint64_t worker_id) {
+  if (const SessionPtr session = Find(worker_id)) {
+    engine_.Run([&] { engine_.PardonDeath(session->slot, worker_id); });
+  }
+  return Kill(worker_id, "asked for by an operator");
 }
 
 absl::Status WorkerSessions::SetControlStream(uint64_t worker_id, bool open,
@@ -478,6 +515,40 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
   return newest->slot;
 }
 
+std::vector<WorkerInfo> WorkerSessions::List() const {
+  std::vector<WorkerInfo> workers;
+  for (const SessionPtr& session : slots_) {
+    if (!session) continue;
+    workers.push_back({session->id, session->slot, session->peer.pid, session->peer.uid,
+                       session->peer.gid, session->state == v1::WORKER_STATE_READY,
+                       arena::LoadRelaxed(arena_.worker(session->slot).unhealthy) == 0,
+                       session->attached_with.version(), VersionsOf(session->attached_with)});
+  }
+  return workers;
+}
+
+void WorkerSessions::SetStanding(uint64_t worker_id, Standing standing) {
+  const SessionPtr session = Find(worker_id);
+  if (!session) return;
+  engine_.Run([&] { engine_.SetStanding(session->slot, worker_id, standing); });
+}
+
+void WorkerSessions::AskToStop(uint64_t worker_id) {
+  const SessionPtr session = Find(worker_id);
+  if (!session) return;
+  AddEvent("worker_asked_to_stop", absl::StrCat("worker ", worker_id, " is asked to end"),
+           worker_id);
+  if (session->attached_with.layout_version() < kStopRequestLayoutVersion) {
+    (void)Signal(*session, SIGTERM);
+    return;
+  }
+  engine_.Run([&] { engine_.AskToStop(session->slot, worker_id); });
+}
+
+uint32_t WorkerSessions::free_slots() const {
+  return static_cast<uint32_t>(std::count(slots_.begin(), slots_.end(), nullptr));
+}
+
 std::vector<v1::Worker> WorkerSessions::Describe() const {
   std::vector<v1::Worker> workers;
   for (const SessionPtr& session : slots_) {
@@ -496,6 +567,7 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
     worker.set_writes_state_version(session->attached_with.writes_state_version());
     worker.set_attached_seconds(SecondsSince(session->attached_ns));
     worker.set_control_stream(session->control_stream != nullptr);
+    worker.set_healthy(arena::LoadRelaxed(arena_.worker(session->slot).unhealthy) == 0);
     workers.push_back(std::move(worker));
   }
   return workers;

@@ -23,12 +23,38 @@
 
 namespace baton::keeper {
 
+struct WorkerInfo {
+  uint64_t id = 0;
+  uint32_t slot = 0;
+  pid_t pid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  bool ready = false;
+  bool healthy = true;  // by its own word
+  std::string version;
+  StateVersions state_versions;
+};
+
+// Told of workers as they come and go; on the management loop's thread.
+class WorkerObserver {
+ public:
+  virtual ~WorkerObserver() = default;
+  // Returns its standing as a successor.
+  virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
+  virtual void OnReady(uint64_t worker_id) = 0;
+  // Its process is dead, or it has detached. `kill_cause`: why we killed it; empty: we did not.
+  virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
+};
+
 // Thread-compatible: the management loop's thread.
 class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                  const arena::Arena& arena, Engine& engine, EventLog& events);
+
+  // At most one, which outlives it.
+  void SetObserver(WorkerObserver* observer) { observer_ = observer; }
 
   // A client of the service's socket.
   void Accept(FileDescriptor socket);
@@ -37,10 +63,19 @@ class WorkerSessions {
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
+  // The same, and what it was dealing with is not to blame for it.
+  absl::Status KillForOperator(uint64_t worker_id);
   // What `announcer`, a connection of control's, tells of a worker's stream; kNotFound when one was
   // opened by a worker that is not attached. All streams that an announcer told of end with it.
   absl::Status SetControlStream(uint64_t worker_id, bool open, const void* announcer);
   void ForgetControlStreams(const void* announcer);
+
+  // All that are attached.
+  std::vector<WorkerInfo> List() const;
+  void SetStanding(uint64_t worker_id, Standing standing);
+  // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
+  void AskToStop(uint64_t worker_id);
+  uint32_t free_slots() const;
 
   // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
@@ -64,13 +99,15 @@ class WorkerSessions {
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
     uint32_t silent_beats = 0;                 // looks in a row that found nothing new
     const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
+    std::string kill_cause;                    // empty: we did not kill it
     bool detached = false;
   };
   using SessionPtr = std::shared_ptr<Session>;
 
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
-  absl::Status SendKill(Session& session);
+  void NoteKill(Session& session, std::string_view cause);
+  absl::Status Signal(Session& session, int signal);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
@@ -104,6 +141,7 @@ class WorkerSessions {
   std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
   std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;
+  WorkerObserver* observer_ = nullptr;
 };
 
 }  // namespace baton::keeper

@@ -16,6 +16,12 @@
     ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_); \
   } while (false)
 
+#define EXPECT_OK(expression)                           \
+  do {                                                  \
+    const auto& expect_ok_ = (expression);              \
+    EXPECT_TRUE(expect_ok_.ok()) << ToText(expect_ok_); \
+  } while (false)
+
 namespace baton::crash {
 
 inline std::string ToText(const absl::Status& status) { return status.ToString(); }
@@ -51,6 +57,11 @@ class CrashTest : public testing::Test {
     harness::LedgerOptions options;
     options.version = version;
     options.crash_at = crash_at;
+    ASSERT_NO_FATAL_FAILURE(StartWorker(options, worker));
+  }
+
+  void StartWorker(const harness::LedgerOptions& options,
+                   std::unique_ptr<harness::LedgerWorker>* worker) {
     auto started = cluster_->StartLedger(options);
     ASSERT_OK(started);
     *worker = *std::move(started);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -116,6 +117,23 @@ ChildProcess::~ChildProcess() {
     if (pidfd_) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
     waitpid(pid_, nullptr, 0);
   }
+}
+
+pid_t ChildProcess::FindChild(const std::string& name) const {
+  const std::string threads = absl::StrCat("/proc/", pid_, "/task");
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
+    std::ifstream children(thread.path() / "children");
+    for (pid_t child = 0; children >> child;) {
+      std::string stat;  // "pid (name) state …"
+      std::getline(std::ifstream(absl::StrCat("/proc/", child, "/stat")), stat);
+      const std::string begin = absl::StrCat(child, " (", name, ") ");
+      if (stat.starts_with(begin) && stat.size() > begin.size() && stat[begin.size()] != 'Z') {
+        return child;
+      }
+    }
+  }
+  return 0;
 }
 
 absl::Status ChildProcess::Signal(int signal) {

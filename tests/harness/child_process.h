@@ -33,6 +33,8 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
+  // A process that it started and that runs, by the name of its program; 0: none does.
+  pid_t FindChild(const std::string& name) const;
   const std::string& log_path() const { return log_path_; }
 
   // Through the pidfd: never reaches a process that took the pid over.

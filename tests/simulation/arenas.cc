@@ -39,16 +39,19 @@ void Clear(const arena::Arena& arena) {
   }
 }
 
+std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> g_arenas;
+
 }  // namespace
 
 ArenaPair& FreshArena(const arena::Shape& shape) {
-  static std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> arenas;
   const auto key =
       std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth, shape.workers);
-  auto found = arenas.find(key);
-  if (found == arenas.end()) found = arenas.emplace(key, Create(shape)).first;
+  auto found = g_arenas.find(key);
+  if (found == g_arenas.end()) found = g_arenas.emplace(key, Create(shape)).first;
   Clear(*found->second.driver);
   return found->second;
 }
+
+void ForgetArenas() { g_arenas.clear(); }
 
 }  // namespace baton::simulation

@@ -17,6 +17,9 @@ struct ArenaPair {
 // As Arena::Create leaves it.
 ArenaPair& FreshArena(const arena::Shape& shape);
 
+// For the child of a fork, which has none of its parent's mappings.
+void ForgetArenas();
+
 }  // namespace baton::simulation
 
 #endif  // TESTS_SIMULATION_ARENAS_H_

@@ -2,30 +2,47 @@
 #ifndef TESTS_SIMULATION_IN_CHILD_H_
 #define TESTS_SIMULATION_IN_CHILD_H_
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
+#include <cstring>
 #include <iostream>
+#include <new>
 
+#include "tests/simulation/arenas.h"
 #include "tests/simulation/runner.h"
 
 namespace baton::simulation {
 
 // Whether one of the schedules breaks a promise, or the process. Says which.
-inline bool IsCaught(const Defects& defects, uint64_t schedules) {
+inline bool IsCaught(const Defects& defects, uint64_t schedules, bool deep = false) {
+  void* const shared = mmap(nullptr, sizeof(std::atomic<uint64_t>), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return false;
+  auto* const seed = new (shared) std::atomic<uint64_t>(1);  // of the schedule under way
   const pid_t child = fork();
   if (child == 0) {
-    const RunSummary summary =
-        RunSchedules({.first_seed = 1, .schedules = schedules, .defects = defects});
-    if (!summary.broken.empty()) {
-      std::cout << "seed " << summary.broken[0].seed << ": " << summary.broken[0].result.broken
-                << std::endl;
+    ForgetArenas();
+
+    for (; *seed <= schedules; ++*seed) {
+      const ScheduleResult result = RunSchedule({*seed, deep, defects});
+      if (result.broken.empty()) continue;
+      std::cout << "caught: schedule " << *seed << ": " << result.broken << std::endl;
+      _exit(1);
     }
-    _exit(summary.broken.empty() ? 0 : 1);
+    _exit(0);
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return false;
-  if (WIFSIGNALED(status)) std::cout << "signal " << WTERMSIG(status) << std::endl;
+  if (WIFSIGNALED(status)) {
+    std::cout << "caught: schedule " << *seed << ": the process ends with "
+              << (WTERMSIG(status) == SIGABRT ? "a failed check" : strsignal(WTERMSIG(status)))
+              << std::endl;
+  }
+  munmap(shared, sizeof(std::atomic<uint64_t>));
   return WIFSIGNALED(status) || WEXITSTATUS(status) == 1;
 }
 

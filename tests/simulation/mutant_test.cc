@@ -6,10 +6,16 @@
 namespace baton::simulation {
 namespace {
 
+#ifdef DEEP_SCHEDULES
+constexpr bool kDeep = true;
+constexpr uint64_t kSchedules = 1000;
+#else
+constexpr bool kDeep = false;
 constexpr uint64_t kSchedules = 5000;
+#endif
 
 TEST(MutantTest, MUTANT) {
-  EXPECT_TRUE(IsCaught({}, kSchedules)) << "the defect was not noticed in " << kSchedules;
+  EXPECT_TRUE(IsCaught({}, kSchedules, kDeep)) << "the defect was not noticed in " << kSchedules;
 }
 
 }  // namespace

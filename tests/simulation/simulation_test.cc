@@ -47,6 +47,11 @@ TEST(SimulationTest, shouldRepeatAScheduleExactly) {
 // The checkers bite: defects that can be made from outside of Baton, and of applications.
 constexpr uint64_t kToCatch = 5000;
 
+TEST(SimulationTest, shouldCatchNothingWhereNothingIsWrong) {
+  ASSERT_TRUE(RunSchedules({.first_seed = 1, .schedules = 20, .defects = {}}).broken.empty());
+  EXPECT_FALSE(IsCaught({}, 200));
+}
+
 TEST(SimulationTest, shouldCatchATailThatIsPublishedBeforeItsEntries) {
   Defects defects;
   defects.tail_first = true;

@@ -47,6 +47,10 @@ TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kRequestSolicited, 2u);
   EXPECT_EQ(kCompletionHasImmediate, 1u);
   EXPECT_EQ(kCompletionHasInvalidate, 2u);
+  EXPECT_EQ(kCompletionPoisoned, 4u);
+  EXPECT_EQ(kCompletionVoid, 8u);
+  EXPECT_EQ(kVoidGeneration, 0x8000'0000u);
+  EXPECT_EQ(kHandlingNotTold, 0xffff'ffff'ffff'ffffu);
   EXPECT_EQ(kInvalidWrId, 0xffff'ffff'ffff'ffffu);
 }
 
@@ -81,6 +85,7 @@ TEST(Layout, shouldKeepCommitLog) {
   EXPECT_EQ(sizeof(BankHeader), 128u);
   EXPECT_EQ(offsetof(BankHeader, tail), 0u);
   EXPECT_EQ(offsetof(BankHeader, read_cursor), 64u);
+  EXPECT_EQ(offsetof(BankHeader, handling), 72u);
   EXPECT_EQ(sizeof(CommitEntry), 64u);
   EXPECT_EQ(offsetof(CommitEntry, kind), 0u);
   EXPECT_EQ(offsetof(CommitEntry, flags), 1u);
@@ -190,6 +195,7 @@ TEST(Layout, shouldKeepConnectionAndGrantRecords) {
   EXPECT_EQ(offsetof(ConnectionRecord, local_address), 128u);
   EXPECT_EQ(offsetof(ConnectionRecord, peer_address), 184u);
   EXPECT_EQ(offsetof(ConnectionRecord, private_data), 240u);
+  EXPECT_EQ(offsetof(ConnectionRecord, poison), 496u);
   EXPECT_EQ(sizeof(GrantRecord), 32u);
   EXPECT_EQ(offsetof(GrantRecord, offset), 0u);
   EXPECT_EQ(offsetof(GrantRecord, length), 8u);
@@ -211,6 +217,10 @@ TEST(Layout, shouldKeepTheNumbersOfItsEnumerations) {
   EXPECT_EQ(static_cast<int>(CompletionKind::kEstablished), 4);
   EXPECT_EQ(static_cast<int>(CompletionKind::kDisconnected), 5);
   EXPECT_EQ(static_cast<int>(CompletionKind::kConnectFailed), 6);
+  EXPECT_EQ(static_cast<int>(PoisonLevel::kNone), 0);
+  EXPECT_EQ(static_cast<int>(PoisonLevel::kFlushed), 1);
+  EXPECT_EQ(static_cast<int>(PoisonLevel::kSilent), 2);
+  EXPECT_EQ(static_cast<int>(PoisonLevel::kVoid), 3);
   EXPECT_EQ(static_cast<int>(ConnectionState::kFree), 0);
   EXPECT_EQ(static_cast<int>(ConnectionState::kRequested), 1);
   EXPECT_EQ(static_cast<int>(ConnectionState::kConnecting), 2);

@@ -230,8 +230,8 @@ TEST_F(QueueDriverTest, shouldKeepStateOnlyWithItsCommit) {
   EXPECT_EQ(std::string(reinterpret_cast<char*>(arena->connection_state(connection, 0)), 2), "v2");
 }
 
-TEST_F(QueueDriverTest, shouldPostReceivesBeforeSendsOfTheSameTransaction) {
-  // The answer to a send that needs the receive of the same transaction never meets an empty queue.
+// (That receives are posted before sends is the simulation's to see.)
+TEST_F(QueueDriverTest, shouldTakeTheAnswerToASendWithTheReceiveOfItsTransaction) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
   for (int round = 0; round < 20; ++round) {
@@ -805,6 +805,230 @@ TEST_F(QueueDriverTest, shouldRevokeGrantsOnceAndUseTheirSlotsAgain) {
   EXPECT_EQ(driver->Revoke(7).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(driver->Revoke(arena::kGrants).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(driver->Grant(0, 64, verbs::kRemoteRead).value(), 7u);
+}
+
+// ---- Poison.
+
+class PoisonTest : public QueueDriverTest {
+ protected:
+  // The owner is dead; the next one is given the shard with Succeed.
+  CompletionEntry Poison(uint64_t completion) {
+    Ownership(&*arena, 0).End(/*released=*/true);
+    return driver->Poison(0, completion, "poisoned");
+  }
+  void Succeed() {
+    Ownership ownership(&*arena, 0);
+    ownership.Grant(0, 2);
+    writers[0].Begin(ownership.epoch());
+    read[0] = arena->shard(0).acknowledged;
+  }
+  void PoisonAndSucceed(uint64_t completion) {
+    Poison(completion);
+    Succeed();
+  }
+  void AcknowledgeAll() {
+    writer().Acknowledge(read[0]);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  // Sends of `peer` that were received before anybody looked: their index in the log.
+  uint64_t Received(RawPeer& peer, std::vector<std::string> texts) {
+    const uint64_t first = arena->shard(0).completion_tail;
+    for (const std::string& text : texts) peer.Send(text);
+    EXPECT_TRUE(Until([&] { return arena->shard(0).completion_tail == first + texts.size(); }));
+    return first;
+  }
+  static bool IsVoid(const CompletionEntry& entry) {
+    return (entry.flags & arena::kCompletionVoid) != 0;
+  }
+  void ExpectFlushed(const CompletionEntry& entry, uint64_t sequence) {
+    EXPECT_EQ(static_cast<int>(entry.kind), static_cast<int>(CompletionKind::kReceive));
+    EXPECT_EQ(entry.status, static_cast<uint8_t>(CompletionStatus::kFlushError));
+    EXPECT_EQ(entry.byte_len, 0u);
+    EXPECT_EQ(entry.sequence, sequence);
+    EXPECT_EQ(entry.generation, arena->connection(entry.connection).generation);
+  }
+};
+
+TEST_F(PoisonTest, shouldFailOneConnectionFromTheCompletionOnAndTouchNoOther) {
+  RawPeer bad, good;
+  const uint32_t poisoned = Established(bad, 5);
+  const uint32_t other = Established(good, 5);
+  AcknowledgeAll();
+  const uint64_t first = Received(bad, {"fine"});
+  Received(good, {"one"});
+  const uint64_t suspect = Received(bad, {"poison"});
+  Received(good, {"two"});
+  Received(bad, {"after"});
+  const CompletionEntry blamed = Poison(suspect);
+  EXPECT_EQ(blamed.connection, poisoned);
+  EXPECT_EQ(blamed.sequence, 1u);
+  EXPECT_EQ(blamed.byte_len, 6u);
+  Succeed();
+  ASSERT_EQ(arena->shard(0).acknowledged, first);
+  const CompletionEntry before = Next();
+  EXPECT_EQ(before.status, 0u);
+  EXPECT_EQ(before.byte_len, 4u);
+  const CompletionEntry one = Next();
+  EXPECT_EQ(one.connection, other);
+  EXPECT_EQ(one.byte_len, 3u);
+  ExpectFlushed(Next(), 1);
+  const CompletionEntry two = Next();
+  EXPECT_EQ(two.connection, other);
+  EXPECT_EQ(two.status, 0u);
+  for (uint64_t sequence = 2; sequence < 5; ++sequence) ExpectFlushed(Next(), sequence);
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, poisoned);
+  EXPECT_TRUE(Until([&] { return bad.disconnected; }));
+  AcknowledgeAll();
+  EXPECT_EQ(state(poisoned), ConnectionState::kFree);
+  // The other one goes on.
+  good.Receive();
+  writer().Send(other, 0, 4);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0u);
+  EXPECT_TRUE(Until([&] { return good.received.size() == 1; }));
+  EXPECT_FALSE(good.disconnected);
+}
+
+// Messages that had arrived and were not polled yet are as bad as what followed them.
+TEST_F(PoisonTest, shouldFlushWhatTheDeviceHadCompletedBefore) {
+  RawPeer peer;
+  Established(peer, 4);
+  AcknowledgeAll();
+  const uint64_t suspect = Received(peer, {"poison"});
+  peer.Send("arrived");
+  // Received, and in the completion queue, as soon as the peer knows it.
+  ASSERT_TRUE(testing::Pump(
+      [&] {
+        device->Progress();
+        peer.Turn();
+      },
+      [&] { return peer.sent.size() == 2; }));
+  PoisonAndSucceed(suspect);
+  for (uint64_t sequence = 0; sequence < 4; ++sequence) ExpectFlushed(Next(), sequence);
+  NextOfKind(CompletionKind::kDisconnected);
+}
+
+TEST_F(PoisonTest, shouldRejectAPoisonedRequestAndUseItsSlotAgain) {
+  Make(TestShape(1, 1));
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  PoisonAndSucceed(0);
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  for (const CompletionKind kind :
+       {CompletionKind::kConnectRequest, CompletionKind::kConnectFailed}) {
+    const CompletionEntry entry = NextOfKind(kind);
+    EXPECT_TRUE(IsVoid(entry));
+    EXPECT_EQ(entry.generation, arena->connection(connection).generation | 0x8000'0000u);
+  }
+  AcknowledgeAll();
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  peers.clear();
+  RawPeer next;
+  EXPECT_EQ(Requested(next), connection);
+  EXPECT_EQ(arena->connection(connection).generation, 2u);
+  EXPECT_EQ(arena->connection(connection).poison, 0u);
+}
+
+TEST_F(PoisonTest, shouldEndAConnectionWhoseEstablishmentIsPoisoned) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer().Receive(connection, 0, 1024);
+  writer().Accept(connection, 0).Acknowledge(read[0]);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  const uint64_t suspect = read[0];
+  NextOfKind(CompletionKind::kEstablished);
+  PoisonAndSucceed(suspect);
+  EXPECT_TRUE(IsVoid(NextOfKind(CompletionKind::kEstablished)));
+  ExpectFlushed(Next(), 0);
+  EXPECT_FALSE(IsVoid(NextOfKind(CompletionKind::kDisconnected)));
+  EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+// Owners that die of flush errors, too, are given none; of the end they still hear.
+TEST_F(PoisonTest, shouldVoidTheFlushErrorsOnWhichOwnersDieAsWell) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 3);
+  AcknowledgeAll();
+  const uint64_t suspect = Received(peer, {"poison"});
+  PoisonAndSucceed(suspect);
+  for (uint64_t sequence = 0; sequence < 3; ++sequence) ExpectFlushed(Next(), sequence);
+  PoisonAndSucceed(suspect);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(IsVoid(Next()));
+  const CompletionEntry end = NextOfKind(CompletionKind::kDisconnected);
+  EXPECT_FALSE(IsVoid(end));
+  EXPECT_EQ(end.connection, connection);
+  AcknowledgeAll();
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+TEST_F(PoisonTest, shouldFreeTheSlotOfAConnectionWhoseEndIsPoisoned) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  AcknowledgeAll();
+  peer.Disconnect();
+  const uint64_t suspect = read[0];
+  NextOfKind(CompletionKind::kDisconnected);
+  PoisonAndSucceed(suspect);
+  EXPECT_TRUE(IsVoid(NextOfKind(CompletionKind::kDisconnected)));
+  AcknowledgeAll();
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  EXPECT_EQ(driver->connection_count(), 0u);
+}
+
+// The entry is in one log and the connection's end in the other, which an owner may be reading.
+TEST_F(PoisonTest, shouldOnlyEndAConnectionThatHasMovedToAnotherShard) {
+  Make(TestShape(2));
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer(0).Receive(connection, 0, 1024);
+  writer(0).Accept(connection, 1);  // and without an acknowledgement
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kEstablished, 1);
+  PoisonAndSucceed(0);
+  EXPECT_TRUE(IsVoid(NextOfKind(CompletionKind::kConnectRequest, 0)));
+  const CompletionEntry flushed = NextOfKind(CompletionKind::kReceive, 1);
+  EXPECT_EQ(flushed.flags, 0u);
+  EXPECT_EQ(flushed.status, static_cast<uint8_t>(CompletionStatus::kFlushError));
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected, 1).flags, 0u);
+  writer(0).Acknowledge(read[0]);
+  ASSERT_EQ(Commit(0), CommitOutcome::kApplied) << error;
+  writer(1).Acknowledge(read[1]);
+  ASSERT_EQ(Commit(1), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+TEST_F(PoisonTest, shouldBlameWhoWasNotBlamedBeforeFirst) {
+  EXPECT_FALSE(driver->OldestToBlame(0));
+  RawPeer first, second;
+  Established(first, 2);
+  Established(second, 2);
+  AcknowledgeAll();
+  const uint64_t of_first = Received(first, {"a"});
+  const uint64_t of_second = Received(second, {"b"});
+  EXPECT_EQ(driver->OldestToBlame(0), of_first);
+  PoisonAndSucceed(of_first);
+  EXPECT_EQ(driver->OldestToBlame(0), of_second);
+  PoisonAndSucceed(of_second);
+  EXPECT_EQ(driver->OldestToBlame(0), of_first);  // again, and then it is void
+  PoisonAndSucceed(of_first);
+  EXPECT_EQ(driver->OldestToBlame(0), of_second);
+  PoisonAndSucceed(of_second);
+  // Their ends, and what was flushed; nothing for ever.
+  for (int i = 0; i < 4 && driver->OldestToBlame(0); ++i) {
+    Turn();
+    PoisonAndSucceed(*driver->OldestToBlame(0));
+  }
+  EXPECT_FALSE(driver->OldestToBlame(0));
+  EXPECT_TRUE(Until([&] { return arena->shard(0).completion_tail == read[0] + 6; }));
+  read[0] += 6;
+  AcknowledgeAll();
+  EXPECT_EQ(driver->connection_count(), 0u);
+}
+
+TEST_F(PoisonTest, shouldNeverRewriteALogThatSomebodyMayRead) {
+  RawPeer peer;
+  Established(peer);
+  EXPECT_DEATH((void)driver->Poison(0, 0, "poisoned"), "");
 }
 
 }  // namespace

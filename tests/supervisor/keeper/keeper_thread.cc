@@ -28,6 +28,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   internal::KeeperConfig config;
   config.set_state_dir(directory_.path());
   config.set_control_socket(directory_.File("control.sock"));
+  config.set_launcher(launcher_);
   v1::ServiceConfig* service = config.mutable_service();
   service->set_name("kv");
   service->mutable_device()->mutable_soft();

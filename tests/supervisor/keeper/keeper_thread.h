@@ -27,6 +27,7 @@ class KeeperThread {
   KeeperThread();  // makes its directory; no thread yet
   ~KeeperThread() { Stop(); }
 
+  void SetLauncher(const std::string& path) { launcher_ = path; }
   absl::Status Start(const Change& change = nullptr);
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
@@ -45,6 +46,7 @@ class KeeperThread {
 
  private:
   harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
+  std::string launcher_;
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;
 };

@@ -1,0 +1,97 @@
+#include "lib/driver/poison.h"
+
+#include <algorithm>
+
+#include "lib/base/check.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using arena::PoisonLevel;
+using verbs::CompletionStatus;
+
+bool IsVoid(const CompletionEntry& entry) { return (entry.flags & arena::kCompletionVoid) != 0; }
+
+// From this level on an entry of this kind is void.
+PoisonLevel VoidFrom(CompletionKind kind) {
+  switch (kind) {
+    case CompletionKind::kEstablished:
+      return PoisonLevel::kFlushed;
+    case CompletionKind::kSend:
+    case CompletionKind::kReceive:
+      return PoisonLevel::kSilent;
+    default:
+      return PoisonLevel::kVoid;
+  }
+}
+
+}  // namespace
+
+PoisonLevel LevelFor(const CompletionEntry& blamed) {
+  const auto kind = CompletionKind(blamed.kind);
+  const bool message = kind == CompletionKind::kSend || kind == CompletionKind::kReceive;
+  if (message && CompletionStatus(blamed.status) == CompletionStatus::kSuccess) {
+    return PoisonLevel::kFlushed;
+  }
+  return VoidFrom(kind);
+}
+
+void Spoil(PoisonLevel level, CompletionEntry* entry) {
+  if (level == PoisonLevel::kNone || IsVoid(*entry)) return;
+  const auto kind = CompletionKind(entry->kind);
+  const bool now_void = level >= VoidFrom(kind);
+  if (!now_void && kind != CompletionKind::kSend && kind != CompletionKind::kReceive) return;
+  entry->status = static_cast<uint8_t>(CompletionStatus::kFlushError);
+  entry->byte_len = 0;
+  entry->immediate = 0;
+  entry->flags = arena::kCompletionPoisoned;
+  if (!now_void) return;
+  entry->flags |= arena::kCompletionVoid;
+  entry->generation ^= arena::kVoidGeneration;
+}
+
+std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard) const {
+  const arena::ShardRecord& owned = arena_->shard(shard);
+  std::optional<uint64_t> oldest;
+  for (uint64_t i = owned.acknowledged; i < owned.completion_tail; ++i) {
+    const CompletionEntry& entry = arena_->completion(shard, i);
+    if (IsVoid(entry)) continue;
+    const arena::ConnectionRecord& connection = arena_->connection(entry.connection);
+    if (connection.generation == entry.generation && connection.poison == 0) return i;
+    if (!oldest) oldest = i;
+  }
+  return oldest;
+}
+
+CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::string_view why) {
+  const arena::ShardRecord& owned = arena_->shard(shard);
+  BATON_CHECK(arena::OwnershipSlot(owned.owner.ownership) == arena::kNobody);
+  BATON_CHECK(completion >= owned.acknowledged && completion < owned.completion_tail);
+  const CompletionEntry blamed = arena_->completion(shard, completion);
+  const uint32_t generation = arena::GenerationOf(blamed);
+  arena::ConnectionRecord& connection = record(blamed.connection);
+  // What it completes from now on follows. One that was accepted into another shard completes
+  // there, where an owner lives: it only ends, as by itself.
+  PoisonLevel level = LevelFor(blamed);
+  if (connection.generation == generation && connection.shard == shard) {
+    level = std::max(level, PoisonLevel(connection.poison));
+    connection.poison = static_cast<uint32_t>(level);
+  }
+  // Its end is in the log after this, if nothing of it is on the way any more.
+  if (connection.generation == generation) {
+    StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
+  }
+  shards_[shard].log.Publish();
+  for (uint64_t i = completion; i < owned.completion_tail; ++i) {
+    CompletionEntry& entry = arena_->completion(shard, i);
+    if (entry.connection == blamed.connection && arena::GenerationOf(entry) == generation) {
+      Spoil(level, &entry);
+    }
+  }
+  return blamed;
+}
+
+}  // namespace baton::driver

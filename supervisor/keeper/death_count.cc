@@ -1,0 +1,61 @@
+#include "supervisor/keeper/death_count.h"
+
+#include <algorithm>
+
+#include "lib/arena/atomic_access.h"
+
+namespace baton::keeper {
+
+Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id) {
+  const arena::ShardRecord& record = arena.shard(shard);
+  Death death;
+  death.worker_id = worker_id;
+  death.acknowledged = record.acknowledged;
+  // Completions are delivered after the commit that tells of the adoption.
+  if (record.owner.cut_epoch != epoch || record.owner.cut_tail == 0) return death;
+  const arena::BankHeader& bank = arena.bank(shard, epoch);
+  const uint64_t handling = arena::LoadRelaxed(bank.handling);
+  if (handling > record.acknowledged && handling <= record.completion_tail) {
+    death.handling = handling - 1;
+  } else if (handling == arena::kHandlingNotTold) {
+    death.in_the_dark = record.completion_tail > record.acknowledged;
+  } else {
+    const uint64_t read = std::min(arena::LoadRelaxed(bank.read_cursor), record.completion_tail);
+    death.in_the_dark = read > record.acknowledged;
+  }
+  return death;
+}
+
+DeathCount::Blame DeathCount::Add(const Death& death, uint32_t limit) {
+  if (!death.handling && !death.in_the_dark) return Blame::kNobody;
+  const bool again = death.handling && death.handling == suspect_;
+  // Owners that commit more often come nearer to the same completion: that is no progress.
+  if (!again && death.acknowledged != acknowledged_) Clear();
+  acknowledged_ = death.acknowledged;
+  ++deaths_;
+  if (death.handling) {
+    run_ = again ? run_ + 1 : 1;
+    suspect_ = death.handling;
+  }
+  last_.push_back(death);
+  if (last_.size() > kRemembered) last_.pop_front();
+  if (run_ >= limit) return Blame::kSuspect;
+  // Where the truth is not known, more is asked for.
+  const uint64_t patience = suspect_ ? uint64_t{2} * limit : limit;
+  return deaths_ >= patience ? Blame::kOldest : Blame::kNobody;
+}
+
+void DeathCount::Clear() { *this = DeathCount(); }
+
+std::vector<uint64_t> DeathCount::WorkersOf(Blame blame) const {
+  std::vector<uint64_t> workers;
+  for (const Death& death : last_) {
+    if (blame == Blame::kSuspect && death.handling != suspect_) continue;
+    workers.push_back(death.worker_id);
+  }
+  if (workers.size() > DeathsOf(blame))
+    workers.erase(workers.begin(), workers.end() - DeathsOf(blame));
+  return workers;
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,78 @@
+// baton-launch: becomes a worker's program. Started by a keeper, which has threads and device
+// memory and therefore does not fork; it reads a baton.internal.Program from standard input, takes
+// on the worker's identity before anything that the worker chose (its environment, for one) can
+// have an effect, and is replaced by the program. What goes wrong before that is written to
+// descriptor 3.
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "proto/baton/internal/keeper.pb.h"
+
+namespace {
+
+using baton::ErrnoStatus;
+
+constexpr int kErrorDescriptor = 3;
+
+absl::Status TakeIdentity(uid_t uid, gid_t gid) {
+  if (uid == geteuid() && gid == getegid()) return absl::OkStatus();
+  const passwd* user = getpwuid(uid);
+  // A uid without an entry has no groups besides its own.
+  if ((user != nullptr ? initgroups(user->pw_name, gid) : setgroups(0, nullptr)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot take on the groups of uid ", uid));
+  }
+  if (setgid(gid) != 0) return ErrnoStatus(errno, absl::StrCat("cannot become gid ", gid));
+  if (setuid(uid) != 0) return ErrnoStatus(errno, absl::StrCat("cannot become uid ", uid));
+  return absl::OkStatus();
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Returns only with an error.
+absl::Status Become(const baton::internal::Program& program) {
+  BATON_RETURN_IF_ERROR(TakeIdentity(program.uid(), program.gid()));
+  if (chdir(program.directory().c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot change to directory ", program.directory()));
+  }
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
+  std::vector<std::string> arguments = {program.path()};
+  arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());
+  std::vector<std::string> environment(program.environment().begin(), program.environment().end());
+  execve(program.path().c_str(), Pointers(arguments).data(), Pointers(environment).data());
+  return ErrnoStatus(errno, absl::StrCat("cannot run ", program.path()));
+}
+
+}  // namespace
+
+int main() {
+  fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
+  const std::string text((std::istreambuf_iterator<char>(std::cin)),
+                         std::istreambuf_iterator<char>());
+  baton::internal::Program program;
+  const absl::Status status =
+      program.ParseFromString(text)
+          ? Become(program)
+          : absl::InvalidArgumentError(
+                "standard input is not a Program: keepers start this program");
+  const std::string message(baton::MessageOf(status));
+  (void)!write(kErrorDescriptor, message.data(), message.size());
+  return 127;
+}

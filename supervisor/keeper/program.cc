@@ -1,0 +1,208 @@
+#include "supervisor/keeper/program.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::keeper {
+namespace {
+
+// baton-launch reads the program there, and reports on this one what went wrong.
+constexpr int kInput = STDIN_FILENO;
+constexpr int kErrorDescriptor = 3;
+constexpr int kStartTimeoutMs = 10'000;
+
+// The parts of a file of /proc that end with NUL each.
+std::vector<std::string> ReadParts(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(file, part, '\0');) parts.push_back(part);
+  return parts;
+}
+
+std::string ReadLink(const std::string& path) {
+  std::array<char, PATH_MAX> target;
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<size_t>(length)) : std::string();
+}
+
+// What was said to one process alone: by a service manager, or by batond to us.
+bool IsPrivate(std::string_view variable) {
+  return variable.starts_with("NOTIFY_SOCKET=") || variable.starts_with("LISTEN_PID=") ||
+         variable.starts_with("BATON_READY_FD=") || variable.starts_with("BATON_STORE_FD=");
+}
+
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    environment.emplace_back(*variable);
+  }
+  return environment;
+}
+
+absl::StatusOr<FileDescriptor> FileWith(const std::string& bytes) {
+  FileDescriptor file(memfd_create("program", MFD_CLOEXEC));
+  if (!file) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
+  if (write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
+      lseek(file.get(), 0, SEEK_SET) != 0) {
+    return ErrnoStatus(errno, "writing the program's description");
+  }
+  return file;
+}
+
+// posix_spawn's actions and attributes, which have to be destroyed.
+class SpawnPlan {
+ public:
+  SpawnPlan() {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawnattr_init(&attributes_);
+    sigset_t signals;
+    sigemptyset(&signals);
+    posix_spawnattr_setsigmask(&attributes_, &signals);
+    sigfillset(&signals);
+    posix_spawnattr_setsigdefault(&attributes_, &signals);
+    posix_spawnattr_setflags(&attributes_,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  }
+  ~SpawnPlan() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+
+  void Give(int descriptor, int as) { posix_spawn_file_actions_adddup2(&actions_, descriptor, as); }
+  void CloseFrom(int descriptor) {
+    posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
+  }
+  absl::StatusOr<pid_t> Spawn(const std::string& program) {
+    std::string name = program;
+    char* arguments[] = {name.data(), nullptr};
+    // Nothing that a worker chose is in effect before its identity is.
+    char path[] = "PATH=/usr/bin:/bin";
+    char* environment[] = {path, nullptr};
+    pid_t pid = 0;
+    const int error =
+        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments, environment);
+    if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
+    return pid;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+// The pipe closes when the program is entered; before that it carries what went wrong.
+absl::Status WaitUntilEntered(int error_pipe) {
+  std::string message;
+  std::array<char, 512> part;
+  for (;;) {
+    pollfd entry = {error_pipe, POLLIN, 0};
+    const int ready = poll(&entry, 1, kStartTimeoutMs);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return absl::DeadlineExceededError("baton-launch does not start the program");
+    const ssize_t got = read(error_pipe, part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    message.append(part.data(), static_cast<size_t>(got));
+  }
+  return message.empty() ? absl::OkStatus() : absl::FailedPreconditionError(message);
+}
+
+}  // namespace
+
+absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid) {
+  const std::string process = absl::StrCat("/proc/", pid, "/");
+  const std::vector<std::string> command = ReadParts(process + "cmdline");
+  if (command.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the command line of process ", pid, " cannot be read from /proc"));
+  }
+  internal::Program program;
+  program.set_path(ReadLink(process + "exe"));
+  if (program.path().empty()) program.set_path(command[0]);
+  for (size_t i = 1; i < command.size(); ++i) program.add_arguments(command[i]);
+  std::vector<std::string> environment = ReadParts(process + "environ");
+  if (environment.empty()) environment = OwnEnvironment();
+  for (const std::string& variable : environment) {
+    if (!IsPrivate(variable)) program.add_environment(variable);
+  }
+  const std::string directory = ReadLink(process + "cwd");
+  program.set_directory(directory.empty() ? "/" : directory);
+  program.set_uid(uid);
+  program.set_gid(gid);
+  return program;
+}
+
+absl::Status CheckExecutable(const std::string& path) {
+  if (path.empty() || path[0] != '/') {
+    return absl::InvalidArgumentError(absl::StrCat("exec: \"", path, "\" is not an absolute path"));
+  }
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISREG(file.st_mode) || (file.st_mode & 0111) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exec: ", path, " is not an executable file: see its mode"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
+                                            const std::string& launcher) {
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, FileWith(program.SerializeAsString()));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  SpawnPlan plan;
+  plan.Give(input.get(), kInput);
+  plan.Give(write_end.get(), kErrorDescriptor);
+  plan.CloseFrom(kErrorDescriptor + 1);
+  StartedProgram started;
+  BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
+  write_end.Reset();
+  // Not reaped yet: the pid cannot be another's.
+  started.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, started.pid, 0)));
+  absl::Status status = started.pidfd ? WaitUntilEntered(read_end.get())
+                                      : ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  if (status.ok()) return started;
+  kill(started.pid, SIGKILL);
+  while (waitpid(started.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+std::string ReapProgram(int pidfd) {
+  siginfo_t info = {};
+  if (waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG) != 0 ||
+      info.si_pid == 0) {
+    return "";
+  }
+  if (info.si_code == CLD_EXITED) return absl::StrCat("ended with status ", info.si_status);
+  return absl::StrCat("was killed by signal ", info.si_status, " (", strsignal(info.si_status),
+                      ")");
+}
+
+}  // namespace baton::keeper

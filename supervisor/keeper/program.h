@@ -1,0 +1,38 @@
+// The programs of workers: read from a running one, started anew.
+#ifndef SUPERVISOR_KEEPER_PROGRAM_H_
+#define SUPERVISOR_KEEPER_PROGRAM_H_
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/internal/keeper.pb.h"
+
+namespace baton::keeper {
+
+// Of a process that lives, with `uid` and `gid`. Where /proc hides them, the environment is ours
+// and the directory is "/". kFailedPrecondition: its command line cannot be read.
+absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid);
+
+// kInvalidArgument says what is wrong with `path`, in terms of the field exec.
+absl::Status CheckExecutable(const std::string& path);
+
+struct StartedProgram {
+  pid_t pid = 0;
+  FileDescriptor pidfd;
+};
+
+// Starts `program` in a session of its own, with our standard output and error. Returns when it was
+// entered: a few milliseconds. It is our child, to be reaped by ReapProgram.
+absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
+                                            const std::string& launcher);
+
+// How it ended, "was killed by signal 6 (Aborted)"; empty while it runs.
+std::string ReapProgram(int pidfd);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAM_H_

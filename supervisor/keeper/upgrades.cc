@@ -1,0 +1,643 @@
+#include "supervisor/keeper/upgrades.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+
+namespace baton::keeper {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Between two looks at what nobody tells: health, deadlines, who owns what.
+constexpr milliseconds kTick(10);
+// Between the move of a dying owner's shards and the proof of its death, that takes longest where
+// much memory is to be given back.
+constexpr milliseconds kDeathTime(500);
+// Connections whose state is looked at in one turn of the engine, so that it is not held up.
+constexpr uint32_t kConnectionsPerLook = 512;
+// What /proc appends to the path of a file that is no more.
+constexpr std::string_view kDeleted = " (deleted)";
+
+int64_t UnixMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string PhaseName(v1::UpgradePhase phase) {
+  switch (phase) {
+    case v1::UPGRADE_PHASE_STARTING:
+      return "waits until its workers are ready";
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+      return "hands the shards over";
+    case v1::UPGRADE_PHASE_WATCHING:
+      return "is in its watch window";
+    case v1::UPGRADE_PHASE_RETURNING:
+      return "is being undone";
+    default:
+      return "waits for the end of the old workers";
+  }
+}
+
+uint32_t OrDefault(uint32_t value, uint32_t otherwise) { return value != 0 ? value : otherwise; }
+
+}  // namespace
+
+// A process that we started.
+struct Upgrades::Child {
+  Child(boost::asio::io_context& loop, StartedProgram started)
+      : pid(started.pid), pidfd(loop, started.pidfd.Release()) {}
+
+  const pid_t pid;
+  boost::asio::posix::stream_descriptor pidfd;
+  uint64_t worker_id = 0;  // 0: has not attached
+  std::string how_ended;   // empty: it runs
+
+  void Reap() {
+    if (how_ended.empty()) how_ended = ReapProgram(pidfd.native_handle());
+  }
+  void Signal(int number) {
+    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
+  }
+};
+
+struct Upgrades::Current {
+  v1::Upgrade status;
+  internal::Program old_program, new_program;
+  uint32_t watch_window_ms = 0;
+  std::set<uint64_t> old_workers, new_workers;  // that are attached
+  std::vector<std::shared_ptr<Child>> children;
+  steady_clock::time_point deadline;         // of the phase
+  steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
+  bool served = false;                       // shards were handed to new workers
+  bool moving = false;                       // shards are on their way to the new workers
+  bool ending = false;                       // workers were asked to end: the deadline is theirs
+  bool killed = false;                       // those that did not end
+};
+
+Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                   Engine& engine, EventLog& events, WorkerSessions& workers)
+    : loop_(loop),
+      config_(config),
+      engine_(engine),
+      events_(events),
+      workers_(workers),
+      timer_(loop) {
+  workers_.SetObserver(this);
+}
+
+Upgrades::~Upgrades() { workers_.SetObserver(nullptr); }
+
+// ---------------------------------------------------------------- what is asked for
+
+absl::Status Upgrades::CheckIdle() const {
+  if (!current_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("upgrade ", current_->status.id(), " to ", current_->status.exec(),
+                   " is under way (it ", PhaseName(current_->status.phase()),
+                   "): wait until it has ended, or undo it with `baton rollback ",
+                   config_.service().name(), "`"));
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
+  BATON_RETURN_IF_ERROR(CheckIdle());
+  BATON_RETURN_IF_ERROR(CheckExecutable(plan.exec()));
+  const std::vector<WorkerInfo> workers = workers_.List();
+  const auto model = std::find_if(workers.begin(), workers.end(),
+                                  [](const WorkerInfo& worker) { return worker.ready; });
+  if (model == workers.end()) {
+    return absl::FailedPreconditionError(
+        "no worker of the service is ready whose place the new ones could take, with its user, "
+        "directory and arguments: start the new program as you did the first one");
+  }
+  BATON_ASSIGN_OR_RETURN(internal::Program old_program,
+                         ReadProgram(model->pid, model->uid, model->gid));
+  internal::Program new_program = old_program;
+  new_program.set_path(plan.exec());
+  if (plan.replace_arguments()) {
+    new_program.clear_arguments();
+    for (const std::string& argument : plan.arguments()) new_program.add_arguments(argument);
+  }
+  return Begin(std::move(old_program), std::move(new_program), plan, /*rollback=*/false);
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Rollback(const internal::Rollback& request) {
+  if (current_) {
+    switch (current_->status.phase()) {
+      case v1::UPGRADE_PHASE_RETURNING:
+        return Describe();
+      case v1::UPGRADE_PHASE_RETIRING:
+        return absl::FailedPreconditionError(absl::StrCat(
+            "upgrade ", current_->status.id(),
+            " has passed its watch window and ends its old workers: ask again in a moment"));
+      default:
+        Return("an operator asked for it");
+        return current_ ? Describe() : history_.front();
+    }
+  }
+  if (predecessors_.empty()) {
+    return absl::FailedPreconditionError(
+        "no program before the present one is known: name one with `baton upgrade --exec`");
+  }
+  const internal::Program program = predecessors_.front();
+  if (program.path().ends_with(kDeleted)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the file of the program before was replaced, ", program.path(),
+                     ": name one that is there with `baton upgrade --exec`"));
+  }
+  BATON_RETURN_IF_ERROR(CheckExecutable(program.path()));
+  v1::UpgradePlan plan;
+  plan.set_ready_timeout_ms(request.ready_timeout_ms());
+  plan.set_watch_window_ms(request.watch_window_ms());
+  plan.set_no_rollback(request.no_rollback());
+  return Begin({}, program, plan, /*rollback=*/true);
+}
+
+std::vector<v1::Upgrade> Upgrades::List() const {
+  std::vector<v1::Upgrade> upgrades;
+  if (current_) upgrades.push_back(Describe());
+  upgrades.insert(upgrades.end(), history_.begin(), history_.end());
+  return upgrades;
+}
+
+v1::Upgrade Upgrades::Describe() const {
+  v1::Upgrade upgrade = current_->status;
+  if (upgrade.phase() == v1::UPGRADE_PHASE_STARTING) upgrade.set_detail(WhyNotReady());
+  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING) {
+    upgrade.set_watch_seconds_left(std::max(
+        0.0, std::chrono::duration<double>(current_->deadline - steady_clock::now()).count()));
+  }
+  return upgrade;
+}
+
+// ---------------------------------------------------------------- starting
+
+absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
+                                            internal::Program new_program,
+                                            const v1::UpgradePlan& plan, bool rollback) {
+  auto upgrade = std::make_unique<Current>();
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (!worker.ready) continue;
+    upgrade->old_workers.insert(worker.id);
+    upgrade->status.add_old_worker_ids(worker.id);
+    upgrade->status.set_old_version(worker.version);
+  }
+  const auto count = OrDefault(plan.workers(), std::max<uint32_t>(1, upgrade->old_workers.size()));
+  if (count > workers_.free_slots()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("workers: ", count,
+                     " new ones do not fit beside those attached, there is room "
+                     "for ",
+                     workers_.free_slots(), ": raise max_workers"));
+  }
+  v1::Upgrade& status = upgrade->status;
+  status.set_id(last_id_ + 1);
+  status.set_exec(new_program.path());
+  for (const std::string& argument : new_program.arguments()) {
+    *status.add_arguments() = argument;
+  }
+  status.set_rollback(rollback);
+  status.set_no_rollback(plan.no_rollback());
+  status.set_started_unix_micros(UnixMicros());
+  upgrade->old_program = std::move(old_program);
+  upgrade->new_program = std::move(new_program);
+  upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
+  current_ = std::move(upgrade);
+  const absl::Status launched = Launch(count);
+  if (!launched.ok()) {
+    for (const auto& child : current_->children) child->Signal(SIGKILL);
+    current_.reset();
+    return launched;
+  }
+  last_id_ = current_->status.id();
+  AddEvent("upgrade_started",
+           absl::StrCat(rollback ? "to return, " : "", count, " of ", current_->status.exec(),
+                        " started beside the workers that are there"));
+  EnterPhase(
+      v1::UPGRADE_PHASE_STARTING,
+      milliseconds(OrDefault(plan.ready_timeout_ms(), config_.service().ready_timeout_ms())));
+  Tick();
+  return Describe();
+}
+
+absl::Status Upgrades::Launch(uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    BATON_ASSIGN_OR_RETURN(StartedProgram started,
+                           StartProgram(current_->new_program, config_.launcher()));
+    auto child = std::make_shared<Child>(loop_, std::move(started));
+    current_->children.push_back(child);
+    WatchChild(child);
+  }
+  return absl::OkStatus();
+}
+
+// Keeps the child until it has ended, whatever becomes of the upgrade: it is ours to reap.
+void Upgrades::WatchChild(const std::shared_ptr<Child>& child) {
+  child->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                          [this, child](const boost::system::error_code& error) {
+                            if (!error) OnChildEnded(child);
+                          });
+}
+
+void Upgrades::OnChildEnded(const std::shared_ptr<Child>& child) {
+  child->Reap();
+  if (!current_) return;
+  const auto& children = current_->children;
+  if (std::find(children.begin(), children.end(), child) == children.end()) return;
+  // One that has attached is told of by its session, too, and the shards that it owned are moved by
+  // then.
+  if (current_->status.phase() == v1::UPGRADE_PHASE_STARTING && child->worker_id == 0) {
+    return Return(absl::StrCat("process ", child->pid, " ", child->how_ended,
+                               " before it was ready: see its output in the keeper's log"));
+  }
+  CheckEnded();
+}
+
+Standing Upgrades::OnAttached(uint64_t worker_id, pid_t pid) {
+  if (!current_) return Standing::kFirst;
+  for (const auto& child : current_->children) {
+    if (child->pid != pid || child->worker_id != 0 || !child->how_ended.empty()) continue;
+    child->worker_id = worker_id;
+    current_->new_workers.insert(worker_id);
+    current_->status.add_new_worker_ids(worker_id);
+    for (const WorkerInfo& worker : workers_.List()) {
+      if (worker.id == worker_id) current_->status.set_new_version(worker.version);
+    }
+    return Standing::kLast;
+  }
+  return Standing::kFirst;
+}
+
+void Upgrades::OnReady(uint64_t) {
+  if (current_ && current_->status.phase() == v1::UPGRADE_PHASE_STARTING) Advance();
+}
+
+std::string Upgrades::WhyNotReady() const {
+  const std::vector<WorkerInfo> workers = workers_.List();
+  for (const auto& child : current_->children) {
+    if (child->worker_id == 0) {
+      return absl::StrCat("process ", child->pid, " has not attached");
+    }
+    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
+      return info.id == child->worker_id;
+    });
+    if (worker == workers.end()) continue;
+    if (!worker->ready)
+      return absl::StrCat("worker ", worker->id, " has attached and is not ready");
+    if (!worker->healthy) return absl::StrCat("worker ", worker->id, " says that it is unhealthy");
+  }
+  return "";
+}
+
+void Upgrades::Advance() {
+  const std::string missing = WhyNotReady();
+  if (!missing.empty()) {
+    if (steady_clock::now() >= current_->deadline) Return(absl::StrCat(missing, ": time is over"));
+    return;
+  }
+  const absl::Status readable = CheckStateVersions();
+  if (!readable.ok()) return Return(std::string(MessageOf(readable)));
+  HandOver();
+}
+
+// What the new workers will find they have to be able to read, and what they write the old ones, as
+// long as they are to take the shards back.
+absl::Status Upgrades::CheckStateVersions() {
+  const std::vector<WorkerInfo> workers = workers_.List();
+  const auto is = [](const std::set<uint64_t>& set, const WorkerInfo& worker) {
+    return set.count(worker.id) != 0;
+  };
+  for (const WorkerInfo& fresh : workers) {
+    if (!is(current_->new_workers, fresh)) continue;
+    BATON_RETURN_IF_ERROR(CheckStoredState(fresh));
+    for (const WorkerInfo& old : workers) {
+      if (!is(current_->old_workers, old)) continue;
+      if (old.state_versions.declared() && !fresh.state_versions.Reads(old.state_versions.writes)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the new program reads state versions ", fresh.state_versions.reads_min,
+                         " to ", fresh.state_versions.reads_max, ", the old one writes version ",
+                         old.state_versions.writes, ": upgrade to one in between first"));
+      }
+      if (current_->status.no_rollback() || !fresh.state_versions.declared() ||
+          old.state_versions.Reads(fresh.state_versions.writes)) {
+        continue;
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the new program writes state version ", fresh.state_versions.writes,
+          ", the old one reads ", old.state_versions.reads_min, " to ",
+          old.state_versions.reads_max,
+          ", so it could not take the shards back: choose a program that writes what the old one "
+          "reads, or give up the automatic return with --no-rollback"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// State of connections that were quiet for long can be older than what the present owner writes.
+absl::Status Upgrades::CheckStoredState(const WorkerInfo& reader) {
+  const arena::Shape& shape = engine_.arena().shape();
+  absl::Status status;
+  const auto check = [&](const char* what, uint32_t index, uint32_t length, uint32_t version) {
+    if (length == 0 || reader.state_versions.Reads(version)) return;
+    status = absl::FailedPreconditionError(
+        absl::StrCat(what, " ", index, " has state of version ", version,
+                     ", which the new program does not "
+                     "read (",
+                     reader.state_versions.reads_min, " to ", reader.state_versions.reads_max,
+                     "): upgrade to one that does, and converts it, first"));
+  };
+  engine_.Run([&] {
+    for (uint32_t i = 0; i < shape.shards && status.ok(); ++i) {
+      const arena::ShardRecord& record = engine_.arena().shard(i);
+      check("shard", i, record.state_length, record.state_version);
+    }
+  });
+  for (uint32_t start = 0; start < shape.connections; start += kConnectionsPerLook) {
+    engine_.Run([&] {
+      const uint32_t end = std::min(shape.connections, start + kConnectionsPerLook);
+      for (uint32_t i = start; i < end && status.ok(); ++i) {
+        const arena::ConnectionRecord& record = engine_.arena().connection(i);
+        if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
+        check("connection", i, record.state_length, record.state_version);
+      }
+    });
+    BATON_RETURN_IF_ERROR(status);
+  }
+  return status;
+}
+
+// ---------------------------------------------------------------- going on
+
+void Upgrades::HandOver() {
+  // The moves have a time-out of their own.
+  EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
+  std::vector<uint32_t> slots;
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (current_->new_workers.count(worker.id) != 0) slots.push_back(worker.slot);
+  }
+  std::vector<ShardMove> moves;
+  for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+    moves.push_back({shard, slots[shard % slots.size()]});
+  }
+  current_->served = current_->moving = true;
+  MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
+             [this, id = current_->status.id()](const HandoffsResult& result) {
+               if (current_ && current_->status.id() == id) OnHandedOver(result);
+             });
+}
+
+void Upgrades::OnHandedOver(const HandoffsResult& result) {
+  v1::Upgrade& status = current_->status;
+  status.set_slowest_blackout_us(result.slowest_us);
+  current_->moving = false;
+  if (status.phase() != v1::UPGRADE_PHASE_HANDING_OVER) {
+    // It is to be undone, and waited only for this.
+    return Return(status.detail());
+  }
+  if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
+  AddEvent("upgrade_handed_over",
+           absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
+                        static_cast<int64_t>(result.slowest_us), " us"));
+  if (status.no_rollback()) return Retire();
+  EnterPhase(v1::UPGRADE_PHASE_WATCHING, milliseconds(current_->watch_window_ms));
+}
+
+// Empty: there is none. Who died is told of by OnGone.
+std::string Upgrades::ProblemOfNewWorkers() {
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (current_->new_workers.count(worker.id) != 0 && !worker.healthy) {
+      return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
+    }
+  }
+  return "";
+}
+
+// Empty: none did.
+std::string Upgrades::ShardThatWentBack() {
+  std::string found;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      const uint64_t owner = engine_.ownership(shard).owner_id();
+      if (owner == 0 || current_->new_workers.count(owner) != 0) continue;
+      found = absl::StrCat("shard ", shard, " went back to worker ", owner);
+    }
+  });
+  return found;
+}
+
+void Upgrades::LookAtNewWorkers() {
+  const std::string problem = ProblemOfNewWorkers();
+  if (!problem.empty()) return Return(problem);
+  const steady_clock::time_point now = steady_clock::now();
+  const std::string went_back = ShardThatWentBack();
+  if (!went_back.empty()) {
+    // Its heir serves it since its owner began to die: OnGone, which knows why, comes later.
+    if (current_->went_back_since == steady_clock::time_point()) current_->went_back_since = now;
+    if (now >= current_->went_back_since + kDeathTime) Return(went_back);
+    return;
+  }
+  current_->went_back_since = {};
+  if (now >= current_->deadline) Retire();
+}
+
+void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
+  if (!current_) return;
+  if (current_->old_workers.erase(worker_id) != 0) return CheckEnded();
+  if (current_->new_workers.erase(worker_id) == 0) return;
+  std::string how = kill_cause.empty() ? "" : absl::StrCat("was killed: ", kill_cause);
+  for (const auto& child : current_->children) {
+    if (child->worker_id != worker_id) continue;
+    child->Reap();
+    if (how.empty()) how = child->how_ended;
+  }
+  switch (current_->status.phase()) {
+    case v1::UPGRADE_PHASE_STARTING:
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+    case v1::UPGRADE_PHASE_WATCHING:
+      return Return(absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how));
+    default:
+      CheckEnded();
+  }
+}
+
+// ---------------------------------------------------------------- ending
+
+void Upgrades::Return(const std::string& why) {
+  v1::Upgrade& status = current_->status;
+  status.set_detail(why);
+  if (current_->old_workers.empty() && !current_->new_workers.empty()) {
+    SetStanding(current_->new_workers, Standing::kFirst);
+    return Finish(v1::UPGRADE_PHASE_FAILED,
+                  absl::StrCat(why, "; the old workers are gone, so the new ones stay"));
+  }
+  if (status.no_rollback() && current_->served && !current_->new_workers.empty()) {
+    SetStanding(current_->new_workers, Standing::kFirst);
+    return Finish(v1::UPGRADE_PHASE_FAILED,
+                  absl::StrCat(why, "; the return was given up, so both programs stay"));
+  }
+  if (status.phase() != v1::UPGRADE_PHASE_RETURNING) AddEvent("upgrade_returning", why);
+  EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
+  // What is on its way arrives, or comes back, first: OnHandedOver goes on.
+  if (current_->moving) return;
+  std::vector<uint32_t> old_slots, new_slots;
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (current_->old_workers.count(worker.id) != 0) old_slots.push_back(worker.slot);
+    if (current_->new_workers.count(worker.id) != 0) new_slots.push_back(worker.slot);
+  }
+  std::vector<ShardMove> moves;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      const uint32_t owner = engine_.ownership(shard).owner_slot();
+      if (std::count(new_slots.begin(), new_slots.end(), owner) == 0 || old_slots.empty()) continue;
+      moves.push_back({shard, old_slots[shard % old_slots.size()]});
+    }
+  });
+  MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
+             [this, id = status.id()](const HandoffsResult& result) {
+               if (current_ && current_->status.id() == id) OnReturned(result);
+             });
+}
+
+void Upgrades::OnReturned(const HandoffsResult& result) {
+  current_->status.set_slowest_return_us(result.slowest_us);
+  if (result.status.ok()) return End(current_->new_workers);
+  if (current_->old_workers.empty()) return Return(current_->status.detail());
+  // Their deaths give the shards to the heirs.
+  for (const uint64_t worker_id : current_->new_workers) {
+    (void)workers_.Kill(
+        worker_id, absl::StrCat("it does not give its shards back: ", result.status.message()));
+  }
+  End({});
+}
+
+void Upgrades::Retire() {
+  SetStanding(current_->new_workers, Standing::kFirst);
+  SetStanding(current_->old_workers, Standing::kLast);
+  EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
+  End(current_->old_workers);
+}
+
+// Asks them, and kills those that are still there when their time is over.
+void Upgrades::End(const std::set<uint64_t>& worker_ids) {
+  current_->ending = true;
+  current_->deadline = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
+  for (const uint64_t worker_id : worker_ids) workers_.AskToStop(worker_id);
+  if (current_->status.phase() == v1::UPGRADE_PHASE_RETURNING) {
+    for (const auto& child : current_->children) {
+      if (child->worker_id == 0) child->Signal(SIGTERM);
+    }
+  }
+  CheckEnded();
+}
+
+void Upgrades::KillOverdue() {
+  if (current_->killed) {
+    // Not even that helped; nothing more can be done.
+    const bool retiring = current_->status.phase() == v1::UPGRADE_PHASE_RETIRING;
+    return Finish(retiring           ? v1::UPGRADE_PHASE_COMPLETED
+                  : current_->served ? v1::UPGRADE_PHASE_ROLLED_BACK
+                                     : v1::UPGRADE_PHASE_FAILED,
+                  absl::StrCat(current_->status.detail(), retiring ? "" : "; ",
+                               "a process that was killed is still there"));
+  }
+  current_->killed = true;
+  current_->deadline = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
+  const bool retiring = current_->status.phase() == v1::UPGRADE_PHASE_RETIRING;
+  const std::set<uint64_t> overdue = retiring ? current_->old_workers : current_->new_workers;
+  for (const uint64_t worker_id : overdue) {
+    (void)workers_.Kill(worker_id, absl::StrCat("it was asked to end ",
+                                                config_.service().stop_timeout_ms(), " ms ago"));
+  }
+  if (retiring) return;
+  for (const auto& child : current_->children) child->Signal(SIGKILL);
+}
+
+void Upgrades::CheckEnded() {
+  if (!current_->ending) return;
+  if (current_->status.phase() == v1::UPGRADE_PHASE_RETIRING) {
+    if (current_->old_workers.empty()) Finish(v1::UPGRADE_PHASE_COMPLETED, "");
+    return;
+  }
+  const auto& children = current_->children;
+  const bool running = std::any_of(children.begin(), children.end(),
+                                   [](const auto& child) { return child->how_ended.empty(); });
+  if (running || !current_->new_workers.empty()) return;
+  Finish(current_->served ? v1::UPGRADE_PHASE_ROLLED_BACK : v1::UPGRADE_PHASE_FAILED,
+         current_->status.detail());
+}
+
+void Upgrades::Finish(v1::UpgradePhase phase, const std::string& detail) {
+  v1::Upgrade& status = current_->status;
+  status.set_phase(phase);
+  status.set_detail(detail);
+  status.set_ended_unix_micros(UnixMicros());
+  if (phase == v1::UPGRADE_PHASE_COMPLETED) {
+    RememberProgram();
+    AddEvent("upgrade_completed",
+             absl::StrCat(status.exec(), " serves, its predecessor has ended"));
+  } else {
+    AddEvent(phase == v1::UPGRADE_PHASE_ROLLED_BACK ? "upgrade_rolled_back" : "upgrade_failed",
+             detail);
+  }
+  history_.push_front(status);
+  if (history_.size() > kHistory) history_.pop_back();
+  timer_.cancel();
+  current_.reset();
+}
+
+// A return takes one step back; what it came from is not a predecessor.
+void Upgrades::RememberProgram() {
+  if (current_->status.rollback()) {
+    predecessors_.pop_front();
+    return;
+  }
+  predecessors_.push_front(std::move(current_->old_program));
+  if (predecessors_.size() > kHistory) predecessors_.pop_back();
+}
+
+// ---------------------------------------------------------------- time
+
+void Upgrades::EnterPhase(v1::UpgradePhase phase, milliseconds limit) {
+  current_->status.set_phase(phase);
+  current_->deadline = steady_clock::now() + limit;
+}
+
+void Upgrades::Tick() {
+  switch (current_->status.phase()) {
+    case v1::UPGRADE_PHASE_STARTING:
+      Advance();
+      break;
+    case v1::UPGRADE_PHASE_WATCHING:
+      LookAtNewWorkers();
+      break;
+    default:
+      if (current_->ending && steady_clock::now() >= current_->deadline) KillOverdue();
+      break;
+  }
+  if (!current_) return;
+  timer_.expires_after(kTick);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && current_) Tick();
+  });
+}
+
+void Upgrades::SetStanding(const std::set<uint64_t>& worker_ids, Standing standing) {
+  for (const uint64_t worker_id : worker_ids) workers_.SetStanding(worker_id, standing);
+}
+
+void Upgrades::AddEvent(const std::string& kind, const std::string& message) {
+  events_.Add(kind, absl::StrCat("upgrade ", current_->status.id(), ": ", message), UnixMicros(), 0,
+              -1, -1);
+}
+
+}  // namespace baton::keeper

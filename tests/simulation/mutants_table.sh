@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# mutants_table.sh write TABLE LOGS MUTATION...: the table of mutants, with what test logs say of how
+#   each was caught: of `bazel test`, in a tree of //tests/simulation:NAME_mutant_test.
+# mutants_table.sh check TABLE MUTATION...: whether the table names these mutants, with the lines as
+#   they are now, and no others. How each was caught is not compared: it changes with the sources.
+set -euo pipefail
+
+# Code in a cell of a table.
+code() {
+  sed -e 's/^[[:blank:]]*//' -e '/^$/d' -e 's/|/\\|/g' -e 's/.*/`&`/' | tr '\n' ' ' | sed -e 's/ $//'
+}
+
+# row MUTATION: all but the last cell.
+row() {
+  local name source test before after
+  name=$(sed -n 's/^name //p' "$1")
+  source=$(sed -n 's/^source //p' "$1" | sed -e 's|^//||' -e 's|:|/|')
+  test=$(sed -n 's/^test //p' "$1" | sed -e 's|^//||' -e 's|:|/|' -e 's/ /: /')
+  before=$(sed -n 's/^< //p' "$1" | code)
+  after=$(sed -n 's/^> //p' "$1" | code)
+  printf '| %s | %s | %s | %s | %s |' "$name" "$source" "$before" "${after:-(left out)}" "$test"
+}
+
+# caught LOGS NAME: the last cell.
+caught() {
+  local log=$1/$2_mutant_test/test.log
+  sed -n 's/^caught: //p' "$log" | tail -n1 | cut -c1-100 | sed -e 's/|/\\|/g'
+}
+
+mode=$1
+table=$2
+shift 2
+if [[ $mode == check ]]; then
+  rows=$(for mutation in "$@"; do row "$mutation" && echo; done)
+  if ! diff <(grep '^| [a-z]' "$table" | sed -e 's/ [^|]*|$//' -e 's/[[:blank:]]*$//' | sort) \
+    <(sed -e 's/[[:blank:]]*$//' <<<"$rows" | sort); then
+    echo "tests/MUTANTS.md is not what the mutants are: ./run bars mutants writes it anew"
+    exit 1
+  fi
+  echo "$# mutants"
+  exit 0
+fi
+
+logs=$1
+shift
+{
+  cat <<'END'
+# Mutants
+
+Deliberate defects of Baton's own sources, and the test that notices each. `./run bars mutants` tries
+them all and writes this table; tests/simulation/BUILD.bazel has the defects, and
+tests/simulation/mutants.bzl says how one is made. A schedule is one random interleaving of a whole
+service; their seeds count from 1, so the number of the one that was caught is how many it took. The
+model of the handover has mutants of its own: tests/model/check.sh.
+
+| Mutant | Source | As it is | As it becomes | Test that notices | How |
+|---|---|---|---|---|---|
+END
+  for mutation in "$@"; do
+    row "$mutation"
+    printf ' %s |\n' "$(caught "$logs" "$(sed -n 's/^name //p' "$mutation")")"
+  done
+} >"$table"
