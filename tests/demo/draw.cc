@@ -25,12 +25,20 @@ const char* Colour(EventKind kind) {
       return "";
     case EventKind::kHandoff:
       return "#2ca02c";
+    case EventKind::kUpgrade:
+      return "#17becf";
+    case EventKind::kBadUpgrade:
+      return "#e377c2";
     case EventKind::kCrashHot:
       return "#d62728";
+    case EventKind::kHang:
+      return "#8c564b";
     case EventKind::kCrashCold:
       return "#9467bd";
     case EventKind::kControlKill:
       return "#ff7f0e";
+    case EventKind::kPoison:
+      return "#0f766e";
     case EventKind::kBaseline:
       return "#d62728";
   }
@@ -43,12 +51,20 @@ const char* Title(EventKind kind) {
       return "";
     case EventKind::kHandoff:
       return "planned handoff";
+    case EventKind::kUpgrade:
+      return "upgrade";
+    case EventKind::kBadUpgrade:
+      return "bad upgrade";
     case EventKind::kCrashHot:
       return "owner killed, hot standby";
+    case EventKind::kHang:
+      return "owner stopped";
     case EventKind::kCrashCold:
       return "owner killed, no standby";
     case EventKind::kControlKill:
       return "control killed";
+    case EventKind::kPoison:
+      return "message that kills";
     case EventKind::kBaseline:
       return "process killed, warm successor";
   }
@@ -102,8 +118,9 @@ std::string Marks(const ActResult& act, double from, double to) {
 // Entries of the legend, one for each kind of event in `act`.
 std::string Legend(const ActResult& act) {
   std::string plots;
-  for (EventKind kind : {EventKind::kHandoff, EventKind::kCrashHot, EventKind::kCrashCold,
-                         EventKind::kControlKill, EventKind::kBaseline}) {
+  for (EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade,
+                         EventKind::kCrashHot, EventKind::kHang, EventKind::kCrashCold,
+                         EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count == 0) continue;
     absl::StrAppendFormat(&plots, ", NaN with lines lw 2 lc rgb '%s' title '%s'", Colour(kind),
                           Title(kind));

@@ -14,9 +14,13 @@ namespace baton::demo {
 enum class EventKind : uint8_t {
   kQuiet,  // nothing is done: what the machine alone makes of the traffic
   kHandoff,
+  kUpgrade,
+  kBadUpgrade,
   kCrashHot,
+  kHang,
   kCrashCold,
   kControlKill,
+  kPoison,
   kBaseline
 };
 
@@ -26,12 +30,20 @@ inline const char* EventKindName(EventKind kind) {
       return "quiet";
     case EventKind::kHandoff:
       return "handoff";
+    case EventKind::kUpgrade:
+      return "upgrade";
+    case EventKind::kBadUpgrade:
+      return "bad_upgrade";
     case EventKind::kCrashHot:
       return "crash_hot";
+    case EventKind::kHang:
+      return "hang";
     case EventKind::kCrashCold:
       return "crash_cold";
     case EventKind::kControlKill:
       return "control_kill";
+    case EventKind::kPoison:
+      return "poison";
     case EventKind::kBaseline:
       return "baseline";
   }

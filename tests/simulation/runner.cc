@@ -40,6 +40,7 @@ RunSummary RunSchedules(const RunOptions& options) {
     summary.sum.cuts += result.cuts;
     summary.sum.kills += result.kills;
     summary.sum.fenced += result.fenced;
+    summary.sum.poisonings += result.poisonings;
     summary.sum.replies += result.replies;
     summary.sum.driver_deaths += result.driver_deaths;
     summary.sum.resumed += result.resumed;
@@ -60,14 +61,14 @@ std::string Describe(const RunSummary& summary) {
   }
   const ScheduleResult& sum = summary.sum;
   absl::StrAppend(
-      &text,
-      absl::StrFormat("%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
-                      "of owner, %d kills, %d fenced, %d replies; %d deaths of drivers, %d "
-                      "transactions resumed, %d markers, %d spares; %d broken; trace %016x\n",
-                      summary.schedules, summary.seconds,
-                      static_cast<double>(summary.schedules) / summary.seconds, sum.steps,
-                      sum.commits, sum.cuts, sum.kills, sum.fenced, sum.replies, sum.driver_deaths,
-                      sum.resumed, sum.markers, sum.spares, summary.broken.size(), sum.hash));
+      &text, absl::StrFormat(
+                 "%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
+                 "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d deaths of drivers, %d "
+                 "transactions resumed, %d markers, %d spares; %d broken; trace %016x\n",
+                 summary.schedules, summary.seconds,
+                 static_cast<double>(summary.schedules) / summary.seconds, sum.steps, sum.commits,
+                 sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies, sum.driver_deaths,
+                 sum.resumed, sum.markers, sum.spares, summary.broken.size(), sum.hash));
   return text;
 }
 

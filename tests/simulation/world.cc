@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <utility>
@@ -175,15 +176,18 @@ World::World(const ScheduleOptions& options)
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   device_.RefusePosts(dice_.OneIn(3));
+  const bool poison = dice_.OneIn(4);
   outside_effects_ = dice_.OneIn(5);
   pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early;
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
   engine.nanoseconds = [this] { return context_.now_ns; };
-  engine.poison_deaths = ~0u;  // workers die of the dice here, not of what they are given
+  // Unless it is expected, whoever is killed so often in the same handler proves nothing.
+  engine.poison_deaths = poison ? dice_.From(1, 3) : UINT32_MAX;
+  if (poison) checker_.ExpectPoison(engine.poison_deaths, /*random_deaths=*/kill_ != 0);
   constexpr std::array<uint32_t, 5> kDriverDeaths = {0, 0, 10, 100, 400};
-  mortality_.once_in = kDriverDeaths[dice_.Below(kDriverDeaths.size())];
+  mortality_.once_in = poison ? 0 : kDriverDeaths[dice_.Below(kDriverDeaths.size())];
   mortality_.deaths = dice_.From(1, kMaxDriverDeaths);
   mortality_.after_ns = dice_.OneIn(4) ? 0 : uint64_t{1000} * dice_.Below(kFaultySteps);
   mortality_.focus = dice_.OneIn(4) ? 0 : 1 + dice_.Below(1000);
@@ -204,6 +208,7 @@ World::World(const ScheduleOptions& options)
     const uint32_t window = dice_.From(1, 2 * arena_.shape().send_queue_depth);
     clients_.push_back(
         std::make_unique<Client>(&context_, &checker_, &device_, i, window, i > 0 && i <= passive));
+    if (poison && dice_.OneIn(2)) clients_.back()->SendPoison();
   }
   context_.interleave = [this] { Interleave(); };
 }
@@ -299,7 +304,7 @@ void World::OnCrashPoint(const char* name) {
     PublishTailFirst(process);
   }
   if (context_.broken()) return;
-  if (faults_ && dice_.OneIn(kill_)) Kill(process);
+  if (std::strcmp(name, "poison") == 0 || (faults_ && dice_.OneIn(kill_))) Kill(process);
   if (!process.doomed) Interleave();
   if (process.doomed) throw Killed();
 }
@@ -682,6 +687,7 @@ ScheduleResult World::Run() {
   result.resumed = driver_->recovered().transactions_resumed;
   result.markers = driver_->recovered().markers;
   result.spares = driver_->recovered().spares;
+  result.poisonings = checker_.poisonings();
   for (const auto& client : clients_) result.replies += client->replies();
   return result;
 }
@@ -727,6 +733,17 @@ void World::OnEvent(std::string_view kind, const std::string& message, uint64_t 
                 worker_id, static_cast<uint64_t>(shard), static_cast<uint64_t>(connection));
   if (kind == "worker_fenced" && !processes_[worker_id - 1]->hostile) {
     context_.Break(absl::StrCat("P7: a correct worker was fenced: ", message));
+  }
+  if (kind == "ownership_ended" &&
+      (!processes_[worker_id - 1]->alive() || processes_[worker_id - 1]->accused)) {
+    checker_.OnOwnerDied(static_cast<uint32_t>(shard));
+  }
+  unsigned long long completion = 0;
+  const size_t place = message.find("completion ");
+  if (kind == "connection_poisoned" &&
+      std::sscanf(message.c_str() + place, "completion %llu of shard", &completion) == 1) {
+    checker_.OnPoisoned(static_cast<uint32_t>(shard), static_cast<uint32_t>(connection), completion,
+                        /*guessed=*/message.find("did not tell") != std::string::npos);
   }
   context_.interleave();
 }

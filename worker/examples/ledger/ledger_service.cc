@@ -1,14 +1,17 @@
 #include "worker/examples/ledger/ledger_service.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
-#include "lib/base/crash_point.h"
 
 namespace baton::ledger {
 
@@ -56,12 +59,18 @@ LedgerService::Session& LedgerService::SessionOf(Connection& connection) {
   return *sessions_[index];
 }
 
+absl::StatusOr<LedgerAccount> LedgerService::Load(const Connection& connection) const {
+  const uint32_t version = connection.state_version();
+  const bool declared =
+      options_.reads_state_version_min <= version && version <= options_.reads_state_version_max;
+  return LedgerAccount::Load(connection.state(), declared ? kAccountStateVersion : version);
+}
+
 absl::Status LedgerService::OnAdopt(Shard& shard) {
   for (Connection* connection : shard.connections()) {
     Session& session = SessionOf(*connection);
     session = Session();
-    absl::StatusOr<LedgerAccount> account =
-        LedgerAccount::Load(connection->state(), connection->state_version());
+    absl::StatusOr<LedgerAccount> account = Load(*connection);
     if (account.ok()) {
       session.account = *account;
     } else {
@@ -144,6 +153,7 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   const uint32_t length = std::min(completion.byte_len, options_.message_bytes);
 
   BATON_CRASH_POINT("ledger-before-apply");
+  SufferFrom({buffers + request_offset, length});
   BATON_ASSIGN_OR_RETURN(const Reply reply,
                          session.account.Apply({buffers + request_offset, length}, options_.version,
                                                ResumePolicy::kRefuse));
@@ -159,9 +169,21 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   BATON_CRASH_POINT("ledger-after-stage");
   BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   BATON_CRASH_POINT("ledger-before-state");
-  BATON_RETURN_IF_ERROR(shard.SetState(connection, session.account.Save(), kAccountStateVersion));
+  BATON_RETURN_IF_ERROR(
+      shard.SetState(connection, session.account.Save(), options_.writes_state_version));
   BATON_CRASH_POINT("ledger-after-state");
   return absl::OkStatus();
+}
+
+// A defect that a message brings out.
+void LedgerService::SufferFrom([[maybe_unused]] absl::Span<const uint8_t> message) const {
+#ifdef BATON_TEST_HOOKS
+  Request request = {};
+  std::memcpy(&request, message.data(), std::min(message.size(), sizeof(request)));
+  if (request.amount == 0) return;
+  if (request.amount == options_.crash_on_amount) raise(SIGKILL);
+  while (request.amount == options_.hang_on_amount) pause();
+#endif
 }
 
 void LedgerService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {
