@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,19 @@ bool IsRare(std::string_view where) {
   return false;
 }
 
+struct Place {
+  uint32_t hash;
+  bool rare;
+};
+
+// Looked up by address: what a name says is found out once.
+const Place& PlaceOf(const char* where) {
+  static std::unordered_map<const char*, Place> places;
+  const auto found = places.find(where);
+  if (found != places.end()) return found->second;
+  return places.emplace(where, Place{Hash(where), IsRare(where)}).first->second;
+}
+
 }  // namespace
 
 const std::map<std::string, uint64_t>& DriverDeaths() { return Counted(); }
@@ -58,12 +72,13 @@ bool MortalDriver::Dies(const char* where) {
       context_->now_ns < mortality_.after_ns) {
     return false;
   }
+  const Place& place = PlaceOf(where);
   uint32_t once_in = mortality_.once_in;
   if (mortality_.focus != 0) {
-    const bool focused = (Hash(where) + mortality_.focus) % kFocused == 0;
+    const bool focused = (place.hash + mortality_.focus) % kFocused == 0;
     once_in = focused ? std::max(2u, once_in / 20) : 4 * once_in;
   }
-  if (IsRare(where)) once_in = std::min(std::max(3u, once_in / 20), 20u);
+  if (place.rare) once_in = std::min(std::max(3u, once_in / 20), 20u);
   if (!context_->dice.OneIn(once_in)) return false;
   --mortality_.deaths;
   ++Counted()[where];
