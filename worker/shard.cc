@@ -332,11 +332,17 @@ void Shard::NoteAcknowledged() {
     const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    Connection* connection = impl_->Resolve(*this, entry.connection, impl_->GenerationOf(entry));
+    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
     if (!connection) continue;
     (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
                                           : connection->receive_acknowledged_) = entry.sequence + 1;
   }
+}
+
+// An application that was given nothing has no reason to commit, and what was skipped would stay.
+bool Shard::OnlySkipped() const {
+  return handed_ <= acknowledged_ && delivered_ > acknowledged_ && staged_->entries.empty() &&
+         !staged_->has_state;
 }
 
 void Shard::Abandon() {
@@ -381,7 +387,10 @@ std::vector<Connection*> Shard::connections() {
     const auto state = arena::ConnectionState(arena::LoadAcquire(record.state));
     if (state == arena::ConnectionState::kFree || record.shard != index_) continue;
     // Its end will not be told.
-    if (record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) continue;
+    if (state == arena::ConnectionState::kClosed &&
+        record.poison == static_cast<uint32_t>(arena::PoisonLevel::kVoid)) {
+      continue;
+    }
     if (Connection* connection = impl_->Resolve(*this, i, record.generation)) {
       found.push_back(connection);
     }

@@ -176,13 +176,15 @@ class Shard {
   uint32_t EntryRoom() const;
   void Publish(bool release);
   void NoteAcknowledged();
+  bool OnlySkipped() const;
 
   WorkerImpl* impl_;
   uint32_t index_;
   uint64_t epoch_ = 0;           // 0: not ours
   uint64_t released_epoch_ = 0;  // the last one that we gave back
   uint64_t commit_tail_ = 0;
-  uint64_t delivered_ = 0;     // completions given to the application
+  uint64_t delivered_ = 0;     // completions given to the application, or skipped
+  uint64_t handed_ = 0;        // up to the last that was given to it
   uint64_t acknowledged_ = 0;  // as committed
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
   std::unique_ptr<Staged> staged_;
@@ -203,7 +205,8 @@ class Service {
   // A completion in which `poison_deaths` owners of the service die or hang, one after the other,
   // is given to no other: its connection is failed, and ends like one that failed by itself (the
   // completion becomes a kFlushError, kDisconnected follows). Of a connection that kills its owners
-  // with its request or with its end, no successor hears anything.
+  // with its request or with its end, no successor hears anything; with its flush errors, only of
+  // its end, with which all of its work requests are over.
   virtual void OnCompletion(Shard& shard, const Completion& completion) = 0;
 
   // Somebody asked that the shard moves: the last chance to stage and commit. It is released when

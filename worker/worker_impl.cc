@@ -304,6 +304,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
   shard.acknowledged_ = shard.delivered_ = record.acknowledged;
+  shard.handed_ = shard.acknowledged_;
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
@@ -357,6 +358,18 @@ uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
   return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
 }
 
+void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
+  const auto kind = arena::CompletionKind(entry.kind);
+  if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
+  if (kind == arena::CompletionKind::kReceive) connection.receive_completed_ = entry.sequence + 1;
+  shard.handed_ = shard.delivered_;
+  // Before the handler: should it be our last, this is what we died on.
+  TellHandling(shard, /*in_handler=*/true);
+  BATON_CRASH_POINT("deliver-before-handler");
+  service_->OnCompletion(shard, Translate(entry, &connection));
+  BATON_CRASH_POINT("deliver-after-handler");
+}
+
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(arena_->shard(shard.index_).completion_tail);
   const bool commits = options_.commit_mode != CommitMode::kManual;
@@ -377,18 +390,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
     const auto kind = arena::CompletionKind(entry.kind);
-    if (kind == arena::CompletionKind::kSend) connection->send_completed_ = entry.sequence + 1;
-    if (kind == arena::CompletionKind::kReceive) {
-      connection->receive_completed_ = entry.sequence + 1;
-    }
-    const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
-    if (!is_void) {
-      // Before the handler: should it be our last, this is what we died on.
-      TellHandling(shard, /*in_handler=*/true);
-      BATON_CRASH_POINT("deliver-before-handler");
-      service_->OnCompletion(shard, Translate(entry, connection));
-      BATON_CRASH_POINT("deliver-after-handler");
-    }
+    if ((entry.flags & arena::kCompletionVoid) == 0) Hand(shard, entry, *connection);
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;
@@ -397,7 +399,10 @@ int WorkerImpl::Deliver(Shard& shard) {
     if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
   }
   TellHandling(shard, /*in_handler=*/false);
-  if (options_.commit_mode == CommitMode::kAfterEachBatch && Owns(shard)) (void)shard.Commit();
+  if (!Owns(shard)) return count;
+  if (options_.commit_mode == CommitMode::kAfterEachBatch || shard.OnlySkipped()) {
+    (void)shard.Commit();
+  }
   return count;
 }
 

@@ -81,6 +81,7 @@ class WorkerImpl final : public Worker {
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
+  void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection);
   void TellHandling(const Shard& shard, bool in_handler);
   void Load(Connection& connection, Shard& shard, uint32_t index);
   static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);

@@ -203,12 +203,14 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
     ConnectionRecord& connection = record(completion.connection);
     if (connection.generation != arena::GenerationOf(completion)) continue;
+    // Nobody was told of a void completion: its buffers come back with the connection's end.
+    const bool told = (completion.flags & arena::kCompletionVoid) == 0;
     switch (CompletionKind(completion.kind)) {
       case CompletionKind::kSend:
-        connection.send.acknowledged = completion.sequence + 1;
+        if (told) connection.send.acknowledged = completion.sequence + 1;
         break;
       case CompletionKind::kReceive:
-        connection.receive.acknowledged = completion.sequence + 1;
+        if (told) connection.receive.acknowledged = completion.sequence + 1;
         break;
       case CompletionKind::kConnectRequest:
         ForgetRequest(completion.connection);

@@ -46,17 +46,14 @@ void PrintShard(std::ostream& out, const std::string& service, const v1::Shard& 
        {"Receives", absl::StrCat(shard.receives_posted(), " posted")},
        {"Completions", absl::StrCat(shard.completions(), ", ", shard.completions_unacknowledged(),
                                     " not acknowledged")},
-       {"Poisoned", shard.poisoned_connections() == 0
-                        ? ""
-                        : absl::StrCat(shard.poisoned_connections(),
-                                       " connections failed because workers died on them")},
        {"Handoff blackout", FormatBlackout(shard.handoff_blackout())},
        {"Failover blackout", FormatBlackout(shard.failover_blackout())}});
+  if (shard.poisoned_connections() == 0) return;
+  out << absl::StrCat("Poisoned:           ", shard.poisoned_connections(),
+                      " connections, failed because workers died on them\n");
 }
 
-std::string FormatPoisoned(const v1::ReconciliationReport& report) {
-  if (!report.has_poisoned()) return "";
-  const v1::PoisonedConnection& poisoned = report.poisoned();
+std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {
   const bool message = poisoned.kind() == "send" || poisoned.kind() == "receive";
   return absl::StrCat(
       "connection ", poisoned.connection(), ", failed: ", poisoned.deaths(), " workers (",
@@ -81,10 +78,12 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
        {"In flight", absl::StrCat(report.in_flight(), " (posted, no completion yet)")},
        {"Completed, undelivered",
         absl::StrCat(report.completed_undelivered(), " (the former owner had not read them)")},
-       {"Delivered, uncommitted",
-        absl::StrCat(report.delivered_uncommitted(), " (read, not acknowledged: delivered again)")},
-       {"Poisoned", FormatPoisoned(report)}},
+       {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
+                                               " (read, not acknowledged: delivered again)")}},
       "  ");
+  if (report.has_poisoned()) {
+    out << "\n  Poisoned: " << FormatPoisoned(report.poisoned()) << "\n";
+  }
   if (report.work_requests().empty()) return;
   const uint64_t all = report.never_submitted() + report.in_flight() +
                        report.completed_undelivered() + report.delivered_uncommitted();

@@ -53,7 +53,8 @@ std::vector<uint64_t> DeathCount::WorkersOf(Blame blame) const {
     if (blame == Blame::kSuspect && death.handling != suspect_) continue;
     workers.push_back(death.worker_id);
   }
-  if (workers.size() > DeathsOf(blame)) workers.erase(workers.begin(), workers.end() - DeathsOf(blame));
+  if (workers.size() > DeathsOf(blame))
+    workers.erase(workers.begin(), workers.end() - DeathsOf(blame));
   return workers;
 }
 

@@ -16,6 +16,12 @@
     ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_); \
   } while (false)
 
+#define EXPECT_OK(expression)                           \
+  do {                                                  \
+    const auto& expect_ok_ = (expression);              \
+    EXPECT_TRUE(expect_ok_.ok()) << ToText(expect_ok_); \
+  } while (false)
+
 namespace baton::crash {
 
 inline std::string ToText(const absl::Status& status) { return status.ToString(); }

@@ -56,6 +56,8 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
                        "1",
                        "--control-kills",
                        "1",
+                       "--poisons",
+                       "1",
                        "--baseline-runs",
                        "2"};
   auto demo = harness::ChildProcess::Start(options);
@@ -77,7 +79,7 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
   const std::pair<std::string, uint64_t> kinds[] = {
-      {"handoff", 3}, {"crash_hot", 3}, {"crash_cold", 1}, {"control_kill", 1}};
+      {"handoff", 3}, {"crash_hot", 3}, {"crash_cold", 1}, {"control_kill", 1}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;

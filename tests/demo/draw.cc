@@ -31,6 +31,8 @@ const char* Colour(EventKind kind) {
       return "#9467bd";
     case EventKind::kControlKill:
       return "#ff7f0e";
+    case EventKind::kPoison:
+      return "#0f766e";
     case EventKind::kBaseline:
       return "#d62728";
   }
@@ -49,6 +51,8 @@ const char* Title(EventKind kind) {
       return "owner killed, no standby";
     case EventKind::kControlKill:
       return "control killed";
+    case EventKind::kPoison:
+      return "message that kills";
     case EventKind::kBaseline:
       return "process killed, warm successor";
   }
@@ -103,7 +107,7 @@ std::string Marks(const ActResult& act, double from, double to) {
 std::string Legend(const ActResult& act) {
   std::string plots;
   for (EventKind kind : {EventKind::kHandoff, EventKind::kCrashHot, EventKind::kCrashCold,
-                         EventKind::kControlKill, EventKind::kBaseline}) {
+                         EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count == 0) continue;
     absl::StrAppendFormat(&plots, ", NaN with lines lw 2 lc rgb '%s' title '%s'", Colour(kind),
                           Title(kind));

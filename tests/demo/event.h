@@ -17,6 +17,7 @@ enum class EventKind : uint8_t {
   kCrashHot,
   kCrashCold,
   kControlKill,
+  kPoison,
   kBaseline
 };
 
@@ -32,6 +33,8 @@ inline const char* EventKindName(EventKind kind) {
       return "crash_cold";
     case EventKind::kControlKill:
       return "control_kill";
+    case EventKind::kPoison:
+      return "poison";
     case EventKind::kBaseline:
       return "baseline";
   }

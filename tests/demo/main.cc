@@ -25,6 +25,8 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--crashes", options.crashes, "kills of the owner with a hot standby [20]");
   app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
+  app.add_option("--poisons", options.poisons,
+                 "messages of which every worker dies, until their connection is failed [3]");
   app.add_option("--baseline-runs", options.baseline_runs, "kills without Baton [10]");
   app.add_option("--realtime-priority", options.realtime_priority,
                  "of serving threads and of the peer, with Baton and without; 0: none [5]")

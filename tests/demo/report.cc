@@ -22,7 +22,8 @@ std::vector<Row> Rows(const DemoOptions& options) {
   return {{EventKind::kHandoff, options.handoffs, "planned handoff"},
           {EventKind::kCrashHot, options.crashes, "crash, hot standby"},
           {EventKind::kCrashCold, options.cold_crashes, "crash, no standby"},
-          {EventKind::kControlKill, options.control_kills, "control killed"}};
+          {EventKind::kControlKill, options.control_kills, "control killed"},
+          {EventKind::kPoison, options.poisons, "a message that kills"}};
 }
 
 bool IsActOk(const ActResult& act) {

@@ -26,6 +26,7 @@ struct DemoOptions {
   uint32_t crashes = 20;
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
+  uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
   int realtime_priority = 5;  // 0: none
   double required_ratio = 0;

@@ -12,6 +12,7 @@
 #include "tests/demo/cpu_meter.h"
 #include "tests/demo/measure.h"
 #include "tests/demo/scenario.h"
+#include "tests/harness/poison_peer.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::demo {
@@ -20,6 +21,7 @@ namespace {
 constexpr uint64_t kTrialRate = 8000;
 constexpr uint64_t kMinRate = 2000;
 constexpr uint64_t kMaxRate = 20'000;
+constexpr size_t kPoisonDeaths = 3;  // the default of poison_deaths
 
 class Act {
  public:
@@ -40,7 +42,7 @@ class Act {
     harness::ClusterOptions cluster;
     cluster.binaries = harness::Binaries(options_.binary_directory);
     cluster.shards = options_.shards;
-    cluster.max_connections = options_.connections;
+    cluster.max_connections = options_.connections + 1;  // and that of the poisoner
     cluster.batond_arguments = options_.PriorityArguments();
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
     BATON_ASSIGN_OR_RETURN(owner_, StartLedger(1));
@@ -95,6 +97,8 @@ class Act {
     for (uint32_t i = 0; i < options_.cold_crashes; ++i) BATON_RETURN_IF_ERROR(CrashAlone());
     std::fprintf(stderr, "control killed:\n");
     for (uint32_t i = 0; i < options_.control_kills; ++i) BATON_RETURN_IF_ERROR(KillControl());
+    std::fprintf(stderr, "messages of which workers die:\n");
+    for (uint32_t i = 0; i < options_.poisons; ++i) BATON_RETURN_IF_ERROR(Poison(i));
     LetTrafficRun();
     BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
     result_->handoff_inside = Inside(service.service().handoff_blackout());
@@ -183,6 +187,47 @@ class Act {
         },
         &result_->events));
     return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  // Three workers die of a message that another peer sends. With it its connection is gone, and
+  // the fourth, which has the same defect, serves on.
+  absl::Status Poison(uint32_t number) {
+    std::vector<Worker> others(kPoisonDeaths);
+    for (Worker& worker : others) {
+      BATON_ASSIGN_OR_RETURN(worker, StartMortal());
+    }
+    Worker first;
+    BATON_ASSIGN_OR_RETURN(first, StartMortal());
+    BATON_RETURN_IF_ERROR(cluster_->Handoff(first->id));
+    BATON_RETURN_IF_ERROR(Retire(owner_));
+    others.push_back(std::move(first));
+    harness::PoisonPeer poisoner(uint64_t{1} << 62 | number);
+    BATON_RETURN_IF_ERROR(poisoner.Connect(cluster_->port()));
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kPoison, AnsweredBy(0),
+        [&]() -> absl::Status {
+          BATON_RETURN_IF_ERROR(poisoner.Send({{1, harness::kPoisonAmount, 2}}));
+          return poisoner.WaitDisconnected();
+        },
+        &result_->events));
+    // The locks of the dead tell of them before their processes are gone.
+    BATON_RETURN_IF_ERROR(Judge(harness::WaitUntil("all workers but one to have died", [&] {
+      std::erase_if(others, [](const Worker& worker) { return worker->process->HasEnded(); });
+      return others.size() <= 1;
+    })));
+    if (others.empty()) return Judge(absl::InternalError("no worker is left"));
+    owner_ = std::move(others.front());
+    return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  absl::StatusOr<Worker> StartMortal() {
+    harness::LedgerOptions ledger;
+    ledger.program = "ledger-v1-test-hooks";
+    ledger.arguments = options_.PriorityArguments();
+    ledger.arguments.insert(ledger.arguments.end(),
+                            {"--crash-on-amount", std::to_string(harness::kPoisonAmount)});
+    return cluster_->StartLedger(ledger);
   }
 
   // What has to follow the last event belongs to it.

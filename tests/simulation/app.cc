@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "worker/crash_point.h"
 
 namespace baton::simulation {
 namespace {
@@ -196,6 +197,7 @@ void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
   if (done.has_immediate && done.immediate != request.amount) {
     context_->Break("P1: a completion with another's immediate");
   }
+  if (request.amount == kPoisonAmount) BATON_CRASH_POINT("poison");
   if (request.sequence != account.requests + 1) {
     return context_->Break(
         absl::StrCat("P1: request ", request.sequence, " follows ", account.requests));

@@ -178,6 +178,48 @@ void Checker::OnCompleted(const verbs::Completion& completion) {
   std::erase_if(held_, [&](const Range& range) { return range.wr_id == completion.wr_id; });
 }
 
+bool Checker::Excused(uint64_t client) const {
+  if (failed_unknown_ || excused_.contains(client)) return true;
+  // A poisoned connection ends before the engine tells why, and OnPoisoned judges that.
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    uint64_t peer;
+    std::memcpy(&peer, arena_->connection(i).private_data, sizeof(peer));
+    if (arena_->connection(i).poison != 0 && (peer == client || peer == 0)) return true;
+  }
+  return false;
+}
+
+// ---------------------------------------------------------------- poison
+
+void Checker::OnOwnerDied(uint32_t shard) {
+  const arena::ShardRecord& record = arena_->shard(shard);
+  shards_[shard].deaths.emplace_back(record.acknowledged, record.completion_tail);
+}
+
+void Checker::OnPoisoned(uint32_t shard, uint32_t index, uint64_t completion, bool guessed) {
+  ++poisonings_;
+  const Connection& connection = At(index, arena_->connection(index).generation);
+  const auto& deaths = shards_[shard].deaths;
+  const auto could_be_of_it = std::count_if(deaths.begin(), deaths.end(), [&](const auto& left) {
+    return left.first <= completion && completion < left.second;
+  });
+  context_->Note("poisoned", index, completion, static_cast<uint64_t>(could_be_of_it));
+  // A peer that we connect to may be failed before it said who it is.
+  if (connection.client == 0) failed_unknown_ = true;
+  Excuse(connection.client);
+  if (poison_deaths_ == 0 || could_be_of_it < poison_deaths_) {
+    context_->Break(absl::StrCat("P7: connection ", index, " was failed for completion ",
+                                 completion, ", of which ", could_be_of_it,
+                                 " owners may have died"));
+  }
+  // Nobody died in a handler but of poison.
+  if (!random_deaths_ && !guessed && connection.client != 0 &&
+      !poisoners_.contains(connection.client)) {
+    context_->Break(absl::StrCat("P7: connection ", index, " was failed, and client ",
+                                 connection.client, " sent no poison"));
+  }
+}
+
 // ---------------------------------------------------------------- peers, and the end
 
 void Checker::OnReply(uint64_t shard, uint64_t shard_count) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/arena/arena.h"
@@ -35,7 +36,19 @@ class Checker final : public DeviceObserver {
   void ExcuseConnection(uint32_t index) {
     Excuse(At(index, arena_->connection(index).generation).client);
   }
-  bool Excused(uint64_t client) const { return excused_.contains(client); }
+  bool Excused(uint64_t client) const;
+  // A peer sends what kills its service, and whoever serves it may be killed at random, too, or
+  // only between two calls of Poll. So many deaths on one completion fail its connection.
+  void ExpectPoison(uint32_t deaths, bool random_deaths) {
+    poison_deaths_ = deaths;
+    random_deaths_ = random_deaths;
+  }
+  void OnPoison(uint64_t client) { poisoners_.insert(client); }
+  // The owner of a shard has died.
+  void OnOwnerDied(uint32_t shard);
+  // The engine fails a connection, and says that it was for its entry `completion` of the shard's
+  // log; `guessed`: or for want of a better one.
+  void OnPoisoned(uint32_t shard, uint32_t connection, uint64_t completion, bool guessed);
   // The service connects to a peer.
   void OnConnect(uint64_t tag) { tags_.insert(tag); }
   bool KnowsTag(uint64_t tag) const { return tags_.contains(tag); }
@@ -47,6 +60,7 @@ class Checker final : public DeviceObserver {
   // What operators are told of a shard.
   void CheckCounters(uint32_t shard, const driver::ShardCounters& counters);
 
+  uint64_t poisonings() const { return poisonings_; }
   uint64_t commits() const { return commits_; }
   uint64_t cuts() const { return cuts_; }
 
@@ -68,6 +82,8 @@ class Checker final : public DeviceObserver {
     uint64_t seen_cut = 0;
     uint64_t adopted = 0;  // the last epoch that a worker was given
     std::set<uint64_t> counts;
+    // Of each death of an owner: what it left behind, [acknowledged, published).
+    std::vector<std::pair<uint64_t, uint64_t>> deaths;
   };
   struct Range {
     uint64_t begin, end, wr_id;
@@ -87,7 +103,11 @@ class Checker final : public DeviceObserver {
   std::vector<Range> held_;  // buffers that the device may touch
   std::set<uint64_t> excused_;
   std::set<uint64_t> tags_;
-  uint64_t commits_ = 0, cuts_ = 0;
+  std::set<uint64_t> poisoners_;
+  uint32_t poison_deaths_ = 0;  // 0: none is expected
+  bool random_deaths_ = false;
+  bool failed_unknown_ = false;
+  uint64_t commits_ = 0, cuts_ = 0, poisonings_ = 0;
 };
 
 }  // namespace baton::simulation

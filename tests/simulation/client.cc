@@ -20,7 +20,9 @@ void Client::Step(bool faults) {
   if (faults && dice.OneIn(200)) return Leave();
   if (state_ != State::kEstablished || open_.size() >= window_ || expected_ == 0) return;
   if (expected_ != ~uint64_t{0}) --expected_;
-  const uint64_t amount = dice.Below(1000);
+  const bool poison = faults && poisons_ && dice.OneIn(30);
+  const uint64_t amount = poison ? kPoisonAmount : dice.Below(kPoisonAmount);
+  if (poison) checker_->OnPoison(id_);
   total_ += amount;
   open_.push_back({++sequence_, total_});
   Message message;

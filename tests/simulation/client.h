@@ -28,6 +28,9 @@ class Client final : public RemoteEnd {
   // One thing: connects, sends a request, or leaves, when it may.
   void Step(bool faults);
 
+  // From now on some of its requests kill the service.
+  void SendPoison() { poisons_ = true; }
+
   // The service connects to it, instead of the other way round. Its number is in the answer.
   void OnRequest(Wire* wire);
   bool free() const { return passive_ && state_ == State::kIdle; }
@@ -72,6 +75,7 @@ class Client final : public RemoteEnd {
   uint64_t replies_ = 0;
   uint64_t expected_ = ~uint64_t{0};  // still to be asked for
   bool lost_replies_ = false;
+  bool poisons_ = false;
 };
 
 }  // namespace baton::simulation

@@ -45,6 +45,9 @@ struct ShardTotals {
   uint64_t check;
 };
 
+// A service that is given this amount has a defect that its peers bring out: it dies.
+inline constexpr uint64_t kPoisonAmount = 1000;  // others are smaller
+
 inline constexpr uint32_t kStateVersion = 3;
 inline constexpr uint32_t kMessageBytes = 64;
 

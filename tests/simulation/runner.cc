@@ -40,6 +40,7 @@ RunSummary RunSchedules(const RunOptions& options) {
     summary.sum.cuts += result.cuts;
     summary.sum.kills += result.kills;
     summary.sum.fenced += result.fenced;
+    summary.sum.poisonings += result.poisonings;
     summary.sum.replies += result.replies;
     summary.last_trace = result.trace;
     if (!result.broken.empty()) summary.broken.push_back({seed, result});
@@ -58,10 +59,11 @@ std::string Describe(const RunSummary& summary) {
   absl::StrAppend(
       &text, absl::StrFormat(
                  "%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
-                 "of owner, %d kills, %d fenced, %d replies; %d broken; trace %016x\n",
+                 "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d broken; trace %016x\n",
                  summary.schedules, summary.seconds,
                  static_cast<double>(summary.schedules) / summary.seconds, sum.steps, sum.commits,
-                 sum.cuts, sum.kills, sum.fenced, sum.replies, summary.broken.size(), sum.hash));
+                 sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies,
+                 summary.broken.size(), sum.hash));
   return text;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <utility>
@@ -170,12 +171,16 @@ World::World(const ScheduleOptions& options)
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   device_.RefusePosts(dice_.OneIn(3));
+  const bool poison = dice_.OneIn(4);
   outside_effects_ = dice_.OneIn(5);
   pools_ = dice_.OneIn(2) && !options.defects.app.reuse_buffer_early;
   keeper::EngineOptions engine;
   engine.outside_effects = outside_effects_;
   engine.break_recovery = options.defects.forget_unacknowledged;
   engine.nanoseconds = [this] { return context_.now_ns; };
+  // Unless it is expected, whoever is killed so often in the same handler proves nothing.
+  engine.poison_deaths = poison ? dice_.From(1, 3) : UINT32_MAX;
+  if (poison) checker_.ExpectPoison(engine.poison_deaths, /*random_deaths=*/kill_ != 0);
   engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
   if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
@@ -186,6 +191,7 @@ World::World(const ScheduleOptions& options)
     const uint32_t window = dice_.From(1, 2 * arena_.shape().send_queue_depth);
     clients_.push_back(
         std::make_unique<Client>(&context_, &checker_, &device_, i, window, i > 0 && i <= passive));
+    if (poison && dice_.OneIn(2)) clients_.back()->SendPoison();
   }
   context_.interleave = [this] { Interleave(); };
 }
@@ -277,7 +283,7 @@ void World::OnCrashPoint(const char* name) {
     PublishTailFirst(process);
   }
   if (context_.broken()) return;
-  if (faults_ && dice_.OneIn(kill_)) Kill(process);
+  if (std::strcmp(name, "poison") == 0 || (faults_ && dice_.OneIn(kill_))) Kill(process);
   if (!process.doomed) Interleave();
   if (process.doomed) throw Killed();
 }
@@ -653,6 +659,7 @@ ScheduleResult World::Run() {
   result.cuts = checker_.cuts();
   result.kills = kills_;
   result.fenced = fenced_;
+  result.poisonings = checker_.poisonings();
   for (const auto& client : clients_) result.replies += client->replies();
   return result;
 }
@@ -698,6 +705,17 @@ void World::OnEvent(std::string_view kind, const std::string& message, uint64_t 
                 worker_id, static_cast<uint64_t>(shard), static_cast<uint64_t>(connection));
   if (kind == "worker_fenced" && !processes_[worker_id - 1]->hostile) {
     context_.Break(absl::StrCat("P7: a correct worker was fenced: ", message));
+  }
+  if (kind == "ownership_ended" &&
+      (!processes_[worker_id - 1]->alive() || processes_[worker_id - 1]->accused)) {
+    checker_.OnOwnerDied(static_cast<uint32_t>(shard));
+  }
+  unsigned long long completion = 0;
+  const size_t place = message.find("completion ");
+  if (kind == "connection_poisoned" &&
+      std::sscanf(message.c_str() + place, "completion %llu of shard", &completion) == 1) {
+    checker_.OnPoisoned(static_cast<uint32_t>(shard), static_cast<uint32_t>(connection), completion,
+                        /*guessed=*/message.find("did not tell") != std::string::npos);
   }
   Interleave();
 }

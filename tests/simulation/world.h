@@ -41,7 +41,7 @@ struct ScheduleResult {
   std::string broken;  // empty: every promise was kept
   std::string trace;   // its last steps, when they are asked for or one was not
   uint64_t hash = 0;   // of all steps
-  uint64_t steps = 0, commits = 0, cuts = 0, kills = 0, fenced = 0, replies = 0;
+  uint64_t steps = 0, commits = 0, cuts = 0, kills = 0, fenced = 0, poisonings = 0, replies = 0;
 };
 
 ScheduleResult RunSchedule(const ScheduleOptions& options);

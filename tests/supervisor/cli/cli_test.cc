@@ -296,6 +296,15 @@ TEST_F(CliTest, ShardDescribeOfOneThatWaits) {
   EXPECT_THAT(result.out, HasSubstr("Owner:              nobody: no worker is ready\n"));
 }
 
+TEST_F(CliTest, ShardDescribeTellsOfPoison) {
+  const Result result = Run({"shard", "describe", "kv", "1"});
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("Poisoned:           1 connections, failed because workers died on them\n"));
+  EXPECT_THAT(result.out, HasSubstr("\n  Poisoned: connection 6, failed: 3 workers (5, 7, 8) died "
+                                    "on its receive 17\n"));
+}
+
 TEST_F(CliTest, ConnectionList) {
   Expect({"connection", "list", "kv"},
          "CONNECTION  SHARD  STATE        QP  PEER            SENDS  RECEIVES  ERROR\n"

@@ -39,6 +39,7 @@ TEST(ConfigTest, FillsInEveryDefault) {
   EXPECT_EQ(service.max_workers(), 16u);
   EXPECT_EQ(service.max_listeners(), 8u);
   EXPECT_EQ(service.handoff_timeout_ms(), 5000u);
+  EXPECT_EQ(service.poison_deaths(), 3u);
   EXPECT_EQ(service.listeners(0).host(), "0.0.0.0");
   EXPECT_EQ(service.listeners(0).port(), 0u);
 }
@@ -46,7 +47,8 @@ TEST(ConfigTest, FillsInEveryDefault) {
 TEST(ConfigTest, KeepsWhatWasGiven) {
   const absl::StatusOr<v1::Config> config = ParseConfig(
       With("shards: 64 max_connections: 65536 send_queue_depth: 4096 receive_queue_depth: 1 "
-           "buffer_bytes: 1099511627776 listeners { host: \"::1\" port: 65535 } worker_uids: 7"),
+           "buffer_bytes: 1099511627776 listeners { host: \"::1\" port: 65535 } worker_uids: 7 "
+           "poison_deaths: 4294967295"),
       "baton.conf");
   ASSERT_TRUE(config.ok()) << config.status();
   const v1::ServiceConfig& service = config->services(0);
@@ -57,6 +59,7 @@ TEST(ConfigTest, KeepsWhatWasGiven) {
   EXPECT_EQ(service.buffer_bytes(), uint64_t{1} << 40);
   EXPECT_EQ(service.listeners(0).host(), "::1");
   EXPECT_EQ(service.worker_uids(0), 7u);
+  EXPECT_EQ(service.poison_deaths(), UINT32_MAX);
 }
 
 struct BadConfig {

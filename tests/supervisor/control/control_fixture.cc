@@ -58,7 +58,30 @@ constexpr char kDescription[] = R"pb(
       work_requests { connection: 5 sequence: 18 opcode: "RECV" outcome: "never_submitted" }
     }
   }
-  shards { index: 1 epoch: 1 connections: 1 waiting_reason: "no worker is ready" }
+  shards {
+    index: 1
+    epoch: 1
+    connections: 1
+    waiting_reason: "no worker is ready"
+    poisoned_connections: 1
+    last_report {
+      epoch: 1
+      cause: "crash"
+      former_worker_id: 8
+      unix_micros: 1738314900123456
+      poisoned {
+        connection: 6
+        generation: 2
+        completion: 4711
+        kind: "receive"
+        sequence: 17
+        deaths: 3
+        worker_ids: 5
+        worker_ids: 7
+        worker_ids: 8
+      }
+    }
+  }
   workers {
     id: 1
     name: "kv-old"

@@ -35,9 +35,14 @@ using ::testing::Not;
 
 class Listener : public EngineListener {
  public:
-  void OnEvent(std::string_view kind, const std::string&, uint64_t, int, int) override {
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     kinds_.emplace_back(kind);
+    if (kind == "connection_poisoned") poisonings_.push_back(message);
+  }
+  std::vector<std::string> poisonings() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return poisonings_;
   }
   void OnFenced(uint64_t worker_id) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -63,6 +68,7 @@ class Listener : public EngineListener {
  private:
   std::mutex mutex_;
   std::vector<std::string> kinds_;
+  std::vector<std::string> poisonings_;
   std::vector<uint64_t> fenced_;
   absl::Status device_lost_;
 };
@@ -242,7 +248,7 @@ class EngineTest : public ::testing::Test {
     engine->Start();
   }
   std::unique_ptr<FakeWorker> Attached() {
-    const auto slot = static_cast<uint32_t>(next_id_ - 100);
+    const auto slot = static_cast<uint32_t>((next_id_ - 100) % 8);  // free again by then
     return std::make_unique<FakeWorker>(*arena, engine.get(), slot, next_id_++);
   }
   std::unique_ptr<FakeWorker> Ready() {
@@ -860,7 +866,268 @@ TEST_F(EngineReportTest, shouldNotBelieveAnImpossibleReadCursor) {
   }
 }
 
+// ---- Poison.
+
+class EnginePoisonTest : public EngineReportTest {
+ protected:
+  // `peer` is accepted by `owner`, and nothing is left to be acknowledged.
+  uint32_t Established(RawPeer& peer, FakeWorker& owner, int receives = 4) {
+    const uint64_t before = Completions(owner);
+    peers.push_back(&peer);
+    peer.Connect(port);
+    EXPECT_TRUE(Until([&] { return Completions(owner) == before + 1; }));
+    const uint32_t connection = owner.view.completion(0, before).connection;
+    for (int i = 0; i < receives; ++i) owner.writer().Receive(connection, 0, 1024);
+    owner.writer().Accept(connection, 0);
+    owner.Publish();
+    EXPECT_TRUE(Until([&] { return peer.established && Completions(owner) == before + 2; }));
+    owner.writer().Acknowledge(before + 2);
+    owner.Publish();
+    EXPECT_TRUE(Until([&] { return owner.view.shard(0).acknowledged == before + 2; }));
+    return connection;
+  }
+  // The index of its completion.
+  uint64_t Message(RawPeer& peer, const FakeWorker& anybody, std::string_view text = "message") {
+    const uint64_t before = Completions(anybody);
+    peer.Send(text);
+    EXPECT_TRUE(Until([&] { return Completions(anybody) == before + 1; }));
+    return before;
+  }
+  static void Handle(const FakeWorker& owner, uint64_t completion) {
+    arena::BankHeader& bank = owner.view.bank(0, owner.Epoch());
+    arena::StoreRelaxed(bank.handling, completion + 1);
+    arena::StoreRelaxed(bank.read_cursor, completion + 1);
+  }
+  // A new owner adopts the shard and dies, in the handler of `completion`.
+  std::unique_ptr<FakeWorker> DieOn(uint64_t completion) {
+    auto worker = Ready();
+    worker->Adopt();
+    Handle(*worker, completion);
+    Dead(*worker);
+    return worker;
+  }
+  const arena::CompletionEntry& Entry(const FakeWorker& anybody, uint64_t index) {
+    return anybody.view.completion(0, index);
+  }
+  uint64_t Poisoned() {
+    uint64_t count = 0;
+    engine->Run([&] { count = engine->poisoned_connections(0); });
+    return count;
+  }
+};
+
+TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer bad, good;
+  const uint32_t connection = Established(bad, *owner);
+  const uint32_t other = Established(good, *owner);
+  const uint64_t before = Message(good, *owner);
+  const uint64_t suspect = Message(bad, *owner);
+  const uint64_t after = Message(good, *owner);
+  Handle(*owner, suspect);
+  Dead(*owner);
+  DieOn(suspect);
+  EXPECT_EQ(Poisoned(), 0u);
+  EXPECT_FALSE(Report().poisoned);
+  const auto last = DieOn(suspect);
+  EXPECT_EQ(Poisoned(), 1u);
+  const ReconciliationReport report = Report();
+  ASSERT_TRUE(report.poisoned);
+  EXPECT_EQ(report.poisoned->connection, connection);
+  EXPECT_EQ(report.poisoned->generation, 1u);
+  EXPECT_EQ(report.poisoned->completion, suspect);
+  EXPECT_EQ(report.poisoned->kind, CompletionKind::kReceive);
+  EXPECT_EQ(report.poisoned->sequence, 0u);
+  EXPECT_EQ(report.poisoned->deaths, 3u);
+  EXPECT_EQ(report.poisoned->worker_ids, (std::vector<uint64_t>{100, 101, 102}));
+  EXPECT_FALSE(report.poisoned->guessed);
+  bool told = false;
+  for (const ReportedRequest& request : report.requests) {
+    if (request.connection != connection || request.outcome != RequestOutcome::kPoisoned) continue;
+    told |= request.sequence == 0;
+  }
+  EXPECT_TRUE(told);
+  ASSERT_EQ(listener.poisonings().size(), 1u);
+  EXPECT_EQ(listener.poisonings()[0],
+            "connection 0 is failed: 3 workers (100, 101, 102) died on its receive 0, completion 5 "
+            "of shard 0");
+
+  const auto successor = Ready();
+  successor->Adopt();
+  EXPECT_EQ(successor->view.shard(0).acknowledged, before);
+  EXPECT_EQ(Entry(*successor, suspect).status,
+            static_cast<uint8_t>(verbs::CompletionStatus::kFlushError));
+  for (const uint64_t index : {before, after}) {
+    EXPECT_EQ(Entry(*successor, index).connection, other);
+    EXPECT_EQ(Entry(*successor, index).status, 0u);
+    EXPECT_EQ(Entry(*successor, index).byte_len, 7u);
+  }
+  EXPECT_TRUE(Until([&] { return bad.disconnected; }));
+  // Three flushed receives and the end.
+  EXPECT_TRUE(Until([&] { return Completions(*successor) == after + 5; }));
+  EXPECT_EQ(static_cast<int>(Entry(*successor, after + 4).kind),
+            static_cast<int>(CompletionKind::kDisconnected));
+  successor->writer().Acknowledge(after + 5);
+  successor->Publish();
+  Message(good, *successor);
+  EXPECT_FALSE(good.disconnected);
+}
+
+TEST_F(EnginePoisonTest, shouldGoByTheLimitThatItWasGiven) {
+  EngineOptions options;
+  options.poison_deaths = 5;
+  Make(TestShape(), options);
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer bad;
+  Established(bad, *owner);
+  const uint64_t suspect = Message(bad, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 4; ++i) DieOn(suspect);
+  EXPECT_EQ(Poisoned(), 0u);
+  DieOn(suspect);
+  EXPECT_EQ(Poisoned(), 1u);
+}
+
+TEST_F(EnginePoisonTest, shouldFailBothOfTwoPoisonedConnections) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer one, two;
+  Established(one, *owner);
+  Established(two, *owner);
+  const uint64_t first = Message(one, *owner);
+  const uint64_t second = Message(two, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 3; ++i) DieOn(first);
+  EXPECT_EQ(Poisoned(), 1u);
+  for (int i = 0; i < 3; ++i) DieOn(second);
+  EXPECT_EQ(Poisoned(), 2u);
+  EXPECT_TRUE(Until([&] { return one.disconnected && two.disconnected; }));
+}
+
+TEST_F(EnginePoisonTest, shouldNotCountWhatAnOperatorKilled) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer peer;
+  Established(peer, *owner);
+  const uint64_t suspect = Message(peer, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 10; ++i) {
+    const auto worker = Ready();
+    worker->Adopt();
+    Handle(*worker, suspect);
+    engine->Run([&] { engine->PardonDeath(worker->slot, worker->id); });
+    Dead(*worker);
+  }
+  EXPECT_EQ(Poisoned(), 0u);
+  EXPECT_FALSE(peer.disconnected);
+}
+
+TEST_F(EnginePoisonTest, shouldNotCountReleasesAndFarewells) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer peer;
+  Established(peer, *owner);
+  const uint64_t suspect = Message(peer, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 4; ++i) {
+    const auto worker = Ready();
+    worker->Adopt();
+    Handle(*worker, suspect);
+    if (i % 2 == 0) {
+      Stopped(*worker, "detached");
+      Dead(*worker);
+    } else {
+      // Published, and found only when it is dead.
+      engine->Run([&] {
+        worker->writer().Release();
+        worker->writer().Publish();
+        engine->WorkerDead(worker->slot, worker->id);
+      });
+    }
+  }
+  EXPECT_EQ(Poisoned(), 0u);
+}
+
+TEST_F(EnginePoisonTest, shouldCountAWorkerThatWasFencedInAHandler) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer peer;
+  Established(peer, *owner);
+  const uint64_t suspect = Message(peer, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 3; ++i) {
+    const auto worker = Ready();
+    worker->Adopt();
+    Handle(*worker, suspect);
+    worker->writer().Acknowledge(1000);
+    worker->Publish();
+    ASSERT_EQ(WaitUntil("the fence", [&] { return !worker->Owns(); }), absl::OkStatus());
+    Dead(*worker);
+  }
+  EXPECT_EQ(Poisoned(), 1u);
+}
+
+TEST_F(EnginePoisonTest, shouldBlameNobodyForOwnersThatDieWhileTheyAdopt) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer peer;
+  Established(peer, *owner);
+  Message(peer, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 6; ++i) {
+    const auto worker = Ready();
+    worker->Take();  // and no commit
+    arena::StoreRelaxed(worker->view.bank(0, worker->Epoch()).handling, uint64_t{0});
+    Dead(*worker);
+  }
+  EXPECT_EQ(Poisoned(), 0u);
+}
+
+// They do not tell what they are dealing with: whose turn it is has to end.
+TEST_F(EnginePoisonTest, shouldFailTheOldestWhenWorkersOfLayoutVersionOneDie) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer first, second;
+  const uint32_t oldest = Established(first, *owner);
+  Established(second, *owner);
+  Message(first, *owner);
+  Message(second, *owner);
+  Dead(*owner);
+  for (int i = 0; i < 2; ++i) {
+    const auto worker = Ready();
+    worker->Adopt();
+    Dead(*worker);
+  }
+  ASSERT_EQ(Poisoned(), 1u);
+  const ReconciliationReport report = Report();
+  ASSERT_TRUE(report.poisoned);
+  EXPECT_EQ(report.poisoned->connection, oldest);
+  EXPECT_TRUE(report.poisoned->guessed);
+  EXPECT_THAT(listener.poisonings()[0], HasSubstr("they did not tell"));
+}
+
+TEST_F(EnginePoisonTest, shouldBelieveNothingOfAShardsOwnerAboutOtherShards) {
+  Make(TestShape(2), {});
+  auto liar = Ready();
+  for (uint32_t shard = 0; shard < 2; ++shard) liar->Adopt(shard);
+  RawPeer peer;
+  Established(peer, *liar);
+  for (int i = 0; i < 5; ++i) {
+    arena::StoreRelaxed(liar->view.bank(0, liar->Epoch()).handling, ~uint64_t{0} - 1);
+    arena::StoreRelaxed(liar->view.bank(0, liar->Epoch()).read_cursor, ~uint64_t{0});
+    arena::StoreRelaxed(liar->view.bank(1, liar->Epoch()).handling, uint64_t{1} << 40);
+    Dead(*liar);
+    liar = Ready();
+    for (uint32_t shard = 0; shard < 2; ++shard) liar->Adopt(shard);
+  }
+  EXPECT_EQ(Poisoned(), 0u);
+  EXPECT_FALSE(peer.disconnected);
+}
+
 TEST_F(EngineReportTest, shouldNameEveryOutcome) {
+  EXPECT_EQ(RequestOutcomeName(RequestOutcome::kPoisoned), "poisoned");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kNeverSubmitted), "never_submitted");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kInFlight), "in_flight");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kCompletedUndelivered), "completed_undelivered");

@@ -1,5 +1,8 @@
 #include "worker/examples/ledger/ledger_service.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -144,6 +147,7 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   const uint32_t length = std::min(completion.byte_len, options_.message_bytes);
 
   BATON_CRASH_POINT("ledger-before-apply");
+  SufferFrom({buffers + request_offset, length});
   BATON_ASSIGN_OR_RETURN(const Reply reply,
                          session.account.Apply({buffers + request_offset, length}, options_.version,
                                                ResumePolicy::kRefuse));
@@ -162,6 +166,17 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   BATON_RETURN_IF_ERROR(shard.SetState(connection, session.account.Save(), kAccountStateVersion));
   BATON_CRASH_POINT("ledger-after-state");
   return absl::OkStatus();
+}
+
+// A defect that a message brings out.
+void LedgerService::SufferFrom([[maybe_unused]] absl::Span<const uint8_t> message) const {
+#ifdef BATON_TEST_HOOKS
+  Request request = {};
+  std::memcpy(&request, message.data(), std::min(message.size(), sizeof(request)));
+  if (request.amount == 0) return;
+  if (request.amount == options_.crash_on_amount) raise(SIGKILL);
+  while (request.amount == options_.hang_on_amount) pause();
+#endif
 }
 
 void LedgerService::Drop(Shard& shard, Connection& connection, const absl::Status& why) {

@@ -21,6 +21,10 @@ struct LedgerServiceOptions {
   uint32_t window = 32;         // receives kept posted for each connection
   uint32_t message_bytes = 64;  // of requests, largest
   uint16_t version = 1;         // of this binary, told in every reply
+  // With test hooks: a request of this amount kills the process, or is dealt with for ever. 0:
+  // none.
+  uint64_t crash_on_amount = 0;
+  uint64_t hang_on_amount = 0;
 };
 
 // Thread-safety: that of Worker.
@@ -52,6 +56,7 @@ class LedgerService : public Service {
   void OnRequest(Shard& shard, const Completion& completion);
   absl::Status Accept(Shard& shard, Connection& connection);
   absl::Status Process(Shard& shard, const Completion& completion, Session& session);
+  void SufferFrom(absl::Span<const uint8_t> message) const;
   absl::Status PostReceive(Shard& shard, Connection& connection);
   // Fails the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);

@@ -91,6 +91,12 @@ int Main(int argc, char** argv) {
   app.add_option("--name", flags.name, "shown to operators");
   app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
   app.add_option("--ready-fd", flags.ready_fd, "where \"ledger ready\" is written [stdout]");
+#ifdef BATON_TEST_HOOKS
+  app.add_option("--crash-on-amount", flags.ledger.crash_on_amount,
+                 "a request of this amount kills the process");
+  app.add_option("--hang-on-amount", flags.ledger.hang_on_amount,
+                 "a request of this amount is dealt with for ever");
+#endif
   CLI11_PARSE(app, argc, argv);
 
   const absl::Status status = Serve(flags);

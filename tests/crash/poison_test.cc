@@ -1,0 +1,225 @@
+// A message of which every worker dies, or hangs: after three deaths its connection alone is failed,
+// sixteen checked ones lose nothing, and the service goes on.
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
+#include "tests/crash/crash_fixture.h"
+#include "tests/harness/poison_peer.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton::crash {
+namespace {
+
+using harness::kPoisonAmount;
+using harness::PoisonPeer;
+
+constexpr uint64_t kDeaths = 3;  // the default of poison_deaths
+
+class PoisonTest : public CrashTest {
+ protected:
+  // So many workers that die of the poison, or suffer from it as `option` says. The first owns all.
+  void AddWorkers(size_t count, const std::string& option = "--crash-on-amount") {
+    for (size_t i = 0; i < count; ++i) {
+      harness::LedgerOptions options;
+      options.version = 1 + static_cast<int>(workers_.size() % 2);
+      options.program = absl::StrCat("ledger-v", options.version, "-test-hooks");
+      options.arguments = {option, absl::StrCat(kPoisonAmount)};
+      options.await_control = false;  // which may be stopped
+      ASSERT_NO_FATAL_FAILURE(StartWorker(options, &workers_.emplace_back()));
+    }
+  }
+  size_t Dead() {
+    return static_cast<size_t>(
+        std::count_if(workers_.begin(), workers_.end(),
+                      [](const auto& worker) { return worker->process->HasEnded(); }));
+  }
+  // As the keeper says, which needs no control.
+  uint64_t Poisoned() {
+    const auto description = cluster_->keeper().Describe();
+    uint64_t poisoned = 0;
+    if (!description.ok()) return poisoned;
+    for (const v1::Shard& shard : description->shards()) poisoned += shard.poisoned_connections();
+    return poisoned;
+  }
+  std::vector<std::string> Told() {
+    std::vector<std::string> told;
+    const auto events = cluster_->keeper().NewEvents();
+    if (!events.ok()) return told;
+    for (const v1::Event& event : *events) {
+      if (event.kind() == "connection_poisoned") told.push_back(event.message());
+    }
+    return told;
+  }
+  // So many connections were failed, at the cost of so many workers and no more; everybody else is
+  // served by those that are left.
+  void ExpectPoisoned(uint64_t connections, size_t deaths) {
+    EXPECT_EQ(Poisoned(), connections);
+    EXPECT_OK(harness::WaitUntil("the dead", [&] { return Dead() >= deaths; }));
+    ASSERT_OK(peer_->Settle());
+    EXPECT_EQ(Dead(), deaths);
+    for (const auto& worker : workers_) {
+      if (!worker->process->HasEnded()) continue;
+      const auto status = worker->process->WaitEnd(std::chrono::seconds(1));
+      EXPECT_TRUE(status.ok() && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL);
+    }
+    const std::vector<std::string> told = Told();
+    EXPECT_EQ(told.size(), connections);
+    for (const std::string& message : told) {
+      EXPECT_NE(message.find("3 workers ("), std::string::npos) << message;
+      EXPECT_NE(message.find("died on its receive"), std::string::npos) << message;
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectNothingLost());
+    // Whoever comes now is served.
+    PoisonPeer newcomer(kClient + 100);
+    ASSERT_OK(newcomer.Connect(cluster_->port()));
+    ASSERT_OK(newcomer.Send({{5, 6, 7}}));
+    EXPECT_OK(newcomer.WaitReplies(3));
+  }
+
+  static constexpr uint64_t kClient = uint64_t{1} << 62;
+
+  std::deque<std::unique_ptr<harness::LedgerWorker>> workers_;
+};
+
+TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersDied) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{1, 2}}));
+  ASSERT_OK(poisoner.WaitReplies(2));
+  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
+}
+
+TEST_F(PoisonTest, shouldFindAMessageInTheMiddleOfABatch) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  // Nobody serves while they arrive, so that the next owner has all of them before it.
+  ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
+  ASSERT_OK(poisoner.Send({{1, 2, 3, kPoisonAmount, 5, kPoisonAmount, 7}}));
+  ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
+}
+
+TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersHung) {
+  harness::ClusterOptions options;
+  options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms", "500"};
+  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1, "--hang-on-amount"));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(2000));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
+}
+
+TEST_F(PoisonTest, shouldFailTwoConnectionsThatArePoisonedAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(2 * kDeaths + 1));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+  PoisonPeer one(kClient), other(kClient + 1);
+  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Connect(cluster_->port()));
+  ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
+  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Send({{1, kPoisonAmount, 3}}));
+  ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
+  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(2, 2 * kDeaths));
+}
+
+// As when a service manager starts the only worker again each time.
+TEST_F(PoisonTest, shouldCountDeathsOfWorkersThatAreStartedAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(1));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  for (size_t deaths = 1; deaths <= kDeaths; ++deaths) {
+    if (deaths < kDeaths) {
+      EXPECT_EQ(Poisoned(), 0u);
+    }
+    ASSERT_OK(harness::WaitUntil("the next to die", [&] { return Dead() == deaths; }));
+    ASSERT_NO_FATAL_FAILURE(AddWorkers(1));
+  }
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
+}
+
+TEST_F(PoisonTest, shouldNeedNoControl) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
+  ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  const auto status = cluster_->operators().GetStatus();
+  ASSERT_OK(status);
+  const FileDescriptor control(static_cast<int>(syscall(SYS_pidfd_open, status->control_pid(), 0)));
+  ASSERT_TRUE(control);
+  ASSERT_EQ(syscall(SYS_pidfd_send_signal, control.get(), SIGSTOP, nullptr, 0), 0);
+  EXPECT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  EXPECT_OK(poisoner.WaitDisconnected());
+  EXPECT_EQ(Poisoned(), 1u);
+  EXPECT_OK(peer_->Settle());
+  // It comes back as what it was, or batond has started another.
+  (void)syscall(SYS_pidfd_send_signal, control.get(), SIGKILL, nullptr, 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
+}
+
+TEST_F(PoisonTest, shouldGoByTheServicesLimit) {
+  harness::ClusterOptions options;
+  options.batond_arguments = {"--poison-deaths", "1"};
+  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(2));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_OK(harness::WaitUntil("the first to die", [&] { return Dead() == 1; }));
+  PoisonPeer newcomer(kClient + 100);
+  ASSERT_OK(newcomer.Connect(cluster_->port()));
+  ASSERT_OK(newcomer.Send({{5}}));
+  EXPECT_OK(newcomer.WaitReplies(1));
+  EXPECT_EQ(Dead(), 1u);
+}
+
+// They do not tell what they died on. Nobody else has anything open, so it can only be this one.
+TEST_F(PoisonTest, shouldServeAgainAfterWorkersOfTheLayoutBeforeDied) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  ASSERT_EQ(setenv("BATON_PREVIOUS_LAYOUT", "1", 1), 0);
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(kDeaths + 1));
+  unsetenv("BATON_PREVIOUS_LAYOUT");
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{1, 2}}));
+  ASSERT_OK(poisoner.WaitReplies(2));
+  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.WaitDisconnected());
+  ASSERT_OK(harness::WaitUntil("the dead", [&] { return Dead() == kDeaths; }));
+  const std::vector<std::string> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("they did not tell"), std::string::npos) << told[0];
+  PoisonPeer newcomer(kClient + 100);
+  ASSERT_OK(newcomer.Connect(cluster_->port()));
+  ASSERT_OK(newcomer.Send({{5}}));
+  EXPECT_OK(newcomer.WaitReplies(1));
+}
+
+}  // namespace
+}  // namespace baton::crash
