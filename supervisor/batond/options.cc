@@ -105,6 +105,9 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
   AddCapacity(app, "--poison-deaths", "Deaths on a completion that fail its connection [3]",
               [&, narrow](uint64_t n) { service.set_poison_deaths(narrow(n)); });
+  app.add_flag_callback(
+      "--outside-effects", [&] { service.set_outside_effects(true); },
+      "A successor starts only when the whole former process is gone");
   AddCapacity(app, "--ready-timeout-ms",
               "How long an upgrade's program may take to be ready [30000]",
               [&, narrow](uint64_t n) { service.set_ready_timeout_ms(narrow(n)); });

@@ -81,10 +81,19 @@ int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactiv
   AddShardCommands(&app, &session);
   AddConnectionCommands(&app, &session);
   AddHandoffCommand(&app, &session);
+  AddUpgradeCommands(&app, &session);
   AddEventsCommand(&app, &session);
+  const auto mark = std::find(arguments.begin(), arguments.end(), "--");
+  if (mark != arguments.end()) {
+    session.program_arguments.emplace(mark + 1, arguments.end());
+    arguments.erase(mark, arguments.end());
+  }
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(std::move(arguments));
+    if (session.program_arguments && !session.takes_program_arguments) {
+      throw CLI::ExtrasError("baton", {"\"--\" and what follows: only `upgrade` starts a program"});
+    }
   } catch (const CLI::ParseError& error) {
     return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
   }

@@ -159,6 +159,9 @@ BATON_UNARY(ListShards, Repeat::kWhenLost)
 BATON_UNARY(GetShard, Repeat::kWhenLost)
 BATON_UNARY(ListConnections, Repeat::kWhenLost)
 BATON_UNARY(GetConnection, Repeat::kWhenLost)
+BATON_UNARY(Upgrade, Repeat::kNever)
+BATON_UNARY(Rollback, Repeat::kNever)
+BATON_UNARY(ListUpgrades, Repeat::kWhenLost)
 #undef BATON_UNARY
 
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffRequest& request,

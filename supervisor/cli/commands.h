@@ -17,6 +17,7 @@ void AddWorkerCommands(CLI::App* app, Session* session);
 void AddShardCommands(CLI::App* app, Session* session);
 void AddConnectionCommands(CLI::App* app, Session* session);
 void AddHandoffCommand(CLI::App* app, Session* session);
+void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, upgrades
 void AddEventsCommand(CLI::App* app, Session* session);
 
 }  // namespace baton

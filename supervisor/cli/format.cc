@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
 namespace baton {
 namespace {
@@ -71,7 +72,42 @@ std::string FormatState(v1::ConnectionState state) {
   return Short(v1::ConnectionState_Name(state), "CONNECTION_STATE_");
 }
 
+std::string FormatState(v1::UpgradePhase phase) {
+  return absl::StrReplaceAll(Short(v1::UpgradePhase_Name(phase), "UPGRADE_PHASE_"), {{"_", " "}});
+}
+
 std::string FormatWorkerId(uint64_t id) { return id == 0 ? "-" : absl::StrCat(id); }
+
+std::string FormatVersions(const v1::Upgrade& upgrade) {
+  const auto name = [](const std::string& version) { return version.empty() ? "?" : version; };
+  return absl::StrCat(name(upgrade.old_version()), " -> ", name(upgrade.new_version()));
+}
+
+std::string FormatProgress(const v1::Upgrade& upgrade) {
+  std::string text = FormatState(upgrade.phase());
+  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING) {
+    absl::StrAppend(&text, ", ", FormatDuration(upgrade.watch_seconds_left()), " left");
+  }
+  if (!upgrade.detail().empty()) absl::StrAppend(&text, ": ", upgrade.detail());
+  return text;
+}
+
+std::string FormatElapsed(const v1::Upgrade& upgrade) {
+  if (upgrade.ended_unix_micros() == 0) return "-";
+  return FormatDuration(
+      static_cast<double>(upgrade.ended_unix_micros() - upgrade.started_unix_micros()) * 1e-6);
+}
+
+std::string FormatMove(double blackout_us) {
+  return blackout_us > 0 ? FormatMicroseconds(blackout_us) : "-";
+}
+
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
 
 std::string FormatVersion(const v1::Version& version) {
   return absl::StrCat(version.release(), " (layout ", version.layout_version(), ", protocol ",

@@ -16,7 +16,15 @@ std::string FormatTime(int64_t unix_micros);  // UTC, "2025-01-31T09:15:00.12345
 std::string FormatBlackout(const v1::BlackoutSummary& summary);
 std::string FormatState(v1::WorkerState state);
 std::string FormatState(v1::ConnectionState state);
+std::string FormatState(v1::UpgradePhase phase);
 std::string FormatWorkerId(uint64_t id);  // "-" for none
+// "1.0 -> 1.1"; a program that has not attached yet has no version.
+std::string FormatVersions(const v1::Upgrade& upgrade);
+std::string FormatProgress(const v1::Upgrade& upgrade);  // "watching, 25s left"
+std::string FormatElapsed(const v1::Upgrade& upgrade);   // "-" while it is under way
+std::string FormatMove(double blackout_us);              // "-" for none
+// What services and workers call themselves is not trusted with the operator's terminal.
+std::string Printable(std::string text);
 std::string FormatVersion(const v1::Version& version);
 
 }  // namespace baton

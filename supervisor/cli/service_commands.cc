@@ -23,6 +23,14 @@ absl::Status List(Session* session) {
   return absl::OkStatus();
 }
 
+// Of the one under way, if any.
+std::string FormatUpgrade(const v1::Service& service) {
+  if (!service.has_upgrade()) return "none under way";
+  const v1::Upgrade& upgrade = service.upgrade();
+  return absl::StrCat(upgrade.id(), upgrade.rollback() ? ", back, " : ", ", FormatVersions(upgrade),
+                      ", ", FormatProgress(upgrade));
+}
+
 void PrintService(std::ostream& out, const v1::Service& service) {
   const auto listeners =
       absl::StrJoin(service.listeners(), ", ", [](std::string* text, const v1::Listener& listener) {
@@ -39,6 +47,7 @@ void PrintService(std::ostream& out, const v1::Service& service) {
        {"Listeners", listeners},
        {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
        {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
+       {"Upgrade", FormatUpgrade(service)},
        {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
        {"Buffers", FormatBytes(service.buffer_bytes())},
        {"Handoff blackout", FormatBlackout(service.handoff_blackout())},

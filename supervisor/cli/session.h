@@ -5,8 +5,10 @@
 #include <functional>
 #include <istream>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
@@ -24,6 +26,10 @@ struct Session {
   std::string socket = {};  // empty: in state_dir
   bool json = false;
   double timeout_seconds = 10;
+
+  // What stood after "--", for a command that starts a program.
+  std::optional<std::vector<std::string>> program_arguments = {};
+  bool takes_program_arguments = false;  // set when the command line is parsed
 
   // What the chosen command does; set when the command line is parsed.
   std::function<absl::Status()> action = {};

@@ -2,18 +2,12 @@
 
 #include <algorithm>
 
+#include "supervisor/cli/format.h"
+
 namespace baton {
 namespace {
 
 constexpr char kGap[] = "  ";
-
-// What services and workers call themselves is not trusted with the operator's terminal.
-std::string Printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
 
 }  // namespace
 

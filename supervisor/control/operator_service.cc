@@ -266,6 +266,37 @@ class OperatorServiceImpl final
     return grpc::Status::OK;
   }
 
+  grpc::Status Upgrade(grpc::ServerContext* call, const v1::UpgradeRequest* request,
+                       v1::UpgradeResponse* response) override {
+    if (request->plan().exec().empty()) {
+      return ToGrpc(absl::InvalidArgumentError("plan.exec is missing: name the new program"));
+    }
+    internal::ManagementRequest upgrade;
+    *upgrade.mutable_upgrade() = request->plan();
+    return ChangeProgram(*call, absl::StrCat("upgrade to ", request->plan().exec()),
+                         request->service(), std::move(upgrade), response);
+  }
+
+  grpc::Status Rollback(grpc::ServerContext* call, const v1::RollbackRequest* request,
+                        v1::RollbackResponse* response) override {
+    internal::ManagementRequest rollback;
+    rollback.mutable_rollback()->set_ready_timeout_ms(request->ready_timeout_ms());
+    rollback.mutable_rollback()->set_watch_window_ms(request->watch_window_ms());
+    rollback.mutable_rollback()->set_no_rollback(request->no_rollback());
+    return ChangeProgram(*call, "rollback", request->service(), std::move(rollback), response);
+  }
+
+  grpc::Status ListUpgrades(grpc::ServerContext* call, const v1::ListUpgradesRequest* request,
+                            v1::ListUpgradesResponse* response) override {
+    internal::ManagementRequest list;
+    list.mutable_list_upgrades();
+    auto reply = CallKeeper(request->service(), std::move(list), TimeLeft(*call, kMaxCallNs));
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    response->mutable_upgrades()->Swap(reply->mutable_upgrades());
+    return grpc::Status::OK;
+  }
+
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
       grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override;
 
@@ -327,6 +358,23 @@ class OperatorServiceImpl final
     const auto keeper = context_.keepers->Find(service);
     if (!keeper.ok()) return keeper.status();
     return (*keeper)->CallAndWait(std::move(request), timeout_ns);
+  }
+
+  // The keeper answers when it has begun; the rest goes on without us.
+  template <typename Response>
+  grpc::Status ChangeProgram(const grpc::ServerContext& call, const std::string& what,
+                             const std::string& service, internal::ManagementRequest request,
+                             Response* response) {
+    auto reply = CallKeeper(service, std::move(request), TimeLeft(call, kMaxCallNs));
+    if (reply.ok() && reply->upgrades().empty()) {
+      reply = absl::InternalError(
+          absl::StrCat("the keeper of service \"", service, "\" did not say what it has begun"));
+    }
+    Audit(call, what, service, reply.status());
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    response->mutable_upgrade()->Swap(reply->mutable_upgrades(0));
+    return grpc::Status::OK;
   }
 
   absl::StatusOr<internal::Connections> Connections(const grpc::ServerContext& call,

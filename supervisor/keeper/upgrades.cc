@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 
 // Between two looks at what nobody tells: health, deadlines, who owns what.
 constexpr milliseconds kTick(10);
+// Between the move of a dying owner's shards and the proof of its death, that takes longest where
+// much memory is to be given back.
+constexpr milliseconds kDeathTime(500);
 // Connections whose state is looked at in one turn of the engine, so that it is not held up.
 constexpr uint32_t kConnectionsPerLook = 512;
 // What /proc appends to the path of a file that is no more.
@@ -74,11 +77,12 @@ struct Upgrades::Current {
   uint32_t watch_window_ms = 0;
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
-  steady_clock::time_point deadline;  // of the phase
-  bool served = false;                // shards were handed to new workers
-  bool moving = false;                // shards are on their way to the new workers
-  bool ending = false;                // workers were asked to end: the deadline is theirs
-  bool killed = false;                // those that did not end
+  steady_clock::time_point deadline;         // of the phase
+  steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
+  bool served = false;                       // shards were handed to new workers
+  bool moving = false;                       // shards are on their way to the new workers
+  bool ending = false;                       // workers were asked to end: the deadline is theirs
+  bool killed = false;                       // those that did not end
 };
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
@@ -415,21 +419,35 @@ std::string Upgrades::ProblemOfNewWorkers() {
       return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
     }
   }
-  std::string problem;
+  return "";
+}
+
+// Empty: none did.
+std::string Upgrades::ShardThatWentBack() {
+  std::string found;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
       const uint64_t owner = engine_.ownership(shard).owner_id();
       if (owner == 0 || current_->new_workers.count(owner) != 0) continue;
-      problem = absl::StrCat("shard ", shard, " went back to worker ", owner);
+      found = absl::StrCat("shard ", shard, " went back to worker ", owner);
     }
   });
-  return problem;
+  return found;
 }
 
 void Upgrades::LookAtNewWorkers() {
   const std::string problem = ProblemOfNewWorkers();
   if (!problem.empty()) return Return(problem);
-  if (steady_clock::now() >= current_->deadline) Retire();
+  const steady_clock::time_point now = steady_clock::now();
+  const std::string went_back = ShardThatWentBack();
+  if (!went_back.empty()) {
+    // Its heir serves it since its owner began to die: OnGone, which knows why, comes later.
+    if (current_->went_back_since == steady_clock::time_point()) current_->went_back_since = now;
+    if (now >= current_->went_back_since + kDeathTime) Return(went_back);
+    return;
+  }
+  current_->went_back_since = {};
+  if (now >= current_->deadline) Retire();
 }
 
 void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {

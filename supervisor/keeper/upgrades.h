@@ -80,6 +80,7 @@ class Upgrades : private WorkerObserver {
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   std::string ProblemOfNewWorkers();
+  std::string ShardThatWentBack();
 
   // Ending.
   void Return(const std::string& why);

@@ -1,5 +1,5 @@
-// A message of which every worker dies, or hangs: after three deaths its connection alone is failed,
-// sixteen checked ones lose nothing, and the service goes on.
+// A message of which every worker dies, or hangs: after three deaths its connection alone is
+// failed, sixteen checked ones lose nothing, and the service goes on.
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -182,6 +182,36 @@ TEST_F(PoisonTest, shouldNeedNoControl) {
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
 
+// An operator who kills hung workers by hand has found the cause, or looks for it.
+TEST_F(PoisonTest, shouldNotCountWorkersThatAnOperatorKilled) {
+  harness::ClusterOptions options;
+  options.batond_arguments = {"--heartbeat-ms", "20", "--hang-timeout-ms", "600000"};
+  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(1, "--hang-on-amount"));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  for (size_t deaths = 1; deaths <= kDeaths + 1; ++deaths) {
+    // So many beats are missing: it is in the handler.
+    ASSERT_OK(harness::WaitUntil("the owner to hang", [&] {
+      const auto description = cluster_->keeper().Describe();
+      return description.ok() && description->workers_size() > 0 &&
+             description->workers(0).seconds_since_heartbeat() > 0.5;
+    }));
+    ASSERT_OK(cluster_->operators().KillWorker("ledger", workers_.back()->id));
+    ASSERT_OK(harness::WaitUntil("its death", [&] { return Dead() == deaths; }));
+    if (deaths <= kDeaths) {
+      ASSERT_NO_FATAL_FAILURE(AddWorkers(1, "--hang-on-amount"));
+    }
+  }
+  EXPECT_EQ(Poisoned(), 0u);
+  // One that can take it does.
+  std::unique_ptr<harness::LedgerWorker> sound;
+  ASSERT_NO_FATAL_FAILURE(StartWorker(2, &sound));
+  EXPECT_OK(poisoner.WaitReplies(3));
+  EXPECT_FALSE(poisoner.disconnected());
+}
+
 TEST_F(PoisonTest, shouldGoByTheServicesLimit) {
   harness::ClusterOptions options;
   options.batond_arguments = {"--poison-deaths", "1"};
@@ -197,6 +227,20 @@ TEST_F(PoisonTest, shouldGoByTheServicesLimit) {
   ASSERT_OK(newcomer.Send({{5}}));
   EXPECT_OK(newcomer.WaitReplies(1));
   EXPECT_EQ(Dead(), 1u);
+}
+
+// What the limit is for: without it such a message is the end of every worker.
+TEST_F(PoisonTest, shouldFailNobodyWhenItIsSwitchedOff) {
+  harness::ClusterOptions options;
+  options.batond_arguments = {"--poison-deaths", "4294967295"};
+  ASSERT_NO_FATAL_FAILURE(StartCluster(options));
+  ASSERT_NO_FATAL_FAILURE(AddWorkers(2 * kDeaths + 1));
+  PoisonPeer poisoner(kClient);
+  ASSERT_OK(poisoner.Connect(cluster_->port()));
+  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(harness::WaitUntil("all to die", [&] { return Dead() == workers_.size(); }));
+  EXPECT_EQ(Poisoned(), 0u);
+  EXPECT_FALSE(poisoner.disconnected());
 }
 
 // They do not tell what they died on. Nobody else has anything open, so it can only be this one.

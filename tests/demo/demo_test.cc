@@ -50,8 +50,14 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
                        "4000",
                        "--handoffs",
                        "3",
+                       "--upgrades",
+                       "2",
+                       "--bad-upgrades",
+                       "3",
                        "--crashes",
                        "3",
+                       "--hangs",
+                       "1",
                        "--cold-crashes",
                        "1",
                        "--control-kills",
@@ -79,7 +85,8 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
     EXPECT_EQ(json->Count(name), 0u) << name;
   }
   const std::pair<std::string, uint64_t> kinds[] = {
-      {"handoff", 3}, {"crash_hot", 3}, {"crash_cold", 1}, {"control_kill", 1}, {"poison", 1}};
+      {"handoff", 3}, {"upgrade", 2},    {"bad_upgrade", 3},  {"crash_hot", 3},
+      {"hang", 1},    {"crash_cold", 1}, {"control_kill", 1}, {"poison", 1}};
   for (const auto& [kind, count] : kinds) {
     EXPECT_EQ(json->Count(kind + ".count"), count) << kind;
     EXPECT_EQ(json->Count(kind + ".ok"), count) << kind;

@@ -25,8 +25,14 @@ const char* Colour(EventKind kind) {
       return "";
     case EventKind::kHandoff:
       return "#2ca02c";
+    case EventKind::kUpgrade:
+      return "#17becf";
+    case EventKind::kBadUpgrade:
+      return "#e377c2";
     case EventKind::kCrashHot:
       return "#d62728";
+    case EventKind::kHang:
+      return "#8c564b";
     case EventKind::kCrashCold:
       return "#9467bd";
     case EventKind::kControlKill:
@@ -45,8 +51,14 @@ const char* Title(EventKind kind) {
       return "";
     case EventKind::kHandoff:
       return "planned handoff";
+    case EventKind::kUpgrade:
+      return "upgrade";
+    case EventKind::kBadUpgrade:
+      return "bad upgrade";
     case EventKind::kCrashHot:
       return "owner killed, hot standby";
+    case EventKind::kHang:
+      return "owner stopped";
     case EventKind::kCrashCold:
       return "owner killed, no standby";
     case EventKind::kControlKill:
@@ -106,7 +118,8 @@ std::string Marks(const ActResult& act, double from, double to) {
 // Entries of the legend, one for each kind of event in `act`.
 std::string Legend(const ActResult& act) {
   std::string plots;
-  for (EventKind kind : {EventKind::kHandoff, EventKind::kCrashHot, EventKind::kCrashCold,
+  for (EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kBadUpgrade,
+                         EventKind::kCrashHot, EventKind::kHang, EventKind::kCrashCold,
                          EventKind::kControlKill, EventKind::kPoison, EventKind::kBaseline}) {
     if (Summarize(act.events, kind).count == 0) continue;
     absl::StrAppendFormat(&plots, ", NaN with lines lw 2 lc rgb '%s' title '%s'", Colour(kind),

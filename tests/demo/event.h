@@ -14,7 +14,10 @@ namespace baton::demo {
 enum class EventKind : uint8_t {
   kQuiet,  // nothing is done: what the machine alone makes of the traffic
   kHandoff,
+  kUpgrade,
+  kBadUpgrade,
   kCrashHot,
+  kHang,
   kCrashCold,
   kControlKill,
   kPoison,
@@ -27,8 +30,14 @@ inline const char* EventKindName(EventKind kind) {
       return "quiet";
     case EventKind::kHandoff:
       return "handoff";
+    case EventKind::kUpgrade:
+      return "upgrade";
+    case EventKind::kBadUpgrade:
+      return "bad_upgrade";
     case EventKind::kCrashHot:
       return "crash_hot";
+    case EventKind::kHang:
+      return "hang";
     case EventKind::kCrashCold:
       return "crash_cold";
     case EventKind::kControlKill:

@@ -22,7 +22,11 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
   app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
   app.add_option("--handoffs", options.handoffs, "planned handoffs [20]");
+  app.add_option("--upgrades", options.upgrades, "upgrades that complete [20]");
+  app.add_option("--bad-upgrades", options.bad_upgrades,
+                 "upgrades to a program that crashes, is never healthy, or hangs, in turn [6]");
   app.add_option("--crashes", options.crashes, "kills of the owner with a hot standby [20]");
+  app.add_option("--hangs", options.hangs, "stops of the owner with a hot standby [5]");
   app.add_option("--cold-crashes", options.cold_crashes, "kills without a standby [3]");
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
   app.add_option("--poisons", options.poisons,
@@ -34,7 +38,7 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option(
       "--require-ratio", options.required_ratio,
       "fail unless the median gap of the baseline is so many times the median blackout of "
-      "handoffs and of hot crashes; 0: any [0]");
+      "handoffs, of upgrades and of hot crashes; 0: any [0]");
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
 }
 

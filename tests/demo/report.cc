@@ -20,7 +20,10 @@ struct Row {
 
 std::vector<Row> Rows(const DemoOptions& options) {
   return {{EventKind::kHandoff, options.handoffs, "planned handoff"},
+          {EventKind::kUpgrade, options.upgrades, "upgrade"},
+          {EventKind::kBadUpgrade, options.bad_upgrades, "bad upgrade, undone"},
           {EventKind::kCrashHot, options.crashes, "crash, hot standby"},
+          {EventKind::kHang, options.hangs, "hang, hot standby"},
           {EventKind::kCrashCold, options.cold_crashes, "crash, no standby"},
           {EventKind::kControlKill, options.control_kills, "control killed"},
           {EventKind::kPoison, options.poisons, "a message that kills"}};
@@ -125,7 +128,7 @@ double RatioToBaseline(const DemoResult& result, EventKind kind) {
 }
 
 bool HasRequiredRatio(const DemoResult& result) {
-  for (const EventKind kind : {EventKind::kHandoff, EventKind::kCrashHot}) {
+  for (const EventKind kind : {EventKind::kHandoff, EventKind::kUpgrade, EventKind::kCrashHot}) {
     if (Summarize(result.baton.events, kind).count == 0) continue;
     if (RatioToBaseline(result, kind) < result.options.required_ratio) return false;
   }
@@ -146,8 +149,9 @@ std::string ToTable(const DemoResult& result) {
     table += TableLine("crash, without Baton", result.options.baseline_runs,
                        Summarize(result.baseline.events, EventKind::kBaseline));
     absl::StrAppendFormat(
-        &table, "Median without Baton over median with it: handoff %.1f, hot crash %.1f\n",
-        RatioToBaseline(result, EventKind::kHandoff),
+        &table,
+        "Median without Baton over median with it: handoff %.1f, upgrade %.1f, hot crash %.1f\n",
+        RatioToBaseline(result, EventKind::kHandoff), RatioToBaseline(result, EventKind::kUpgrade),
         RatioToBaseline(result, EventKind::kCrashHot));
   }
   if (act.peer_finished) {

@@ -23,7 +23,10 @@ struct DemoOptions {
   uint32_t shards = 4;
   uint64_t rate = 0;  // messages per second; 0: such that half of the processor time is used
   uint32_t handoffs = 20;
+  uint32_t upgrades = 20;
+  uint32_t bad_upgrades = 6;
   uint32_t crashes = 20;
+  uint32_t hangs = 5;
   uint32_t cold_crashes = 3;
   uint32_t control_kills = 1;
   uint32_t poisons = 3;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <string>
+#include <utility>
 
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
@@ -17,6 +20,15 @@
 
 namespace baton::demo {
 namespace {
+
+// An owner that is silent for so many heartbeats is killed.
+constexpr int kHeartbeatMs = 20;
+constexpr int kHangTimeoutMs = 250;
+// Watched for long enough to see one that is bad, and one that is good no longer than to show it.
+constexpr uint32_t kWatchMs = 150;
+constexpr uint32_t kBadWatchMs = 20'000;
+constexpr uint32_t kFaultAfterMs = 200;
+constexpr uint32_t kUnhealthyTimeoutMs = 500;
 
 constexpr uint64_t kTrialRate = 8000;
 constexpr uint64_t kMinRate = 2000;
@@ -44,6 +56,11 @@ class Act {
     cluster.shards = options_.shards;
     cluster.max_connections = options_.connections + 1;  // and that of the poisoner
     cluster.batond_arguments = options_.PriorityArguments();
+    for (const auto& [flag, value] :
+         {std::pair("--heartbeat-ms", kHeartbeatMs), {"--hang-timeout-ms", kHangTimeoutMs}}) {
+      cluster.batond_arguments.push_back(flag);
+      cluster.batond_arguments.push_back(std::to_string(value));
+    }
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
     BATON_ASSIGN_OR_RETURN(owner_, StartLedger(1));
     BATON_RETURN_IF_ERROR(cluster_->WaitUntilOwner(owner_->id));
@@ -89,9 +106,12 @@ class Act {
   absl::Status DoEvents() {
     std::fprintf(stderr, "planned handoffs, from v1 to v2 and back:\n");
     for (uint32_t i = 0; i < options_.handoffs; ++i) BATON_RETURN_IF_ERROR(Handoff());
+    BATON_RETURN_IF_ERROR(DoUpgrades());
     std::fprintf(stderr, "the owner killed, with a hot standby:\n");
     BATON_RETURN_IF_ERROR(StartStandby());
     for (uint32_t i = 0; i < options_.crashes; ++i) BATON_RETURN_IF_ERROR(CrashWithStandby());
+    std::fprintf(stderr, "the owner stopped, with a hot standby:\n");
+    for (uint32_t i = 0; i < options_.hangs; ++i) BATON_RETURN_IF_ERROR(HangWithStandby());
     std::fprintf(stderr, "the owner killed, without a standby:\n");
     BATON_RETURN_IF_ERROR(Retire(standby_));
     for (uint32_t i = 0; i < options_.cold_crashes; ++i) BATON_RETURN_IF_ERROR(CrashAlone());
@@ -149,6 +169,106 @@ class Act {
     BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilGone(owner_->id)));
     std::swap(owner_, standby_);
     return Judge(StartStandby());
+  }
+
+  absl::Status HangWithStandby() {
+    LetTrafficRun();
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kHang, AnsweredBy(standby_->version),
+        [&]() -> absl::Status {
+          BATON_RETURN_IF_ERROR(owner_->process->Signal(SIGSTOP));
+          // The keeper kills it.
+          return owner_->process->WaitEnd(std::chrono::seconds(10)).status();
+        },
+        &result_->events));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilGone(owner_->id)));
+    std::swap(owner_, standby_);
+    return Judge(StartStandby());
+  }
+
+  absl::Status DoUpgrades() {
+    if (options_.upgrades + options_.bad_upgrades == 0) return absl::OkStatus();
+    std::fprintf(stderr, "upgrades, from one version to the other:\n");
+    for (uint32_t i = 0; i < options_.upgrades; ++i) BATON_RETURN_IF_ERROR(Upgrade());
+    std::fprintf(stderr, "upgrades to a program that crashes, is never healthy, or hangs:\n");
+    for (uint32_t i = 0; i < options_.bad_upgrades; ++i) {
+      BATON_RETURN_IF_ERROR(BadUpgrade(kFaults[i % std::size(kFaults)]));
+    }
+    return TakeOver();
+  }
+
+  // To the other version, in the owner's place: it ends.
+  absl::Status Upgrade() {
+    LetTrafficRun();
+    harness::UpgradeOptions upgrade;
+    const int version = 3 - owner_->version;
+    upgrade.program = absl::StrCat("ledger-v", version);
+    upgrade.plan.set_watch_window_ms(kWatchMs);
+    v1::Upgrade status;
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kUpgrade, AnsweredBy(version),
+        [&]() -> absl::Status {
+          BATON_ASSIGN_OR_RETURN(status, cluster_->StartUpgrade(upgrade));
+          BATON_ASSIGN_OR_RETURN(
+              status, cluster_->WaitForUpgrade(status.id(), "the handover", [](const auto& now) {
+                return now.phase() >= v1::UPGRADE_PHASE_WATCHING;
+              }));
+          return absl::OkStatus();
+        },
+        &result_->events));
+    BATON_RETURN_IF_ERROR(Judge(WaitForPhase(status.id(), v1::UPGRADE_PHASE_COMPLETED)));
+    owner_ = std::make_unique<harness::LedgerWorker>();  // a child of the keeper now
+    owner_->id = status.new_worker_ids(0);
+    owner_->version = version;
+    return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  struct Fault {
+    const char* kind;
+    v1::UpgradePhase end;
+  };
+  static constexpr Fault kFaults[] = {{"crash", v1::UPGRADE_PHASE_ROLLED_BACK},
+                                      {"unhealthy", v1::UPGRADE_PHASE_FAILED},
+                                      {"hang", v1::UPGRADE_PHASE_ROLLED_BACK}};
+
+  absl::Status BadUpgrade(const Fault& fault) {
+    LetTrafficRun();
+    harness::UpgradeOptions upgrade;
+    upgrade.program = "ledger-faulty";
+    upgrade.arguments = options_.PriorityArguments();
+    upgrade.arguments.insert(upgrade.arguments.end(), {"--fault", fault.kind, "--fault-after-ms",
+                                                       std::to_string(kFaultAfterMs)});
+    upgrade.plan.set_watch_window_ms(kBadWatchMs);
+    if (fault.end == v1::UPGRADE_PHASE_FAILED) {
+      upgrade.plan.set_ready_timeout_ms(kUnhealthyTimeoutMs);
+    }
+    BATON_RETURN_IF_ERROR(Measure(
+        *peer_, EventKind::kBadUpgrade, AnsweredBy(owner_->version),
+        [&]() -> absl::Status {
+          BATON_ASSIGN_OR_RETURN(const v1::Upgrade status, cluster_->StartUpgrade(upgrade));
+          return WaitForPhase(status.id(), fault.end);
+        },
+        &result_->events));
+    return Judge(cluster_->WaitUntilOwner(owner_->id));
+  }
+
+  absl::Status WaitForPhase(uint64_t id, v1::UpgradePhase phase) {
+    BATON_ASSIGN_OR_RETURN(const v1::Upgrade upgrade, cluster_->WaitUntilUpgradeEnds(id));
+    if (upgrade.phase() == phase) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("upgrade ", id, " ended otherwise: ", upgrade.ShortDebugString()));
+  }
+
+  // From the worker that the last upgrade has left, so that the owner is ours to kill.
+  absl::Status TakeOver() {
+    if (owner_->process != nullptr) return absl::OkStatus();
+    BATON_RETURN_IF_ERROR(StartStandby());
+    BATON_RETURN_IF_ERROR(cluster_->Handoff(standby_->id));
+    BATON_RETURN_IF_ERROR(cluster_->operators().KillWorker("ledger", owner_->id).status());
+    BATON_RETURN_IF_ERROR(cluster_->WaitUntilGone(owner_->id));
+    owner_ = std::move(standby_);
+    return cluster_->WaitUntilOwner(owner_->id);
   }
 
   absl::Status CrashAlone() {
@@ -242,7 +362,8 @@ class Act {
     BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
     result_->peer_finished = true;
     for (Worker* worker : {&owner_, &standby_}) {
-      if (*worker == nullptr || (*worker)->process->HasEnded()) continue;
+      if (*worker == nullptr || (*worker)->process == nullptr) continue;
+      if ((*worker)->process->HasEnded()) continue;
       BATON_RETURN_IF_ERROR((*worker)->process->Terminate(std::chrono::seconds(10)));
     }
     return cluster_->Stop();

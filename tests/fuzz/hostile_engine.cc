@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ using arena::ConnectionState;
 using driver::testing::CommitWriter;
 using driver::testing::TestShape;
 using keeper::Engine;
+using keeper::Standing;
 
 constexpr uint32_t kShards = 2, kConnections = 4, kDepth = 4;
 constexpr int kMaxSteps = 200;
@@ -38,8 +40,10 @@ constexpr uint64_t kPatienceNs = 15'000'000'000;
 class Listener final : public keeper::EngineListener {
  public:
   void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
-  void OnFenced(uint64_t) override {}
+  void OnFenced(uint64_t worker_id) override { fenced = worker_id; }
   void OnDeviceLost(const absl::Status&) override { BATON_CHECK(false); }
+
+  std::atomic<uint64_t> fenced{0};  // the last that is to be killed
 };
 
 // An engine with its thread, on a device that is touched on that thread only.
@@ -54,11 +58,13 @@ struct Service {
   ~Service() { engine->Stop(); }
 
   // The worker's end of the pair that wakes it.
-  FileDescriptor AddWorker(uint32_t slot, uint64_t id) {
+  FileDescriptor AddWorker(uint32_t slot, uint64_t id, keeper::StateVersions versions = {},
+                           Standing standing = Standing::kFirst) {
     int pair[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
-    engine->Post(
-        [this, slot, id, own = pair[1]] { engine->AddWorker(slot, id, FileDescriptor(own)); });
+    engine->Post([this, slot, id, own = pair[1], versions, standing] {
+      engine->AddWorker(slot, id, FileDescriptor(own), versions, standing);
+    });
     return FileDescriptor(pair[0]);
   }
 
@@ -132,15 +138,54 @@ class Attack {
   }
 
   void Run() {
-    for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) Step();
+    const uint8_t how = program_.Byte();
+    if (how & 3) Establish();
+    for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) {
+      // Who is fenced is killed, sooner or later.
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        if (ids_[slot] == 0 || ids_[slot] != service_.listener.fenced || program_.Flag()) continue;
+        Die(slot);
+        Enter(slot);
+      }
+      Step();
+    }
     GoOnHonestly();
   }
 
  private:
+  // Begins where it becomes interesting: all connections are there.
+  void Establish() {
+    MemoryDevice& device = service_.device;
+    engine_.Run([&] {
+      for (uint32_t i = 0; i < kConnections; ++i) device.RequestConnection("hello");
+    });
+    Settle();
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      CommitWriter& writer = Writer(shard);
+      HostileCommits(service_.arena, &writer, shard).Welcome();
+      writer.Publish();
+    }
+    Settle();
+    engine_.Run([&] {
+      const std::vector<MemoryConnection*> connections = device.connections();
+      for (MemoryConnection* connection : connections) connection->Establish();
+    });
+    Settle();
+  }
+
+  // The engine has made a whole turn since.
+  void Settle() {
+    engine_.Run([] {});
+    engine_.Run([] {});
+  }
+
   void Enter(uint32_t slot) {
     if (ids_[slot] != 0) return;
     ids_[slot] = ++last_id_;
-    wakes_[slot] = service_.AddWorker(slot, ids_[slot]);
+    keeper::StateVersions versions;
+    if (program_.Flag()) versions = {program_.Below(3), program_.Below(4), program_.Below(4)};
+    wakes_[slot] =
+        service_.AddWorker(slot, ids_[slot], versions, Standing(program_.Byte() % 4 != 0));
     engine_.Post([this, slot] { engine_.SetReady(slot); });
   }
 
@@ -164,6 +209,8 @@ class Attack {
   }
 
   void Commit(uint32_t shard, bool well) {
+    // It stages on what is applied; now and then on what is not.
+    if (program_.Below(8) != 0) Settle();
     CommitWriter& writer = Writer(shard);
     HostileCommits commits(service_.arena, &writer, shard);
     commits.Stage(program_);
@@ -195,7 +242,7 @@ class Attack {
   void KeeperStep() {
     const uint32_t slot = program_.Below(2);
     const uint32_t shard = program_.Below(kShards);
-    switch (program_.Below(9)) {
+    switch (program_.Below(11)) {
       case 0:
         Enter(slot);
         break;
@@ -226,6 +273,15 @@ class Attack {
         });
         break;
       case 7:
+        engine_.Post([this, slot, id = ids_[slot], standing = Standing(program_.Flag())] {
+          engine_.SetStanding(slot, id, standing);
+        });
+        break;
+      case 8:
+        engine_.Post([this, slot = standby_ ? kStandby : slot,
+                      id = standby_ ? standby_id_ : ids_[slot]] { engine_.AskToStop(slot, id); });
+        break;
+      case 9:
         // As control does for operators.
         engine_.Post([this, shard] {
           BATON_CHECK(keeper::DescribeShard(engine_, shard).SerializeAsString().size() < 100'000);

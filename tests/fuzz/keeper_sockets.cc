@@ -190,6 +190,9 @@ class Attack {
         attach->set_layout_version(program_.Byte() < 250 ? arena::kLayoutVersion : program_.Byte());
         attach->set_name(Text());
         attach->set_version(Text());
+        attach->set_reads_state_version_min(program_.Below(4));
+        attach->set_reads_state_version_max(program_.Below(4));
+        attach->set_writes_state_version(program_.Below(4));
         break;
       }
       case 3:
@@ -235,7 +238,7 @@ class Attack {
   internal::ManagementRequest ManagementRequest() {
     internal::ManagementRequest request;
     request.set_id(++requests_);
-    switch (program_.Below(8)) {
+    switch (program_.Below(11)) {
       case 0:
         request.mutable_describe();
         break;
@@ -264,6 +267,25 @@ class Attack {
         break;
       case 6:
         request.mutable_subscribe()->set_after_sequence(program_.Near(0));
+        break;
+      case 7: {
+        v1::UpgradePlan* plan = request.mutable_upgrade();
+        plan->set_exec(program_.Byte() < 200 ? "/nowhere/worker" : Text());
+        for (uint32_t i = program_.Below(4); i > 0; --i) plan->add_arguments(Text());
+        plan->set_replace_arguments(program_.Flag());
+        plan->set_workers(static_cast<uint32_t>(program_.Near(1)));
+        plan->set_ready_timeout_ms(program_.Byte());
+        plan->set_watch_window_ms(program_.Byte());
+        plan->set_no_rollback(program_.Flag());
+        break;
+      }
+      case 8:
+        request.mutable_rollback()->set_ready_timeout_ms(program_.Byte());
+        request.mutable_rollback()->set_watch_window_ms(program_.Byte());
+        request.mutable_rollback()->set_no_rollback(program_.Flag());
+        break;
+      case 9:
+        request.mutable_list_upgrades();
         break;
       default:
         request.mutable_control_stream()->set_worker_id(WorkerId());
@@ -350,7 +372,7 @@ class Attack {
   }
 
   void Step() {
-    switch (program_.Below(14)) {
+    switch (program_.Below(15)) {
       case 0:
         Connect(false);
         break;
@@ -398,6 +420,10 @@ class Attack {
         break;
       }
       case 12:
+        // What a worker says of itself in the arena.
+        arena::StoreRelaxed(keeper_.arena_->worker(program_.Below(4)).unhealthy, program_.Below(3));
+        break;
+      case 13:
         if (program_.Flag()) {
           FakeProcesses::KillOne(program_.Below(16));
         } else {

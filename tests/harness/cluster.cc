@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
@@ -18,6 +19,9 @@ namespace {
 
 constexpr std::chrono::seconds kStart{30};
 constexpr std::chrono::seconds kStop{15};
+constexpr std::chrono::seconds kUpgrade{60};
+// Between two looks at an upgrade: they take processor time from what is measured.
+constexpr std::chrono::milliseconds kLook{10};
 constexpr size_t kDumpedBytes = 8000;
 
 }  // namespace
@@ -88,18 +92,15 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) 
 absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::SpawnLedger(const LedgerOptions& options) {
   std::string name = options.program;
   if (name.empty()) {
-    name = absl::StrCat("ledger-v", options.version, options.crash_at.empty() ? "" : "-test-hooks");
+    const bool test_hooks = !options.crash_at.empty() || options.previous_layout;
+    name = absl::StrCat("ledger-v", options.version, test_hooks ? "-test-hooks" : "");
   }
   ChildOptions child;
   BATON_ASSIGN_OR_RETURN(child.program, options_.binaries.Find(name));
-  if (!options.crash_at.empty()) child.environment = {{"BATON_CRASH_AT", options.crash_at}};
+  if (!options.crash_at.empty()) child.environment.emplace_back("BATON_CRASH_AT", options.crash_at);
+  if (options.previous_layout) child.environment.emplace_back("BATON_PREVIOUS_LAYOUT", "1");
   child.log_path = NewLog(name);
-  child.arguments = {"--socket",       SocketPath(),
-                     "--service",      options_.service,
-                     "--listen",       absl::StrCat("127.0.0.1:", port_),
-                     "--window",       absl::StrCat(options_.window),
-                     "--message-size", absl::StrCat(options_.message_bytes),
-                     "--name",         absl::StrCat(name, "-", logs_.size())};
+  child.arguments = LedgerArguments(absl::StrCat(name, "-", logs_.size()));
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
   return ChildProcess::Start(child);
 }
@@ -122,6 +123,15 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
     BATON_RETURN_IF_ERROR(WaitUntilReady(worker->id));
   }
   return worker;
+}
+
+std::vector<std::string> Cluster::LedgerArguments(const std::string& name) const {
+  return {"--socket",       SocketPath(),
+          "--service",      options_.service,
+          "--listen",       absl::StrCat("127.0.0.1:", port_),
+          "--window",       absl::StrCat(options_.window),
+          "--message-size", absl::StrCat(options_.message_bytes),
+          "--name",         name};
 }
 
 absl::StatusOr<std::unique_ptr<PeerProcess>> Cluster::StartPeer(PeerOptions options) {
@@ -168,6 +178,44 @@ absl::Status Cluster::WaitUntilGone(uint64_t worker) {
 
 absl::Status Cluster::Handoff(uint64_t to_worker) {
   return operators_->Handoff(options_.service, to_worker).status();
+}
+
+absl::StatusOr<v1::Upgrade> Cluster::StartUpgrade(UpgradeOptions options) {
+  BATON_ASSIGN_OR_RETURN(*options.plan.mutable_exec(), options_.binaries.Find(options.program));
+  if (!options.arguments.empty()) {
+    options.plan.set_replace_arguments(true);
+    for (const std::string& argument : LedgerArguments(options.program)) {
+      options.plan.add_arguments(argument);
+    }
+    for (const std::string& argument : options.arguments) options.plan.add_arguments(argument);
+  }
+  BATON_ASSIGN_OR_RETURN(const v1::UpgradeResponse response,
+                         operators_->Upgrade(options_.service, options.plan));
+  return response.upgrade();
+}
+
+absl::StatusOr<v1::Upgrade> Cluster::WaitForUpgrade(
+    uint64_t id, const std::string& what, const std::function<bool(const v1::Upgrade&)>& wanted) {
+  const auto deadline = std::chrono::steady_clock::now() + kUpgrade;
+  v1::Upgrade upgrade;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const absl::StatusOr<v1::ListUpgradesResponse> list =
+        operators_->ListUpgrades(options_.service);
+    if (list.ok()) {
+      for (const v1::Upgrade& one : list->upgrades()) {
+        if (one.id() == id) upgrade = one;
+      }
+      if (upgrade.id() == id && wanted(upgrade)) return upgrade;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  return absl::DeadlineExceededError(absl::StrCat("waited in vain for ", what, " of upgrade ", id,
+                                                  ": ", upgrade.ShortDebugString()));
+}
+
+absl::StatusOr<v1::Upgrade> Cluster::WaitUntilUpgradeEnds(uint64_t id) {
+  return WaitForUpgrade(
+      id, "the end", [](const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; });
 }
 
 absl::Status Cluster::Stop() {

@@ -7,6 +7,7 @@
 #define TESTS_HARNESS_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,9 +40,17 @@ struct LedgerOptions {
   // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
-  std::string program = {};  // that takes a ledger's arguments; empty: the ledger itself
+  bool previous_layout = false;  // it knows the layout version before the present one only
+  std::string program = {};      // that takes a ledger's arguments; empty: the ledger itself
   std::vector<std::string> arguments;
   bool await_control = true;  // until control, too, shows that it is ready
+};
+
+struct UpgradeOptions {
+  std::string program;  // its name in this tree
+  // Besides those that every ledger of the Baton has; empty: as the running workers have them.
+  std::vector<std::string> arguments;
+  v1::UpgradePlan plan;  // the rest
 };
 
 // A running ledger worker, ready when it is returned. Destroying it kills the process.
@@ -69,6 +78,8 @@ class Cluster {
   // A new ledger-v1 or ledger-v2, attached and ready.
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(int version);
   absl::StatusOr<std::unique_ptr<LedgerWorker>> StartLedger(const LedgerOptions& options);
+  // Command line of a ledger that serves here, without the program's name.
+  std::vector<std::string> LedgerArguments(const std::string& name) const;
   // The same, and does not wait for anything that it says.
   absl::StatusOr<std::unique_ptr<ChildProcess>> SpawnLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
@@ -82,6 +93,13 @@ class Cluster {
   // Until the keeper knows this worker no more.
   absl::Status WaitUntilGone(uint64_t worker);
   absl::Status Handoff(uint64_t to_worker);
+
+  // Returns when it has begun.
+  absl::StatusOr<v1::Upgrade> StartUpgrade(UpgradeOptions options);
+  // The upgrade when `wanted` holds of it; control may be away in between.
+  absl::StatusOr<v1::Upgrade> WaitForUpgrade(uint64_t id, const std::string& what,
+                                             const std::function<bool(const v1::Upgrade&)>& wanted);
+  absl::StatusOr<v1::Upgrade> WaitUntilUpgradeEnds(uint64_t id);
 
   // Stops batond and everything it started.
   absl::Status Stop();

@@ -20,16 +20,28 @@ absl::StatusOr<std::unique_ptr<KeeperView>> KeeperView::Connect(const std::strin
       new KeeperView(std::move(path), MessageChannel(std::move(socket))));
 }
 
-absl::StatusOr<internal::Description> KeeperView::Describe() {
-  internal::ManagementRequest request;
+absl::StatusOr<internal::ManagementReply> KeeperView::Ask(internal::ManagementRequest request) {
   request.set_id(++last_id_);
-  request.mutable_describe();
   BATON_RETURN_IF_ERROR(channel_.Send(request));
   internal::ManagementReply reply;
   do {
     BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kAnswerMs));
   } while (reply.id() != last_id_);
+  return reply;
+}
+
+absl::StatusOr<internal::Description> KeeperView::Describe() {
+  internal::ManagementRequest request;
+  request.mutable_describe();
+  BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply, Ask(std::move(request)));
   return std::move(*reply.mutable_description());
+}
+
+absl::StatusOr<std::vector<v1::Upgrade>> KeeperView::ListUpgrades() {
+  internal::ManagementRequest request;
+  request.mutable_list_upgrades();
+  BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply, Ask(std::move(request)));
+  return std::vector<v1::Upgrade>(reply.upgrades().begin(), reply.upgrades().end());
 }
 
 // On a connection of its own each time: one that has subscribed would have to be read all the time.

@@ -22,12 +22,15 @@ class KeeperView {
                                                              const std::string& service);
 
   absl::StatusOr<internal::Description> Describe();
+  absl::StatusOr<std::vector<v1::Upgrade>> ListUpgrades();  // the newest first
   // What has happened since the last call, as far as the keeper's log reaches back.
   absl::StatusOr<std::vector<v1::Event>> NewEvents();
 
  private:
   KeeperView(std::string path, MessageChannel channel)
       : path_(std::move(path)), channel_(std::move(channel)) {}
+
+  absl::StatusOr<internal::ManagementReply> Ask(internal::ManagementRequest request);
 
   const std::string path_;
   MessageChannel channel_;

@@ -82,4 +82,22 @@ absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffReq
   return stub_->Call(&v1::OperatorService::Stub::Handoff, request, timeout_);
 }
 
+absl::StatusOr<v1::UpgradeResponse> OperatorClient::Upgrade(const std::string& service,
+                                                            const v1::UpgradePlan& plan) {
+  v1::UpgradeRequest request;
+  request.set_service(service);
+  *request.mutable_plan() = plan;
+  return stub_->Call(&v1::OperatorService::Stub::Upgrade, request, timeout_);
+}
+
+absl::StatusOr<v1::RollbackResponse> OperatorClient::Rollback(const v1::RollbackRequest& request) {
+  return stub_->Call(&v1::OperatorService::Stub::Rollback, request, timeout_);
+}
+
+absl::StatusOr<v1::ListUpgradesResponse> OperatorClient::ListUpgrades(const std::string& service) {
+  v1::ListUpgradesRequest request;
+  request.set_service(service);
+  return stub_->Call(&v1::OperatorService::Stub::ListUpgrades, request, timeout_);
+}
+
 }  // namespace baton::harness

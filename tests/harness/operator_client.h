@@ -28,6 +28,10 @@ class OperatorClient {
   // All shards. `to_worker` 0: the keeper chooses.
   absl::StatusOr<v1::HandoffResponse> Handoff(const std::string& service, uint64_t to_worker);
   absl::StatusOr<v1::HandoffResponse> Handoff(const v1::HandoffRequest& request);
+  absl::StatusOr<v1::UpgradeResponse> Upgrade(const std::string& service,
+                                              const v1::UpgradePlan& plan);
+  absl::StatusOr<v1::RollbackResponse> Rollback(const v1::RollbackRequest& request);
+  absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(const std::string& service);
 
  private:
   struct Stub;

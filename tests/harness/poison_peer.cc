@@ -50,14 +50,13 @@ absl::Status PoisonPeer::Send(absl::Span<const uint64_t> amounts) {
   const size_t before = sequence_;
   for (const uint64_t amount : amounts) peer_.Send(Encode(client_, ++sequence_, amount));
   // On the wire, and received. A connection that ends meanwhile has had its effect.
-  return Turn("the poisoner's requests to arrive", kAnswer, [&] {
-    return peer_.sent.size() >= before + amounts.size() || peer_.disconnected;
-  });
+  return Turn("the poisoner's requests to arrive", kAnswer,
+              [&] { return peer_.sent.size() >= before + amounts.size() || peer_.disconnected; });
 }
 
 absl::Status PoisonPeer::WaitReplies(size_t count) {
-  BATON_RETURN_IF_ERROR(Turn("replies to the poisoner", kAnswer,
-                             [&] { return peer_.received.size() >= count; }));
+  BATON_RETURN_IF_ERROR(
+      Turn("replies to the poisoner", kAnswer, [&] { return peer_.received.size() >= count; }));
   for (; checked_ < peer_.received.size(); ++checked_) {
     ledger::Reply reply = {};
     const std::string& bytes = peer_.received[checked_];

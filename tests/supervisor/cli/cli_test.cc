@@ -1,8 +1,11 @@
 #include "supervisor/cli/cli.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -122,6 +125,18 @@ class CliTest : public ControlFixture {
     keeper_->SetHandoff(reply);
   }
 
+  // A program that is there and may be executed.
+  std::string Program() {
+    const std::string path = state_dir_ + "/kv-1.1";
+    std::ofstream(path) << "#!/bin/sh\n";
+    EXPECT_EQ(chmod(path.c_str(), 0755), 0);
+    return path;
+  }
+
+  size_t CountUpgrades() {
+    return keeper_->CountRequests([](const auto& r) { return r.has_upgrade(); });
+  }
+
   std::function<void()> on_shutdown_;
 };
 
@@ -154,6 +169,7 @@ Worker socket:      /run/baton/kv.sock
 Listeners:          0.0.0.0:7471
 Shards owned:       1 of 2
 Workers ready:      2 of 2
+Upgrade:            none under way
 Connections:        3 of 64
 Buffers:            16MiB
 Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
@@ -344,6 +360,251 @@ TEST_F(CliTest, Handoff) {
             1u);
 }
 
+TEST_F(CliTest, UpgradeTellsThePhasesAndWhatCameOfIt) {
+  keeper_->SetUpgrades({KvUpgrade(2, v1::UPGRADE_PHASE_FAILED)});
+  v1::Upgrade starting = KvUpgrade(3, v1::UPGRADE_PHASE_STARTING);
+  starting.set_detail("worker 2 is not ready");
+  v1::Upgrade watching = KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING);
+  keeper_->PlanUpgrade({starting, starting, KvUpgrade(3, v1::UPGRADE_PHASE_HANDING_OVER), watching,
+                        watching, KvUpgrade(3, v1::UPGRADE_PHASE_RETIRING),
+                        KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)});
+  const Result result = Run({"upgrade", "kv", "--exec", Program()});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.err,
+            "upgrade 3 of service kv: starting: worker 2 is not ready\n"
+            "upgrade 3 of service kv: handing over\n"
+            "upgrade 3 of service kv: watching\n"
+            "upgrade 3 of service kv: retiring\n"
+            "upgrade 3 of service kv: completed\n");
+  EXPECT_EQ(result.out, R"(Upgrade:           3 of service kv
+Program:           /opt/kv-1.1 --fast
+Versions:          1.0 -> 1.1
+Phase:             completed
+Detail:            -
+Old workers:       1
+New workers:       2
+Started:           2025-01-31T09:18:00.000000Z
+Took:              31s
+Slowest blackout:  212us
+Slowest return:    -
+)");
+}
+
+TEST_F(CliTest, UpgradeAsksAsItIsTold) {
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  const std::string program = Program();
+  const Result result =
+      Run({"upgrade", "kv", "--exec", state_dir_ + "/../" + program.substr(5), "--workers", "2",
+           "--ready-timeout", "1.5", "--watch-window", "2.5", "--no-rollback", "--no-wait", "--",
+           "--socket", "[a,b]", "", "--", "-o"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("Phase:             starting\n"));
+  EXPECT_EQ(keeper_->CountRequests([&](const internal::ManagementRequest& r) {
+    const v1::UpgradePlan& plan = r.upgrade();
+    return plan.exec() == program && plan.workers() == 2 && plan.ready_timeout_ms() == 1500 &&
+           plan.watch_window_ms() == 2500 && plan.no_rollback() && plan.replace_arguments() &&
+           std::vector<std::string>(plan.arguments().begin(), plan.arguments().end()) ==
+               std::vector<std::string>{"--socket", "[a,b]", "", "--", "-o"};
+  }),
+            1u);
+}
+
+TEST_F(CliTest, UpgradeKeepsWhatItIsNotTold) {
+  const auto kept = [&](bool replaced) {
+    return keeper_->CountRequests([&](const internal::ManagementRequest& r) {
+      const v1::UpgradePlan& plan = r.upgrade();
+      return r.has_upgrade() && plan.replace_arguments() == replaced && plan.arguments().empty() &&
+             plan.workers() == 0 && plan.ready_timeout_ms() == 0 && plan.watch_window_ms() == 0 &&
+             !plan.no_rollback();
+    });
+  };
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  EXPECT_EQ(Run({"upgrade", "kv", "--exec", Program(), "--no-wait"}).code, kExitOk);
+  EXPECT_EQ(kept(false), 1u);
+  // No arguments is something else than those that it has.
+  keeper_->PlanUpgrade({KvUpgrade(2, v1::UPGRADE_PHASE_STARTING)});
+  EXPECT_EQ(Run({"upgrade", "kv", "--exec", Program(), "--no-wait", "--"}).code, kExitOk);
+  EXPECT_EQ(kept(true), 1u);
+}
+
+TEST_F(CliTest, UpgradeFailsWhenItIsNotCompleted) {
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING),
+                        KvUpgrade(1, v1::UPGRADE_PHASE_RETURNING),
+                        KvUpgrade(1, v1::UPGRADE_PHASE_ROLLED_BACK)});
+  const Result back = Run({"upgrade", "kv", "--exec", Program()});
+  EXPECT_EQ(back.code, kExitFailed);
+  EXPECT_THAT(back.out,
+              HasSubstr("Phase:             rolled back\nDetail:            worker 2 died"));
+  EXPECT_THAT(back.out, HasSubstr("Slowest return:    340us\n"));
+  EXPECT_THAT(back.err,
+              EndsWith("error: upgrade 1 of service \"kv\" has not completed: worker 2 died\n"));
+  keeper_->PlanUpgrade({KvUpgrade(2, v1::UPGRADE_PHASE_FAILED)});
+  const Result failed = Run({"upgrade", "kv", "--exec", Program(), "-o", "json"});
+  EXPECT_EQ(failed.code, kExitFailed);
+  EXPECT_THAT(failed.out, HasSubstr("\"phase\": \"UPGRADE_PHASE_FAILED\""));
+  EXPECT_THAT(failed.out, StartsWith("{\n \"version\": {\n  \"release\": \"0.1.0\""));
+}
+
+TEST_F(CliTest, UpgradeIsRefused) {
+  const std::string nowhere = state_dir_ + "/nowhere";
+  Result result = Run({"upgrade", "kv", "--exec", nowhere});
+  EXPECT_EQ(result.code, kExitNotFound);
+  EXPECT_THAT(result.err, StartsWith("error: --exec: there is no program " + nowhere));
+  result = Run({"upgrade", "kv", "--exec", state_dir_});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("is not a program"));
+  EXPECT_EQ(chmod(Program().c_str(), 0644), 0);
+  result = Run({"upgrade", "kv", "--exec", state_dir_ + "/kv-1.1"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(CountUpgrades(), 0u);
+  EXPECT_EQ(Run({"upgrade", "shop", "--exec", Program()}).code, kExitNotFound);
+  keeper_->RefuseUpgrades(absl::FailedPreconditionError("upgrade 2 is under way: wait for it"));
+  result = Run({"upgrade", "kv", "--exec", Program()});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.err, "error: upgrade 2 is under way: wait for it\n");
+}
+
+TEST_F(CliTest, UpgradeIsFollowedOverARestartOfControl) {
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  auto result = std::async(std::launch::async, [this] {
+    return Run({"upgrade", "kv", "--exec", Program()});
+  });
+  const auto listed = [](const auto& r) { return r.has_list_upgrades(); };
+  ASSERT_TRUE(keeper_->WaitForRequest(listed, 3));
+  control_.reset();
+  keeper_->SetUpgrades({KvUpgrade(1, v1::UPGRADE_PHASE_COMPLETED)});
+  StartControl();
+  const Result upgrade = result.get();
+  EXPECT_EQ(upgrade.code, kExitOk) << upgrade.err;
+  EXPECT_THAT(upgrade.err, EndsWith("upgrade 1 of service kv: completed\n"));
+}
+
+TEST_F(CliTest, UpgradeWhoseAnswerWasLostIsFoundAndFollowed) {
+  keeper_->SetUpgrades({KvUpgrade(1, v1::UPGRADE_PHASE_COMPLETED)});
+  keeper_->LoseUpgrades();
+  auto result = std::async(std::launch::async, [this] {
+    return Run({"upgrade", "kv", "--exec", Program()});
+  });
+  ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_upgrade(); }));
+  control_.reset();
+  keeper_->SetUpgrades(
+      {KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED), KvUpgrade(1, v1::UPGRADE_PHASE_COMPLETED)});
+  keeper_->SetAnswering(true);
+  StartControl();
+  const Result upgrade = result.get();
+  EXPECT_EQ(upgrade.code, kExitOk) << upgrade.err;
+  EXPECT_THAT(upgrade.out, StartsWith("Upgrade:           2 of service kv\n"));
+  EXPECT_EQ(CountUpgrades(), 1u);
+}
+
+TEST_F(CliTest, UpgradeThatANewKeeperDoesNotKnowHasFailed) {
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  auto result = std::async(std::launch::async, [this] {
+    return Run({"upgrade", "kv", "--exec", Program()});
+  });
+  ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_list_upgrades(); }, 3));
+  v1::Upgrade another = KvUpgrade(1, v1::UPGRADE_PHASE_COMPLETED);
+  another.set_started_unix_micros(another.started_unix_micros() + 1);
+  keeper_->SetUpgrades({another});
+  const Result upgrade = result.get();
+  EXPECT_EQ(upgrade.code, kExitFailed);
+  EXPECT_THAT(upgrade.err, HasSubstr("knows nothing of upgrade 1 any more"));
+}
+
+TEST_F(CliTest, UpgradeStopsWaitingForAControlThatStaysAway) {
+  keeper_->PlanUpgrade({KvUpgrade(1, v1::UPGRADE_PHASE_STARTING)});
+  auto result = std::async(std::launch::async, [this] {
+    return Run({"--timeout", "0.5", "upgrade", "kv", "--exec", Program()});
+  });
+  ASSERT_TRUE(keeper_->WaitForRequest([](const auto& r) { return r.has_list_upgrades(); }, 3));
+  control_.reset();
+  const Result upgrade = result.get();
+  EXPECT_EQ(upgrade.code, kExitUnreachable);
+  EXPECT_THAT(upgrade.err, HasSubstr("goes on meanwhile: see `baton upgrades kv`"));
+}
+
+TEST_F(CliTest, RollbackOfTheOneUnderWayIsDoneWhenItIsUndone) {
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING)});
+  keeper_->PlanUpgrade(
+      {KvUpgrade(3, v1::UPGRADE_PHASE_RETURNING), KvUpgrade(3, v1::UPGRADE_PHASE_ROLLED_BACK)});
+  Result result = Run({"rollback", "kv"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.err, StartsWith("upgrade 3 of service kv: returning\n"));
+  EXPECT_THAT(result.out, HasSubstr("Phase:             rolled back\n"));
+  // It was too late.
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING)});
+  keeper_->PlanUpgrade(
+      {KvUpgrade(3, v1::UPGRADE_PHASE_RETIRING), KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)});
+  result = Run({"rollback", "kv"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("was not undone"));
+  // It failed, and still serves.
+  v1::Upgrade stays = KvUpgrade(3, v1::UPGRADE_PHASE_FAILED);
+  stays.set_new_worker_ids(0, 1);
+  stays.set_detail("the return was given up");
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING)});
+  keeper_->PlanUpgrade({stays});
+  result = Run({"rollback", "kv"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, EndsWith("was not undone: the return was given up\n"));
+}
+
+TEST_F(CliTest, RollbackToTheProgramBeforeIsDoneWhenThatServes) {
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)});
+  v1::Upgrade starting = KvUpgrade(4, v1::UPGRADE_PHASE_STARTING);
+  starting.set_rollback(true);
+  v1::Upgrade completed = KvUpgrade(4, v1::UPGRADE_PHASE_COMPLETED);
+  completed.set_rollback(true);
+  keeper_->PlanUpgrade({starting, completed});
+  Result result =
+      Run({"rollback", "kv", "--ready-timeout", "1.5", "--watch-window", "2.5", "--no-rollback"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, StartsWith("Rollback:          4 of service kv\n"));
+  EXPECT_EQ(keeper_->CountRequests([](const internal::ManagementRequest& r) {
+    return r.rollback().ready_timeout_ms() == 1500 && r.rollback().watch_window_ms() == 2500 &&
+           r.rollback().no_rollback();
+  }),
+            1u);
+  keeper_->SetUpgrades({KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)});
+  keeper_->PlanUpgrade({starting, KvUpgrade(4, v1::UPGRADE_PHASE_FAILED)});
+  result = Run({"rollback", "kv"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, EndsWith("has not completed: worker 2 was not ready within 30 s\n"));
+}
+
+TEST_F(CliTest, Upgrades) {
+  Result result = Run({"upgrades", "kv"});
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "service kv was not upgraded since its keeper started\n");
+  v1::Upgrade unknown = KvUpgrade(1, v1::UPGRADE_PHASE_FAILED);
+  unknown.clear_new_version();
+  keeper_->SetUpgrades({KvUpgrade(4, v1::UPGRADE_PHASE_WATCHING),
+                        KvUpgrade(3, v1::UPGRADE_PHASE_ROLLED_BACK),
+                        KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED), unknown});
+  Expect({"upgrades", "kv"},
+         "UPGRADE  VERSIONS    STARTED                      TOOK  BLACKOUT  PROGRAM      PHASE\n"
+         "      4  1.0 -> 1.1  2025-01-31T09:19:00.000000Z     -     212us  /opt/kv-1.1  watching, "
+         "25s left\n"
+         "      3  1.0 -> 1.1  2025-01-31T09:18:00.000000Z   31s     212us  /opt/kv-1.1  rolled "
+         "back: worker 2 died\n"
+         "      2  1.0 -> 1.1  2025-01-31T09:17:00.000000Z   31s     212us  /opt/kv-1.1  "
+         "completed\n"
+         "      1  1.0 -> ?    2025-01-31T09:16:00.000000Z   31s         -  /opt/kv-1.1  failed: "
+         "worker 2 was not ready within 30 s\n");
+  const Result json = Run({"upgrades", "kv", "-o", "json"});
+  EXPECT_THAT(json.out, HasSubstr("\"watch_seconds_left\": 25,"));
+}
+
+TEST_F(CliTest, ServiceDescribeShowsTheUpgradeUnderWay) {
+  internal::Description description = KvDescription();
+  *description.mutable_service()->mutable_upgrade() = KvUpgrade(3, v1::UPGRADE_PHASE_WATCHING);
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr("\nUpgrade:            3, 1.0 -> 1.1, watching, 25s left\n"));
+}
+
 TEST_F(CliTest, Events) {
   keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
   keeper_->Log(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours
@@ -528,21 +789,29 @@ TEST_F(CliTest, Failed) {
 }
 
 TEST_F(CliTest, BadUsage) {
-  for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{},
-                                             {"sing"},
-                                             {"service"},
-                                             {"service", "describe"},
-                                             {"worker", "describe", "kv", "x"},
-                                             {"shard", "describe", "kv", "-1"},
-                                             {"connection", "list", "kv", "--shard", "-1"},
-                                             {"handoff", "kv", "--to", "0"},
-                                             {"worker", "stop", "kv"},
-                                             {"worker", "stop", "kv", "1", "--wait-timeout", "0"},
-                                             {"events", "--no-reconnect"},
-                                             {"-o", "yaml", "status"},
-                                             {"--timeout", "0", "status"},
-                                             {"status", "extra"}}) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"sing"},
+           {"service"},
+           {"service", "describe"},
+           {"worker", "describe", "kv", "x"},
+           {"shard", "describe", "kv", "-1"},
+           {"connection", "list", "kv", "--shard", "-1"},
+           {"handoff", "kv", "--to", "0"},
+           {"worker", "stop", "kv"},
+           {"worker", "stop", "kv", "1", "--wait-timeout", "0"},
+           {"events", "--no-reconnect"},
+           {"upgrade", "kv"},
+           {"upgrade", "kv", "--exec", "/bin/true", "extra"},
+           {"upgrade", "--exec", "/bin/true", "--", "kv"},
+           {"upgrade", "kv", "--exec", "/x", "--workers", "0"},
+           {"upgrade", "kv", "--exec", "/x", "--watch-window", "0"},
+           {"rollback"},
+           {"rollback", "kv", "--", "extra"},
+           {"upgrades"},
+           {"-o", "yaml", "status"},
+           {"--timeout", "0", "status"},
+           {"status", "extra"}}) {
     const Result result = Run(arguments);
     EXPECT_EQ(result.code, kExitUsage) << ::testing::PrintToString(arguments);
     EXPECT_EQ(result.out, "");
@@ -576,6 +845,9 @@ TEST_F(CliTest, HelpTellsTheCommandsAndTheirOptions) {
   EXPECT_THAT(stop.out, HasSubstr("--yes                       do not ask\n"));
   EXPECT_THAT(stop.out, HasSubstr("--wait-timeout S:FLOAT in [0.001 - 600]=10\n"
                                   "                              seconds that it has to end\n"));
+  const Result upgrade = RunBare({"upgrade", "--help"});
+  EXPECT_THAT(upgrade.out, HasSubstr("baton upgrade SERVICE --exec PATH [-- ARGUMENTS]"));
+  EXPECT_THAT(upgrade.out, HasSubstr("Exit code 0 only when it went as asked"));
   EXPECT_THAT(RunBare({"events", "--help"}).out,
               HasSubstr("--follow: end when control goes away, instead of waiting for it\n"));
 }

@@ -50,6 +50,7 @@ TEST(Format, Amounts) {
 TEST(Format, States) {
   EXPECT_EQ(FormatState(v1::WORKER_STATE_DYING), "dying");
   EXPECT_EQ(FormatState(v1::CONNECTION_STATE_ESTABLISHED), "established");
+  EXPECT_EQ(FormatState(v1::UPGRADE_PHASE_HANDING_OVER), "handing over");
   EXPECT_EQ(FormatState(static_cast<v1::WorkerState>(99)), "unknown");
 }
 

@@ -97,6 +97,7 @@ constexpr char kDescription[] = R"pb(
     writes_state_version: 1
     attached_seconds: 3600
     control_stream: true
+    healthy: true
   }
   workers {
     id: 2
@@ -106,6 +107,7 @@ constexpr char kDescription[] = R"pb(
     pid: 4713
     uid: 1000
     attached_seconds: 59
+    healthy: true
   }
 )pb";
 
@@ -137,6 +139,32 @@ std::vector<v1::Connection> KvConnections() {
   connections[2].set_state(v1::CONNECTION_STATE_DRAINING);
   connections[2].set_last_error("retry exceeded");
   return connections;
+}
+
+v1::Upgrade KvUpgrade(uint64_t id, v1::UpgradePhase phase) {
+  v1::Upgrade upgrade;
+  upgrade.set_id(id);
+  upgrade.set_exec("/opt/kv-1.1");
+  upgrade.add_arguments("--fast");
+  upgrade.set_phase(phase);
+  upgrade.add_old_worker_ids(1);
+  upgrade.add_new_worker_ids(2);
+  upgrade.set_old_version("1.0");
+  upgrade.set_new_version("1.1");
+  upgrade.set_started_unix_micros(1738314900000000 + static_cast<int64_t>(id) * 60'000'000);
+  if (phase == v1::UPGRADE_PHASE_WATCHING) upgrade.set_watch_seconds_left(25);
+  if (phase >= v1::UPGRADE_PHASE_WATCHING && phase != v1::UPGRADE_PHASE_FAILED) {
+    upgrade.set_slowest_blackout_us(212);
+  }
+  if (phase >= v1::UPGRADE_PHASE_COMPLETED) {
+    upgrade.set_ended_unix_micros(upgrade.started_unix_micros() + 31'000'000);
+  }
+  if (phase == v1::UPGRADE_PHASE_ROLLED_BACK) {
+    upgrade.set_detail("worker 2 died");
+    upgrade.set_slowest_return_us(340);
+  }
+  if (phase == v1::UPGRADE_PHASE_FAILED) upgrade.set_detail("worker 2 was not ready within 30 s");
+  return upgrade;
 }
 
 v1::Event KvEvent(uint64_t sequence, const std::string& kind, const std::string& message) {

@@ -14,6 +14,8 @@ namespace baton {
 // A service "kv" with two shards, two workers and three connections. All numbers are fixed.
 internal::Description KvDescription();
 std::vector<v1::Connection> KvConnections();
+// From version 1.0 to 1.1, with its times and what follows from `phase`.
+v1::Upgrade KvUpgrade(uint64_t id, v1::UpgradePhase phase);
 v1::Event KvEvent(uint64_t sequence, const std::string& kind, const std::string& message);
 
 class ControlFixture : public ::testing::Test {

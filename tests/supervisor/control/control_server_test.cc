@@ -225,6 +225,90 @@ TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAHandoff) {
   EXPECT_EQ(response.status().message(), "no worker is ready");
 }
 
+TEST_F(ControlServerTest, PassesAnUpgradeToTheKeeperAsItIsPlanned) {
+  keeper_->PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_STARTING)});
+  v1::UpgradeRequest request;
+  request.set_service("kv");
+  v1::UpgradePlan* plan = request.mutable_plan();
+  plan->set_exec("/opt/kv-1.1");
+  plan->add_arguments("--fast");
+  plan->set_replace_arguments(true);
+  plan->set_workers(2);
+  plan->set_ready_timeout_ms(1500);
+  plan->set_watch_window_ms(2500);
+  plan->set_no_rollback(true);
+  const auto response = Client()->Upgrade(request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->version().release(), "0.1.0");
+  EXPECT_EQ(response->upgrade().id(), 3u);
+  EXPECT_EQ(response->upgrade().phase(), v1::UPGRADE_PHASE_STARTING);
+  EXPECT_EQ(keeper_->CountRequests([&](const auto& r) {
+    return r.has_upgrade() && r.upgrade().SerializeAsString() == plan->SerializeAsString();
+  }),
+            1u);
+}
+
+TEST_F(ControlServerTest, RefusesAnUpgradeToNothing) {
+  v1::UpgradeRequest request;
+  request.set_service("kv");
+  EXPECT_EQ(Client()->Upgrade(request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.has_upgrade(); }), 0u);
+}
+
+TEST_F(ControlServerTest, PassesOnWhyAKeeperRefusesAnUpgrade) {
+  keeper_->RefuseUpgrades(absl::FailedPreconditionError("upgrade 2 is under way"));
+  v1::UpgradeRequest upgrade;
+  upgrade.set_service("kv");
+  upgrade.mutable_plan()->set_exec("/opt/kv-1.1");
+  const auto refused = Client()->Upgrade(upgrade);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.status().message(), "upgrade 2 is under way");
+  v1::RollbackRequest rollback;
+  rollback.set_service("kv");
+  EXPECT_EQ(Client()->Rollback(rollback).status().code(), absl::StatusCode::kFailedPrecondition);
+  rollback.set_service("shop");
+  EXPECT_EQ(Client()->Rollback(rollback).status().code(), absl::StatusCode::kNotFound);
+  upgrade.set_service("nvme");
+  EXPECT_EQ(Client()->Upgrade(upgrade).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ControlServerTest, AKeeperThatBeginsNothingIsAnError) {
+  v1::RollbackRequest request;
+  request.set_service("kv");
+  EXPECT_EQ(Client()->Rollback(request).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(ControlServerTest, RollsBack) {
+  keeper_->PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_RETURNING)});
+  v1::RollbackRequest request;
+  request.set_service("kv");
+  request.set_ready_timeout_ms(1500);
+  request.set_watch_window_ms(2500);
+  request.set_no_rollback(true);
+  const auto response = Client()->Rollback(request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->upgrade().phase(), v1::UPGRADE_PHASE_RETURNING);
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) {
+    return r.rollback().ready_timeout_ms() == 1500 && r.rollback().watch_window_ms() == 2500 &&
+           r.rollback().no_rollback();
+  }),
+            1u);
+}
+
+TEST_F(ControlServerTest, ListsUpgradesInTheKeepersOrder) {
+  keeper_->SetUpgrades(
+      {KvUpgrade(2, v1::UPGRADE_PHASE_WATCHING), KvUpgrade(1, v1::UPGRADE_PHASE_FAILED)});
+  v1::ListUpgradesRequest request;
+  request.set_service("kv");
+  const auto list = Client()->ListUpgrades(request);
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->upgrades_size(), 2);
+  EXPECT_EQ(list->upgrades(0).id(), 2u);
+  EXPECT_EQ(list->upgrades(1).phase(), v1::UPGRADE_PHASE_FAILED);
+  request.set_service("nvme");
+  EXPECT_EQ(Client()->ListUpgrades(request).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
   const auto client = Client();
   v1::GetServiceRequest request;

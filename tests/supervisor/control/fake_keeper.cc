@@ -61,6 +61,28 @@ void FakeKeeper::SetHandoff(internal::ManagementReply reply) {
   handoff_ = std::move(reply);
 }
 
+void FakeKeeper::SetUpgrades(std::vector<v1::Upgrade> upgrades) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  upgrades_.assign(upgrades.begin(), upgrades.end());
+  upgrading_ = false;
+}
+
+void FakeKeeper::PlanUpgrade(std::vector<v1::Upgrade> course) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  course_.assign(course.begin(), course.end());
+  upgrading_ = false;
+}
+
+void FakeKeeper::RefuseUpgrades(absl::Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  upgrades_refused_ = std::move(why);
+}
+
+void FakeKeeper::LoseUpgrades() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  lose_upgrades_ = true;
+}
+
 void FakeKeeper::SetAnswering(bool answering) {
   std::lock_guard<std::mutex> lock(mutex_);
   answering_ = answering;
@@ -133,6 +155,7 @@ void FakeKeeper::Run() {
 void FakeKeeper::Answer(const internal::ManagementRequest& request) {
   requests_.push_back(request);
   asked_.notify_all();
+  if (lose_upgrades_ && request.has_upgrade()) answering_ = false;
   if (!answering_) return;
   internal::ManagementReply reply = ReplyTo(request);
   reply.set_id(request.id());
@@ -165,6 +188,8 @@ internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest&
   if (request.has_kill_worker() && request.kill_worker().worker_id() > 100) {
     Fail(&reply, absl::StatusCode::kNotFound, "there is no such worker");
   }
+  if (request.has_upgrade() || request.has_rollback()) BeginUpgrade(&reply);
+  if (request.has_list_upgrades()) ListUpgrades(&reply);
   if (request.has_redeem_token()) {
     const auto found = tokens_.find(request.redeem_token().token());
     if (found == tokens_.end()) {
@@ -178,6 +203,27 @@ internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest&
     Fail(&reply, absl::StatusCode::kNotFound, "there is no such worker");
   }
   return reply;
+}
+
+void FakeKeeper::BeginUpgrade(internal::ManagementReply* reply) {
+  if (!upgrades_refused_.ok()) {
+    return Fail(reply, upgrades_refused_.code(), std::string(upgrades_refused_.message()));
+  }
+  if (course_.empty()) return;
+  // A rollback may be of the one that is listed first.
+  if (!upgrades_.empty() && upgrades_.front().id() == course_.front().id()) upgrades_.pop_front();
+  upgrades_.push_front(course_.front());
+  course_.pop_front();
+  upgrading_ = true;
+  *reply->add_upgrades() = upgrades_.front();
+}
+
+void FakeKeeper::ListUpgrades(internal::ManagementReply* reply) {
+  if (upgrading_ && !course_.empty()) {
+    upgrades_.front() = course_.front();
+    course_.pop_front();
+  }
+  reply->mutable_upgrades()->Add(upgrades_.begin(), upgrades_.end());
 }
 
 }  // namespace baton

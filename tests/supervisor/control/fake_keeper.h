@@ -6,6 +6,7 @@
 #define TESTS_SUPERVISOR_CONTROL_FAKE_KEEPER_H_
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -32,6 +34,13 @@ class FakeKeeper {
   void SetConnections(std::vector<v1::Connection> connections);
   void AddToken(const std::string& token, uint64_t worker_id);
   void SetHandoff(internal::ManagementReply reply);
+  // What is listed, the newest first.
+  void SetUpgrades(std::vector<v1::Upgrade> upgrades);
+  // What the next Upgrade or Rollback begins: how its answer has it, then how each list that is
+  // asked for after that does, the last for ever.
+  void PlanUpgrade(std::vector<v1::Upgrade> course);
+  void RefuseUpgrades(absl::Status why);
+  void LoseUpgrades();                // takes an Upgrade and says nothing, to it and from then on
   void SetAnswering(bool answering);  // false: it takes requests and says nothing
   void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
   void Log(const v1::Event& event);   // kept for subscribers to come
@@ -45,6 +54,8 @@ class FakeKeeper {
   void Run();
   void Answer(const internal::ManagementRequest& request);
   internal::ManagementReply ReplyTo(const internal::ManagementRequest& request);
+  void BeginUpgrade(internal::ManagementReply* reply);
+  void ListUpgrades(internal::ManagementReply* reply);
 
   const std::string socket_path_;
   FileDescriptor wake_;
@@ -61,6 +72,11 @@ class FakeKeeper {
   std::vector<v1::Connection> connections_;
   std::map<std::string, uint64_t> tokens_;
   internal::ManagementReply handoff_;
+  std::deque<v1::Upgrade> upgrades_;  // the newest first
+  std::deque<v1::Upgrade> course_;    // what comes next of the one under way
+  bool upgrading_ = false;            // the first of upgrades_ is under way
+  absl::Status upgrades_refused_;
+  bool lose_upgrades_ = false;
   std::vector<v1::Event> events_;
   bool subscribed_ = false;
   size_t events_sent_ = 0;  // to the present subscriber

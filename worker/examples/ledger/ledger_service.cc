@@ -59,12 +59,18 @@ LedgerService::Session& LedgerService::SessionOf(Connection& connection) {
   return *sessions_[index];
 }
 
+absl::StatusOr<LedgerAccount> LedgerService::Load(const Connection& connection) const {
+  const uint32_t version = connection.state_version();
+  const bool declared =
+      options_.reads_state_version_min <= version && version <= options_.reads_state_version_max;
+  return LedgerAccount::Load(connection.state(), declared ? kAccountStateVersion : version);
+}
+
 absl::Status LedgerService::OnAdopt(Shard& shard) {
   for (Connection* connection : shard.connections()) {
     Session& session = SessionOf(*connection);
     session = Session();
-    absl::StatusOr<LedgerAccount> account =
-        LedgerAccount::Load(connection->state(), connection->state_version());
+    absl::StatusOr<LedgerAccount> account = Load(*connection);
     if (account.ok()) {
       session.account = *account;
     } else {
@@ -163,7 +169,8 @@ absl::Status LedgerService::Process(Shard& shard, const Completion& completion, 
   BATON_CRASH_POINT("ledger-after-stage");
   BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   BATON_CRASH_POINT("ledger-before-state");
-  BATON_RETURN_IF_ERROR(shard.SetState(connection, session.account.Save(), kAccountStateVersion));
+  BATON_RETURN_IF_ERROR(
+      shard.SetState(connection, session.account.Save(), options_.writes_state_version));
   BATON_CRASH_POINT("ledger-after-state");
   return absl::OkStatus();
 }

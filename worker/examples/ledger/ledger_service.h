@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/examples/ledger/ledger_account.h"
 #include "worker/worker.h"
 
@@ -21,6 +22,10 @@ struct LedgerServiceOptions {
   uint32_t window = 32;         // receives kept posted for each connection
   uint32_t message_bytes = 64;  // of requests, largest
   uint16_t version = 1;         // of this binary, told in every reply
+  // Formats of accounts that it declares and writes. All have the same bytes here.
+  uint32_t reads_state_version_min = kAccountStateVersion;
+  uint32_t reads_state_version_max = kAccountStateVersion;
+  uint32_t writes_state_version = kAccountStateVersion;
   // With test hooks: a request of this amount kills the process, or is dealt with for ever. 0:
   // none.
   uint64_t crash_on_amount = 0;
@@ -51,6 +56,7 @@ class LedgerService : public Service {
     bool closing = false;  // we disconnect it: what still arrives is dropped
   };
 
+  absl::StatusOr<LedgerAccount> Load(const Connection& connection) const;
   Session& SessionOf(Connection& connection);
   void OnConnectRequest(Shard& shard, Connection& connection);
   void OnRequest(Shard& shard, const Completion& completion);

@@ -1,0 +1,45 @@
+// The ledger as a program: a worker of Baton with its command line.
+#ifndef WORKER_EXAMPLES_LEDGER_LEDGER_PROGRAM_H_
+#define WORKER_EXAMPLES_LEDGER_LEDGER_PROGRAM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "worker/examples/ledger/ledger_service.h"
+#include "worker/worker.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace baton::ledger {
+
+class LedgerProgram {
+ public:
+  // `version` is told in every reply.
+  LedgerProgram(std::string name, uint16_t version) : name_(std::move(name)), version_(version) {}
+  virtual ~LedgerProgram() = default;
+
+  // Serves until it is asked to end; the exit status.
+  int Main(int argc, char** argv);
+
+  // What a program that is not quite a ledger does otherwise.
+  virtual void AddFlags([[maybe_unused]] CLI::App& app,
+                        [[maybe_unused]] LedgerServiceOptions& options) {}
+  virtual std::unique_ptr<LedgerService> MakeService(const LedgerServiceOptions& options) {
+    return std::make_unique<LedgerService>(options);
+  }
+  // Attached, and not ready for shards yet.
+  virtual absl::Status BeforeReady([[maybe_unused]] Worker& worker) { return absl::OkStatus(); }
+
+ private:
+  const std::string name_;
+  const uint16_t version_;
+};
+
+}  // namespace baton::ledger
+
+#endif  // WORKER_EXAMPLES_LEDGER_LEDGER_PROGRAM_H_
