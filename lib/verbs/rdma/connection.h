@@ -8,19 +8,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/queue_pair.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::rdma {
 
-// What both sides of a connection have to know of the device.
-struct ConnectionLimits {
-  ibv_context* context = nullptr;
-  uint8_t max_responder_resources = 0;
-  uint8_t max_initiator_depth = 0;
-  int resolve_timeout_ms = 2000;
-};
+// What InfiniBand's messages have room for, less the header of rdma_cm (rdma_connect(3),
+// rdma_accept(3), rdma_reject(3)).
+inline constexpr uint32_t kMaxConnectData = 56;
+inline constexpr uint32_t kMaxAcceptData = 196;
+inline constexpr uint32_t kMaxRejectData = 148;
 
 // rdma_cm tells who an event is for through the id's context, which is this.
 class CmEndpoint {
@@ -32,27 +31,27 @@ class CmEndpoint {
 
 class RdmaListener final : public Listener, public CmEndpoint {
  public:
-  static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(rdma_event_channel* channel,
-                                                              const ConnectionLimits& limits,
+  static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
                                                               const Address& address, int backlog);
   Address address() const override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
 
  private:
-  explicit RdmaListener(const ConnectionLimits& limits) : limits_(limits) {}
+  explicit RdmaListener(DeviceCore* core) : core_(core) {}
 
-  const ConnectionLimits limits_;
+  DeviceCore* const core_;
   CmId id_;
 };
 
-class RdmaConnectionId final : public ConnectionId, public CmEndpoint {
+class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private QueuePairLink {
  public:
   // One that a listener was asked for.
-  RdmaConnectionId(const ConnectionLimits& limits, rdma_cm_id* requested);
+  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested);
   // Starts connecting.
   static absl::StatusOr<std::unique_ptr<RdmaConnectionId>> Connect(
-      rdma_event_channel* channel, const ConnectionLimits& limits, const Address& address,
-      RdmaQueuePair* queue_pair, const ConnectionParameters& parameters);
+      DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
+      const ConnectionParameters& parameters);
+  ~RdmaConnectionId() override;
 
   Address local_address() const override;
   Address peer_address() const override;
@@ -62,18 +61,36 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint {
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
 
  private:
-  explicit RdmaConnectionId(const ConnectionLimits& limits) : limits_(limits) {}
+  enum class Phase : uint8_t {
+    kRequested,      // by the peer: neither accepted nor rejected
+    kAccepted,       // not established yet
+    kConnecting,     // by us
+    kEstablished,    //
+    kDisconnecting,  // by us
+    kEnded,          // nothing more is reported
+  };
 
-  rdma_conn_param ParametersFor(const RdmaQueuePair& queue_pair) const;
+  explicit RdmaConnectionId(DeviceCore* core) : core_(core) {}
+  absl::Status StartConnecting(const Address& address);
+  absl::Status CheckRequested(const char* call) const;
+  absl::Status JoinQueuePair();  // to RTS
+  void LeaveQueuePair();         // sets it to the error state
+  rdma_conn_param ParametersFor(const QueuePair& queue_pair) const;
   absl::Status OnResolved(bool route);
   absl::Status OnResponse();
-  bool Fail(CmEventType type, absl::Status why, CmEvent* out);
+  bool OnRejected(const rdma_cm_event& event, CmEvent* out);
+  bool OnEstablished(const rdma_cm_event& event, CmEvent* out);
+  bool OnDisconnected(CmEvent* out);
+  bool OnUnreachable(absl::Status why, CmEvent* out);
+  bool End(CmEventType type, absl::Status why, CmEvent* out);
+  void QueuePairGone() override;
+  void PeerIsReady() override;
 
-  const ConnectionLimits limits_;
+  DeviceCore* const core_;
   CmId id_;
+  Phase phase_ = Phase::kConnecting;
   RdmaQueuePair* queue_pair_ = nullptr;
   ConnectionParameters parameters_;
-  bool ended_ = false;  // its last event was reported
 };
 
 }  // namespace baton::verbs::rdma

@@ -17,6 +17,7 @@ struct Destroyer {
   }
 };
 
+using VerbsContext = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
 using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
 using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;
 using VerbsRegion = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;

@@ -162,6 +162,13 @@ absl::Status CannotPost(int error, const char* which) {
   return ErrnoStatus(error, absl::StrCat("posting to the ", which, " queue"));
 }
 
+// How many of a chain the provider took. Soft-RoCE's doorbell may be refused once all are in the
+// queue: then there is an error and no bad request.
+template <typename Request>
+size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
+  return bad == nullptr ? count : static_cast<size_t>(bad - chain);
+}
+
 // Posts in chains of kChain. `translate` makes one request of the provider's of one of ours, `post`
 // hands a chain over and sets how many of it were taken.
 template <typename Theirs, typename Ours, typename Translate, typename Post>
@@ -195,55 +202,94 @@ absl::Status PostInChains(absl::Span<const Ours> requests, uint32_t max_sges, si
 
 // ---------------------------------------------------------------- completion queue
 
-absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create(
-    ibv_context* context, uint32_t entries, ibv_comp_channel* channel) {
-  auto queue = std::make_unique<RdmaCompletionQueue>();
-  queue->queue_.reset(
-      ibv_create_cq(context, static_cast<int>(entries), queue.get(), channel, /*comp_vector=*/0));
+absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create(DeviceCore* core,
+                                                                                 uint32_t entries) {
+  std::unique_ptr<RdmaCompletionQueue> queue(new RdmaCompletionQueue(core));
+  queue->channel_.reset(ibv_create_comp_channel(core->context.get()));
+  if (!queue->channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
+  BATON_RETURN_IF_ERROR(core->Watch(queue->channel_->fd));
+  queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
+                                    queue->channel_.get(), /*comp_vector=*/0));
   if (!queue->queue_) {
     return ErrnoStatus(errno, absl::StrCat("ibv_create_cq with ", entries, " entries"));
   }
+  core->completion_queues.insert(queue.get());
   return queue;
 }
 
 RdmaCompletionQueue::~RdmaCompletionQueue() {
-  // ibv_destroy_cq waits for this (ibv_ack_cq_events(3)).
-  if (unacknowledged_events_ > 0) ibv_ack_cq_events(queue_.get(), unacknowledged_events_);
+  core_->completion_queues.erase(this);
+  // Not left to the descriptor's end: a process that was forked may hold it, too.
+  if (channel_) core_->Unwatch(channel_->fd);
 }
 
 absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
+  if (unusable_) return absl::DataLossError("the completion queue was overrun and is unusable");
+  if (notification_requested_) {
+    // Before the poll: what a notification that is taken here told of is found by it.
+    notification_requested_ = false;
+    TakeNotifications();
+  }
   std::array<ibv_wc, kChain> taken;
   size_t total = 0;
   while (total < completions.size()) {
     const size_t wanted = std::min(completions.size() - total, kChain);
     const int count = ibv_poll_cq(queue_.get(), static_cast<int>(wanted), taken.data());
     if (count < 0) return absl::DataLossError("ibv_poll_cq: the completion queue is unusable");
-    for (int i = 0; i < count; ++i) TranslateCompletion(taken[i], &completions[total++]);
+    for (int i = 0; i < count; ++i) {
+      TranslateCompletion(taken[i], &completions[total++]);
+      if (taken[i].status != IBV_WC_SUCCESS) OnFailed(taken[i].qp_num);
+    }
     if (static_cast<size_t>(count) < wanted) break;
   }
   return static_cast<int>(total);
 }
 
+void RdmaCompletionQueue::TakeNotifications() {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  unsigned int taken = 0;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
+  // ibv_destroy_cq waits for this (ibv_ack_cq_events(3)).
+  if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+}
+
+void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
+  const auto found = core_->queue_pairs.find(queue_pair_number);
+  if (found != core_->queue_pairs.end()) (void)found->second->SetError();
+}
+
 absl::Status RdmaCompletionQueue::RequestNotification() {
+  notification_requested_ = true;
+  core_->look = true;
   const int error = ibv_req_notify_cq(queue_.get(), /*solicited_only=*/0);
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_req_notify_cq");
+}
+
+void RdmaCompletionQueue::SetUnusable() {
+  unusable_ = true;
+  for (const auto& [number, queue_pair] : core_->queue_pairs) {
+    if (queue_pair->CompletesIn(this)) (void)queue_pair->SetError();
+  }
 }
 
 // ---------------------------------------------------------------- queue pair
 
 absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
-    ibv_pd* domain, uint8_t port, const QueuePairOptions& options) {
-  auto* const send_queue = static_cast<RdmaCompletionQueue*>(options.send_queue);
-  auto* const receive_queue = static_cast<RdmaCompletionQueue*>(options.receive_queue);
+    DeviceCore* core, const QueuePairOptions& options) {
+  if (options.send_queue == nullptr || options.receive_queue == nullptr) {
+    return absl::InvalidArgumentError("a queue pair needs a send and a receive completion queue");
+  }
+  std::unique_ptr<RdmaQueuePair> queue_pair(new RdmaQueuePair(core, options));
   ibv_qp_init_attr wanted = {};
-  wanted.send_cq = send_queue->queue();
-  wanted.recv_cq = receive_queue->queue();
+  wanted.qp_context = queue_pair.get();
+  wanted.send_cq = static_cast<RdmaCompletionQueue*>(options.send_queue)->queue();
+  wanted.recv_cq = static_cast<RdmaCompletionQueue*>(options.receive_queue)->queue();
   wanted.qp_type = IBV_QPT_RC;
   wanted.sq_sig_all = 1;
   wanted.cap = {options.max_send_requests, options.max_receive_requests, options.max_scatter_gather,
                 options.max_scatter_gather, /*max_inline_data=*/0};
-  std::unique_ptr<RdmaQueuePair> queue_pair(new RdmaQueuePair(options));
-  queue_pair->queue_pair_.reset(ibv_create_qp(domain, &wanted));
+  queue_pair->queue_pair_.reset(ibv_create_qp(core->domain.get(), &wanted));
   if (!queue_pair->queue_pair_) {
     return ErrnoStatus(errno,
                        absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
@@ -252,14 +298,40 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
   }
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.port_num = port;
+  attributes.port_num = core->port;
   attributes.qp_access_flags =
       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const int error =
       ibv_modify_qp(queue_pair->queue_pair_.get(), &attributes,
                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to INIT");
+  core->queue_pairs.emplace(queue_pair->number(), queue_pair.get());
   return queue_pair;
+}
+
+RdmaQueuePair::~RdmaQueuePair() {
+  if (queue_pair_) core_->queue_pairs.erase(number());
+  if (link_ != nullptr) link_->QueuePairGone();
+}
+
+QueuePairState RdmaQueuePair::state() const {
+  if (state_ != QueuePairState::kReadyToReceive && state_ != QueuePairState::kReadyToSend) {
+    return state_;
+  }
+  ibv_qp_attr attributes = {};
+  ibv_qp_init_attr made_with = {};
+  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made_with) != 0) return state_;
+  return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
+}
+
+absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
+  if (state_ != QueuePairState::kInit || link_ != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("queue pair ", number(),
+                     link_ != nullptr ? " has a connection" : " is not in INIT: make a new one"));
+  }
+  link_ = link;
+  return absl::OkStatus();
 }
 
 absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state) {
@@ -270,20 +342,26 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state) {
     return ErrnoStatus(errno, "rdma_init_qp_attr");
   }
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
-  if (error != 0)
+  if (error != 0) {
     return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));
+  }
   state_ = state;
   return absl::OkStatus();
 }
 
 absl::Status RdmaQueuePair::SetError() {
   if (state_ == QueuePairState::kError) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(FlushQueues());
+  state_ = QueuePairState::kError;
+  return absl::OkStatus();
+}
+
+// To the error state, also if it is there: an ibv_modify_qp that every state allows.
+absl::Status RdmaQueuePair::FlushQueues() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
-  if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to ERR");
-  state_ = QueuePairState::kError;
-  return absl::OkStatus();
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to ERR");
 }
 
 absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
@@ -296,13 +374,13 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
       [this](ibv_send_wr* chain, size_t count, size_t* taken) {
         ibv_send_wr* bad = nullptr;
         const int error = ibv_post_send(queue_pair_.get(), chain, &bad);
-        *taken = error == 0 ? count : static_cast<size_t>(bad - chain);
+        *taken = TakenOf(chain, bad, count);
         return error == 0 ? absl::OkStatus() : CannotPost(error, "send");
       });
 }
 
 absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
-  return PostInChains<ibv_recv_wr>(
+  const absl::Status status = PostInChains<ibv_recv_wr>(
       requests, options_.max_scatter_gather, posted,
       [](const ReceiveRequest& from) {
         return ibv_recv_wr{from.wr_id, nullptr, ListOf(from.sges),
@@ -311,9 +389,12 @@ absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
       [this](ibv_recv_wr* chain, size_t count, size_t* taken) {
         ibv_recv_wr* bad = nullptr;
         const int error = ibv_post_recv(queue_pair_.get(), chain, &bad);
-        *taken = error == 0 ? count : static_cast<size_t>(bad - chain);
+        *taken = TakenOf(chain, bad, count);
         return error == 0 ? absl::OkStatus() : CannotPost(error, "receive");
       });
+  // A provider that rings no doorbell for a receive (Soft-RoCE) would leave it there unflushed.
+  if (state_ == QueuePairState::kError && *posted > 0) BATON_RETURN_IF_ERROR(FlushQueues());
+  return status;
 }
 
 }  // namespace baton::verbs::rdma

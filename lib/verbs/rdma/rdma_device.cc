@@ -1,7 +1,7 @@
 #include "lib/verbs/rdma/rdma_device.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/errno_status.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/connection.h"
+#include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
@@ -32,20 +32,6 @@ class RdmaRegion final : public MemoryRegion {
  private:
   VerbsRegion region_;
 };
-
-absl::Status SetNonBlocking(int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(errno, "fcntl");
-  return absl::OkStatus();
-}
-
-absl::Status Watch(int epoll, int fd) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.fd = fd;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) return ErrnoStatus(errno, "epoll_ctl");
-  return absl::OkStatus();
-}
 
 int AccessOf(uint32_t access) {
   return ((access & kLocalWrite) != 0 ? IBV_ACCESS_LOCAL_WRITE : 0) |
@@ -71,65 +57,70 @@ absl::Status CannotRegister(int error, size_t length) {
 
 class RdmaDevice final : public Device {
  public:
-  static absl::StatusOr<std::unique_ptr<Device>> Create(ibv_context* context,
+  static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
                                                         const RdmaDeviceOptions& options);
 
-  std::string_view name() const override { return ibv_get_device_name(context_->device); }
+  std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
-      const QueuePairOptions& options) override;
-  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override;
+      const QueuePairOptions& options) override {
+    return RdmaQueuePair::Create(&core_, options);
+  }
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
+    return RdmaListener::Create(&core_, address, backlog);
+  }
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
       const Address& address, QueuePair* queue_pair,
-      const ConnectionParameters& parameters) override;
+      const ConnectionParameters& parameters) override {
+    return RdmaConnectionId::Connect(&core_, address, static_cast<RdmaQueuePair*>(queue_pair),
+                                     parameters);
+  }
   bool NextEvent(CmEvent* event) override;
   void Progress() override;
-  int event_fd() const override { return epoll_.get(); }
+  int event_fd() const override { return core_.epoll.get(); }
 
  private:
-  RdmaDevice(ibv_context* context, const RdmaDeviceOptions& options)
-      : context_(context), options_(options) {}
   absl::Status Open();
   absl::Status ReadLimits();
-  void TakeCompletionEvents();
+  void TakeAsynchronousEvents();
+  void OnAsynchronousEvent(const ibv_async_event& event);
 
-  ibv_context* const context_;  // librdmacm's: one for each device of a process
-  const RdmaDeviceOptions options_;
+  DeviceCore core_;
   DeviceLimits limits_;
-  ConnectionLimits connection_limits_;
-  FileDescriptor epoll_;
-  ProtectionDomain domain_;
-  CompletionChannel completion_channel_;
-  EventChannel event_channel_;
   uint32_t turns_ = 0;
   bool look_for_events_ = true;
 };
 
-absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(ibv_context* context,
+absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
                                                            const RdmaDeviceOptions& options) {
-  std::unique_ptr<RdmaDevice> device(new RdmaDevice(context, options));
+  auto device = std::make_unique<RdmaDevice>();
+  device->core_.context = std::move(context);
+  device->core_.port = options.port;
+  device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
 }
 
 absl::Status RdmaDevice::Open() {
   BATON_RETURN_IF_ERROR(ReadLimits());
-  domain_.reset(ibv_alloc_pd(context_));
-  if (!domain_) return ErrnoStatus(errno, "ibv_alloc_pd");
-  completion_channel_.reset(ibv_create_comp_channel(context_));
-  if (!completion_channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
-  event_channel_.reset(rdma_create_event_channel());
-  if (!event_channel_) {
-    return ErrnoStatus(errno, "rdma_create_event_channel (is the module rdma_ucm loaded?)");
+  core_.domain.reset(ibv_alloc_pd(core_.context.get()));
+  if (!core_.domain) return ErrnoStatus(errno, "ibv_alloc_pd");
+  core_.event_channel.reset(rdma_create_event_channel());
+  if (!core_.event_channel) {
+    return ErrnoStatus(errno,
+                       "rdma_create_event_channel: is /dev/infiniband/rdma_cm there and accessible "
+                       "(module rdma_ucm, group rdma)?");
   }
-  epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) return ErrnoStatus(errno, "epoll_create1");
-  for (const int fd : {completion_channel_->fd, event_channel_->fd}) {
-    BATON_RETURN_IF_ERROR(SetNonBlocking(fd));
-    BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
+  core_.pushed_signal.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
+  core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
+  for (const int fd :
+       {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get()}) {
+    BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   return absl::OkStatus();
 }
@@ -137,11 +128,11 @@ absl::Status RdmaDevice::Open() {
 absl::Status RdmaDevice::ReadLimits() {
   ibv_device_attr device = {};
   ibv_port_attr port = {};
-  int error = ibv_query_device(context_, &device);
+  int error = ibv_query_device(core_.context.get(), &device);
   if (error != 0) return ErrnoStatus(error, "ibv_query_device");
-  error = ibv_query_port(context_, options_.port, &port);
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("ibv_query_port ", options_.port));
-  if (context_->device->transport_type == IBV_TRANSPORT_IWARP) {
+  error = ibv_query_port(core_.context.get(), core_.port, &port);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("ibv_query_port ", core_.port));
+  if (core_.context->device->transport_type == IBV_TRANSPORT_IWARP) {
     return absl::FailedPreconditionError(
         absl::StrCat("device ", std::string(name()),
                      " is iWARP: its queue pairs cannot be made before their connections, which "
@@ -152,22 +143,21 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_send_requests = static_cast<uint32_t>(device.max_qp_wr);
   limits_.max_receive_requests = static_cast<uint32_t>(device.max_qp_wr);
   limits_.max_scatter_gather = static_cast<uint32_t>(device.max_sge);
-  limits_.max_private_data_connect = 56;
-  limits_.max_private_data_accept = 196;
-  limits_.max_private_data_reject = 148;
+  limits_.max_private_data_connect = kMaxConnectData;
+  limits_.max_private_data_accept = kMaxAcceptData;
+  limits_.max_private_data_reject = kMaxRejectData;
   limits_.max_initiator_depth = static_cast<uint32_t>(device.max_qp_init_rd_atom);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
-  connection_limits_ = {context_, static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255)),
-                        static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255)),
-                        static_cast<int>(options_.resolve_timeout_ms)};
+  core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
+  core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::RegisterMemory(void* address,
                                                                          size_t length,
                                                                          uint32_t access) {
-  VerbsRegion region(ibv_reg_mr(domain_.get(), address, length, AccessOf(access)));
+  VerbsRegion region(ibv_reg_mr(core_.domain.get(), address, length, AccessOf(access)));
   if (!region) return CannotRegister(errno, length);
   return std::make_unique<RdmaRegion>(std::move(region));
 }
@@ -179,45 +169,57 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQue
                                                    std::string(name()), " has at most ",
                                                    limits_.max_completion_queue_entries));
   }
-  return RdmaCompletionQueue::Create(context_, entries, completion_channel_.get());
-}
-
-absl::StatusOr<std::unique_ptr<QueuePair>> RdmaDevice::CreateQueuePair(
-    const QueuePairOptions& options) {
-  return RdmaQueuePair::Create(domain_.get(), options_.port, options);
-}
-
-absl::StatusOr<std::unique_ptr<Listener>> RdmaDevice::Listen(const Address& address, int backlog) {
-  return RdmaListener::Create(event_channel_.get(), connection_limits_, address, backlog);
-}
-
-absl::StatusOr<std::unique_ptr<ConnectionId>> RdmaDevice::Connect(
-    const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
-  return RdmaConnectionId::Connect(event_channel_.get(), connection_limits_, address,
-                                   static_cast<RdmaQueuePair*>(queue_pair), parameters);
-}
-
-void RdmaDevice::TakeCompletionEvents() {
-  ibv_cq* queue = nullptr;
-  void* context = nullptr;
-  while (ibv_get_cq_event(completion_channel_.get(), &queue, &context) == 0) {
-    static_cast<RdmaCompletionQueue*>(context)->NoteEvent();
-  }
+  return RdmaCompletionQueue::Create(&core_, entries);
 }
 
 void RdmaDevice::Progress() {
-  if (++turns_ % kTurnsBetweenLooks != 0) return;
+  if (++turns_ % kTurnsBetweenLooks != 0 && !core_.look) return;
+  core_.look = false;
   look_for_events_ = true;
-  TakeCompletionEvents();
+  TakeAsynchronousEvents();
+}
+
+void RdmaDevice::TakeAsynchronousEvents() {
+  ibv_async_event event = {};
+  while (ibv_get_async_event(core_.context.get(), &event) == 0) {
+    OnAsynchronousEvent(event);
+    // What an event is about cannot be destroyed before this (ibv_get_async_event(3)).
+    ibv_ack_async_event(&event);
+  }
+}
+
+void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      (void)static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->SetError();
+      break;
+    case IBV_EVENT_COMM_EST:
+      if (auto* const link = static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->link()) {
+        link->PeerIsReady();
+      }
+      break;
+    case IBV_EVENT_CQ_ERR:
+      static_cast<RdmaCompletionQueue*>(event.element.cq->cq_context)->SetUnusable();
+      break;
+    case IBV_EVENT_DEVICE_FATAL:
+      for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->SetUnusable();
+      break;
+    default:
+      // A port that goes down is what retries are for, and its connections tell of it when those
+      // are used up.
+      break;
+  }
 }
 
 bool RdmaDevice::NextEvent(CmEvent* event) {
-  if (!look_for_events_) return false;
-  for (;;) {
+  if (core_.TakePushed(event)) return true;
+  while (look_for_events_) {
     rdma_cm_event* taken = nullptr;
-    if (rdma_get_cm_event(event_channel_.get(), &taken) != 0) {
+    if (rdma_get_cm_event(core_.event_channel.get(), &taken) != 0) {
       look_for_events_ = false;
-      return false;
+      break;
     }
     *event = {};
     auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
@@ -228,6 +230,7 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
     rdma_ack_cm_event(taken);
     if (report) return true;
   }
+  return false;
 }
 
 }  // namespace
@@ -253,25 +256,27 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions
   }
   const std::string& wanted = options.device.empty() ? names[0] : options.device;
   int count = 0;
-  ibv_context** const contexts = rdma_get_devices(&count);
-  ibv_context* found = nullptr;
-  for (int i = 0; i < count; ++i) {
-    if (wanted == ibv_get_device_name(contexts[i]->device)) found = contexts[i];
+  ibv_device** const devices = ibv_get_device_list(&count);
+  VerbsContext context;
+  bool found = false;
+  int error = 0;
+  for (int i = 0; i < count && !found; ++i) {
+    if (wanted != ibv_get_device_name(devices[i])) continue;
+    found = true;
+    context.reset(ibv_open_device(devices[i]));
+    error = errno;
   }
-  // The contexts live as long as librdmacm.
-  if (contexts != nullptr) rdma_free_devices(contexts);
-  if (found == nullptr) {
-    const bool exists = std::find(names.begin(), names.end(), wanted) != names.end();
-    if (!exists) {
-      return absl::NotFoundError(
-          absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
-    }
-    return absl::PermissionDeniedError(
-        absl::StrCat("device ", wanted,
-                     " cannot be opened: are /dev/infiniband/uverbs* and rdma_cm accessible "
-                     "(group rdma) and the modules ib_uverbs and rdma_ucm loaded?"));
+  if (devices != nullptr) ibv_free_device_list(devices);
+  if (!found) {
+    return absl::NotFoundError(
+        absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
   }
-  return RdmaDevice::Create(found, options);
+  if (!context) {
+    return ErrnoStatus(error, absl::StrCat("device ", wanted,
+                                           " cannot be opened: is /dev/infiniband/uverbs* there "
+                                           "and accessible (module ib_uverbs, group rdma)?"));
+  }
+  return RdmaDevice::Create(std::move(context), options);
 }
 
 }  // namespace baton::verbs::rdma

@@ -18,8 +18,7 @@ namespace baton::verbs::testing {
 // The rdma device is there where its address is in the environment: in the virtual machine.
 inline std::vector<DeviceFactory> AllDevices() {
   const auto soft = [] { return soft::CreateSoftDevice({}); };
-  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"},
-                                        {"softOverIpv6", soft, "::1"}};
+  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"}, {"softOverIpv6", soft, "::1"}};
   if (const char* address = std::getenv("BATON_VM_ADDRESS")) {
     devices.push_back({"rdma", [] { return rdma::CreateRdmaDevice({}); }, address});
   }
