@@ -40,6 +40,10 @@ struct EngineOptions {
   uint32_t poison_deaths = 3;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
   bool break_recovery = false;
+  // A simulation's driver dies.
+  std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
+                                                     driver::DriverObserver*)>
+      wrap_driver;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 

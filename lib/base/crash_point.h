@@ -1,8 +1,9 @@
-// Named places at which a test can kill a worker. In test builds (BATON_TEST_HOOKS) the environment
-// variable BATON_CRASH_AT="name" or "name:n" makes the process SIGKILL itself when it passes the
-// point for the n-th time, and a simulation can take the place of that; otherwise they are nothing.
-#ifndef WORKER_CRASH_POINT_H_
-#define WORKER_CRASH_POINT_H_
+// Named places at which a test can kill a process. In test builds (BATON_TEST_HOOKS) the variable
+// BATON_CRASH_AT="name" or "name:n" of the environment makes the process SIGKILL itself when it
+// passes the point for the n-th time, and a simulation can take the place of that; otherwise they
+// are nothing.
+#ifndef LIB_BASE_CRASH_POINT_H_
+#define LIB_BASE_CRASH_POINT_H_
 
 #ifdef BATON_TEST_HOOKS
 
@@ -21,4 +22,4 @@ void SetCrashPointHandler(void (*handler)(const char* name));
 
 #endif
 
-#endif  // WORKER_CRASH_POINT_H_
+#endif  // LIB_BASE_CRASH_POINT_H_

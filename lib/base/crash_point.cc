@@ -1,4 +1,4 @@
-#include "worker/crash_point.h"
+#include "lib/base/crash_point.h"
 
 #ifdef BATON_TEST_HOOKS
 
