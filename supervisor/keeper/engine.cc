@@ -105,7 +105,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
 
 Engine::~Engine() { Stop(); }
 
-void Engine::Start() { thread_ = std::thread(&Engine::Loop, this); }
+void Engine::Start() {
+  started_ = true;
+  thread_ = std::thread(&Engine::Loop, this);
+}
 
 void Engine::Stop() {
   if (!thread_.joinable()) return;
@@ -126,6 +129,7 @@ bool Engine::Post(std::function<void()> work) {
 }
 
 void Engine::Run(const std::function<void()>& work) {
+  if (!started_) return work();
   std::mutex mutex;
   std::condition_variable done;
   bool finished = false;

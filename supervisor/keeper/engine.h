@@ -137,7 +137,8 @@ class Engine : private driver::DriverObserver {
 
   // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
   bool Post(std::function<void()> work);
-  // Any thread but the engine's: the same, and waits for it.
+  // Any thread but the engine's: the same, and waits for it. An engine that was not started has no
+  // other thread than the caller's.
   void Run(const std::function<void()>& work);
 
   // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
@@ -278,6 +279,7 @@ class Engine : private driver::DriverObserver {
   bool stopped_ = false;                       // guarded by mutex_
   std::atomic<bool> has_posted_{false};
   std::atomic<bool> stop_{false};
+  bool started_ = false;  // before there is another thread
   std::thread thread_;
 };
 
