@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 
 // Between two looks at what nobody tells: health, deadlines, who owns what.
 constexpr milliseconds kTick(10);
+// A program that has just started says that it is ready while threads of it still start and its
+// pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
+constexpr milliseconds kSettling(150);
 // Between the move of a dying owner's shards and the proof of its death, that takes longest where
 // much memory is to be given back.
 constexpr milliseconds kDeathTime(500);
@@ -78,6 +81,7 @@ struct Upgrades::Current {
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
   steady_clock::time_point deadline;         // of the phase
+  steady_clock::time_point ready_since;      // all new workers are; none: not yet
   steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
   bool served = false;                       // shards were handed to new workers
   bool moving = false;                       // shards are on their way to the new workers
@@ -302,9 +306,13 @@ std::string Upgrades::WhyNotReady() const {
 void Upgrades::Advance() {
   const std::string missing = WhyNotReady();
   if (!missing.empty()) {
+    current_->ready_since = {};
     if (steady_clock::now() >= current_->deadline) Return(absl::StrCat(missing, ": time is over"));
     return;
   }
+  const steady_clock::time_point now = steady_clock::now();
+  if (current_->ready_since == steady_clock::time_point()) current_->ready_since = now;
+  if (now < current_->ready_since + kSettling) return;
   const absl::Status readable = CheckStateVersions();
   if (!readable.ok()) return Return(std::string(MessageOf(readable)));
   HandOver();

@@ -16,6 +16,7 @@ inline void ClearArena(arena::Arena* arena) {
               arena->driver_map().total - arena->driver_map().shards);
   arena->header().driver_sleeping = 0;
   arena->header().ownership_changes = 0;
+  arena->header().stop_requested = 0;
   for (uint32_t shard = 0; shard < arena->shape().shards; ++shard) {
     arena->shard(shard).owner.ownership = arena::PackOwnership(0, arena::kNobody);
   }

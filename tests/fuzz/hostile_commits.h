@@ -38,6 +38,18 @@ class HostileCommits {
     if ((what & 128) && program.Below(4) == 0) writer_.Release();
   }
 
+  // Takes every connection that is requested.
+  void Welcome() {
+    for (uint32_t i = 0; i < shape_.connections; ++i) {
+      const arena::ConnectionRecord record = arena::CopyOnce(arena_.connection(i));
+      if (record.shard == shard_ &&
+          arena::ConnectionState(record.state) == arena::ConnectionState::kRequested) {
+        writer_.Receive(i, 64 * i, 64);
+        writer_.Accept(i, shard_, "welcome");
+      }
+    }
+  }
+
   // Stages as much as there is room for.
   void Exchange() {
     for (uint32_t i = 0; i < shape_.connections; ++i) {
@@ -68,7 +80,8 @@ class HostileCommits {
         entry.flags ^= program.Byte();
         break;
       case 2:
-        entry.connection = Narrow(program.Near(Either(program, entry.connection, shape_.connections)));
+        entry.connection =
+            Narrow(program.Near(Either(program, entry.connection, shape_.connections)));
         break;
       case 3:
         entry.generation = Narrow(program.Near(entry.generation));
@@ -77,10 +90,10 @@ class HostileCommits {
         entry.state_slot = Narrow(program.Near(program.Flag() ? 0 : entry.state_slot));
         break;
       case 5:
-        entry.send_end = program.Near(entry.send_end);
+        entry.send_end = End(program, entry, /*send=*/true);
         break;
       case 6:
-        entry.receive_end = program.Near(entry.receive_end);
+        entry.receive_end = End(program, entry, /*send=*/false);
         break;
       case 7:
         entry.state_length = Narrow(
@@ -98,9 +111,10 @@ class HostileCommits {
             Narrow(program.Near(Either(program, 0, arena::kPrivateDataBytes)));
         break;
       default: {  // twice, with other ends
+        const arena::ConnectionRecord record = Record(entry);
         arena::CommitEntry again = entry;
-        again.send_end = program.Near(entry.send_end);
-        again.receive_end = program.Near(entry.receive_end);
+        again.send_end = record.send.committed + program.Below(3);
+        again.receive_end = record.receive.committed + program.Below(3);
         entries.push_back(again);
       }
     }
@@ -110,6 +124,22 @@ class HostileCommits {
   static uint32_t Narrow(uint64_t value) { return static_cast<uint32_t>(value); }
   static uint64_t Either(Program& program, uint64_t one, uint64_t other) {
     return program.Flag() ? one : other;
+  }
+
+  arena::ConnectionRecord Record(const arena::CommitEntry& entry) const {
+    return arena::CopyOnce(arena_.connection(entry.connection % shape_.connections));
+  }
+
+  // At one of the bounds of what can be committed, or beyond it.
+  uint64_t End(Program& program, const arena::CommitEntry& entry, bool send) const {
+    const arena::ConnectionRecord record = Record(entry);
+    const arena::QueueCursors& cursors = send ? record.send : record.receive;
+    const uint64_t depth = send ? shape_.send_queue_depth : shape_.receive_queue_depth;
+    const uint64_t bases[] = {cursors.committed, cursors.completed, cursors.acknowledged};
+    const uint64_t steps[] = {1, depth, depth + 1, 2 * depth, 2 * depth + 1, ~uint64_t{0}};
+    const uint8_t how = program.Byte();
+    if (how > 200) return program.Near(cursors.committed);
+    return bases[how % 3] + steps[how / 3 % 6];
   }
 
   void Answer(uint32_t connection, uint8_t how) {
@@ -144,7 +174,7 @@ class HostileCommits {
   // One of those that the entry releases, if it releases some.
   void DistortRequest(Program& program, const arena::CommitEntry& entry) {
     const uint32_t index = entry.connection % shape_.connections;
-    const arena::ConnectionRecord record = arena::CopyOnce(arena_.connection(index));
+    const arena::ConnectionRecord record = Record(entry);
     const uint64_t sends = entry.send_end - record.send.committed;
     const bool send = sends > 0 && sends <= shape_.send_queue_depth && program.Flag();
     const uint64_t count = send ? sends : entry.receive_end - record.receive.committed;

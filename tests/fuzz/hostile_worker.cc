@@ -45,8 +45,9 @@ class Attack {
 
   void Run() {
     // One worker owns both shards, or each has its own.
-    const bool shared = program_.Flag();
-    for (uint32_t shard = 0; shard < kShards; ++shard) Begin(shard, shared ? 0 : shard);
+    const uint8_t how = program_.Byte();
+    for (uint32_t shard = 0; shard < kShards; ++shard) Begin(shard, (how & 1) ? 0 : shard);
+    if (how & 6) Establish(how >> 3 & 3);
     for (int step = 0; step < kMaxSteps && !program_.empty(); ++step) {
       Step();
       service_.Check();
@@ -68,10 +69,42 @@ class Attack {
     driver::Ownership& ownership = service_.ownership(shard);
     if (!ownership.owned()) return;
     const CommitOutcome outcome = service_.Apply(shard);
-    if (outcome == CommitOutcome::kInvalid) Stop(ownership.owner_slot());
+    if (outcome == CommitOutcome::kInvalid) Fence(ownership.owner_slot());
     if (outcome != CommitOutcome::kReleased) return;
     service_.EndOwnership(shard, /*released=*/true);
     Begin(shard, program_.Below(2));
+  }
+
+  void ApplyAll(uint32_t shard) {
+    for (int i = 0; i < 8 && service_.driver().PendingEntries(shard) > 0; ++i) Apply(shard);
+  }
+
+  // Begins where it becomes interesting: all connections are there.
+  void Establish(uint32_t exchanges) {
+    MemoryDevice& device = service_.device();
+    for (uint32_t i = 0; i < kConnections; ++i) device.RequestConnection("hello");
+    service_.HandleEvents();
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      HostileCommits(&service_.arena(), &*writers_[shard], shard).Welcome();
+      writers_[shard]->Publish();
+      Apply(shard);
+    }
+    const std::vector<MemoryConnection*> connections = device.connections();
+    for (MemoryConnection* connection : connections) connection->Establish();
+    service_.HandleEvents();
+    for (; exchanges > 0; --exchanges) {
+      for (uint32_t shard = 0; shard < kShards; ++shard) Exchange(shard);
+    }
+  }
+
+  // Mostly the next worker comes soon; the old one may be dead by then, or not.
+  void Fence(uint32_t slot) {
+    Stop(slot);
+    const uint8_t how = program_.Byte();
+    if (how & 1) Die(slot);
+    if (how & 6) {
+      for (uint32_t shard = 0; shard < kShards; ++shard) Begin(shard, how >> 3 & 1);
+    }
   }
 
   // All its shards have no owner until somebody is granted them. Its process still writes.
@@ -102,6 +135,8 @@ class Attack {
 
   // A transaction as a correct worker makes it; if not `well`, with something wrong in it.
   void Commit(uint32_t shard, bool well) {
+    // It stages on what is applied; now and then on what is not.
+    if (program_.Below(8) != 0) ApplyAll(shard);
     HostileCommits commits(&service_.arena(), &*writers_[shard], shard);
     commits.Stage(program_);
     for (uint32_t left = well ? 0 : 1 + program_.Below(3); left > 0; --left) {
@@ -111,20 +146,19 @@ class Attack {
   }
 
   // Messages come and go, and the worker acknowledges nothing.
-  void Traffic(uint32_t shard) {
-    for (uint32_t round = program_.Below(4); round < 4; ++round) {
-      HostileCommits(&service_.arena(), &*writers_[shard], shard).Exchange();
-      writers_[shard]->Publish();
-      Apply(shard);
-      const std::vector<MemoryQueuePair*> queue_pairs = service_.device().queue_pairs();
-      for (MemoryQueuePair* queue_pair : queue_pairs) {
-        while (queue_pair->CompleteSend(verbs::CompletionStatus::kSuccess)) {
-        }
-        while (queue_pair->Deliver("message")) {
-        }
+  void Exchange(uint32_t shard) {
+    ApplyAll(shard);
+    HostileCommits(&service_.arena(), &*writers_[shard], shard).Exchange();
+    writers_[shard]->Publish();
+    Apply(shard);
+    const std::vector<MemoryQueuePair*> queue_pairs = service_.device().queue_pairs();
+    for (MemoryQueuePair* queue_pair : queue_pairs) {
+      while (queue_pair->CompleteSend(verbs::CompletionStatus::kSuccess)) {
       }
-      service_.Poll();
+      while (queue_pair->Deliver("message")) {
+      }
     }
+    service_.Poll();
   }
 
   template <typename T>
@@ -225,6 +259,7 @@ class Attack {
         break;
       case 7:
         Commit(shard, /*well=*/false);
+        if (program_.Below(4) != 0) Apply(shard);
         break;
       case 8:
       case 9:
@@ -238,7 +273,7 @@ class Attack {
         SharedReads::Interfere(Interference::Of(program_));
         break;
       case 12:
-        Traffic(shard);
+        for (uint32_t left = 1 + program_.Below(3); left > 0; --left) Exchange(shard);
         break;
       case 13: {
         // Or while it posts.

@@ -1,6 +1,6 @@
 // What another process writes at the very moment that its driver reads: in a build with clang
-// (--config=fuzz) every load and every copy that the driver and the engine make is seen before it is
-// made, so an input says between which two of them something changes. Other builds see none.
+// (--config=fuzz) every load and every copy that the driver and the engine make is seen before it
+// is made, so an input says between which two of them something changes. Other builds see none.
 #ifndef TESTS_FUZZ_SHARED_READS_H_
 #define TESTS_FUZZ_SHARED_READS_H_
 

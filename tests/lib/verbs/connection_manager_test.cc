@@ -1,3 +1,5 @@
+#include <poll.h>
+
 #include "tests/lib/verbs/connected_test.h"
 
 namespace baton::verbs::testing {
@@ -129,6 +131,9 @@ TEST_P(ConnectionManager, shouldListenAgainAtOnceWithConnectionsOfTheFormerListe
 TEST_P(ConnectionManager, shouldRejectRequestsThatAGoneListenerDidNotReport) {
   auto listener = Listen();
   Request(*listener);
+  // The request is there once the server's device has something to do, and does it.
+  pollfd fd = {server.device->event_fd(), POLLIN, 0};
+  ASSERT_TRUE(Pump(client, client, [&] { return poll(&fd, 1, 0) == 1; }));
   for (int i = 0; i < 100; ++i) {
     client.Turn();
     server.device->Progress();

@@ -1,4 +1,11 @@
 // What fails, with which status, and what that does to the queue pairs.
+//
+// Where InfiniBand names one status and Linux's Soft-RoCE gives another (6.1, drivers/infiniband/
+// sw/rxe), both are allowed, and why is said there: nobody may tell more from a status than that.
+#include <gmock/gmock.h>
+
+#include <initializer_list>
+
 #include "tests/lib/verbs/connected_test.h"
 
 namespace baton::verbs::testing {
@@ -8,6 +15,12 @@ class Errors : public ConnectedTest {
  protected:
   SendRequest Remote(Opcode opcode, uint64_t wr_id, size_t offset) {
     return RemoteRequest(opcode, wr_id, theirs.address(offset), theirs.region->rkey());
+  }
+  static void ExpectOneOf(const Completion& completion, uint64_t wr_id,
+                          std::initializer_list<CompletionStatus> statuses) {
+    EXPECT_EQ(completion.wr_id, wr_id);
+    EXPECT_THAT(statuses, ::testing::Contains(completion.status))
+        << CompletionStatusName(completion.status);
   }
   void ExpectBothInError() {
     EXPECT_TRUE(Pump(client, server, [&] {
@@ -60,14 +73,23 @@ TEST_P(Errors, shouldFailWithRemoteAccessAfterDeregistration) {
   ExpectBothInError();
 }
 
+// By the responder, or already when it is posted: Soft-RoCE's provider looks at the address
+// (validate_send_wr in providers/rxe/rxe.c).
 TEST_P(Errors, shouldFailMisalignedAtomicAsInvalidRequest) {
   Join();
-  ASSERT_TRUE(
-      PostSend(*client.queue_pair, Remote(Opcode::kFetchAndAdd, 1, 4), {ours.Sge(0, 8)}).ok());
+  const absl::Status status =
+      PostSend(*client.queue_pair, Remote(Opcode::kFetchAndAdd, 1, 4), {ours.Sge(0, 8)});
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(client.queue_pair->state(), QueuePairState::kReadyToSend);
+    return;
+  }
   ExpectClient(1, CompletionStatus::kRemoteInvalidRequest);
   ExpectBothInError();
 }
 
+// A local protection error; Soft-RoCE makes an operation error of a key that it does not know
+// (rxe_requester: only what leaves its region is -EFAULT).
 TEST_P(Errors, shouldFailLocallyOnBadLkeyOnceEarlierRequestsAreDone) {
   Join();
   ScatterGather bad = ours.Sge(0, 8);
@@ -76,7 +98,8 @@ TEST_P(Errors, shouldFailLocallyOnBadLkeyOnceEarlierRequestsAreDone) {
   ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 2, 0), {bad}).ok());
   ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 3, 0), {ours.Sge(0, 8)}).ok());
   ExpectClient(1, CompletionStatus::kSuccess);
-  ExpectClient(2, CompletionStatus::kLocalProtectionError);
+  ExpectOneOf(AwaitCompletion(client, server), 2,
+              {CompletionStatus::kLocalProtectionError, CompletionStatus::kLocalQpError});
   ExpectClient(3, CompletionStatus::kFlushError);
   EXPECT_EQ(client.queue_pair->state(), QueuePairState::kError);
 }
@@ -103,14 +126,18 @@ TEST_P(Errors, shouldSendFromMemoryWithoutAnyRight) {
   ExpectClient(1, CompletionStatus::kSuccess);
 }
 
+// A length error here and an invalid request there; Soft-RoCE takes what is longer than all of the
+// receive for a malformed request of ours (copy_data: -EINVAL, RESPST_ERR_MALFORMED_WQE).
 TEST_P(Errors, shouldFailBothSidesWhenReceiveIsTooSmall) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {theirs.Sge(0, 4)}).ok());
   ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {theirs.Sge(0, 4)}).ok());
   ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
-  ExpectServer(8, CompletionStatus::kLocalLengthError);
+  ExpectOneOf(AwaitCompletion(server, client), 8,
+              {CompletionStatus::kLocalLengthError, CompletionStatus::kLocalQpError});
   ExpectServer(9, CompletionStatus::kFlushError);
-  ExpectClient(1, CompletionStatus::kRemoteInvalidRequest);
+  ExpectOneOf(AwaitCompletion(client, server), 1,
+              {CompletionStatus::kRemoteInvalidRequest, CompletionStatus::kRemoteOperationError});
   ExpectBothInError();
 }
 
@@ -120,7 +147,8 @@ TEST_P(Errors, shouldFailBothSidesWhenReceiveHasBadLkey) {
   bad.lkey ^= 0x1234567;
   ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {bad}).ok());
   ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 5)}).ok());
-  ExpectServer(8, CompletionStatus::kLocalProtectionError);
+  ExpectOneOf(AwaitCompletion(server, client), 8,
+              {CompletionStatus::kLocalProtectionError, CompletionStatus::kLocalQpError});
   ExpectClient(1, CompletionStatus::kRemoteOperationError);
   ExpectBothInError();
 }
@@ -204,8 +232,11 @@ TEST_P(Errors, shouldFlushWhatIsPostedInTheErrorState) {
   ExpectClient(2, CompletionStatus::kFlushError);
 }
 
+// Soft-RoCE retries for ever where 7 times are asked for (COMPST_ERROR_RETRY does not count then).
 TEST_P(Errors, shouldExceedRetriesWhenThePeersQueuePairIsInError) {
-  Join();
+  ConnectOptions options;
+  options.client.retry_count = options.server.retry_count = 1;
+  Join(options);
   ASSERT_TRUE(server.queue_pair->SetError().ok());
   ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 1, 0), {ours.Sge(0, 8)}).ok());
   ExpectClient(1, CompletionStatus::kRetryExceeded);
@@ -226,28 +257,32 @@ TEST_P(Errors, shouldRefuseMoreEntriesThanTheQueuePairHas) {
   EXPECT_EQ(PostReceive(*client.queue_pair, 1, five).code(), absl::StatusCode::kInvalidArgument);
 }
 
+// A device may make a queue longer than it was asked for (ibv_create_qp(3)), never shorter.
 TEST_P(Errors, shouldRefuseWhatExceedsTheQueuesAndTellHowManyWereTaken) {
   Join();
   const ScatterGather sge = ours.Sge(0, 8);
   SendRequest request = Request(Opcode::kSend, 1);
   request.sges = absl::MakeConstSpan(&sge, 1);
-  const std::vector<SendRequest> many(100, request);
+  const std::vector<SendRequest> many(1000, request);
   size_t posted = 0;
   EXPECT_EQ(client.queue_pair->PostSend(many, &posted).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(posted, 64u);
+  EXPECT_GE(posted, 64u);
+  EXPECT_LT(posted, 1000u);
   ReceiveRequest receive;
-  const std::vector<ReceiveRequest> receives(100, receive);
+  const std::vector<ReceiveRequest> receives(1000, receive);
   EXPECT_EQ(client.queue_pair->PostReceive(receives, &posted).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(posted, 64u);
+  EXPECT_GE(posted, 64u);
+  EXPECT_LT(posted, 1000u);
 }
 
+// Of four entries asked for; a device may give more (ibv_create_cq(3)).
 TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
   Side small(GetParam().create().value(), 4);
   Connect(small, server, {.host = GetParam().host});
   Buffer memory(small.device.get(), 4096, kAllAccess);
-  for (uint64_t i = 0; i < 8; ++i) {
+  for (uint64_t i = 0; i < 64; ++i) {
     ASSERT_TRUE(PostSend(*small.queue_pair, Remote(Opcode::kWrite, i, 0), {memory.Sge(0, 8)}).ok());
   }
   const auto turn = [&] {
@@ -265,14 +300,18 @@ TEST_P(Errors, shouldRefuseRemoteRightsWithoutLocalWrite) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// The responder finds it when the message is there. It may have acknowledged that: its own error
+// (class J in rxe_responder) needs no NAK, so the requester may see a success.
 TEST_P(Errors, shouldFailSendWithInvalidateOfAnOrdinaryRegion) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {theirs.Sge(0, 100)}).ok());
   SendRequest request = Request(Opcode::kSendWithInvalidate, 1);
   request.invalidate_rkey = theirs.region->rkey();
   ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, 5)}).ok());
-  EXPECT_NE(AwaitCompletion(server, client).status, CompletionStatus::kSuccess);
-  EXPECT_NE(AwaitCompletion(client, server).status, CompletionStatus::kSuccess);
+  ExpectServer(8, CompletionStatus::kRemoteInvalidRequest);
+  EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
+  ExpectOneOf(AwaitCompletion(client, server), 1,
+              {CompletionStatus::kRemoteOperationError, CompletionStatus::kSuccess});
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Errors, ::testing::ValuesIn(AllDevices()), DeviceName);

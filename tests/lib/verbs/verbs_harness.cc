@@ -12,7 +12,7 @@
 namespace baton::verbs::testing {
 namespace {
 
-constexpr uint64_t kDeadlineNs = 10'000'000'000;
+constexpr uint64_t kDeadlineNs = 30'000'000'000;
 
 }  // namespace
 

@@ -1,0 +1,362 @@
+#include "lib/verbs/rdma/connection.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::verbs::rdma {
+namespace {
+
+// "The port is nobody's": IB_CM_REJ_INVALID_SERVICE_ID (InfiniBand specification, table 117). What
+// a listener's program rejects has another reason.
+constexpr int kRejectedByNobody = 8;
+
+// Both are fields of three bits.
+constexpr uint8_t kMaxRetryCount = 7;
+
+absl::Status CheckLength(std::string_view private_data, size_t limit) {
+  if (private_data.size() <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("private_data: ", private_data.size(), " bytes, at most ", limit));
+}
+
+absl::Status CheckParameters(const ConnectionParameters& parameters, size_t limit) {
+  if (parameters.retry_count > kMaxRetryCount || parameters.rnr_retry_count > kMaxRetryCount) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("retry_count is ", parameters.retry_count, " and rnr_retry_count ",
+                     parameters.rnr_retry_count, ", the limit is ", kMaxRetryCount));
+  }
+  return CheckLength(parameters.private_data, limit);
+}
+
+absl::StatusOr<sockaddr_storage> Parse(const Address& address) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(address.port);
+  if (getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("host: \"", address.host, "\" is not an IPv4 or IPv6 address"));
+  }
+  sockaddr_storage parsed = {};
+  std::copy_n(reinterpret_cast<const uint8_t*>(found->ai_addr), found->ai_addrlen,
+              reinterpret_cast<uint8_t*>(&parsed));
+  freeaddrinfo(found);
+  return parsed;
+}
+
+Address Format(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> host = {};
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    inet_ntop(AF_INET, &v4->sin_addr, host.data(), host.size());
+    return {host.data(), ntohs(v4->sin_port)};
+  }
+  if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    inet_ntop(AF_INET6, &v6->sin6_addr, host.data(), host.size());
+    return {host.data(), ntohs(v6->sin6_port)};
+  }
+  return {};
+}
+
+std::string PrivateDataOf(const rdma_cm_event& event) {
+  const rdma_conn_param& parameters = event.param.conn;
+  if (parameters.private_data == nullptr) return {};
+  return std::string(static_cast<const char*>(parameters.private_data),
+                     parameters.private_data_len);
+}
+
+// librdmacm has a context of its own for each device.
+bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
+  return id.verbs != nullptr && std::strcmp(ibv_get_device_name(id.verbs->device),
+                                            ibv_get_device_name(core.context->device)) == 0;
+}
+
+absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
+    return ErrnoStatus(errno, "rdma_create_id");
+  }
+  return CmId(id);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- listener
+
+absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
+                                                                   const Address& address,
+                                                                   int backlog) {
+  BATON_ASSIGN_OR_RETURN(sockaddr_storage parsed, Parse(address));
+  std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
+  BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
+  const std::string what = absl::StrCat(address.host, ":", address.port);
+  if (rdma_bind_addr(listener->id_.get(), reinterpret_cast<sockaddr*>(&parsed)) != 0) {
+    if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
+    return ErrnoStatus(errno, absl::StrCat("rdma_bind_addr to ", what));
+  }
+  if (rdma_listen(listener->id_.get(), backlog) != 0) {
+    if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
+    return ErrnoStatus(errno, absl::StrCat("rdma_listen at ", what));
+  }
+  return listener;
+}
+
+Address RdmaListener::address() const { return Format(rdma_get_local_addr(id_.get())); }
+
+bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
+  if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
+  auto requested = std::make_unique<RdmaConnectionId>(core_, event.id);
+  // A listener at any address hears of all devices.
+  if (!IsOf(*core_, *event.id)) return false;
+  out->type = CmEventType::kConnectRequest;
+  out->listener = this;
+  out->private_data = PrivateDataOf(event);
+  out->new_id = std::move(requested);
+  return true;
+}
+
+// ---------------------------------------------------------------- connection
+
+RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested)
+    : core_(core), id_(requested), phase_(Phase::kRequested) {
+  id_->context = static_cast<CmEndpoint*>(this);
+}
+
+absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
+    DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
+    const ConnectionParameters& parameters) {
+  BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxConnectData));
+  std::unique_ptr<RdmaConnectionId> connection(new RdmaConnectionId(core));
+  BATON_ASSIGN_OR_RETURN(connection->id_, NewId(core, connection.get()));
+  BATON_RETURN_IF_ERROR(queue_pair->Bind(connection.get()));
+  connection->queue_pair_ = queue_pair;
+  connection->parameters_ = parameters;
+  CmEvent event;
+  if (const absl::Status status = connection->StartConnecting(address);
+      !status.ok() && connection->OnUnreachable(status, &event)) {
+    core->PushEvent(std::move(event));
+  }
+  return connection;
+}
+
+// The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
+RdmaConnectionId::~RdmaConnectionId() {
+  LeaveQueuePair();
+  core_->ForgetEventsOf(this);
+}
+
+absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
+  BATON_ASSIGN_OR_RETURN(sockaddr_storage parsed, Parse(address));
+  if (rdma_resolve_addr(id_.get(), nullptr, reinterpret_cast<sockaddr*>(&parsed),
+                        core_->resolve_timeout_ms) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("rdma_resolve_addr of ", address.host));
+  }
+  return absl::OkStatus();
+}
+
+Address RdmaConnectionId::local_address() const { return Format(rdma_get_local_addr(id_.get())); }
+Address RdmaConnectionId::peer_address() const { return Format(rdma_get_peer_addr(id_.get())); }
+
+rdma_conn_param RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) const {
+  rdma_conn_param wanted = {};
+  wanted.private_data = parameters_.private_data.data();
+  wanted.private_data_len = static_cast<uint8_t>(parameters_.private_data.size());
+  wanted.responder_resources =
+      std::min(parameters_.responder_resources, core_->max_responder_resources);
+  wanted.initiator_depth = std::min(parameters_.initiator_depth, core_->max_initiator_depth);
+  wanted.flow_control = 1;
+  wanted.retry_count = parameters_.retry_count;
+  wanted.rnr_retry_count = parameters_.rnr_retry_count;
+  wanted.qp_num = queue_pair.number();
+  return wanted;
+}
+
+absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
+  if (phase_ == Phase::kRequested) return absl::OkStatus();
+  if (phase_ == Phase::kEnded) {
+    return absl::UnavailableError(absl::StrCat(call, ": the peer has given up its request"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(call, ": this is no open connection request"));
+}
+
+absl::Status RdmaConnectionId::JoinQueuePair() {
+  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kInit));
+  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive));
+  return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend);
+}
+
+void RdmaConnectionId::LeaveQueuePair() {
+  if (queue_pair_ == nullptr) return;
+  (void)queue_pair_->SetError();
+  std::exchange(queue_pair_, nullptr)->Unbind();
+}
+
+absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
+                                      const ConnectionParameters& parameters) {
+  BATON_RETURN_IF_ERROR(CheckRequested("accept"));
+  BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptData));
+  auto* const own = static_cast<RdmaQueuePair*>(queue_pair);
+  BATON_RETURN_IF_ERROR(own->Bind(this));
+  queue_pair_ = own;
+  parameters_ = parameters;
+  phase_ = Phase::kAccepted;
+  absl::Status status = JoinQueuePair();
+  if (status.ok()) {
+    rdma_conn_param wanted = ParametersFor(*own);
+    if (rdma_accept(id_.get(), &wanted) == 0) return status;
+    status = ErrnoStatus(errno, "rdma_accept");
+  }
+  phase_ = Phase::kEnded;
+  LeaveQueuePair();
+  return status;
+}
+
+absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
+  BATON_RETURN_IF_ERROR(CheckRequested("reject"));
+  BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
+  phase_ = Phase::kEnded;
+  if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
+    return ErrnoStatus(errno, "rdma_reject");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnectionId::Disconnect() {
+  if (phase_ != Phase::kEstablished && phase_ != Phase::kAccepted) {
+    return absl::FailedPreconditionError("disconnect: there is no connection");
+  }
+  phase_ = Phase::kDisconnecting;
+  LeaveQueuePair();
+  // EINVAL: the peer was first, and its event is on its way to us.
+  if (rdma_disconnect(id_.get()) != 0 && errno != EINVAL) {
+    return ErrnoStatus(errno, "rdma_disconnect");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnectionId::OnResolved(bool route) {
+  if (!IsOf(*core_, *id_)) {
+    return absl::UnavailableError("the peer is not reached through this device");
+  }
+  if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
+  if (!route) {
+    return rdma_resolve_route(id_.get(), core_->resolve_timeout_ms) == 0
+               ? absl::OkStatus()
+               : ErrnoStatus(errno, "rdma_resolve_route");
+  }
+  rdma_conn_param wanted = ParametersFor(*queue_pair_);
+  return rdma_connect(id_.get(), &wanted) == 0 ? absl::OkStatus()
+                                               : ErrnoStatus(errno, "rdma_connect");
+}
+
+// The peer has accepted. Whose queue pair is not rdma_cm's readies it and says so itself.
+absl::Status RdmaConnectionId::OnResponse() {
+  if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
+  BATON_RETURN_IF_ERROR(JoinQueuePair());
+  return rdma_establish(id_.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "rdma_establish");
+}
+
+bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
+  phase_ = Phase::kEnded;
+  out->type = type;
+  out->id = this;
+  out->status = std::move(why);
+  return true;
+}
+
+bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
+  const Phase before = std::exchange(phase_, Phase::kEnded);
+  if (before == Phase::kRequested || before == Phase::kEnded) return false;
+  // One that was not used yet stays in INIT, and can be.
+  if (queue_pair_ != nullptr && queue_pair_->state() == QueuePairState::kInit) {
+    std::exchange(queue_pair_, nullptr)->Unbind();
+  }
+  LeaveQueuePair();
+  return End(CmEventType::kUnreachable, std::move(why), out);
+}
+
+bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
+  if (phase_ != Phase::kConnecting) {
+    return OnUnreachable(absl::UnavailableError("the peer has given up its request"), out);
+  }
+  if (event.status == kRejectedByNobody) {
+    return OnUnreachable(absl::UnavailableError("nobody listens at that port"), out);
+  }
+  LeaveQueuePair();
+  out->private_data = PrivateDataOf(event);
+  return End(
+      CmEventType::kRejected,
+      absl::AbortedError(absl::StrCat("the peer rejected the connection, reason ", event.status)),
+      out);
+}
+
+bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
+  if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
+  phase_ = Phase::kEstablished;
+  out->type = CmEventType::kEstablished;
+  out->id = this;
+  out->private_data = PrivateDataOf(event);
+  return true;
+}
+
+bool RdmaConnectionId::OnDisconnected(CmEvent* out) {
+  if (phase_ == Phase::kEnded) return false;
+  if (phase_ == Phase::kConnecting || phase_ == Phase::kRequested) {
+    return OnUnreachable(absl::UnavailableError("the device was removed"), out);
+  }
+  LeaveQueuePair();
+  (void)rdma_disconnect(id_.get());  // the answer, where the peer was first
+  return End(CmEventType::kDisconnected, absl::OkStatus(), out);
+}
+
+bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
+  absl::Status status;
+  switch (event.event) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      status = OnResolved(event.event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+      return !status.ok() && OnUnreachable(std::move(status), out);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      status = OnResponse();
+      return status.ok() ? OnEstablished(event, out) : OnUnreachable(std::move(status), out);
+    case RDMA_CM_EVENT_ESTABLISHED:
+      return OnEstablished(event, out);
+    case RDMA_CM_EVENT_REJECTED:
+      return OnRejected(event, out);
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+      return OnUnreachable(absl::UnavailableError(absl::StrCat(rdma_event_str(event.event),
+                                                               ", status ", event.status)),
+                           out);
+    case RDMA_CM_EVENT_DISCONNECTED:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return OnDisconnected(out);
+    default:
+      return false;
+  }
+}
+
+void RdmaConnectionId::QueuePairGone() {
+  queue_pair_ = nullptr;
+  if (phase_ == Phase::kEstablished || phase_ == Phase::kAccepted) (void)rdma_disconnect(id_.get());
+}
+
+void RdmaConnectionId::PeerIsReady() {
+  if (phase_ == Phase::kAccepted) (void)rdma_notify(id_.get(), IBV_EVENT_COMM_EST);
+}
+
+}  // namespace baton::verbs::rdma

@@ -1,0 +1,98 @@
+// Connections, listeners and the connection manager's events of the rdma device.
+#ifndef LIB_VERBS_RDMA_CONNECTION_H_
+#define LIB_VERBS_RDMA_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/verbs/rdma/device_core.h"
+#include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/queue_pair.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::rdma {
+
+// What InfiniBand's messages have room for, less the header of rdma_cm (rdma_connect(3),
+// rdma_accept(3), rdma_reject(3)).
+inline constexpr uint32_t kMaxConnectData = 56;
+inline constexpr uint32_t kMaxAcceptData = 196;
+inline constexpr uint32_t kMaxRejectData = 148;
+
+// rdma_cm tells who an event is for through the id's context, which is this.
+class CmEndpoint {
+ public:
+  virtual ~CmEndpoint() = default;
+  // `event` is the library's, until the caller acknowledges it. True: *out is to be reported.
+  virtual bool OnEvent(const rdma_cm_event& event, CmEvent* out) = 0;
+};
+
+class RdmaListener final : public Listener, public CmEndpoint {
+ public:
+  static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
+                                                              const Address& address, int backlog);
+  Address address() const override;
+  bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
+
+ private:
+  explicit RdmaListener(DeviceCore* core) : core_(core) {}
+
+  DeviceCore* const core_;
+  CmId id_;
+};
+
+class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private QueuePairLink {
+ public:
+  // One that a listener was asked for.
+  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested);
+  // Starts connecting.
+  static absl::StatusOr<std::unique_ptr<RdmaConnectionId>> Connect(
+      DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
+      const ConnectionParameters& parameters);
+  ~RdmaConnectionId() override;
+
+  Address local_address() const override;
+  Address peer_address() const override;
+  absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
+  absl::Status Reject(std::string_view private_data) override;
+  absl::Status Disconnect() override;
+  bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
+
+ private:
+  enum class Phase : uint8_t {
+    kRequested,      // by the peer: neither accepted nor rejected
+    kAccepted,       // not established yet
+    kConnecting,     // by us
+    kEstablished,    //
+    kDisconnecting,  // by us
+    kEnded,          // nothing more is reported
+  };
+
+  explicit RdmaConnectionId(DeviceCore* core) : core_(core) {}
+  absl::Status StartConnecting(const Address& address);
+  absl::Status CheckRequested(const char* call) const;
+  absl::Status JoinQueuePair();  // to RTS
+  void LeaveQueuePair();         // sets it to the error state
+  rdma_conn_param ParametersFor(const QueuePair& queue_pair) const;
+  absl::Status OnResolved(bool route);
+  absl::Status OnResponse();
+  bool OnRejected(const rdma_cm_event& event, CmEvent* out);
+  bool OnEstablished(const rdma_cm_event& event, CmEvent* out);
+  bool OnDisconnected(CmEvent* out);
+  bool OnUnreachable(absl::Status why, CmEvent* out);
+  bool End(CmEventType type, absl::Status why, CmEvent* out);
+  void QueuePairGone() override;
+  void PeerIsReady() override;
+
+  DeviceCore* const core_;
+  CmId id_;
+  Phase phase_ = Phase::kConnecting;
+  RdmaQueuePair* queue_pair_ = nullptr;
+  ConnectionParameters parameters_;
+};
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_CONNECTION_H_

@@ -1,0 +1,48 @@
+#include "lib/verbs/rdma/device_core.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "lib/base/errno_status.h"
+
+namespace baton::verbs::rdma {
+
+absl::Status DeviceCore::Watch(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return ErrnoStatus(errno, "fcntl");
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return ErrnoStatus(errno, "epoll_ctl");
+  return absl::OkStatus();
+}
+
+void DeviceCore::Unwatch(int fd) { (void)epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+void DeviceCore::PushEvent(CmEvent event) {
+  pushed.push_back(std::move(event));
+  (void)eventfd_write(pushed_signal.get(), 1);
+}
+
+bool DeviceCore::TakePushed(CmEvent* event) {
+  if (pushed.empty()) return false;
+  *event = std::move(pushed.front());
+  pushed.pop_front();
+  eventfd_t count;
+  if (pushed.empty()) (void)eventfd_read(pushed_signal.get(), &count);
+  return true;
+}
+
+void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
+  if (pushed.empty()) return;
+  std::erase_if(pushed, [id](const CmEvent& event) { return event.id == id; });
+  eventfd_t count;
+  if (pushed.empty()) (void)eventfd_read(pushed_signal.get(), &count);
+}
+
+}  // namespace baton::verbs::rdma

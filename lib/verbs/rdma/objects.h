@@ -1,0 +1,31 @@
+// Owners of what libibverbs and librdmacm allocate.
+#ifndef LIB_VERBS_RDMA_OBJECTS_H_
+#define LIB_VERBS_RDMA_OBJECTS_H_
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <memory>
+
+namespace baton::verbs::rdma {
+
+template <auto kDestroy>
+struct Destroyer {
+  template <typename T>
+  void operator()(T* object) const {
+    (void)kDestroy(object);
+  }
+};
+
+using VerbsContext = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
+using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
+using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;
+using VerbsRegion = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
+using VerbsQueue = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
+using VerbsQueuePair = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
+using EventChannel = std::unique_ptr<rdma_event_channel, Destroyer<rdma_destroy_event_channel>>;
+using CmId = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_id>>;
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_OBJECTS_H_

@@ -1,0 +1,400 @@
+#include "lib/verbs/rdma/queue_pair.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::verbs::rdma {
+namespace {
+
+// Requests handed to the provider, completions taken from it, in one call.
+constexpr size_t kChain = 32;
+
+// Lists of ours are the provider's, too.
+static_assert(sizeof(ScatterGather) == sizeof(ibv_sge));
+static_assert(offsetof(ScatterGather, address) == offsetof(ibv_sge, addr));
+static_assert(offsetof(ScatterGather, length) == offsetof(ibv_sge, length));
+static_assert(offsetof(ScatterGather, lkey) == offsetof(ibv_sge, lkey));
+
+ibv_sge* ListOf(absl::Span<const ScatterGather> sges) {
+  // The provider only reads it (ibv_post_send(3)).
+  return reinterpret_cast<ibv_sge*>(const_cast<ScatterGather*>(sges.data()));
+}
+
+CompletionStatus StatusOf(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_SUCCESS:
+      return CompletionStatus::kSuccess;
+    case IBV_WC_LOC_LEN_ERR:
+      return CompletionStatus::kLocalLengthError;
+    case IBV_WC_LOC_QP_OP_ERR:
+      return CompletionStatus::kLocalQpError;
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+      return CompletionStatus::kLocalProtectionError;
+    case IBV_WC_WR_FLUSH_ERR:
+      return CompletionStatus::kFlushError;
+    case IBV_WC_BAD_RESP_ERR:
+      return CompletionStatus::kBadResponse;
+    case IBV_WC_REM_INV_REQ_ERR:
+      return CompletionStatus::kRemoteInvalidRequest;
+    case IBV_WC_REM_ACCESS_ERR:
+      return CompletionStatus::kRemoteAccessError;
+    case IBV_WC_REM_OP_ERR:
+      return CompletionStatus::kRemoteOperationError;
+    case IBV_WC_RETRY_EXC_ERR:
+      return CompletionStatus::kRetryExceeded;
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return CompletionStatus::kRnrRetryExceeded;
+    default:
+      return CompletionStatus::kGeneralError;
+  }
+}
+
+CompletionOpcode OpcodeOf(ibv_wc_opcode opcode) {
+  switch (opcode) {
+    case IBV_WC_RDMA_WRITE:
+      return CompletionOpcode::kWrite;
+    case IBV_WC_RDMA_READ:
+      return CompletionOpcode::kRead;
+    case IBV_WC_COMP_SWAP:
+      return CompletionOpcode::kCompareAndSwap;
+    case IBV_WC_FETCH_ADD:
+      return CompletionOpcode::kFetchAndAdd;
+    case IBV_WC_RECV:
+      return CompletionOpcode::kReceive;
+    case IBV_WC_RECV_RDMA_WITH_IMM:
+      return CompletionOpcode::kReceiveWithImmediate;
+    default:
+      return CompletionOpcode::kSend;
+  }
+}
+
+ibv_wr_opcode OpcodeOf(Opcode opcode) {
+  constexpr std::array<ibv_wr_opcode, kOpcodeCount> kOpcodes = {IBV_WR_SEND,
+                                                                IBV_WR_SEND_WITH_IMM,
+                                                                IBV_WR_RDMA_WRITE,
+                                                                IBV_WR_RDMA_WRITE_WITH_IMM,
+                                                                IBV_WR_RDMA_READ,
+                                                                IBV_WR_ATOMIC_CMP_AND_SWP,
+                                                                IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                                                IBV_WR_SEND_WITH_INV};
+  return kOpcodes[static_cast<size_t>(opcode)];
+}
+
+ibv_qp_state StateOf(QueuePairState state) {
+  switch (state) {
+    case QueuePairState::kReset:
+      return IBV_QPS_RESET;
+    case QueuePairState::kInit:
+      return IBV_QPS_INIT;
+    case QueuePairState::kReadyToReceive:
+      return IBV_QPS_RTR;
+    case QueuePairState::kReadyToSend:
+      return IBV_QPS_RTS;
+    case QueuePairState::kError:
+      return IBV_QPS_ERR;
+  }
+  return IBV_QPS_ERR;
+}
+
+ibv_send_wr TranslateRequest(const SendRequest& from) {
+  ibv_send_wr to = {};
+  to.wr_id = from.wr_id;
+  to.sg_list = ListOf(from.sges);
+  to.num_sge = static_cast<int>(from.sges.size());
+  to.opcode = OpcodeOf(from.opcode);
+  to.send_flags = IBV_SEND_SIGNALED;
+  if (from.fence) to.send_flags |= IBV_SEND_FENCE;
+  if (from.solicited) to.send_flags |= IBV_SEND_SOLICITED;
+  switch (from.opcode) {
+    case Opcode::kSendWithInvalidate:
+      to.invalidate_rkey = from.invalidate_rkey;
+      break;
+    case Opcode::kSendWithImmediate:
+    case Opcode::kWriteWithImmediate:
+      to.imm_data = htonl(from.immediate);
+      break;
+    default:
+      break;
+  }
+  if (from.opcode == Opcode::kCompareAndSwap || from.opcode == Opcode::kFetchAndAdd) {
+    to.wr.atomic = {from.remote_address, from.compare_add, from.swap, from.rkey};
+  } else {
+    to.wr.rdma.remote_addr = from.remote_address;
+    to.wr.rdma.rkey = from.rkey;
+  }
+  return to;
+}
+
+void TranslateCompletion(const ibv_wc& from, Completion* to) {
+  *to = {};
+  to->wr_id = from.wr_id;
+  to->status = StatusOf(from.status);
+  to->qp_number = from.qp_num;
+  to->vendor_error = from.vendor_err;
+  if (from.status != IBV_WC_SUCCESS) return;
+  to->opcode = OpcodeOf(from.opcode);
+  to->byte_len = from.byte_len;
+  to->has_immediate = (from.wc_flags & IBV_WC_WITH_IMM) != 0;
+  to->has_invalidate = (from.wc_flags & IBV_WC_WITH_INV) != 0;
+  if (to->has_immediate) to->immediate = ntohl(from.imm_data);
+  if (to->has_invalidate) to->immediate = from.invalidated_rkey;
+}
+
+absl::Status CheckSges(size_t count, uint32_t limit) {
+  if (count <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sges: ", count, ", at most ", limit));
+}
+
+// What ibv_post_send and ibv_post_recv answer (their manual page).
+absl::Status CannotPost(int error, const char* which) {
+  if (error == ENOMEM) {
+    return absl::ResourceExhaustedError(absl::StrCat("the ", which, " queue is full"));
+  }
+  return ErrnoStatus(error, absl::StrCat("posting to the ", which, " queue"));
+}
+
+// How many of a chain the provider took. Soft-RoCE's doorbell may be refused once all are in the
+// queue: then there is an error and no bad request.
+template <typename Request>
+size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
+  return bad == nullptr ? count : static_cast<size_t>(bad - chain);
+}
+
+// Posts in chains of kChain. `translate` makes one request of the provider's of one of ours, `post`
+// hands a chain over and sets how many of it were taken.
+template <typename Theirs, typename Ours, typename Translate, typename Post>
+absl::Status PostInChains(absl::Span<const Ours> requests, uint32_t max_sges, size_t* posted,
+                          const Translate& translate, const Post& post) {
+  std::array<Theirs, kChain> chain;
+  *posted = 0;
+  while (*posted < requests.size()) {
+    size_t count = 0;
+    absl::Status refused;
+    for (; count < kChain && *posted + count < requests.size(); ++count) {
+      const Ours& request = requests[*posted + count];
+      refused = CheckSges(request.sges.size(), max_sges);
+      if (!refused.ok()) break;
+      chain[count] = translate(request);
+      chain[count].next = nullptr;
+      if (count > 0) chain[count - 1].next = &chain[count];
+    }
+    if (count > 0) {
+      size_t taken = 0;
+      const absl::Status status = post(chain.data(), count, &taken);
+      *posted += taken;
+      BATON_RETURN_IF_ERROR(status);
+    }
+    BATON_RETURN_IF_ERROR(refused);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- completion queue
+
+absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create(DeviceCore* core,
+                                                                                 uint32_t entries) {
+  std::unique_ptr<RdmaCompletionQueue> queue(new RdmaCompletionQueue(core));
+  queue->channel_.reset(ibv_create_comp_channel(core->context.get()));
+  if (!queue->channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
+  BATON_RETURN_IF_ERROR(core->Watch(queue->channel_->fd));
+  queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
+                                    queue->channel_.get(), /*comp_vector=*/0));
+  if (!queue->queue_) {
+    return ErrnoStatus(errno, absl::StrCat("ibv_create_cq with ", entries, " entries"));
+  }
+  core->completion_queues.insert(queue.get());
+  return queue;
+}
+
+RdmaCompletionQueue::~RdmaCompletionQueue() {
+  core_->completion_queues.erase(this);
+  // Not left to the descriptor's end: a process that was forked may hold it, too.
+  if (channel_) core_->Unwatch(channel_->fd);
+}
+
+absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
+  if (unusable_) return absl::DataLossError("the completion queue was overrun and is unusable");
+  if (notification_requested_) {
+    // Before the poll: what a notification that is taken here told of is found by it.
+    notification_requested_ = false;
+    TakeNotifications();
+  }
+  std::array<ibv_wc, kChain> taken;
+  size_t total = 0;
+  while (total < completions.size()) {
+    const size_t wanted = std::min(completions.size() - total, kChain);
+    const int count = ibv_poll_cq(queue_.get(), static_cast<int>(wanted), taken.data());
+    if (count < 0) return absl::DataLossError("ibv_poll_cq: the completion queue is unusable");
+    for (int i = 0; i < count; ++i) {
+      TranslateCompletion(taken[i], &completions[total++]);
+      if (taken[i].status != IBV_WC_SUCCESS) OnFailed(taken[i].qp_num);
+    }
+    if (static_cast<size_t>(count) < wanted) break;
+  }
+  return static_cast<int>(total);
+}
+
+void RdmaCompletionQueue::TakeNotifications() {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  unsigned int taken = 0;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
+  // ibv_destroy_cq waits for this (ibv_ack_cq_events(3)).
+  if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+}
+
+void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
+  const auto found = core_->queue_pairs.find(queue_pair_number);
+  if (found != core_->queue_pairs.end()) (void)found->second->SetError();
+}
+
+absl::Status RdmaCompletionQueue::RequestNotification() {
+  notification_requested_ = true;
+  core_->look = true;
+  const int error = ibv_req_notify_cq(queue_.get(), /*solicited_only=*/0);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_req_notify_cq");
+}
+
+void RdmaCompletionQueue::SetUnusable() {
+  unusable_ = true;
+  for (const auto& [number, queue_pair] : core_->queue_pairs) {
+    if (queue_pair->CompletesIn(this)) (void)queue_pair->SetError();
+  }
+}
+
+// ---------------------------------------------------------------- queue pair
+
+absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
+    DeviceCore* core, const QueuePairOptions& options) {
+  if (options.send_queue == nullptr || options.receive_queue == nullptr) {
+    return absl::InvalidArgumentError("a queue pair needs a send and a receive completion queue");
+  }
+  std::unique_ptr<RdmaQueuePair> queue_pair(new RdmaQueuePair(core, options));
+  ibv_qp_init_attr wanted = {};
+  wanted.qp_context = queue_pair.get();
+  wanted.send_cq = static_cast<RdmaCompletionQueue*>(options.send_queue)->queue();
+  wanted.recv_cq = static_cast<RdmaCompletionQueue*>(options.receive_queue)->queue();
+  wanted.qp_type = IBV_QPT_RC;
+  wanted.sq_sig_all = 1;
+  wanted.cap = {options.max_send_requests, options.max_receive_requests, options.max_scatter_gather,
+                options.max_scatter_gather, /*max_inline_data=*/0};
+  queue_pair->queue_pair_.reset(ibv_create_qp(core->domain.get(), &wanted));
+  if (!queue_pair->queue_pair_) {
+    return ErrnoStatus(errno,
+                       absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
+                                    options.max_receive_requests, " receives of ",
+                                    options.max_scatter_gather, " scatter-gather entries"));
+  }
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = core->port;
+  attributes.qp_access_flags =
+      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  const int error =
+      ibv_modify_qp(queue_pair->queue_pair_.get(), &attributes,
+                    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to INIT");
+  core->queue_pairs.emplace(queue_pair->number(), queue_pair.get());
+  return queue_pair;
+}
+
+RdmaQueuePair::~RdmaQueuePair() {
+  if (queue_pair_) core_->queue_pairs.erase(number());
+  if (link_ != nullptr) link_->QueuePairGone();
+}
+
+QueuePairState RdmaQueuePair::state() const {
+  if (state_ != QueuePairState::kReadyToReceive && state_ != QueuePairState::kReadyToSend) {
+    return state_;
+  }
+  ibv_qp_attr attributes = {};
+  ibv_qp_init_attr made_with = {};
+  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made_with) != 0) return state_;
+  return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
+}
+
+absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
+  if (state_ != QueuePairState::kInit || link_ != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("queue pair ", number(),
+                     link_ != nullptr ? " has a connection" : " is not in INIT: make a new one"));
+  }
+  link_ = link;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = StateOf(state);
+  int mask = 0;
+  if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
+    return ErrnoStatus(errno, "rdma_init_qp_attr");
+  }
+  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
+  if (error != 0) {
+    return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));
+  }
+  state_ = state;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaQueuePair::SetError() {
+  if (state_ == QueuePairState::kError) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(FlushQueues());
+  state_ = QueuePairState::kError;
+  return absl::OkStatus();
+}
+
+// To the error state, also if it is there: an ibv_modify_qp that every state allows.
+absl::Status RdmaQueuePair::FlushQueues() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to ERR");
+}
+
+absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
+  *posted = 0;
+  if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
+    return absl::FailedPreconditionError("the queue pair is not connected yet: sends have to wait");
+  }
+  return PostInChains<ibv_send_wr>(
+      requests, options_.max_scatter_gather, posted, TranslateRequest,
+      [this](ibv_send_wr* chain, size_t count, size_t* taken) {
+        ibv_send_wr* bad = nullptr;
+        const int error = ibv_post_send(queue_pair_.get(), chain, &bad);
+        *taken = TakenOf(chain, bad, count);
+        return error == 0 ? absl::OkStatus() : CannotPost(error, "send");
+      });
+}
+
+absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+  const absl::Status status = PostInChains<ibv_recv_wr>(
+      requests, options_.max_scatter_gather, posted,
+      [](const ReceiveRequest& from) {
+        return ibv_recv_wr{from.wr_id, nullptr, ListOf(from.sges),
+                           static_cast<int>(from.sges.size())};
+      },
+      [this](ibv_recv_wr* chain, size_t count, size_t* taken) {
+        ibv_recv_wr* bad = nullptr;
+        const int error = ibv_post_recv(queue_pair_.get(), chain, &bad);
+        *taken = TakenOf(chain, bad, count);
+        return error == 0 ? absl::OkStatus() : CannotPost(error, "receive");
+      });
+  // A provider that rings no doorbell for a receive (Soft-RoCE) would leave it there unflushed.
+  if (state_ == QueuePairState::kError && *posted > 0) BATON_RETURN_IF_ERROR(FlushQueues());
+  return status;
+}
+
+}  // namespace baton::verbs::rdma

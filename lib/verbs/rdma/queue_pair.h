@@ -1,0 +1,87 @@
+// Completion queues and queue pairs of the rdma device.
+#ifndef LIB_VERBS_RDMA_QUEUE_PAIR_H_
+#define LIB_VERBS_RDMA_QUEUE_PAIR_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/rdma/device_core.h"
+#include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::rdma {
+
+class RdmaCompletionQueue final : public CompletionQueue {
+ public:
+  static absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> Create(DeviceCore* core,
+                                                                     uint32_t entries);
+  ~RdmaCompletionQueue() override;
+
+  absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
+  absl::Status RequestNotification() override;
+
+  // It was overrun, or the device is lost: so are the queue pairs that complete here.
+  void SetUnusable();
+  ibv_cq* queue() const { return queue_.get(); }
+
+ private:
+  explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
+  void TakeNotifications();
+  void OnFailed(uint32_t queue_pair_number);
+
+  DeviceCore* const core_;
+  CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
+  VerbsQueue queue_;
+  bool notification_requested_ = false;  // since the last poll
+  bool unusable_ = false;
+};
+
+// The connection of a queue pair, as the queue pair sees it.
+class QueuePairLink {
+ public:
+  virtual ~QueuePairLink() = default;
+  virtual void QueuePairGone() = 0;
+  // The peer sent before its message that it is ready came (ibv_get_async_event(3)).
+  virtual void PeerIsReady() = 0;
+};
+
+class RdmaQueuePair final : public QueuePair {
+ public:
+  static absl::StatusOr<std::unique_ptr<RdmaQueuePair>> Create(DeviceCore* core,
+                                                               const QueuePairOptions& options);
+  ~RdmaQueuePair() override;
+
+  uint32_t number() const override { return queue_pair_->qp_num; }
+  // Asks the device, unless the answer is known: one that refuses what the peer asks for goes to
+  // the error state without a completion.
+  QueuePairState state() const override;
+  absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
+  absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
+  absl::Status SetError() override;
+
+  // Bound to one connection at a time, and only in INIT.
+  absl::Status Bind(QueuePairLink* link);
+  void Unbind() { link_ = nullptr; }
+  // To the state, with the attributes that the connection manager has for `id`.
+  absl::Status Advance(rdma_cm_id* id, QueuePairState state);
+  QueuePairLink* link() const { return link_; }
+  bool CompletesIn(const RdmaCompletionQueue* queue) const {
+    return options_.send_queue == queue || options_.receive_queue == queue;
+  }
+
+ private:
+  RdmaQueuePair(DeviceCore* core, const QueuePairOptions& options)
+      : core_(core), options_(options) {}
+  absl::Status FlushQueues();
+
+  DeviceCore* const core_;
+  const QueuePairOptions options_;
+  VerbsQueuePair queue_pair_;
+  QueuePairState state_ = QueuePairState::kInit;  // as far as we know
+  QueuePairLink* link_ = nullptr;
+};
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_QUEUE_PAIR_H_

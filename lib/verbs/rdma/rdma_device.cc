@@ -1,0 +1,282 @@
+#include "lib/verbs/rdma/rdma_device.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/connection.h"
+#include "lib/verbs/rdma/device_core.h"
+#include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/queue_pair.h"
+
+namespace baton::verbs::rdma {
+namespace {
+
+// The channels are looked at, which is a system call, once in so many turns, and before a sleep.
+constexpr uint32_t kTurnsBetweenLooks = 64;
+
+class RdmaRegion final : public MemoryRegion {
+ public:
+  explicit RdmaRegion(VerbsRegion region) : region_(std::move(region)) {}
+  uint32_t lkey() const override { return region_->lkey; }
+  uint32_t rkey() const override { return region_->rkey; }
+
+ private:
+  VerbsRegion region_;
+};
+
+int AccessOf(uint32_t access) {
+  return ((access & kLocalWrite) != 0 ? IBV_ACCESS_LOCAL_WRITE : 0) |
+         ((access & kRemoteWrite) != 0 ? IBV_ACCESS_REMOTE_WRITE : 0) |
+         ((access & kRemoteRead) != 0 ? IBV_ACCESS_REMOTE_READ : 0) |
+         ((access & kRemoteAtomic) != 0 ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+}
+
+std::string Mebibytes(uint64_t bytes) {
+  return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB");
+}
+
+absl::Status CannotRegister(int error, size_t length) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (error == ENOMEM && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < length) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "RLIMIT_MEMLOCK is ", Mebibytes(limit.rlim_cur), ", ", Mebibytes(length),
+        " needed to register memory: set LimitMEMLOCK=infinity in the unit, or ulimit -l"));
+  }
+  return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
+}
+
+class RdmaDevice final : public Device {
+ public:
+  static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
+                                                        const RdmaDeviceOptions& options);
+
+  std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
+  DeviceLimits limits() const override { return limits_; }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                               uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override {
+    return RdmaQueuePair::Create(&core_, options);
+  }
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
+    return RdmaListener::Create(&core_, address, backlog);
+  }
+  absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
+      const Address& address, QueuePair* queue_pair,
+      const ConnectionParameters& parameters) override {
+    return RdmaConnectionId::Connect(&core_, address, static_cast<RdmaQueuePair*>(queue_pair),
+                                     parameters);
+  }
+  bool NextEvent(CmEvent* event) override;
+  void Progress() override;
+  int event_fd() const override { return core_.epoll.get(); }
+
+ private:
+  absl::Status Open();
+  absl::Status ReadLimits();
+  void TakeAsynchronousEvents();
+  void OnAsynchronousEvent(const ibv_async_event& event);
+
+  DeviceCore core_;
+  DeviceLimits limits_;
+  uint32_t turns_ = 0;
+  bool look_for_events_ = true;
+};
+
+absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
+                                                           const RdmaDeviceOptions& options) {
+  auto device = std::make_unique<RdmaDevice>();
+  device->core_.context = std::move(context);
+  device->core_.port = options.port;
+  device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
+  BATON_RETURN_IF_ERROR(device->Open());
+  return device;
+}
+
+absl::Status RdmaDevice::Open() {
+  BATON_RETURN_IF_ERROR(ReadLimits());
+  core_.domain.reset(ibv_alloc_pd(core_.context.get()));
+  if (!core_.domain) return ErrnoStatus(errno, "ibv_alloc_pd");
+  core_.event_channel.reset(rdma_create_event_channel());
+  if (!core_.event_channel) {
+    return ErrnoStatus(errno,
+                       "rdma_create_event_channel: is /dev/infiniband/rdma_cm there and accessible "
+                       "(module rdma_ucm, group rdma)?");
+  }
+  core_.pushed_signal.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
+  core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
+  for (const int fd :
+       {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get()}) {
+    BATON_RETURN_IF_ERROR(core_.Watch(fd));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaDevice::ReadLimits() {
+  ibv_device_attr device = {};
+  ibv_port_attr port = {};
+  int error = ibv_query_device(core_.context.get(), &device);
+  if (error != 0) return ErrnoStatus(error, "ibv_query_device");
+  error = ibv_query_port(core_.context.get(), core_.port, &port);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("ibv_query_port ", core_.port));
+  if (core_.context->device->transport_type == IBV_TRANSPORT_IWARP) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("device ", std::string(name()),
+                     " is iWARP: its queue pairs cannot be made before their connections, which "
+                     "Baton needs; use an InfiniBand or RoCE device"));
+  }
+  limits_.max_queue_pairs = static_cast<uint32_t>(device.max_qp);
+  limits_.max_completion_queue_entries = static_cast<uint32_t>(device.max_cqe);
+  limits_.max_send_requests = static_cast<uint32_t>(device.max_qp_wr);
+  limits_.max_receive_requests = static_cast<uint32_t>(device.max_qp_wr);
+  limits_.max_scatter_gather = static_cast<uint32_t>(device.max_sge);
+  limits_.max_private_data_connect = kMaxConnectData;
+  limits_.max_private_data_accept = kMaxAcceptData;
+  limits_.max_private_data_reject = kMaxRejectData;
+  limits_.max_initiator_depth = static_cast<uint32_t>(device.max_qp_init_rd_atom);
+  limits_.max_message_bytes = port.max_msg_sz;
+  limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
+  core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
+  core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::RegisterMemory(void* address,
+                                                                         size_t length,
+                                                                         uint32_t access) {
+  VerbsRegion region(ibv_reg_mr(core_.domain.get(), address, length, AccessOf(access)));
+  if (!region) return CannotRegister(errno, length);
+  return std::make_unique<RdmaRegion>(std::move(region));
+}
+
+absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQueue(
+    uint32_t entries) {
+  if (entries == 0 || entries > limits_.max_completion_queue_entries) {
+    return absl::InvalidArgumentError(absl::StrCat("entries: ", entries, ", device ",
+                                                   std::string(name()), " has at most ",
+                                                   limits_.max_completion_queue_entries));
+  }
+  return RdmaCompletionQueue::Create(&core_, entries);
+}
+
+void RdmaDevice::Progress() {
+  if (++turns_ % kTurnsBetweenLooks != 0 && !core_.look) return;
+  core_.look = false;
+  look_for_events_ = true;
+  TakeAsynchronousEvents();
+}
+
+void RdmaDevice::TakeAsynchronousEvents() {
+  ibv_async_event event = {};
+  while (ibv_get_async_event(core_.context.get(), &event) == 0) {
+    OnAsynchronousEvent(event);
+    // What an event is about cannot be destroyed before this (ibv_get_async_event(3)).
+    ibv_ack_async_event(&event);
+  }
+}
+
+void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      (void)static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->SetError();
+      break;
+    case IBV_EVENT_COMM_EST:
+      if (auto* const link = static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->link()) {
+        link->PeerIsReady();
+      }
+      break;
+    case IBV_EVENT_CQ_ERR:
+      static_cast<RdmaCompletionQueue*>(event.element.cq->cq_context)->SetUnusable();
+      break;
+    case IBV_EVENT_DEVICE_FATAL:
+      for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->SetUnusable();
+      break;
+    default:
+      // A port that goes down is what retries are for, and its connections tell of it when those
+      // are used up.
+      break;
+  }
+}
+
+bool RdmaDevice::NextEvent(CmEvent* event) {
+  if (core_.TakePushed(event)) return true;
+  while (look_for_events_) {
+    rdma_cm_event* taken = nullptr;
+    if (rdma_get_cm_event(core_.event_channel.get(), &taken) != 0) {
+      look_for_events_ = false;
+      break;
+    }
+    *event = {};
+    auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
+                                                        ? taken->listen_id->context
+                                                        : taken->id->context);
+    const bool report = endpoint->OnEvent(*taken, event);
+    // An id cannot be destroyed before its events are acknowledged (rdma_ack_cm_event(3)).
+    rdma_ack_cm_event(taken);
+    if (report) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> ListRdmaDevices() {
+  std::vector<std::string> names;
+  int count = 0;
+  ibv_device** const devices = ibv_get_device_list(&count);
+  for (int i = 0; i < count; ++i) names.emplace_back(ibv_get_device_name(devices[i]));
+  if (devices != nullptr) ibv_free_device_list(devices);
+  return names;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options) {
+  const std::vector<std::string> names = ListRdmaDevices();
+  if (names.empty()) {
+    return absl::NotFoundError(
+        "this machine has no RDMA device: load its driver, or use the soft device");
+  }
+  if (options.device.empty() && names.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device: name one of ", absl::StrJoin(names, ", ")));
+  }
+  const std::string& wanted = options.device.empty() ? names[0] : options.device;
+  int count = 0;
+  ibv_device** const devices = ibv_get_device_list(&count);
+  VerbsContext context;
+  bool found = false;
+  int error = 0;
+  for (int i = 0; i < count && !found; ++i) {
+    if (wanted != ibv_get_device_name(devices[i])) continue;
+    found = true;
+    context.reset(ibv_open_device(devices[i]));
+    error = errno;
+  }
+  if (devices != nullptr) ibv_free_device_list(devices);
+  if (!found) {
+    return absl::NotFoundError(
+        absl::StrCat("device: no ", wanted, " here, there are ", absl::StrJoin(names, ", ")));
+  }
+  if (!context) {
+    return ErrnoStatus(error, absl::StrCat("device ", wanted,
+                                           " cannot be opened: is /dev/infiniband/uverbs* there "
+                                           "and accessible (module ib_uverbs, group rdma)?"));
+  }
+  return RdmaDevice::Create(std::move(context), options);
+}
+
+}  // namespace baton::verbs::rdma

@@ -1,0 +1,33 @@
+// The rdma device: libibverbs and librdmacm, any provider.
+//
+// Queue pairs are made ahead of their connections (ibv_create_qp) and joined to them by number, so
+// that one made before a fork can be used after it. iWARP cannot do that, and is refused.
+#ifndef LIB_VERBS_RDMA_RDMA_DEVICE_H_
+#define LIB_VERBS_RDMA_RDMA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::rdma {
+
+struct RdmaDeviceOptions {
+  std::string device;                  // "rxe0"; empty: the only one that there is
+  uint8_t port = 1;                    // physical, of the device
+  uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
+};
+
+// The names of the machine's RDMA devices.
+std::vector<std::string> ListRdmaDevices();
+
+// kNotFound names the devices that there are. kFailedPrecondition: the device cannot do what Baton
+// needs, or we may not use it; the message says what to do.
+absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options);
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_RDMA_DEVICE_H_
