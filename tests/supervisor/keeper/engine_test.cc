@@ -1140,7 +1140,8 @@ TEST(EngineOnASmallDevice, shouldRefuseAServiceThatCouldOverrunACompletionQueue)
   ASSERT_TRUE(arena.ok()) << arena.status();
   BreakingDevice device;
   device.max_completions =
-      shape.connections * (shape.send_queue_depth + shape.receive_queue_depth) - 1;
+      shape.connections * (shape.send_queue_depth + shape.receive_queue_depth) +
+      arena::kShardMarkers + arena::kSpares - 1;
   Listener listener;
   const auto engine = Engine::Create(&*arena, &device, &listener, EngineOptions());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
