@@ -416,8 +416,9 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
   AddEvent("upgrade_handed_over",
            absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
-  if (status.no_rollback()) return Retire();
-  EnterPhase(v1::UPGRADE_PHASE_WATCHING, milliseconds(current_->watch_window_ms));
+  EnterPhase(v1::UPGRADE_PHASE_WATCHING,
+             milliseconds(status.no_rollback() ? 0 : current_->watch_window_ms));
+  if (status.no_rollback()) LookAtNewWorkers();
 }
 
 // Empty: there is none. Who died is told of by OnGone.
@@ -455,7 +456,28 @@ void Upgrades::LookAtNewWorkers() {
     return;
   }
   current_->went_back_since = {};
-  if (now >= current_->deadline) Retire();
+  if (now >= current_->deadline && PromoteNewWorkers()) Retire();
+}
+
+// They are the first in standing from now on, if every shard is theirs. That is looked at and done
+// in one turn of the engine: otherwise one of them could die in between, and the old workers, which
+// have the shards then, would be ended.
+bool Upgrades::PromoteNewWorkers() {
+  const std::vector<WorkerInfo> workers = workers_.List();
+  bool all = true;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      all = all && current_->new_workers.count(engine_.ownership(shard).owner_id()) != 0;
+    }
+    if (!all) return;
+    for (const WorkerInfo& worker : workers) {
+      const bool fresh = current_->new_workers.count(worker.id) != 0;
+      const bool old = current_->old_workers.count(worker.id) != 0;
+      if (!fresh && !old) continue;
+      engine_.SetStanding(worker.slot, worker.id, fresh ? Standing::kFirst : Standing::kLast);
+    }
+  });
+  return all;
 }
 
 void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
@@ -518,8 +540,11 @@ void Upgrades::Return(const std::string& why) {
 
 void Upgrades::OnReturned(const HandoffsResult& result) {
   current_->status.set_slowest_return_us(result.slowest_us);
+  // An old worker that has taken its shards back can die before that is told here.
+  if (current_->old_workers.empty() && !current_->new_workers.empty()) {
+    return Return(current_->status.detail());
+  }
   if (result.status.ok()) return End(current_->new_workers);
-  if (current_->old_workers.empty()) return Return(current_->status.detail());
   // Their deaths give the shards to the heirs.
   for (const uint64_t worker_id : current_->new_workers) {
     (void)workers_.Kill(
@@ -529,8 +554,6 @@ void Upgrades::OnReturned(const HandoffsResult& result) {
 }
 
 void Upgrades::Retire() {
-  SetStanding(current_->new_workers, Standing::kFirst);
-  SetStanding(current_->old_workers, Standing::kLast);
   EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
   End(current_->old_workers);
 }
