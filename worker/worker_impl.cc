@@ -20,7 +20,7 @@
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
-#include "worker/crash_point.h"
+#include "lib/base/crash_point.h"
 
 namespace baton {
 namespace {

@@ -182,19 +182,26 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   const uint64_t worker_bytes = FileBytes(arena.worker_map_.total);
   const uint64_t driver_bytes = FileBytes(arena.driver_map_.total);
   const uint64_t buffer_bytes = FileBytes(shape.buffer_bytes);
-  BATON_RETURN_IF_ERROR(CheckMemory(worker_bytes + driver_bytes + buffer_bytes, service));
+  const uint64_t recovery_bytes = FileBytes(arena.recovery_map_.total);
+  BATON_RETURN_IF_ERROR(
+      CheckMemory(worker_bytes + driver_bytes + buffer_bytes + recovery_bytes, service));
   const std::string name(service);
   BATON_ASSIGN_OR_RETURN(arena.worker_fd_, CreateMemory("baton-worker-log-" + name, worker_bytes));
   BATON_ASSIGN_OR_RETURN(arena.driver_fd_, CreateMemory("baton-driver-log-" + name, driver_bytes));
   BATON_ASSIGN_OR_RETURN(arena.buffers_fd_, CreateMemory("baton-buffers-" + name, buffer_bytes));
+  BATON_ASSIGN_OR_RETURN(arena.recovery_fd_,
+                         CreateMemory("baton-recovery-" + name, recovery_bytes));
   BATON_ASSIGN_OR_RETURN(
       arena.worker_, Mapping::Map(arena.worker_fd_.get(), worker_bytes, true, "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
       arena.driver_, Mapping::Map(arena.driver_fd_.get(), driver_bytes, true, "driver log memory"));
   BATON_ASSIGN_OR_RETURN(arena.buffers_,
                          Mapping::Map(arena.buffers_fd_.get(), buffer_bytes, true, "buffers"));
+  BATON_ASSIGN_OR_RETURN(arena.recovery_, Mapping::Map(arena.recovery_fd_.get(), recovery_bytes,
+                                                       true, "recovery memory"));
   BATON_RETURN_IF_ERROR(Seal(arena.driver_fd_.get(), F_SEAL_FUTURE_WRITE, "driver log memory"));
-  for (int fd : {arena.worker_fd_.get(), arena.driver_fd_.get(), arena.buffers_fd_.get()}) {
+  for (int fd : {arena.worker_fd_.get(), arena.driver_fd_.get(), arena.buffers_fd_.get(),
+                 arena.recovery_fd_.get()}) {
     BATON_RETURN_IF_ERROR(Seal(fd, F_SEAL_SEAL, "arena"));
   }
 

@@ -1,4 +1,5 @@
-// The three memories of a service, as its driver creates them and as a worker maps them.
+// The memories of a service, as its driver creates them and as a worker maps them: the driver has a
+// fourth, for its successors, which no worker sees.
 //
 // All are memfds, sealed against growing, shrinking and further sealing. The driver log memory is
 // besides sealed against future writable mappings once the driver has its own: whoever receives
@@ -53,6 +54,7 @@ class Arena {
   uint32_t layout_version() const { return layout_version_; }
   const WorkerMemoryMap& worker_map() const { return worker_map_; }
   const DriverMemoryMap& driver_map() const { return driver_map_; }
+  const RecoveryMemoryMap& recovery_map() const { return recovery_map_; }
 
   // The service's registered memory, shape().buffer_bytes.
   uint8_t* buffers() const { return buffers_.base(); }
@@ -72,6 +74,17 @@ class Arena {
     return At<CompletionEntry>(
         driver_, driver_map_.CompletionLog(shard))[index & (shape_.completion_log_entries - 1)];
   }
+  // The driver's only: a worker has no recovery memory.
+  PollSlot* poll_slots(uint32_t shard) const {
+    return At<PollSlot>(recovery_, recovery_map_.PollSlots(shard));
+  }
+  SpareRecord& spare(uint32_t spare) const {
+    return *At<SpareRecord>(recovery_, recovery_map_.Spare(spare));
+  }
+  uint8_t* spare_buffer(uint32_t spare) const {
+    return recovery_.base() + recovery_map_.SpareBuffer(spare);
+  }
+
   WorkerSlot& worker(uint32_t slot) const {
     return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
   }
@@ -105,9 +118,11 @@ class Arena {
   int worker_log_fd() const { return worker_fd_.get(); }
   int driver_log_fd() const { return driver_fd_.get(); }
   int buffers_fd() const { return buffers_fd_.get(); }
+  int recovery_fd() const { return recovery_fd_.get(); }
 
  private:
-  explicit Arena(const Shape& shape) : shape_(shape), worker_map_(shape), driver_map_(shape) {}
+  explicit Arena(const Shape& shape)
+      : shape_(shape), worker_map_(shape), driver_map_(shape), recovery_map_(shape) {}
 
   template <typename T>
   static T* At(const Mapping& mapping, uint64_t offset) {
@@ -118,8 +133,9 @@ class Arena {
   uint32_t layout_version_ = kLayoutVersion;
   WorkerMemoryMap worker_map_;
   DriverMemoryMap driver_map_;
-  FileDescriptor worker_fd_, driver_fd_, buffers_fd_;
-  Mapping worker_, driver_, buffers_;
+  RecoveryMemoryMap recovery_map_;
+  FileDescriptor worker_fd_, driver_fd_, buffers_fd_, recovery_fd_;
+  Mapping worker_, driver_, buffers_, recovery_;
 };
 
 }  // namespace baton::arena

@@ -40,6 +40,10 @@ inline void FullFence() {
 #endif
 }
 
+// Orders stores for who is killed between them: the compiler keeps them apart, and the processor
+// finishes what it has begun in the order of the program.
+inline void OrderForCrash() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
 // A copy that is made once: the compiler may not read the shared bytes again when the copy is used.
 template <typename T>
 T CopyOnce(const T& shared) {

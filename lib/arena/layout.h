@@ -222,7 +222,10 @@ static_assert(sizeof(OwnershipRecord) == kLineBytes);
 struct ShardRecord {
   OwnershipRecord owner;
   uint64_t commit_head;  // PackCursor(epoch, entries folded): their room is free again
-  uint8_t pad0[56];
+  // Version 2. Equal to commit_head: the transaction there was begun, and is not finished.
+  uint64_t apply_begun;
+  uint64_t released_epoch;  // version 2: the last epoch whose kRelease was applied
+  uint8_t pad0[40];
   uint64_t completion_tail;  // completions published
   uint8_t pad1[56];
   uint64_t acknowledged;  // completions the application has dealt with
@@ -307,6 +310,13 @@ struct QueueCursors {
 };
 static_assert(sizeof(QueueCursors) == 32);
 
+// Zero-length work requests of a recovery. The counts wrap; at most kMarkers are outstanding.
+struct MarkerCursors {
+  uint8_t begun;      // posted, or maybe posted
+  uint8_t confirmed;  // the last of which that is certain
+  uint8_t completed;
+};
+
 struct ConnectionRecord {
   uint32_t state;
   uint32_t generation;  // grows whenever the slot is given to another connection
@@ -322,18 +332,29 @@ struct ConnectionRecord {
   uint64_t bytes_received;
   uint32_t private_data_length;
   uint32_t listener_port;  // 0: connected out
-  uint64_t reserved;
+  // Version 2: what lies between `posted` and these may have been posted, and nothing after. The
+  // low 32 bits of sequence numbers.
+  uint32_t send_attempted;
+  uint32_t receive_attempted;
   char local_address[kAddressBytes];  // "host:port", ends with NUL
   char peer_address[kAddressBytes];
   uint8_t private_data[kPrivateDataBytes];  // of the peer
   uint32_t poison;                          // PoisonLevel; since version 2
-  uint8_t pad[12];
+  // Since version 2, for a driver's successor.
+  uint8_t answered;         // Accept or Connect was called, or maybe
+  uint8_t was_established;  // at some time
+  MarkerCursors send_markers;
+  MarkerCursors receive_markers;
+  uint8_t abandoned;  // its queue pair was destroyed with work outstanding
+  uint8_t pad[3];
 };
 static_assert(offsetof(ConnectionRecord, send) == 16);
 static_assert(offsetof(ConnectionRecord, state_slot) == 80);
 static_assert(offsetof(ConnectionRecord, tag) == 96);
+static_assert(offsetof(ConnectionRecord, send_attempted) == 120);
 static_assert(offsetof(ConnectionRecord, local_address) == 128);
 static_assert(offsetof(ConnectionRecord, poison) == 496);
+static_assert(offsetof(ConnectionRecord, answered) == 500);
 static_assert(sizeof(ConnectionRecord) == 512);
 
 // Remote access that was given to a range of the buffers.
@@ -347,6 +368,53 @@ struct GrantRecord {
 static_assert(sizeof(GrantRecord) == 32);
 
 static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
+
+// ---------------------------------------------------------------- recovery memory (version 2)
+
+// What a completion queue is polled into: a verbs::Completion, of which only this is named here.
+struct PollSlot {
+  uint64_t wr_id;  // kInvalidWrId: nothing was polled into it
+  uint8_t rest[24];
+};
+static_assert(sizeof(PollSlot) == 32);
+
+// Of each shard; the first half is polled into by a driver that lives, the rest is for those that
+// come after it.
+inline constexpr uint32_t kPollSlots = 128;
+
+enum class SpareState : uint32_t {
+  kBegun = 1,      // maybe posted
+  kConfirmed = 2,  // posted
+  kFilled = 3,     // holds the message of the receive `stands_for`
+};
+
+// A buffer of the driver's own, posted in the place of receives that are ambiguous.
+struct SpareRecord {
+  uint32_t owner;  // connection + 1; 0: free
+  uint32_t generation;
+  uint32_t state;  // SpareState
+  uint32_t order;  // grows: in which those of a connection were posted
+  uint64_t stands_for;
+  // kFilled: of its completion, as in CompletionEntry.
+  uint8_t opcode;
+  uint8_t flags;
+  uint8_t pad0[2];
+  uint32_t byte_len;
+  uint32_t immediate;
+  uint32_t pad1;
+  uint64_t reserved[3];
+};
+static_assert(offsetof(SpareRecord, stands_for) == 16);
+static_assert(sizeof(SpareRecord) == kLineBytes);
+
+inline constexpr uint32_t kSpares = 16;  // of a service
+inline constexpr uint32_t kSpareBytes = 64 << 10;
+// That a connection has outstanding at most, of each of its two queues; spares count as markers of
+// the receive queue. Room for them is kept in the queue.
+inline constexpr uint32_t kMarkers = 8;
+// That a shard has outstanding at most. Room for them, and kSpares, is kept in its completion
+// queue.
+inline constexpr uint32_t kShardMarkers = 64;
 
 // ---------------------------------------------------------------- words
 
@@ -376,6 +444,11 @@ constexpr uint32_t WrIdConnection(uint64_t wr_id) { return static_cast<uint32_t>
 constexpr Direction WrIdDirection(uint64_t wr_id) { return Direction(wr_id >> 47 & 1); }
 constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return wr_id >> 40 & 0x7f; }
 constexpr uint64_t WrIdSequence(uint64_t wr_id) { return wr_id & 0xff'ffff'ffff; }
+
+// Sequences that are no work request's: events, and what a recovery posts.
+inline constexpr uint64_t kEventSequence = 0xff'ffff'ffff;
+inline constexpr uint64_t kMarkerSequence = 0xff'ffff'0000;  // + MarkerCursors::begun
+inline constexpr uint64_t kSpareSequence = 0xff'ffff'1000;   // + spare
 
 // ---------------------------------------------------------------- where things are
 
@@ -448,6 +521,26 @@ struct DriverMemoryMap {
   }
 
   uint64_t completion_log_bytes, shards, grants, connections, completion_logs, total;
+};
+
+// Offsets in the recovery memory: poll slots, spare records, then spare buffers, which alone of it
+// are registered.
+struct RecoveryMemoryMap {
+  explicit constexpr RecoveryMemoryMap(const Shape& shape)
+      : poll_slots(0),
+        spares(uint64_t{shape.shards} * kPollSlots * sizeof(PollSlot)),
+        spare_buffers(AlignUp(spares + kSpares * sizeof(SpareRecord), kPageBytes)),
+        total(spare_buffers + uint64_t{kSpares} * kSpareBytes) {}
+
+  constexpr uint64_t PollSlots(uint32_t shard) const {
+    return poll_slots + uint64_t{shard} * kPollSlots * sizeof(PollSlot);
+  }
+  constexpr uint64_t Spare(uint32_t spare) const { return spares + spare * sizeof(SpareRecord); }
+  constexpr uint64_t SpareBuffer(uint32_t spare) const {
+    return spare_buffers + uint64_t{spare} * kSpareBytes;
+  }
+
+  uint64_t poll_slots, spares, spare_buffers, total;
 };
 
 }  // namespace baton::arena

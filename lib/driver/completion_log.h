@@ -8,12 +8,19 @@
 
 namespace baton::driver {
 
-// Appends are visible to the owner after Publish. The log cannot overflow: it holds everything that
-// the logs of all connections can have outstanding (arena::RequiredCompletionEntries).
+// Appends are visible to the owner after Publish, and to a successor of this driver at once. The
+// log cannot overflow: it holds everything that the logs of all connections can have outstanding
+// (arena::RequiredCompletionEntries).
 class CompletionLog {
  public:
   CompletionLog(const arena::Arena& arena, uint32_t shard)
       : arena_(&arena), shard_(shard), tail_(arena.shard(shard).completion_tail) {}
+
+  // For a log that nothing was appended to.
+  void Clear();
+  // For what another driver left: its appends count whether they were published or not.
+  void FindTail();
+  uint64_t tail() const { return tail_; }
 
   void Append(const arena::CompletionEntry& entry);
 

@@ -85,7 +85,10 @@ CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::st
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }
   shards_[shard].log.Publish();
-  for (uint64_t i = completion; i < owned.completion_tail; ++i) {
+  // A connection whose end is not told is none any more for its next owner, which takes its buffers
+  // for free: nothing that came before is told either.
+  const uint64_t first = level == PoisonLevel::kVoid ? owned.acknowledged : completion;
+  for (uint64_t i = first; i < owned.completion_tail; ++i) {
     CompletionEntry& entry = arena_->completion(shard, i);
     if (entry.connection == blamed.connection && arena::GenerationOf(entry) == generation) {
       Spoil(level, &entry);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/poison.h"
@@ -27,7 +28,9 @@ using verbs::CompletionStatus;
 constexpr size_t kPostChunk = 64;
 constexpr size_t kPollBatch = 64;
 constexpr int kListenBacklog = 1024;
-constexpr uint64_t kEventSequence = 0xff'ffff'ffff;
+constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
+static_assert(2 * kPollBatch == arena::kPollSlots);
+static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
 
 ConnectionState StateOf(const ConnectionRecord& record) { return ConnectionState(record.state); }
 
@@ -51,18 +54,20 @@ void SetText(char (&field)[size], std::string_view text) {
 
 }  // namespace
 
-QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer)
+QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
+                         std::shared_ptr<DeviceObjects> objects)
     : arena_(arena),
       device_(device),
       observer_(observer),
-      reader_(*arena),
+      objects_(std::move(objects)),
+      reader_(std::make_unique<TransactionReader>(*arena)),
       slots_(arena->shape().connections),
-      grants_(arena::kGrants),
       sends_(kPostChunk),
       receives_(kPostChunk),
-      sges_(kPostChunk * arena::kMaxSges),
-      completions_(kPollBatch) {
-  for (uint32_t i = 0; i < arena->shape().connections; ++i) free_slots_.push_back(i);
+      sges_(kPostChunk * arena::kMaxSges) {
+  for (uint32_t i = 0; i < arena->shape().shards; ++i) {
+    shards_.push_back({CompletionLog(*arena, i), {}, 0});
+  }
 }
 
 QueueDriver::~QueueDriver() = default;
@@ -70,26 +75,38 @@ QueueDriver::~QueueDriver() = default;
 absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* arena,
                                                                  verbs::Device* device,
                                                                  DriverObserver* observer) {
-  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer));
-  BATON_ASSIGN_OR_RETURN(
-      driver->buffers_region_,
-      device->RegisterMemory(arena->buffers(), arena->shape().buffer_bytes, verbs::kLocalWrite));
   const arena::Shape& shape = arena->shape();
-  const uint64_t entries =
+  auto objects = std::make_shared<DeviceObjects>();
+  BATON_ASSIGN_OR_RETURN(
+      objects->buffers,
+      device->RegisterMemory(arena->buffers(), shape.buffer_bytes, verbs::kLocalWrite));
+  BATON_ASSIGN_OR_RETURN(
+      objects->spares,
+      device->RegisterMemory(arena->spare_buffer(0), uint64_t{arena::kSpares} * arena::kSpareBytes,
+                             verbs::kLocalWrite));
+  const uint64_t requests =
       uint64_t{shape.connections} * (shape.send_queue_depth + shape.receive_queue_depth);
+  const uint64_t entries = requests + arena::kShardMarkers + arena::kSpares;
   const uint32_t most = device->limits().max_completion_queue_entries;
   if (entries > most) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("all connections of a shard can have ", entries,
-                     " requests outstanding, and a completion "
-                     "queue of device ",
-                     std::string(device->name()), " has ", most,
-                     " entries: lower max_connections or the queue depths"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "all connections of a shard can have ", requests, " requests outstanding, a recovery ",
+        entries - requests, " more, and a completion queue of device ", std::string(device->name()),
+        " has ", most, " entries: lower max_connections or the queue depths"));
   }
-  for (uint32_t i = 0; i < arena->shape().shards; ++i) {
+  for (uint32_t i = 0; i < shape.shards; ++i) {
     BATON_ASSIGN_OR_RETURN(auto queue,
                            device->CreateCompletionQueue(static_cast<uint32_t>(entries)));
-    driver->shards_.push_back({std::move(queue), CompletionLog(*arena, i), {}});
+    objects->completion_queues.push_back(std::move(queue));
+  }
+  objects->connections.resize(shape.connections);
+  objects->grants.resize(arena::kGrants);
+  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
+  for (uint32_t i = 0; i < shape.connections; ++i) driver->free_slots_.push_back(i);
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    driver->shards_[i].log.Clear();
+    arena::PollSlot* const slots = arena->poll_slots(i);
+    for (uint32_t j = 0; j < arena::kPollSlots; ++j) slots[j].wr_id = arena::kInvalidWrId;
   }
   return driver;
 }
@@ -108,6 +125,8 @@ uint64_t QueueDriver::PendingEntries(uint32_t shard) const {
 CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   arena::ShardRecord& record = arena_->shard(shard);
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
+  // A driver that died after it may have told nobody.
+  if (record.released_epoch == epoch && epoch != 0) return CommitOutcome::kReleased;
   const uint64_t head = arena::CursorIndex(record.commit_head);
   const uint64_t tail_word = arena::LoadAcquire(arena_->bank(shard, epoch).tail);
   if (!arena::CursorIsOf(tail_word, epoch)) return CommitOutcome::kIdle;
@@ -118,14 +137,21 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
         "tail: ", tail, " with ", head, " applied and ", arena::kCommitLogEntries, " entries"));
     return CommitOutcome::kInvalid;
   }
-  *error = reader_.Read(shard, epoch, head, tail);
+  const bool resumed = record.apply_begun == record.commit_head;
+  *error = reader_->Read(shard, epoch, head, tail, resumed);
   if (!error->ok()) return CommitOutcome::kInvalid;
-  const Transaction& transaction = reader_.transaction();
+  const Transaction& transaction = reader_->transaction();
+  arena::StoreRelaxed(record.apply_begun, record.commit_head);
+  arena::OrderForCrash();
+  BATON_CRASH_POINT("driver-apply-begun");
   Apply(shard, transaction);
+  BATON_CRASH_POINT("driver-applied");
+  const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
+  if (released) arena::StoreRelaxed(record.released_epoch, epoch);
   ++shards_[shard].counters.transactions;
   arena::StoreRelaxed(record.transactions, shards_[shard].counters.transactions);
   arena::StoreRelease(record.commit_head, arena::PackCursor(epoch, head + transaction.entries));
-  const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
+  BATON_CRASH_POINT("driver-folded");
   return released ? CommitOutcome::kReleased : CommitOutcome::kApplied;
 }
 
@@ -138,6 +164,7 @@ void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) ApplyConnection(part);
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
+    BATON_CRASH_POINT("driver-part-applied");
   }
   for (const TransactionPart& part : transaction.parts) {
     switch (CommitKind(part.entry.kind)) {
@@ -154,6 +181,7 @@ void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
       default:
         break;
     }
+    BATON_CRASH_POINT("driver-part-decided");
   }
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kAcknowledge)
@@ -165,6 +193,7 @@ void QueueDriver::ApplyShardState(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& record = arena_->shard(shard);
   record.state_length = entry.state_length;
   record.state_version = entry.state_version;
+  BATON_CRASH_POINT("driver-shard-state-half");
   record.state_slot = entry.state_slot;
 }
 
@@ -174,10 +203,11 @@ void QueueDriver::ApplyConnection(const TransactionPart& part) {
   if (entry.state_slot != arena::kKeepState) {
     connection.state_length = entry.state_length;
     connection.state_version = entry.state_version;
+    BATON_CRASH_POINT("driver-state-half");
     connection.state_slot = entry.state_slot;
   }
   ShardCounters& counters = shards_[connection.shard].counters;
-  const arena::WorkRequest* requests = reader_.transaction().requests.data();
+  const arena::WorkRequest* requests = reader_->transaction().requests.data();
   for (const bool receive : {true, false}) {
     QueueCursors& cursors = receive ? connection.receive : connection.send;
     const uint64_t end = receive ? entry.receive_end : entry.send_end;
@@ -185,9 +215,14 @@ void QueueDriver::ApplyConnection(const TransactionPart& part) {
     if (fresh == 0) continue;
     const bool nothing_deferred = cursors.posted == cursors.committed;
     cursors.committed = end;
+    BATON_CRASH_POINT("driver-cursor-folded");
     if (!IsLive(connection)) continue;  // never to be posted
     (receive ? counters.receives_committed : counters.sends_committed) += fresh;
-    if (!CanPost(connection, receive)) continue;
+    if (receive && slots_[entry.connection].receives_held) {
+      DeliverSpares(entry.connection);
+      continue;
+    }
+    if (!CanPost(entry.connection, receive)) continue;
     if (nothing_deferred) {
       PostRequests(entry.connection, receive,
                    {requests + (receive ? part.first_receive : part.first_send), fresh});
@@ -217,19 +252,25 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
         break;
       case CompletionKind::kDisconnected:
       case CompletionKind::kConnectFailed:
+        // Free already: a driver died between this and the end of the acknowledgement.
+        if (StateOf(connection) == ConnectionState::kFree) break;
+        BATON_CHECK(StateOf(connection) == ConnectionState::kClosed);
         FreeSlot(completion.connection);
         break;
       default:
         break;
     }
+    BATON_CRASH_POINT("driver-acknowledging");
   }
   shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
 }
 
 // ---------------------------------------------------------------- posting
 
-bool QueueDriver::CanPost(const ConnectionRecord& connection, bool receive) const {
-  const ConnectionState state = StateOf(connection);
+bool QueueDriver::CanPost(uint32_t connection, bool receive) const {
+  const Slot& slot = slots_[connection];
+  if (receive ? slot.receives_held : slot.sends_held) return false;
+  const ConnectionState state = StateOf(record(connection));
   return state == ConnectionState::kEstablished ||
          (receive && state == ConnectionState::kConnecting);
 }
@@ -241,10 +282,16 @@ void QueueDriver::PostRequests(uint32_t connection, bool receive,
   ShardCounters& counters = shards_[target.shard].counters;
   while (!requests.empty()) {
     const auto chunk = requests.subspan(0, kPostChunk);
+    arena::StoreRelaxed(receive ? target.receive_attempted : target.send_attempted,
+                        static_cast<uint32_t>(cursors.posted + chunk.size()));
+    BATON_CRASH_POINT("driver-before-post");
     size_t posted = 0;
     const absl::Status status = PostChunk(connection, receive, chunk, &posted);
+    BATON_CRASH_POINT("driver-after-post");
     arena::StoreRelease(cursors.posted, cursors.posted + posted);
+    BATON_CRASH_POINT("driver-posted");
     (receive ? counters.receives_posted : counters.sends_posted) += posted;
+    // What was refused may have been queued all the same: the end of the connection tells.
     if (!status.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError, MessageOf(status));
       return;
@@ -258,7 +305,7 @@ void QueueDriver::PostRequests(uint32_t connection, bool receive,
 void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
   ConnectionRecord& target = record(connection);
   QueueCursors& cursors = receive ? target.receive : target.send;
-  while (IsLive(target) && cursors.posted < cursors.committed) {
+  while (CanPost(connection, receive) && cursors.posted < cursors.committed) {
     const arena::WorkRequest request =
         arena::CopyOnce(receive ? arena_->receive_request(connection, cursors.posted)
                                 : arena_->send_request(connection, cursors.posted));
@@ -277,7 +324,7 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
                                     absl::Span<const arena::WorkRequest> requests, size_t* posted) {
   const ConnectionRecord& target = record(connection);
   const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
-  const uint32_t lkey = buffers_region_->lkey();
+  const uint32_t lkey = objects_->buffers->lkey();
   uint64_t sequence = receive ? target.receive.posted : target.send.posted;
   const Direction direction = receive ? Direction::kReceive : Direction::kSend;
   size_t sge = 0;
@@ -305,26 +352,34 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
                  from.swap,
                  list};
   }
-  verbs::QueuePair& queue_pair = *slots_[connection].queue_pair;
+  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
   return receive ? queue_pair.PostReceive({receives_.data(), requests.size()}, posted)
                  : queue_pair.PostSend({sends_.data(), requests.size()}, posted);
 }
 
 // ---------------------------------------------------------------- completions
 
+// Straight into slots that outlive this process: whoever comes next finds what was taken from the
+// queue and not dealt with.
 absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
-  ShardQueue& queue = shards_[shard];
+  verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
+  verbs::Completion* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(
-        const int count, queue.completion_queue->Poll({completions_.data(), completions_.size()}));
-    for (int i = 0; i < count; ++i) LogCompletion(shard, completions_[i]);
-    if (count < static_cast<int>(completions_.size())) break;
+    const size_t abandoned = abandoned_.size();
+    BATON_ASSIGN_OR_RETURN(const int count, queue.Poll({slots, kPollBatch}));
+    for (int i = 0; i < count; ++i) {
+      BATON_CRASH_POINT("driver-polled");
+      LogCompletion(shard, slots[i]);
+    }
+    for (int i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+    if (count < static_cast<int>(kPollBatch) && abandoned_.size() == abandoned) break;
   }
-  return queue.log.Publish();
+  if (!abandoned_.empty()) FinishAbandoned(shard);
+  return shards_[shard].log.Publish();
 }
 
 absl::Status QueueDriver::RequestNotification(uint32_t shard) {
-  return shards_[shard].completion_queue->RequestNotification();
+  return objects_->completion_queues[shard]->RequestNotification();
 }
 
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
@@ -334,11 +389,28 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   // A completion of a connection that was drained and given up can no longer be told anybody.
   if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
-  QueueCursors& cursors = receive ? connection.receive : connection.send;
-  BATON_CHECK(arena::WrIdSequence(completion.wr_id) == (cursors.completed & 0xff'ffff'ffff));
+  const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
+  if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);
+  const QueueCursors& cursors = receive ? connection.receive : connection.send;
+  const uint64_t ahead = (sequence - cursors.completed) & kSequenceMask;
+  if (ahead > kSequenceMask / 2) return;  // a driver that died has logged it already
+  if (ahead != 0) return FailUnknown(index, "a completion is missing");
+  LogRequest(shard, index, receive, completion);
+  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
+    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+  } else if (StateOf(connection) == ConnectionState::kDraining) {
+    FinishDraining(index);
+  }
+}
 
+// The completion of the oldest request that has none.
+void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
+                             const verbs::Completion& completion) {
+  ConnectionRecord& connection = record(index);
+  const uint64_t sequence = receive ? connection.receive.completed : connection.send.completed;
   arena::CompletionEntry entry = {};
-  entry.wr_id = completion.wr_id;
+  entry.wr_id = arena::PackWrId(index, connection.generation,
+                                receive ? Direction::kReceive : Direction::kSend, sequence);
   entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.status = static_cast<uint8_t>(completion.status);
   entry.opcode = static_cast<uint8_t>(completion.opcode);
@@ -350,26 +422,35 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   entry.vendor_error = completion.vendor_error;
   entry.connection = index;
   entry.generation = connection.generation;
-  entry.sequence = cursors.completed;
-  entry.tag = receive ? arena_->receive_request(index, cursors.completed).tag
-                      : arena_->send_request(index, cursors.completed).tag;
+  entry.sequence = sequence;
+  entry.tag = receive ? arena_->receive_request(index, sequence).tag
+                      : arena_->send_request(index, sequence).tag;
   Spoil(PoisonLevel(connection.poison), &entry);
   shards_[shard].log.Append(entry);
-  arena::StoreRelease(cursors.completed, cursors.completed + 1);
-  ShardCounters& counters = shards_[shard].counters;
-  ++(receive ? counters.receives_completed : counters.sends_completed);
+  NoteCompleted(index, receive);
   if (receive) connection.bytes_received += completion.byte_len;
-  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
-    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
-  } else if (StateOf(connection) == ConnectionState::kDraining) {
-    FinishDraining(index);
-  }
+}
+
+void QueueDriver::NoteCompleted(uint32_t index, bool receive) {
+  ConnectionRecord& connection = record(index);
+  QueueCursors& cursors = receive ? connection.receive : connection.send;
+  ShardCounters& counters = shards_[connection.shard].counters;
+  arena::StoreRelease(cursors.completed, cursors.completed + 1);
+  BATON_CRASH_POINT("driver-completed");
+  ++(receive ? counters.receives_completed : counters.sends_completed);
+  if (cursors.posted >= cursors.completed) return;
+  // It was ambiguous: now it is known to have been posted.
+  arena::StoreRelease(cursors.posted, cursors.completed);
+  ++(receive ? counters.receives_posted : counters.sends_posted);
+  if (!IsLive(connection)) ++(receive ? counters.receives_committed : counters.sends_committed);
+  if (!receive) ++recovery_.sends_found_posted;
 }
 
 void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
   arena::CompletionEntry entry = {};
-  entry.wr_id = arena::PackWrId(index, connection.generation, Direction::kSend, kEventSequence);
+  entry.wr_id =
+      arena::PackWrId(index, connection.generation, Direction::kSend, arena::kEventSequence);
   entry.kind = static_cast<uint8_t>(kind);
   entry.status = static_cast<uint8_t>(status);
   entry.connection = index;
@@ -387,41 +468,52 @@ void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
 void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::string_view reason) {
   ConnectionRecord& connection = record(index);
   if (!IsLive(connection)) return;
-  Slot& slot = slots_[index];
   connection.last_status = static_cast<uint32_t>(status);
-  slot.end_reason = std::string(reason);
-  const bool unanswered = connection.listener_port != 0 && !slot.connecting;
+  slots_[index].end_reason = std::string(reason);
+  BATON_CRASH_POINT("driver-before-draining");
   SetState(connection, ConnectionState::kDraining);
+  BATON_CRASH_POINT("driver-draining");
   // What was not posted by now never will be.
   ShardCounters& counters = shards_[connection.shard].counters;
   counters.sends_committed -= connection.send.committed - connection.send.posted;
   counters.receives_committed -= connection.receive.committed - connection.receive.posted;
-  if (slot.id) {
+  EndConnection(index);
+}
+
+// What can be done again: a driver may have died in the middle of it.
+void QueueDriver::EndConnection(uint32_t index) {
+  const ConnectionRecord& connection = record(index);
+  const DeviceObjects::Connection& device = device_of(index);
+  if (device.id) {
+    const bool unanswered = connection.listener_port != 0 && connection.answered == 0;
     // Failing to tell the peer changes nothing here: the queue pair goes to the error state.
-    (void)(unanswered ? slot.id->Reject("") : slot.id->Disconnect());
+    (void)(unanswered ? device.id->Reject("") : device.id->Disconnect());
   }
-  if (slot.queue_pair && slot.queue_pair->state() != verbs::QueuePairState::kError) {
-    const absl::Status error = slot.queue_pair->SetError();
-    if (!error.ok()) slot.end_reason += absl::StrCat("; ", error.message());
+  BATON_CRASH_POINT("driver-peer-told");
+  if (device.queue_pair && device.queue_pair->state() != verbs::QueuePairState::kError) {
+    const absl::Status error = device.queue_pair->SetError();
+    if (!error.ok()) slots_[index].end_reason += absl::StrCat("; ", error.message());
   }
+  AskFate(index, true);
+  AskFate(index, false);
   FinishDraining(index);
 }
 
 void QueueDriver::FinishDraining(uint32_t index) {
   ConnectionRecord& connection = record(index);
-  if (connection.send.posted != connection.send.completed ||
-      connection.receive.posted != connection.receive.completed) {
-    return;
-  }
-  Slot& slot = slots_[index];
-  SetState(connection, ConnectionState::kClosed);
-  LogEvent(index,
-           slot.was_established ? CompletionKind::kDisconnected : CompletionKind::kConnectFailed,
+  if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
+  FreeSpares(index, true, ~0u);
+  const bool was_established = connection.was_established != 0;
+  LogEvent(index, was_established ? CompletionKind::kDisconnected : CompletionKind::kConnectFailed,
            CompletionStatus(connection.last_status));
+  SetState(connection, ConnectionState::kClosed);
+  BATON_CRASH_POINT("driver-closed");
   observer_->OnConnectionState(
-      index, absl::StrCat(slot.was_established ? "ended: " : "not established: ", slot.end_reason));
+      index,
+      absl::StrCat(was_established ? "ended: " : "not established: ", slots_[index].end_reason));
 }
 
+// The slot stays free, for who looks at it, until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   if (free_slots_.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -429,11 +521,11 @@ absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   }
   const uint32_t index = free_slots_.front();
   free_slots_.pop_front();
-  ConnectionRecord& connection = record(index);
-  const uint32_t generation = connection.generation + 1;
-  connection = ConnectionRecord{};
-  connection.generation = generation;
-  connection.shard = shard;
+  ConnectionRecord fresh = {};
+  fresh.generation = record(index).generation + 1;
+  fresh.shard = shard;
+  record(index) = fresh;
+  BATON_CRASH_POINT("driver-slot-taken");
   ++connection_count_;
   ++arena_->shard(shard).connections;
   return index;
@@ -441,14 +533,16 @@ absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
 
 void QueueDriver::FreeSlot(uint32_t index) {
   ConnectionRecord& connection = record(index);
-  BATON_CHECK(StateOf(connection) == ConnectionState::kClosed);
-  Slot& slot = slots_[index];
-  slot.id.reset();
-  slot.queue_pair.reset();
-  const bool request_in_log = slot.request_in_log;
-  slot = Slot{};
-  slot.request_in_log = request_in_log;
+  DeviceObjects::Connection& device = device_of(index);
+  device.id.reset();
+  BATON_CRASH_POINT("driver-id-freed");
+  device.queue_pair.reset();
+  BATON_CRASH_POINT("driver-queue-pair-freed");
+  const bool request_in_log = slots_[index].request_in_log;
+  slots_[index] = Slot{};
+  slots_[index].request_in_log = request_in_log;
   SetState(connection, ConnectionState::kFree);
+  BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(connection.shard).connections;
   --connection_count_;
   if (!request_in_log) free_slots_.push_back(index);
@@ -457,7 +551,7 @@ void QueueDriver::FreeSlot(uint32_t index) {
 // A connection that was accepted into another shard can have ended there while its request still
 // takes room in the log of the first. Its slot serves again only now, or that log would overflow.
 void QueueDriver::ForgetRequest(uint32_t index) {
-  slots_[index].request_in_log = false;
+  if (!std::exchange(slots_[index].request_in_log, false)) return;
   if (StateOf(record(index)) == ConnectionState::kFree) free_slots_.push_back(index);
 }
 
@@ -468,7 +562,7 @@ bool QueueDriver::IsListening(const verbs::Address& address) const {
 }
 
 const verbs::Listener* QueueDriver::FindListener(const verbs::Address& address) const {
-  for (const ListenerSlot& slot : listeners_) {
+  for (const DeviceObjects::Listener& slot : objects_->listeners) {
     if (slot.asked.host == address.host &&
         (slot.asked.port == address.port || slot.listener->address().port == address.port)) {
       return slot.listener.get();
@@ -481,23 +575,26 @@ absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address
   if (const verbs::Listener* existing = FindListener(address)) return existing->address();
   BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
   const verbs::Address bound = listener->address();
-  listeners_.push_back({std::move(listener), address});
+  objects_->listeners.push_back({std::move(listener), address});
   return bound;
 }
 
 std::vector<verbs::Address> QueueDriver::listeners() const {
   std::vector<verbs::Address> addresses;
-  for (const ListenerSlot& slot : listeners_) addresses.push_back(slot.listener->address());
+  for (const DeviceObjects::Listener& slot : objects_->listeners)
+    addresses.push_back(slot.listener->address());
   return addresses;
 }
 
+// With room for what a recovery posts.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
-  verbs::CompletionQueue* queue = shards_[record(index).shard].completion_queue.get();
+  verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
+  const arena::Shape& shape = arena_->shape();
   BATON_ASSIGN_OR_RETURN(
-      slots_[index].queue_pair,
-      device_->CreateQueuePair({queue, queue, arena_->shape().send_queue_depth,
-                                arena_->shape().receive_queue_depth, arena::kMaxSges}));
-  record(index).qp_number = slots_[index].queue_pair->number();
+      device_of(index).queue_pair,
+      device_->CreateQueuePair({queue, queue, shape.send_queue_depth + arena::kMarkers,
+                                shape.receive_queue_depth + arena::kMarkers, arena::kMaxSges}));
+  record(index).qp_number = device_of(index).queue_pair->number();
   return absl::OkStatus();
 }
 
@@ -507,22 +604,24 @@ absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Addre
   ConnectionRecord& connection = record(index);
   connection.tag = tag;
   absl::Status status = CreateQueuePair(index);
+  BATON_CRASH_POINT("driver-connect-queue-pair");
   if (status.ok()) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = std::string(private_data);
-    auto id = device_->Connect(address, slots_[index].queue_pair.get(), parameters);
+    auto id = device_->Connect(address, device_of(index).queue_pair.get(), parameters);
     status = id.status();
-    if (id.ok()) slots_[index].id = *std::move(id);
+    if (id.ok()) device_of(index).id = *std::move(id);
   }
   if (!status.ok()) {
-    SetState(connection, ConnectionState::kClosed);
     FreeSlot(index);
     return status;
   }
-  slots_[index].id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
-  slots_[index].connecting = true;
+  BATON_CRASH_POINT("driver-connect-begun");
+  device_of(index).id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
+  connection.answered = 1;
   SetText(connection.peer_address, absl::StrCat(address.host, ":", address.port));
   SetState(connection, ConnectionState::kConnecting);
+  BATON_CRASH_POINT("driver-connecting");
   return index;
 }
 
@@ -536,39 +635,47 @@ uint32_t QueueDriver::LeastUsedShard() const {
 
 bool QueueDriver::HandleEvent(uint32_t* shard) {
   *shard = kNoShard;
-  verbs::CmEvent event;
-  if (!device_->NextEvent(&event)) return false;
+  verbs::CmEvent& event = objects_->event;
+  if (!objects_->has_event) objects_->has_event = device_->NextEvent(&event);
+  if (!objects_->has_event) return false;
+  BATON_CRASH_POINT("driver-event-taken");
   if (event.type == verbs::CmEventType::kConnectRequest) {
-    OnConnectRequest(std::move(event), shard);
-  } else {
-    const uintptr_t context = reinterpret_cast<uintptr_t>(event.id->context);
-    if (context == 0) return true;  // an id that was refused before it had a slot
-    const uint32_t index = static_cast<uint32_t>(context - 1);
-    *shard = record(index).shard;
-    switch (event.type) {
-      case verbs::CmEventType::kEstablished:
-        OnEstablished(index, event.private_data);
-        break;
-      case verbs::CmEventType::kRejected:
-        StartDraining(index, CompletionStatus::kGeneralError,
-                      absl::StrCat("rejected by the peer: ", event.status.message()));
-        break;
-      case verbs::CmEventType::kUnreachable:
-        StartDraining(index, CompletionStatus::kRetryExceeded, MessageOf(event.status));
-        break;
-      default:
-        StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
-    }
-  }
+    // Without an id: a driver died when all but the last word on it was said.
+    if (event.new_id) OnConnectRequest(event, shard);
+  } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
+    OnEvent(static_cast<uint32_t>(context - 1), event);
+    *shard = record(static_cast<uint32_t>(context - 1)).shard;
+  }  // else an id that was refused before it had a slot
+  BATON_CRASH_POINT("driver-event-handled");
+  objects_->has_event = false;
   if (*shard != kNoShard) shards_[*shard].log.Publish();
   return true;
 }
 
-void QueueDriver::OnConnectRequest(verbs::CmEvent event, uint32_t* shard) {
+void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {
+  switch (event.type) {
+    case verbs::CmEventType::kEstablished:
+      OnEstablished(index, event.private_data);
+      break;
+    case verbs::CmEventType::kRejected:
+      StartDraining(index, CompletionStatus::kGeneralError,
+                    absl::StrCat("rejected by the peer: ", event.status.message()));
+      break;
+    case verbs::CmEventType::kUnreachable:
+      StartDraining(index, CompletionStatus::kRetryExceeded, MessageOf(event.status));
+      break;
+    default:
+      StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
+  }
+}
+
+// The state follows the entry in the log: a successor that finds the entry stores the state.
+void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   const uint32_t target = LeastUsedShard();
   absl::StatusOr<uint32_t> index = TakeSlot(target);
   if (!index.ok()) {
     (void)event.new_id->Reject("baton: no connection slot is free");
+    event.new_id.reset();
     observer_->OnRefusedConnection(MessageOf(index.status()));
     return;
   }
@@ -577,18 +684,20 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent event, uint32_t* shard) {
   std::memcpy(connection.private_data, event.private_data.data(), length);
   connection.private_data_length = static_cast<uint32_t>(length);
   connection.listener_port = event.listener ? event.listener->address().port : 0;
-  slots_[*index].id = std::move(event.new_id);
-  slots_[*index].id->context = reinterpret_cast<void*>(uintptr_t{*index} + 1);
-  FillAddresses(*index);
+  event.new_id->context = reinterpret_cast<void*>(uintptr_t{*index} + 1);
+  FillAddresses(*index, *event.new_id);
   slots_[*index].request_in_log = true;
-  SetState(connection, ConnectionState::kRequested);
   LogEvent(*index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
+  SetState(connection, ConnectionState::kRequested);
+  BATON_CRASH_POINT("driver-requested");
+  device_of(*index).id = std::move(event.new_id);
+  BATON_CRASH_POINT("driver-id-kept");
   *shard = target;
 }
 
-void QueueDriver::FillAddresses(uint32_t index) {
-  const verbs::Address local = slots_[index].id->local_address();
-  const verbs::Address peer = slots_[index].id->peer_address();
+void QueueDriver::FillAddresses(uint32_t index, const verbs::ConnectionId& id) {
+  const verbs::Address local = id.local_address();
+  const verbs::Address peer = id.peer_address();
   SetText(record(index).local_address, absl::StrCat(local.host, ":", local.port));
   SetText(record(index).peer_address, absl::StrCat(peer.host, ":", peer.port));
 }
@@ -601,10 +710,11 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
     std::memcpy(connection.private_data, private_data.data(), length);
     connection.private_data_length = static_cast<uint32_t>(length);
   }
-  slots_[index].was_established = true;
-  FillAddresses(index);
-  SetState(connection, ConnectionState::kEstablished);
+  connection.was_established = 1;
+  FillAddresses(index, *device_of(index).id);
   LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
+  SetState(connection, ConnectionState::kEstablished);
+  BATON_CRASH_POINT("driver-established");
   observer_->OnConnectionState(index, "established");
   PostDeferred(index, true);
   PostDeferred(index, false);
@@ -620,7 +730,7 @@ std::string QueueDriver::CopyPrivateData(uint32_t index, uint32_t length) const 
 void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kRequested) return;
-  if (entry.target_shard != shard) {
+  if (entry.target_shard != connection.shard) {
     if (arena::OwnershipSlot(arena_->shard(entry.target_shard).owner.ownership) !=
         arena::OwnershipSlot(arena_->shard(shard).owner.ownership)) {
       StartDraining(entry.connection, CompletionStatus::kGeneralError,
@@ -638,22 +748,28 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
     from.receives_committed -= receives;
     to.receives_committed += receives;
     connection.shard = entry.target_shard;
+    BATON_CRASH_POINT("driver-accept-moved");
   }
   const absl::Status created = CreateQueuePair(entry.connection);
   if (!created.ok()) {
     StartDraining(entry.connection, CompletionStatus::kGeneralError, MessageOf(created));
     return;
   }
+  BATON_CRASH_POINT("driver-accept-queue-pair");
   SetState(connection, ConnectionState::kConnecting);
+  BATON_CRASH_POINT("driver-accepting");
 }
 
 void QueueDriver::FinishAccept(const CommitEntry& entry) {
-  Slot& slot = slots_[entry.connection];
-  if (StateOf(record(entry.connection)) != ConnectionState::kConnecting || slot.connecting) return;
-  slot.connecting = true;
+  ConnectionRecord& connection = record(entry.connection);
+  if (StateOf(connection) != ConnectionState::kConnecting || connection.answered != 0) return;
+  arena::StoreRelaxed(connection.answered, uint8_t{1});
+  BATON_CRASH_POINT("driver-before-accept");
   verbs::ConnectionParameters parameters;
   parameters.private_data = CopyPrivateData(entry.connection, entry.private_data_length);
-  const absl::Status accepted = slot.id->Accept(slot.queue_pair.get(), parameters);
+  const DeviceObjects::Connection& device = device_of(entry.connection);
+  const absl::Status accepted = device.id->Accept(device.queue_pair.get(), parameters);
+  BATON_CRASH_POINT("driver-accepted");
   if (!accepted.ok()) {
     StartDraining(entry.connection, CompletionStatus::kGeneralError, MessageOf(accepted));
   }
@@ -662,9 +778,12 @@ void QueueDriver::FinishAccept(const CommitEntry& entry) {
 void QueueDriver::Reject(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kRequested) return;
-  Slot& slot = slots_[entry.connection];
-  (void)slot.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
-  slot.id.reset();
+  DeviceObjects::Connection& device = device_of(entry.connection);
+  if (device.id) {
+    (void)device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
+  }
+  BATON_CRASH_POINT("driver-rejected");
+  device.id.reset();
   StartDraining(entry.connection, CompletionStatus::kSuccess, "rejected by the worker");
 }
 
@@ -677,14 +796,15 @@ absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, ui
                                                    " are not within the ", total,
                                                    " bytes of the buffers"));
   }
-  const auto free = std::find(grants_.begin(), grants_.end(), nullptr);
-  if (free == grants_.end()) {
+  auto& grants = objects_->grants;
+  const auto free = std::find(grants.begin(), grants.end(), nullptr);
+  if (free == grants.end()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("all ", grants_.size(), " grants of the service are in use: revoke one"));
+        absl::StrCat("all ", grants.size(), " grants of the service are in use: revoke one"));
   }
   BATON_ASSIGN_OR_RETURN(*free,
                          device_->RegisterMemory(arena_->buffers() + offset, length, access));
-  const auto index = static_cast<uint32_t>(free - grants_.begin());
+  const auto index = static_cast<uint32_t>(free - grants.begin());
   arena::GrantRecord& grant = arena_->grant(index);
   grant.offset = offset;
   grant.rkey = (*free)->rkey();
@@ -694,10 +814,10 @@ absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, ui
 }
 
 absl::Status QueueDriver::Revoke(uint32_t grant) {
-  if (grant >= grants_.size() || !grants_[grant]) {
+  if (grant >= objects_->grants.size() || !objects_->grants[grant]) {
     return absl::NotFoundError(absl::StrCat("grant ", grant, " does not exist"));
   }
-  grants_[grant].reset();
+  objects_->grants[grant].reset();
   arena::StoreRelease(arena_->grant(grant).length, uint64_t{0});
   return absl::OkStatus();
 }

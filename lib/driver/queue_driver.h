@@ -2,6 +2,10 @@
 // completions and connection events to its logs. It is the one writer of the driver log memory,
 // and knows neither who owns a shard nor how it waits.
 //
+// It can die at any instruction: another goes on with the arena and the device's objects (Recover;
+// layout.md has the algorithm). So what it knows is in the arena before it acts on it, and a step
+// that is repeated changes nothing.
+//
 // Thread-compatible: one thread, the driver's.
 #ifndef LIB_DRIVER_QUEUE_DRIVER_H_
 #define LIB_DRIVER_QUEUE_DRIVER_H_
@@ -12,14 +16,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/completion_log.h"
+#include "lib/driver/device_objects.h"
 #include "lib/driver/transaction.h"
 #include "lib/verbs/verbs.h"
+
+// Where a simulation's driver dies and is succeeded.
+#ifdef BATON_TEST_HOOKS
+#define BATON_DRIVER_SEAM virtual
+#else
+#define BATON_DRIVER_SEAM
+#endif
 
 namespace baton::driver {
 
@@ -39,6 +52,17 @@ struct ShardCounters {
   uint64_t receives_committed = 0, receives_posted = 0, receives_completed = 0;
 };
 
+// What a recovery has found and done.
+struct RecoveryCounters {
+  uint64_t recoveries = 0;            // 0: this driver is the first
+  uint64_t transactions_resumed = 0;  // begun by a dead driver, and finished
+  uint64_t sends_ambiguous = 0, receives_ambiguous = 0;
+  uint64_t sends_found_posted = 0, sends_never_posted = 0;
+  uint64_t receives_never_posted = 0;
+  uint64_t markers = 0, spares = 0;
+  uint64_t connections_failed = 0;  // of which the truth could not be established
+};
+
 // Told, on the driver's thread, what operators should know.
 class DriverObserver {
  public:
@@ -53,11 +77,21 @@ class QueueDriver {
   static absl::StatusOr<std::unique_ptr<QueueDriver>> Create(arena::Arena* arena,
                                                              verbs::Device* device,
                                                              DriverObserver* observer);
-  ~QueueDriver();
+
+  // Takes the place of a driver that is dead, with what it left. Connections whose sends or
+  // receives are ambiguous go on when the device has told what became of them, each on its own. Can
+  // itself be killed and called again. An error: the shards cannot be operated any more.
+  static absl::StatusOr<std::unique_ptr<QueueDriver>> Recover(
+      arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
+      std::shared_ptr<DeviceObjects> objects);
+  BATON_DRIVER_SEAM ~QueueDriver();
+
+  // What a successor needs besides the arena.
+  const std::shared_ptr<DeviceObjects>& objects() const { return objects_; }
 
   // Applies the next published transaction of the shard's current epoch. `owned`: says of a shard
   // whether the same worker owns it (targets of an accept). `*error` is set with kInvalid.
-  CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
+  BATON_DRIVER_SEAM CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
 
   // Entries published and not yet applied in the bank of the shard's current epoch. An impossible
   // tail counts as one entry, which ApplyNext then finds invalid.
@@ -65,21 +99,21 @@ class QueueDriver {
 
   // Moves what the completion queue has to the completion log. Returns whether the owner has
   // something new; an error means the completion queue is unusable.
-  absl::StatusOr<bool> PollCompletions(uint32_t shard);
+  BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 
   // Handles one connection-manager event; false when there is none. `*shard` is set to the shard
   // whose completion log got an entry, or kNoShard.
   static constexpr uint32_t kNoShard = ~0u;
-  bool HandleEvent(uint32_t* shard);
+  BATON_DRIVER_SEAM bool HandleEvent(uint32_t* shard);
 
   // Idempotent: returns the address of the listener that was asked for with the same one before.
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
   bool IsListening(const verbs::Address& address) const;
   std::vector<verbs::Address> listeners() const;
   // Starts connecting, in a new slot of `shard`. Returns the slot.
-  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag);
+  BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                                     std::string_view private_data, uint64_t tag);
 
   // Returns the slot of a new grant of [offset, offset + length) of the buffers.
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access);
@@ -95,32 +129,32 @@ class QueueDriver {
   arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
+  const RecoveryCounters& recovery() const { return recovery_; }
   uint32_t connection_count() const { return connection_count_; }
 
   // Test builds only: acknowledges everything unseen at a cut, as a broken recovery would.
   void ForgetUnacknowledged(uint32_t shard);
 
+ protected:
+  QueueDriver(QueueDriver&&) = default;
+  QueueDriver& operator=(QueueDriver&&) = default;
+
  private:
   struct ShardQueue {
-    std::unique_ptr<verbs::CompletionQueue> completion_queue;
     CompletionLog log;
     ShardCounters counters;
+    uint32_t markers = 0;  // outstanding
   };
-  // Process-private part of a connection slot. `id` goes before `queue_pair`.
+  // Process-private part of a connection slot. All of it follows from the arena but for the text.
   struct Slot {
-    std::unique_ptr<verbs::QueuePair> queue_pair;
-    std::unique_ptr<verbs::ConnectionId> id;
-    bool was_established = false;
-    bool connecting = false;      // Accept or Connect was called: there is nothing to answer
     bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
+    bool sends_held = false;      // until a marker says what became of those before
+    bool receives_held = false;   // until the spares have completed
     std::string end_reason;
   };
-  struct ListenerSlot {
-    std::unique_ptr<verbs::Listener> listener;
-    verbs::Address asked;
-  };
 
-  QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer);
+  QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
+              std::shared_ptr<DeviceObjects> objects);
 
   // Applying a transaction.
   void Apply(uint32_t shard, const Transaction& transaction);
@@ -134,7 +168,7 @@ class QueueDriver {
   std::string CopyPrivateData(uint32_t connection, uint32_t length) const;
 
   // Posting. `requests` are trusted copies of [posted, posted + size).
-  bool CanPost(const arena::ConnectionRecord& record, bool receive) const;
+  bool CanPost(uint32_t connection, bool receive) const;
   void PostRequests(uint32_t connection, bool receive,
                     absl::Span<const arena::WorkRequest> requests);
   void PostDeferred(uint32_t connection, bool receive);
@@ -143,37 +177,81 @@ class QueueDriver {
 
   // Completions and the life of connections.
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
+  void LogRequest(uint32_t shard, uint32_t connection, bool receive,
+                  const verbs::Completion& completion);
+  void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
+  void NoteCompleted(uint32_t connection, bool receive);
   void LogEvent(uint32_t connection, arena::CompletionKind kind, verbs::CompletionStatus status);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
+  void EndConnection(uint32_t connection);
   void FinishDraining(uint32_t connection);
-  void OnConnectRequest(verbs::CmEvent event, uint32_t* shard);
+  void OnEvent(uint32_t connection, const verbs::CmEvent& event);
+  void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
   void ForgetRequest(uint32_t connection);
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   uint32_t LeastUsedShard() const;
-  void FillAddresses(uint32_t connection);
+  void FillAddresses(uint32_t connection, const verbs::ConnectionId& id);
 
-  arena::ConnectionRecord& record(uint32_t connection) { return arena_->connection(connection); }
+  // Recovery, in recovery.cc.
+  void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);
+  void ReplayEntry(const arena::CompletionEntry& entry);
+  void LoadSlots();
+  void LoadCounters();
+  void LoadGrants();
+  void LoadEvent();
+  absl::Status SettlePollSlots(uint32_t shard);
+  void RepeatLife(uint32_t connection);
+  void SettleQueues(uint32_t connection);
+  void PostAllDeferred(uint32_t connection);
+  void ResumeTransaction(uint32_t shard);
+
+  // What became of requests that may have been posted: of a dead driver, or that a provider has
+  // refused.
+  void AskFate(uint32_t connection, bool receive);
+  void PostMarker(uint32_t connection, bool receive);
+  void Settle(uint32_t connection, bool receive);
+  bool Drained(uint32_t connection) const;
+  void FailUnknown(uint32_t connection, std::string_view why);
+  void Abandon(uint32_t connection, std::string_view why);
+  void FinishAbandoned(uint32_t shard);
+
+  // Spare receives.
+  const arena::SpareRecord* LastSpare(uint32_t connection) const;  // that has not completed
+  uint32_t CountSpares(uint32_t connection) const;
+  void PostSpare(uint32_t connection);
+  void OnSpare(uint32_t connection, uint32_t spare, const verbs::Completion& completion);
+  void DeliverSpares(uint32_t connection);
+  void DeliverSpare(uint32_t connection, uint32_t spare);
+  void FreeSpare(arena::SpareRecord& spare);
+  void FreeSpares(uint32_t connection, bool filled_too, uint32_t last);
+
+  arena::ConnectionRecord& record(uint32_t connection) const {
+    return arena_->connection(connection);
+  }
+  DeviceObjects::Connection& device_of(uint32_t connection) const {
+    return objects_->connections[connection];
+  }
 
   arena::Arena* arena_;
   verbs::Device* device_;
   DriverObserver* observer_;
-  TransactionReader reader_;
-  std::unique_ptr<verbs::MemoryRegion> buffers_region_;
+  std::shared_ptr<DeviceObjects> objects_;
+  std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
-  std::vector<Slot> slots_;  // by connection; destroyed before the completion queues
+  std::vector<Slot> slots_;  // by connection
   std::deque<uint32_t> free_slots_;
+  std::vector<uint32_t> abandoned_;
   uint32_t connection_count_ = 0;
-  std::vector<ListenerSlot> listeners_;
-  std::vector<std::unique_ptr<verbs::MemoryRegion>> grants_;
+  uint32_t spares_in_use_ = 0;
+  RecoveryCounters recovery_;
 
-  // Scratch of PostChunk and PollCompletions.
+  // Scratch of PostChunk.
   std::vector<verbs::SendRequest> sends_;
   std::vector<verbs::ReceiveRequest> receives_;
   std::vector<verbs::ScatterGather> sges_;
-  std::vector<verbs::Completion> completions_;
 };
 
 }  // namespace baton::driver

@@ -23,6 +23,11 @@ absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
+bool NamesConnection(CommitKind kind) {
+  return kind == CommitKind::kConnection || kind == CommitKind::kAccept ||
+         kind == CommitKind::kReject || kind == CommitKind::kDisconnect;
+}
+
 bool IsAtomic(verbs::Opcode opcode) {
   return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
 }
@@ -84,8 +89,10 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
   return absl::OkStatus();
 }
 
-absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail) {
+absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
+                                     bool resumed) {
   ++reads_;
+  resumed_ = resumed;
   transaction_.requests.clear();
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
   for (TransactionPart& part : transaction_.parts) {
@@ -110,7 +117,12 @@ absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint
 }
 
 absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part, bool last) {
-  const CommitEntry& entry = part.entry;
+  CommitEntry& entry = part.entry;
+  if (resumed_ && NamesConnection(CommitKind(entry.kind)) && !CheckTarget(shard, entry).ok()) {
+    // The connection has left the shard with this transaction, or its slot was freed by it.
+    entry.kind = 0;
+    return absl::OkStatus();
+  }
   switch (CommitKind(entry.kind)) {
     case CommitKind::kConnection:
       return CheckConnection(shard, part);
@@ -147,9 +159,19 @@ absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& e
     return Invalid("generation: connection ", entry.connection, " is no longer the one meant");
   }
   if (record.shard != shard) {
+    if (resumed_ && WasMoved(entry)) return absl::OkStatus();
     return Invalid("connection: ", entry.connection, " belongs to shard ", record.shard);
   }
   return absl::OkStatus();
+}
+
+// By the accept in this very transaction.
+bool TransactionReader::WasMoved(const CommitEntry& entry) const {
+  return std::any_of(transaction_.parts.begin(), transaction_.parts.end(), [&](const auto& part) {
+    return CommitKind(part.entry.kind) == CommitKind::kAccept &&
+           part.entry.connection == entry.connection &&
+           part.entry.target_shard == arena_.connection(entry.connection).shard;
+  });
 }
 
 absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart& part) {
@@ -161,7 +183,7 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
   seen_[entry.connection] = reads_;
   const ConnectionRecord& record = arena_.connection(entry.connection);
   if (entry.state_slot != arena::kKeepState) {
-    if (entry.state_slot > 1 || entry.state_slot == record.state_slot) {
+    if (entry.state_slot > 1 || (entry.state_slot == record.state_slot && !resumed_)) {
       return Invalid("state_slot: ", entry.state_slot, " is not the free one");
     }
     if (entry.state_length > arena_.shape().connection_state_bytes) {
@@ -210,7 +232,8 @@ absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEnt
 }
 
 absl::Status TransactionReader::CheckShardState(uint32_t shard, const CommitEntry& entry) const {
-  if (entry.state_slot > 1 || entry.state_slot == arena_.shard(shard).state_slot) {
+  const bool current = entry.state_slot == arena_.shard(shard).state_slot;
+  if (entry.state_slot > 1 || (current && !resumed_)) {
     return Invalid("state_slot: ", entry.state_slot, " is not the free one of the shard");
   }
   if (entry.state_length > arena_.shape().shard_state_bytes) {

@@ -36,7 +36,10 @@ class TransactionReader {
 
   // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`; entries
   // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
-  absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
+  // `resumed`: a driver that died has begun to apply it, and entries whose connection it was done
+  // with are left out (kind 0).
+  absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
+                    bool resumed = false);
 
   // What the last successful Read has found.
   const Transaction& transaction() const { return transaction_; }
@@ -50,6 +53,7 @@ class TransactionReader {
   absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last);
   absl::Status CheckConnection(uint32_t shard, TransactionPart& part);
   absl::Status CheckTarget(uint32_t shard, const arena::CommitEntry& entry) const;
+  bool WasMoved(const arena::CommitEntry& entry) const;
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CheckShardState(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CopyRequests(uint32_t connection, bool receive, uint64_t from, uint64_t to);
@@ -58,6 +62,7 @@ class TransactionReader {
   Transaction transaction_;
   std::vector<uint64_t> seen_;  // per connection: the Read that last named it
   uint64_t reads_ = 0;
+  bool resumed_ = false;
 };
 
 }  // namespace baton::driver

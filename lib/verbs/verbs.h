@@ -136,6 +136,11 @@ class CompletionQueue {
 
   // Takes up to completions.size() completions, oldest first; 0 when there are none. An error
   // (kDataLoss) means the queue was overrun and is unusable.
+  //
+  // For who is killed in the middle of it and leaves `completions` in memory that outlives it, with
+  // invalid wr_ids: what was taken from the queue is there, whole; the next poll gives the rest. (A
+  // device whose provider fills another form, and makes these of it, keeps that only if the form is
+  // in such memory, too.)
   virtual absl::StatusOr<int> Poll(absl::Span<Completion> completions) = 0;
 
   // Asks that Device::event_fd become readable at the next completion added after this call.

@@ -97,12 +97,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
+  if (options.wrap_driver) {
+    engine->driver_ = options.wrap_driver(std::move(engine->driver_), engine.get());
+  }
   return engine;
 }
 
 Engine::~Engine() { Stop(); }
 
-void Engine::Start() { thread_ = std::thread(&Engine::Loop, this); }
+void Engine::Start() {
+  started_ = true;
+  thread_ = std::thread(&Engine::Loop, this);
+}
 
 void Engine::Stop() {
   if (!thread_.joinable()) return;
@@ -123,6 +129,7 @@ bool Engine::Post(std::function<void()> work) {
 }
 
 void Engine::Run(const std::function<void()>& work) {
+  if (!started_) return work();
   std::mutex mutex;
   std::condition_variable done;
   bool finished = false;

@@ -40,6 +40,10 @@ struct EngineOptions {
   uint32_t poison_deaths = 3;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
   bool break_recovery = false;
+  // A simulation's driver dies.
+  std::function<std::unique_ptr<driver::QueueDriver>(std::unique_ptr<driver::QueueDriver>,
+                                                     driver::DriverObserver*)>
+      wrap_driver;
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 
@@ -133,7 +137,8 @@ class Engine : private driver::DriverObserver {
 
   // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
   bool Post(std::function<void()> work);
-  // Any thread but the engine's: the same, and waits for it.
+  // Any thread but the engine's: the same, and waits for it. An engine that was not started has no
+  // other thread than the caller's.
   void Run(const std::function<void()>& work);
 
   // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
@@ -274,6 +279,7 @@ class Engine : private driver::DriverObserver {
   bool stopped_ = false;                       // guarded by mutex_
   std::atomic<bool> has_posted_{false};
   std::atomic<bool> stop_{false};
+  bool started_ = false;  // before there is another thread
   std::thread thread_;
 };
 

@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 
 // Between two looks at what nobody tells: health, deadlines, who owns what.
 constexpr milliseconds kTick(10);
+// A program that has just started says that it is ready while threads of it still start and its
+// pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
+constexpr milliseconds kSettling(150);
 // Between the move of a dying owner's shards and the proof of its death, that takes longest where
 // much memory is to be given back.
 constexpr milliseconds kDeathTime(500);
@@ -78,6 +81,7 @@ struct Upgrades::Current {
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
   steady_clock::time_point deadline;         // of the phase
+  steady_clock::time_point ready_since;      // all new workers are; none: not yet
   steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
   bool served = false;                       // shards were handed to new workers
   bool moving = false;                       // shards are on their way to the new workers
@@ -302,9 +306,13 @@ std::string Upgrades::WhyNotReady() const {
 void Upgrades::Advance() {
   const std::string missing = WhyNotReady();
   if (!missing.empty()) {
+    current_->ready_since = {};
     if (steady_clock::now() >= current_->deadline) Return(absl::StrCat(missing, ": time is over"));
     return;
   }
+  const steady_clock::time_point now = steady_clock::now();
+  if (current_->ready_since == steady_clock::time_point()) current_->ready_since = now;
+  if (now < current_->ready_since + kSettling) return;
   const absl::Status readable = CheckStateVersions();
   if (!readable.ok()) return Return(std::string(MessageOf(readable)));
   HandOver();
@@ -408,8 +416,9 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
   AddEvent("upgrade_handed_over",
            absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
-  if (status.no_rollback()) return Retire();
-  EnterPhase(v1::UPGRADE_PHASE_WATCHING, milliseconds(current_->watch_window_ms));
+  EnterPhase(v1::UPGRADE_PHASE_WATCHING,
+             milliseconds(status.no_rollback() ? 0 : current_->watch_window_ms));
+  if (status.no_rollback()) LookAtNewWorkers();
 }
 
 // Empty: there is none. Who died is told of by OnGone.
@@ -447,7 +456,28 @@ void Upgrades::LookAtNewWorkers() {
     return;
   }
   current_->went_back_since = {};
-  if (now >= current_->deadline) Retire();
+  if (now >= current_->deadline && PromoteNewWorkers()) Retire();
+}
+
+// They are the first in standing from now on, if every shard is theirs. That is looked at and done
+// in one turn of the engine: otherwise one of them could die in between, and the old workers, which
+// have the shards then, would be ended.
+bool Upgrades::PromoteNewWorkers() {
+  const std::vector<WorkerInfo> workers = workers_.List();
+  bool all = true;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      all = all && current_->new_workers.count(engine_.ownership(shard).owner_id()) != 0;
+    }
+    if (!all) return;
+    for (const WorkerInfo& worker : workers) {
+      const bool fresh = current_->new_workers.count(worker.id) != 0;
+      const bool old = current_->old_workers.count(worker.id) != 0;
+      if (!fresh && !old) continue;
+      engine_.SetStanding(worker.slot, worker.id, fresh ? Standing::kFirst : Standing::kLast);
+    }
+  });
+  return all;
 }
 
 void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
@@ -510,8 +540,11 @@ void Upgrades::Return(const std::string& why) {
 
 void Upgrades::OnReturned(const HandoffsResult& result) {
   current_->status.set_slowest_return_us(result.slowest_us);
+  // An old worker that has taken its shards back can die before that is told here.
+  if (current_->old_workers.empty() && !current_->new_workers.empty()) {
+    return Return(current_->status.detail());
+  }
   if (result.status.ok()) return End(current_->new_workers);
-  if (current_->old_workers.empty()) return Return(current_->status.detail());
   // Their deaths give the shards to the heirs.
   for (const uint64_t worker_id : current_->new_workers) {
     (void)workers_.Kill(
@@ -521,8 +554,6 @@ void Upgrades::OnReturned(const HandoffsResult& result) {
 }
 
 void Upgrades::Retire() {
-  SetStanding(current_->new_workers, Standing::kFirst);
-  SetStanding(current_->old_workers, Standing::kLast);
   EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
   End(current_->old_workers);
 }

@@ -79,6 +79,7 @@ class Upgrades : private WorkerObserver {
   void HandOver();
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
+  bool PromoteNewWorkers();
   std::string ProblemOfNewWorkers();
   std::string ShardThatWentBack();
 

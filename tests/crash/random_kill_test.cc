@@ -25,7 +25,7 @@ namespace {
 // A healthy worker on a machine with too much to do may be taken for a hung one at these; nothing
 // may be lost then either, and it is counted.
 constexpr uint64_t kHeartbeatMs = 10;
-constexpr uint64_t kHangTimeoutMs = 50;
+constexpr uint64_t kHangTimeoutMs = 100;
 constexpr uint64_t kLatestKillUs = 8'000;  // after a round has begun
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
@@ -71,6 +71,7 @@ class RandomKillTest : public CrashTest {
     for (uint64_t round = 0; ended_ < kills; ++round) {
       SCOPED_TRACE(absl::StrCat("round ", round));
       ASSERT_NO_FATAL_FAILURE(Round());
+      ASSERT_FALSE(peer_->process().HasEnded()) << peer_->process().LogTail();
       if (round % 500 != 499) continue;
       std::printf("%llu owners have ended\n", Printable(ended_));
       std::fflush(stdout);

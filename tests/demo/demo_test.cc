@@ -94,6 +94,7 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
       EXPECT_GT(json->Number(kind + ".blackout_us." + value), 0) << kind;
     }
   }
+  EXPECT_GT(json->Number("upgrade_start_us.max"), 0);
   EXPECT_EQ(json->Count("baseline.disconnects"), 16u);
   EXPECT_GT(json->Number("baseline.gap_us.max"), 0);
   EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));

@@ -22,6 +22,7 @@ constexpr uint64_t kBinMicroseconds = 20'000;  // of the throughput; timelines h
 const char* Colour(EventKind kind) {
   switch (kind) {
     case EventKind::kQuiet:
+    case EventKind::kUpgradeStart:
       return "";
     case EventKind::kHandoff:
       return "#2ca02c";
@@ -48,6 +49,7 @@ const char* Colour(EventKind kind) {
 const char* Title(EventKind kind) {
   switch (kind) {
     case EventKind::kQuiet:
+    case EventKind::kUpgradeStart:
       return "";
     case EventKind::kHandoff:
       return "planned handoff";
@@ -103,7 +105,7 @@ absl::Status WriteData(const std::string& timeline, uint64_t start_us, const std
 std::string Marks(const ActResult& act, double from, double to) {
   std::string script = "unset arrow\n";
   for (const Event& event : act.events) {
-    if (event.kind == EventKind::kQuiet) continue;
+    if (event.kind == EventKind::kQuiet || event.kind == EventKind::kUpgradeStart) continue;
     const double time =
         (static_cast<double>(event.monotonic_us) - static_cast<double>(act.start_us)) * 1e-6;
     absl::StrAppendFormat(

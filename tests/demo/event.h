@@ -14,6 +14,7 @@ namespace baton::demo {
 enum class EventKind : uint8_t {
   kQuiet,  // nothing is done: what the machine alone makes of the traffic
   kHandoff,
+  kUpgradeStart,  // of the program, beside the one that serves
   kUpgrade,
   kBadUpgrade,
   kCrashHot,
@@ -30,6 +31,8 @@ inline const char* EventKindName(EventKind kind) {
       return "quiet";
     case EventKind::kHandoff:
       return "handoff";
+    case EventKind::kUpgradeStart:
+      return "upgrade_start";
     case EventKind::kUpgrade:
       return "upgrade";
     case EventKind::kBadUpgrade:

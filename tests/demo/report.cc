@@ -114,6 +114,8 @@ std::string ToJson(const DemoResult& result) {
                             .Finish());
   // Not an event: how silent the connections are when nothing happens, measured before each.
   json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
+  // Nor this: the start of each upgrade's program, up to the handover.
+  json.Raw("upgrade_start_us", BlackoutJson(Summarize(act.events, EventKind::kUpgradeStart)));
   if (result.options.baseline_runs != 0) json.Raw("baseline", BaselineJson(result.baseline));
   for (const ActResult* one : {&act, &result.baseline}) {
     if (!one->status.ok()) json.Text("problem", std::string(one->status.message()));
@@ -142,6 +144,8 @@ std::string ToTable(const DemoResult& result) {
       "done", "ok", "p50", "p99", "max");
   const BlackoutStatistics quiet = Summarize(act.events, EventKind::kQuiet);
   table += TableLine("nothing, before each", static_cast<uint32_t>(quiet.count), quiet);
+  const BlackoutStatistics start = Summarize(act.events, EventKind::kUpgradeStart);
+  table += TableLine("a program starts beside it", static_cast<uint32_t>(start.count), start);
   for (const Row& row : Rows(result.options)) {
     table += TableLine(row.title, row.wanted, Summarize(act.events, row.kind));
   }

@@ -206,14 +206,12 @@ class Act {
     upgrade.program = absl::StrCat("ledger-v", version);
     upgrade.plan.set_watch_window_ms(kWatchMs);
     v1::Upgrade status;
+    Event start{EventKind::kUpgradeStart, MonotonicNanoseconds() / 1000, 0, ""};
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kUpgrade, AnsweredBy(version),
         [&]() -> absl::Status {
           BATON_ASSIGN_OR_RETURN(status, cluster_->StartUpgrade(upgrade));
-          BATON_ASSIGN_OR_RETURN(
-              status, cluster_->WaitForUpgrade(status.id(), "the handover", [](const auto& now) {
-                return now.phase() >= v1::UPGRADE_PHASE_WATCHING;
-              }));
+          BATON_ASSIGN_OR_RETURN(status, WaitUntilServed(status.id(), &start.blackout_us));
           return absl::OkStatus();
         },
         &result_->events));
@@ -221,7 +219,27 @@ class Act {
     owner_ = std::make_unique<harness::LedgerWorker>();  // a child of the keeper now
     owner_->id = status.new_worker_ids(0);
     owner_->version = version;
-    return Judge(cluster_->WaitUntilOwner(owner_->id));
+    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(owner_->id)));
+    result_->events.push_back(start);
+    return absl::OkStatus();
+  }
+
+  // Until the shards have moved. What the peer sees is measured anew from the last look before
+  // that; the longest silence up to there is that of the program's start beside the one that
+  // serves.
+  absl::StatusOr<v1::Upgrade> WaitUntilServed(uint64_t id, double* start_us) {
+    absl::Status marked;
+    auto upgrade = cluster_->WaitForUpgrade(id, "the handover", [&](const v1::Upgrade& now) {
+      if (now.phase() != v1::UPGRADE_PHASE_STARTING) {
+        return now.phase() >= v1::UPGRADE_PHASE_WATCHING;
+      }
+      const absl::StatusOr<harness::PeerWindow> window = peer_->Mark("start");
+      marked.Update(window.status());
+      if (window.ok()) *start_us = std::max(*start_us, window->max_silence_us);
+      return false;
+    });
+    BATON_RETURN_IF_ERROR(marked);
+    return upgrade;
   }
 
   struct Fault {

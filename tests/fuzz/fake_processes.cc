@@ -105,6 +105,8 @@ uint32_t FakeProcesses::count() {
   return static_cast<uint32_t>(processes.size());
 }
 
+FileDescriptor FakeProcesses::Start() { return FileDescriptor(static_cast<int>(OpenProcess())); }
+
 uint16_t FakeProcesses::listening_port() { return port; }
 
 // The linker's: C linkage, so that the namespace has no part in their names.

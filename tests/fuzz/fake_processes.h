@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "lib/base/file_descriptor.h"
+
 namespace baton::fuzz {
 
 class FakeProcesses {
@@ -23,6 +25,9 @@ class FakeProcesses {
   static void KillAll();                  // those that live end by themselves
   static void KillOne(uint32_t ordinal);  // the n-th that was made, if there is one
   static uint32_t count();                // made since the guard
+
+  // One that the keeper has started: what it gets for a pidfd.
+  static FileDescriptor Start();
 
   // A port that something in this process listens on; 0: none.
   static uint16_t listening_port();

@@ -1,16 +1,14 @@
-#include <sched.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
-#include "lib/base/clock.h"
 #include "supervisor/keeper/describe.h"
 #include "supervisor/keeper/engine.h"
 #include "tests/fuzz/clear_arena.h"
@@ -35,7 +33,7 @@ using keeper::Standing;
 
 constexpr uint32_t kShards = 2, kConnections = 4, kDepth = 4;
 constexpr int kMaxSteps = 200;
-constexpr uint64_t kPatienceNs = 15'000'000'000;
+constexpr int kPatience = 1000;  // turns
 
 class Listener final : public keeper::EngineListener {
  public:
@@ -43,43 +41,61 @@ class Listener final : public keeper::EngineListener {
   void OnFenced(uint64_t worker_id) override { fenced = worker_id; }
   void OnDeviceLost(const absl::Status&) override { BATON_CHECK(false); }
 
-  std::atomic<uint64_t> fenced{0};  // the last that is to be killed
+  uint64_t fenced = 0;  // the last that is to be killed
 };
 
-// An engine with its thread, on a device that is touched on that thread only.
+// An engine without its thread: this one takes its place, one turn at a time, so that an input does
+// the same every time. What another thread would do in between, SharedReads does.
 struct Service {
   Service(arena::Arena* of, bool outside_effects) : arena(of) {
     ClearArena(arena);
     keeper::EngineOptions options;
     options.outside_effects = outside_effects;
+    options.poison_deaths = 2;  // whoever dies often takes connections with it
+    options.nanoseconds = [this] { return ++nanoseconds; };
     engine = Engine::Create(arena, &device, &listener, options).value();
-    engine->Start();
   }
-  ~Service() { engine->Stop(); }
+
+  // Something on the engine's thread, for which it wakes up.
+  template <typename Work>
+  void Do(Work work) {
+    if (std::exchange(asleep, false)) engine->EndSleep();
+    work();
+  }
+
+  // One turn; one that has nothing to do sleeps until it is told of something.
+  void Turn() {
+    if (asleep) {
+      if (!engine->AwaitSignal(0)) return;
+      asleep = false;
+      engine->EndSleep();
+    }
+    if (!engine->Turn()) asleep = engine->BeginSleep();
+    if (!asleep) engine->EndSleep();
+  }
 
   // The worker's end of the pair that wakes it.
   FileDescriptor AddWorker(uint32_t slot, uint64_t id, keeper::StateVersions versions = {},
                            Standing standing = Standing::kFirst) {
     int pair[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
-    engine->Post([this, slot, id, own = pair[1], versions, standing] {
-      engine->AddWorker(slot, id, FileDescriptor(own), versions, standing);
-    });
+    Do([&] { engine->AddWorker(slot, id, FileDescriptor(pair[1]), versions, standing); });
     return FileDescriptor(pair[0]);
   }
 
   template <typename Done>
   void Until(Done done) {
-    const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
-    while (!done()) {
-      BATON_CHECK(MonotonicNanoseconds() < deadline);
-      sched_yield();
+    for (int turns = 0; !done(); ++turns) {
+      BATON_CHECK(turns < kPatience);
+      Turn();
     }
   }
 
   arena::Arena* const arena;
+  uint64_t nanoseconds = 0;
   MemoryDevice device;
   Listener listener;
+  bool asleep = false;
   std::unique_ptr<Engine> engine;
 };
 
@@ -88,9 +104,8 @@ class Neighbour {
  public:
   explicit Neighbour(arena::Arena* arena) : service_(arena, /*outside_effects=*/false) {
     wake_ = service_.AddWorker(0, 1);
-    service_.engine->Run([this] { service_.engine->SetReady(0); });
-    service_.engine->Run(
-        [this] { honest_.emplace(service_.arena, &service_.device, 1, kNeighbours); });
+    service_.Do([this] { service_.engine->SetReady(0); });
+    honest_.emplace(service_.arena, &service_.device, 1, kNeighbours);
   }
 
   // Another answer comes.
@@ -98,12 +113,8 @@ class Neighbour {
     const uint64_t goal = honest_->echoes() + 1;
     service_.Until([&] {
       honest_->WorkerTurn();
-      uint64_t echoes = 0;
-      service_.engine->Run([&] {
-        honest_->PeersTurn();
-        echoes = honest_->echoes();
-      });
-      return echoes >= goal;
+      service_.Do([this] { honest_->PeersTurn(); });
+      return honest_->echoes() >= goal;
     });
   }
 
@@ -133,7 +144,7 @@ class Attack {
       standby_id_ = ++last_id_;
       standby_.emplace(service->arena, service->AddWorker(kStandby, standby_id_), standby_id_,
                        kStandby);
-      engine_.Post([this] { engine_.SetReady(kStandby); });
+      service_.Do([this] { engine_.SetReady(kStandby); });
     }
   }
 
@@ -148,6 +159,11 @@ class Attack {
         Enter(slot);
       }
       Step();
+      if (hold_ > 0) {
+        --hold_;
+      } else {
+        service_.Turn();
+      }
     }
     GoOnHonestly();
   }
@@ -156,7 +172,7 @@ class Attack {
   // Begins where it becomes interesting: all connections are there.
   void Establish() {
     MemoryDevice& device = service_.device;
-    engine_.Run([&] {
+    service_.Do([&] {
       for (uint32_t i = 0; i < kConnections; ++i) device.RequestConnection("hello");
     });
     Settle();
@@ -166,17 +182,16 @@ class Attack {
       writer.Publish();
     }
     Settle();
-    engine_.Run([&] {
+    service_.Do([&] {
       const std::vector<MemoryConnection*> connections = device.connections();
       for (MemoryConnection* connection : connections) connection->Establish();
     });
     Settle();
   }
 
-  // The engine has made a whole turn since.
   void Settle() {
-    engine_.Run([] {});
-    engine_.Run([] {});
+    service_.Turn();
+    service_.Turn();
   }
 
   void Enter(uint32_t slot) {
@@ -186,12 +201,12 @@ class Attack {
     if (program_.Flag()) versions = {program_.Below(3), program_.Below(4), program_.Below(4)};
     wakes_[slot] =
         service_.AddWorker(slot, ids_[slot], versions, Standing(program_.Byte() % 4 != 0));
-    engine_.Post([this, slot] { engine_.SetReady(slot); });
+    service_.Do([this, slot] { engine_.SetReady(slot); });
   }
 
   void Die(uint32_t slot) {
     if (ids_[slot] == 0) return;
-    engine_.Post([this, slot, id = ids_[slot]] { engine_.WorkerDead(slot, id); });
+    service_.Do([this, slot, id = ids_[slot]] { engine_.WorkerDead(slot, id); });
     ids_[slot] = 0;
     wakes_[slot].Reset();
   }
@@ -224,7 +239,7 @@ class Attack {
   void DeviceStep() {
     const uint8_t what = program_.Below(6);
     const uint8_t which = program_.Byte();
-    engine_.Post([this, what, which, text = std::string(program_.Block(program_.Below(70)))] {
+    service_.Do([this, what, which, text = std::string(program_.Block(program_.Below(70)))] {
       MemoryDevice& device = service_.device;
       const auto& connections = device.connections();
       const auto& queue_pairs = device.queue_pairs();
@@ -251,45 +266,45 @@ class Attack {
         break;
       case 2:
         if (ids_[slot] == 0) break;
-        engine_.Post([this, slot, id = ids_[slot]] { engine_.WorkerStopped(slot, id, "crash"); });
+        service_.Do([this, slot, id = ids_[slot]] { engine_.WorkerStopped(slot, id, "crash"); });
         break;
       case 3:
-        engine_.Post([this, shard, slot = program_.Below(kStandby + 1)] {
+        service_.Do([this, shard, slot = program_.Below(kStandby + 1)] {
           engine_.Handoff(shard, slot, [](const absl::Status&, double) {});
         });
         break;
       case 4:
-        engine_.Post([this, shard] { engine_.CancelHandoff(shard, absl::CancelledError("no")); });
+        service_.Do([this, shard] { engine_.CancelHandoff(shard, absl::CancelledError("no")); });
         break;
       case 5:
-        engine_.Post([this, shard] {
+        service_.Do([this, shard] {
           if (!engine_.ownership(shard).owned()) return;
           engine_.driver().Connect(shard, {"127.0.0.1", 9}, "", 0).IgnoreError();
         });
         break;
       case 6:
-        engine_.Post([this, slot, id = ids_[slot], stalled = program_.Flag()] {
+        service_.Do([this, slot, id = ids_[slot], stalled = program_.Flag()] {
           engine_.SetStalled(slot, id, stalled);
         });
         break;
       case 7:
-        engine_.Post([this, slot, id = ids_[slot], standing = Standing(program_.Flag())] {
+        service_.Do([this, slot, id = ids_[slot], standing = Standing(program_.Flag())] {
           engine_.SetStanding(slot, id, standing);
         });
         break;
       case 8:
-        engine_.Post([this, slot = standby_ ? kStandby : slot,
-                      id = standby_ ? standby_id_ : ids_[slot]] { engine_.AskToStop(slot, id); });
+        service_.Do([this, slot = standby_ ? kStandby : slot,
+                     id = standby_ ? standby_id_ : ids_[slot]] { engine_.AskToStop(slot, id); });
         break;
       case 9:
         // As control does for operators.
-        engine_.Post([this, shard] {
+        service_.Do([this, shard] {
           BATON_CHECK(keeper::DescribeShard(engine_, shard).SerializeAsString().size() < 100'000);
           for (uint32_t i = 0; i < kConnections; ++i) keeper::DescribeConnection(engine_, i);
         });
         break;
       default:
-        engine_.Run([] {});
+        Settle();
     }
   }
 
@@ -316,7 +331,7 @@ class Attack {
 
   void Step() {
     const uint32_t shard = program_.Below(kShards);
-    switch (program_.Below(16)) {
+    switch (program_.Below(17)) {
       case 0:
         writes_.Raw(program_);
         break;
@@ -349,14 +364,22 @@ class Attack {
         break;
       case 12:
         // At a read that the engine makes, whatever it does there.
-        engine_.Post(
+        service_.Do(
             [interference = Interference::Of(program_)] { SharedReads::Interfere(interference); });
         break;
       case 13:
-        if (program_.Below(4) == 0) writes_.Punch(program_);
+        if (program_.Below(4) == 0) {
+          writes_.Punch(program_);
+        } else {
+          writes_.Hints(program_, shard, Epoch(shard));
+        }
         break;
       case 14:
         if (standby_) standby_->Turn();
+        break;
+      case 15:
+        // The engine gets no processor for a while.
+        hold_ = program_.Below(8);
         break;
       default:
         if (program_.Below(4) == 0) neighbour_.Turn();
@@ -367,15 +390,15 @@ class Attack {
   // left, ends every connection and acknowledges everything; then the engine sleeps.
   void GoOnHonestly() {
     for (uint32_t slot = 0; slot < 2; ++slot) Die(slot);
-    if (standby_) engine_.Post([this, id = standby_id_] { engine_.WorkerDead(kStandby, id); });
-    engine_.Post([] { SharedReads::Interfere({}); });
+    if (standby_) service_.Do([this, id = standby_id_] { engine_.WorkerDead(kStandby, id); });
+    service_.Do([] { SharedReads::Interfere({}); });
     const uint64_t id = ++last_id_;
     HonestHeir heir(service_.arena, service_.AddWorker(kSuccessor, id), id, kSuccessor);
-    engine_.Run([&] { engine_.SetReady(kSuccessor); });
+    service_.Do([&] { engine_.SetReady(kSuccessor); });
     int quiet = 0;
     service_.Until([&] {
       heir.Turn();
-      engine_.Run([&] { quiet = EndPeers(id) ? quiet + 1 : 0; });
+      service_.Do([&] { quiet = EndPeers(id) ? quiet + 1 : 0; });
       return quiet == 3;
     });
     service_.Until(
@@ -413,6 +436,7 @@ class Attack {
   std::optional<HonestHeir> standby_;  // beside the attackers
   uint64_t standby_id_ = 0;
   uint64_t last_id_ = 0;
+  uint32_t hold_ = 0;  // steps without a turn of the engine
 };
 
 }  // namespace
@@ -420,19 +444,17 @@ class Attack {
 void HostileEngine(const uint8_t* data, size_t size) {
   static arena::Arena attacked =
       arena::Arena::Create(TestShape(kShards, kConnections, kDepth), "attacked").value();
-  // Its thread lives as long as the process, and so does what it drives.
-  static auto* const beside =
-      new arena::Arena(arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value());
-  static auto* const neighbour = new Neighbour(beside);
+  static arena::Arena beside = arena::Arena::Create(TestShape(1, 2, kDepth), "beside").value();
+  static Neighbour neighbour(&beside);
   Program program(data, size);
   {
     SharedReads::Watch(&attacked.worker(0),
                        attacked.worker_map().total - attacked.worker_map().workers);
     Service service(&attacked, /*outside_effects=*/program.Byte() % 4 == 0);
-    Attack(&service, neighbour, &program).Run();
+    Attack(&service, &neighbour, &program).Run();
   }
   SharedReads::Forget();
-  neighbour->Turn();
+  neighbour.Turn();
 }
 
 }  // namespace baton::fuzz

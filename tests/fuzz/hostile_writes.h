@@ -118,6 +118,18 @@ class HostileWrites {
     arena::StoreRelease(arena_.bank(shard, epoch).tail, arena::PackCursor(of, index));
   }
 
+  // What an owner says of the completion that it is at.
+  void Hints(Program& program, uint32_t shard, uint64_t epoch) {
+    const arena::ShardRecord& record = arena_.shard(shard);
+    arena::BankHeader& bank = arena_.bank(shard, epoch);
+    const uint8_t how = program.Byte();
+    const uint64_t at = (how & 4) ? arena::LoadAcquire(record.completion_tail)
+                                  : arena::LoadAcquire(record.acknowledged);
+    const uint64_t word = program.Near(at);
+    if (how & 1) arena::StoreRelaxed(bank.read_cursor, word);
+    if (how & 2) arena::StoreRelaxed(bank.handling, word);
+  }
+
   // A work request, where the next is read.
   void Request(Program& program) {
     const uint32_t connection = program.Below(shape_.connections);

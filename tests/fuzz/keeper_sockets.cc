@@ -54,6 +54,10 @@ internal::KeeperConfig Config() {
   // Nobody beats here, and nobody is to be killed for that.
   service->set_heartbeat_ms(60'000);
   service->set_hang_timeout_ms(3'600'000);
+  service->set_ready_timeout_ms(50);
+  service->set_watch_window_ms(20);
+  service->set_stop_timeout_ms(10);
+  service->set_poison_deaths(2);
   return config;
 }
 
@@ -62,13 +66,14 @@ struct TheKeeper final : private keeper::EngineListener {
   explicit TheKeeper(arena::Arena* arena) : arena_(arena) {
     ClearArena(arena);
     device = verbs::soft::CreateSoftDevice({}).value();
-    engine = keeper::Engine::Create(arena, device.get(), this, {}).value();
-    engine->Start();
+    keeper::EngineOptions options;
+    options.poison_deaths = config.service().poison_deaths();
+    engine = keeper::Engine::Create(arena, device.get(), this, options).value();
+    // Its thread is ours: an input does the same every time, and nobody waits for a processor.
     workers.emplace(loop, config, *arena, *engine, events);
-    management.emplace(loop, config, *engine, events, *workers);
+    upgrades.emplace(loop, config, *engine, events, *workers);
+    management.emplace(loop, config, *engine, events, *workers, *upgrades);
   }
-  ~TheKeeper() override { engine->Stop(); }
-
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override {
     boost::asio::post(loop,
@@ -85,7 +90,7 @@ struct TheKeeper final : private keeper::EngineListener {
   void Turn() {
     loop.restart();
     loop.poll();
-    engine->Run([] {});
+    engine->Turn();
     loop.restart();
     loop.poll();
   }
@@ -99,6 +104,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<keeper::Engine> engine;
   std::optional<keeper::WorkerSessions> workers;
+  std::optional<keeper::Upgrades> upgrades;
   std::optional<keeper::Management> management;
 };
 
@@ -270,10 +276,10 @@ class Attack {
         break;
       case 7: {
         v1::UpgradePlan* plan = request.mutable_upgrade();
-        plan->set_exec(program_.Byte() < 200 ? "/nowhere/worker" : Text());
+        plan->set_exec(program_.Byte() < 220 ? "/nowhere/worker" : Text());
         for (uint32_t i = program_.Below(4); i > 0; --i) plan->add_arguments(Text());
         plan->set_replace_arguments(program_.Flag());
-        plan->set_workers(static_cast<uint32_t>(program_.Near(1)));
+        plan->set_workers(program_.Byte() < 200 ? program_.Below(3) : program_.Take<uint32_t>());
         plan->set_ready_timeout_ms(program_.Byte());
         plan->set_watch_window_ms(program_.Byte());
         plan->set_no_rollback(program_.Flag());
@@ -441,15 +447,17 @@ class Attack {
     for (int i = 0; !done(); ++i) {
       BATON_CHECK(i < kPatience);
       keeper_.Turn();
-      sched_yield();
+      if (i > 50) sched_yield();  // for a timer, mostly there is nothing to wait for
     }
   }
 
-  // When all processes are dead, no worker is left and nobody owns a shard.
+  // When all processes are dead, no worker is left, no upgrade is under way and nobody owns a
+  // shard.
   void EndAll() {
+    if (!keeper_.upgrades->CheckIdle().ok()) (void)keeper_.upgrades->Rollback({});
     Until([&] {
       FakeProcesses::KillAll();
-      return keeper_.workers->Describe().empty();
+      return keeper_.workers->Describe().empty() && keeper_.upgrades->CheckIdle().ok();
     });
     keeper_.engine->Run([&] {
       for (uint32_t shard = 0; shard < kShards; ++shard) {

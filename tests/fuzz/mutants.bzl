@@ -35,7 +35,7 @@ def mutant(name, src, edit, automatic = False):
         copts = ["-Wno-error"],
         data = native.glob(["corpus/hostile_*/**"]),
         local_defines = ["MUTANT=" + name],
-        tags = [] if automatic else ["manual"],
+        tags = ["no-tsan"] if automatic else ["manual"],
         deps = [
             ":hostile",
             "//lib/system:gtest_main",

@@ -13,7 +13,7 @@ Interference pending;
 uint32_t left = 0;
 uint64_t reads = 0;
 
-void BeforeRead(const void* address) {
+[[maybe_unused]] void BeforeRead(const void* address) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);
   const size_t bytes = size.load(std::memory_order_relaxed);
   const size_t offset = at - begin.load(std::memory_order_relaxed);

@@ -22,7 +22,7 @@ void SoftWire(const uint8_t* data, size_t size);
 void KeeperSockets(const uint8_t* data, size_t size);
 
 // A worker that writes whatever it maps, beside one of another service that is correct: on the
-// queue drivers with a device in memory, and on engines with their threads and soft devices.
+// queue drivers with a device in memory, and on whole engines.
 void HostileWorker(const uint8_t* data, size_t size);
 void HostileEngine(const uint8_t* data, size_t size);
 

@@ -37,7 +37,7 @@ struct ClusterOptions {
 
 struct LedgerOptions {
   int version = 1;
-  // Named crash point at which the worker kills itself, "name" or "name:n" (worker/crash_point.h);
+  // Crash point at which the worker kills itself, "name" or "name:n" (lib/base/crash_point.h);
   // empty: the ordinary program, which has none.
   std::string crash_at;
   bool previous_layout = false;  // it knows the layout version before the present one only

@@ -62,12 +62,18 @@ read -ra crashes <<<"$(size 2 0 0 2 2)"
 read -ra handoffs <<<"$(size 1 0 4 1 1)"
 read -ra late <<<"-DLATE_RELEASER $(size 1 0 3 1 1)"
 read -ra liars <<<"-DLIARS=1 $(size 1 0 1 2 1)"
+read -ra upgrade <<<"-DUPGRADE -DILLNESSES=0 $(size 1 0 0 1 0)"
+read -ra mad_upgrade <<<"-DUPGRADE -DILLNESSES=0 $(size 0 1 0 1 0)"
+read -ra busy_upgrade <<<"-DUPGRADE $(size 0 0 0 1 1)"
 
 correct "${all[@]}"
 correct "${crashes[@]}"
 correct "${handoffs[@]}"
 correct "${late[@]}"
 correct "${liars[@]}"
+correct "${upgrade[@]}"
+correct "${mad_upgrade[@]}"
+correct "${busy_upgrade[@]}"
 if [[ ${1:-} == deep ]]; then
   for sizes in "1 1 1 2 2" "2 1 1 2 1" "1 0 4 1 2" "1 1 2 1 2" "2 0 2 2 1"; do
     read -ra numbers <<<"$sizes"
@@ -76,6 +82,11 @@ if [[ ${1:-} == deep ]]; then
   done
   read -ra large <<<"-DLIARS=1 $(size 1 0 1 2 2)"
   correct "${large[@]}"
+  for sizes in "1 0 0 1 1" "2 0 0 1 0" "1 1 0 1 0" "0 0 0 1 2"; do
+    read -ra numbers <<<"$sizes"
+    read -ra large <<<"-DUPGRADE $(size "${numbers[@]}")"
+    correct "${large[@]}"
+  done
   correct -DSLOTS=3 -DKILLS=1 -DMADNESS=0 -DHANDOFFS=1 -DLIVES=1 -DINPUTS=1
 fi
 
@@ -88,6 +99,11 @@ wrong -DMUTANT_TAIL_FIRST "${all[@]}"
 wrong -DMUTANT_ADOPT_LOOKS_AT_THE_INDEX_ONLY "${handoffs[@]}"
 wrong -DMUTANT_NO_EPOCH_COMPARE "${late[@]}"
 wrong -DMUTANT_BANK_REUSED "${liars[@]}"
+wrong -DMUTANT_NO_TRIAL "${upgrade[@]}"
+wrong -DMUTANT_RETIRED_AFTER_THE_LOOK "${upgrade[@]}"
+wrong -DMUTANT_HEALTH_NOT_WATCHED "${busy_upgrade[@]}"
+wrong -DMUTANT_NEW_ENDED_WITHOUT_A_LOOK "${upgrade[@]}"
+wrong -DMUTANT_END_NOT_AWAITED "${busy_upgrade[@]}"
 
 [[ $failures -eq 0 ]] || echo "$failures failed"
 [[ $failures -eq 0 ]]

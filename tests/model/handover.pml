@@ -8,10 +8,18 @@
  * killed), may go mad (commit what is invalid and write on until they are dead), and may be asked to
  * release at any time.
  *
+ * With UPGRADE, slot 0 has the old program and slot 1 the new one, and the keeper replaces the one by
+ * the other as supervisor/keeper/upgrades.cc does: the new worker is on trial, the shard is handed to
+ * it, it is watched, and it keeps the shard or gives it back. Deadlines may pass at any moment.
+ *
  * Checked: every transaction that counts is applied once, in order and by its owner's epoch (A1);
  * there is one owner (A2); a state that was committed stays as it was written (A3); what an owner
  * published before it died is applied (A4); and when nothing can happen any more, a ready worker
- * owns the shard and has done everything (A5). */
+ * owns the shard and has done everything (A5). Of an upgrade: a worker on trial is given nothing
+ * but what is handed to it, as long as an old one can take it (U1); the old one steps back when the
+ * shard is the new one's (U2) and that was not ill when it was looked at (U3); the new one is ended
+ * while the keeper knows of an old one (U4), and is without the shard when it is over (U5); it comes
+ * to an end, and unless it has completed or an old worker failed, somebody serves (U6). */
 
 #ifndef INPUTS
 #define INPUTS 2
@@ -82,6 +90,7 @@ byte lock_of_other[SLOTS];  /* and of another of the same process */
 /* ---- Driver log memory: arena::ShardRecord and OwnershipRecord. */
 
 byte epoch, owner = NOBODY, owner_id;
+byte asked_epoch; /* Engine::ShardState: the last that was asked to release */
 byte commit_head;
 byte acknowledged;
 byte state_slot;
@@ -111,6 +120,57 @@ byte published[EPOCHS];     /* entries that the owner of the epoch had published
 bool was_mad[EPOCHS];       /* it also published what is invalid */
 byte committed_state;       /* what state[state_slot] was when it was committed */
 byte kills, madness, handoffs, liars;
+
+#ifdef UPGRADE
+#define OLD 0
+#define NEW 1
+#if SLOTS != 2 || LIVES != 1
+#error "an upgrade is modelled with one worker of each program"
+#endif
+#ifndef ILLNESSES
+#define ILLNESSES 1
+#endif
+
+/* v1::UpgradePhase */
+#define NOT_ASKED 0
+#define STARTING 1
+#define HANDING_OVER 2
+#define WATCHING 3
+#define RETURNING 4
+#define RETIRING 5
+#define COMPLETED 6
+#define ROLLED_BACK 7
+#define FAILED 8
+byte phase;
+bool moving; /* Upgrades::Current */
+bool knows[SLOTS]; /* Current::old_workers and new_workers: attached, as far as it has heard */
+
+/* Between the management loop's thread and the engine's. */
+#define HAND_TO_OLD 1 /* MoveShards */
+#define HAND_TO_NEW 2
+#define CANCEL 3 /* its time-out */
+#define LOOK 4
+#define PROMOTE 5
+#define STOP_NEW 6 /* Engine::AskToStop */
+#define STOP_OLD 7
+#define NEW_FIRST 8 /* Engine::SetStanding */
+#define OLD_LAST 9
+byte posted;         /* what the engine is to do: Engine::Post */
+byte owner_seen;     /* the answer to LOOK and PROMOTE */
+#define MOVED 1
+#define NOT_MOVED 2
+byte moves_end;      /* HandoffsResult, told to the loop */
+bool told_gone[SLOTS]; /* Upgrades::OnGone is due */
+
+bool first[SLOTS];      /* Engine::Worker::standing is kFirst */
+bool stop_asked[SLOTS]; /* arena::DriverMemoryHeader::stop_requested */
+bool first_commit_due;  /* Engine::ShardState::blackout_start_ns */
+byte adopted;           /* the last epoch of which an owner has committed something */
+bool ill;               /* the new worker says so: arena::WorkerSlot::health */
+bool ill_then;          /* for U3: when it was looked at */
+bool old_failed;        /* for U6 */
+byte illnesses;
+#endif
 
 /* ================================================================ a worker's process */
 
@@ -156,6 +216,13 @@ inline Publish(a_kind) {
 #define FRESH(of) (of != given_back)
 #endif
 
+/* Upgrades::Launch starts the new one. */
+#ifdef UPGRADE
+#define MAY_ATTACH(me) (me == OLD || phase == STARTING)
+#else
+#define MAY_ATTACH(me) true
+#endif
+
 #define LOST (mine != 0 && (owner != me || epoch != mine))
 
 proctype Worker(byte me) {
@@ -168,7 +235,14 @@ proctype Worker(byte me) {
     /* WorkerSessions::Attach, Engine::AddWorker: in a free slot, with fresh locks. */
 end_attach:
     atomic {
-      worker_id[me] == 0 && ready_posted[me] == 0;
+      worker_id[me] == 0 && ready_posted[me] == 0 && MAY_ATTACH(me);
+#ifdef UPGRADE
+      knows[me] = true;               /* Upgrades::OnAttached */
+      first[me] = (me == OLD);
+#ifdef MUTANT_NO_TRIAL
+      first[me] = true;
+#endif
+#endif
       id = me * LIVES + life + 1;
       life++;
       worker_id[me] = id; ready[me] = false; stopped[me] = false; fenced[me] = false;
@@ -188,7 +262,11 @@ end_serve:
     :: atomic { mine == 0 && owner == me -> word = epoch };
       if
       :: killed[me] -> goto dying
-      :: atomic { FRESH(word) -> mine = word; tail = 0; word = 0 };
+      :: atomic { FRESH(word) -> mine = word; tail = 0; word = 0;
+#ifdef UPGRADE
+           adopted = (epoch == mine && owner == me -> mine : adopted)
+#endif
+         };
         atomic {
           seen = acknowledged; slot = state_slot;
           assert(!TRUSTED || epoch != mine || owner != me || state[slot] == committed_state) /* A3 */
@@ -223,10 +301,21 @@ end_serve:
       mine = 0
 #endif
 
+#ifdef UPGRADE
+    /* WorkerImpl::NoteStopRequest: it gives back what it has, unasked, and its process ends. */
+    :: mine != 0 && stop_asked[me] && tail - commit_head < ROOM ->
+      Publish(RELEASE);
+      atomic { given_back = mine; mine = 0; killed[me] = true }
+    :: atomic { mine == 0 && stop_asked[me] -> killed[me] = true }
+#endif
+
     /* It goes mad, and goes on with its work afterwards: it does not know. */
     :: atomic {
          mine != 0 && madness < MADNESS && tail - commit_head < ROOM -> madness++;
-         was_mad[mine] = true
+         was_mad[mine] = true;
+#ifdef UPGRADE
+         old_failed = old_failed || me == OLD
+#endif
        };
       Publish(INVALID)
     od;
@@ -353,13 +442,30 @@ inline EndOwnership(was_released) {
     :: else
     fi;
     release_requested = 0;
+    asked_epoch = 0; /* of no further use */
     owner = NOBODY;
     owner_id = 0;
     outcome = OUT_IDLE
   }
 }
 
+/* Engine::FinishHandoff. */
+#ifdef UPGRADE
+#define FINISH_HANDOFF(how) handoff_id = 0; moves_end = how
+#else
+#define FINISH_HANDOFF(how) handoff_id = 0
+#endif
+
 #define CAN_SERVE(s) (worker_id[s] != 0 && ready[s] && !stopped[s])
+
+/* Engine::ChooseWorker: the successor that was asked for, or else the first in standing. */
+#ifdef UPGRADE
+#define IS_HEIR(s) (handoff_id != 0 && handoff_id == worker_id[s])
+#define MAY_CHOOSE(s) \
+  (CAN_SERVE(s) && (IS_HEIR(s) || !CAN_SERVE(1 - s) || (!IS_HEIR(1 - s) && first[s] >= first[1 - s])))
+#else
+#define MAY_CHOOSE(s) CAN_SERVE(s)
+#endif
 
 /* Engine::Assign, Ownership::NextEpoch, CanGrant and Grant. */
 inline Assign() {
@@ -367,12 +473,12 @@ inline Assign() {
   :: awaited_death_id == 0 && owner == NOBODY ->
     atomic {
       if
-      :: CAN_SERVE(0) -> chosen = 0
+      :: MAY_CHOOSE(0) -> chosen = 0
 #if SLOTS > 1
-      :: CAN_SERVE(1) -> chosen = 1
+      :: MAY_CHOOSE(1) -> chosen = 1
 #endif
 #if SLOTS > 2
-      :: CAN_SERVE(2) -> chosen = 2
+      :: MAY_CHOOSE(2) -> chosen = 2
 #endif
       :: else -> chosen = NOBODY
       fi;
@@ -393,6 +499,10 @@ inline Assign() {
       atomic {
         assert(owner == NOBODY); /* A2 */
         assert(next < EPOCHS);
+#ifdef UPGRADE
+        assert(chosen == OLD || !CAN_SERVE(OLD) || IS_HEIR(NEW) || !first[OLD]); /* U1 */
+        first_commit_due = true;
+#endif
         commit_head = 0;
         release_requested = 0;
         writers[next % BANKS] = worker_id[chosen];
@@ -410,7 +520,7 @@ inline Assign() {
 inline StopWorker(s, await_death) {
   stopped[s] = true;
   if
-  :: handoff_id == worker_id[s] -> handoff_id = 0; release_requested = 0
+  :: handoff_id == worker_id[s] -> atomic { FINISH_HANDOFF(NOT_MOVED); release_requested = 0 }
   :: else
   fi;
   if
@@ -451,6 +561,9 @@ inline WorkerDead(s) {
     fi;
     watched[s] = 0;      /* DeathWatcher::Forget */
     ready[s] = false;
+#ifdef UPGRADE
+    told_gone[s] = true;
+#endif
     gone[s] = 0;
     death_posted[s] = 0;
     worker_id[s] = 0
@@ -480,9 +593,72 @@ inline ServeSlot(s) {
   :: gone[s] != 0 -> WorkerDead(s)
   /* Engine::Handoff: this worker is to take over. */
   :: handoffs < HANDOFFS && CAN_SERVE(s) && owner != s && owner != NOBODY && handoff_id == 0 ->
-    atomic { handoffs++; handoff_id = worker_id[s]; release_requested = epoch }
+    atomic { handoffs++; handoff_id = worker_id[s]; asked_epoch = epoch; release_requested = epoch }
   fi
 }
+
+#ifdef UPGRADE
+/* Engine::OnFirstCommit: every owner commits once as soon as it has adopted. */
+#define FIRST_COMMIT (first_commit_due && owner != NOBODY && adopted == epoch)
+inline OnFirstCommit() {
+  atomic {
+    first_commit_due = false;
+    if
+    :: handoff_id != 0 && release_requested == 0 ->
+      if
+      :: handoff_id == owner_id -> FINISH_HANDOFF(MOVED)
+      :: else -> FINISH_HANDOFF(NOT_MOVED)
+      fi
+    :: else
+    fi
+  }
+}
+
+/* Engine::Handoff, as MoveShards asks for it. */
+inline Handoff(s) {
+  if
+  :: !CAN_SERVE(s) || handoff_id != 0 -> moves_end = NOT_MOVED
+  :: CAN_SERVE(s) && handoff_id == 0 && owner == s -> moves_end = MOVED
+  :: CAN_SERVE(s) && handoff_id == 0 && owner == NOBODY -> handoff_id = worker_id[s]; Assign()
+  :: CAN_SERVE(s) && handoff_id == 0 && owner != s && owner != NOBODY ->
+    atomic { handoff_id = worker_id[s]; asked_epoch = epoch; release_requested = epoch }
+  fi
+}
+
+/* Engine::SetStanding: from now on the shard is not to be the old one's again. */
+#define STEP_BACK \
+  assert(owner == NEW); /* U2 */ \
+  first[OLD] = false
+
+/* What the management loop has posted. */
+inline RunPosted() {
+  if
+  :: posted == HAND_TO_NEW -> Handoff(NEW)
+  :: posted == HAND_TO_OLD -> Handoff(OLD)
+  :: posted == CANCEL ->
+    /* Engine::CancelHandoff */
+    if
+    :: atomic { handoff_id != 0 -> FINISH_HANDOFF(NOT_MOVED); release_requested = 0 }
+    :: else
+    fi
+  :: posted == LOOK -> owner_seen = owner
+  :: posted == PROMOTE ->
+    /* Upgrades::PromoteNewWorkers: looked at and decided in one turn. */
+    atomic {
+      owner_seen = owner;
+      if
+      :: owner == NEW -> first[NEW] = true; STEP_BACK
+      :: else
+      fi
+    }
+  :: posted == NEW_FIRST -> first[NEW] = true
+  :: posted == OLD_LAST -> atomic { STEP_BACK }
+  :: posted == STOP_NEW -> stop_asked[NEW] = true
+  :: posted == STOP_OLD -> stop_asked[OLD] = true
+  fi;
+  posted = 0
+}
+#endif
 
 /* Engine::Loop: one thing after the other. */
 proctype Engine() {
@@ -492,15 +668,23 @@ end:
   do
   /* Engine::ApplyCommits */
   :: owner != NOBODY && PUBLISHED ->
+#ifdef UPGRADE
+    if
+    :: FIRST_COMMIT -> OnFirstCommit()
+    :: else
+    fi;
+#endif
     ApplyNext();
     if
     :: outcome == OUT_RELEASED ->
       /* Who gives it back without being asked wants none. */
       if
-      :: release_requested != epoch && handoff_id == 0 -> ready[owner] = false
+      :: asked_epoch != epoch -> ready[owner] = false
       :: else
       fi;
+#ifndef UPGRADE
       handoff_id = 0;
+#endif
       EndOwnership(true);
       Assign()
     :: outcome == OUT_INVALID ->
@@ -512,8 +696,13 @@ end:
     fi;
     outcome = OUT_IDLE
 
+#ifdef UPGRADE
+  :: FIRST_COMMIT -> OnFirstCommit()
+  :: posted != 0 -> RunPosted()
+#else
   /* Engine::CancelHandoff: it took too long. */
   :: atomic { handoff_id != 0 && owner != NOBODY -> handoff_id = 0; release_requested = 0 }
+#endif
 
   :: ready_posted[0] != 0 || death_posted[0] != 0 || gone[0] != 0 ||
      (handoffs < HANDOFFS && CAN_SERVE(0) && owner != 0 && owner != NOBODY && handoff_id == 0) ->
@@ -531,18 +720,176 @@ end:
   od
 }
 
+#ifdef UPGRADE
+/* ================================================================ an upgrade: the management loop */
+
+/* Engine::Run: waits until it is done. What was posted before comes first. */
+inline Run(work) {
+  atomic { posted == 0 -> posted = work };
+  posted == 0
+}
+
+/* WorkerSessions::Kill */
+inline Kill(s) {
+  killed[s] = (worker_id[s] != 0)
+}
+
+inline OnGone(s) {
+  atomic { told_gone[s] = false; knows[s] = false }
+}
+
+/* Upgrades. Between two steps of it, the engine and everybody else go on. */
+proctype Upgrades() {
+  bool unwell;
+
+  /* Begin: there is a worker whose place the new one takes. */
+end_start:
+  CAN_SERVE(OLD);
+  phase = STARTING;
+  do
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: told_gone[NEW] -> OnGone(NEW); goto give_back
+  :: CAN_SERVE(NEW) && !ill -> break /* Advance */
+  :: goto give_back                  /* it took too long */
+  od;
+
+  /* HandOver */
+  atomic { phase = HANDING_OVER; moving = true; moves_end = 0; posted == 0 -> posted = HAND_TO_NEW };
+  do
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: told_gone[NEW] -> OnGone(NEW); phase = RETURNING /* Return, when it is over */
+  :: moves_end == 0 && posted == 0 -> posted = CANCEL /* it took too long */
+  :: moves_end != 0 && posted == 0 ->
+    moving = false; /* OnHandedOver */
+    if
+    :: phase == HANDING_OVER && moves_end == MOVED -> break
+    :: else -> goto give_back
+    fi
+  od;
+
+  phase = WATCHING;
+watch:
+  do
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: told_gone[NEW] ->
+    OnGone(NEW);
+    goto give_back
+  :: true -> /* Tick, LookAtNewWorkers */
+#ifdef MUTANT_HEALTH_NOT_WATCHED
+    atomic { ill_then = ill; unwell = false };
+#else
+    atomic { ill_then = ill; unwell = ill };
+#endif
+    if
+    :: atomic { unwell -> unwell = false; ill_then = false }; goto give_back
+    :: else
+    fi;
+    Run(LOOK);
+    if
+    :: owner_seen == OLD -> goto give_back
+    :: atomic { owner_seen != OLD -> owner_seen = 0; ill_then = false }
+    :: owner_seen != OLD -> break /* the window is over */
+    fi
+  od;
+
+  /* Retire */
+  atomic { owner_seen = 0; assert(!ill_then) /* U3 */ };
+#ifdef MUTANT_RETIRED_AFTER_THE_LOOK
+  Run(NEW_FIRST);
+  Run(OLD_LAST);
+#else
+  Run(PROMOTE);
+  if
+  :: atomic { owner_seen != NEW -> owner_seen = 0 }; goto watch
+  :: else
+  fi;
+#endif
+  atomic { owner_seen = 0; phase = RETIRING };
+  Run(STOP_OLD);
+  do
+  :: told_gone[NEW] -> OnGone(NEW)
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: knows[OLD] && !killed[OLD] && !told_gone[OLD] -> Kill(OLD) /* KillOverdue */
+  :: !knows[OLD] -> break
+  od;
+  phase = COMPLETED;
+  goto over;
+
+  /* Return */
+give_back:
+  if
+  :: !knows[OLD] && knows[NEW] -> Run(NEW_FIRST); phase = FAILED; goto over
+  :: else
+  fi;
+  phase = RETURNING;
+  Run(LOOK);
+  if
+  :: atomic {
+       owner_seen == NEW && knows[OLD] && knows[NEW] ->
+       owner_seen = 0; moves_end = 0; posted = HAND_TO_OLD
+     };
+    do
+    :: told_gone[OLD] -> OnGone(OLD)
+    :: told_gone[NEW] -> OnGone(NEW)
+    :: moves_end == 0 && posted == 0 -> posted = CANCEL
+    :: moves_end != 0 && posted == 0 -> break
+    od
+  :: else -> atomic { owner_seen = 0; moves_end = MOVED }
+  fi;
+  /* OnReturned */
+  if
+#ifndef MUTANT_NEW_ENDED_WITHOUT_A_LOOK
+  :: !knows[OLD] && knows[NEW] -> goto give_back
+#endif
+  :: else
+  fi;
+  if
+  :: moves_end == MOVED && knows[NEW] ->
+    assert(knows[OLD]); /* U4 */
+    Run(STOP_NEW)       /* End */
+  :: moves_end != MOVED && knows[NEW] -> Kill(NEW)
+  :: !knows[NEW]
+  fi;
+#ifndef MUTANT_END_NOT_AWAITED
+  do
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: told_gone[NEW] -> OnGone(NEW)
+  :: knows[NEW] && !killed[NEW] && !told_gone[NEW] -> Kill(NEW) /* KillOverdue */
+  :: !knows[NEW] -> break
+  od;
+#endif
+  assert(owner != NEW); /* U5 */
+  phase = ROLLED_BACK;
+
+over:
+  /* Finish. Who is told of now is nobody's concern any more. */
+end_over:
+  do
+  :: told_gone[OLD] -> OnGone(OLD)
+  :: told_gone[NEW] -> OnGone(NEW)
+  od
+}
+#endif
+
 /* ================================================================ everything else */
 
 /* Workers crash, or hang and are killed, at any time. */
 proctype Fate() {
 end:
   do
+#ifdef UPGRADE
+  :: atomic { illnesses < ILLNESSES && CAN_SERVE(NEW) && !ill -> illnesses++; ill = true }
+#endif
 #ifdef LIARS
   :: atomic { liars < LIARS && watched[0] != 0 && lock_of_writer[0] == HELD && !killed[0] ->
               liars++; lock_of_writer[0] = DIED; lock_of_other[0] = DIED }
 #endif
   :: atomic { kills < KILLS && worker_id[0] != 0 && !killed[0] && gone[0] == 0 ->
-              kills++; killed[0] = true }
+              kills++; killed[0] = true;
+#ifdef UPGRADE
+              old_failed = true
+#endif
+            }
 #if SLOTS > 1
   :: atomic { kills < KILLS && worker_id[1] != 0 && !killed[1] && gone[1] == 0 ->
               kills++; killed[1] = true }
@@ -567,7 +914,12 @@ proctype Monitor() {
   timeout;
   assert(!TRUSTED || !ANY_READY || owner != NOBODY);
   assert(!TRUSTED || !ANY_READY || acknowledged == INPUTS);
-  assert(!TRUSTED || state[state_slot] == committed_state)
+  assert(!TRUSTED || state[state_slot] == committed_state);
+#ifdef UPGRADE
+  /* U6 */
+  assert(phase == NOT_ASKED || phase >= COMPLETED);
+  assert(phase == NOT_ASKED || phase == COMPLETED || ANY_READY || old_failed)
+#endif
 }
 
 init {
@@ -576,6 +928,9 @@ init {
     run DeathWatcher();
     run Fate();
     run Monitor();
+#ifdef UPGRADE
+    run Upgrades();
+#endif
     run Worker(0);
     run OtherThread(0);
 #if SLOTS > 1

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "worker/crash_point.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::simulation {
 namespace {
@@ -321,17 +321,34 @@ void App::GiveRest(Shard& shard, Connection& connection, const Account& account)
 
 void App::Answer(Shard& shard, Connection& connection, Session& session) {
   Dice& dice = context_->dice;
-  session.account.answered = 1;
-  std::erase(undecided_, &connection);
+  // The driver may be so far behind that there is no room: then it is decided later. The state
+  // takes the connection's entry beforehand.
+  const auto later = [&](const absl::Status& status) {
+    if (status.code() != absl::StatusCode::kResourceExhausted) return false;
+    if (std::find(undecided_.begin(), undecided_.end(), &connection) == undecided_.end()) {
+      undecided_.push_back(&connection);
+    }
+    return true;
+  };
+  if (later(shard.SetState(connection, BytesOf(Encode(session.account)), kStateVersion))) return;
   if (options_.decides && dice.OneIn(10)) {
+    const absl::Status rejected = shard.Reject(connection, "no");
+    if (later(rejected)) return;
+    Need(rejected, "Reject");
+    std::erase(undecided_, &connection);
+    session.account.answered = 1;
     session.closing = true;
-    Need(shard.Reject(connection, "no"), "Reject");
     return Save(shard, connection, session);
   }
   Shard* target =
       options_.decides ? owned_[dice.Below(static_cast<uint32_t>(owned_.size()))] : nullptr;
   if (!target) target = &shard;
-  Need(shard.Accept(connection, *target, absl::StrCat("for ", session.account.client)), "Accept");
+  const absl::Status accepted =
+      shard.Accept(connection, *target, absl::StrCat("for ", session.account.client));
+  if (later(accepted)) return;
+  Need(accepted, "Accept");
+  std::erase(undecided_, &connection);
+  session.account.answered = 1;
   // Buffers that the open transaction of another shard would free are not free in this one: it may
   // never be committed. That connection gets its receives when it is established.
   if (!options_.pools || target == &shard) TopUp(shard, connection, session);

@@ -93,6 +93,7 @@ void Checker::CheckRecords() {
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     const arena::OwnershipRecord& record = arena_->shard(i).owner;
     Shard& shard = shards_[i];
+    CheckPublished(i);
     if (record.cut_epoch == shard.seen_cut) continue;
     shard.seen_cut = record.cut_epoch;
     ++cuts_;
@@ -101,6 +102,30 @@ void Checker::CheckRecords() {
     if (record.cut_tail == published) continue;
     context_->Break(absl::StrCat("P2: shard ", i, " epoch ", record.cut_epoch, " was cut at ",
                                  record.cut_tail, ", published were ", published));
+  }
+}
+
+// Whole entries, and nothing in between.
+void Checker::CheckPublished(uint32_t index) {
+  Shard& shard = shards_[index];
+  for (; shard.seen_completions < arena_->shard(index).completion_tail; ++shard.seen_completions) {
+    const arena::CompletionEntry& entry = arena_->completion(index, shard.seen_completions);
+    const auto kind = arena::CompletionKind(entry.kind);
+    const bool receive = kind == arena::CompletionKind::kReceive;
+    const bool request = receive || kind == arena::CompletionKind::kSend;
+    const uint64_t wr_id =
+        arena::PackWrId(entry.connection, arena::GenerationOf(entry),
+                        receive ? arena::Direction::kReceive : arena::Direction::kSend,
+                        request ? entry.sequence : arena::kEventSequence);
+    if (kind == arena::CompletionKind::kDisconnected ||
+        kind == arena::CompletionKind::kConnectFailed) {
+      Connection& connection = At(entry.connection, arena::GenerationOf(entry));
+      if (connection.ended) context_->Break("P1: the end of a connection was published twice");
+      connection.ended = true;
+    }
+    if (entry.kind != 0 && entry.wr_id == wr_id) continue;
+    context_->Break(absl::StrCat("P1: completion ", shard.seen_completions, " of shard ", index,
+                                 " was published and is not whole"));
   }
 }
 
@@ -121,6 +146,7 @@ const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
   Queue& queue = receive ? connection.receive : connection.send;
   const uint64_t sequence = arena::WrIdSequence(wr_id);
   context_->Note(receive ? "posted receive" : "posted send", index, generation, sequence);
+  for (; sequence > queue.posted && queue.spared > 0; --queue.spared) ++queue.posted;
   if (arena::WrIdGeneration(wr_id) != (generation & 0x7f) || sequence != queue.posted) {
     context_->Break(absl::StrCat("P2: connection ", index, " posted ", sequence, " after ",
                                  queue.posted, " requests"));
@@ -131,7 +157,9 @@ const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
                                  queue.committed.size()));
     return nullptr;
   }
-  if (!receive && queue.receives[sequence] > connection.receive.posted) {
+  // Where it is not known whether one was posted, a spare is.
+  const uint64_t receives = connection.receive.posted + connection.receive.spared;
+  if (!receive && queue.receives[sequence] > receives && !HasSpare(index)) {
     context_->Break(absl::StrCat("P2: connection ", index, " posted send ", sequence,
                                  " before the receives of its transaction"));
   }
@@ -147,18 +175,27 @@ void Checker::HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather>
         sges[i].length != committed.sges[i].length) {
       return context_->Break("P2: posted with another buffer than was committed");
     }
-    const Range range = {sges[i].address, sges[i].address + sges[i].length, wr_id};
-    for (const Range& held : held_) {
-      if (held.wr_id != wr_id && held.begin < range.end && range.begin < held.end) {
-        return context_->Break(absl::StrCat("P4: a buffer of ", absl::Hex(wr_id),
-                                            " is in the hands of ", absl::Hex(held.wr_id)));
-      }
-    }
-    held_.push_back(range);
+    Hold(wr_id, sges[i]);
   }
 }
 
+void Checker::Hold(uint64_t wr_id, const verbs::ScatterGather& sge) {
+  const Range range = {sge.address, sge.address + sge.length, wr_id};
+  for (const Range& held : held_) {
+    if (held.wr_id != wr_id && held.begin < range.end && range.begin < held.end) {
+      return context_->Break(absl::StrCat("P4: a buffer of ", absl::Hex(wr_id),
+                                          " is in the hands of ", absl::Hex(held.wr_id)));
+    }
+  }
+  held_.push_back(range);
+}
+
 void Checker::OnSendPosted(const verbs::SendRequest& request) {
+  if (arena::WrIdSequence(request.wr_id) >= arena::kMarkerSequence) {
+    context_->Note("posted marker", request.wr_id);
+    if (request.opcode == verbs::Opcode::kWrite && request.sges.empty()) return;
+    return context_->Break("a marker with an effect");
+  }
   const arena::WorkRequest* committed = Post(request.wr_id);
   if (!committed) return;
   if (static_cast<uint8_t>(request.opcode) != committed->opcode ||
@@ -170,15 +207,31 @@ void Checker::OnSendPosted(const verbs::SendRequest& request) {
 }
 
 void Checker::OnReceivePosted(const verbs::ReceiveRequest& request) {
+  if (arena::WrIdSequence(request.wr_id) >= arena::kMarkerSequence) {
+    context_->Note("posted spare", request.wr_id, request.sges.size());
+    for (const verbs::ScatterGather& sge : request.sges) Hold(request.wr_id, sge);
+    return;
+  }
   const arena::WorkRequest* committed = Post(request.wr_id);
   if (committed) HoldBuffers(request.wr_id, request.sges, *committed);
 }
 
 void Checker::OnCompleted(const verbs::Completion& completion) {
   std::erase_if(held_, [&](const Range& range) { return range.wr_id == completion.wr_id; });
+  const uint32_t index = arena::WrIdConnection(completion.wr_id);
+  const uint32_t generation = arena_->connection(index).generation;
+  if (arena::WrIdSequence(completion.wr_id) >= arena::kSpareSequence &&
+      arena::WrIdGeneration(completion.wr_id) == (generation & 0x7f) &&
+      completion.status == verbs::CompletionStatus::kSuccess) {
+    ++At(index, generation).receive.spared;
+  }
 }
 
-bool Checker::Excused(uint64_t client) const {
+bool Checker::Excused(uint64_t client) {
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const Connection& connection = At(i, arena_->connection(i).generation);
+    if (connection.excused) Excuse(connection.client);
+  }
   if (failed_unknown_ || excused_.contains(client)) return true;
   // A poisoned connection ends before the engine tells why, and OnPoisoned judges that.
   for (uint32_t i = 0; i < connections_.size(); ++i) {
@@ -250,24 +303,38 @@ void Checker::CheckEnd(bool all_replies_seen) {
     const arena::ConnectionRecord& record = arena_->connection(i);
     if (arena::ConnectionState(record.state) != arena::ConnectionState::kEstablished) continue;
     const Connection& connection = At(i, record.generation);
+    // Receives are held back behind a spare until its message comes.
+    const bool held = HasSpare(i);
     if (connection.send.posted != connection.send.committed.size() ||
-        connection.receive.posted != connection.receive.committed.size()) {
+        (!held && connection.receive.posted + connection.receive.spared !=
+                      connection.receive.committed.size())) {
       return context_->Break(
           absl::StrCat("P2: connection ", i, " has committed requests that ", "were not posted"));
     }
   }
 }
 
+bool Checker::HasSpare(uint32_t index) const {
+  for (uint32_t i = 0; i < arena::kSpares; ++i) {
+    if (arena_->spare(i).owner == index + 1) return true;
+  }
+  return false;
+}
+
 void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counters) {
-  uint64_t sends_in_flight = 0, receives_in_flight = 0;
+  uint64_t sends_in_flight = 0, receives_in_flight = 0, receives_held = 0;
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     const arena::ConnectionRecord& record = arena_->connection(i);
     if (record.shard != shard || record.state == 0) continue;
     sends_in_flight += record.send.posted - record.send.completed;
     receives_in_flight += record.receive.posted - record.receive.completed;
+    const auto state = arena::ConnectionState(record.state);
+    const bool live = state == arena::ConnectionState::kConnecting ||
+                      state == arena::ConnectionState::kEstablished;
+    if (live && HasSpare(i)) receives_held += record.receive.committed - record.receive.posted;
   }
   if (counters.sends_committed == counters.sends_posted &&
-      counters.receives_committed == counters.receives_posted &&
+      counters.receives_committed == counters.receives_posted + receives_held &&
       counters.sends_posted - counters.sends_completed == sends_in_flight &&
       counters.receives_posted - counters.receives_completed == receives_in_flight) {
     return;

@@ -34,9 +34,11 @@ class Checker final : public DeviceObserver {
   // Of the peers, by the number of the client: it may be refused or disconnected.
   void Excuse(uint64_t client) { excused_.insert(client); }
   void ExcuseConnection(uint32_t index) {
-    Excuse(At(index, arena_->connection(index).generation).client);
+    Connection& connection = At(index, arena_->connection(index).generation);
+    connection.excused = true;
+    Excuse(connection.client);
   }
-  bool Excused(uint64_t client) const;
+  bool Excused(uint64_t client);
   // A peer sends what kills its service, and whoever serves it may be killed at random, too, or
   // only between two calls of Poll. So many deaths on one completion fail its connection.
   void ExpectPoison(uint32_t deaths, bool random_deaths) {
@@ -69,17 +71,20 @@ class Checker final : public DeviceObserver {
     std::vector<arena::WorkRequest> committed;
     std::vector<uint64_t> receives;  // of sends: that are posted before it
     uint64_t posted = 0;
-    uint64_t completed = 0;
+    uint64_t spared = 0;  // messages in spare receives, each in the place of one that is not posted
   };
   struct Connection {
     uint32_t generation = 0;
-    uint64_t client = 0;
+    uint64_t client = 0;   // 0: not known yet
+    bool ended = false;    // its end was published
+    bool excused = false;  // as soon as it is
     Queue send, receive;
   };
   struct Shard {
     uint64_t epoch = 0;  // that published last,
     uint64_t tail = 0;   // and how much
     uint64_t seen_cut = 0;
+    uint64_t seen_completions = 0;
     uint64_t adopted = 0;  // the last epoch that a worker was given
     std::set<uint64_t> counts;
     // Of each death of an owner: what it left behind, [acknowledged, published).
@@ -90,11 +95,14 @@ class Checker final : public DeviceObserver {
   };
 
   Connection& At(uint32_t index, uint32_t generation);
+  void CheckPublished(uint32_t shard);
   void Fold(uint32_t shard, const arena::CommitEntry& entry);
   void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
   const arena::WorkRequest* Post(uint64_t wr_id);
+  bool HasSpare(uint32_t index) const;
   void HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
                    const arena::WorkRequest& committed);
+  void Hold(uint64_t wr_id, const verbs::ScatterGather& sge);
 
   Context* const context_;
   const arena::Arena* const arena_;

@@ -32,6 +32,9 @@ class Dice {
   uint64_t state_;
 };
 
+// Unwinds a driver that was killed.
+struct DriverKilled {};
+
 class Context {
  public:
   explicit Context(uint64_t seed) : dice(seed), hash_(seed) {}
@@ -41,6 +44,12 @@ class Context {
 
   // Runs other parts, perhaps, in the middle of what is running.
   std::function<void()> interleave = [] {};
+
+  // Whether the driver, which calls, dies here. `where`: a literal. Who asks throws DriverKilled.
+  std::function<bool(const char* where)> driver_dies = [](const char*) { return false; };
+  void DriverPoint(const char* where) {
+    if (driver_dies(where)) throw DriverKilled();
+  }
 
   // `what`: a literal.
   void Note(const char* what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);

@@ -131,8 +131,13 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
   arena::BankHeader& bank = arena.bank(shard, epoch);
   const uint64_t tail = arena::CursorIndex(bank.tail);
   context->Note("hostile", slot, shard, epoch);
-  // What was published before is to be applied: nothing here may touch it.
-  if (bank.tail != record.commit_head) return false;
+  // What was published before is to be applied: nothing here may touch it. Nor may a transaction of
+  // another shard, half applied, make valid what is invalid now.
+  for (uint32_t i = 0; i < arena.shape().shards; ++i) {
+    const arena::ShardRecord& other = arena.shard(i);
+    const uint64_t owner = arena::OwnershipEpoch(other.owner.ownership);
+    if (arena.bank(i, owner).tail != other.commit_head) return false;
+  }
   if (dice->OneIn(8)) {
     const uint64_t far = tail + arena::kCommitLogEntries + 1 + dice->Below(1000);
     arena::StoreRelease(bank.tail, arena::PackCursor(epoch, far));
@@ -145,6 +150,7 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
   if (!dice->OneIn(8)) entries.back().flags = arena::kCommitLast;
   for (size_t i = 0; i < entries.size(); ++i) {
     arena.commit_entry(shard, epoch, tail + i) = entries[i];
+    context->Note("hostile entry", entries[i].kind, entries[i].connection, entries[i].acknowledged);
   }
   arena::StoreRelease(bank.tail, arena::PackCursor(epoch, tail + entries.size()));
   return true;

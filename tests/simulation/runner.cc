@@ -42,6 +42,10 @@ RunSummary RunSchedules(const RunOptions& options) {
     summary.sum.fenced += result.fenced;
     summary.sum.poisonings += result.poisonings;
     summary.sum.replies += result.replies;
+    summary.sum.driver_deaths += result.driver_deaths;
+    summary.sum.resumed += result.resumed;
+    summary.sum.markers += result.markers;
+    summary.sum.spares += result.spares;
     summary.last_trace = result.trace;
     if (!result.broken.empty()) summary.broken.push_back({seed, result});
   }
@@ -59,11 +63,12 @@ std::string Describe(const RunSummary& summary) {
   absl::StrAppend(
       &text, absl::StrFormat(
                  "%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
-                 "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d broken; trace %016x\n",
+                 "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d deaths of drivers, %d "
+                 "transactions resumed, %d markers, %d spares; %d broken; trace %016x\n",
                  summary.schedules, summary.seconds,
                  static_cast<double>(summary.schedules) / summary.seconds, sum.steps, sum.commits,
-                 sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies,
-                 summary.broken.size(), sum.hash));
+                 sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies, sum.driver_deaths,
+                 sum.resumed, sum.markers, sum.spares, summary.broken.size(), sum.hash));
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
 
 namespace baton::simulation {
 
@@ -20,8 +21,12 @@ constexpr uint32_t kLkey = 7;
 
 class SimRegion final : public verbs::MemoryRegion {
  public:
-  uint32_t lkey() const override { return kLkey; }
-  uint32_t rkey() const override { return kLkey; }
+  explicit SimRegion(uint32_t key) : key_(key) {}
+  uint32_t lkey() const override { return key_; }
+  uint32_t rkey() const override { return key_; }
+
+ private:
+  const uint32_t key_;
 };
 
 class SimListener final : public verbs::Listener {
@@ -44,10 +49,62 @@ bool HasImmediate(verbs::Opcode opcode) {
 
 absl::StatusOr<int> SimCompletionQueue::Poll(absl::Span<Completion> completions) {
   device_->context_->interleave();
+  if (ready_.empty()) return 0;
+  if (device_->context_->driver_dies("device: poll")) PollAndDie(completions);
   const size_t count = std::min(completions.size(), ready_.size());
   std::copy_n(ready_.begin(), count, completions.begin());
-  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(count));
+  Take(count);
+  device_->context_->DriverPoint("device: polled");
   return static_cast<int>(count);
+}
+
+void SimCompletionQueue::Take(size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const Completion& completion = ready_[i];
+    const bool send = arena::WrIdDirection(completion.wr_id) == arena::Direction::kSend;
+    for (SimQueuePair* one : device_->queue_pairs_) {
+      if (one->number() == completion.qp_number) one->Polled(send);
+    }
+  }
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(count));
+}
+
+// Some are copied, and as many of them are taken from the queue, or one less, or none: a provider
+// may take each by itself or all at its end. What was copied last and not taken may be torn.
+void SimCompletionQueue::PollAndDie(absl::Span<Completion> completions) {
+  Dice& dice = device_->context_->dice;
+  const size_t count = std::min(completions.size(), ready_.size());
+  const size_t copied = dice.Below(static_cast<uint32_t>(count + 1));
+  std::copy_n(ready_.begin(), copied, completions.begin());
+  size_t taken = copied;
+  if (dice.OneIn(4)) {
+    taken = 0;
+  } else if (copied != 0 && dice.OneIn(2)) {
+    taken = copied - 1;
+  }
+  if (taken < copied) {
+    Completion& torn = completions[copied - 1];
+    const uint64_t wr_id = torn.wr_id;
+    switch (dice.Below(4)) {
+      case 0:
+        torn = Completion{};
+        torn.wr_id = wr_id;
+        break;
+      case 1:
+        torn.byte_len = dice.Below(100);
+        torn.status = CompletionStatus::kGeneralError;
+        torn.opcode = CompletionOpcode::kFetchAndAdd;
+        break;
+      case 2:
+        torn.wr_id = arena::kInvalidWrId;
+        break;
+      default:
+        break;
+    }
+  }
+  Take(taken);
+  device_->context_->Note("device: died polling", copied, taken);
+  throw DriverKilled();
 }
 
 absl::Status SimCompletionQueue::RequestNotification() {
@@ -79,9 +136,16 @@ SimQueuePair::~SimQueuePair() {
 // The connection is then Baton's to fail.
 bool SimQueuePair::Refuse() {
   if (!device_->refuse_posts_ || !device_->context_->dice.OneIn(100)) return false;
+  if (state_ == QueuePairState::kError) return false;
   device_->context_->Note("device: post refused");
   if (wire_) wire_->broken = true;
   return wire_ != nullptr;
+}
+
+// How many of them are posted before the driver dies; all and more: it lives.
+size_t SimQueuePair::Lifetime(size_t requests) {
+  if (!device_->context_->driver_dies("device: post")) return requests + 1;
+  return device_->context_->dice.Below(static_cast<uint32_t>(requests + 1));
 }
 
 absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
@@ -90,15 +154,24 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
   if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
     return absl::FailedPreconditionError("send before the queue pair is connected");
   }
+  const size_t lifetime = Lifetime(requests.size());
   for (const verbs::SendRequest& request : requests) {
-    if (sends_.size() == options_.max_send_requests) {
-      return absl::ResourceExhaustedError("send queue full");
+    if (*posted == lifetime) throw DriverKilled();
+    if (unpolled_sends_ == options_.max_send_requests) {
+      device_->context_->Break("a send queue was overrun");
     }
-    if (Refuse()) return absl::InternalError("the provider's own reasons");
-    device_->observer_->OnSendPosted(request);
-    sends_.push_back(Copy(request));
+    const bool refused = Refuse();
+    // What was refused may have been queued all the same.
+    if (!refused || device_->context_->dice.OneIn(2)) {
+      device_->observer_->OnSendPosted(request);
+      sends_.push_back(Copy(request));
+      ++unpolled_sends_;
+      ++device_->posts_;
+    }
+    if (refused) return absl::InternalError("the provider's own reasons");
     ++*posted;
   }
+  if (*posted == lifetime) throw DriverKilled();
   return absl::OkStatus();
 }
 
@@ -106,20 +179,30 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
                                        size_t* posted) {
   device_->context_->interleave();
   *posted = 0;
+  const size_t lifetime = Lifetime(requests.size());
   for (const verbs::ReceiveRequest& request : requests) {
-    if (receives_.size() == options_.max_receive_requests) {
-      return absl::ResourceExhaustedError("receive queue full");
+    if (*posted == lifetime) throw DriverKilled();
+    if (unpolled_receives_ == options_.max_receive_requests) {
+      device_->context_->Break("a receive queue was overrun");
     }
-    if (Refuse()) return absl::InternalError("the provider's own reasons");
-    device_->observer_->OnReceivePosted(request);
-    receives_.push_back(Copy(request));
+    const bool refused = Refuse();
+    if (!refused || device_->context_->dice.OneIn(2)) {
+      device_->observer_->OnReceivePosted(request);
+      receives_.push_back(Copy(request));
+      ++unpolled_receives_;
+      ++device_->posts_;
+    }
+    if (refused) return absl::InternalError("the provider's own reasons");
     ++*posted;
   }
+  if (*posted == lifetime) throw DriverKilled();
   return absl::OkStatus();
 }
 
 absl::Status SimQueuePair::SetError() {
-  state_ = QueuePairState::kError;
+  device_->context_->DriverPoint("device: set error");
+  Fail();
+  device_->context_->DriverPoint("device: in error");
   return absl::OkStatus();
 }
 
@@ -162,9 +245,11 @@ bool SimQueuePair::Acknowledge() {
   if (state_ != QueuePairState::kReadyToSend || arrived_ == 0) return false;
   Completion completion;
   completion.wr_id = sends_.front().request.wr_id;
-  completion.opcode = sends_.front().request.opcode == verbs::Opcode::kWriteWithImmediate
-                          ? CompletionOpcode::kWrite
-                          : CompletionOpcode::kSend;
+  const verbs::Opcode opcode = sends_.front().request.opcode;
+  completion.opcode =
+      opcode == verbs::Opcode::kWriteWithImmediate || opcode == verbs::Opcode::kWrite
+          ? CompletionOpcode::kWrite
+          : CompletionOpcode::kSend;
   sends_.pop_front();
   --executed_;
   --arrived_;
@@ -242,18 +327,20 @@ SimId::~SimId() {
   wire_->we_closed = true;
   wire_->id = nullptr;
   std::erase_if(device_->events_, [this](const verbs::CmEvent& event) { return event.id == this; });
-  if (wire_->queue_pair) (void)wire_->queue_pair->SetError();
+  if (wire_->queue_pair) wire_->queue_pair->Fail();
 }
 
 absl::Status SimId::Accept(verbs::QueuePair* queue_pair,
                            const verbs::ConnectionParameters& parameters) {
   device_->context_->interleave();
+  device_->context_->DriverPoint("device: before accept");
   if (wire_->we_told) return absl::UnavailableError("the peer has given up its request");
   if (wire_->answered) return absl::FailedPreconditionError("accept: answered already");
   wire_->answered = wire_->accepted = true;
   wire_->answer_data = parameters.private_data;
   static_cast<SimQueuePair*>(queue_pair)->Connect(wire_);
   device_->context_->Note("device: accept");
+  device_->context_->DriverPoint("device: after accept");
   return absl::OkStatus();
 }
 
@@ -264,6 +351,7 @@ absl::Status SimId::Reject(std::string_view private_data) {
   wire_->answered = true;
   wire_->answer_data = std::string(private_data);
   device_->context_->Note("device: reject");
+  device_->context_->DriverPoint("device: after reject");
   return absl::OkStatus();
 }
 
@@ -273,8 +361,9 @@ absl::Status SimId::Disconnect() {
     return absl::FailedPreconditionError("disconnect: there is no connection");
   }
   wire_->we_closed = true;
-  if (wire_->queue_pair) (void)wire_->queue_pair->SetError();
+  if (wire_->queue_pair) wire_->queue_pair->Fail();
   device_->context_->Note("device: disconnect");
+  device_->context_->DriverPoint("device: after disconnect");
   return absl::OkStatus();
 }
 
@@ -292,14 +381,15 @@ verbs::DeviceLimits SimDevice::limits() const {
 absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> SimDevice::RegisterMemory(void* address,
                                                                                size_t length,
                                                                                uint32_t) {
-  base_ = reinterpret_cast<uint64_t>(address);
-  length_ = length;
-  return std::make_unique<SimRegion>();
+  regions_.push_back({reinterpret_cast<uint64_t>(address), length});
+  return std::make_unique<SimRegion>(kLkey + static_cast<uint32_t>(regions_.size()) - 1);
 }
 
 bool SimDevice::InBounds(const verbs::ScatterGather& sge) const {
-  return sge.lkey == kLkey && sge.address >= base_ && sge.address - base_ <= length_ &&
-         sge.length <= length_ - (sge.address - base_);
+  if (sge.lkey < kLkey || sge.lkey - kLkey >= regions_.size()) return false;
+  const Region& region = regions_[sge.lkey - kLkey];
+  return sge.address >= region.base && sge.address - region.base <= region.length &&
+         sge.length <= region.length - (sge.address - region.base);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> SimDevice::CreateCompletionQueue(
@@ -313,6 +403,7 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> SimDevice::CreateQueuePair(
     const verbs::QueuePairOptions& options) {
   auto queue_pair = std::make_unique<SimQueuePair>(this, ++last_queue_pair_, options);
   queue_pairs_.push_back(queue_pair.get());
+  context_->DriverPoint("device: queue pair made");
   return queue_pair;
 }
 
@@ -361,6 +452,7 @@ Wire* SimDevice::Request(RemoteEnd* peer, std::string private_data) {
 bool SimDevice::NextEvent(verbs::CmEvent* event) {
   context_->interleave();
   if (events_.empty()) return false;
+  context_->DriverPoint("device: before an event");
   *event = std::move(events_.front());
   events_.pop_front();
   return true;
@@ -402,7 +494,7 @@ bool SimDevice::Break(Wire& wire) {
 bool SimDevice::Manage(Wire& wire) {
   if (wire.peer_closed && !wire.we_told) {
     wire.we_told = true;
-    if (wire.queue_pair) (void)wire.queue_pair->SetError();
+    if (wire.queue_pair) wire.queue_pair->Fail();
     if (wire.id && wire.accepted) {
       Report(wire, wire.established ? CmEventType::kDisconnected : CmEventType::kUnreachable);
     }
@@ -471,7 +563,10 @@ bool SimDevice::StepWire(bool faults) {
     case 1:
       if (wire.to_peer.empty() || wire.peer_told) return false;
       queue_pair->Arrived();
-      if (!wire.peer_left) wire.peer->OnMessage(wire.to_peer.front());
+      // A write tells the peer nothing.
+      if (!wire.peer_left && wire.to_peer.front().opcode != verbs::Opcode::kWrite) {
+        wire.peer->OnMessage(wire.to_peer.front());
+      }
       wire.to_peer.pop_front();
       return true;
     case 2:

@@ -84,6 +84,9 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
   bool empty() const { return ready_.empty(); }
 
  private:
+  void Take(size_t count);
+  void PollAndDie(absl::Span<verbs::Completion> completions);
+
   SimDevice* const device_;
   const uint32_t entries_;
   std::deque<verbs::Completion> ready_;
@@ -113,6 +116,10 @@ class SimQueuePair final : public verbs::QueuePair {
   bool Flush(bool send);  // completes the oldest of a queue in error
   bool FailSend();        // the peer does not answer any more
   void Arrived() { ++arrived_; }
+  // Its work request has its place in the queue until then.
+  void Polled(bool send) { --(send ? unpolled_sends_ : unpolled_receives_); }
+  // SetError, by the device itself.
+  void Fail() { state_ = verbs::QueuePairState::kError; }
 
  private:
   template <typename Request>
@@ -122,6 +129,7 @@ class SimQueuePair final : public verbs::QueuePair {
     size_t sge_count;
   };
   bool Refuse();
+  size_t Lifetime(size_t requests);
   template <typename Request>
   static Posted<Request> Copy(const Request& request);
   void Complete(bool send, verbs::Completion completion);
@@ -134,6 +142,7 @@ class SimQueuePair final : public verbs::QueuePair {
   std::deque<Posted<verbs::SendRequest>> sends_;  // executed, then arrived, then completed
   size_t executed_ = 0, arrived_ = 0;             // of those in sends_
   std::deque<Posted<verbs::ReceiveRequest>> receives_;
+  uint32_t unpolled_sends_ = 0, unpolled_receives_ = 0;
 };
 
 class SimId final : public verbs::ConnectionId {
@@ -166,11 +175,18 @@ class SimDevice final : public verbs::Device {
   bool Quiet() const;
   // RequestNotification, kept.
   bool signalled() const { return signalled_; }
+  // Work requests that were ever posted.
+  uint64_t posts() const { return posts_; }
 
   // ---- Of the peers.
   void SetRemoteListener(RemoteListener* listener) { remote_listener_ = listener; }
   Wire* Request(RemoteEnd* peer, std::string private_data);
   bool listening() const { return listening_; }
+
+  // Connections that were ever asked for, by either side.
+  size_t requests() const { return wires_.size(); }
+  // Nobody has promised anything about the last.
+  void ExcuseLastRequest() { wires_.back()->broken = true; }
 
   std::string_view name() const override { return "simulated"; }
   verbs::DeviceLimits limits() const override;
@@ -206,7 +222,11 @@ class SimDevice final : public verbs::Device {
   std::vector<std::unique_ptr<Wire>> wires_;
   std::vector<Wire*> open_;  // that may have something to do
   std::deque<verbs::CmEvent> events_;
-  uint64_t base_ = 0, length_ = 0;  // of the registered memory
+  struct Region {
+    uint64_t base, length;
+  };
+  std::vector<Region> regions_;  // by lkey - kLkey
+  uint64_t posts_ = 0;
   uint32_t last_queue_pair_ = 0;
   verbs::Listener* listener_ = nullptr;
   RemoteListener* remote_listener_ = nullptr;

@@ -13,9 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/crash_point.h"
 #include "tests/simulation/arenas.h"
 #include "tests/simulation/hostile.h"
-#include "worker/crash_point.h"
+#include "tests/simulation/mortal_driver.h"
 
 namespace baton::simulation {
 namespace {
@@ -24,6 +25,8 @@ constexpr uint32_t kFaultySteps = 600;
 constexpr uint32_t kSettleSteps = 30'000;
 constexpr int kMaxNesting = 4;
 constexpr size_t kShownSteps = 1023;
+// So that one connection cannot lose all the markers that it may have to them.
+constexpr uint32_t kMaxDriverDeaths = arena::kMarkers - 1;
 
 // Unwinds a worker that was killed in the middle of something.
 struct Killed {};
@@ -120,7 +123,9 @@ class World : private keeper::EngineListener, private RemoteListener {
   Weights weights_;
   uint32_t preempt_, kill_;  // once in so many points; 0: never
   uint32_t burst_;           // steps of a peer or the device at once
-  uint32_t slow_death_;      // once in so many chances the death of a process is told
+  Mortality mortality_;      // of the driver
+  MortalDriver* driver_ = nullptr;
+  uint32_t slow_death_;  // once in so many chances the death of a process is told
   bool outside_effects_;
   bool pools_;  // of the service, so of all its workers
   bool faults_ = true;
@@ -181,6 +186,18 @@ World::World(const ScheduleOptions& options)
   // Unless it is expected, whoever is killed so often in the same handler proves nothing.
   engine.poison_deaths = poison ? dice_.From(1, 3) : UINT32_MAX;
   if (poison) checker_.ExpectPoison(engine.poison_deaths, /*random_deaths=*/kill_ != 0);
+  constexpr std::array<uint32_t, 5> kDriverDeaths = {0, 0, 10, 100, 400};
+  mortality_.once_in = poison ? 0 : kDriverDeaths[dice_.Below(kDriverDeaths.size())];
+  mortality_.deaths = dice_.From(1, kMaxDriverDeaths);
+  mortality_.after_ns = dice_.OneIn(4) ? 0 : uint64_t{1000} * dice_.Below(kFaultySteps);
+  mortality_.focus = dice_.OneIn(4) ? 0 : 1 + dice_.Below(1000);
+  engine.wrap_driver = [this](std::unique_ptr<driver::QueueDriver> first,
+                              driver::DriverObserver* observer) {
+    auto mortal = std::make_unique<MortalDriver>(std::move(*first), &context_, &device_,
+                                                 arenas_.driver.get(), observer, mortality_);
+    driver_ = mortal.get();
+    return mortal;
+  };
   engine_ = keeper::Engine::Create(arenas_.driver.get(), &device_, this, engine).value();
   BATON_CHECK(engine_->driver().Listen({"10.0.0.1", 7471}).ok());
   if (deep_) weights_ = {1, dice_.From(1, 16), 4, 4, 1};
@@ -273,6 +290,10 @@ void World::RunEngine() {
 // ---------------------------------------------------------------- workers
 
 void World::OnCrashPoint(const char* name) {
+  if (std::strncmp(name, "driver", 6) == 0) {
+    context_.DriverPoint(name);
+    return context_.interleave();
+  }
   Process& process = *stack_.back();
   context_.Note(name, process.id);
   if (std::strcmp(name, "commit-published") == 0) {
@@ -428,7 +449,9 @@ void World::ConnectOut(Process& process) {
   internal::WorkerReply reply;
   absl::StatusOr<uint32_t> connecting = absl::FailedPreconditionError("not the owner's");
   if (engine_->ownership(shard->index()).owner_id() == process.id) {
+    in_engine_ = true;  // it does nothing else meanwhile
     connecting = engine_->driver().Connect(shard->index(), {"10.0.0.2", 1}, "out", tag);
+    in_engine_ = false;
   }
   if (connecting.ok()) {
     reply.mutable_connecting()->set_connection(*connecting);
@@ -624,6 +647,7 @@ bool World::Settled() const {
 bool World::Settle() {
   faults_ = false;
   device_.RefusePosts(false);
+  driver_->Immortal();
   weights_ = {4, 4, 2, 8, 2};
   context_.Note("settling");
   for (auto& process : processes_) process->app->StopDeciding();
@@ -659,6 +683,10 @@ ScheduleResult World::Run() {
   result.cuts = checker_.cuts();
   result.kills = kills_;
   result.fenced = fenced_;
+  result.driver_deaths = driver_->deaths();
+  result.resumed = driver_->recovered().transactions_resumed;
+  result.markers = driver_->recovered().markers;
+  result.spares = driver_->recovered().spares;
   result.poisonings = checker_.poisonings();
   for (const auto& client : clients_) result.replies += client->replies();
   return result;
@@ -717,7 +745,7 @@ void World::OnEvent(std::string_view kind, const std::string& message, uint64_t 
     checker_.OnPoisoned(static_cast<uint32_t>(shard), static_cast<uint32_t>(connection), completion,
                         /*guessed=*/message.find("did not tell") != std::string::npos);
   }
-  Interleave();
+  context_.interleave();
 }
 
 void World::OnFenced(uint64_t worker_id) {

@@ -145,6 +145,8 @@ TEST(Layout, shouldKeepOwnershipAndShardRecords) {
   EXPECT_EQ(sizeof(ShardRecord), 256u);
   EXPECT_EQ(offsetof(ShardRecord, owner), 0u);
   EXPECT_EQ(offsetof(ShardRecord, commit_head), 64u);
+  EXPECT_EQ(offsetof(ShardRecord, apply_begun), 72u);
+  EXPECT_EQ(offsetof(ShardRecord, released_epoch), 80u);
   EXPECT_EQ(offsetof(ShardRecord, completion_tail), 128u);
   EXPECT_EQ(offsetof(ShardRecord, acknowledged), 192u);
   EXPECT_EQ(offsetof(ShardRecord, state_slot), 200u);
@@ -192,15 +194,52 @@ TEST(Layout, shouldKeepConnectionAndGrantRecords) {
   EXPECT_EQ(offsetof(ConnectionRecord, bytes_received), 104u);
   EXPECT_EQ(offsetof(ConnectionRecord, private_data_length), 112u);
   EXPECT_EQ(offsetof(ConnectionRecord, listener_port), 116u);
+  EXPECT_EQ(offsetof(ConnectionRecord, send_attempted), 120u);
+  EXPECT_EQ(offsetof(ConnectionRecord, receive_attempted), 124u);
   EXPECT_EQ(offsetof(ConnectionRecord, local_address), 128u);
   EXPECT_EQ(offsetof(ConnectionRecord, peer_address), 184u);
   EXPECT_EQ(offsetof(ConnectionRecord, private_data), 240u);
   EXPECT_EQ(offsetof(ConnectionRecord, poison), 496u);
+  EXPECT_EQ(offsetof(ConnectionRecord, answered), 500u);
+  EXPECT_EQ(offsetof(ConnectionRecord, was_established), 501u);
+  EXPECT_EQ(offsetof(ConnectionRecord, send_markers), 502u);
+  EXPECT_EQ(offsetof(ConnectionRecord, receive_markers), 505u);
+  EXPECT_EQ(offsetof(ConnectionRecord, abandoned), 508u);
+  EXPECT_EQ(sizeof(MarkerCursors), 3u);
+  EXPECT_EQ(offsetof(MarkerCursors, begun), 0u);
+  EXPECT_EQ(offsetof(MarkerCursors, confirmed), 1u);
+  EXPECT_EQ(offsetof(MarkerCursors, completed), 2u);
   EXPECT_EQ(sizeof(GrantRecord), 32u);
   EXPECT_EQ(offsetof(GrantRecord, offset), 0u);
   EXPECT_EQ(offsetof(GrantRecord, length), 8u);
   EXPECT_EQ(offsetof(GrantRecord, rkey), 16u);
   EXPECT_EQ(offsetof(GrantRecord, access), 20u);
+}
+
+TEST(Layout, shouldKeepRecoveryMemory) {
+  EXPECT_EQ(kPollSlots, 128u);
+  EXPECT_EQ(kSpares, 16u);
+  EXPECT_EQ(kSpareBytes, 65536u);
+  EXPECT_EQ(kMarkers, 8u);
+  EXPECT_EQ(kShardMarkers, 64u);
+  EXPECT_EQ(kEventSequence, 0xff'ffff'ffffu);
+  EXPECT_EQ(kMarkerSequence, 0xff'ffff'0000u);
+  EXPECT_EQ(kSpareSequence, 0xff'ffff'1000u);
+  EXPECT_EQ(sizeof(PollSlot), 32u);
+  EXPECT_EQ(offsetof(PollSlot, wr_id), 0u);
+  EXPECT_EQ(sizeof(SpareRecord), 64u);
+  EXPECT_EQ(offsetof(SpareRecord, owner), 0u);
+  EXPECT_EQ(offsetof(SpareRecord, generation), 4u);
+  EXPECT_EQ(offsetof(SpareRecord, state), 8u);
+  EXPECT_EQ(offsetof(SpareRecord, order), 12u);
+  EXPECT_EQ(offsetof(SpareRecord, stands_for), 16u);
+  EXPECT_EQ(offsetof(SpareRecord, opcode), 24u);
+  EXPECT_EQ(offsetof(SpareRecord, flags), 25u);
+  EXPECT_EQ(offsetof(SpareRecord, byte_len), 28u);
+  EXPECT_EQ(offsetof(SpareRecord, immediate), 32u);
+  EXPECT_EQ(static_cast<int>(SpareState::kBegun), 1);
+  EXPECT_EQ(static_cast<int>(SpareState::kConfirmed), 2);
+  EXPECT_EQ(static_cast<int>(SpareState::kFilled), 3);
 }
 
 TEST(Layout, shouldKeepTheNumbersOfItsEnumerations) {
@@ -266,6 +305,17 @@ TEST(Layout, shouldPlaceEverythingInDriverMemoryAsReleased) {
   EXPECT_EQ(map.completion_log_bytes, 32768u);
   EXPECT_EQ(map.CompletionLog(2), 86016u);
   EXPECT_EQ(map.total, 118784u);
+}
+
+TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
+  const RecoveryMemoryMap map(kShape);
+  EXPECT_EQ(map.PollSlots(0), 0u);
+  EXPECT_EQ(map.PollSlots(2), 8192u);
+  EXPECT_EQ(map.Spare(0), 12288u);  // 3 x 128 x 32
+  EXPECT_EQ(map.Spare(15), 13248u);
+  EXPECT_EQ(map.SpareBuffer(0), 16384u);
+  EXPECT_EQ(map.SpareBuffer(1), 81920u);
+  EXPECT_EQ(map.total, 1064960u);
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {

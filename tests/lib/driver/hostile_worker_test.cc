@@ -83,15 +83,24 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
         case 1:
           writer.Receive(connection, Below(1 << 16), static_cast<uint32_t>(Below(2048)));
           break;
-        case 2: writer.Send(connection, Below(1 << 16), static_cast<uint32_t>(Below(2048))); break;
+        case 2:
+          writer.Send(connection, Below(1 << 16), static_cast<uint32_t>(Below(2048)));
+          break;
         case 3:
           writer.Acknowledge(record.acknowledged +
                              Below(record.completion_tail - record.acknowledged + 1));
           break;
-        case 4: writer.Accept(connection, static_cast<uint32_t>(Below(kShards))); break;
-        case 5: Chance(20) ? writer.Reject(connection) : writer.ShardState("x", 1); break;
-        case 6: Chance(20) ? writer.Disconnect(connection) : writer.ShardState("y", 2); break;
-        default: writer.ConnectionState(connection, "state", 3);
+        case 4:
+          writer.Accept(connection, static_cast<uint32_t>(Below(kShards)));
+          break;
+        case 5:
+          Chance(20) ? writer.Reject(connection) : writer.ShardState("x", 1);
+          break;
+        case 6:
+          Chance(20) ? writer.Disconnect(connection) : writer.ShardState("y", 2);
+          break;
+        default:
+          writer.ConnectionState(connection, "state", 3);
       }
     }
     if (Chance(3)) Distort(writer.Add(CommitKind(Below(10))));
@@ -123,8 +132,7 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
     }
   }
 
-  arena::Arena arena =
-      arena::Arena::Create(TestShape(kShards, kConnections, 8), "kv").value();
+  arena::Arena arena = arena::Arena::Create(TestShape(kShards, kConnections, 8), "kv").value();
   NoObserver observer;
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<QueueDriver> driver;

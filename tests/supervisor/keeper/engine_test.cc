@@ -1139,8 +1139,10 @@ TEST(EngineOnASmallDevice, shouldRefuseAServiceThatCouldOverrunACompletionQueue)
   auto arena = arena::Arena::Create(shape, "large");
   ASSERT_TRUE(arena.ok()) << arena.status();
   BreakingDevice device;
+  // With the room that a recovery of the driver needs.
   device.max_completions =
-      shape.connections * (shape.send_queue_depth + shape.receive_queue_depth) - 1;
+      shape.connections * (shape.send_queue_depth + shape.receive_queue_depth) +
+      arena::kShardMarkers + arena::kSpares - 1;
   Listener listener;
   const auto engine = Engine::Create(&*arena, &device, &listener, EngineOptions());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);

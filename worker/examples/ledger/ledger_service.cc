@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
-#include "worker/crash_point.h"
 
 namespace baton::ledger {
 

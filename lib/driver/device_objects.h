@@ -1,0 +1,37 @@
+// The device's objects of a service, by the index of their shard or connection. They outlive the
+// driver that uses them: with the arena they are all that its successor needs.
+#ifndef LIB_DRIVER_DEVICE_OBJECTS_H_
+#define LIB_DRIVER_DEVICE_OBJECTS_H_
+
+#include <memory>
+#include <vector>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver {
+
+// Destroyed from the last member to the first: completion queues after what uses them.
+struct DeviceObjects {
+  struct Connection {
+    std::unique_ptr<verbs::QueuePair> queue_pair;
+    std::unique_ptr<verbs::ConnectionId> id;  // destroyed before its queue pair
+  };
+  struct Listener {
+    std::unique_ptr<verbs::Listener> listener;
+    verbs::Address asked;
+  };
+
+  std::unique_ptr<verbs::MemoryRegion> buffers;
+  std::unique_ptr<verbs::MemoryRegion> spares;
+  std::vector<std::unique_ptr<verbs::CompletionQueue>> completion_queues;
+  std::vector<Connection> connections;
+  std::vector<Listener> listeners;
+  std::vector<std::unique_ptr<verbs::MemoryRegion>> grants;
+  // The connection manager gives an event once. It is kept here until it has had its effect.
+  bool has_event = false;
+  verbs::CmEvent event;
+};
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_DEVICE_OBJECTS_H_

@@ -1,0 +1,668 @@
+// A driver takes the place of one that is dead. layout.md, "When a driver dies", has the algorithm
+// and why each step of it can be repeated.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using arena::ConnectionRecord;
+using arena::ConnectionState;
+using arena::Direction;
+using arena::MarkerCursors;
+using arena::QueueCursors;
+using arena::SpareRecord;
+using arena::SpareState;
+using verbs::CompletionStatus;
+
+ConnectionState StateOf(const ConnectionRecord& record) { return ConnectionState(record.state); }
+
+bool IsLive(const ConnectionRecord& record) {
+  return StateOf(record) == ConnectionState::kRequested ||
+         StateOf(record) == ConnectionState::kConnecting ||
+         StateOf(record) == ConnectionState::kEstablished;
+}
+
+void SetState(ConnectionRecord& record, ConnectionState state) {
+  arena::StoreRelease(record.state, static_cast<uint32_t>(state));
+}
+
+MarkerCursors& MarkersOf(ConnectionRecord& record, bool receive) {
+  return receive ? record.receive_markers : record.send_markers;
+}
+
+uint8_t Outstanding(const MarkerCursors& markers) {
+  return static_cast<uint8_t>(markers.begun - markers.completed);
+}
+
+// Requests behind `posted` that may have been posted all the same.
+uint32_t MaybePosted(const ConnectionRecord& record, bool receive) {
+  const uint64_t posted = receive ? record.receive.posted : record.send.posted;
+  const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
+  const auto ahead = static_cast<int32_t>(attempted - static_cast<uint32_t>(posted));
+  return ahead > 0 ? static_cast<uint32_t>(ahead) : 0;
+}
+
+uint64_t LengthOf(const arena::WorkRequest& request) {
+  uint64_t length = 0;
+  for (int i = 0; i < std::min<int>(request.sge_count, arena::kMaxSges); ++i) {
+    length += request.sges[i].length;
+  }
+  return length;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- beginning
+
+absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
+    arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
+    std::shared_ptr<DeviceObjects> objects) {
+  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
+  const arena::Shape& shape = arena->shape();
+  driver->recovery_.recoveries = 1;
+  std::vector<std::pair<uint32_t, CompletionStatus>> failed;
+  for (uint32_t i = 0; i < shape.shards; ++i) driver->ReplayLog(i, &failed);
+  driver->LoadSlots();
+  driver->LoadCounters();
+  driver->LoadGrants();
+  driver->LoadEvent();
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    BATON_RETURN_IF_ERROR(driver->SettlePollSlots(i));
+  }
+  for (const auto& [connection, status] : failed) {
+    driver->StartDraining(connection, status, verbs::CompletionStatusName(status));
+  }
+  for (uint32_t i = 0; i < shape.connections; ++i) driver->RepeatLife(i);
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
+  }
+  for (uint32_t i = 0; i < shape.connections; ++i) driver->SettleQueues(i);
+  for (uint32_t i = 0; i < shape.shards; ++i) driver->ResumeTransaction(i);
+  for (uint32_t i = 0; i < shape.connections; ++i) driver->PostAllDeferred(i);
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
+  }
+  BATON_CRASH_POINT("driver-recovered");
+  return driver;
+}
+
+// What was appended counts, published or not; what follows from an entry is done again.
+void QueueDriver::ReplayLog(uint32_t shard,
+                            std::vector<std::pair<uint32_t, CompletionStatus>>* failed) {
+  CompletionLog& log = shards_[shard].log;
+  log.FindTail();
+  for (uint64_t i = arena_->shard(shard).completion_tail; i < log.tail(); ++i) {
+    const CompletionEntry& entry = arena_->completion(shard, i);
+    ConnectionRecord& connection = record(entry.connection);
+    if (connection.generation != arena::GenerationOf(entry)) continue;
+    ReplayEntry(entry);
+    const bool request = CompletionKind(entry.kind) == CompletionKind::kSend ||
+                         CompletionKind(entry.kind) == CompletionKind::kReceive;
+    const auto status = CompletionStatus(entry.status);
+    if (request && status != CompletionStatus::kSuccess && IsLive(connection)) {
+      failed->emplace_back(entry.connection, status);
+    }
+    BATON_CRASH_POINT("driver-entry-replayed");
+  }
+}
+
+void QueueDriver::ReplayEntry(const CompletionEntry& entry) {
+  ConnectionRecord& connection = record(entry.connection);
+  const ConnectionState state = StateOf(connection);
+  switch (CompletionKind(entry.kind)) {
+    case CompletionKind::kSend:
+    case CompletionKind::kReceive: {
+      const bool receive = CompletionKind(entry.kind) == CompletionKind::kReceive;
+      QueueCursors& cursors = receive ? connection.receive : connection.send;
+      arena::StoreRelease(cursors.completed, std::max(cursors.completed, entry.sequence + 1));
+      arena::StoreRelease(cursors.posted, std::max(cursors.posted, cursors.completed));
+      break;
+    }
+    case CompletionKind::kConnectRequest:
+      if (state == ConnectionState::kFree) SetState(connection, ConnectionState::kRequested);
+      break;
+    case CompletionKind::kEstablished:
+      if (state == ConnectionState::kConnecting) {
+        SetState(connection, ConnectionState::kEstablished);
+      }
+      break;
+    case CompletionKind::kDisconnected:
+    case CompletionKind::kConnectFailed:
+      if (state == ConnectionState::kDraining) SetState(connection, ConnectionState::kClosed);
+      break;
+  }
+}
+
+// What this process keeps for itself follows from the records and logs.
+void QueueDriver::LoadSlots() {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    arena_->shard(i).connections = 0;
+    for (uint64_t j = arena_->shard(i).acknowledged; j < shards_[i].log.tail(); ++j) {
+      const CompletionEntry& entry = arena_->completion(i, j);
+      if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
+          record(entry.connection).generation == arena::GenerationOf(entry)) {
+        slots_[entry.connection].request_in_log = true;
+      }
+    }
+  }
+  for (uint32_t i = 0; i < arena::kSpares; ++i) {
+    SpareRecord& spare = arena_->spare(i);
+    if (spare.owner == 0) continue;
+    const ConnectionRecord& owner = record(spare.owner - 1);
+    if (owner.generation != spare.generation || StateOf(owner) == ConnectionState::kFree ||
+        StateOf(owner) == ConnectionState::kClosed) {
+      spare.owner = 0;
+      continue;
+    }
+    ++spares_in_use_;
+    slots_[spare.owner - 1].receives_held = true;
+  }
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    const ConnectionRecord& connection = record(i);
+    if (StateOf(connection) == ConnectionState::kFree) {
+      if (!slots_[i].request_in_log) free_slots_.push_back(i);
+      continue;
+    }
+    ++connection_count_;
+    ++arena_->shard(connection.shard).connections;
+    slots_[i].end_reason = "its driver died";
+    slots_[i].sends_held = Outstanding(connection.send_markers) != 0;
+    shards_[connection.shard].markers +=
+        Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
+  }
+}
+
+// As if everything that is over had not been: the differences are what reports are made of.
+void QueueDriver::LoadCounters() {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].counters.transactions = arena_->shard(i).transactions;
+  }
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    const ConnectionRecord& connection = record(i);
+    if (StateOf(connection) == ConnectionState::kFree) continue;
+    ShardCounters& counters = shards_[connection.shard].counters;
+    const QueueCursors& send = connection.send;
+    const QueueCursors& receive = connection.receive;
+    counters.sends_posted += send.posted - send.completed;
+    counters.receives_posted += receive.posted - receive.completed;
+    const bool live = IsLive(connection);
+    counters.sends_committed += (live ? send.committed : send.posted) - send.completed;
+    counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
+  }
+}
+
+// A grant is one when both its region and its record are there.
+void QueueDriver::LoadGrants() {
+  for (uint32_t i = 0; i < arena::kGrants; ++i) {
+    arena::GrantRecord& grant = arena_->grant(i);
+    if (grant.length == 0) objects_->grants[i].reset();
+    if (!objects_->grants[i]) arena::StoreRelease(grant.length, uint64_t{0});
+  }
+}
+
+// A connection request that had its slot already keeps it; one that had not gets another.
+void QueueDriver::LoadEvent() {
+  if (!objects_->has_event || !objects_->event.new_id) return;
+  verbs::ConnectionId& id = *objects_->event.new_id;
+  const auto context = reinterpret_cast<uintptr_t>(id.context);
+  if (context == 0) return;
+  const auto index = static_cast<uint32_t>(context - 1);
+  if (StateOf(record(index)) == ConnectionState::kRequested && !device_of(index).id) {
+    device_of(index).id = std::move(objects_->event.new_id);
+    objects_->has_event = false;
+  } else {
+    id.context = nullptr;
+  }
+}
+
+// ---------------------------------------------------------------- completions of the dead
+
+// A completion queue is first in, first out, so those of the slots that were not taken from it are
+// the next that it gives: one more poll tells them. What was filled last may be torn, and is such a
+// one.
+absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
+  arena::PollSlot* const slots = arena_->poll_slots(shard);
+  const auto filled = [&](uint32_t i) { return slots[i].wr_id != arena::kInvalidWrId; };
+  // From the last to `first`, so that who dies in between leaves what tells the rest.
+  const auto forget = [&](uint32_t first, uint32_t last) {
+    for (uint32_t i = last; i-- > first;) {
+      arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+      BATON_CRASH_POINT("driver-slot-forgotten");
+    }
+  };
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < arena::kPollSlots; ++i) {
+    if (!filled(i)) continue;
+    next = i + 1;
+    for (uint32_t j = 0; j < i; ++j) {
+      if (slots[j].wr_id == slots[i].wr_id) forget(j, i);
+    }
+  }
+  if (next == arena::kPollSlots) {
+    return absl::DataLossError(
+        absl::StrCat("shard ", shard, ": its drivers died ", next - arena::kPollSlots / 2,
+                     " times between a poll and what it gave, and there is no room for another"));
+  }
+  auto* const completions = reinterpret_cast<verbs::Completion*>(slots);
+  BATON_ASSIGN_OR_RETURN(const int count,
+                         objects_->completion_queues[shard]->Poll({completions + next, 1}));
+  BATON_CRASH_POINT("driver-settling-polled");
+  if (count == 1) {
+    for (uint32_t i = 0; i < next; ++i) {
+      if (slots[i].wr_id == slots[next].wr_id) forget(i, next);
+    }
+    ++next;
+  }
+  for (uint32_t i = 0; i < next; ++i) {
+    if (filled(i)) LogCompletion(shard, completions[i]);
+  }
+  for (uint32_t i = 0; i < next; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- connections
+
+void QueueDriver::RepeatLife(uint32_t index) {
+  ConnectionRecord& connection = record(index);
+  DeviceObjects::Connection& device = device_of(index);
+  switch (StateOf(connection)) {
+    case ConnectionState::kFree:
+      // Of a connection that never was one, or is none any more.
+      device.id.reset();
+      device.queue_pair.reset();
+      break;
+    case ConnectionState::kConnecting:
+      // An accept that had no effect is made again with its transaction.
+      if (connection.listener_port != 0 && device.queue_pair &&
+          device.queue_pair->state() == verbs::QueuePairState::kInit) {
+        connection.answered = 0;
+      }
+      break;
+    case ConnectionState::kDraining:
+      if (connection.abandoned != 0) {
+        Abandon(index, "");
+      } else {
+        EndConnection(index);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void QueueDriver::SettleQueues(uint32_t index) {
+  const ConnectionRecord& connection = record(index);
+  const ConnectionState state = StateOf(connection);
+  if (state != ConnectionState::kConnecting && state != ConnectionState::kEstablished) return;
+  recovery_.receives_ambiguous += MaybePosted(connection, true);
+  recovery_.sends_ambiguous += MaybePosted(connection, false);
+  AskFate(index, true);
+  if (slots_[index].receives_held) DeliverSpares(index);
+  AskFate(index, false);
+  PostAllDeferred(index);
+}
+
+void QueueDriver::PostAllDeferred(uint32_t index) {
+  PostDeferred(index, true);
+  PostDeferred(index, false);
+}
+
+void QueueDriver::ResumeTransaction(uint32_t shard) {
+  const arena::ShardRecord& record = arena_->shard(shard);
+  const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
+  if (record.apply_begun != record.commit_head || epoch == 0) return;
+  // One that its writer has made invalid meanwhile is found so again by who asks next.
+  absl::Status error;
+  if (ApplyNext(shard, &error) != CommitOutcome::kInvalid) ++recovery_.transactions_resumed;
+}
+
+// ---------------------------------------------------------------- fates
+
+const SpareRecord* QueueDriver::LastSpare(uint32_t index) const {
+  const SpareRecord* last = nullptr;
+  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
+    const SpareRecord& spare = arena_->spare(i);
+    if (spare.owner != index + 1 || SpareState(spare.state) == SpareState::kFilled) continue;
+    if (!last || spare.order > last->order) last = &spare;
+  }
+  return last;
+}
+
+bool QueueDriver::Drained(uint32_t index) const {
+  const ConnectionRecord& connection = record(index);
+  return connection.send.posted == connection.send.completed &&
+         connection.receive.posted == connection.receive.completed &&
+         MaybePosted(connection, false) == 0 && MaybePosted(connection, true) == 0 &&
+         Outstanding(connection.send_markers) == 0 &&
+         Outstanding(connection.receive_markers) == 0 && LastSpare(index) == nullptr;
+}
+
+// Posts what will tell, unless something is on its way that does.
+void QueueDriver::AskFate(uint32_t index, bool receive) {
+  ConnectionRecord& connection = record(index);
+  if (!device_of(index).queue_pair) return;
+  const MarkerCursors& markers = MarkersOf(connection, receive);
+  if (Outstanding(markers) != 0) {
+    if (markers.confirmed != markers.begun) PostMarker(index, receive);
+    return;
+  }
+  const SpareRecord* const spare = receive ? LastSpare(index) : nullptr;
+  if (spare && SpareState(spare->state) == SpareState::kConfirmed) return;
+  if (!spare && MaybePosted(connection, receive) == 0) return;
+  if (receive && IsLive(connection)) {
+    PostSpare(index);
+  } else {
+    PostMarker(index, receive);
+  }
+}
+
+// A work request without effect: what was posted to the queue before it has completed when it has.
+// Of receives only a queue in error tells; one that works gets a spare.
+void QueueDriver::PostMarker(uint32_t index, bool receive) {
+  ConnectionRecord& connection = record(index);
+  MarkerCursors& markers = MarkersOf(connection, receive);
+  ShardQueue& queue = shards_[connection.shard];
+  const uint32_t outstanding = Outstanding(markers) + (receive ? CountSpares(index) : 0);
+  if (outstanding >= arena::kMarkers || queue.markers >= arena::kShardMarkers) {
+    return FailUnknown(index, "too many recoveries died of it");
+  }
+  arena::StoreRelaxed(markers.begun, static_cast<uint8_t>(markers.begun + 1));
+  ++queue.markers;
+  ++recovery_.markers;
+  if (!receive) slots_[index].sends_held = true;
+  BATON_CRASH_POINT("driver-marker-begun");
+  const uint64_t wr_id = arena::PackWrId(index, connection.generation,
+                                         receive ? Direction::kReceive : Direction::kSend,
+                                         arena::kMarkerSequence + markers.begun);
+  verbs::SendRequest write;
+  write.wr_id = wr_id;
+  write.opcode = verbs::Opcode::kWrite;
+  const verbs::ReceiveRequest nothing = {wr_id, {}};
+  verbs::QueuePair& queue_pair = *device_of(index).queue_pair;
+  size_t posted = 0;
+  const absl::Status status = receive ? queue_pair.PostReceive({&nothing, 1}, &posted)
+                                      : queue_pair.PostSend({&write, 1}, &posted);
+  BATON_CRASH_POINT("driver-marker-posted");
+  if (!status.ok()) return FailUnknown(index, MessageOf(status));
+  arena::StoreRelaxed(markers.confirmed, markers.begun);
+  BATON_CRASH_POINT("driver-marker-confirmed");
+}
+
+void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completion& completion) {
+  const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
+  if (sequence >= arena::kSpareSequence) {
+    return OnSpare(index, static_cast<uint32_t>(sequence - arena::kSpareSequence), completion);
+  }
+  ConnectionRecord& connection = record(index);
+  MarkerCursors& markers = MarkersOf(connection, receive);
+  const auto number = static_cast<uint8_t>(sequence - arena::kMarkerSequence);
+  const auto completed = static_cast<uint8_t>(number - markers.completed);
+  // A driver that died has seen it already.
+  if (completed == 0 || completed > Outstanding(markers)) return;
+  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
+    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+  }
+  const bool last = number == markers.begun;
+  if (last) {
+    if (receive) FreeSpares(index, false, ~0u);
+    Settle(index, receive);
+    arena::StoreRelaxed(markers.confirmed, number);
+  }
+  BATON_CRASH_POINT("driver-marker-settled");
+  arena::StoreRelease(markers.completed, number);
+  shards_[connection.shard].markers -= completed;
+  BATON_CRASH_POINT("driver-marker-completed");
+  if (last && !receive) slots_[index].sends_held = false;
+  if (IsLive(connection)) {
+    if (last) PostDeferred(index, receive);
+  } else {
+    FinishDraining(index);
+  }
+}
+
+// All that was posted to the queue so far has completed: the rest never was.
+void QueueDriver::Settle(uint32_t index, bool receive) {
+  ConnectionRecord& connection = record(index);
+  QueueCursors& cursors = receive ? connection.receive : connection.send;
+  ShardCounters& counters = shards_[connection.shard].counters;
+  const uint64_t more = cursors.completed - cursors.posted;  // less, of an abandoned one
+  (receive ? recovery_.receives_never_posted : recovery_.sends_never_posted) +=
+      MaybePosted(connection, receive);
+  (receive ? counters.receives_posted : counters.sends_posted) += more;
+  if (!IsLive(connection)) {
+    (receive ? counters.receives_committed : counters.sends_committed) += more;
+  }
+  arena::StoreRelease(cursors.posted, cursors.completed);
+  BATON_CRASH_POINT("driver-settled");
+  arena::StoreRelaxed(receive ? connection.receive_attempted : connection.send_attempted,
+                      static_cast<uint32_t>(cursors.completed));
+}
+
+// The connection alone is given up (P6).
+void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
+  if (IsLive(record(index))) {
+    ++recovery_.connections_failed;
+    StartDraining(index, CompletionStatus::kGeneralError,
+                  absl::StrCat("what became of its requests cannot be established: ",
+                               absl::string_view(why.data(), why.size())));
+  } else if (record(index).abandoned == 0) {
+    Abandon(index, why);
+  }
+}
+
+// A queue pair that does not even tell its end is destroyed: then the device touches no buffer of
+// it any more. What completed before is in the completion queue.
+void QueueDriver::Abandon(uint32_t index, std::string_view why) {
+  arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
+  BATON_CRASH_POINT("driver-abandoned");
+  device_of(index).id.reset();
+  device_of(index).queue_pair.reset();
+  slots_[index].end_reason +=
+      absl::StrCat("; abandoned: ", absl::string_view(why.data(), why.size()));
+  abandoned_.push_back(index);
+}
+
+// The completion queue is empty.
+void QueueDriver::FinishAbandoned(uint32_t shard) {
+  const std::vector<uint32_t> all = std::exchange(abandoned_, {});
+  for (const uint32_t index : all) {
+    ConnectionRecord& connection = record(index);
+    if (connection.shard != shard) {
+      abandoned_.push_back(index);
+      continue;
+    }
+    FreeSpares(index, true, ~0u);
+    for (const bool receive : {true, false}) {
+      MarkerCursors& markers = MarkersOf(connection, receive);
+      Settle(index, receive);
+      shards_[shard].markers -= Outstanding(markers);
+      arena::StoreRelaxed(markers.completed, markers.begun);
+    }
+    FinishDraining(index);
+  }
+}
+
+// ---------------------------------------------------------------- spare receives
+
+uint32_t QueueDriver::CountSpares(uint32_t index) const {
+  uint32_t count = 0;
+  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
+    if (arena_->spare(i).owner == index + 1) ++count;
+  }
+  return count;
+}
+
+// Behind receives that may have been posted: the peer finds one in any case. No other receive is
+// posted before it has completed, so it is known which one it stands for.
+void QueueDriver::PostSpare(uint32_t index) {
+  ConnectionRecord& connection = record(index);
+  const uint32_t ambiguous = MaybePosted(connection, true);
+  for (uint32_t i = 0; i < ambiguous; ++i) {
+    const arena::WorkRequest request =
+        arena::CopyOnce(arena_->receive_request(index, connection.receive.posted + i));
+    if (LengthOf(request) > arena::kSpareBytes) {
+      return FailUnknown(index, "a receive that may have been posted is larger than a spare");
+    }
+  }
+  uint32_t number = arena::kSpares;
+  uint32_t order = 0;
+  for (uint32_t i = arena::kSpares; i-- > 0;) {
+    const SpareRecord& spare = arena_->spare(i);
+    if (spare.owner == 0) number = i;
+    if (spare.owner == index + 1) order = std::max(order, spare.order);
+  }
+  if (number == arena::kSpares || CountSpares(index) >= arena::kMarkers) {
+    return FailUnknown(index, "no spare receive is free");
+  }
+  SpareRecord& spare = arena_->spare(number);
+  spare.generation = connection.generation;
+  spare.state = static_cast<uint32_t>(SpareState::kBegun);
+  spare.order = order + 1;
+  arena::StoreRelease(spare.owner, index + 1);
+  ++spares_in_use_;
+  ++recovery_.spares;
+  slots_[index].receives_held = true;
+  BATON_CRASH_POINT("driver-spare-begun");
+  const verbs::ScatterGather sge = {reinterpret_cast<uint64_t>(arena_->spare_buffer(number)),
+                                    arena::kSpareBytes, objects_->spares->lkey()};
+  const verbs::ReceiveRequest request = {
+      arena::PackWrId(index, connection.generation, Direction::kReceive,
+                      arena::kSpareSequence + number),
+      {&sge, 1}};
+  size_t posted = 0;
+  const absl::Status status = device_of(index).queue_pair->PostReceive({&request, 1}, &posted);
+  BATON_CRASH_POINT("driver-spare-posted");
+  if (!status.ok()) return FailUnknown(index, MessageOf(status));
+  arena::StoreRelaxed(spare.state, static_cast<uint32_t>(SpareState::kConfirmed));
+  BATON_CRASH_POINT("driver-spare-confirmed");
+}
+
+void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completion& completion) {
+  if (number >= arena::kSpares) return;
+  ConnectionRecord& connection = record(index);
+  SpareRecord& spare = arena_->spare(number);
+  // A driver that died has dealt with it already.
+  if (spare.owner != index + 1 || spare.generation != connection.generation) return;
+  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
+    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+  }
+  if (!IsLive(connection)) {  // nothing came, or nobody wants it any more
+    FreeSpares(index, false, spare.order);
+    Settle(index, true);
+    return FinishDraining(index);
+  }
+  if (SpareState(spare.state) != SpareState::kFilled) {
+    uint64_t stands_for = connection.receive.completed;
+    for (uint32_t i = 0; i < arena::kSpares; ++i) {
+      const SpareRecord& other = arena_->spare(i);
+      if (other.owner == index + 1 && SpareState(other.state) == SpareState::kFilled &&
+          other.stands_for >= stands_for) {
+        stands_for = other.stands_for + 1;
+      }
+    }
+    spare.stands_for = stands_for;
+    spare.opcode = static_cast<uint8_t>(completion.opcode);
+    spare.flags =
+        static_cast<uint8_t>((completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
+                             (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
+    spare.byte_len = completion.byte_len;
+    spare.immediate = completion.immediate;
+    arena::StoreRelease(spare.state, static_cast<uint32_t>(SpareState::kFilled));
+    BATON_CRASH_POINT("driver-spare-filled");
+  }
+  if (spare.order != 0) FreeSpares(index, false, spare.order - 1);
+  Settle(index, true);
+  DeliverSpares(index);
+}
+
+// Messages that came into spares become the completions of the receives that they stand for, as
+// soon as those are committed.
+void QueueDriver::DeliverSpares(uint32_t index) {
+  const ConnectionRecord& connection = record(index);
+  for (uint32_t i = 0; i < arena::kSpares && IsLive(connection);) {
+    SpareRecord& spare = arena_->spare(i);
+    const bool filled = spare.owner == index + 1 && SpareState(spare.state) == SpareState::kFilled;
+    if (filled && spare.stands_for < connection.receive.completed) {
+      FreeSpare(spare);  // a driver died between its delivery and this
+    } else if (filled && spare.stands_for == connection.receive.completed &&
+               connection.receive.completed < connection.receive.committed) {
+      DeliverSpare(index, i);
+      i = 0;
+      continue;
+    }
+    ++i;
+  }
+  if (CountSpares(index) != 0) return;
+  slots_[index].receives_held = false;
+  PostDeferred(index, true);
+}
+
+// `receive` is known not to have been posted: its buffer is nobody's but ours.
+void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
+  SpareRecord& spare = arena_->spare(number);
+  const ConnectionRecord& connection = record(index);
+  const arena::WorkRequest request =
+      arena::CopyOnce(arena_->receive_request(index, connection.receive.completed));
+  const absl::Status checked =
+      TransactionReader::CheckRequest(request, true, arena_->shape().buffer_bytes);
+  if (!checked.ok()) {
+    return StartDraining(index, CompletionStatus::kGeneralError,
+                         absl::StrCat("changed after its commit: ", checked.message()));
+  }
+  verbs::Completion completion;
+  completion.opcode = verbs::CompletionOpcode(spare.opcode);
+  completion.has_immediate = (spare.flags & arena::kCompletionHasImmediate) != 0;
+  completion.has_invalidate = (spare.flags & arena::kCompletionHasInvalidate) != 0;
+  completion.byte_len = spare.byte_len;
+  completion.immediate = spare.immediate;
+  if (completion.opcode == verbs::CompletionOpcode::kReceive) {
+    if (spare.byte_len > std::min<uint64_t>(LengthOf(request), arena::kSpareBytes)) {
+      completion.status = CompletionStatus::kLocalLengthError;
+    } else {
+      const uint8_t* from = arena_->spare_buffer(number);
+      uint32_t left = spare.byte_len;
+      for (int i = 0; i < request.sge_count && left != 0; ++i) {
+        const uint32_t length = std::min(left, request.sges[i].length);
+        std::memcpy(arena_->buffers() + request.sges[i].offset, from, length);
+        from += length;
+        left -= length;
+      }
+    }
+  }
+  BATON_CRASH_POINT("driver-spare-copied");
+  LogRequest(connection.shard, index, true, completion);
+  BATON_CRASH_POINT("driver-spare-delivered");
+  if (completion.status != CompletionStatus::kSuccess) {
+    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+  }
+  FreeSpare(spare);
+}
+
+void QueueDriver::FreeSpare(SpareRecord& spare) {
+  arena::StoreRelease(spare.owner, 0u);
+  --spares_in_use_;
+  BATON_CRASH_POINT("driver-spare-freed");
+}
+
+// Those up to `last` in their order: they have completed, or never were posted.
+void QueueDriver::FreeSpares(uint32_t index, bool filled_too, uint32_t last) {
+  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
+    SpareRecord& spare = arena_->spare(i);
+    if (spare.owner != index + 1 || spare.order > last) continue;
+    if (SpareState(spare.state) != SpareState::kFilled || filled_too) FreeSpare(spare);
+  }
+}
+
+}  // namespace baton::driver

@@ -1,0 +1,612 @@
+// What a driver leaves when it is killed in the middle of something, and what its successor makes
+// of it: one test for each case of layout.md, "When a driver dies".
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/scripted_device.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using arena::ConnectionState;
+using testing::CommitWriter;
+using testing::DriverDied;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::PostedRequest;
+using testing::ScriptedDevice;
+using ::testing::SizeIs;
+using testing::TestShape;
+using verbs::CompletionStatus;
+using PollDeath = ScriptedDevice::PollDeath;
+
+class Observer : public DriverObserver {
+ public:
+  void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
+  void OnRefusedConnection(std::string_view) override {}
+
+  std::vector<std::string> states;
+};
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    arena.emplace(arena::Arena::Create(TestShape(), "kv").value());
+    driver = QueueDriver::Create(&*arena, &device, &observer).value();
+    Ownership(&*arena, 0).Grant(0, 1);
+    writer.emplace(&*arena, 0);
+    writer->Begin(1);
+    connection = Established();
+    queue_pair = arena->connection(connection).qp_number;
+  }
+
+  uint32_t Established() {
+    const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
+    device.Tell(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
+    uint32_t shard;
+    EXPECT_TRUE(driver->HandleEvent(&shard));
+    EXPECT_EQ(Read(), "established");
+    return index;
+  }
+
+  void CommitSends(int count) {
+    for (int i = 0; i < count; ++i) writer->Send(connection, 1024, 8);
+    writer->Publish();
+  }
+  void CommitReceives(int count) {
+    const uint64_t first = arena->connection(connection).receive.committed;
+    for (int i = 0; i < count; ++i) {
+      writer->Receive(connection, BufferOf(first + static_cast<uint64_t>(i)), 64);
+    }
+    writer->Publish();
+  }
+  static uint64_t BufferOf(uint64_t receive) { return 4096 + receive * 64; }
+  std::string TextAt(uint64_t offset, size_t length) {
+    return std::string(reinterpret_cast<const char*>(arena->buffers()) + offset, length);
+  }
+
+  CommitOutcome Apply() { return driver->ApplyNext(0, &error); }
+  // The next transaction kills the driver after so many requests of its post.
+  void DieAfterPosting(int count) {
+    device.die_after_posting = count;
+    EXPECT_THROW(Apply(), DriverDied);
+  }
+  void DiePolling(PollDeath death) {
+    device.die_polling = death;
+    EXPECT_THROW(driver->PollCompletions(0).status().IgnoreError(), DriverDied);
+  }
+  // The driver is dead: another takes its place.
+  void Recover() {
+    const std::shared_ptr<DeviceObjects> objects = driver->objects();
+    driver.reset();
+    driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
+  }
+  void DieRecovering() {
+    EXPECT_THROW(
+        QueueDriver::Recover(&*arena, &device, &observer, driver->objects()).status().IgnoreError(),
+        DriverDied);
+  }
+  void Poll() { ASSERT_TRUE(driver->PollCompletions(0).ok()); }
+
+  // What the completion log has next, in words; "" for nothing.
+  std::string Read() {
+    if (read == arena->shard(0).completion_tail) return "";
+    const CompletionEntry& entry = arena->completion(0, read++);
+    const std::string name(verbs::CompletionStatusName(CompletionStatus(entry.status)));
+    const std::string status = entry.status == 0 ? "" : " " + name;
+    switch (CompletionKind(entry.kind)) {
+      case CompletionKind::kSend:
+        return absl::StrCat("send ", entry.sequence, status);
+      case CompletionKind::kReceive:
+        return absl::StrCat("receive ", entry.sequence, " of ", entry.byte_len, status);
+      case CompletionKind::kEstablished:
+        return "established";
+      default:
+        return absl::StrCat("ended", status);
+    }
+  }
+  std::vector<std::string> ReadAll() {
+    std::vector<std::string> all;
+    for (std::string one = Read(); !one.empty(); one = Read()) all.push_back(one);
+    return all;
+  }
+
+  // Outstanding at the device, in words.
+  std::vector<std::string> Outstanding(bool receive) {
+    return Words(device.outstanding(queue_pair, receive));
+  }
+  static std::vector<std::string> Words(const std::vector<PostedRequest>& requests) {
+    std::vector<std::string> words;
+    for (const PostedRequest& one : requests) {
+      const uint64_t sequence = arena::WrIdSequence(one.wr_id);
+      words.push_back(sequence >= arena::kSpareSequence    ? "spare"
+                      : sequence >= arena::kMarkerSequence ? "marker"
+                                                           : absl::StrCat(sequence));
+    }
+    return words;
+  }
+  void CompleteSend() { device.Complete(queue_pair, false); }
+  void CompleteReceive(std::string_view bytes) { device.Complete(queue_pair, true, bytes); }
+  ConnectionState state() { return ConnectionState(arena->connection(connection).state); }
+  std::string Memory() {
+    return std::string(reinterpret_cast<const char*>(&arena->header()), arena->driver_map().total) +
+           std::string(reinterpret_cast<const char*>(arena->poll_slots(0)),
+                       arena->recovery_map().spare_buffers);
+  }
+
+  Observer observer;
+  ScriptedDevice device;
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<QueueDriver> driver;
+  std::optional<CommitWriter> writer;
+  uint32_t connection = 0, queue_pair = 0;
+  uint64_t read = 0;
+  absl::Status error;
+};
+
+// ---- Sends: each of their fates.
+
+TEST_F(RecoveryTest, shouldPostASendThatWasNeverPosted) {
+  CommitSends(1);
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("0"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+}
+
+TEST_F(RecoveryTest, shouldNotPostASendAgainThatIsInFlight) {
+  CommitSends(1);
+  DieAfterPosting(1);
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
+  CompleteSend();
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), IsEmpty());
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  EXPECT_THAT(Words(device.history()), ElementsAre("0", "marker"));
+}
+
+TEST_F(RecoveryTest, shouldNeedNoMarkerForASendWhoseCompletionIsInTheQueue) {
+  CommitSends(1);
+  DieAfterPosting(1);
+  CompleteSend();
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  EXPECT_THAT(Words(device.history()), ElementsAre("0"));
+}
+
+TEST_F(RecoveryTest, shouldCountACompletionThatWasPolledAndNotLogged) {
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompleteSend();
+  DiePolling(PollDeath::kAfterTaking);
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+}
+
+TEST_F(RecoveryTest, shouldPostTheRestOfSendsOfWhichTheFirstWerePosted) {
+  CommitSends(4);
+  DieAfterPosting(2);
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "1", "marker"));
+  for (int i = 0; i < 3; ++i) CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("2", "3"));
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1"));
+}
+
+TEST_F(RecoveryTest, shouldHoldSendsThatAreCommittedBeforeTheMarkerHasCompleted) {
+  CommitSends(1);
+  DieAfterPosting(1);
+  Recover();
+  CommitSends(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("1", "2"));
+}
+
+// ---- Markers of recoveries that were killed.
+
+TEST_F(RecoveryTest, shouldWaitForTheMarkerOfAnEarlierRecovery) {
+  CommitSends(1);
+  DieAfterPosting(0);
+  Recover();
+  Recover();
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "1"));
+}
+
+TEST_F(RecoveryTest, shouldPostAnotherMarkerWhenTheFirstWasMaybePosted) {
+  for (const int posted : {0, 1}) {
+    const uint64_t before = device.history().size();
+    CommitSends(1);
+    DieAfterPosting(0);
+    device.die_after_posting = posted;
+    DieRecovering();
+    Recover();
+    EXPECT_THAT(Outstanding(false), SizeIs(static_cast<size_t>(posted) + 1));
+    // Only the last one settles.
+    for (int i = 0; i < posted; ++i) {
+      CompleteSend();
+      Poll();
+      EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+    }
+    CompleteSend();
+    Poll();
+    EXPECT_THAT(Outstanding(false), SizeIs(1));
+    EXPECT_EQ(device.history().size(), before + static_cast<uint64_t>(posted) + 2);
+    CompleteSend();
+    Poll();
+  }
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1"));
+}
+
+TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseMarkersAreUsedUp) {
+  const uint32_t other = Established();
+  CommitSends(1);
+  DieAfterPosting(0);
+  for (uint32_t i = 0; i < arena::kMarkers; ++i) {
+    device.die_after_posting = 1;
+    DieRecovering();
+  }
+  Recover();
+  EXPECT_THAT(Outstanding(false), SizeIs(arena::kMarkers));
+  EXPECT_TRUE(device.destroyed(queue_pair));
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
+  EXPECT_EQ(driver->recovery().connections_failed, 1u);
+  EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
+}
+
+TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhosePeerRefusesTheMarker) {
+  CommitSends(1);
+  DieAfterPosting(0);
+  Recover();
+  device.Complete(queue_pair, false, {}, CompletionStatus::kRemoteAccessError);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("ended remote access error"));
+  EXPECT_THAT(Words(device.history()), ElementsAre("marker"));
+}
+
+// ---- Slots that were being filled.
+
+TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlot) {
+  CommitSends(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompleteSend();
+  CompleteSend();
+  DiePolling(PollDeath::kHalfWritten);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1"));
+  EXPECT_EQ(state(), ConnectionState::kEstablished);
+}
+
+TEST_F(RecoveryTest, shouldNotCountASlotTwiceThatTheQueueGivesAgain) {
+  CommitSends(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompleteSend();
+  CompleteSend();
+  DiePolling(PollDeath::kBeforeTaking);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1"));
+}
+
+TEST_F(RecoveryTest, shouldNotBelieveAHalfWrittenSlotOfAKilledRecoveryEither) {
+  CommitSends(3);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  for (int i = 0; i < 3; ++i) CompleteSend();
+  DiePolling(PollDeath::kHalfWritten);
+  for (const PollDeath death :
+       {PollDeath::kHalfWritten, PollDeath::kBeforeTaking, PollDeath::kHalfWritten}) {
+    device.die_polling = death;
+    DieRecovering();
+  }
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1", "send 2"));
+  EXPECT_EQ(state(), ConnectionState::kEstablished);
+}
+
+TEST_F(RecoveryTest, shouldDropACompletionThatIsLoggedAlready) {
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompleteSend();
+  Poll();
+  // As if the driver had died before it gave the slot up.
+  arena->poll_slots(0)[0].wr_id = device.history()[0].wr_id;
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+}
+
+// ---- Receives.
+
+TEST_F(RecoveryTest, shouldServeAWindowOfOneReceiveThatWasNeverPosted) {
+  CommitReceives(1);
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
+  CompleteReceive("hello");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 5"));
+  EXPECT_EQ(TextAt(BufferOf(0), 5), "hello");
+  EXPECT_THAT(Outstanding(true), IsEmpty());
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  EXPECT_THAT(Outstanding(true), ElementsAre("1"));
+}
+
+TEST_F(RecoveryTest, shouldKeepTheMessageOfASpareForTheNextReceiveWhenAllWerePosted) {
+  CommitReceives(1);
+  DieAfterPosting(1);
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "spare"));
+  CompleteReceive("one");
+  CompleteReceive("two");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 3"));
+  Recover();
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  CommitReceives(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 1 of 3"));
+  EXPECT_EQ(TextAt(BufferOf(1), 3), "two");
+  EXPECT_THAT(Outstanding(true), ElementsAre("2"));
+  EXPECT_THAT(Words(device.history()), ElementsAre("0", "spare", "2"));
+}
+
+TEST_F(RecoveryTest, shouldNotUseTheBuffersOfAmbiguousReceivesBeforeTheSpareHasCompleted) {
+  CommitReceives(4);
+  DieAfterPosting(2);
+  Recover();
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "1", "spare"));
+  CompleteReceive("a");
+  CompleteReceive("bc");
+  Poll();
+  EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
+  CompleteReceive("def");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 1", "receive 1 of 2", "receive 2 of 3"));
+  EXPECT_EQ(TextAt(BufferOf(2), 3), "def");
+  EXPECT_THAT(Outstanding(true), ElementsAre("3", "4"));
+}
+
+TEST_F(RecoveryTest, shouldSettleReceivesWithSparesOfKilledRecoveries) {
+  CommitReceives(3);
+  DieAfterPosting(1);
+  device.die_after_posting = 1;
+  DieRecovering();  // its spare was posted
+  device.die_after_posting = 0;
+  DieRecovering();  // and this one's was not
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "spare", "spare"));
+  CompleteReceive("1");
+  CompleteReceive("22");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 1", "receive 1 of 2"));
+  EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
+  Recover();
+  CompleteReceive("333");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 2 of 3"));
+  EXPECT_EQ(TextAt(BufferOf(1), 2), "22");
+  EXPECT_EQ(TextAt(BufferOf(2), 3), "333");
+  for (uint32_t i = 0; i < arena::kSpares; ++i) EXPECT_EQ(arena->spare(i).owner, 0u);
+}
+
+TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseAmbiguousReceiveIsLargerThanASpare) {
+  const uint32_t other = Established();
+  arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
+  request.sges[1] = {0, 8, 0};
+  request.sge_count = 2;
+  writer->Publish();
+  DieAfterPosting(1);
+  Recover();
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "marker"));
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 0 flushed", "ended general error"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("larger than a spare"));
+  EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
+}
+
+TEST_F(RecoveryTest, shouldFailAConnectionWhoseReceiveIsTooShortForItsMessage) {
+  CommitReceives(1);
+  DieAfterPosting(0);
+  Recover();
+  CompleteReceive(std::string(65, 'x'));
+  Poll();
+  EXPECT_THAT(ReadAll(),
+              ElementsAre("receive 0 of 65 local length error", "ended local length error"));
+  EXPECT_EQ(TextAt(BufferOf(1), 1), std::string(1, '\0'));
+}
+
+// ---- Ends of connections.
+
+TEST_F(RecoveryTest, shouldNotEndAConnectionBeforeItsAmbiguousRequestsAreFlushed) {
+  CommitReceives(1);
+  DieAfterPosting(1);
+  device.Tell(verbs::CmEventType::kDisconnected,
+              driver->objects()->connections[connection].id.get());
+  Recover();
+  uint32_t shard;
+  ASSERT_TRUE(driver->HandleEvent(&shard));
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 0 flushed", "ended"));
+}
+
+TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
+  for (const bool queued : {false, true}) {
+    connection = Established();
+    queue_pair = arena->connection(connection).qp_number;
+    CommitSends(1);
+    device.refuse = 1;
+    device.queue_refused = queued;
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+    EXPECT_EQ(state(), ConnectionState::kDraining);
+    EXPECT_THAT(Outstanding(false), SizeIs(queued ? 2 : 1));
+    device.Flush(queue_pair);
+    Poll();
+    EXPECT_EQ(state(), ConnectionState::kClosed);
+    EXPECT_EQ(Read(), queued ? "send 0 flushed" : "ended general error");
+    ReadAll();
+  }
+}
+
+TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CommitSends(1);
+  device.refuse = 2;
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  EXPECT_TRUE(device.destroyed(queue_pair));
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
+  const ShardCounters& counters = driver->counters(0);
+  EXPECT_EQ(counters.receives_posted, counters.receives_completed);
+  EXPECT_EQ(counters.sends_posted, counters.sends_completed);
+}
+
+// ---- Transactions and events.
+
+TEST_F(RecoveryTest, shouldFinishATransactionThatIsHalfApplied) {
+  const uint32_t other = Established();
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  // The first connection's state is switched and its send posted when the driver dies.
+  writer->ConnectionState(connection, "mine", 3);
+  writer->Send(connection, 0, 8);
+  writer->ConnectionState(other, "other", 3);
+  writer->Send(other, 0, 8);
+  writer->ShardState("shard", 3);
+  writer->Acknowledge(read);
+  writer->Publish();
+  const uint64_t head = arena->shard(0).commit_head;
+  DieAfterPosting(1);
+  EXPECT_EQ(arena->shard(0).commit_head, head);
+  Recover();
+  EXPECT_EQ(arena::CursorIndex(arena->shard(0).commit_head), writer->tail());
+  EXPECT_EQ(driver->recovery().transactions_resumed, 1u);
+  EXPECT_EQ(arena->connection(connection).state_length, 4u);
+  EXPECT_EQ(arena->connection(other).state_length, 5u);
+  EXPECT_EQ(arena->shard(0).state_length, 5u);
+  EXPECT_EQ(arena->shard(0).acknowledged, read);
+  EXPECT_EQ(arena->connection(connection).send.acknowledged, 1u);
+  EXPECT_THAT(Outstanding(false), ElementsAre("1", "marker"));
+  EXPECT_THAT(Words(device.outstanding(arena->connection(other).qp_number, false)),
+              ElementsAre("0"));
+  EXPECT_EQ(Apply(), CommitOutcome::kIdle);
+}
+
+TEST_F(RecoveryTest, shouldTellAReleaseAgain) {
+  writer->Release();
+  writer->Publish();
+  EXPECT_EQ(Apply(), CommitOutcome::kReleased);
+  Recover();
+  EXPECT_EQ(Apply(), CommitOutcome::kReleased);
+}
+
+TEST_F(RecoveryTest, shouldHandleAnEventThatItsPredecessorHasTaken) {
+  const std::shared_ptr<DeviceObjects> objects = driver->objects();
+  device.Tell(verbs::CmEventType::kDisconnected, objects->connections[connection].id.get());
+  objects->has_event = device.NextEvent(&objects->event);
+  Recover();
+  uint32_t shard;
+  EXPECT_TRUE(driver->HandleEvent(&shard));
+  EXPECT_FALSE(driver->HandleEvent(&shard));
+  EXPECT_THAT(ReadAll(), ElementsAre("ended"));
+}
+
+TEST_F(RecoveryTest, shouldPublishTheEntryThatItsPredecessorAppended) {
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CompletionLog log(*arena, 0);
+  CompletionEntry entry = {};
+  entry.wr_id = device.history()[0].wr_id;
+  entry.kind = static_cast<uint8_t>(CompletionKind::kSend);
+  entry.connection = connection;
+  entry.generation = arena->connection(connection).generation;
+  log.Append(entry);  // and dies before it stores the cursor
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  EXPECT_EQ(arena->connection(connection).send.completed, 1u);
+}
+
+TEST_F(RecoveryTest, shouldChangeNothingWhenDoneAgain) {
+  CommitReceives(3);
+  DieAfterPosting(1);
+  Recover();
+  CommitSends(2);
+  DieAfterPosting(1);
+  Recover();
+  const std::string memory = Memory();
+  const size_t posts = device.history().size();
+  for (int i = 0; i < 3; ++i) Recover();
+  EXPECT_TRUE(Memory() == memory);
+  EXPECT_THAT(device.history(), SizeIs(posts));
+}
+
+TEST_F(RecoveryTest, shouldCountWhatIsOutstanding) {
+  CommitReceives(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CommitSends(3);
+  DieAfterPosting(2);
+  Recover();
+  EXPECT_EQ(driver->recovery().sends_ambiguous, 3u);
+  EXPECT_EQ(driver->recovery().receives_ambiguous, 0u);
+  const ShardCounters& counters = driver->counters(0);
+  EXPECT_EQ(counters.receives_posted - counters.receives_completed, 2u);
+  EXPECT_EQ(counters.sends_committed - counters.sends_posted, 3u);
+  for (int i = 0; i < 3; ++i) CompleteSend();
+  Poll();
+  EXPECT_EQ(driver->recovery().sends_found_posted, 2u);
+  EXPECT_EQ(driver->recovery().sends_never_posted, 1u);
+  EXPECT_EQ(counters.sends_committed, counters.sends_posted);
+  EXPECT_EQ(counters.sends_posted - counters.sends_completed, 1u);
+}
+
+}  // namespace
+}  // namespace baton::driver

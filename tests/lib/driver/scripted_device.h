@@ -1,0 +1,92 @@
+// A device that does what its test says, and nothing by itself: the driver can be killed in the
+// middle of a post or a poll, before or after its effect.
+#ifndef TESTS_LIB_DRIVER_SCRIPTED_DEVICE_H_
+#define TESTS_LIB_DRIVER_SCRIPTED_DEVICE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver::testing {
+
+// Unwinds a driver that was killed; its test then takes it for dead.
+struct DriverDied {};
+
+struct PostedRequest {
+  uint64_t wr_id = 0;
+  bool receive = false;
+  verbs::Opcode opcode = verbs::Opcode::kSend;
+  std::vector<verbs::ScatterGather> sges;
+};
+
+class ScriptedDevice final : public verbs::Device {
+ public:
+  // ---- The script.
+
+  // The next post kills: after so many of its requests are posted. Negative: it does not.
+  int die_after_posting = -1;
+  // The next posts are refused. `queue_refused`: and nevertheless posted.
+  int refuse = 0;
+  bool queue_refused = false;
+  enum class PollDeath : uint8_t {
+    kNone,
+    kBeforeTaking,  // copied, and still in the queue
+    kHalfWritten,   // half copied, and still in the queue
+    kAfterTaking,
+  };
+  PollDeath die_polling = PollDeath::kNone;
+
+  // What was posted to the queue pair with this number and has not completed, oldest first.
+  std::vector<PostedRequest> outstanding(uint32_t queue_pair, bool receive) const;
+  // Everything that was ever posted.
+  const std::vector<PostedRequest>& history() const { return history_; }
+  // Completes the oldest of the queue. `bytes` go into the buffers of a receive.
+  void Complete(uint32_t queue_pair, bool receive, std::string_view bytes = {},
+                verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
+  void Flush(uint32_t queue_pair);  // all of it
+  void Tell(verbs::CmEventType type, verbs::ConnectionId* id);
+  bool destroyed(uint32_t queue_pair) const;
+
+  // ---- verbs::Device.
+  std::string_view name() const override { return "scripted"; }
+  verbs::DeviceLimits limits() const override;
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void*, size_t,
+                                                                      uint32_t) override;
+  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address&, int) override {
+    return absl::UnimplementedError("scripted");
+  }
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address& address, verbs::QueuePair* queue_pair,
+      const verbs::ConnectionParameters& parameters) override;
+  bool NextEvent(verbs::CmEvent* event) override;
+  void Progress() override {}
+  int event_fd() const override { return -1; }
+
+ private:
+  friend class ScriptedQueue;
+  friend class ScriptedQueuePair;
+
+  struct State {  // of a queue pair
+    verbs::QueuePairState state = verbs::QueuePairState::kInit;
+    std::deque<PostedRequest> sends, receives;
+    bool destroyed = false;
+  };
+  absl::Status Post(uint32_t queue_pair, const std::vector<PostedRequest>& requests,
+                    size_t* posted);
+
+  std::deque<State> queue_pairs_;  // by number - 1
+  std::deque<verbs::Completion> completions_;
+  std::deque<verbs::CmEvent> events_;
+  std::vector<PostedRequest> history_;
+};
+
+}  // namespace baton::driver::testing
+
+#endif  // TESTS_LIB_DRIVER_SCRIPTED_DEVICE_H_

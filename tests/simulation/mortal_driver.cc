@@ -1,0 +1,207 @@
+#include "tests/simulation/mortal_driver.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::simulation {
+namespace {
+
+constexpr uint32_t kFocused = 12;
+
+std::map<std::string, uint64_t>& Counted() {
+  static std::map<std::string, uint64_t> deaths;
+  return deaths;
+}
+
+// The same in every process.
+uint32_t Hash(const char* text) {
+  uint32_t hash = 2'166'136'261;
+  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 16'777'619;
+  return hash >> 8;
+}
+
+// What is only reached after another death, or leaves most to find out.
+bool IsRare(std::string_view where) {
+  for (const std::string_view part : {"marker", "spare", "settled", "device: post"}) {
+    if (where.find(part) != where.npos) return true;
+  }
+  return false;
+}
+
+struct Place {
+  uint32_t hash;
+  bool rare;
+};
+
+// Looked up by address: what a name says is found out once.
+const Place& PlaceOf(const char* where) {
+  static std::unordered_map<const char*, Place> places;
+  const auto found = places.find(where);
+  if (found != places.end()) return found->second;
+  return places.emplace(where, Place{Hash(where), IsRare(where)}).first->second;
+}
+
+}  // namespace
+
+const std::map<std::string, uint64_t>& DriverDeaths() { return Counted(); }
+
+MortalDriver::MortalDriver(QueueDriver&& first, Context* context, SimDevice* device,
+                           arena::Arena* arena, driver::DriverObserver* observer,
+                           const Mortality& mortality)
+    : QueueDriver(std::move(first)),
+      context_(context),
+      sim_device_(device),
+      memory_(arena),
+      told_(observer),
+      mortality_(mortality),
+      survivors_(objects()),
+      news_(arena->shape().shards) {
+  context_->driver_dies = [this](const char* where) { return Dies(where); };
+}
+
+MortalDriver::~MortalDriver() {
+  context_->driver_dies = [](const char*) { return false; };
+}
+
+bool MortalDriver::Dies(const char* where) {
+  if (running_ == 0 || mortality_.deaths == 0 || mortality_.once_in == 0 ||
+      context_->now_ns < mortality_.after_ns) {
+    return false;
+  }
+  const Place& place = PlaceOf(where);
+  uint32_t once_in = mortality_.once_in;
+  if (mortality_.focus != 0) {
+    const bool focused = (place.hash + mortality_.focus) % kFocused == 0;
+    once_in = focused ? std::max(2u, once_in / 20) : 4 * once_in;
+  }
+  if (place.rare) once_in = std::min(std::max(3u, once_in / 20), 20u);
+  if (!context_->dice.OneIn(once_in)) return false;
+  --mortality_.deaths;
+  ++Counted()[where];
+  ++deaths_;
+  context_->Note("driver: dies");
+  context_->Note(where);
+  return true;
+}
+
+template <typename Call>
+auto MortalDriver::Survive(const Call& call) {
+  for (;;) {
+    ++running_;
+    try {
+      auto result = call();
+      --running_;
+      return result;
+    } catch (const DriverKilled&) {
+      --running_;
+    }
+    Succeed();
+  }
+}
+
+void MortalDriver::Succeed() {
+  const auto interleave = context_->interleave;
+  const bool check = context_->dice.OneIn(2);
+  if (check) context_->interleave = [] {};
+  std::unique_ptr<QueueDriver> next = Recovered();
+  if (check && next) CheckIdempotence();
+  context_->interleave = interleave;
+  news_.assign(news_.size(), true);
+  if (!next) return;
+  const driver::RecoveryCounters& one = next->recovery();
+  sum_.recoveries += 1;
+  sum_.transactions_resumed += one.transactions_resumed;
+  sum_.sends_ambiguous += one.sends_ambiguous;
+  sum_.receives_ambiguous += one.receives_ambiguous;
+  sum_.markers += one.markers;
+  sum_.spares += one.spares;
+  QueueDriver::operator=(std::move(*next));
+}
+
+// By the first that survives it.
+std::unique_ptr<driver::QueueDriver> MortalDriver::Recovered() {
+  for (;;) {
+    ++running_;
+    try {
+      auto next = QueueDriver::Recover(memory_, sim_device_, told_, survivors_);
+      --running_;
+      if (next.ok()) return *std::move(next);
+      context_->Break(absl::StrCat("Recover: ", next.status().message()));
+      return nullptr;
+    } catch (const DriverKilled&) {
+      --running_;
+      context_->Note("driver: died recovering");
+    }
+  }
+}
+
+std::string MortalDriver::Snapshot() const {
+  const auto* const driver_log = reinterpret_cast<const char*>(&memory_->header());
+  const auto* const recovery = reinterpret_cast<const char*>(memory_->poll_slots(0));
+  return std::string(driver_log, memory_->driver_map().total) +
+         std::string(recovery, memory_->recovery_map().spare_buffers);
+}
+
+// P5: one more recovery changes nothing, and asks nothing of the device.
+void MortalDriver::CheckIdempotence() {
+  if (context_->broken()) return;
+  const std::string before = Snapshot();
+  const uint64_t posts = sim_device_->posts();
+  const auto again = QueueDriver::Recover(memory_, sim_device_, told_, survivors_);
+  if (!again.ok()) {
+    context_->Break(absl::StrCat("P5: a second recovery: ", again.status().message()));
+    return;
+  }
+  const std::string after = Snapshot();
+  const auto differs = std::mismatch(before.begin(), before.end(), after.begin());
+  if (after != before || sim_device_->posts() != posts) {
+    context_->Break(absl::StrCat("P5: a second recovery posted ", sim_device_->posts() - posts,
+                                 " requests, and has changed the memory from byte ",
+                                 differs.first - before.begin(), " of ", before.size()));
+  }
+}
+
+driver::CommitOutcome MortalDriver::ApplyNext(uint32_t shard, absl::Status* error) {
+  const uint64_t head = memory_->shard(shard).commit_head;
+  const driver::CommitOutcome outcome =
+      Survive([&] { return QueueDriver::ApplyNext(shard, error); });
+  // A recovery has finished what was begun.
+  const bool moved = memory_->shard(shard).commit_head != head;
+  return moved && outcome == driver::CommitOutcome::kIdle ? driver::CommitOutcome::kApplied
+                                                          : outcome;
+}
+
+absl::StatusOr<bool> MortalDriver::PollCompletions(uint32_t shard) {
+  const absl::StatusOr<bool> news = Survive([&] { return QueueDriver::PollCompletions(shard); });
+  if (!news.ok()) return news;
+  const bool missed = news_[shard];
+  news_[shard] = false;
+  return missed || *news;
+}
+
+bool MortalDriver::HandleEvent(uint32_t* shard) {
+  return Survive([&] { return QueueDriver::HandleEvent(shard); });
+}
+
+// Who asked is not told what came of it, as when the answer is lost.
+absl::StatusOr<uint32_t> MortalDriver::Connect(uint32_t shard, const verbs::Address& address,
+                                               std::string_view private_data, uint64_t tag) {
+  const size_t requests = sim_device_->requests();
+  ++running_;
+  try {
+    auto connection = QueueDriver::Connect(shard, address, private_data, tag);
+    --running_;
+    return connection;
+  } catch (const DriverKilled&) {
+    --running_;
+  }
+  if (sim_device_->requests() != requests) sim_device_->ExcuseLastRequest();
+  Succeed();
+  return absl::UnavailableError("the driver died");
+}
+
+}  // namespace baton::simulation

@@ -1,0 +1,70 @@
+// The engine's driver, which dies when the dice say so: at its crash points and in the middle of
+// what it asks of the device. Another takes its place then, with nothing but the arena and the
+// device's objects, may die of that too, and does what was asked.
+#ifndef TESTS_SIMULATION_MORTAL_DRIVER_H_
+#define TESTS_SIMULATION_MORTAL_DRIVER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/simulation/context.h"
+#include "tests/simulation/sim_device.h"
+
+namespace baton::simulation {
+
+struct Mortality {
+  uint32_t once_in = 0;   // points; 0: never
+  uint32_t focus = 0;     // one in so many points, the same all the time, kills more often; 0: none
+  uint32_t deaths = 0;    // at most
+  uint64_t after_ns = 0;  // not before
+};
+
+// Deaths of all drivers so far, by where.
+const std::map<std::string, uint64_t>& DriverDeaths();
+
+class MortalDriver final : public driver::QueueDriver {
+ public:
+  MortalDriver(QueueDriver&& first, Context* context, SimDevice* device, arena::Arena* arena,
+               driver::DriverObserver* observer, const Mortality& mortality);
+  ~MortalDriver() override;
+
+  driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error) override;
+  absl::StatusOr<bool> PollCompletions(uint32_t shard) override;
+  bool HandleEvent(uint32_t* shard) override;
+  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                   std::string_view private_data, uint64_t tag) override;
+
+  void Immortal() { mortality_.once_in = 0; }
+  uint64_t deaths() const { return deaths_; }
+  const driver::RecoveryCounters& recovered() const { return sum_; }
+
+ private:
+  bool Dies(const char* where);
+  // What `call` returns, by whoever lives to do it.
+  template <typename Call>
+  auto Survive(const Call& call);
+  void Succeed();
+  std::unique_ptr<QueueDriver> Recovered();
+  void CheckIdempotence();
+  std::string Snapshot() const;
+
+  Context* const context_;
+  SimDevice* const sim_device_;
+  arena::Arena* const memory_;
+  driver::DriverObserver* const told_;
+  Mortality mortality_;
+  const std::shared_ptr<driver::DeviceObjects> survivors_;
+  std::vector<bool> news_;  // by shard: its owner may have missed something
+  int running_ = 0;
+  uint64_t deaths_ = 0;
+  driver::RecoveryCounters sum_;
+};
+
+}  // namespace baton::simulation
+
+#endif  // TESTS_SIMULATION_MORTAL_DRIVER_H_
