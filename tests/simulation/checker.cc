@@ -331,7 +331,11 @@ void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counter
     const auto state = arena::ConnectionState(record.state);
     const bool live = state == arena::ConnectionState::kConnecting ||
                       state == arena::ConnectionState::kEstablished;
-    if (live && HasSpare(i)) receives_held += record.receive.committed - record.receive.posted;
+    // A peer may have left before it was answered; nobody has looked at that yet.
+    const bool unanswered = state == arena::ConnectionState::kRequested;
+    if (unanswered || (live && HasSpare(i))) {
+      receives_held += record.receive.committed - record.receive.posted;
+    }
   }
   if (counters.sends_committed == counters.sends_posted &&
       counters.receives_committed == counters.receives_posted + receives_held &&
