@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/status_macros.h"
 #include "lib/base/crash_point.h"
+#include "lib/base/status_macros.h"
 #include "worker/worker_impl.h"
 
 namespace baton {

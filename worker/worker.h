@@ -127,9 +127,11 @@ class Shard {
   uint64_t epoch() const { return epoch_; }
   Worker& worker() const;
 
-  // All connections of the shard that have not ended. Looks at every connection slot of the
-  // service: for OnAdopt, not for a loop. (An adopted shard needs no such look: connections are
-  // loaded when their first completion comes, so moving 10,000 costs what moving one costs.)
+  // All connections of the shard that have not ended. One that is being accepted into it from
+  // another shard at this moment comes with its first completion instead. Looks at every connection
+  // slot of the service: for OnAdopt, not for a loop. (An adopted shard needs no such look:
+  // connections are loaded when their first completion comes, so moving 10,000 costs what moving
+  // one costs.)
   std::vector<Connection*> connections();
 
   // Application state of the shard as of the last commit.

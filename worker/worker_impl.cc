@@ -16,11 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
-#include "lib/base/crash_point.h"
 
 namespace baton {
 namespace {
@@ -429,7 +429,8 @@ Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generatio
     if (connection.ended_epoch_ == shard.epoch_) return nullptr;
   }
   const arena::ConnectionRecord& record = arena_->connection(index);
-  if (record.generation != generation || record.shard != shard.index_ ||
+  if (record.generation != generation || arena::LoadAcquire(record.shard) != shard.index_ ||
+      arena::LoadAcquire(record.arriving) != 0 ||
       arena::LoadAcquire(record.state) == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
     return nullptr;
   }

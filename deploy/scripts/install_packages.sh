@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages of the GROUPS named as arguments that are not there yet:
 #   build  to build and test        lint  to format and lint
+#   fuzz   to run the fuzzers       vm    to run a virtual machine with an RDMA device
 # Calls apt only when something is missing, so it works without a network once all is there.
 set -euo pipefail
 
@@ -11,6 +12,8 @@ declare -A GROUPS_OF_PACKAGES=(
     procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc spin"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
+  [vm]="busybox-static cpio ibverbs-providers ibverbs-utils iproute2 kmod perftest qemu-system-x86
+    rdma-core rdmacm-utils"
 )
 
 missing=()

@@ -1,6 +1,7 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # Runs in the virtual machine as its init: brings Soft-RoCE up, runs the script it was started for,
 # hands its exit status to the host and turns the machine off.
+set -euo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 
 value_of() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" /proc/cmdline; }
@@ -9,10 +10,12 @@ job=$(value_of baton.job)
 address=$(value_of baton.address)
 modules=$(value_of baton.modules)
 
+# The host shows what is on the console when there is no result.
 give_up() {
   echo "vm: $*" >/dev/console
   poweroff -f
 }
+trap 'give_up "guest.sh, line $LINENO"' ERR
 
 prepare() {
   mount -t tmpfs tmpfs /run
@@ -27,10 +30,9 @@ prepare() {
 load() { modprobe -d /run/modules "$@" || give_up "module $* cannot be loaded"; }
 
 start_rdma() {
-  local release device=eth0
-  release=$(uname -r)
+  local device=eth0
   mkdir -p /run/modules/lib/modules
-  ln -s "$modules" "/run/modules/lib/modules/$release"
+  ln -s "$modules" "/run/modules/lib/modules/$(uname -r)"
   ip link set lo up
   load -a crc32_generic rdma_rxe rdma_ucm ib_uverbs
   if [[ -n $(value_of baton.wire) ]]; then
@@ -49,17 +51,19 @@ start_rdma() {
 
 prepare
 start_rdma
+out='' result=''
 for port in /sys/class/virtio-ports/*; do
   case $(cat "$port/name") in
     out) out=/dev/${port##*/} ;;
     result) result=/dev/${port##*/} ;;
   esac
 done
-[[ -c ${out:-} && -c ${result:-} ]] || give_up "no channel to the host"
+[[ -c $out && -c $result ]] || give_up "no channel to the host"
 mapfile -d '' -t command <"$job"
 export PATH=$tree/out/bin:$PATH BATON_BIN=$tree/out/bin BATON_VM=1 BATON_VM_ADDRESS=$address
-cd "$tree" || give_up "no $tree"
-setsid "${command[@]}" </dev/null >"$out" 2>&1
-echo $? >"$result"
+cd "$tree"
+status=0
+setsid "${command[@]}" </dev/null >"$out" 2>&1 || status=$?
+echo "$status" >"$result"
 sync
 poweroff -f

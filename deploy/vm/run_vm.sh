@@ -27,29 +27,38 @@ done
 image=$("$here/prepare.sh")
 work=$(mktemp -d /tmp/baton-vm-XXXXXX)
 pids=()
+# shellcheck disable=SC2317  # by the trap
 cleanup() {
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  wait 2>/dev/null || true
+  for pid in "${pids[@]}"; do
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+  done
   rm -rf "$work"
 }
 trap cleanup EXIT
 
-# start NAME ADDRESS WIRE COMMAND...: in the background; its output goes to $work/NAME.out.
+# start NAME ADDRESS WIRE COMMAND...: becomes the machine. Its output goes to its standard output,
+# which is a pipe: QEMU opens it anew, and would overwrite a file that others write, too.
 start() {
   local name=$1 address=$2 wire=$3 network=()
   shift 3
   printf '%s\0' "$@" >"$work/$name.job"
   : >"$work/$name.result"
   if [[ -n $wire ]]; then
-    network=(-netdev "dgram,id=wire,local.type=unix,local.path=$work/$name.wire,remote.type=unix,remote.path=$work/$wire.wire"
-      -device "virtio-net-pci,netdev=wire,host_mtu=4500,romfile=,mac=52:54:00:00:00:0${address##*.}")
+    network=(
+      -netdev "dgram,id=wire,local.type=unix,local.path=$work/$name.wire,remote.type=unix,remote.path=$work/$wire.wire"
+      -device "virtio-net-pci,netdev=wire,host_mtu=4500,romfile=,mac=52:54:00:00:00:0${address##*.}"
+    )
   fi
+  local kernel=(console=ttyS0 panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off
+    "baton.tree=$tree" "baton.job=$work/$name.job" "baton.address=$address"
+    "baton.modules=$image/modules" ${wire:+baton.wire=1})
   # The console is for a machine that does not come up; the script has a channel of its own.
-  exec timeout --kill-after=5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" -nographic \
-    -no-reboot -kernel "$image/vmlinuz" -initrd "$image/initrd" \
-    -append "console=ttyS0 panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off baton.tree=$tree baton.job=$work/$name.job baton.address=$address baton.modules=$image/modules${wire:+ baton.wire=1}" \
+  exec timeout --kill-after=5 "$limit" \
+    qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" \
+    -nographic -no-reboot -kernel "$image/vmlinuz" -initrd "$image/initrd" -append "${kernel[*]}" \
     -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \
-    -fsdev "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap" \
+    -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -device virtio-serial-pci \
     -chardev file,id=out,path=/dev/fd/1,append=on -device virtserialport,chardev=out,name=out \
@@ -59,17 +68,23 @@ start() {
 }
 
 if [[ -n $peer ]]; then
-  (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /')) &
+  peer=$(realpath "$peer")
+  (start peer 10.0.0.2 first bash "$peer" > >(sed -u 's/^/peer: /')) &
   pids+=($!)
 fi
 script=$(realpath "$1")
 shift
-(start first 10.0.0.1 "${peer:+peer}" bash "$script" "$@") &
+exec {output}> >(exec cat)
+relay=$!
+(start first 10.0.0.1 "${peer:+peer}" bash "$script" "$@" >&"$output") &
 first=$!
 pids+=("$first")
+exec {output}>&-
 ended=0
 wait "$first" || ended=$?
-if [[ $ended -eq 124 ]]; then
+wait "$relay" || true  # all that the machine said is out
+# 137: it did not end when it was asked to.
+if [[ $ended -eq 124 || $ended -eq 137 ]]; then
   echo "vm: the script did not end within $limit s; the console:" >&2
   cat "$work/first.console" >&2
   exit 124

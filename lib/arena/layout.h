@@ -346,7 +346,10 @@ struct ConnectionRecord {
   MarkerCursors send_markers;
   MarkerCursors receive_markers;
   uint8_t abandoned;  // its queue pair was destroyed with work outstanding
-  uint8_t pad[3];
+  // It is being accepted into `shard`, and its cursors and state are not what that commit says yet:
+  // no worker loads it. Since version 2.
+  uint8_t arriving;
+  uint8_t pad[2];
 };
 static_assert(offsetof(ConnectionRecord, send) == 16);
 static_assert(offsetof(ConnectionRecord, state_slot) == 80);

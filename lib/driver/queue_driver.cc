@@ -747,7 +747,8 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
     to.sends_committed += sends;
     from.receives_committed -= receives;
     to.receives_committed += receives;
-    connection.shard = entry.target_shard;
+    arena::StoreRelease(connection.arriving, uint8_t{1});
+    arena::StoreRelease(connection.shard, entry.target_shard);
     BATON_CRASH_POINT("driver-accept-moved");
   }
   const absl::Status created = CreateQueuePair(entry.connection);
@@ -762,6 +763,7 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
 
 void QueueDriver::FinishAccept(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
+  arena::StoreRelease(connection.arriving, uint8_t{0});
   if (StateOf(connection) != ConnectionState::kConnecting || connection.answered != 0) return;
   arena::StoreRelaxed(connection.answered, uint8_t{1});
   BATON_CRASH_POINT("driver-before-accept");

@@ -227,17 +227,25 @@ void Checker::OnCompleted(const verbs::Completion& completion) {
   }
 }
 
+// Whether connection `index` may be this client's, which the checker may not know yet: of one that
+// we asked for it is told with its establishment.
+bool Checker::MayBeOf(uint32_t index, uint64_t client) const {
+  uint64_t peer;
+  std::memcpy(&peer, arena_->connection(index).private_data, sizeof(peer));
+  return peer == client || peer == 0;
+}
+
 bool Checker::Excused(uint64_t client) {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     const Connection& connection = At(i, arena_->connection(i).generation);
-    if (connection.excused) Excuse(connection.client);
+    if (!connection.excused) continue;
+    Excuse(connection.client);
+    if (connection.client == 0 && MayBeOf(i, client)) return true;
   }
   if (failed_unknown_ || excused_.contains(client)) return true;
-  // A poisoned connection ends before the engine tells why, and OnPoisoned judges that.
   for (uint32_t i = 0; i < connections_.size(); ++i) {
-    uint64_t peer;
-    std::memcpy(&peer, arena_->connection(i).private_data, sizeof(peer));
-    if (arena_->connection(i).poison != 0 && (peer == client || peer == 0)) return true;
+    // A poisoned connection ends before the engine tells why, and OnPoisoned judges that.
+    if (arena_->connection(i).poison != 0 && MayBeOf(i, client)) return true;
   }
   return false;
 }
@@ -331,7 +339,11 @@ void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counter
     const auto state = arena::ConnectionState(record.state);
     const bool live = state == arena::ConnectionState::kConnecting ||
                       state == arena::ConnectionState::kEstablished;
-    if (live && HasSpare(i)) receives_held += record.receive.committed - record.receive.posted;
+    // A peer may have left before it was answered; nobody has looked at that yet.
+    const bool unanswered = state == arena::ConnectionState::kRequested;
+    if (unanswered || (live && HasSpare(i))) {
+      receives_held += record.receive.committed - record.receive.posted;
+    }
   }
   if (counters.sends_committed == counters.sends_posted &&
       counters.receives_committed == counters.receives_posted + receives_held &&

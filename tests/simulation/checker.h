@@ -67,6 +67,7 @@ class Checker final : public DeviceObserver {
   uint64_t cuts() const { return cuts_; }
 
  private:
+  bool MayBeOf(uint32_t index, uint64_t client) const;
   struct Queue {
     std::vector<arena::WorkRequest> committed;
     std::vector<uint64_t> receives;  // of sends: that are posted before it

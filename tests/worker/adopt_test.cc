@@ -13,12 +13,14 @@ namespace {
 
 class Adopter : public Service {
  public:
-  absl::Status OnAdopt(Shard&) override {
+  absl::Status OnAdopt(Shard& shard) override {
     ++adopted;
+    connections = shard.connections().size();
     return absl::OkStatus();
   }
   void OnCompletion(Shard&, const Completion&) override {}
   int adopted = 0;
+  size_t connections = 0;
 };
 
 // A worker without a keeper: the test grants shards to it.
@@ -86,6 +88,20 @@ TEST_F(AdoptTest, shouldNotTakeBackWhatItReleasedAndTheDriverHasNotSeenYet) {
   ownership.Grant(kSlot, kWorkerId);
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_EQ(service_.adopted, 2);
+}
+
+// Its state and cursors are those from before the transaction that accepts it, which the driver is
+// in the middle of.
+TEST_F(AdoptTest, shouldNotLoadAConnectionThatIsBeingAcceptedIntoTheShard) {
+  for (const uint32_t index : {0u, 1u}) {
+    arena_->connection(index).generation = 1;
+    arena_->connection(index).state = static_cast<uint32_t>(arena::ConnectionState::kConnecting);
+  }
+  arena_->connection(1).arriving = 1;
+  driver::Ownership ownership(arena_.get(), 0);
+  ownership.Grant(kSlot, kWorkerId);
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_EQ(service_.connections, 1u);
 }
 
 }  // namespace

@@ -205,6 +205,7 @@ TEST(Layout, shouldKeepConnectionAndGrantRecords) {
   EXPECT_EQ(offsetof(ConnectionRecord, send_markers), 502u);
   EXPECT_EQ(offsetof(ConnectionRecord, receive_markers), 505u);
   EXPECT_EQ(offsetof(ConnectionRecord, abandoned), 508u);
+  EXPECT_EQ(offsetof(ConnectionRecord, arriving), 509u);
   EXPECT_EQ(sizeof(MarkerCursors), 3u);
   EXPECT_EQ(offsetof(MarkerCursors, begun), 0u);
   EXPECT_EQ(offsetof(MarkerCursors, confirmed), 1u);

@@ -64,7 +64,8 @@ class Buffer {
 
 inline constexpr uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-// Turns both sides until `done`, for at most thirty seconds; whether it came.
+// Turns both sides until `done`, for at most thirty seconds (five minutes in the virtual
+// machine); whether it came.
 bool Pump(Side& a, Side& b, const std::function<bool()>& done);
 
 // Whether `side` got an event of this type next; it is moved to *event.
