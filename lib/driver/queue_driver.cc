@@ -10,6 +10,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/poison.h"
 
 namespace baton::driver {
@@ -31,18 +32,6 @@ constexpr int kListenBacklog = 1024;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
-
-ConnectionState StateOf(const ConnectionRecord& record) { return ConnectionState(record.state); }
-
-bool IsLive(const ConnectionRecord& record) {
-  return StateOf(record) == ConnectionState::kRequested ||
-         StateOf(record) == ConnectionState::kConnecting ||
-         StateOf(record) == ConnectionState::kEstablished;
-}
-
-void SetState(ConnectionRecord& record, ConnectionState state) {
-  arena::StoreRelease(record.state, static_cast<uint32_t>(state));
-}
 
 // Text of a fixed field, cut to fit and always ended with NUL.
 template <size_t size>

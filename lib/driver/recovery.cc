@@ -10,6 +10,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/connection_state.h"
 #include "lib/driver/queue_driver.h"
 
 namespace baton::driver {
@@ -25,18 +26,6 @@ using arena::QueueCursors;
 using arena::SpareRecord;
 using arena::SpareState;
 using verbs::CompletionStatus;
-
-ConnectionState StateOf(const ConnectionRecord& record) { return ConnectionState(record.state); }
-
-bool IsLive(const ConnectionRecord& record) {
-  return StateOf(record) == ConnectionState::kRequested ||
-         StateOf(record) == ConnectionState::kConnecting ||
-         StateOf(record) == ConnectionState::kEstablished;
-}
-
-void SetState(ConnectionRecord& record, ConnectionState state) {
-  arena::StoreRelease(record.state, static_cast<uint32_t>(state));
-}
 
 MarkerCursors& MarkersOf(ConnectionRecord& record, bool receive) {
   return receive ? record.receive_markers : record.send_markers;
