@@ -1,8 +1,5 @@
 #include "lib/verbs/rdma/connection.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -12,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
 namespace {
@@ -36,38 +34,6 @@ absl::Status CheckParameters(const ConnectionParameters& parameters, size_t limi
                      parameters.rnr_retry_count, ", the limit is ", kMaxRetryCount));
   }
   return CheckLength(parameters.private_data, limit);
-}
-
-absl::StatusOr<sockaddr_storage> Parse(const Address& address) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = absl::StrCat(address.port);
-  if (getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("host: \"", address.host, "\" is not an IPv4 or IPv6 address"));
-  }
-  sockaddr_storage parsed = {};
-  std::copy_n(reinterpret_cast<const uint8_t*>(found->ai_addr), found->ai_addrlen,
-              reinterpret_cast<uint8_t*>(&parsed));
-  freeaddrinfo(found);
-  return parsed;
-}
-
-Address Format(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> host = {};
-  if (address->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
-    inet_ntop(AF_INET, &v4->sin_addr, host.data(), host.size());
-    return {host.data(), ntohs(v4->sin_port)};
-  }
-  if (address->sa_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
-    inet_ntop(AF_INET6, &v6->sin6_addr, host.data(), host.size());
-    return {host.data(), ntohs(v6->sin6_port)};
-  }
-  return {};
 }
 
 std::string PrivateDataOf(const rdma_cm_event& event) {
@@ -98,11 +64,11 @@ absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
 absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
                                                                    const Address& address,
                                                                    int backlog) {
-  BATON_ASSIGN_OR_RETURN(sockaddr_storage parsed, Parse(address));
+  BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
   std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
   BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
-  const std::string what = absl::StrCat(address.host, ":", address.port);
-  if (rdma_bind_addr(listener->id_.get(), reinterpret_cast<sockaddr*>(&parsed)) != 0) {
+  const std::string what = ToString(address);
+  if (rdma_bind_addr(listener->id_.get(), parsed.get()) != 0) {
     if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
     return ErrnoStatus(errno, absl::StrCat("rdma_bind_addr to ", what));
   }
@@ -113,7 +79,7 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
   return listener;
 }
 
-Address RdmaListener::address() const { return Format(rdma_get_local_addr(id_.get())); }
+Address RdmaListener::address() const { return FromSocketAddress(*rdma_get_local_addr(id_.get())); }
 
 bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
   if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
@@ -158,16 +124,19 @@ RdmaConnectionId::~RdmaConnectionId() {
 }
 
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
-  BATON_ASSIGN_OR_RETURN(sockaddr_storage parsed, Parse(address));
-  if (rdma_resolve_addr(id_.get(), nullptr, reinterpret_cast<sockaddr*>(&parsed),
-                        core_->resolve_timeout_ms) != 0) {
+  BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
+  if (rdma_resolve_addr(id_.get(), nullptr, parsed.get(), core_->resolve_timeout_ms) != 0) {
     return ErrnoStatus(errno, absl::StrCat("rdma_resolve_addr of ", address.host));
   }
   return absl::OkStatus();
 }
 
-Address RdmaConnectionId::local_address() const { return Format(rdma_get_local_addr(id_.get())); }
-Address RdmaConnectionId::peer_address() const { return Format(rdma_get_peer_addr(id_.get())); }
+Address RdmaConnectionId::local_address() const {
+  return FromSocketAddress(*rdma_get_local_addr(id_.get()));
+}
+Address RdmaConnectionId::peer_address() const {
+  return FromSocketAddress(*rdma_get_peer_addr(id_.get()));
+}
 
 rdma_conn_param RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) const {
   rdma_conn_param wanted = {};

@@ -9,7 +9,7 @@
 #include "lib/verbs/soft/device_core.h"
 #include "lib/verbs/soft/frame_stream.h"
 #include "lib/verbs/soft/queue_pair.h"
-#include "lib/verbs/soft/socket_address.h"
+#include "lib/verbs/soft/sockets.h"
 
 namespace baton::verbs::soft {
 

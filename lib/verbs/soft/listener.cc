@@ -10,7 +10,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/soft/connection.h"
-#include "lib/verbs/soft/socket_address.h"
+#include "lib/verbs/soft/sockets.h"
 
 namespace baton::verbs::soft {
 namespace {

@@ -1,0 +1,29 @@
+// verbs::Address to and from socket addresses.
+#ifndef LIB_VERBS_SOCKET_ADDRESS_H_
+#define LIB_VERBS_SOCKET_ADDRESS_H_
+
+#include <sys/socket.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(sockaddr_storage);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+// Literals only: names are the caller's to resolve.
+absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
+// Empty when it is neither IPv4 nor IPv6.
+Address FromSocketAddress(const sockaddr& address);
+std::string ToString(const Address& address);
+
+}  // namespace baton::verbs
+
+#endif  // LIB_VERBS_SOCKET_ADDRESS_H_

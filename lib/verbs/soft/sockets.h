@@ -1,0 +1,20 @@
+// The few calls on sockets that the device makes.
+#ifndef LIB_VERBS_SOFT_SOCKETS_H_
+#define LIB_VERBS_SOFT_SOCKETS_H_
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/socket_address.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+Address LocalAddressOf(int fd);
+Address PeerAddressOf(int fd);
+
+absl::StatusOr<FileDescriptor> OpenSocket(const SocketAddress& address);
+void SetNoDelay(int fd);
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_SOCKETS_H_
