@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
@@ -22,28 +22,11 @@ extern "C" {  // which the header of glibc 2.36 forgets
 namespace baton {
 namespace {
 
-// A memory file, not a pipe: text of any length, with nobody who has to write it.
-absl::StatusOr<FileDescriptor> FileWith(std::string_view text) {
-  FileDescriptor file(memfd_create("configuration", MFD_CLOEXEC));
-  if (!file) return ErrnoStatus(errno, "memfd_create");
-  while (!text.empty()) {
-    const ssize_t written = write(file.get(), text.data(), text.size());
-    if (written < 0) return ErrnoStatus(errno, "writing a child's configuration");
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  if (lseek(file.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "lseek");
-  return file;
-}
-
 // Ours, without what speaks to batond alone, and with the descriptors of `request`.
 std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text(*variable);
-    if (!text.starts_with("NOTIFY_SOCKET=") && !text.starts_with("BATON_READY_FD=") &&
-        !text.starts_with("BATON_STORE_FD=")) {
-      environment.emplace_back(text);
-    }
+    if (!IsForOneProcess(*variable)) environment.emplace_back(*variable);
   }
   for (const auto& [name, descriptor] : request.descriptors) {
     environment.push_back(absl::StrCat(name, "=", descriptor));
@@ -100,13 +83,6 @@ absl::Status WaitUntilEntered(int error_pipe, const std::string& program) {
   return absl::OkStatus();
 }
 
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 pid_t ForkInto(const ChildPlan& plan) {
   sigset_t all;
   sigset_t before;
@@ -123,7 +99,7 @@ pid_t ForkInto(const ChildPlan& plan) {
 }  // namespace
 
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
-  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, FileWith(request.input));
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
   const FileDescriptor read_end(ends[0]);
@@ -131,8 +107,8 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
 
   std::vector<std::string> arguments = {request.program};
   std::vector<std::string> environment = EnvironmentFor(request);
-  const std::vector<char*> argument_pointers = Pointers(arguments);
-  const std::vector<char*> environment_pointers = Pointers(environment);
+  const std::vector<char*> argument_pointers = PointersTo(arguments);
+  const std::vector<char*> environment_pointers = PointersTo(environment);
   std::vector<int> inherited = request.inherited;
   for (const auto& [name, descriptor] : request.descriptors) inherited.push_back(descriptor);
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -23,6 +24,7 @@
 namespace {
 
 using baton::ErrnoStatus;
+using baton::PointersTo;
 
 constexpr int kErrorDescriptor = 3;
 
@@ -38,13 +40,6 @@ absl::Status TakeIdentity(uid_t uid, gid_t gid) {
   return absl::OkStatus();
 }
 
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 // Returns only with an error.
 absl::Status Become(const baton::internal::Program& program) {
   BATON_RETURN_IF_ERROR(TakeIdentity(program.uid(), program.gid()));
@@ -56,7 +51,7 @@ absl::Status Become(const baton::internal::Program& program) {
   std::vector<std::string> arguments = {program.path()};
   arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());
   std::vector<std::string> environment(program.environment().begin(), program.environment().end());
-  execve(program.path().c_str(), Pointers(arguments).data(), Pointers(environment).data());
+  execve(program.path().c_str(), PointersTo(arguments).data(), PointersTo(environment).data());
   return ErrnoStatus(errno, absl::StrCat("cannot run ", program.path()));
 }
 

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 
 namespace baton::keeper {
@@ -45,28 +45,12 @@ std::string ReadLink(const std::string& path) {
   return length > 0 ? std::string(target.data(), static_cast<size_t>(length)) : std::string();
 }
 
-// What was said to one process alone: by a service manager, or by batond to us.
-bool IsPrivate(std::string_view variable) {
-  return variable.starts_with("NOTIFY_SOCKET=") || variable.starts_with("LISTEN_PID=") ||
-         variable.starts_with("BATON_READY_FD=") || variable.starts_with("BATON_STORE_FD=");
-}
-
 std::vector<std::string> OwnEnvironment() {
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     environment.emplace_back(*variable);
   }
   return environment;
-}
-
-absl::StatusOr<FileDescriptor> FileWith(const std::string& bytes) {
-  FileDescriptor file(memfd_create("program", MFD_CLOEXEC));
-  if (!file) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
-  if (write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
-      lseek(file.get(), 0, SEEK_SET) != 0) {
-    return ErrnoStatus(errno, "writing the program's description");
-  }
-  return file;
 }
 
 // posix_spawn's actions and attributes, which have to be destroyed.
@@ -145,7 +129,9 @@ absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t 
   std::vector<std::string> environment = ReadParts(process + "environ");
   if (environment.empty()) environment = OwnEnvironment();
   for (const std::string& variable : environment) {
-    if (!IsPrivate(variable)) program.add_environment(variable);
+    // A service manager's word on descriptors is for the process whose number it names.
+    if (IsForOneProcess(variable) || variable.starts_with("LISTEN_PID=")) continue;
+    program.add_environment(variable);
   }
   const std::string directory = ReadLink(process + "cwd");
   program.set_directory(directory.empty() ? "/" : directory);
@@ -171,7 +157,7 @@ absl::Status CheckExecutable(const std::string& path) {
 
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher) {
-  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, FileWith(program.SerializeAsString()));
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
   const FileDescriptor read_end(ends[0]);

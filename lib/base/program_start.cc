@@ -1,0 +1,36 @@
+#include "lib/base/program_start.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lib/base/errno_status.h"
+
+namespace baton {
+
+absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes) {
+  FileDescriptor file(memfd_create("input", MFD_CLOEXEC));
+  if (!file) return ErrnoStatus(errno, "memfd_create (see RLIMIT_NOFILE)");
+  while (!bytes.empty()) {
+    const ssize_t written = write(file.get(), bytes.data(), bytes.size());
+    if (written < 0) return ErrnoStatus(errno, "writing a program's input");
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  if (lseek(file.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "lseek");
+  return file;
+}
+
+std::vector<char*> PointersTo(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+bool IsForOneProcess(std::string_view variable) {
+  return variable.starts_with("NOTIFY_SOCKET=") || variable.starts_with("BATON_READY_FD=") ||
+         variable.starts_with("BATON_STORE_FD=");
+}
+
+}  // namespace baton

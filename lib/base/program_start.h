@@ -1,0 +1,27 @@
+// What starting another program takes, whoever does it (execve(2), posix_spawn(3)).
+#ifndef LIB_BASE_PROGRAM_START_H_
+#define LIB_BASE_PROGRAM_START_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+// A file in memory with `bytes`, at its beginning: standard input of any length for a program, with
+// nobody who has to write it as a pipe would need.
+absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes);
+
+// The array that execve takes, into `strings`, which outlive it.
+std::vector<char*> PointersTo(std::vector<std::string>& strings);
+
+// Whether a variable of the environment ("NAME=value") was meant for batond, or one child of it,
+// alone, and is not passed on.
+bool IsForOneProcess(std::string_view variable);
+
+}  // namespace baton
+
+#endif  // LIB_BASE_PROGRAM_START_H_
