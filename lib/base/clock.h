@@ -1,4 +1,4 @@
-// Monotonic time, comparable between the processes of one machine (CLOCK_MONOTONIC).
+// The two clocks that are used.
 #ifndef LIB_BASE_CLOCK_H_
 #define LIB_BASE_CLOCK_H_
 
@@ -8,10 +8,18 @@
 
 namespace baton {
 
+// Comparable between the processes of one machine (CLOCK_MONOTONIC).
 inline uint64_t MonotonicNanoseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Of the day, for people: since 1970, UTC.
+inline int64_t UnixMicroseconds() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
 }  // namespace baton

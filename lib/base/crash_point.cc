@@ -27,10 +27,8 @@ Plan ReadPlan() {
   return plan;
 }
 
-}  // namespace
-
-namespace {
 void (*g_handler)(const char* name) = nullptr;
+
 }  // namespace
 
 void SetCrashPointHandler(void (*handler)(const char* name)) { g_handler = handler; }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -22,12 +23,6 @@ namespace {
 constexpr uint32_t kMaxPendingEvents = 4096;  // on their way from the engine
 constexpr int kSocketBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-
-int64_t UnixMicros() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::Device& config) {
   verbs::soft::SoftDeviceOptions options;
@@ -153,8 +148,8 @@ void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t
     return;
   }
   pending_events_.fetch_add(1);
-  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicros(), worker_id,
-                            shard, connection] {
+  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicroseconds(),
+                            worker_id, shard, connection] {
     pending_events_.fetch_sub(1);
     const uint32_t dropped = dropped_events_.exchange(0);
     if (dropped > 0) {

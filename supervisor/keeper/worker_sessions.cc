@@ -31,12 +31,6 @@ constexpr size_t kMaxNameBytes = 128;
 // Of workers that look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
-int64_t UnixMicros() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 double SecondsSince(uint64_t then_ns) {
   return static_cast<double>(MonotonicNanoseconds() - then_ns) / 1e9;
 }
@@ -74,7 +68,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
 }
 
 void WorkerSessions::AddEvent(std::string kind, std::string message, uint64_t worker_id) {
-  events_.Add(std::move(kind), std::move(message), UnixMicros(), worker_id, -1, -1);
+  events_.Add(std::move(kind), std::move(message), UnixMicroseconds(), worker_id, -1, -1);
 }
 
 void WorkerSessions::Accept(FileDescriptor socket) {
