@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <utility>
 
@@ -413,9 +412,12 @@ bool Engine::ReadsStateOf(const Worker& worker, uint32_t shard) const {
   return version == 0 || worker.versions.Reads(version);
 }
 
+bool Engine::CanServe(const Worker& worker) {
+  return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped;
+}
+
 bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
-  return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped &&
-         ReadsStateOf(worker, shard);
+  return CanServe(worker) && ReadsStateOf(worker, shard);
 }
 
 // The first in standing, of those the one with the fewest shards, of those the newest.
@@ -437,10 +439,7 @@ uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
 }
 
 std::string Engine::WhyNobody(uint32_t shard) const {
-  const bool any_ready = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped;
-  });
-  if (!any_ready) return "no worker is ready";
+  if (std::none_of(workers_.begin(), workers_.end(), CanServe)) return "no worker is ready";
   return absl::StrCat("no worker that is ready reads state version ", shards_[shard].state_version,
                       ", which its last owner writes");
 }
@@ -588,7 +587,7 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Worker& worker = workers_[slot];
-  if (worker.id == 0 || !worker.ready || worker.stalled || worker.stopped) {
+  if (!CanServe(worker)) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
   if (!ReadsStateOf(worker, shard)) {
@@ -648,9 +647,7 @@ void Engine::MakeReport(uint32_t shard, const Ended& ended) {
                  record.acknowledged, record.completion_tail);
   report.delivered_uncommitted = read - record.acknowledged;
   report.completed_undelivered = record.completion_tail - read;
-  report.unix_micros = std::chrono::duration_cast<std::chrono::microseconds>(
-                           std::chrono::system_clock::now().time_since_epoch())
-                           .count();
+  report.unix_micros = UnixMicroseconds();
   for (uint64_t i = record.acknowledged;
        i < record.completion_tail && report.requests.size() < kReportedRequests; ++i) {
     const arena::CompletionEntry& entry = arena_->completion(shard, i);

@@ -256,6 +256,7 @@ class Engine : private driver::DriverObserver {
   void NameHeirs();
   uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
   bool IsBetter(const Worker& worker, const Worker& than) const;
+  static bool CanServe(const Worker& worker);
   bool ReadsStateOf(const Worker& worker, uint32_t shard) const;
   bool MayOwn(const Worker& worker, uint32_t shard) const;
   std::string WhyNobody(uint32_t shard) const;

@@ -143,7 +143,7 @@ void Management::Describe(internal::Description* description) {
   service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
-  if (!upgrades_.CheckIdle().ok()) *service->mutable_upgrade() = upgrades_.List().front();
+  if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 
@@ -30,12 +31,6 @@ constexpr milliseconds kDeathTime(500);
 constexpr uint32_t kConnectionsPerLook = 512;
 // What /proc appends to the path of a file that is no more.
 constexpr std::string_view kDeleted = " (deleted)";
-
-int64_t UnixMicros() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 std::string PhaseName(v1::UpgradePhase phase) {
   switch (phase) {
@@ -167,6 +162,10 @@ absl::StatusOr<v1::Upgrade> Upgrades::Rollback(const internal::Rollback& request
   return Begin({}, program, plan, /*rollback=*/true);
 }
 
+std::optional<v1::Upgrade> Upgrades::UnderWay() const {
+  return current_ ? std::optional(Describe()) : std::nullopt;
+}
+
 std::vector<v1::Upgrade> Upgrades::List() const {
   std::vector<v1::Upgrade> upgrades;
   if (current_) upgrades.push_back(Describe());
@@ -198,11 +197,9 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   }
   const auto count = OrDefault(plan.workers(), std::max<uint32_t>(1, upgrade->old_workers.size()));
   if (count > workers_.free_slots()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("workers: ", count,
-                     " new ones do not fit beside those attached, there is room "
-                     "for ",
-                     workers_.free_slots(), ": raise max_workers"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "workers: ", count, " new ones do not fit beside those attached, there is room for ",
+        workers_.free_slots(), ": raise max_workers"));
   }
   v1::Upgrade& status = upgrade->status;
   status.set_id(last_id_ + 1);
@@ -212,7 +209,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   }
   status.set_rollback(rollback);
   status.set_no_rollback(plan.no_rollback());
-  status.set_started_unix_micros(UnixMicros());
+  status.set_started_unix_micros(UnixMicroseconds());
   upgrade->old_program = std::move(old_program);
   upgrade->new_program = std::move(new_program);
   upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
@@ -505,15 +502,16 @@ void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
 void Upgrades::Return(const std::string& why) {
   v1::Upgrade& status = current_->status;
   status.set_detail(why);
-  if (current_->old_workers.empty() && !current_->new_workers.empty()) {
-    SetStanding(current_->new_workers, Standing::kFirst);
-    return Finish(v1::UPGRADE_PHASE_FAILED,
-                  absl::StrCat(why, "; the old workers are gone, so the new ones stay"));
-  }
-  if (status.no_rollback() && current_->served && !current_->new_workers.empty()) {
-    SetStanding(current_->new_workers, Standing::kFirst);
-    return Finish(v1::UPGRADE_PHASE_FAILED,
-                  absl::StrCat(why, "; the return was given up, so both programs stay"));
+  const bool to_nobody = current_->old_workers.empty();
+  const bool given_up = status.no_rollback() && current_->served;
+  if ((to_nobody || given_up) && !current_->new_workers.empty()) {
+    for (const uint64_t worker_id : current_->new_workers) {
+      workers_.SetStanding(worker_id, Standing::kFirst);
+    }
+    return Finish(
+        v1::UPGRADE_PHASE_FAILED,
+        absl::StrCat(why, to_nobody ? "; the old workers are gone, so the new ones stay"
+                                    : "; the return was given up, so both programs stay"));
   }
   if (status.phase() != v1::UPGRADE_PHASE_RETURNING) AddEvent("upgrade_returning", why);
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
@@ -572,20 +570,15 @@ void Upgrades::End(const std::set<uint64_t>& worker_ids) {
 }
 
 void Upgrades::KillOverdue() {
+  const bool retiring = current_->status.phase() == v1::UPGRADE_PHASE_RETIRING;
   if (current_->killed) {
     // Not even that helped; nothing more can be done.
-    const bool retiring = current_->status.phase() == v1::UPGRADE_PHASE_RETIRING;
-    return Finish(retiring           ? v1::UPGRADE_PHASE_COMPLETED
-                  : current_->served ? v1::UPGRADE_PHASE_ROLLED_BACK
-                                     : v1::UPGRADE_PHASE_FAILED,
-                  absl::StrCat(current_->status.detail(), retiring ? "" : "; ",
-                               "a process that was killed is still there"));
+    return Finish(Outcome(), absl::StrCat(current_->status.detail(), retiring ? "" : "; ",
+                                          "a process that was killed is still there"));
   }
   current_->killed = true;
   current_->deadline = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
-  const bool retiring = current_->status.phase() == v1::UPGRADE_PHASE_RETIRING;
-  const std::set<uint64_t> overdue = retiring ? current_->old_workers : current_->new_workers;
-  for (const uint64_t worker_id : overdue) {
+  for (const uint64_t worker_id : retiring ? current_->old_workers : current_->new_workers) {
     (void)workers_.Kill(worker_id, absl::StrCat("it was asked to end ",
                                                 config_.service().stop_timeout_ms(), " ms ago"));
   }
@@ -596,22 +589,27 @@ void Upgrades::KillOverdue() {
 void Upgrades::CheckEnded() {
   if (!current_->ending) return;
   if (current_->status.phase() == v1::UPGRADE_PHASE_RETIRING) {
-    if (current_->old_workers.empty()) Finish(v1::UPGRADE_PHASE_COMPLETED, "");
+    if (current_->old_workers.empty()) Finish(Outcome(), "");
     return;
   }
   const auto& children = current_->children;
   const bool running = std::any_of(children.begin(), children.end(),
                                    [](const auto& child) { return child->how_ended.empty(); });
   if (running || !current_->new_workers.empty()) return;
-  Finish(current_->served ? v1::UPGRADE_PHASE_ROLLED_BACK : v1::UPGRADE_PHASE_FAILED,
-         current_->status.detail());
+  Finish(Outcome(), current_->status.detail());
+}
+
+// Of what is under way when everybody has ended who had to.
+v1::UpgradePhase Upgrades::Outcome() const {
+  if (current_->status.phase() == v1::UPGRADE_PHASE_RETIRING) return v1::UPGRADE_PHASE_COMPLETED;
+  return current_->served ? v1::UPGRADE_PHASE_ROLLED_BACK : v1::UPGRADE_PHASE_FAILED;
 }
 
 void Upgrades::Finish(v1::UpgradePhase phase, const std::string& detail) {
   v1::Upgrade& status = current_->status;
   status.set_phase(phase);
   status.set_detail(detail);
-  status.set_ended_unix_micros(UnixMicros());
+  status.set_ended_unix_micros(UnixMicroseconds());
   if (phase == v1::UPGRADE_PHASE_COMPLETED) {
     RememberProgram();
     AddEvent("upgrade_completed",
@@ -662,13 +660,9 @@ void Upgrades::Tick() {
   });
 }
 
-void Upgrades::SetStanding(const std::set<uint64_t>& worker_ids, Standing standing) {
-  for (const uint64_t worker_id : worker_ids) workers_.SetStanding(worker_id, standing);
-}
-
 void Upgrades::AddEvent(const std::string& kind, const std::string& message) {
-  events_.Add(kind, absl::StrCat("upgrade ", current_->status.id(), ": ", message), UnixMicros(), 0,
-              -1, -1);
+  events_.Add(kind, absl::StrCat("upgrade ", current_->status.id(), ": ", message),
+              UnixMicroseconds(), 0, -1, -1);
 }
 
 }  // namespace baton::keeper

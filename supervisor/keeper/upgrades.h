@@ -20,8 +20,8 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,8 +40,8 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class Upgrades : private WorkerObserver {
  public:
-  static constexpr size_t kHistory =
-      16;  // upgrades, and programs to return to, that are remembered
+  // Upgrades, and programs to return to, that are remembered.
+  static constexpr size_t kHistory = 16;
 
   // All references outlive it. It observes `workers`.
   Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config, Engine& engine,
@@ -58,7 +58,8 @@ class Upgrades : private WorkerObserver {
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
 
-  std::vector<v1::Upgrade> List() const;  // the newest first
+  std::optional<v1::Upgrade> UnderWay() const;
+  std::vector<v1::Upgrade> List() const;  // the newest first; the one under way among them
 
  private:
   struct Child;
@@ -90,12 +91,12 @@ class Upgrades : private WorkerObserver {
   void End(const std::set<uint64_t>& worker_ids);
   void KillOverdue();
   void CheckEnded();
+  v1::UpgradePhase Outcome() const;
   void Finish(v1::UpgradePhase phase, const std::string& detail);
 
   void EnterPhase(v1::UpgradePhase phase, std::chrono::milliseconds limit);
   void Tick();
   void RememberProgram();
-  void SetStanding(const std::set<uint64_t>& worker_ids, Standing standing);
   void AddEvent(const std::string& kind, const std::string& message);
   v1::Upgrade Describe() const;  // of the one under way
 
