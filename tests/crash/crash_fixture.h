@@ -9,26 +9,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
-
-#define ASSERT_OK(expression)                           \
-  do {                                                  \
-    const auto& assert_ok_ = (expression);              \
-    ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_); \
-  } while (false)
-
-#define EXPECT_OK(expression)                           \
-  do {                                                  \
-    const auto& expect_ok_ = (expression);              \
-    EXPECT_TRUE(expect_ok_.ok()) << ToText(expect_ok_); \
-  } while (false)
+#include "tests/harness/expectations.h"
 
 namespace baton::crash {
-
-inline std::string ToText(const absl::Status& status) { return status.ToString(); }
-template <typename T>
-std::string ToText(const absl::StatusOr<T>& status) {
-  return status.status().ToString();
-}
 
 class CrashTest : public testing::Test {
  protected:
@@ -70,17 +53,7 @@ class CrashTest : public testing::Test {
   }
 
   // Stops the peer: nothing was lost, repeated, reordered or disconnected.
-  void ExpectNothingLost() {
-    const auto result = peer_->Stop();
-    ASSERT_OK(result);
-    for (const char* field :
-         {"lost", "duplicated", "reordered", "corrupt", "wrong_total", "disconnects"}) {
-      EXPECT_TRUE(result->Has(field)) << field;
-      EXPECT_EQ(result->Count(field), 0u) << field;
-    }
-    EXPECT_TRUE(result->Flag("ok"));
-    EXPECT_GT(result->Count("messages"), 0u);
-  }
+  void ExpectNothingLost() { harness::ExpectNothingLost(*peer_); }
 
   void TearDown() override {
     if (HasFailure() && cluster_) cluster_->DumpLogs();

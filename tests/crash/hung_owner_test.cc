@@ -45,7 +45,7 @@ class HungTest : public CrashTest {
   // What the keeper has said of the end of `worker`; empty: nothing.
   std::string WhyKilled(uint64_t worker) {
     const auto events = cluster_->keeper().NewEvents();
-    if (!events.ok()) return ToText(events);
+    if (!events.ok()) return harness::ToText(events);
     for (const v1::Event& event : *events) {
       if (event.kind() == "worker_killed") reasons_[event.worker_id()] += event.message();
     }

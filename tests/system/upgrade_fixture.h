@@ -14,21 +14,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
 
-#define ASSERT_OK(expression)                           \
-  do {                                                  \
-    const auto& assert_ok_ = (expression);              \
-    ASSERT_TRUE(assert_ok_.ok()) << ToText(assert_ok_); \
-  } while (false)
-
 namespace baton::upgrade {
-
-inline std::string ToText(const absl::Status& status) { return status.ToString(); }
-template <typename T>
-std::string ToText(const absl::StatusOr<T>& status) {
-  return status.status().ToString();
-}
 
 inline constexpr std::chrono::seconds kTimeout{30};
 // Longer than any test: nothing happens by itself within it but what is bad.
@@ -123,17 +112,7 @@ class UpgradeTest : public testing::Test {
   }
 
   // Stops the peer: nothing was lost, repeated, reordered or disconnected.
-  void ExpectNothingLost() {
-    const auto result = peer_->Stop();
-    ASSERT_OK(result);
-    for (const char* field :
-         {"lost", "duplicated", "reordered", "corrupt", "wrong_total", "disconnects"}) {
-      EXPECT_TRUE(result->Has(field)) << field;
-      EXPECT_EQ(result->Count(field), 0u) << field;
-    }
-    EXPECT_TRUE(result->Flag("ok")) << result->text();
-    EXPECT_GT(result->Count("messages"), 0u);
-  }
+  void ExpectNothingLost() { harness::ExpectNothingLost(*peer_); }
 
   static constexpr uint32_t kConnections = 16;
 
