@@ -1,0 +1,129 @@
+#include "supervisor/keeper/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/harness/binaries.h"
+#include "tests/harness/temp_directory.h"
+
+namespace baton::keeper {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kNobody = 65534;  // uid and gid, on Debian
+constexpr int kEndTimeoutMs = 20'000;
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  // Ends with status 0 when `condition`, for sh, holds.
+  internal::Program Testing(const std::string& condition) const {
+    internal::Program program;
+    program.set_path("/bin/sh");
+    program.add_arguments("-c");
+    program.add_arguments(condition);
+    program.set_directory(directory_.path());
+    program.set_uid(geteuid());
+    program.set_gid(getegid());
+    return program;
+  }
+
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) const {
+    return StartProgram(program, launcher_);
+  }
+
+  // How it ended.
+  std::string Run(const internal::Program& program) const {
+    const auto started = Start(program);
+    if (!started.ok()) return std::string(started.status().message());
+    pollfd end = {started->pidfd.get(), POLLIN, 0};
+    if (poll(&end, 1, kEndTimeoutMs) != 1) return "did not end";
+    return ReapProgram(started->pidfd.get());
+  }
+
+  const std::string launcher_ = harness::Binaries().Find("baton-launch").value();
+  const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
+};
+
+TEST_F(ProgramTest, shouldGiveArgumentsEnvironmentAndDirectory) {
+  internal::Program program = Testing(
+      "test \"$MARK\" = yes -a \"$1\" = 'a b' -a -z \"$HOME\" -a "
+      "\"$PWD\" = " +
+      directory_.path());
+  program.add_arguments("sh");
+  program.add_arguments("a b");
+  program.add_environment("MARK=yes");
+  EXPECT_EQ(Run(program), "ended with status 0");
+}
+
+TEST_F(ProgramTest, shouldTellHowItEnded) {
+  EXPECT_EQ(Run(Testing("exit 7")), "ended with status 7");
+  EXPECT_THAT(Run(Testing("kill -9 $$")), HasSubstr("killed by signal 9"));
+  const auto runs = Start(Testing("sleep 60"));
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_EQ(ReapProgram(runs->pidfd.get()), "");
+  ASSERT_EQ(kill(runs->pid, SIGKILL), 0);
+}
+
+TEST_F(ProgramTest, shouldSayWhyItCannotBeStarted) {
+  internal::Program program = Testing("true");
+  program.set_path("/nowhere/program");
+  EXPECT_THAT(Run(program), HasSubstr("cannot run /nowhere/program"));
+  program = Testing("true");
+  program.set_directory("/nowhere");
+  EXPECT_THAT(Run(program), HasSubstr("cannot change to directory /nowhere"));
+  EXPECT_THAT(std::string(StartProgram(program, "/nowhere/launch").status().message()),
+              HasSubstr("cannot run /nowhere/launch"));
+}
+
+TEST_F(ProgramTest, shouldTakeOnTheUserOfTheWorker) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
+  internal::Program program = Testing(
+      "test $(/usr/bin/id -u) = 65534 -a $(/usr/bin/id -g) = 65534 -a $(/usr/bin/id -G) = 65534");
+  program.set_uid(kNobody);
+  program.set_gid(kNobody);
+  EXPECT_EQ(Run(program), "ended with status 0");
+}
+
+// The worker chose it, and a loader believes it: what LD_DEBUG_OUTPUT has written is the worker's,
+// so LD_PRELOAD would have run as the worker, too.
+TEST_F(ProgramTest, shouldHeedTheEnvironmentOnlyAsThatUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
+  internal::Program program = Testing("true");
+  program.set_uid(kNobody);
+  program.set_gid(kNobody);
+  program.add_environment("LD_DEBUG=files");
+  program.add_environment("LD_DEBUG_OUTPUT=" + directory_.File("loaded"));
+  EXPECT_EQ(Run(program), "ended with status 0");
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    struct stat file = {};
+    ASSERT_EQ(stat(entry.path().c_str(), &file), 0);
+    EXPECT_EQ(file.st_uid, kNobody) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 0);
+}
+
+TEST_F(ProgramTest, shouldReadARunningProgram) {
+  const auto program = ReadProgram(getpid(), geteuid(), getegid());
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->path(), std::filesystem::read_symlink("/proc/self/exe").string());
+  EXPECT_EQ(program->directory(), std::filesystem::current_path().string());
+  const std::string path = std::string("PATH=") + getenv("PATH");
+  EXPECT_THAT(program->environment(), Contains(path));
+  EXPECT_EQ(ReadProgram(0x7fffffff, 0, 0).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace baton::keeper
