@@ -51,19 +51,25 @@ start_rdma() {
 
 prepare
 start_rdma
-out='' result=''
+out='' err='' result=''
 for port in /sys/class/virtio-ports/*; do
   case $(cat "$port/name") in
     out) out=/dev/${port##*/} ;;
+    err) err=/dev/${port##*/} ;;
     result) result=/dev/${port##*/} ;;
   esac
 done
-[[ -c $out && -c $result ]] || give_up "no channel to the host"
+[[ -c $out && -c $err && -c $result ]] || give_up "no channel to the host"
+if [[ -n $(value_of baton.files) ]]; then
+  export BATON_VM_FILES=/run/files
+  mkdir "$BATON_VM_FILES"
+  mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 files "$BATON_VM_FILES"
+fi
 mapfile -d '' -t command <"$job"
 export PATH=$tree/out/bin:$PATH BATON_BIN=$tree/out/bin BATON_VM=1 BATON_VM_ADDRESS=$address
 cd "$tree"
 status=0
-setsid "${command[@]}" </dev/null >"$out" 2>&1 || status=$?
+setsid "${command[@]}" </dev/null >"$out" 2>"$err" || status=$?
 echo "$status" >"$result"
 sync
 poweroff -f

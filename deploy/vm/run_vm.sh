@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--peer SCRIPT2] SCRIPT [ARGUMENTS]
+# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--peer SCRIPT2] [--files DIR] SCRIPT [ARGUMENTS]
 # Boots a virtual machine of Debian's kernel with a Soft-RoCE device, rxe0 at 10.0.0.1, on top of this
 # machine's file system (read-only, with a layer in memory), runs SCRIPT in it as root, passes its
 # output on, and ends with its exit status; 124 when the time is over. With --peer a second machine
 # runs SCRIPT2 at 10.0.0.2, on a wire of their own, and ends with the first; its output is prefixed.
+# What SCRIPT writes to the directory $BATON_VM_FILES is then in DIR.
 # No hardware support is needed or used: the machine is emulated.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
 
-usage() { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 peer=
+usage() { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+cpus=2 memory=2048 limit=600 peer= files=
 while [[ ${1:-} == --* ]]; do
   [[ $# -ge 2 ]] || usage
   case $1 in
@@ -18,6 +19,7 @@ while [[ ${1:-} == --* ]]; do
     --mem) memory=$2 ;;
     --timeout) limit=$2 ;;
     --peer) peer=$2 ;;
+    --files) files=$2 ;;
     *) usage ;;
   esac
   shift 2
@@ -37,10 +39,11 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# start NAME ADDRESS WIRE COMMAND...: becomes the machine. Its output goes to its standard output,
-# which is a pipe: QEMU opens it anew, and would overwrite a file that others write, too.
+# start NAME ADDRESS WIRE COMMAND...: becomes the machine. Its output goes to its standard output and
+# standard error, which are pipes: QEMU opens them anew, and would overwrite a file that others
+# write, too.
 start() {
-  local name=$1 address=$2 wire=$3 network=()
+  local name=$1 address=$2 wire=$3 network=() share=()
   shift 3
   printf '%s\0' "$@" >"$work/$name.job"
   : >"$work/$name.result"
@@ -50,9 +53,14 @@ start() {
       -device "virtio-net-pci,netdev=wire,host_mtu=4500,romfile=,mac=52:54:00:00:00:0${address##*.}"
     )
   fi
+  if [[ $name == first && -n $files ]]; then
+    share=(-fsdev "local,id=files,path=$files,security_model=none"
+      -device virtio-9p-pci,fsdev=files,mount_tag=files)
+  fi
   local kernel=(console=ttyS0 panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off
     "baton.tree=$tree" "baton.job=$work/$name.job" "baton.address=$address"
-    "baton.modules=$image/modules" ${wire:+baton.wire=1})
+    "baton.modules=$image/modules" ${wire:+baton.wire=1}
+    ${files:+baton.files=1})
   # The console is for a machine that does not come up; the script has a channel of its own.
   exec timeout --kill-after=5 "$limit" \
     qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" \
@@ -60,8 +68,9 @@ start() {
     -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
-    -device virtio-serial-pci \
+    "${share[@]}" -device virtio-serial-pci \
     -chardev file,id=out,path=/dev/fd/1,append=on -device virtserialport,chardev=out,name=out \
+    -chardev file,id=err,path=/dev/fd/2,append=on -device virtserialport,chardev=err,name=err \
     -chardev "file,id=result,path=$work/$name.result" \
     -device virtserialport,chardev=result,name=result \
     -object rng-random,id=rng,filename=/dev/urandom -device virtio-rng-pci,rng=rng </dev/null
@@ -69,20 +78,23 @@ start() {
 
 if [[ -n $peer ]]; then
   peer=$(realpath "$peer")
-  (start peer 10.0.0.2 first bash "$peer" > >(sed -u 's/^/peer: /')) &
+  (start peer 10.0.0.2 first bash "$peer" > >(sed -u 's/^/peer: /') 2> >(sed -u 's/^/peer: /' >&2)) &
   pids+=($!)
 fi
 script=$(realpath "$1")
 shift
+[[ -z $files ]] || files=$(mkdir -p "$files" && realpath "$files")
 exec {output}> >(exec cat)
-relay=$!
-(start first 10.0.0.1 "${peer:+peer}" bash "$script" "$@" >&"$output") &
+relays=($!)
+exec {errors}> >(exec cat >&2)
+relays+=($!)
+(start first 10.0.0.1 "${peer:+peer}" bash "$script" "$@" >&"$output" 2>&"$errors") &
 first=$!
 pids+=("$first")
-exec {output}>&-
+exec {output}>&- {errors}>&-
 ended=0
 wait "$first" || ended=$?
-wait "$relay" || true  # all that the machine said is out
+wait "${relays[@]}" || true  # all that the machine said is out
 # 137: it did not end when it was asked to.
 if [[ $ended -eq 124 || $ended -eq 137 ]]; then
   echo "vm: the script did not end within $limit s; the console:" >&2

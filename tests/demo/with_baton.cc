@@ -53,6 +53,7 @@ class Act {
   absl::Status Start(const std::string& timeline_path) {
     harness::ClusterOptions cluster;
     cluster.binaries = harness::Binaries(options_.binary_directory);
+    cluster.fabric = options_.fabric;
     cluster.shards = options_.shards;
     cluster.max_connections = options_.connections + 1;  // and that of the poisoner
     cluster.batond_arguments = options_.PriorityArguments();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/verbs/verbs.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::driver::testing {
 
@@ -61,6 +62,7 @@ class RawPeer {
   verbs::ScatterGather Sge(const uint8_t* at, uint32_t length) const;
   void OnEvent(verbs::CmEvent event);
 
+  const verbs::testing::Fabric fabric_ = verbs::testing::FabricUnderTest();
   std::unique_ptr<verbs::Device> device_;
   uint8_t* memory_;
   std::unique_ptr<verbs::MemoryRegion> region_;
