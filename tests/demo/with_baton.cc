@@ -340,7 +340,7 @@ class Act {
     BATON_RETURN_IF_ERROR(cluster_->Handoff(first->id));
     BATON_RETURN_IF_ERROR(Retire(owner_));
     others.push_back(std::move(first));
-    harness::PoisonPeer poisoner(uint64_t{1} << 62 | number);
+    harness::PoisonPeer poisoner(uint64_t{1} << 62 | number, options_.fabric);
     BATON_RETURN_IF_ERROR(poisoner.Connect(cluster_->port()));
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(

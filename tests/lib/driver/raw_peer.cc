@@ -18,7 +18,7 @@ constexpr uint64_t kPumpNs = 10'000'000'000;
 
 }  // namespace
 
-RawPeer::RawPeer(uint32_t max_requests) {
+RawPeer::RawPeer(uint32_t max_requests, const verbs::testing::Fabric& fabric) : fabric_(fabric) {
   device_ = verbs::testing::OpenDevice(fabric_).value();
   void* mapped =
       mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
