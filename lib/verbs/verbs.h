@@ -143,8 +143,9 @@ class CompletionQueue {
   // in such memory, too.)
   virtual absl::StatusOr<int> Poll(absl::Span<Completion> completions) = 0;
 
-  // Asks that Device::event_fd become readable at the next completion added after this call.
-  // The caller polls once more after it, before it sleeps.
+  // Asks that Device::event_fd become readable at the next completion added after this call. The
+  // caller polls once more after it, before it sleeps: a poll that finds something has used the
+  // request up, and it asks and polls again.
   virtual absl::Status RequestNotification() = 0;
 };
 
