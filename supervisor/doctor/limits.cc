@@ -14,24 +14,20 @@ constexpr uint64_t kUnlimited = UINT64_MAX;
 constexpr uint64_t kMebibyte = 1 << 20;
 constexpr uint32_t kCapIpcLock = 14;  // capability.h
 
-struct Limit {
-  uint64_t soft = 0;
-  uint64_t hard = 0;
-};
-
 uint64_t ParseLimit(const std::string& word) {
   uint64_t value = 0;
   return word == "unlimited" || !absl::SimpleAtoi(word, &value) ? kUnlimited : value;
 }
 
-// The line of /proc/PID/limits that begins with `name`.
-std::optional<Limit> ReadLimit(const View& view, const std::string& name) {
+// The hard limit in the line of /proc/PID/limits that begins with `name`: batond and its keepers
+// raise theirs to it.
+std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
   const std::string text = view.machine.Read(view.process() + "/limits").value_or("");
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, name)) continue;
     const std::vector<std::string> words =
         absl::StrSplit(line.substr(name.size()), ' ', absl::SkipEmpty());
-    if (words.size() >= 2) return Limit{ParseLimit(words[0]), ParseLimit(words[1])};
+    if (words.size() >= 2) return ParseLimit(words[1]);
   }
   return std::nullopt;
 }
@@ -60,76 +56,69 @@ std::string ServiceName(const View& view, const ServiceNeeds& service) {
   return view.configured ? "service " + service.name : "a service of default size";
 }
 
-// `key` and `value` as systemd's unit and limits.conf have them; `option` is ulimit's.
+// `key` as systemd's units have it, `item` as limits.conf does.
 std::string CureLimit(const View& view, const std::string& key, const std::string& item,
-                      const std::string& option, const std::string& value, bool hard_allows) {
+                      const std::string& value) {
+  const std::string line = absl::StrCat(key, "=", value == "unlimited" ? "infinity" : value);
   if (view.batond_pid) {
-    return absl::StrCat("systemctl edit batond  # [Service] ", key, "=",
-                        value == "unlimited" ? "infinity" : value,
+    return absl::StrCat("systemctl edit batond  # [Service] ", line,
                         "; then: systemctl restart batond");
   }
-  if (hard_allows) return absl::StrCat("ulimit ", option, " ", value);
-  return absl::StrCat("echo '", view.identity.name, " - ", item, " ", value,
-                      "' >>/etc/security/limits.d/baton.conf  # and log in again; in a unit: ", key,
-                      "=", value == "unlimited" ? "infinity" : value);
+  return absl::StrCat(
+      "echo '", view.identity.name, " - ", item, " ", value,
+      "' >>/etc/security/limits.d/baton.conf  # and log in again; in a unit: ", line);
 }
 
 }  // namespace
 
 void CheckLockedMemory(const View& view, Report& report) {
-  const std::optional<Limit> limit = ReadLimit(view, "Max locked memory");
+  const std::optional<uint64_t> limit = ReadLimit(view, "Max locked memory");
   if (!limit) return;
-  uint64_t most_pinned = 0;
+  uint64_t most = 0;
   for (const ServiceNeeds& service : view.services) {
-    if (service.rdma) most_pinned = std::max(most_pinned, service.pinned_bytes);
+    if (service.rdma) most = std::max(most, service.of_device.registered_bytes);
   }
-  if (MayLockAnything(view) || limit->soft == kUnlimited) {
-    return report.Ok({"memlock"},
-                     absl::StrCat(limit->soft == kUnlimited ? "unlimited"
-                                                            : "CAP_IPC_LOCK: the limit does not "
-                                                              "bind",
-                                  "; the largest keeper registers ", Mebibytes(most_pinned)));
+  const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
+  if (MayLockAnything(view) && *limit != kUnlimited) {
+    return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
   }
   bool enough = true;
   for (const ServiceNeeds& service : view.services) {
-    if (!service.rdma || limit->soft >= service.pinned_bytes + service.queue_bytes) continue;
+    const uint64_t registered = service.of_device.registered_bytes;
+    if (!service.rdma || *limit >= registered + service.queue_bytes) continue;
     enough = false;
-    const bool certain = limit->soft < service.pinned_bytes;
-    const uint64_t needed = service.pinned_bytes + service.queue_bytes;
-    report.Add(
-        certain ? view.severity() : v1::SEVERITY_WARNING,
-        {"memlock", view.configured ? service.name : ""},
-        {absl::StrCat("RLIMIT_MEMLOCK ", view.whose(), " is ", Mebibytes(limit->soft), "; ",
-                      ServiceName(view, service), " registers ", Mebibytes(service.pinned_bytes),
-                      ", and up to ", Mebibytes(service.queue_bytes),
-                      " of queues with providers that pin them, too"),
-         certain ? "its keeper cannot register its memory, and does not start"
-                 : "with such a provider its keeper runs out of queue pairs early",
-         CureLimit(view, "LimitMEMLOCK", "memlock", "-l", "unlimited", limit->hard >= needed)});
+    const bool certain = *limit < registered;
+    report.Add(certain ? view.severity() : v1::SEVERITY_WARNING,
+               {"memlock", view.configured ? service.name : ""},
+               {absl::StrCat("the hard RLIMIT_MEMLOCK ", view.whose(), " is ", Mebibytes(*limit),
+                             "; ", ServiceName(view, service), " registers ", Mebibytes(registered),
+                             ", and up to ", Mebibytes(service.queue_bytes),
+                             " of queues with providers that pin them, too"),
+                certain ? "its keeper cannot register its memory, and does not start"
+                        : "with such a provider its keeper runs out of queue pairs early",
+                CureLimit(view, "LimitMEMLOCK", "memlock", "unlimited")});
   }
   if (enough) {
-    report.Ok({"memlock"}, absl::StrCat(Mebibytes(limit->soft), " ", view.whose(),
-                                        "; the largest keeper registers ", Mebibytes(most_pinned)));
+    report.Ok({"memlock"}, absl::StrCat(Mebibytes(*limit), " ", view.whose(), largest));
   }
 }
 
-// batond raises the soft limit to the hard one.
 void CheckDescriptors(const View& view, Report& report) {
-  const std::optional<Limit> limit = ReadLimit(view, "Max open files");
+  const std::optional<uint64_t> limit = ReadLimit(view, "Max open files");
   if (!limit) return;
   bool enough = true;
   for (const ServiceNeeds& service : view.services) {
-    if (service.descriptors <= limit->hard) continue;
+    if (service.descriptors <= *limit) continue;
     enough = false;
     report.Add(v1::SEVERITY_PROBLEM, {"nofile", view.configured ? service.name : ""},
-               {absl::StrCat("the hard RLIMIT_NOFILE ", view.whose(), " is ", limit->hard, "; ",
+               {absl::StrCat("the hard RLIMIT_NOFILE ", view.whose(), " is ", *limit, "; ",
                              ServiceName(view, service), " has up to ", service.descriptors,
                              " descriptors open"),
                 "connections and workers are refused before the service is full",
-                CureLimit(view, "LimitNOFILE", "nofile", "-Hn", "1048576", false)});
+                CureLimit(view, "LimitNOFILE", "nofile", "1048576")});
   }
   if (enough) {
-    report.Ok({"nofile"}, absl::StrCat("up to ", limit->hard, " open files ", view.whose()));
+    report.Ok({"nofile"}, absl::StrCat("up to ", *limit, " open files ", view.whose()));
   }
 }
 
@@ -141,7 +130,7 @@ void CheckMemory(const View& view, Report& report) {
                 "no keeper can make its arena", "sysctl vm.memfd_noexec=1"});
   }
   uint64_t needed = 0;
-  for (const ServiceNeeds& service : view.services) needed += service.buffer_bytes;
+  for (const ServiceNeeds& service : view.services) needed += service.memory_bytes;
   const std::string text = view.machine.Read("/proc/meminfo").value_or("");
   const std::string key = "MemAvailable:";
   uint64_t available = 0;  // KiB
@@ -151,13 +140,14 @@ void CheckMemory(const View& view, Report& report) {
   }
   if (available == 0) return;
   const std::string both =
-      absl::StrCat(Mebibytes(available << 10), " available; buffers need ", Mebibytes(needed));
+      absl::StrCat(Mebibytes(available << 10), " available; arenas need ", Mebibytes(needed));
   // A running batond has taken its share.
   if (!view.batond_pid && needed > available << 10) {
-    return report.Add(v1::SEVERITY_PROBLEM, {"memory"},
-                      {both, "keepers are killed when they touch it, or other programs are",
-                       view.configured ? "lower buffer_bytes in " + view.config_file
-                                       : "free memory, or set a smaller buffer_bytes"});
+    return report.Add(
+        v1::SEVERITY_PROBLEM, {"memory"},
+        {both, "keepers are killed when they touch it, or other programs are",
+         view.configured ? "in " + view.config_file + ": smaller buffer_bytes and max_connections"
+                         : "free memory, or set a smaller buffer_bytes"});
   }
   report.Ok({"memory"}, absl::StrCat(both,
                                      ", as memfds, which the size and the mount options of "

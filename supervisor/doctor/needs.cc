@@ -1,7 +1,7 @@
 #include "supervisor/doctor/needs.h"
 
-#include "lib/arena/layout.h"
 #include "supervisor/config/config.h"
+#include "supervisor/config/shape.h"
 
 namespace baton::doctor {
 namespace {
@@ -17,20 +17,11 @@ constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kDescriptorsPerWorker = 8;
 constexpr uint64_t kDescriptorsOfAKeeper = 64;
 
-void Add(ServiceNeeds& needs, uint32_t shards, uint32_t send_depth, uint32_t receive_depth) {
-  needs.send_requests = send_depth + arena::kMarkers;
-  needs.receive_requests = receive_depth + arena::kMarkers;
-  needs.completion_queue_entries = uint64_t{needs.connections} * (send_depth + receive_depth) +
-                                   arena::kShardMarkers + arena::kSpares;
-  needs.pinned_bytes = needs.buffer_bytes + uint64_t{arena::kSpares} * arena::kSpareBytes;
-  needs.queue_bytes = uint64_t{needs.connections} * (needs.send_requests * kSendEntryBytes +
-                                                     needs.receive_requests * kReceiveEntryBytes) +
-                      shards * needs.completion_queue_entries * kCompletionEntryBytes;
-  needs.descriptors = needs.connections * kDescriptorsPerConnection +
-                      needs.workers * kDescriptorsPerWorker + kDescriptorsOfAKeeper;
+uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
+  return needs.queue_pairs *
+             (needs.send_requests * kSendEntryBytes + needs.receive_requests * kReceiveEntryBytes) +
+         needs.completion_queues * needs.completion_queue_entries * kCompletionEntryBytes;
 }
-
-}  // namespace
 
 ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   ServiceNeeds needs;
@@ -43,12 +34,18 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   for (const v1::ListenerConfig& listener : service.listeners()) {
     needs.listeners.push_back(listener.host());
   }
-  needs.connections = service.max_connections();
-  needs.workers = service.max_workers();
-  needs.buffer_bytes = service.buffer_bytes();
-  Add(needs, service.shards(), service.send_queue_depth(), service.receive_queue_depth());
+  needs.shape = ShapeOf(service);
+  needs.of_device = driver::NeedsOf(needs.shape);
+  needs.queue_bytes = QueueBytes(needs.of_device);
+  needs.memory_bytes = arena::WorkerMemoryMap(needs.shape).total +
+                       arena::DriverMemoryMap(needs.shape).total +
+                       arena::RecoveryMemoryMap(needs.shape).total + needs.shape.buffer_bytes;
+  needs.descriptors = needs.shape.connections * kDescriptorsPerConnection +
+                      needs.shape.workers * kDescriptorsPerWorker + kDescriptorsOfAKeeper;
   return needs;
 }
+
+}  // namespace
 
 std::vector<ServiceNeeds> NeedsOf(const v1::Config& config) {
   std::vector<ServiceNeeds> all;

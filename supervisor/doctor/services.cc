@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "lib/arena/layout.h"
 #include "lib/base/status_text.h"
 #include "supervisor/doctor/checks.h"
 
@@ -79,39 +78,31 @@ bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDev
   return reachable;
 }
 
+// The most connections with which it would fit; 0 when their number is not what is wrong.
+uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimits& limits) {
+  arena::Shape shape = service.shape;
+  uint32_t fits = 0;
+  uint32_t too_many = shape.connections;
+  while (fits + 1 < too_many) {
+    shape.connections = fits + (too_many - fits) / 2;
+    const bool ok = driver::CheckLimits(driver::NeedsOf(shape), limits, "").ok();
+    (ok ? fits : too_many) = shape.connections;
+  }
+  return fits;
+}
+
 bool CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
                 const verbs::DeviceLimits& limits, Report& report) {
-  const auto refuse = [&](const std::string& what, const std::string& line) {
-    report.Add(
-        v1::SEVERITY_PROBLEM, {"service", service.name},
-        {what, "its keeper does not start, or refuses connections", Change(view, service, line)});
-    return false;
-  };
-  const uint32_t depth = std::max(service.send_requests, service.receive_requests);
-  const uint32_t most = std::min(limits.max_send_requests, limits.max_receive_requests);
-  if (depth > most) {
-    return refuse(absl::StrCat("wants queues of ", depth, " requests, with those of a recovery; ",
-                               device.name, " has ", most),
-                  "smaller send_queue_depth and receive_queue_depth");
-  }
-  if (limits.max_scatter_gather < arena::kMaxSges) {
-    return refuse(absl::StrCat("wants ", arena::kMaxSges, " pieces in a request; ", device.name,
-                               " has ", limits.max_scatter_gather),
-                  "another device");
-  }
-  const uint64_t spare = arena::kShardMarkers + arena::kSpares;
-  if (service.completion_queue_entries > limits.max_completion_queue_entries) {
-    const uint64_t each = (service.completion_queue_entries - spare) / service.connections;
-    const uint64_t fit = limits.max_completion_queue_entries > spare
-                             ? (limits.max_completion_queue_entries - spare) / each
-                             : 0;
-    return refuse(
-        absl::StrCat("wants completion queues of ", service.completion_queue_entries, " entries; ",
-                     device.name, " has ", limits.max_completion_queue_entries),
-        fit > 0 ? absl::StrCat("max_connections: ", fit, ", or smaller queues")
-                : "smaller send_queue_depth and receive_queue_depth");
-  }
-  return true;
+  const absl::Status status = driver::CheckLimits(service.of_device, limits, device.name);
+  if (status.ok()) return true;
+  const uint32_t fits = FittingConnections(service, limits);
+  report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
+             {std::string(MessageOf(status)), "its keeper does not start",
+              Change(view, service,
+                     fits > 0 ? absl::StrCat("max_connections: ", fits,
+                                             "  # or what else the message names")
+                              : "what the message names")});
+  return false;
 }
 
 void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_t>& connections,
@@ -154,11 +145,11 @@ void CheckServices(const View& view, Report& report) {
                   "baton doctor  # again, as a user who may open it"});
       continue;
     }
-    connections[device] += service.connections;
+    connections[device] += service.of_device.queue_pairs;
     fine = CheckSizes(view, service, *device, *limits, report) && fine;
     if (fine) {
       report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port, ": ",
-                                    service.connections, " connections"));
+                                    service.of_device.queue_pairs, " connections"));
     }
   }
   CheckQueuePairs(view, connections, report);

@@ -339,8 +339,9 @@ TEST_F(DoctorTest, ShouldFindTooLittleLockableMemory) {
   machine_.PutLimits("/proc/self", "65536", "1048576", 0);
   v1::Finding finding = OnlyProblem();
   EXPECT_EQ(finding.check(), "memlock");
-  EXPECT_THAT(finding.message(), StartsWith("RLIMIT_MEMLOCK of this shell is 1 MiB; a service of "
-                                            "default size registers 17 MiB"));
+  EXPECT_THAT(finding.message(),
+              StartsWith("the hard RLIMIT_MEMLOCK of this shell is 1 MiB; a service of "
+                         "default size registers 17 MiB"));
   EXPECT_THAT(finding.cure(),
               StartsWith("echo 'baton - memlock unlimited' >>/etc/security/limits.d"));
   machine_.PutLimits("/proc/self", "65536", "1048576", kMayLock);
@@ -356,11 +357,13 @@ TEST_F(DoctorTest, ShouldOnlyWarnWhereTheQueuesMayNotFitTheLockableMemory) {
   ExpectSound();
 }
 
-TEST_F(DoctorTest, ShouldSayUlimitWhereTheHardLimitAllowsIt) {
+TEST_F(DoctorTest, ShouldLookAtHardLimitsWhichKeepersRaiseTheirsTo) {
   machine_.Put("/proc/self/limits",
-               "Max open files 1024 1048576 files\n"
-               "Max locked memory 65536 unlimited bytes\n");
-  EXPECT_EQ(OnlyProblem().cure(), "ulimit -l unlimited");
+               "Max open files 100 1048576 files\nMax locked memory 65536 unlimited bytes\n");
+  ExpectSound();
+  machine_.Put("/proc/self/limits",
+               "Max open files 100 1048576 files\nMax locked memory 65536 65536 bytes\n");
+  EXPECT_EQ(OnlyProblem().check(), "memlock");
 }
 
 TEST_F(DoctorTest, ShouldLookAtTheLimitsOfTheBatondThatRuns) {
@@ -373,7 +376,8 @@ TEST_F(DoctorTest, ShouldLookAtTheLimitsOfTheBatondThatRuns) {
   ExpectSound();
   machine_.PutLimits("/proc/4711", "65536", "1048576", 0);
   const v1::Finding finding = OnlyProblem();
-  EXPECT_THAT(finding.message(), StartsWith("RLIMIT_MEMLOCK of batond (pid 4711) is 1 MiB"));
+  EXPECT_THAT(finding.message(),
+              StartsWith("the hard RLIMIT_MEMLOCK of batond (pid 4711) is 1 MiB"));
   EXPECT_THAT(finding.cure(), HasSubstr("LimitMEMLOCK=infinity; then: systemctl restart batond"));
 }
 
@@ -388,7 +392,7 @@ TEST_F(DoctorTest, ShouldFindTooLittleMemory) {
   machine_.Put("/proc/meminfo", "MemAvailable:    4096 kB");
   const v1::Finding finding = OnlyProblem();
   EXPECT_EQ(finding.check(), "memory");
-  EXPECT_EQ(finding.message(), "4 MiB available; buffers need 16 MiB");
+  EXPECT_EQ(finding.message(), "4 MiB available; arenas need 22 MiB");
 }
 
 TEST_F(DoctorTest, ShouldFindThatMemoryFilesAreRefused) {
@@ -446,13 +450,13 @@ TEST_F(DoctorTest, ShouldNotCallRdmaAProblemForServicesOnTheSoftDevice) {
   EXPECT_EQ(report.warnings(), 2u) << Text(report);
 }
 
-TEST_F(DoctorTest, ShouldAddUpTheBuffersOfAllServices) {
+TEST_F(DoctorTest, ShouldAddUpTheMemoryOfAllServices) {
   machine_.Put("/proc/meminfo", "MemAvailable:    1048576 kB");
   const std::string service = " device { soft {} } buffer_bytes: 600000000 }";
   Configure("services { name: \"a\"" + service);
   ExpectSound();
   Configure("services { name: \"a\"" + service + "services { name: \"b\"" + service);
-  EXPECT_EQ(OnlyProblem().cure(), "lower buffer_bytes in baton.conf");
+  EXPECT_THAT(OnlyProblem().message(), StartsWith("1024 MiB available; arenas need 11"));
 }
 
 TEST_F(DoctorTest, ShouldTellThatAServiceFitsOnItsDevice) {
@@ -512,16 +516,19 @@ TEST_F(DoctorTest, ShouldFindAListenerOnAnAddressThatTheDeviceLacks) {
 TEST_F(DoctorTest, ShouldFindAServiceThatIsTooLargeForItsDevice) {
   Configure("services { name: \"kv\" device { rdma {} } max_connections: 300 }");
   v1::Finding finding = OnlyProblem();
-  EXPECT_EQ(finding.message(), "wants completion queues of 38480 entries; rxe0 has 32767");
-  EXPECT_EQ(finding.cure(), "in baton.conf, service kv: max_connections: 255, or smaller queues");
+  EXPECT_THAT(finding.message(), StartsWith("device rxe0 is too small, the service needs 38480 "
+                                            "entries in each completion queue"));
+  EXPECT_EQ(finding.cure(),
+            "in baton.conf, service kv: max_connections: 255  # or what else the message names");
   Configure("services { name: \"kv\" device { rdma {} } max_connections: 255 }");
   ExpectSound();  // as it says
   machine_.limits.max_send_requests = 64;
-  EXPECT_THAT(OnlyProblem().message(), StartsWith("wants queues of 72 requests"));
+  EXPECT_THAT(OnlyProblem().message(),
+              HasSubstr("needs 72 sends outstanding on each queue pair, of which it has 64"));
   machine_.limits.max_send_requests = 72;
   ExpectSound();
   machine_.limits.max_scatter_gather = 3;
-  EXPECT_THAT(OnlyProblem().message(), StartsWith("wants 4 pieces in a request"));
+  EXPECT_THAT(OnlyProblem().cure(), HasSubstr("service kv: what the message names"));
 }
 
 TEST_F(DoctorTest, ShouldAddUpTheConnectionsOfADevicesServices) {

@@ -99,6 +99,7 @@ inline FakeMachine::FakeMachine() {
   limits.max_completion_queue_entries = 32767;
   limits.max_send_requests = limits.max_receive_requests = 16384;
   limits.max_scatter_gather = 32;
+  limits.max_completion_queues = limits.max_memory_regions = 65536;
   limits.atomics = true;
 }
 
