@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -693,6 +694,7 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
     connection.private_data_length = static_cast<uint32_t>(length);
   }
   connection.was_established = 1;
+  slots_[index].established_ns = MonotonicNanoseconds();
   FillAddresses(index, *device_of(index).id);
   LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
   SetState(connection, ConnectionState::kEstablished);

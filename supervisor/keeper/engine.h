@@ -181,6 +181,7 @@ class Engine : private driver::DriverObserver {
   void CancelHandoff(uint32_t shard, const absl::Status& why);
 
   driver::QueueDriver& driver() { return *driver_; }
+  const driver::QueueDriver& driver() const { return *driver_; }
   const arena::Arena& arena() const { return *arena_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
   const LatencyHistogram& handoff_blackout(uint32_t shard) const {
