@@ -33,7 +33,13 @@ for file in "$script" ${peer:+"$peer"}; do
 done
 
 kernel=$("$here/prepare.sh")
-work=$(mktemp -d /tmp/baton-vm-XXXXXX)
+# A kernel measures its clock while it starts, and when QEMU gets no processor at that moment, the
+# machine's time goes several times too fast. A host that is a virtual machine itself can tell.
+clock=''
+if grep -qw hypervisor /proc/cpuinfo && [[ ! -d /sys/devices/system/cpu/cpu0/cpufreq ]]; then
+  clock=$(awk '/^cpu MHz/ {printf " tsc_early_khz=%d", 1000 * $4; exit}' /proc/cpuinfo)
+fi
+work=$(mktemp -dt baton-vm-XXXXXX)
 pids=()
 # shellcheck disable=SC2317  # by the trap
 cleanup() {
@@ -79,11 +85,12 @@ start() {
       -device "virtio-net-pci,netdev=wire,host_mtu=4500,romfile=,mac=52:54:00:00:00:0${address##*.}"
     )
   fi
-  # The console is for a machine that does not come up; the script has a channel of its own.
+  # The console is for a machine that does not come up; the script has a channel of its own. The
+  # check whether the timer ticks has the machine panic when QEMU gets no processor meanwhile.
   exec timeout --kill-after=5 "$limit" \
     qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" \
-    -nographic -no-reboot -kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off" \
+    -nographic -no-reboot -kernel "$kernel/kernel" -initrd "$work/initrd" \
+    -append "console=ttyS0 panic=-1 quiet no_timer_check tsc=reliable clocksource=tsc mitigations=off$clock" \
     -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
@@ -91,13 +98,23 @@ start() {
     -device virtio-9p-pci,fsdev=share,mount_tag=share \
     -device virtio-serial-pci \
     -chardev file,id=out,path=/dev/fd/1,append=on -device virtserialport,chardev=out,name=out \
-    -chardev file,id=err,path=/dev/fd/2,append=on -device virtserialport,chardev=err,name=err \
-    -object rng-random,id=rng,filename=/dev/urandom -device virtio-rng-pci,rng=rng </dev/null
+    -chardev file,id=err,path=/dev/fd/2,append=on -device virtserialport,chardev=err,name=err </dev/null
 }
 
 show_console() {
   echo "vm: $2 the console:" >&2
   cat "$work/$1.console" >&2 || true
+}
+
+# What the peer has to say for itself when it has not simply been ended.
+tell_of_peer() {
+  local status
+  status=$(cat "$work/peer/status" 2>/dev/null || true)
+  if [[ -n $status ]]; then
+    [[ $status -eq 0 ]] || echo "vm: the peer's script ended with exit status $status" >&2
+  elif ! kill -0 "$second" 2>/dev/null; then
+    show_console peer "the peer ended without a result;"
+  fi
 }
 
 make_initrd
@@ -111,16 +128,14 @@ exec {output}> >(exec cat)
 relays=("$!")
 exec {errors}> >(exec cat >&2)
 relays+=("$!")
-(start first 10.0.0.1 "${peer:+peer}" bash "$(realpath "$script")" "$@" >&"$output" 2>&"$errors") &
+(start first 10.0.0.1 "${peer:+peer}" bash "$(realpath "$script")" "$@" 1>&"$output" 2>&"$errors") &
 first=$!
 pids+=("$first")
 exec {output}>&- {errors}>&-
 ended=0
 wait "$first" || ended=$?
 wait "${relays[@]}" || true  # all that the machine said is out
-if [[ -n $peer && ! -s $work/peer/status ]] && ! kill -0 "$second" 2>/dev/null; then
-  show_console peer "the peer ended without a result;"
-fi
+[[ -z $peer ]] || tell_of_peer
 if [[ -n $results ]]; then
   mkdir -p "$results"
   cp -r "$work/first/results/." "$results"

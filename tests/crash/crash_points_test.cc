@@ -4,14 +4,22 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
+#include "tests/harness/patience.h"
 
 namespace baton::crash {
 namespace {
 
 constexpr std::chrono::seconds kDeathTimeout{20};
+
+// Of a crash point, the first first. An emulated machine has the time for one of them.
+std::vector<int> Passings(std::vector<int> passings) {
+  if (harness::Slowness() > 1) passings.resize(1);
+  return passings;
+}
 
 // Points that a worker passes while it serves.
 const char* const kServingPoints[] = {
@@ -49,7 +57,7 @@ class CrashPointTest : public CrashTest {
 
 TEST_F(CrashPointTest, shouldLoseNothingWhenAnOwnerDiesAtAnyPointOfItsLoop) {
   for (const char* point : kServingPoints) {
-    for (const int passing : {1, 2, 57}) {
+    for (const int passing : Passings({57, 1, 2})) {
       SCOPED_TRACE(absl::StrCat(point, ":", passing));
       ASSERT_NO_FATAL_FAILURE(StartDoomed(point, passing));
       // It may die before the handoff is answered: that is the point.
@@ -62,7 +70,7 @@ TEST_F(CrashPointTest, shouldLoseNothingWhenAnOwnerDiesAtAnyPointOfItsLoop) {
 
 TEST_F(CrashPointTest, shouldLoseNothingWhenASuccessorDiesWhileItAdopts) {
   for (const char* point : {"adopt-begin", "adopt-before-commit", "adopt-committed"}) {
-    for (const int passing : {1, 2, 4}) {  // one for each shard
+    for (const int passing : Passings({2, 1, 4})) {  // one for each shard
       SCOPED_TRACE(absl::StrCat(point, ":", passing));
       ASSERT_NO_FATAL_FAILURE(StartDoomed(point, passing));
       (void)cluster_->Handoff(doomed_->id);
@@ -74,7 +82,7 @@ TEST_F(CrashPointTest, shouldLoseNothingWhenASuccessorDiesWhileItAdopts) {
 
 TEST_F(CrashPointTest, shouldLoseNothingWhenAnOwnerDiesWhileItReleases) {
   for (const char* point : {"release-begin", "release-published"}) {
-    for (const int passing : {1, 2, 4}) {
+    for (const int passing : Passings({2, 1, 4})) {
       SCOPED_TRACE(absl::StrCat(point, ":", passing));
       ASSERT_NO_FATAL_FAILURE(StartDoomed(point, passing));
       ASSERT_OK(cluster_->Handoff(doomed_->id));

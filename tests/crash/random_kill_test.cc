@@ -1,7 +1,7 @@
 // Ends owners at random moments under load: killed, hung, and hung for about as long as the keeper
 // waits; with no, one and two standbys; with control alive, stopped and dead.
-// BATON_KILLS: how many owners have to end (80); BATON_SEED: of all that is random (printed);
-// BATON_RATE: of the peer, in messages per second (6000).
+// BATON_KILLS: how many owners have to end (80; 8 where that takes long); BATON_SEED: of all that
+// is random (printed); BATON_RATE: of the peer, in messages per second (6000).
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/crash/crash_fixture.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::crash {
@@ -24,9 +25,11 @@ namespace {
 
 // A healthy worker on a machine with too much to do may be taken for a hung one at these; nothing
 // may be lost then either, and it is counted.
-constexpr uint64_t kHeartbeatMs = 10;
-constexpr uint64_t kHangTimeoutMs = 100;
-constexpr uint64_t kLatestKillUs = 8'000;  // after a round has begun
+const uint64_t kHeartbeatMs = 10 * harness::Slowness();
+const uint64_t kHangTimeoutMs = 100 * harness::Slowness();
+const uint64_t kLatestKillUs = 8'000 * harness::Slowness();  // after a round has begun
+
+const uint64_t kKills = 80 / harness::Slowness();
 
 uint64_t Setting(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -309,7 +312,7 @@ class RandomKillTest : public CrashTest {
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster());
   ASSERT_NO_FATAL_FAILURE(
-      EndOwners(Setting("BATON_KILLS", 80), Setting("BATON_SEED", std::random_device()())));
+      EndOwners(Setting("BATON_KILLS", kKills), Setting("BATON_SEED", std::random_device()())));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }
@@ -322,7 +325,7 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) 
                               "seed=" + std::to_string(seed) +
                                   ";delay:p=0.02,us=300;stall:p=0.002,us=2000;rnr:p=0.01,us=500"};
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
-  ASSERT_NO_FATAL_FAILURE(EndOwners(Setting("BATON_KILLS", 80) / 8, seed));
+  ASSERT_NO_FATAL_FAILURE(EndOwners(Setting("BATON_KILLS", kKills) / 8, seed));
   ASSERT_OK(peer_->Settle());
   ExpectNothingLost();
 }

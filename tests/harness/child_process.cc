@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/patience.h"
 
 extern char** environ;
 
@@ -148,6 +149,7 @@ bool ChildProcess::HasEnded() { return WaitEnd(std::chrono::milliseconds(0)).ok(
 
 absl::StatusOr<int> ChildProcess::WaitEnd(std::chrono::milliseconds timeout) {
   if (reaped_) return status_;
+  timeout = Patient(timeout);
   if (!WaitReadable(pidfd_.get(), Clock::now() + timeout)) {
     return absl::DeadlineExceededError(
         absl::StrCat(name_, " (pid ", pid_, ") still runs after ", timeout.count(), " ms"));
@@ -171,7 +173,10 @@ absl::Status ChildProcess::Kill(std::chrono::milliseconds timeout) {
 }
 
 absl::StatusOr<std::string> ChildProcess::ReadLine(std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
+  return ReadLineBefore(Clock::now() + Patient(timeout));
+}
+
+absl::StatusOr<std::string> ChildProcess::ReadLineBefore(Clock::time_point deadline) {
   while (true) {
     if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
       std::string line = buffer_.substr(0, end);
@@ -180,7 +185,7 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(std::chrono::milliseconds tim
     }
     if (!WaitReadable(output_.get(), deadline)) {
       return absl::DeadlineExceededError(
-          absl::StrCat(name_, " said nothing for ", timeout.count(), " ms; its log:\n", LogTail()));
+          absl::StrCat(name_, " did not say in time what it should; its log:\n", LogTail()));
     }
     char bytes[65536];
     const ssize_t count = read(output_.get(), bytes, sizeof(bytes));
@@ -194,10 +199,9 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(std::chrono::milliseconds tim
 
 absl::StatusOr<std::string> ChildProcess::ReadLineWith(const std::string& beginning,
                                                        std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
+  const Clock::time_point deadline = Clock::now() + Patient(timeout);
   while (true) {
-    BATON_ASSIGN_OR_RETURN(std::string line,
-                           ReadLine(std::chrono::milliseconds(MillisecondsUntil(deadline))));
+    BATON_ASSIGN_OR_RETURN(std::string line, ReadLineBefore(deadline));
     if (line.starts_with(beginning)) return line;
   }
 }

@@ -1,4 +1,5 @@
-// A child process whose end cannot be missed and which cannot outlive the test.
+// A child process whose end cannot be missed and which cannot outlive the test. Time-outs are as
+// for Patient (patience.h).
 //
 // Thread-safety: none. Start it from a thread that lives as long as the child is to: the kernel
 // kills the child when that thread ends (PR_SET_PDEATHSIG).
@@ -50,6 +51,7 @@ class ChildProcess {
 
   // The next line of its standard output, without the newline. kUnavailable: it has closed it.
   absl::StatusOr<std::string> ReadLine(std::chrono::milliseconds timeout);
+  absl::StatusOr<std::string> ReadLineBefore(std::chrono::steady_clock::time_point deadline);
   // Skips lines that begin otherwise.
   absl::StatusOr<std::string> ReadLineWith(const std::string& beginning,
                                            std::chrono::milliseconds timeout);

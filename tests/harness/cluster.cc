@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::harness {
@@ -23,6 +24,19 @@ constexpr std::chrono::seconds kUpgrade{60};
 // Between two looks at an upgrade: they take processor time from what is measured.
 constexpr std::chrono::milliseconds kLook{10};
 constexpr size_t kDumpedBytes = 8000;
+
+// batond's own limits are for a machine that is not emulated, too.
+void AddPatience(std::vector<std::string>* arguments) {
+  if (Slowness() == 1) return;
+  constexpr std::pair<const char*, int> kLimits[] = {
+      {"--start-timeout", 30},     {"--stop-timeout", 5},          {"--handoff-timeout-ms", 5000},
+      {"--hang-timeout-ms", 5000}, {"--ready-timeout-ms", 30'000}, {"--stop-timeout-ms", 10'000},
+  };
+  for (const auto& [name, limit] : kLimits) {
+    if (std::count(arguments->begin(), arguments->end(), name) > 0) continue;
+    arguments->insert(arguments->end(), {name, absl::StrCat(limit * Slowness())});
+  }
+}
 
 }  // namespace
 
@@ -78,6 +92,7 @@ absl::Status Cluster::StartBatond() {
                      absl::StrCat(options_.max_connections)};
   child.arguments.insert(child.arguments.end(), options_.batond_arguments.begin(),
                          options_.batond_arguments.end());
+  AddPatience(&child.arguments);
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
@@ -199,7 +214,7 @@ absl::StatusOr<v1::Upgrade> Cluster::StartUpgrade(UpgradeOptions options) {
 
 absl::StatusOr<v1::Upgrade> Cluster::WaitForUpgrade(
     uint64_t id, const std::string& what, const std::function<bool(const v1::Upgrade&)>& wanted) {
-  const auto deadline = std::chrono::steady_clock::now() + kUpgrade;
+  const auto deadline = std::chrono::steady_clock::now() + Patient(kUpgrade);
   v1::Upgrade upgrade;
   while (std::chrono::steady_clock::now() < deadline) {
     const absl::StatusOr<v1::ListUpgradesResponse> list =

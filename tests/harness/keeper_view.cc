@@ -1,14 +1,16 @@
 #include "tests/harness/keeper_view.h"
 
+#include <chrono>
 #include <utility>
 
 #include "lib/base/status_macros.h"
 #include "supervisor/config/state_files.h"
+#include "tests/harness/patience.h"
 
 namespace baton::harness {
 namespace {
 
-constexpr int kAnswerMs = 15'000;
+constexpr std::chrono::milliseconds kAnswer{15'000};
 
 }  // namespace
 
@@ -25,7 +27,7 @@ absl::StatusOr<internal::ManagementReply> KeeperView::Ask(internal::ManagementRe
   BATON_RETURN_IF_ERROR(channel_.Send(request));
   internal::ManagementReply reply;
   do {
-    BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kAnswerMs));
+    BATON_RETURN_IF_ERROR(channel_.Receive(&reply, static_cast<int>(Patient(kAnswer).count())));
   } while (reply.id() != last_id_);
   return reply;
 }
@@ -57,7 +59,7 @@ absl::StatusOr<std::vector<v1::Event>> KeeperView::NewEvents() {
   std::vector<v1::Event> events;
   internal::ManagementReply reply;
   while (true) {
-    BATON_RETURN_IF_ERROR(channel.Receive(&reply, kAnswerMs));
+    BATON_RETURN_IF_ERROR(channel.Receive(&reply, static_cast<int>(Patient(kAnswer).count())));
     if (reply.id() == last_id_) return events;
     if (!reply.has_event()) continue;
     last_event_ = reply.event().sequence();

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/operator.pb.h"
+#include "tests/harness/patience.h"
 
 namespace baton::harness {
 
@@ -36,7 +37,7 @@ class OperatorClient {
  private:
   struct Stub;
   std::unique_ptr<Stub> stub_;
-  std::chrono::milliseconds timeout_ = std::chrono::seconds(10);
+  std::chrono::milliseconds timeout_ = Patient(std::chrono::seconds(10));
 };
 
 }  // namespace baton::harness

@@ -5,13 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "tests/harness/patience.h"
 
 namespace baton::harness {
 namespace {
 
 constexpr std::chrono::seconds kAnswer{15};
 constexpr std::chrono::seconds kConnect{30};
-constexpr std::chrono::milliseconds kNone{0};
+constexpr std::chrono::milliseconds kPeerLimit{10'000};
 constexpr char kFinal[] = "{\"final\"";
 
 }  // namespace
@@ -32,6 +33,14 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
     child.arguments.insert(child.arguments.end(), {"--timeline", options.timeline_path});
   }
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
+  // What has to wait for long has not failed; a test that means it says so.
+  if (Slowness() > 1) {
+    for (const char* limit : {"--reply-timeout-ms", "--drain-timeout-ms"}) {
+      if (std::count(child.arguments.begin(), child.arguments.end(), limit) > 0) continue;
+      child.arguments.insert(child.arguments.end(),
+                             {limit, absl::StrCat(Patient(kPeerLimit).count())});
+    }
+  }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> process, ChildProcess::Start(child));
   std::unique_ptr<PeerProcess> peer(new PeerProcess(std::move(process)));
   BATON_RETURN_IF_ERROR(peer->ReadAnswer("{\"event\":\"connected\"", kConnect).status());
@@ -40,11 +49,9 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
 
 absl::StatusOr<std::string> PeerProcess::ReadAnswer(const std::string& beginning,
                                                     std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = std::chrono::steady_clock::now() + Patient(timeout);
   while (true) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    BATON_ASSIGN_OR_RETURN(std::string line, process_->ReadLine(std::max(left, kNone)));
+    BATON_ASSIGN_OR_RETURN(std::string line, process_->ReadLineBefore(deadline));
     if (line.starts_with(beginning)) return line;
     if (!line.starts_with(kFinal)) continue;
     result_ = line;

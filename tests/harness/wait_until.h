@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tests/harness/patience.h"
 
 namespace baton::harness {
 
@@ -15,6 +16,7 @@ namespace baton::harness {
 // what a test may rely on. `what` completes "waited … for".
 inline absl::Status WaitUntil(const std::string& what, const std::function<bool()>& condition,
                               std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  timeout = Patient(timeout);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) {

@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::upgrade {
@@ -32,7 +34,8 @@ class UpgradeTest : public testing::Test {
     options.shards = 4;
     options.max_connections = kConnections;
     // Slow enough for a busy machine.
-    options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms", "1500"};
+    options.batond_arguments = {"--heartbeat-ms", "50", "--hang-timeout-ms",
+                                absl::StrCat(1500 * harness::Slowness())};
     options.batond_arguments.insert(options.batond_arguments.end(), batond_arguments.begin(),
                                     batond_arguments.end());
     auto cluster = harness::Cluster::Start(std::move(options));

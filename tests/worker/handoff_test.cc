@@ -251,7 +251,7 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   EchoWith(second);
   RawPeer peer;
   peers.push_back(&peer);
-  peer.Connect(doomed->Listen("127.0.0.1", 0).value());
+  peer.Connect(doomed->Listen(fabric.host, 0).value());
   const auto both = [&](const std::function<bool()>& done) {
     return Until([&] {
       EXPECT_TRUE(doomed->Poll().ok());
@@ -270,7 +270,7 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   EXPECT_EQ(shard.Commit().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(shard.Disconnect(connection).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(shard.SetShardState({}, 1).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(doomed->Connect(shard, "127.0.0.1", 1, "", 0).status().code(),
+  EXPECT_EQ(doomed->Connect(shard, fabric.host, 1, "", 0).status().code(),
             absl::StatusCode::kAborted);
   peer.Receive();
   ASSERT_TRUE(Until([&] { return peer.received.size() == 1; }));

@@ -17,7 +17,7 @@ using testing::ScriptedService;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
 
-constexpr int kDeadlineMs = 10'000;
+const int kDeadlineMs = 10'000 * harness::Slowness();
 
 class WaitingTest : public WorkerFixture {
  protected:
@@ -133,7 +133,7 @@ TEST_F(WaitingTest, shouldRunUntilItIsStopped) {
   };
   auto attached = Worker::Attach(Options(CommitMode::kAfterEachBatch), &service);
   ASSERT_TRUE(attached.ok());
-  const uint16_t port = (*attached)->Listen("127.0.0.1", 0).value();
+  const uint16_t port = (*attached)->Listen(fabric.host, 0).value();
   workers.push_back(*std::move(attached));
   worker = workers[0].get();
   absl::Status ran = absl::UnknownError("not yet");
@@ -188,7 +188,7 @@ TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
   const auto polled = worker->Poll();
   EXPECT_EQ(polled.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(polled.status().message()), HasSubstr("keeper of service kv is gone"));
-  EXPECT_EQ(worker->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(worker->Listen(fabric.host, 0).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Until([&] { return peer.disconnected; }));
 }
 

@@ -20,6 +20,7 @@
 
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 #include "worker/worker.h"
 
@@ -138,7 +139,7 @@ class WorkerFixture : public ::testing::Test {
   // Connects `peer`; the service has to accept.
   void Connect(RawPeer& peer, Worker& worker, std::string_view private_data = {}) {
     peers.push_back(&peer);
-    peer.Connect(worker.Listen("127.0.0.1", 0).value(), private_data);
+    peer.Connect(worker.Listen(fabric.host, 0).value(), private_data);
   }
   void Establish(RawPeer& peer, Worker& worker) {
     Connect(peer, worker);
@@ -191,6 +192,7 @@ class WorkerFixture : public ::testing::Test {
     EXPECT_EQ(shard.Receive(connection, {&slot, 1}), absl::OkStatus());
   }
 
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   keeper::testing::KeeperThread keeper;
 
  private:

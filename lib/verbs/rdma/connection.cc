@@ -248,6 +248,7 @@ bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
 bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
   const Phase before = std::exchange(phase_, Phase::kEnded);
   if (before == Phase::kRequested || before == Phase::kEnded) return false;
+  if (before == Phase::kDisconnecting) return End(CmEventType::kDisconnected, {}, out);
   // One that was not used yet stays in INIT, and can be.
   if (queue_pair_ != nullptr && queue_pair_->state() == QueuePairState::kInit) {
     std::exchange(queue_pair_, nullptr)->Unbind();
@@ -257,6 +258,8 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
+  // By who accepted it, and went before we had answered that.
+  if (phase_ == Phase::kEstablished) return OnDisconnected(out);
   if (phase_ != Phase::kConnecting) {
     return OnUnreachable(absl::UnavailableError("the peer has given up its request"), out);
   }
@@ -272,6 +275,8 @@ bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
 }
 
 bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
+  // Until the peer had answered the accept, the kernel told it nothing of a disconnect.
+  if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
   phase_ = Phase::kEstablished;
   out->type = CmEventType::kEstablished;

@@ -10,9 +10,9 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
-#include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::driver {
 namespace {
@@ -36,9 +36,9 @@ class NoObserver : public DriverObserver {
 class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
  protected:
   void SetUp() override {
-    device = verbs::soft::CreateSoftDevice({}).value();
+    device = verbs::testing::OpenDevice(fabric).value();
     driver = QueueDriver::Create(&arena, device.get(), &observer).value();
-    port = driver->Listen({"127.0.0.1", 0}).value().port;
+    port = driver->Listen({fabric.host, 0}).value().port;
     for (uint32_t shard = 0; shard < kShards; ++shard) {
       owners.emplace_back(&arena, shard);
       writers.emplace_back(&arena, shard);
@@ -133,6 +133,7 @@ class HostileWorkerTest : public ::testing::TestWithParam<uint32_t> {
   }
 
   arena::Arena arena = arena::Arena::Create(TestShape(kShards, kConnections, 8), "kv").value();
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   NoObserver observer;
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<QueueDriver> driver;
@@ -159,7 +160,7 @@ TEST_P(HostileWorkerTest, shouldBreakNothingButItsConnections) {
     if (Chance(20)) Scribble();
     if (Chance(5)) {
       (void)driver->Connect(static_cast<uint32_t>(Below(kShards)),
-                            {"127.0.0.1", Chance(50) ? port : uint16_t{1}}, "", round);
+                            {fabric.host, Chance(50) ? port : uint16_t{1}}, "", round);
     }
     Stage(static_cast<uint32_t>(Below(kShards)));
     TurnDriver();

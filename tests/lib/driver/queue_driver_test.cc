@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
-#include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::driver {
 namespace {
@@ -48,7 +48,7 @@ class QueueDriverTest : public ::testing::Test {
     driver.reset();
     writers.clear();
     read.assign(shape.shards, 0);
-    device = verbs::soft::CreateSoftDevice({}).value();
+    device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     driver = QueueDriver::Create(&*arena, device.get(), &observer).value();
     for (uint32_t i = 0; i < shape.shards; ++i) {
@@ -56,7 +56,7 @@ class QueueDriverTest : public ::testing::Test {
       writers.emplace_back(&*arena, i);
       writers.back().Begin(1);
     }
-    port = driver->Listen({"127.0.0.1", 0}).value().port;
+    port = driver->Listen({fabric.host, 0}).value().port;
   }
 
   void Turn() {
@@ -121,6 +121,7 @@ class QueueDriverTest : public ::testing::Test {
     return std::string(reinterpret_cast<const char*>(arena->buffers()) + offset, length);
   }
 
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   Observer observer;
   std::unique_ptr<verbs::Device> device;
   std::optional<arena::Arena> arena;
@@ -142,10 +143,10 @@ TEST_F(QueueDriverTest, shouldTellWhoAsksForAConnection) {
   EXPECT_EQ(record.generation, 1u);
   EXPECT_EQ(record.shard, 0u);
   EXPECT_EQ(record.listener_port, port);
-  EXPECT_EQ(record.private_data_length, 5u);
+  EXPECT_GE(record.private_data_length, 5u);  // InfiniBand carries a fixed size
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(record.private_data), 5), "hello");
-  EXPECT_THAT(record.peer_address, ::testing::StartsWith("127.0.0.1:"));
-  EXPECT_EQ(std::string(record.local_address), absl::StrCat("127.0.0.1:", port));
+  EXPECT_THAT(record.peer_address, ::testing::StartsWith(fabric.host + ":"));
+  EXPECT_EQ(std::string(record.local_address), absl::StrCat(fabric.host + ":", port));
   EXPECT_EQ(driver->connection_count(), 1u);
 }
 
@@ -493,7 +494,7 @@ TEST_F(QueueDriverTest, shouldRejectPeersWhenAllSlotsAreTaken) {
   ASSERT_TRUE(Until([&] { return third.rejected; }));
   EXPECT_THAT(third.private_data, HasSubstr("no connection slot is free"));
   EXPECT_EQ(unread(), 0u);
-  EXPECT_FALSE(driver->Connect(0, {"127.0.0.1", port}, "", 0).ok());
+  EXPECT_FALSE(driver->Connect(0, {fabric.host, port}, "", 0).ok());
 }
 
 TEST_F(QueueDriverTest, shouldOnlyFailTheConnectionWhenThePeerHasGoneBeforeTheAccept) {
@@ -715,7 +716,7 @@ TEST_F(QueueDriverTest, shouldConnectOut) {
   RawPeer peer;
   peers.push_back(&peer);
   peer.AnswerWith("come in");
-  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "let me in", 4242);
+  const auto connection = driver->Connect(0, {fabric.host, peer.Listen()}, "let me in", 4242);
   ASSERT_TRUE(connection.ok()) << connection.status();
   const CompletionEntry established = NextOfKind(CompletionKind::kEstablished);
   EXPECT_EQ(established.connection, *connection);
@@ -729,7 +730,7 @@ TEST_F(QueueDriverTest, shouldConnectOut) {
 TEST_F(QueueDriverTest, shouldIgnoreAnAcceptOfAConnectionThatConnectsOut) {
   RawPeer peer;
   peers.push_back(&peer);
-  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "", 0);
+  const auto connection = driver->Connect(0, {fabric.host, peer.Listen()}, "", 0);
   ASSERT_TRUE(connection.ok()) << connection.status();
   writer().Accept(*connection, 0);
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
@@ -740,7 +741,7 @@ TEST_F(QueueDriverTest, shouldTellThatAConnectionWasRefused) {
   RawPeer peer;
   peers.push_back(&peer);
   peer.Refuse("no");
-  const auto connection = driver->Connect(0, {"127.0.0.1", peer.Listen()}, "", 17);
+  const auto connection = driver->Connect(0, {fabric.host, peer.Listen()}, "", 17);
   ASSERT_TRUE(connection.ok());
   const CompletionEntry failed = NextOfKind(CompletionKind::kConnectFailed);
   EXPECT_EQ(failed.tag, 17u);
@@ -751,7 +752,7 @@ TEST_F(QueueDriverTest, shouldTellThatAConnectionWasRefused) {
 TEST_F(QueueDriverTest, shouldTellThatNobodyListens) {
   uint16_t unused;
   { unused = RawPeer().Listen(); }
-  const auto connection = driver->Connect(0, {"127.0.0.1", unused}, "", 18);
+  const auto connection = driver->Connect(0, {fabric.host, unused}, "", 18);
   if (!connection.ok()) {
     EXPECT_EQ(driver->connection_count(), 0u);
     return;
@@ -762,17 +763,17 @@ TEST_F(QueueDriverTest, shouldTellThatNobodyListens) {
 }
 
 TEST_F(QueueDriverTest, shouldGiveBackTheSlotOfAConnectThatCannotBegin) {
-  EXPECT_FALSE(driver->Connect(0, {"127.0.0.1", port}, std::string(5000, 'x'), 1).ok());
+  EXPECT_FALSE(driver->Connect(0, {fabric.host, port}, std::string(5000, 'x'), 1).ok());
   EXPECT_EQ(driver->connection_count(), 0u);
   EXPECT_EQ(arena->shard(0).connections, 0u);
 }
 
 TEST_F(QueueDriverTest, shouldListenOnceForTheSameAddress) {
-  EXPECT_EQ(driver->Listen({"127.0.0.1", 0})->port, port);
-  EXPECT_EQ(driver->Listen({"127.0.0.1", port})->port, port);
+  EXPECT_EQ(driver->Listen({fabric.host, 0})->port, port);
+  EXPECT_EQ(driver->Listen({fabric.host, port})->port, port);
   EXPECT_EQ(driver->listeners().size(), 1u);
   RawPeer taken;
-  EXPECT_EQ(driver->Listen({"127.0.0.1", taken.Listen()}).status().code(),
+  EXPECT_EQ(driver->Listen({fabric.host, taken.Listen()}).status().code(),
             absl::StatusCode::kAlreadyExists);
 }
 

@@ -3,18 +3,20 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "tests/harness/patience.h"
 
 namespace baton::driver::testing {
 namespace {
 
 constexpr size_t kMemoryBytes = 2 * RawPeer::kSlots * RawPeer::kSlotBytes;
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
-constexpr uint64_t kPumpNs = 10'000'000'000;
+constexpr std::chrono::nanoseconds kPump = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -139,7 +141,7 @@ void RawPeer::Post(verbs::SendRequest request, uint32_t length) {
 }
 
 bool Pump(const std::function<void()>& turn, const std::function<bool()>& done) {
-  const uint64_t deadline = MonotonicNanoseconds() + kPumpNs;
+  const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kPump).count();
   while (!done()) {
     if (MonotonicNanoseconds() > deadline) return false;
     turn();

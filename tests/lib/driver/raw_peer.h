@@ -57,7 +57,7 @@ class RawPeer {
   std::vector<std::string> received;    // messages, oldest first
   std::vector<uint32_t> immediates;     // of those that had one
   std::vector<verbs::Completion> sent;  // completions of sends, oldest first
-  uint32_t flushed_receives = 0;
+  uint32_t flushed_receives = 0;        // or failed
 
  private:
   verbs::ScatterGather Sge(const uint8_t* at, uint32_t length) const;
@@ -77,7 +77,7 @@ class RawPeer {
   uint64_t posted_receives_ = 0;
 };
 
-// Turns until `done` holds, for at most ten seconds; whether it came to that.
+// Turns until `done` holds, for at most ten seconds (patience.h); whether it came to that.
 bool Pump(const std::function<void()>& turn, const std::function<bool()>& done);
 
 }  // namespace baton::driver::testing

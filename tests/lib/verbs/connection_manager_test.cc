@@ -196,6 +196,38 @@ TEST_P(ConnectionManager, shouldSurviveBothSidesDisconnectingAtOnce) {
   ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kDisconnected, &event));
 }
 
+// The peer, which has not answered the accept yet, believes itself connected, or will.
+TEST_P(ConnectionManager, shouldReportADisconnectRightAfterTheAccept) {
+  const auto listener = Listen();
+  Request(*listener);
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  server.id = std::move(event.new_id);
+  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_TRUE(server.id->Disconnect().ok());
+  const auto ended = [](const Side& side) {
+    return !side.events.empty() && side.events.back().type != CmEventType::kEstablished;
+  };
+  ASSERT_TRUE(Pump(client, server, [&] { return ended(client) && ended(server); }));
+  EXPECT_EQ(server.events.back().type, CmEventType::kDisconnected);
+  EXPECT_EQ(client.events.back().type, CmEventType::kDisconnected);
+}
+
+TEST_P(ConnectionManager, shouldReportThatThePeersIdWasDestroyedRightAfterTheAccept) {
+  const auto listener = Listen();
+  Request(*listener);
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  server.id = std::move(event.new_id);
+  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  server.id.reset();
+  // Whether it was connected before depends on who was faster.
+  ASSERT_TRUE(Pump(client, server, [&] {
+    return !client.events.empty() && client.events.back().type != CmEventType::kEstablished;
+  }));
+  EXPECT_NE(client.queue_pair->state(), QueuePairState::kReadyToSend);
+}
+
 TEST_P(ConnectionManager, shouldForgetEventsOfADestroyedId) {
   Join();
   ASSERT_TRUE(client.id->Disconnect().ok());

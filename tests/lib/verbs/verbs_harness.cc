@@ -4,19 +4,17 @@
 #include <poll.h>
 #include <sys/mman.h>
 
-#include <cstdlib>
+#include <chrono>
 #include <cstring>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "tests/harness/patience.h"
 
 namespace baton::verbs::testing {
 namespace {
 
-// Only what fails waits for it. An emulated machine on a busy one takes ten times as long.
-uint64_t DeadlineNs() {
-  return std::getenv("BATON_VM_ADDRESS") != nullptr ? 300'000'000'000 : 30'000'000'000;
-}
+constexpr std::chrono::nanoseconds kDeadline = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -75,7 +73,7 @@ std::string Buffer::Text(size_t offset, size_t length) const {
 }
 
 bool Pump(Side& a, Side& b, const std::function<bool()>& done) {
-  const uint64_t deadline = MonotonicNanoseconds() + DeadlineNs();
+  const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kDeadline).count();
   int idle = 0;
   while (!done()) {
     a.Turn();

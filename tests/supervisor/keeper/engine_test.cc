@@ -21,6 +21,7 @@
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::keeper {
 namespace {
@@ -242,10 +243,11 @@ class EngineTest : public ::testing::Test {
     shape.workers = 8;
     if (engine) engine->Stop();
     engine.reset();
-    device = verbs::soft::CreateSoftDevice({}).value();
+    const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
+    device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     engine = Engine::Create(&*arena, device.get(), &listener, options).value();
-    port = engine->driver().Listen({"127.0.0.1", 0}).value().port;
+    port = engine->driver().Listen({fabric.host, 0}).value().port;
     engine->Start();
   }
   std::unique_ptr<FakeWorker> Attached() {

@@ -25,6 +25,7 @@
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
 
@@ -83,6 +84,7 @@ class KeeperTest : public ::testing::Test {
     return WaitUntil("the workers", [&] { return keeper.Describe().workers_size() == count; });
   }
 
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   KeeperThread keeper;
 };
 
@@ -179,7 +181,7 @@ TEST_F(KeeperTest, shouldTakeNothingBeforeAnAttachAndNoSecondOne) {
   WorkerRequest early[3];
   early[0].mutable_set_ready();
   early[1].mutable_detach();
-  early[2].mutable_listen()->set_host("127.0.0.1");
+  early[2].mutable_listen()->set_host(fabric.host);
   for (const WorkerRequest& request : early) {
     EXPECT_EQ(client.Ask(request).status().code(), absl::StatusCode::kFailedPrecondition);
   }
@@ -542,9 +544,9 @@ TEST_F(KeeperTest, shouldMakeNewTokensThatAllDiffer) {
 TEST_F(KeeperTest, shouldListenForItsWorkers) {
   Start();
   const auto client = Attached();
-  const auto port = Listen(*client, "127.0.0.1", 0);
+  const auto port = Listen(*client, fabric.host, 0);
   ASSERT_TRUE(port.ok()) << port.status();
-  EXPECT_EQ(Listen(*client, "127.0.0.1", *port).value(), *port);
+  EXPECT_EQ(Listen(*client, fabric.host, *port).value(), *port);
   const internal::Description description = keeper.Describe();
   ASSERT_EQ(description.service().listeners_size(), 1);
   EXPECT_EQ(description.service().listeners(0).port(), *port);
@@ -553,7 +555,7 @@ TEST_F(KeeperTest, shouldListenForItsWorkers) {
 TEST_F(KeeperTest, shouldListenNoMoreThanConfigured) {
   Start();  // two
   const auto client = Attached();
-  const auto port = Listen(*client, "127.0.0.1", 0);
+  const auto port = Listen(*client, fabric.host, 0);
   ASSERT_TRUE(port.ok());
   ASSERT_TRUE(Listen(*client, "::1", 0).ok());
   const auto third = Listen(*client, "127.0.0.2", 0);
@@ -563,17 +565,17 @@ TEST_F(KeeperTest, shouldListenNoMoreThanConfigured) {
   EXPECT_EQ(Listen(*client, "127.0.0.3", *port).status().code(),
             absl::StatusCode::kResourceExhausted);
   // What is there already may be asked for by every worker.
-  EXPECT_EQ(Listen(*client, "127.0.0.1", *port).value(), *port);
-  EXPECT_EQ(Listen(*client, "127.0.0.1", 0).value(), *port);
+  EXPECT_EQ(Listen(*client, fabric.host, *port).value(), *port);
+  EXPECT_EQ(Listen(*client, fabric.host, 0).value(), *port);
 }
 
 TEST_F(KeeperTest, shouldTellThatAPortIsTaken) {
   Start();
   const auto client = Attached();
   RawPeer other;
-  EXPECT_EQ(Listen(*client, "127.0.0.1", other.Listen()).status().code(),
+  EXPECT_EQ(Listen(*client, fabric.host, other.Listen()).status().code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(Listen(*client, "127.0.0.1", 65536).status().code(),
+  EXPECT_EQ(Listen(*client, fabric.host, 65536).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(Listen(*client, "not an address", 0).ok());
 }
@@ -604,7 +606,7 @@ TEST_F(KeeperTest, shouldConnectOutOnlyForTheOwnerOfTheShard) {
   const auto owner = Ready();
   const auto other = Attached();
   WorkerRequest request;
-  request.mutable_connect()->set_host("127.0.0.1");
+  request.mutable_connect()->set_host(fabric.host);
   request.mutable_connect()->set_port(1);
   EXPECT_EQ(other->Ask(request).status().code(), absl::StatusCode::kFailedPrecondition);
   request.mutable_connect()->set_shard(1);
@@ -746,7 +748,7 @@ TEST_F(KeeperTest, shouldSayThatAWorkerWithAStreamIsUnknown) {
 TEST_F(KeeperTest, shouldListConnectionsInPages) {
   Start();
   const auto client = Ready();
-  const uint16_t port = Listen(*client, "127.0.0.1", 0).value();
+  const uint16_t port = Listen(*client, fabric.host, 0).value();
   std::vector<std::unique_ptr<RawPeer>> peers;
   for (int i = 0; i < 5; ++i) {
     peers.push_back(std::make_unique<RawPeer>());
@@ -774,7 +776,7 @@ TEST_F(KeeperTest, shouldListConnectionsInPages) {
 }
 
 TEST_F(KeeperTest, shouldListenFromTheStartWhereConfigured) {
-  Start([](v1::ServiceConfig* service) { service->add_listeners()->set_host("127.0.0.1"); });
+  Start([&](v1::ServiceConfig* service) { service->add_listeners()->set_host(fabric.host); });
   EXPECT_EQ(keeper.Describe().service().listeners_size(), 1);
 }
 
@@ -782,7 +784,7 @@ TEST_F(KeeperTest, shouldNotStartWithAPortThatIsTaken) {
   RawPeer other;
   const uint16_t port = other.Listen();
   const absl::Status status = keeper.Start([&](v1::ServiceConfig* service) {
-    service->add_listeners()->set_host("127.0.0.1");
+    service->add_listeners()->set_host(fabric.host);
     service->mutable_listeners(0)->set_port(port);
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);

@@ -9,11 +9,14 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "spdlog/spdlog.h"
+#include "tests/harness/patience.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::keeper::testing {
 namespace {
 
-constexpr int kReplyTimeoutMs = 20'000;
+// A machine that is emulated has ten times as long.
+const int kReplyTimeoutMs = 20'000 * harness::Slowness();
 
 template <typename Reply>
 absl::Status StatusOf(const Reply& reply) {
@@ -31,7 +34,11 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   config.set_launcher(launcher_);
   v1::ServiceConfig* service = config.mutable_service();
   service->set_name("kv");
-  service->mutable_device()->mutable_soft();
+  if (verbs::testing::FabricUnderTest().device == "soft") {
+    service->mutable_device()->mutable_soft();
+  } else {
+    service->mutable_device()->mutable_rdma()->set_port(1);
+  }
   service->set_shards(1);
   service->set_max_connections(8);
   service->set_send_queue_depth(8);
@@ -41,9 +48,9 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   service->set_buffer_bytes(1 << 18);
   service->set_max_workers(4);
   service->set_max_listeners(2);
-  service->set_handoff_timeout_ms(10'000);
+  service->set_handoff_timeout_ms(10'000 * harness::Slowness());
   service->set_heartbeat_ms(1000);
-  service->set_hang_timeout_ms(60'000);
+  service->set_hang_timeout_ms(60'000 * harness::Slowness());
   if (change) change(service);
   return config;
 }

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# run_vm.sh: exit status, arguments, output and time-out of the script, and what is told of a peer
+# that fails. From a tree with blanks in its path, and with two machines at a time. Nothing here
+# depends on how long a machine takes.
+set -euo pipefail
+
+die() { echo "run_vm_test: $*" >&2; exit 1; }
+# Bazel's home for tests is not the user's, who has the kernel.
+HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+export HOME
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/a tree/deploy" "$work/called here" "$work/its programs"
+cp -rL deploy/vm "$work/a tree/deploy"
+run_vm="$work/a tree/deploy/vm/run_vm.sh"
+cd "$work/called here"
+
+# No machine comes up within a second.
+touch "$work/nothing.sh"
+status=0
+"$run_vm" --timeout 1 "$work/nothing.sh" 2>"$work/console" || status=$?
+[[ $status -eq 124 ]] || die "exit status $status after the time-out, not 124"
+grep -q 'did not end within 1 s; the console:' "$work/console" || die "the time-out was not said"
+
+# A script's output comes while it runs. This one is ended below.
+echo 'echo first; sleep infinity' >"$work/endless.sh"
+coproc machine { exec "$run_vm" "$work/endless.sh" 2>/dev/null; }
+
+# Beside it: status, arguments, place, programs, results, and an output file that others write, too.
+cat >"$work/all of it.sh" <<'END'
+printf '<%s>' "$@"
+echo " in $PWD"
+own
+echo "as $(id -un) with $(rdma link show rxe0/1 | awk '{print $4}')" >&2
+touch /usr/was-here "$1"
+echo 3 >"$BATON_VM_RESULTS/count of it"
+exit 7
+END
+printf '#!/bin/sh\necho a program of its own\n' >"$work/its programs/own"
+chmod +x "$work/its programs/own"
+status=0
+{
+  echo before
+  BATON_BIN="$work/its programs" "$run_vm" --results "$work/all results" "$work/all of it.sh" \
+    'two words' '' "quote'" 2>"$work/errors" || status=$?
+  echo after
+} >"$work/out"
+diff "$work/out" - <<END || die "the output differs; standard error: $(cat "$work/errors")"
+before
+<two words><><quote'> in $work/called here
+a program of its own
+after
+END
+[[ $status -eq 7 ]] || die "exit status $status, not 7"
+[[ $(<"$work/errors") == "as root with ACTIVE" ]] || die "standard error: $(<"$work/errors")"
+[[ $(<"$work/all results/count of it") == 3 ]] || die "the results did not come back"
+[[ ! -e /usr/was-here && ! -e 'two words' ]] || die "the machine wrote on the host"
+
+# shellcheck disable=SC2154  # coproc sets it
+output=${machine[0]}
+read -r line <&"$output" || die "no line came"
+[[ $line == first ]] || die "\"$line\" came"
+# shellcheck disable=SC2154
+kill "$machine_PID"
+# The end of its output: the machine, which had it, is gone.
+! read -r line <&"$output" || die "\"$line\" came"
+
+# A peer that fails is told of; the first one's status counts.
+cat >"$work/peer.sh" <<'END'
+echo said
+echo complained >&2
+exit 3
+END
+# shellcheck disable=SC2016  # expanded in the machine
+echo 'until [[ -e $BATON_VM_RESULTS/peer-has-ended ]]; do sleep 0.2; done' >"$work/first.sh"
+mkdir "$work/tmp"
+TMPDIR=$work/tmp "$run_vm" --peer "$work/peer.sh" "$work/first.sh" >"$work/out" 2>"$work/errors" &
+pair=$!
+# The two directories are those that run_vm.sh shares with its machines.
+until [[ -n $(cat "$work"/tmp/*/peer/status 2>/dev/null) ]]; do
+  kill -0 "$pair" 2>/dev/null || die "it ended before the peer did: $(cat "$work/errors")"
+  sleep 0.2
+done
+touch "$(echo "$work"/tmp/*/first/results)/peer-has-ended"
+wait "$pair" || die "exit status $? with a peer that fails: $(cat "$work/errors")"
+[[ $(<"$work/out") == "peer: said" ]] || die "with a peer: $(<"$work/out")"
+grep -qx 'peer: complained' "$work/errors" || die "the peer's standard error: $(<"$work/errors")"
+grep -qx "vm: the peer's script ended with exit status 3" "$work/errors" ||
+  die "the peer's end was not said: $(<"$work/errors")"
+echo "status, arguments, output, results, time-out and peer are as they should be"
