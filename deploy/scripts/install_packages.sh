@@ -13,7 +13,7 @@ declare -A GROUPS_OF_PACKAGES=(
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
   [vm]="busybox-static cpio ibverbs-providers ibverbs-utils iproute2 kmod perftest qemu-system-x86
-    rdma-core rdmacm-utils"
+    rdma-core rdmacm-utils systemd udev"
 )
 
 missing=()

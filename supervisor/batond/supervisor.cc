@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
@@ -20,6 +21,11 @@ std::string AsText(const google::protobuf::Message& message) {
   std::string text;
   google::protobuf::TextFormat::PrintToString(message, &text);
   return text;
+}
+
+// To the service manager, if there is one; `systemctl status` shows it.
+void TellStatus(const std::string& state, const std::string& status) {
+  sd_notify(/*unset_environment=*/0, absl::StrCat(state, "STATUS=", status).c_str());
 }
 
 std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& service) {
@@ -80,10 +86,28 @@ void Supervisor::AddControl() {
 
 absl::Status Supervisor::Run() {
   WatchSignals();
+  TellStatus("", absl::StrCat("starting, services: ", ServiceNames()));
   StartKeepers();
   io_.run();
   state_.RemoveSockets();
   return result_;
+}
+
+std::string Supervisor::ServiceNames() const {
+  return absl::StrJoin(options_.config.services(), ", ",
+                       [](std::string* text, const v1::ServiceConfig& service) {
+                         absl::StrAppend(text, service.name());
+                       });
+}
+
+// After a child has come or gone while all ran.
+void Supervisor::TellHealth() const {
+  std::string missing = control_->ready() ? "" : control_->name();
+  for (const std::unique_ptr<Child>& keeper : keepers_) {
+    if (!keeper->ready()) absl::StrAppend(&missing, missing.empty() ? "" : ", ", keeper->name());
+  }
+  TellStatus("", missing.empty() ? absl::StrCat("running, services: ", ServiceNames())
+                                 : absl::StrCat("being started again: ", missing));
 }
 
 void Supervisor::StartKeepers() {
@@ -120,6 +144,8 @@ void Supervisor::OnReady() {
   } else if (phase_ == Phase::kStartingControl && control_->ready()) {
     phase_ = Phase::kRunning;
     AnnounceReady();
+  } else if (phase_ == Phase::kRunning) {
+    TellHealth();
   }
 }
 
@@ -131,6 +157,7 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
           absl::StrCat(child.name(), " ", how, " while starting; its messages above tell why")));
     case Phase::kRunning:
       spdlog::error("{}: {}", child.name(), how);
+      TellHealth();
       return child.StartLater();
     case Phase::kStoppingControl:
     case Phase::kStoppingKeepers:
@@ -149,7 +176,7 @@ void Supervisor::AnnounceReady() const {
   std::printf("batond ready: state directory %s, operator socket %s, services: %s\n",
               directory.c_str(), OperatorSocketPath(directory).c_str(), services.c_str());
   std::fflush(stdout);
-  sd_notify(/*unset_environment=*/0, "READY=1");
+  TellStatus("READY=1\n", absl::StrCat("running, services: ", ServiceNames()));
 }
 
 void Supervisor::FailStart(const absl::Status& status) {
@@ -159,7 +186,8 @@ void Supervisor::FailStart(const absl::Status& status) {
 
 void Supervisor::Stop() {
   phase_ = Phase::kStoppingControl;
-  sd_notify(0, "STOPPING=1");
+  TellStatus("STOPPING=1\n",
+             result_.ok() ? "stopping" : absl::StrCat("giving up: ", result_.message()));
   control_->CancelStart();
   for (const std::unique_ptr<Child>& keeper : keepers_) keeper->CancelStart();
   control_->Signal(SIGTERM);

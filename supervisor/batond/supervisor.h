@@ -54,6 +54,8 @@ class Supervisor {
   void OnReady();
   void OnGone(Child& child, const std::string& how);
   void AnnounceReady() const;
+  void TellHealth() const;
+  std::string ServiceNames() const;
   void FailStart(const absl::Status& status);
   void Stop();
   void AdvanceStop();

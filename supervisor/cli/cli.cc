@@ -76,6 +76,7 @@ int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactiv
   app.fallthrough();
   AddGlobalOptions(&app, &session);
   AddStatusCommands(&app, &session);
+  AddDoctorCommand(&app, &session);
   AddServiceCommands(&app, &session);
   AddWorkerCommands(&app, &session);
   AddShardCommands(&app, &session);

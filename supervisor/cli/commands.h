@@ -12,6 +12,7 @@ namespace baton {
 struct Session;
 
 void AddStatusCommands(CLI::App* app, Session* session);  // status, version
+void AddDoctorCommand(CLI::App* app, Session* session);
 void AddServiceCommands(CLI::App* app, Session* session);
 void AddWorkerCommands(CLI::App* app, Session* session);
 void AddShardCommands(CLI::App* app, Session* session);

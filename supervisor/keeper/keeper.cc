@@ -16,6 +16,7 @@
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/open_device.h"
 
@@ -27,24 +28,6 @@ constexpr int kSocketBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
-
-arena::Shape ShapeOf(const v1::ServiceConfig& config) {
-  arena::Shape shape = {};
-  shape.shards = config.shards();
-  shape.connections = config.max_connections();
-  shape.send_queue_depth = config.send_queue_depth();
-  shape.receive_queue_depth = config.receive_queue_depth();
-  shape.connection_state_bytes =
-      static_cast<uint32_t>(arena::AlignUp(config.connection_state_bytes(), arena::kLineBytes));
-  shape.shard_state_bytes =
-      static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
-  shape.workers = config.max_workers();
-  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
-  const uint64_t completions = arena::RequiredCompletionEntries(shape);
-  // Too many for the field are refused by ValidateShape.
-  shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
-  return shape;
-}
 
 Keeper::Keeper(const internal::KeeperConfig& config)
     : config_(config),

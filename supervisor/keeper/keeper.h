@@ -24,8 +24,6 @@
 
 namespace baton::keeper {
 
-arena::Shape ShapeOf(const v1::ServiceConfig& config);
-
 class Keeper : private EngineListener {
  public:
   // `engine_options`: beyond what the configuration says.

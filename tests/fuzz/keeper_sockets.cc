@@ -20,6 +20,7 @@
 #include "lib/verbs/soft/soft_device.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/keeper/keeper.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/fake_processes.h"
@@ -527,8 +528,7 @@ void KeeperSockets(const uint8_t* data, size_t size) {
   static const bool quiet =
       (spdlog::set_level(spdlog::level::off), google::protobuf::SetLogHandler(nullptr), true);
   (void)quiet;
-  static arena::Arena arena =
-      arena::Arena::Create(keeper::ShapeOf(Config().service()), "kv").value();
+  static arena::Arena arena = arena::Arena::Create(ShapeOf(Config().service()), "kv").value();
   const FakeProcesses::Guard processes;
   Program program(data, size);
   TheKeeper keeper(&arena);

@@ -5,8 +5,8 @@
 #include "lib/base/check.h"
 #include "lib/verbs/soft/fault_plan.h"
 #include "supervisor/config/config.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/control/config.h"
-#include "supervisor/keeper/keeper.h"
 #include "tests/fuzz/targets.h"
 
 namespace baton::fuzz {
@@ -32,7 +32,7 @@ void ConfigText(const uint8_t* data, size_t size) {
   BATON_CHECK(config->SerializeAsString() == before);
   BATON_CHECK(config->state_dir().find('\0') == std::string::npos);
   for (const v1::ServiceConfig& service : config->services()) {
-    BATON_CHECK(arena::ValidateShape(keeper::ShapeOf(service)).ok());
+    BATON_CHECK(arena::ValidateShape(ShapeOf(service)).ok());
     for (const v1::ListenerConfig& listener : service.listeners()) {
       BATON_CHECK(listener.host().find('\0') == std::string::npos);
     }

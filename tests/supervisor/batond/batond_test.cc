@@ -98,27 +98,66 @@ bool HasInEnvironment(pid_t pid, const std::string& variable) {
          environment.starts_with(variable + "=");
 }
 
+// What a service manager gives its services, and listens at.
+class NotifySocket {
+ public:
+  explicit NotifySocket(const std::string& path)
+      : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience = {kPatience.count(), 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  // Empty when none came.
+  std::string Next() const {
+    char text[512];
+    const ssize_t length = recv(socket_.get(), text, sizeof(text), 0);
+    return std::string(text, length > 0 ? static_cast<size_t>(length) : 0);
+  }
+
+ private:
+  FileDescriptor socket_;
+};
+
 TEST(BatondTest, TellsSystemdAndItsChildrenDoNot) {
   const Stage stage;
   const std::string path = stage.path() + "/notify";
-  const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  const timeval patience = {kPatience.count(), 0};
-  setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-
+  const NotifySocket socket(path);
   BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  char text[64];
-  ssize_t length = recv(socket.get(), text, sizeof(text), 0);
-  ASSERT_EQ(std::string(text, length > 0 ? length : 0), "READY=1");
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
   EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
   batond.Signal(SIGTERM);
-  length = recv(socket.get(), text, sizeof(text), 0);
-  EXPECT_EQ(std::string(text, length > 0 ? length : 0), "STOPPING=1");
+  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
   EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, TellsSystemdWhichChildIsMissing) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
+  kill(stage.lives("keeper")[0].pid, SIGKILL);
+  EXPECT_EQ(socket.Next(), "STATUS=being started again: keeper of service ledger");
+  EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
+}
+
+TEST(BatondTest, TellsSystemdWhyItDoesNotStart) {
+  const Stage stage;
+  std::filesystem::remove(stage.libexec() + "/baton-keeper");
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_THAT(
+      socket.Next(),
+      testing::StartsWith("STOPPING=1\nSTATUS=giving up: keeper of service ledger: cannot run "));
+  EXPECT_EQ(batond.Wait(), 1);
 }
 
 TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {

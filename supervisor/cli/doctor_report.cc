@@ -1,0 +1,54 @@
+#include "supervisor/cli/doctor_report.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "supervisor/cli/format.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kSeverityWidth = 7;  // "PROBLEM", "WARNING"
+constexpr char kGap[] = "  ";
+
+// "SEVERITY_OK" as "OK".
+std::string Name(v1::Severity severity) {
+  const std::string name = v1::Severity_Name(severity);
+  return name.substr(name.find('_') + 1);
+}
+
+std::string Padded(std::string text, size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+std::string Count(uint64_t count, const std::string& what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void PrintDoctorReport(std::ostream& out, const v1::DoctorReport& report) {
+  size_t width = 0;
+  for (const v1::Finding& finding : report.findings()) {
+    width = std::max(width, finding.check().size());
+  }
+  const std::string indent(kSeverityWidth + width + 2 * std::string(kGap).size(), ' ');
+  for (const v1::Finding& finding : report.findings()) {
+    out << Padded(Name(finding.severity()), kSeverityWidth) << kGap
+        << Padded(finding.check(), width) << kGap
+        << (finding.subject().empty() ? "" : Printable(finding.subject()) + ": ")
+        << Printable(finding.message()) << '\n';
+    if (finding.severity() == v1::SEVERITY_OK) continue;
+    out << indent << "so:   " << Printable(finding.consequence()) << '\n';
+    out << indent << "cure: " << Printable(finding.cure()) << '\n';
+  }
+  const uint64_t fine =
+      static_cast<uint64_t>(report.findings_size()) - report.problems() - report.warnings();
+  out << '\n'
+      << Count(report.problems(), "problem") << ", " << Count(report.warnings(), "warning") << ", "
+      << fine << " ok\n";
+}
+
+}  // namespace baton

@@ -1,0 +1,23 @@
+#include "supervisor/config/shape.h"
+
+namespace baton {
+
+arena::Shape ShapeOf(const v1::ServiceConfig& config) {
+  arena::Shape shape = {};
+  shape.shards = config.shards();
+  shape.connections = config.max_connections();
+  shape.send_queue_depth = config.send_queue_depth();
+  shape.receive_queue_depth = config.receive_queue_depth();
+  shape.connection_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.connection_state_bytes(), arena::kLineBytes));
+  shape.shard_state_bytes =
+      static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
+  shape.workers = config.max_workers();
+  shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
+  const uint64_t completions = arena::RequiredCompletionEntries(shape);
+  // Too many for the field are refused by ValidateShape.
+  shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);
+  return shape;
+}
+
+}  // namespace baton

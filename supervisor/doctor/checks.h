@@ -1,0 +1,63 @@
+// The checks, by what they look at. Each adds its findings to the report, at least one where it
+// applies, and looks at nothing but the view that it is given.
+#ifndef SUPERVISOR_DOCTOR_CHECKS_H_
+#define SUPERVISOR_DOCTOR_CHECKS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "supervisor/doctor/identity.h"
+#include "supervisor/doctor/machine.h"
+#include "supervisor/doctor/needs.h"
+#include "supervisor/doctor/rdma_devices.h"
+#include "supervisor/doctor/report.h"
+
+namespace baton::doctor {
+
+struct View {
+  const Machine& machine;
+  Identity identity;
+  std::string state_dir;
+  std::string config_file;
+  bool configured = false;             // `services` are those of a configuration
+  std::vector<ServiceNeeds> services;  // otherwise the one of default size
+  std::vector<RdmaDevice> devices;
+
+  bool wants_rdma() const;  // a configured service does
+  // Of what stands in the way of RDMA as a whole: a problem unless nobody asks for RDMA.
+  v1::Severity severity() const;
+  // Whose limits are looked at, as /proc knows it: batond, while it runs, or ourselves.
+  std::optional<int> batond_pid;
+  std::string process() const;  // "/proc/4711"
+  std::string whose() const;    // "of batond (pid 4711)", "of this shell"
+
+  const RdmaDevice* Find(const std::string& device) const;
+  // Of a service; null when there is none, or more than one to choose from.
+  const RdmaDevice* DeviceOf(const ServiceNeeds& service) const;
+};
+
+// modules.cc
+void CheckKernel(const View& view, Report& report);
+void CheckModules(const View& view, Report& report);
+void CheckNoDevice(const View& view, Report& report);
+// nodes.cc
+void CheckNodes(const View& view, Report& report);
+void CheckGroup(const View& view, Report& report);
+bool MayOpenNodes(const View& view, const RdmaDevice& device);
+// ports.cc
+void CheckDevices(const View& view, Report& report);
+// libraries.cc
+void CheckLibraries(const View& view, Report& report);
+// limits.cc
+void CheckLockedMemory(const View& view, Report& report);
+void CheckDescriptors(const View& view, Report& report);
+void CheckMemory(const View& view, Report& report);
+// services.cc
+void CheckServices(const View& view, Report& report);
+// state.cc
+void CheckStateDirectory(const View& view, Report& report);
+
+}  // namespace baton::doctor
+
+#endif  // SUPERVISOR_DOCTOR_CHECKS_H_

@@ -1,0 +1,26 @@
+// `baton doctor`: whether this machine has what Baton needs, and what to do where it has not.
+#ifndef SUPERVISOR_DOCTOR_DOCTOR_H_
+#define SUPERVISOR_DOCTOR_DOCTOR_H_
+
+#include <optional>
+#include <string>
+
+#include "proto/baton/v1/config.pb.h"
+#include "proto/baton/v1/doctor.pb.h"
+#include "supervisor/doctor/identity.h"
+#include "supervisor/doctor/machine.h"
+
+namespace baton::doctor {
+
+struct Request {
+  Identity identity;
+  std::string state_dir;             // where there is no configuration
+  std::string config_file;           // its name, in cures
+  std::optional<v1::Config> config;  // complete
+};
+
+v1::DoctorReport Diagnose(const Machine& machine, const Request& request);
+
+}  // namespace baton::doctor
+
+#endif  // SUPERVISOR_DOCTOR_DOCTOR_H_

@@ -1,0 +1,157 @@
+// Limits of processes, and memory.
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "supervisor/doctor/checks.h"
+
+namespace baton::doctor {
+namespace {
+
+constexpr uint64_t kUnlimited = UINT64_MAX;
+constexpr uint64_t kMebibyte = 1 << 20;
+constexpr uint32_t kCapIpcLock = 14;  // capability.h
+
+uint64_t ParseLimit(const std::string& word) {
+  uint64_t value = 0;
+  return word == "unlimited" || !absl::SimpleAtoi(word, &value) ? kUnlimited : value;
+}
+
+// The hard limit in the line of /proc/PID/limits that begins with `name`: batond and its keepers
+// raise theirs to it.
+std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
+  const std::string text = view.machine.Read(view.process() + "/limits").value_or("");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, name)) continue;
+    const std::vector<std::string> words =
+        absl::StrSplit(line.substr(name.size()), ' ', absl::SkipEmpty());
+    if (words.size() >= 2) return ParseLimit(words[1]);
+  }
+  return std::nullopt;
+}
+
+// The limit on locked memory does not bind who has CAP_IPC_LOCK (ib_umem_get in the kernel).
+bool MayLockAnything(const View& view) {
+  if (!view.batond_pid && !view.identity.self) return view.identity.uid == 0;
+  const std::string text = view.machine.Read(view.process() + "/status").value_or("");
+  const std::string key = "CapEff:";
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    uint64_t capabilities = 0;
+    if (!absl::StartsWith(line, key)) continue;
+    line.remove_prefix(key.size());
+    while (absl::StartsWith(line, "\t") || absl::StartsWith(line, " ")) line.remove_prefix(1);
+    return absl::SimpleHexAtoi(line, &capabilities) && (capabilities >> kCapIpcLock & 1) != 0;
+  }
+  return false;
+}
+
+std::string Mebibytes(uint64_t bytes) {
+  return bytes == kUnlimited ? "unlimited"
+                             : absl::StrCat((bytes + kMebibyte - 1) / kMebibyte, " MiB");
+}
+
+std::string ServiceName(const View& view, const ServiceNeeds& service) {
+  return view.configured ? "service " + service.name : "a service of default size";
+}
+
+// `key` as systemd's units have it, `item` as limits.conf does.
+std::string CureLimit(const View& view, const std::string& key, const std::string& item,
+                      const std::string& value) {
+  const std::string line = absl::StrCat(key, "=", value == "unlimited" ? "infinity" : value);
+  if (view.batond_pid) {
+    return absl::StrCat("systemctl edit batond  # [Service] ", line,
+                        "; then: systemctl restart batond");
+  }
+  return absl::StrCat(
+      "echo '", view.identity.name, " - ", item, " ", value,
+      "' >>/etc/security/limits.d/baton.conf  # and log in again; in a unit: ", line);
+}
+
+}  // namespace
+
+void CheckLockedMemory(const View& view, Report& report) {
+  const std::optional<uint64_t> limit = ReadLimit(view, "Max locked memory");
+  if (!limit) return;
+  uint64_t most = 0;
+  for (const ServiceNeeds& service : view.services) {
+    if (service.rdma) most = std::max(most, service.of_device.registered_bytes);
+  }
+  const std::string largest = absl::StrCat("; the largest keeper registers ", Mebibytes(most));
+  if (MayLockAnything(view) && *limit != kUnlimited) {
+    return report.Ok({"memlock"}, "CAP_IPC_LOCK: the limit does not bind" + largest);
+  }
+  bool enough = true;
+  for (const ServiceNeeds& service : view.services) {
+    const uint64_t registered = service.of_device.registered_bytes;
+    if (!service.rdma || *limit >= registered + service.queue_bytes) continue;
+    enough = false;
+    const bool certain = *limit < registered;
+    report.Add(certain ? view.severity() : v1::SEVERITY_WARNING,
+               {"memlock", view.configured ? service.name : ""},
+               {absl::StrCat("the hard RLIMIT_MEMLOCK ", view.whose(), " is ", Mebibytes(*limit),
+                             "; ", ServiceName(view, service), " registers ", Mebibytes(registered),
+                             ", and up to ", Mebibytes(service.queue_bytes),
+                             " of queues with providers that pin them, too"),
+                certain ? "its keeper cannot register its memory, and does not start"
+                        : "with such a provider its keeper runs out of queue pairs early",
+                CureLimit(view, "LimitMEMLOCK", "memlock", "unlimited")});
+  }
+  if (enough) {
+    report.Ok({"memlock"}, absl::StrCat(Mebibytes(*limit), " ", view.whose(), largest));
+  }
+}
+
+void CheckDescriptors(const View& view, Report& report) {
+  const std::optional<uint64_t> limit = ReadLimit(view, "Max open files");
+  if (!limit) return;
+  bool enough = true;
+  for (const ServiceNeeds& service : view.services) {
+    if (service.descriptors <= *limit) continue;
+    enough = false;
+    report.Add(v1::SEVERITY_PROBLEM, {"nofile", view.configured ? service.name : ""},
+               {absl::StrCat("the hard RLIMIT_NOFILE ", view.whose(), " is ", *limit, "; ",
+                             ServiceName(view, service), " has up to ", service.descriptors,
+                             " descriptors open"),
+                "connections and workers are refused before the service is full",
+                CureLimit(view, "LimitNOFILE", "nofile", "1048576")});
+  }
+  if (enough) {
+    report.Ok({"nofile"}, absl::StrCat("up to ", *limit, " open files ", view.whose()));
+  }
+}
+
+void CheckMemory(const View& view, Report& report) {
+  // 2 refuses every memfd_create without MFD_NOEXEC_SEAL (vm.memfd_noexec, Linux 6.3).
+  if (view.machine.Read("/proc/sys/vm/memfd_noexec") == "2") {
+    report.Add(v1::SEVERITY_PROBLEM, {"memory", "memfd"},
+               {"vm.memfd_noexec is 2: memory files that could be made executable are refused",
+                "no keeper can make its arena", "sysctl vm.memfd_noexec=1"});
+  }
+  uint64_t needed = 0;
+  for (const ServiceNeeds& service : view.services) needed += service.memory_bytes;
+  const std::string text = view.machine.Read("/proc/meminfo").value_or("");
+  const std::string key = "MemAvailable:";
+  uint64_t available = 0;  // KiB
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() >= 2 && words[0] == key && !absl::SimpleAtoi(words[1], &available)) return;
+  }
+  if (available == 0) return;
+  const std::string both =
+      absl::StrCat(Mebibytes(available << 10), " available; arenas need ", Mebibytes(needed));
+  // A running batond has taken its share.
+  if (!view.batond_pid && needed > available << 10) {
+    return report.Add(
+        v1::SEVERITY_PROBLEM, {"memory"},
+        {both, "keepers are killed when they touch it, or other programs are",
+         view.configured ? "in " + view.config_file + ": smaller buffer_bytes and max_connections"
+                         : "free memory, or set a smaller buffer_bytes"});
+  }
+  report.Ok({"memory"}, absl::StrCat(both,
+                                     ", as memfds, which the size and the mount options of "
+                                     "/dev/shm do not bound"));
+}
+
+}  // namespace baton::doctor

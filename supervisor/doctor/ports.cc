@@ -1,0 +1,211 @@
+// Devices and their ports: of a kind that Baton can use, with a link, and with an address.
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_text.h"
+#include "supervisor/doctor/checks.h"
+
+namespace baton::doctor {
+namespace {
+
+using Troubles = std::vector<Trouble>;
+
+std::string InterfaceOr(const Port& port, const char* otherwise) {
+  return port.interface.empty() ? otherwise : port.interface;
+}
+
+std::string AddressCure(const Port& port) {
+  return absl::StrCat("ip addr add ADDRESS/PREFIX dev ", InterfaceOr(port, "NETDEV"));
+}
+
+// Interfaces that nobody has taken up have no IFF_UP among their flags.
+bool IsDownByChoice(const Machine& machine, const std::string& interface) {
+  uint32_t flags = 1;
+  const std::string text = machine.Read("/sys/class/net/" + interface + "/flags").value_or("");
+  return absl::SimpleHexAtoi(text, &flags) && (flags & 1) == 0;
+}
+
+std::string LinkCure(const View& view, const std::string& device, const Port& port) {
+  if (!port.ethernet) {
+    // A subnet manager makes an INIT port ACTIVE.
+    return port.state == "INIT" ? "apt-get install opensm && systemctl enable --now opensm"
+                                : absl::StrCat("rdma link show ", device, "/", port.number,
+                                               "  # no link: look at the cable and the switch");
+  }
+  if (port.interface.empty() || IsDownByChoice(view.machine, port.interface)) {
+    return absl::StrCat("ip link set ", InterfaceOr(port, "NETDEV"), " up");
+  }
+  return absl::StrCat("ip link show ", port.interface,
+                      "  # up, without a link: look at the cable and the switch");
+}
+
+bool HasAddress(const Machine& machine, const std::string& interface) {
+  const std::vector<InterfaceAddress> all = machine.Addresses();
+  return std::any_of(all.begin(), all.end(), [&](const InterfaceAddress& a) {
+    return a.interface == interface && !a.address.starts_with("fe80:");
+  });
+}
+
+void AddAddressTroubles(const View& view, const Port& port, Troubles& troubles) {
+  if (!port.ethernet) {
+    if (port.interface.empty()) {
+      troubles.push_back({"has no IPoIB interface",
+                          "rdma_cm finds peers by IP address, and there is none to find it by",
+                          "modprobe ib_ipoib && ip link set ib0 up && " + AddressCure(port)});
+    } else if (!HasAddress(view.machine, port.interface)) {
+      troubles.push_back({absl::StrCat("has no address on ", port.interface),
+                          "nothing can listen on it or be reached over it", AddressCure(port)});
+    }
+    return;
+  }
+  const auto routable = [](const Gid& gid) { return !gid.link_local; };
+  if (std::none_of(port.gids.begin(), port.gids.end(), routable)) {
+    const bool missed = HasAddress(view.machine, port.interface);
+    const std::string name = InterfaceOr(port, "its net device");
+    troubles.push_back(
+        {missed ? absl::StrCat("has no GID for the addresses of ", name)
+                : absl::StrCat("has no GID: there is no IPv4 or IPv6 address on ", name),
+         "nothing can listen on it or be reached over it",
+         missed ? absl::StrCat("ip link set ", name, " down && ip link set ", name, " up")
+                : AddressCure(port)});
+  } else if (std::none_of(port.gids.begin(), port.gids.end(),
+                          [&](const Gid& gid) { return routable(gid) && gid.type == "RoCE v2"; })) {
+    troubles.push_back({"has no GID of type RoCE v2",
+                        "RoCE v1 is not routed: only peers in the same Ethernet segment reach it",
+                        "use a port that speaks RoCE v2, or keep the peers in this segment"});
+  }
+}
+
+// What stands in the way of connections over `port`.
+Troubles TroublesOf(const View& view, const RdmaDevice& device, const Port& port) {
+  Troubles troubles;
+  if (port.state != "ACTIVE") {
+    troubles.push_back({absl::StrCat("is ", port.state, " (", port.physical_state, ")"),
+                        "no connection can be made over it, and those there are fail when their "
+                        "retries are used up",
+                        LinkCure(view, device.name, port)});
+  }
+  AddAddressTroubles(view, port, troubles);
+  return troubles;
+}
+
+Troubles TroublesOf(const View& view, const RdmaDevice& device) {
+  if (device.iwarp()) {
+    return {
+        {"is iWARP",
+         "Baton refuses it: its queue pairs cannot be made before their connections, which "
+         "native workers need",
+         "use an InfiniBand or RoCE device; for an Ethernet card without one: modprobe rdma_rxe "
+         "&& rdma link add rxe0 type rxe netdev NETDEV"}};
+  }
+  if (device.node_type != "CA") {
+    return {{absl::StrCat("is of type ", device.node_type, ", without reliable connections"),
+             "Baton refuses it", "use an InfiniBand or RoCE device"}};
+  }
+  const std::vector<std::string> known = view.machine.VerbsDevices();
+  if (std::find(known.begin(), known.end(), device.name) == known.end()) {
+    return {{"is known to the kernel, and libibverbs has no provider for it",
+             "no program can open it", "apt-get install ibverbs-providers"}};
+  }
+  return {};
+}
+
+// Of something that `device`, or that port of it, has: a problem where it is needed. Without a
+// configuration one port that works is enough.
+v1::Severity SeverityOf(const View& view, const RdmaDevice& device, const Port* port,
+                        bool any_works) {
+  if (!view.configured) return any_works ? v1::SEVERITY_WARNING : v1::SEVERITY_PROBLEM;
+  const bool needed =
+      std::any_of(view.services.begin(), view.services.end(), [&](const ServiceNeeds& service) {
+        return service.rdma && view.DeviceOf(service) == &device &&
+               (port == nullptr || service.port == port->number);
+      });
+  return needed ? v1::SEVERITY_PROBLEM : v1::SEVERITY_WARNING;
+}
+
+std::string DescribePort(const Port& port) {
+  std::string text = absl::StrCat(port.ethernet ? "RoCE" : "InfiniBand", ", ACTIVE");
+  for (const Gid& gid : port.gids) {
+    if (gid.link_local || (port.ethernet && gid.type != "RoCE v2")) continue;
+    absl::StrAppend(&text, ", ", port.ethernet ? gid.address : absl::StrCat("GID ", gid.address),
+                    " (index ", gid.index, ")");
+  }
+  if (!port.interface.empty()) absl::StrAppend(&text, " on ", port.interface);
+  return text;
+}
+
+std::string DescribeLimits(const verbs::DeviceLimits& limits) {
+  return absl::StrCat("can be opened: ", limits.max_queue_pairs, " queue pairs of ",
+                      limits.max_send_requests, " requests, completion queues of ",
+                      limits.max_completion_queue_entries, " entries",
+                      limits.atomics ? "" : ", no atomics");
+}
+
+struct Verdict {
+  const RdmaDevice* device = nullptr;
+  Troubles troubles;            // of the device as a whole
+  std::string opened;           // what it can do; empty when it was not opened
+  std::vector<Troubles> ports;  // in the order of the device's; empty where the whole is of no use
+
+  bool works() const {
+    return troubles.empty() && std::any_of(ports.begin(), ports.end(),
+                                           [](const Troubles& port) { return port.empty(); });
+  }
+};
+
+// As another user we cannot open anything; the modes of the nodes are looked at for that.
+void Open(const View& view, Verdict& verdict) {
+  const RdmaDevice& device = *verdict.device;
+  if (!view.identity.self || !MayOpenNodes(view, device) || device.ports.empty()) return;
+  const absl::StatusOr<verbs::DeviceLimits> limits =
+      view.machine.Limits(device.name, device.ports.front().number);
+  if (limits.ok()) {
+    verdict.opened = DescribeLimits(*limits);
+    return;
+  }
+  verdict.troubles.push_back(
+      {absl::StrCat("cannot be opened: ", std::string(MessageOf(limits.status()))),
+       "a keeper cannot use it either",
+       "dmesg | tail  # where the modes are right: in a container, --device /dev/infiniband; in a "
+       "unit, DeviceAllow=char-infiniband_verbs rw"});
+}
+
+Verdict Judge(const View& view, const RdmaDevice& device) {
+  Verdict verdict;
+  verdict.device = &device;
+  verdict.troubles = TroublesOf(view, device);
+  if (!verdict.troubles.empty()) return verdict;
+  Open(view, verdict);
+  for (const Port& port : device.ports) verdict.ports.push_back(TroublesOf(view, device, port));
+  return verdict;
+}
+
+void Tell(const View& view, const Verdict& verdict, bool any_works, Report& report) {
+  const RdmaDevice& device = *verdict.device;
+  for (const Trouble& trouble : verdict.troubles) {
+    report.Add(SeverityOf(view, device, nullptr, any_works), {"device", device.name}, trouble);
+  }
+  if (!verdict.opened.empty()) report.Ok({"device", device.name}, verdict.opened);
+  for (size_t i = 0; i < verdict.ports.size(); ++i) {
+    const Port& port = device.ports[i];
+    const Place place = {"port", absl::StrCat(device.name, " port ", port.number)};
+    for (const Trouble& trouble : verdict.ports[i]) {
+      report.Add(SeverityOf(view, device, &port, any_works), place, trouble);
+    }
+    if (verdict.ports[i].empty()) report.Ok(place, DescribePort(port));
+  }
+}
+
+}  // namespace
+
+void CheckDevices(const View& view, Report& report) {
+  std::vector<Verdict> verdicts;
+  for (const RdmaDevice& device : view.devices) verdicts.push_back(Judge(view, device));
+  const bool any_works = std::any_of(verdicts.begin(), verdicts.end(),
+                                     [](const Verdict& verdict) { return verdict.works(); });
+  for (const Verdict& verdict : verdicts) Tell(view, verdict, any_works, report);
+}
+
+}  // namespace baton::doctor

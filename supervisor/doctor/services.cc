@@ -1,0 +1,158 @@
+// What the configured services ask of their devices.
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_text.h"
+#include "supervisor/doctor/checks.h"
+
+namespace baton::doctor {
+namespace {
+
+std::string Names(const View& view) {
+  return absl::StrJoin(view.devices, ", ", [](std::string* text, const RdmaDevice& device) {
+    absl::StrAppend(text, device.name);
+  });
+}
+
+// The line of the configuration to change.
+std::string Change(const View& view, const ServiceNeeds& service, const std::string& line) {
+  return absl::StrCat("in ", view.config_file, ", service ", service.name, ": ", line);
+}
+
+// Null after a finding.
+const RdmaDevice* FindDevice(const View& view, const ServiceNeeds& service, Report& report) {
+  const RdmaDevice* const device = view.DeviceOf(service);
+  const Place place = {"service", service.name};
+  if (device == nullptr) {
+    const std::string consequence = "its keeper does not start";
+    if (view.devices.empty()) {
+      report.Add(v1::SEVERITY_PROBLEM, place,
+                 {"is configured for an RDMA device, and there is none", consequence,
+                  Change(view, service, "device { soft {} }, or make the device appear (above)")});
+    } else if (service.device.empty()) {
+      report.Add(
+          v1::SEVERITY_PROBLEM, place,
+          {absl::StrCat("names no device, and there are several: ", Names(view)), consequence,
+           Change(view, service,
+                  absl::StrCat("device { rdma { device: \"", view.devices[0].name, "\" } }"))});
+    } else {
+      report.Add(v1::SEVERITY_PROBLEM, place,
+                 {absl::StrCat("device ", service.device, " is not there; there are ", Names(view)),
+                  consequence,
+                  Change(view, service, absl::StrCat("device: \"", view.devices[0].name, "\""))});
+    }
+    return nullptr;
+  }
+  if (device->FindPort(service.port) == nullptr) {
+    report.Add(
+        v1::SEVERITY_PROBLEM, place,
+        {absl::StrCat("device ", device->name, " has no port ", service.port),
+         "its keeper does not start",
+         Change(view, service,
+                absl::StrCat("port: ", device->ports.empty() ? 1 : device->ports[0].number))});
+    return nullptr;
+  }
+  return device;
+}
+
+bool CheckListeners(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
+                    Report& report) {
+  const Port& port = *device.FindPort(service.port);
+  if (!port.ethernet) return true;  // its GIDs are not its addresses
+  bool reachable = true;
+  for (const std::string& host : service.listeners) {
+    if (host == "0.0.0.0" || host == "::") continue;
+    const auto is_host = [&](const Gid& gid) { return gid.address == host; };
+    if (std::any_of(port.gids.begin(), port.gids.end(), is_host)) continue;
+    reachable = false;
+    report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
+               {absl::StrCat("listens on ", host, ", which is no address of ", device.name,
+                             " port ", port.number),
+                "peers cannot reach that listener",
+                absl::StrCat("ip addr add ", host, "/PREFIX dev ",
+                             port.interface.empty() ? "NETDEV" : port.interface, "  # or ",
+                             Change(view, service, "another host"))});
+  }
+  return reachable;
+}
+
+// The most connections with which it would fit; 0 when their number is not what is wrong.
+uint32_t FittingConnections(const ServiceNeeds& service, const verbs::DeviceLimits& limits) {
+  arena::Shape shape = service.shape;
+  uint32_t fits = 0;
+  uint32_t too_many = shape.connections;
+  while (fits + 1 < too_many) {
+    shape.connections = fits + (too_many - fits) / 2;
+    const bool ok = driver::CheckLimits(driver::NeedsOf(shape), limits, "").ok();
+    (ok ? fits : too_many) = shape.connections;
+  }
+  return fits;
+}
+
+bool CheckSizes(const View& view, const ServiceNeeds& service, const RdmaDevice& device,
+                const verbs::DeviceLimits& limits, Report& report) {
+  const absl::Status status = driver::CheckLimits(service.of_device, limits, device.name);
+  if (status.ok()) return true;
+  const uint32_t fits = FittingConnections(service, limits);
+  report.Add(v1::SEVERITY_PROBLEM, {"service", service.name},
+             {std::string(MessageOf(status)), "its keeper does not start",
+              Change(view, service,
+                     fits > 0 ? absl::StrCat("max_connections: ", fits,
+                                             "  # or what else the message names")
+                              : "what the message names")});
+  return false;
+}
+
+void CheckQueuePairs(const View& view, const std::map<const RdmaDevice*, uint64_t>& connections,
+                     Report& report) {
+  for (const auto& [device, count] : connections) {
+    const absl::StatusOr<verbs::DeviceLimits> limits =
+        view.machine.Limits(device->name, device->ports.front().number);
+    if (!limits.ok() || count <= limits->max_queue_pairs) continue;
+    report.Add(
+        v1::SEVERITY_PROBLEM, {"service"},
+        {absl::StrCat("the services on ", device->name, " may have ", count,
+                      " connections together; it has ", limits->max_queue_pairs, " queue pairs"),
+         "the last of them are refused",
+         absl::StrCat("in ", view.config_file, ": smaller max_connections, ",
+                      limits->max_queue_pairs, " in all")});
+  }
+}
+
+}  // namespace
+
+void CheckServices(const View& view, Report& report) {
+  if (!view.configured) return;
+  std::map<const RdmaDevice*, uint64_t> connections;
+  for (const ServiceNeeds& service : view.services) {
+    const Place place = {"service", service.name};
+    if (!service.rdma) {
+      report.Ok(place, "on the soft device: needs no RDMA");
+      continue;
+    }
+    const RdmaDevice* const device = FindDevice(view, service, report);
+    if (device == nullptr || device->iwarp()) continue;
+    bool fine = CheckListeners(view, service, *device, report);
+    const absl::StatusOr<verbs::DeviceLimits> limits =
+        view.machine.Limits(device->name, service.port);
+    if (!limits.ok()) {
+      report.Add(v1::SEVERITY_WARNING, place,
+                 {absl::StrCat("the limits of ", device->name,
+                               " cannot be read: ", std::string(MessageOf(limits.status()))),
+                  "whether the service fits on it is not known",
+                  "baton doctor  # again, as a user who may open it"});
+      continue;
+    }
+    connections[device] += service.of_device.queue_pairs;
+    fine = CheckSizes(view, service, *device, *limits, report) && fine;
+    if (fine) {
+      report.Ok(place, absl::StrCat("fits on ", device->name, " port ", service.port, ": ",
+                                    service.of_device.queue_pairs, " connections"));
+    }
+  }
+  CheckQueuePairs(view, connections, report);
+}
+
+}  // namespace baton::doctor

@@ -1,0 +1,129 @@
+#include "supervisor/doctor/this_machine.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <grp.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "lib/verbs/rdma/rdma_device.h"
+
+namespace baton::doctor {
+namespace {
+
+// Files of sysfs and procfs that are read have one page at most, but for modules.dep.
+constexpr size_t kMaxFileBytes = 4 << 20;
+
+// The real file's name of the library that has `symbol`.
+std::string FileOf(const char* symbol) {
+  Dl_info info = {};
+  void* const address = dlsym(RTLD_DEFAULT, symbol);
+  if (address == nullptr || dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(info.dli_fname, error);
+  return error ? "" : file.filename().string();
+}
+
+std::string TextOf(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (address->sa_family == AF_INET) {
+    const auto* const v4 = reinterpret_cast<const sockaddr_in*>(address);
+    inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
+  } else if (address->sa_family == AF_INET6) {
+    const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+}  // namespace
+
+std::optional<std::string> ThisMachine::Read(const std::string& path) const {
+  std::ifstream file(root_ + path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> part;
+  while (text.size() < kMaxFileBytes) {
+    file.read(part.data(), part.size());
+    text.append(part.data(), static_cast<size_t>(file.gcount()));
+    if (!file) break;
+  }
+  // sysfs refuses the read, not the open, where there is no value.
+  if (file.bad()) return std::nullopt;
+  absl::StripTrailingAsciiWhitespace(&text);
+  return text;
+}
+
+std::vector<std::string> ThisMachine::List(const std::string& path) const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(root_ + path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<FileFacts> ThisMachine::Look(const std::string& path) const {
+  struct stat info = {};
+  if (stat((root_ + path).c_str(), &info) != 0) return std::nullopt;
+  FileFacts facts{.mode = info.st_mode, .uid = info.st_uid, .gid = info.st_gid, .device = {}};
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)) {
+    facts.device = absl::StrCat(major(info.st_rdev), ":", minor(info.st_rdev));
+  }
+  return facts;
+}
+
+std::string ThisMachine::LinkName(const std::string& path) const {
+  std::error_code error;
+  return std::filesystem::read_symlink(root_ + path, error).filename().string();
+}
+
+std::optional<uint32_t> ThisMachine::GroupId(const std::string& name) const {
+  const group* const entry = getgrnam(name.c_str());
+  if (entry == nullptr) return std::nullopt;
+  return entry->gr_gid;
+}
+
+std::vector<InterfaceAddress> ThisMachine::Addresses() const {
+  std::vector<InterfaceAddress> addresses;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const std::string text = TextOf(entry->ifa_addr);
+    if (!text.empty()) addresses.push_back({entry->ifa_name, text});
+  }
+  freeifaddrs(all);
+  return addresses;
+}
+
+std::vector<std::string> ThisMachine::VerbsDevices() const {
+  return verbs::rdma::ListRdmaDevices();
+}
+
+absl::StatusOr<verbs::DeviceLimits> ThisMachine::Limits(const std::string& device,
+                                                        uint32_t port) const {
+  absl::StatusOr<std::unique_ptr<verbs::Device>> opened = verbs::rdma::CreateRdmaDevice(
+      {.device = device, .port = static_cast<uint8_t>(port), .resolve_timeout_ms = 1});
+  if (!opened.ok()) return opened.status();
+  return (*opened)->limits();
+}
+
+std::vector<Library> ThisMachine::Libraries() const {
+  return {{"libibverbs", FileOf("ibv_get_device_list")},
+          {"librdmacm", FileOf("rdma_create_event_channel")}};
+}
+
+}  // namespace baton::doctor

@@ -1,0 +1,36 @@
+#ifndef SUPERVISOR_DOCTOR_THIS_MACHINE_H_
+#define SUPERVISOR_DOCTOR_THIS_MACHINE_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "supervisor/doctor/machine.h"
+
+namespace baton::doctor {
+
+// The machine that we run on.
+class ThisMachine final : public Machine {
+ public:
+  // Files are looked for below `root`.
+  explicit ThisMachine(std::string root = "") : root_(std::move(root)) {}
+
+  std::optional<std::string> Read(const std::string& path) const override;
+  std::vector<std::string> List(const std::string& path) const override;
+  std::optional<FileFacts> Look(const std::string& path) const override;
+  std::string LinkName(const std::string& path) const override;
+  std::optional<uint32_t> GroupId(const std::string& name) const override;
+  std::vector<InterfaceAddress> Addresses() const override;
+  std::vector<std::string> VerbsDevices() const override;
+  absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
+                                             uint32_t port) const override;
+  std::vector<Library> Libraries() const override;
+
+ private:
+  const std::string root_;
+};
+
+}  // namespace baton::doctor
+
+#endif  // SUPERVISOR_DOCTOR_THIS_MACHINE_H_

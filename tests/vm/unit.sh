@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# deploy/systemd/batond.service under a real systemd, with a service on an RDMA device: it becomes
+# ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an upgrade
+# has started, and the next start does not mind that one.
+set -euo pipefail
+
+work=$(mktemp -d)
+log=$work/log
+die() { echo "unit: $*" >&2; tail -n 40 "$work"/*log >&2; exit 1; }
+
+install -D -t /usr/libexec/baton "$BATON_BIN"/{batond,baton-keeper,baton-control,baton-launch}
+install -D -m 644 deploy/systemd/batond.service /etc/systemd/system/batond.service
+mkdir -p /etc/baton /etc/systemd/system/batond.service.d
+cat >/etc/baton/baton.textproto <<END
+state_dir: "/run/baton"
+services { name: "ledger" device { rdma { device: "rxe0" } } watch_window_ms: 100 }
+END
+# A worker's, as deploy/README.md has it.
+cat >/etc/systemd/system/ledger.service <<END
+[Unit]
+DefaultDependencies=no
+Wants=batond.service
+After=batond.service
+[Service]
+ExecStart=$BATON_BIN/ledger-v1 --socket /run/baton/ledger.sock --listen $BATON_VM_ADDRESS:7471
+Restart=on-failure
+StandardOutput=append:$work/ledger.log
+StandardError=inherit
+END
+# Of a machine's start there is only what the units ask for.
+cat >/etc/systemd/system/batond.service.d/test.conf <<END
+[Unit]
+DefaultDependencies=no
+[Service]
+StandardOutput=append:$work/batond.log
+StandardError=inherit
+END
+printf '[Unit]\nDefaultDependencies=no\n' >/etc/systemd/system/nothing.target
+systemd-analyze verify /etc/systemd/system/batond.service || die "it is not a sound unit"
+
+# A control group, mounts and processes of its own; /run is shared, where systemctl finds it.
+mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || true
+env -i container=test PATH="$PATH" unshare --fork --pid --mount-proc --kill-child \
+  /lib/systemd/systemd --system --unit=nothing.target --log-target=console </dev/null >"$log" 2>&1 &
+until systemctl is-system-running 2>/dev/null | grep -qE 'running|degraded'; do
+  kill -0 $! 2>/dev/null || die "systemd has ended"
+  sleep 0.2
+done
+echo "systemd runs"
+
+# A control for the device policy: without its DeviceAllow= the keeper does not get at the device.
+cat >/etc/systemd/system/batond.service.d/closed.conf <<END
+[Service]
+DeviceAllow=
+Restart=no
+END
+systemctl daemon-reload
+systemctl start batond && die "started without DeviceAllow="
+grep -q 'device rxe0 cannot be opened' "$work/batond.log" || die "another error than the device's"
+rm /etc/systemd/system/batond.service.d/closed.conf
+systemctl daemon-reload
+systemctl reset-failed batond
+systemctl start batond || die "does not start"
+systemctl show batond -p ActiveState -p StatusText >"$work/state"
+grep -qx 'ActiveState=active' "$work/state" || die "not active"
+grep -qx 'StatusText=running, services: ledger' "$work/state" || die "$(cat "$work/state")"
+echo "started: $(grep StatusText "$work/state")"
+
+# A worker of a unit of its own, replaced by an upgrade by one that systemd counts to batond.
+export PATH=$BATON_BIN:$PATH
+systemctl start ledger
+until baton worker list ledger -o json | grep -q '"WORKER_STATE_READY"'; do sleep 0.2; done
+baton upgrade ledger --exec "$BATON_BIN/ledger-v2" >"$work/upgrade.log" 2>&1 || die "no upgrade"
+pid=$(pgrep -x ledger-v2)
+grep -q batond.service "/proc/$pid/cgroup" || die "the upgrade's worker is elsewhere"
+until [[ $(systemctl show ledger -p ActiveState --value) == inactive ]]; do sleep 0.2; done
+kill -STOP "$pid"  # it would end by itself
+systemctl stop batond || die "does not stop"
+[[ $(systemctl show batond -p ActiveState --value) == inactive ]] || die "not inactive"
+grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
+[[ -z $(pgrep -x 'batond|baton-keeper|baton-control') ]] || die "not all of Baton has ended"
+systemctl start batond || die "does not start beside a worker that stayed"
+kill -CONT "$pid"
+while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
+[[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger' ]] || die "not well"
+echo "stopped: the upgrade's worker was left alone, and ended by itself; started again"
