@@ -32,6 +32,7 @@ mapfile -d '' -t command <"$share/command"
 ulimit -l unlimited -n 65536
 export PATH=$programs:$PATH BATON_BIN=$programs
 export BATON_VM=1 BATON_VM_ADDRESS=$address BATON_VM_RESULTS=$share/results
+export BATON_VM_HOST_CPU=$share/host_cpu
 cd "$directory"
 status=0
 setsid "${command[@]}" </dev/null >"${channels[out]}" 2>"${channels[err]}" || status=$?

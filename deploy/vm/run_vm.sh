@@ -101,6 +101,26 @@ start() {
     -chardev file,id=err,path=/dev/fd/2,append=on -device virtserialport,chardev=err,name=err </dev/null
 }
 
+# Once a second, for who measures in the first machine and wants to know whether it had the host for
+# itself: seconds since the host's start, ticks that its processors were busy, those of the machine.
+tell_host_times() {
+  local told=$work/first/host_cpu machine='' seconds host line taken
+  while sleep 1; do
+    if [[ -z $machine ]]; then
+      # timeout's child.
+      read -r machine _ <"/proc/$first/task/$first/children" || [[ -n $machine ]] || continue
+    fi
+    # proc(5): user, nice and system, irq, softirq and steal; of a process utime and stime.
+    read -r seconds _ </proc/uptime
+    read -r -a host </proc/stat
+    read -r line <"/proc/$machine/stat" || break
+    read -r -a taken <<<"${line##*) }"
+    echo "$seconds $((host[1] + host[2] + host[3] + host[6] + host[7] + host[8]))" \
+      "$((taken[11] + taken[12]))" >"$told.new"
+    mv "$told.new" "$told"
+  done &>/dev/null
+}
+
 show_console() {
   echo "vm: $2 the console:" >&2
   cat "$work/$1.console" >&2 || true
@@ -132,6 +152,8 @@ relays+=("$!")
 first=$!
 pids+=("$first")
 exec {output}>&- {errors}>&-
+tell_host_times &
+pids+=("$!")
 ended=0
 wait "$first" || ended=$?
 wait "${relays[@]}" || true  # all that the machine said is out

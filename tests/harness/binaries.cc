@@ -22,6 +22,7 @@ constexpr const char* kPackages[] = {"",
                                      "worker/examples/ledger_alone/",
                                      "worker/examples/peer/",
                                      "worker/examples/pingd/",
+                                     "tests/bench/",
                                      "tests/crash/",
                                      "tests/demo/"};
 

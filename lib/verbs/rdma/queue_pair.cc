@@ -225,11 +225,6 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
 
 absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
   if (unusable_) return absl::DataLossError("the completion queue was overrun and is unusable");
-  if (notification_requested_) {
-    // Before the poll: what a notification that is taken here told of is found by it.
-    notification_requested_ = false;
-    TakeNotifications();
-  }
   std::array<ibv_wc, kChain> taken;
   size_t total = 0;
   while (total < completions.size()) {
@@ -242,16 +237,19 @@ absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions
     }
     if (static_cast<size_t>(count) < wanted) break;
   }
+  if (total > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
+  // Taken after the completion: the next ones are told of only when somebody asks again, and polls.
+  if (notice_ == Notice::kDue && TakeNotification()) notice_ = Notice::kNone;
   return static_cast<int>(total);
 }
 
-void RdmaCompletionQueue::TakeNotifications() {
+bool RdmaCompletionQueue::TakeNotification() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
-  unsigned int taken = 0;
-  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
+  if (ibv_get_cq_event(channel_.get(), &queue, &context) != 0) return false;
   // ibv_destroy_cq waits for this (ibv_ack_cq_events(3)).
-  if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+  ibv_ack_cq_events(queue_.get(), 1);
+  return true;
 }
 
 void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
@@ -260,10 +258,17 @@ void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
 }
 
 absl::Status RdmaCompletionQueue::RequestNotification() {
-  notification_requested_ = true;
   core_->look = true;
+  // One that was asked for is still to come, unless it came without a completion for us (of a queue
+  // pair that is no more). One that is due may have had its completion before it was asked for, and
+  // then never comes: so this asks again, and should both come, one of them wakes in vain.
+  const bool taken = notice_ != Notice::kNone && TakeNotification();
+  if (notice_ == Notice::kAsked && !taken) return absl::OkStatus();
+  notice_ = Notice::kAsked;
   const int error = ibv_req_notify_cq(queue_.get(), /*solicited_only=*/0);
-  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_req_notify_cq");
+  if (error == 0) return absl::OkStatus();
+  notice_ = Notice::kNone;
+  return ErrnoStatus(error, "ibv_req_notify_cq");
 }
 
 void RdmaCompletionQueue::SetUnusable() {

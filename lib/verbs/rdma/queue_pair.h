@@ -26,14 +26,21 @@ class RdmaCompletionQueue final : public CompletionQueue {
   ibv_cq* queue() const { return queue_.get(); }
 
  private:
+  // Of the notification, in our channel. A look there is a system call.
+  enum class Notice : uint8_t {
+    kNone,   // there is none
+    kAsked,  // there is one, or will be, for the next completion
+    kDue,    // the completion was polled: it is there or about to come
+  };
+
   explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
-  void TakeNotifications();
+  bool TakeNotification();
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
   CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
   VerbsQueue queue_;
-  bool notification_requested_ = false;  // since the last poll
+  Notice notice_ = Notice::kNone;
   bool unusable_ = false;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -20,8 +21,10 @@
 namespace baton::verbs::rdma {
 namespace {
 
-// The channels are looked at, which is a system call, once in so many turns, and before a sleep.
+// The channels are looked at, which is a system call, once in so many turns, and around a sleep.
 constexpr uint32_t kTurnsBetweenLooks = 64;
+// Descriptors that one look tells of. What it leaves out is the first that the next one has.
+constexpr int kChannelsPerLook = 16;
 
 class RdmaRegion final : public MemoryRegion {
  public:
@@ -167,8 +170,12 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQue
 void RdmaDevice::Progress() {
   if (++turns_ % kTurnsBetweenLooks != 0 && !core_.look) return;
   core_.look = false;
-  look_for_events_ = true;
-  TakeAsynchronousEvents();
+  std::array<epoll_event, kChannelsPerLook> readable;
+  const int count = epoll_wait(core_.epoll.get(), readable.data(), kChannelsPerLook, 0);
+  for (int i = 0; i < count; ++i) {
+    if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
+    if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
+  }
 }
 
 void RdmaDevice::TakeAsynchronousEvents() {

@@ -1,0 +1,123 @@
+// bench-worker: the benchmark's server as a worker of Baton.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "lib/base/status_macros.h"
+#include "tests/bench/bench_server.h"
+#include "worker/worker.h"
+
+namespace baton::bench {
+namespace {
+
+struct Flags {
+  WorkerOptions worker;
+  std::string host;
+};
+
+class BenchConnection final : public Queue {
+ public:
+  BenchConnection(Shard& shard, Connection& connection)
+      : shard_(shard),
+        connection_(connection),
+        base_(connection.index() * kSlabBytes),
+        server_(shard.worker().buffers().data() + base_, this) {}
+
+  absl::Status Handle(const Completion& done) {
+    if (done.kind == Completion::Kind::kReceive) {
+      return server_.OnReceived(static_cast<uint32_t>(done.tag));
+    }
+    return done.opcode == verbs::CompletionOpcode::kWrite ? server_.OnWritten() : server_.OnSent();
+  }
+  absl::Status Start() { return server_.Start(); }
+
+  absl::Status Receive(uint32_t slot, size_t offset, uint32_t length) override {
+    const Buffer buffer{base_ + offset, length};
+    return shard_.Receive(connection_, {&buffer, 1}, slot);
+  }
+  absl::Status Send(size_t offset, uint32_t length) override {
+    const Buffer buffer{base_ + offset, length};
+    SendWork work;
+    work.buffers = {&buffer, 1};
+    return shard_.Send(connection_, work);
+  }
+  absl::Status Write(size_t offset, uint32_t length, uint64_t remote_address,
+                     uint32_t rkey) override {
+    const Buffer buffer{base_ + offset, length};
+    SendWork work;
+    work.opcode = verbs::Opcode::kWrite;
+    work.buffers = {&buffer, 1};
+    work.remote_address = remote_address;
+    work.rkey = rkey;
+    return shard_.Send(connection_, work);
+  }
+
+ private:
+  Shard& shard_;
+  Connection& connection_;
+  const uint64_t base_;
+  BenchServer server_;
+};
+
+class Bench final : public Service {
+ public:
+  void OnCompletion(Shard& shard, const Completion& done) override {
+    const absl::Status status = Handle(shard, done);
+    if (status.ok()) return;
+    std::fprintf(stderr, "bench-worker: %s\n", std::string(status.message()).c_str());
+    shard.Disconnect(*done.connection).IgnoreError();
+  }
+
+ private:
+  absl::Status Handle(Shard& shard, const Completion& done) {
+    const uint32_t index = done.connection->index();
+    switch (done.kind) {
+      case Completion::Kind::kConnectRequest:
+        if (index >= connections_.size()) connections_.resize(index + 1);
+        connections_[index] = std::make_unique<BenchConnection>(shard, *done.connection);
+        BATON_RETURN_IF_ERROR(connections_[index]->Start());
+        return shard.Accept(*done.connection);
+      case Completion::Kind::kSend:
+      case Completion::Kind::kReceive:
+        if (done.status != verbs::CompletionStatus::kSuccess) return absl::OkStatus();
+        return connections_[index]->Handle(done);
+      default:
+        return absl::OkStatus();
+    }
+  }
+
+  std::vector<std::unique_ptr<BenchConnection>> connections_;
+};
+
+absl::Status Serve(const Flags& flags) {
+  Bench bench;
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
+                         Worker::Attach(flags.worker, &bench));
+  BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(flags.host, 0));
+  BATON_RETURN_IF_ERROR(worker->Ready());
+  std::printf("bench server ready port=%u\n", unsigned{port});
+  std::fflush(stdout);
+  return worker->Run();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"The server of `./run bench rdma` as a worker of Baton."};
+  app.add_option("--socket", flags.worker.socket, "the service's socket")->required();
+  app.add_option("--service", flags.worker.service, "name of the service")->required();
+  app.add_option("--host", flags.host, "IPv4 address to listen on")->required();
+  app.add_option("--yield-microseconds", flags.worker.yield_microseconds,
+                 "how long it yields before it sleeps");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = Serve(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "bench-worker: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace baton::bench
+
+int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }

@@ -1,0 +1,38 @@
+// What the servers take of the processors, and what others on the machine take.
+#ifndef TESTS_BENCH_COST_H_
+#define TESTS_BENCH_COST_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace baton::bench {
+
+// Of some processes with all their threads, since they began.
+struct Cost {
+  double running_us = 0;
+  double waiting_us = 0;  // for a processor
+  double sleeps = 0;      // times that a thread gave its processor up
+
+  Cost operator-(const Cost& before) const {
+    return {running_us - before.running_us, waiting_us - before.waiting_us, sleeps - before.sleeps};
+  }
+};
+Cost ReadCost(const std::vector<pid_t>& processes);
+
+// Processor time in seconds since some start. In the virtual machine: the host's, of which all that
+// the machine does not take is others'; it is told there once a second.
+struct MachineTimes {
+  double wall = 0;
+  double others = 0;
+
+  double OthersSince(const MachineTimes& before) const {
+    return wall > before.wall ? (others - before.others) / (wall - before.wall) : 0;
+  }
+};
+MachineTimes ReadMachineTimes();
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_COST_H_

@@ -1,0 +1,22 @@
+#ifndef TESTS_BENCH_QUANTILE_H_
+#define TESTS_BENCH_QUANTILE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace baton::bench {
+
+// The value that the share `quantile` (0..1) of all does not exceed; 0 of none. Reorders `values`.
+template <typename T>
+T Quantile(std::vector<T>& values, double quantile) {
+  if (values.empty()) return T{};
+  const auto rank =
+      static_cast<std::ptrdiff_t>(quantile * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + rank, values.end());
+  return values[static_cast<size_t>(rank)];
+}
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_QUANTILE_H_
