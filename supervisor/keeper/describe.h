@@ -11,6 +11,7 @@ namespace baton::keeper {
 
 v1::Shard DescribeShard(Engine& engine, uint32_t shard);
 v1::Connection DescribeConnection(const Engine& engine, uint32_t connection);
+v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 
 }  // namespace baton::keeper

@@ -18,6 +18,12 @@ namespace {
 // a listener's program rejects has another reason.
 constexpr int kRejectedByNobody = 8;
 
+// The kernel waits, in the removal, until nobody has the device open any more
+// (ib_uverbs_remove_one) unless its driver can do without.
+constexpr char kRemoved[] = "it is being removed from the machine";
+
+constexpr char kAddressChange[] = "the network interface has another hardware address";
+
 // Both are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
 
@@ -61,9 +67,8 @@ absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
 
 // ---------------------------------------------------------------- listener
 
-absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
-                                                                   const Address& address,
-                                                                   int backlog) {
+absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Bind(DeviceCore* core,
+                                                                 const Address& address) {
   BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
   std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
   BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
@@ -72,7 +77,15 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
     if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
     return ErrnoStatus(errno, absl::StrCat("rdma_bind_addr to ", what));
   }
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
+                                                                   const Address& address,
+                                                                   int backlog) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<RdmaListener> listener, Bind(core, address));
   if (rdma_listen(listener->id_.get(), backlog) != 0) {
+    const std::string what = ToString(address);
     if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
     return ErrnoStatus(errno, absl::StrCat("rdma_listen at ", what));
   }
@@ -82,6 +95,8 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
 Address RdmaListener::address() const { return FromSocketAddress(*rdma_get_local_addr(id_.get())); }
 
 bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
+  if (event.event == RDMA_CM_EVENT_DEVICE_REMOVAL && IsOf(*core_, *id_)) core_->Lose(kRemoved);
+  if (event.event == RDMA_CM_EVENT_ADDR_CHANGE) core_->PushAddressChange(kAddressChange);
   if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
   auto requested = std::make_unique<RdmaConnectionId>(core_, event.id);
   // A listener at any address hears of all devices.
@@ -283,11 +298,21 @@ bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
 bool RdmaConnectionId::OnDisconnected(CmEvent* out) {
   if (phase_ == Phase::kEnded) return false;
   if (phase_ == Phase::kConnecting || phase_ == Phase::kRequested) {
-    return OnUnreachable(absl::UnavailableError("the device was removed"), out);
+    return OnUnreachable(absl::UnavailableError("the peer has given up"), out);
   }
   LeaveQueuePair();
   (void)rdma_disconnect(id_.get());  // the answer, where the peer was first
   return End(CmEventType::kDisconnected, absl::OkStatus(), out);
+}
+
+// The kernel destroys its side of the id itself (ucma_close_id), which tells the peer.
+bool RdmaConnectionId::OnRemoval(CmEvent* out) {
+  core_->Lose(kRemoved);
+  if (phase_ == Phase::kEnded) return false;
+  const absl::Status why = absl::UnavailableError("the device is being removed");
+  if (phase_ == Phase::kConnecting || phase_ == Phase::kRequested) return OnUnreachable(why, out);
+  LeaveQueuePair();
+  return End(CmEventType::kDisconnected, why, out);
 }
 
 bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
@@ -312,9 +337,15 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
                                                                ", status ", event.status)),
                            out);
     case RDMA_CM_EVENT_DISCONNECTED:
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
       return OnDisconnected(out);
-    default:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return OnRemoval(out);
+    case RDMA_CM_EVENT_ADDR_CHANGE:
+      // The interface has another hardware address (a bond switched over): what the queue pair
+      // sends has the old one, and goes on arriving or does not. Its retries tell.
+      core_->PushAddressChange(kAddressChange);
+      return false;
+    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: no queue pair of ours is used again
       return false;
   }
 }

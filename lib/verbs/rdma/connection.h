@@ -33,6 +33,9 @@ class RdmaListener final : public Listener, public CmEndpoint {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
                                                               const Address& address, int backlog);
+  // One that has the address and does not listen: it hears what becomes of the device.
+  static absl::StatusOr<std::unique_ptr<RdmaListener>> Bind(DeviceCore* core,
+                                                            const Address& address);
   Address address() const override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
 
@@ -81,6 +84,7 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   bool OnRejected(const rdma_cm_event& event, CmEvent* out);
   bool OnEstablished(const rdma_cm_event& event, CmEvent* out);
   bool OnDisconnected(CmEvent* out);
+  bool OnRemoval(CmEvent* out);
   bool OnUnreachable(absl::Status why, CmEvent* out);
   bool End(CmEventType type, absl::Status why, CmEvent* out);
   void QueuePairGone() override;

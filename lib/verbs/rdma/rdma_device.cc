@@ -6,15 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/async_event.h"
 #include "lib/verbs/rdma/connection.h"
 #include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
@@ -62,6 +65,7 @@ class RdmaDevice final : public Device {
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
+  DeviceInfo info() const override { return Describe(core_.context.get(), core_.port); }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -79,6 +83,7 @@ class RdmaDevice final : public Device {
                                      parameters);
   }
   bool NextEvent(CmEvent* event) override;
+  bool NextDeviceEvent(DeviceEvent* event) override { return core_.TakeDeviceEvent(event); }
   void Progress() override;
   int event_fd() const override { return core_.epoll.get(); }
 
@@ -87,8 +92,10 @@ class RdmaDevice final : public Device {
   absl::Status ReadLimits();
   void TakeAsynchronousEvents();
   void OnAsynchronousEvent(const ibv_async_event& event);
+  void WatchRemoval();
 
   DeviceCore core_;
+  std::unique_ptr<RdmaListener> sentinel_;
   DeviceLimits limits_;
   uint32_t turns_ = 0;
   bool look_for_events_ = true;
@@ -122,7 +129,21 @@ absl::Status RdmaDevice::Open() {
        {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
+  WatchRemoval();
   return absl::OkStatus();
+}
+
+// rdma_cm tells of a removal who has an id at the device, and before the kernel waits for us there.
+// A service may have none: it has no connection yet, and listens at all addresses.
+void RdmaDevice::WatchRemoval() {
+  for (const Gid& gid : ReadGids(core_.context.get(), core_.port)) {
+    if (gid.address.empty()) continue;
+    absl::StatusOr<std::unique_ptr<RdmaListener>> bound =
+        RdmaListener::Bind(&core_, {gid.address, 0});
+    if (!bound.ok()) continue;  // an interface that is down
+    sentinel_ = *std::move(bound);
+    return;
+  }
 }
 
 absl::Status RdmaDevice::ReadLimits() {
@@ -181,11 +202,18 @@ void RdmaDevice::Progress() {
 
 void RdmaDevice::TakeAsynchronousEvents() {
   ibv_async_event event = {};
-  while (ibv_get_async_event(core_.context.get(), &event) == 0) {
+  while (core_.HasRoomForDeviceEvents()) {
+    errno = 0;
+    if (ibv_get_async_event(core_.context.get(), &event) != 0) {
+      // EIO: the kernel has taken the device away (ib_uverbs_event_read).
+      if (errno == EIO) core_.Lose("it was removed from the machine");
+      return;
+    }
     OnAsynchronousEvent(event);
     // What an event is about cannot be destroyed before this (ibv_get_async_event(3)).
     ibv_ack_async_event(&event);
   }
+  core_.look = true;  // there may be more
 }
 
 void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
@@ -204,12 +232,14 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       static_cast<RdmaCompletionQueue*>(event.element.cq->cq_context)->SetUnusable();
       break;
     case IBV_EVENT_DEVICE_FATAL:
-      for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->SetUnusable();
+      // Also the kernel's word for a removal, to drivers that can do without us.
+      core_.Lose(ibv_event_type_str(event.event_type));
       break;
     default:
-      // A port that goes down is what retries are for, and its connections tell of it when those
-      // are used up.
       break;
+  }
+  if (std::optional<DeviceEvent> told = ToDeviceEvent(event)) {
+    core_.PushDeviceEvent(*std::move(told));
   }
 }
 

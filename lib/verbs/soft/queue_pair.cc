@@ -167,6 +167,10 @@ void SoftQueuePair::CutLink() {
   if (link_ != nullptr) link_->CutLink();
 }
 
+void SoftQueuePair::LoseDevice() {
+  engine_->Tell(DeviceEventType::kDeviceLost, "the fault plan says so");
+}
+
 bool SoftQueuePair::NextFrame(OutFrame* frame) {
   if (responder_.NextFrame(frame)) return true;
   return state_ == QueuePairState::kReadyToSend && requester_.NextFrame(frame);

@@ -109,6 +109,9 @@ bool Requester::DrawFault(SendWork* work) {
     case FaultKind::kCut:
       host_->CutLink();
       return false;
+    case FaultKind::kLost:
+      host_->LoseDevice();
+      return true;
     case FaultKind::kRetry:
       Halt(CompletionStatus::kRetryExceeded);
       if (fault.duration_us > 0) Wait(fault.duration_us);

@@ -293,6 +293,11 @@ TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
   for (int i = 0; i < 100'000 && !turn(); ++i) continue;
   Completion taken[16];
   EXPECT_EQ(small.queue->Poll(absl::MakeSpan(taken)).status().code(), absl::StatusCode::kDataLoss);
+  DeviceEvent told;
+  ASSERT_TRUE(small.device->NextDeviceEvent(&told));
+  EXPECT_EQ(DeviceEventTypeName(told.type),
+            DeviceEventTypeName(DeviceEventType::kCompletionQueueFailed));
+  EXPECT_FALSE(told.text.empty());
 }
 
 TEST_P(Errors, shouldRefuseRemoteRightsWithoutLocalWrite) {
