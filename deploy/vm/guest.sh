@@ -1,69 +1,39 @@
 #!/usr/bin/env bash
-# Runs in the virtual machine as its init: brings Soft-RoCE up, runs the script it was started for,
-# hands its exit status to the host and turns the machine off.
+# guest.sh NETWORK_DEVICE: goes on after init: makes rxe0, runs the script that the machine was
+# started for, leaves its exit status where the host finds it, and turns the machine off. Starts few
+# programs, since that takes long here.
 set -euo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+share=/run/baton-vm
+address='' directory='' programs=''
+# shellcheck disable=SC1091  # made by run_vm.sh
+source "$share/settings"
 
-value_of() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" /proc/cmdline; }
-tree=$(value_of baton.tree)
-job=$(value_of baton.job)
-address=$(value_of baton.address)
-modules=$(value_of baton.modules)
+turn_off() {
+  echo o >/proc/sysrq-trigger
+  sleep 60
+}
 
 # The host shows what is on the console when there is no result.
 give_up() {
   echo "vm: $*" >/dev/console
-  poweroff -f
+  turn_off
 }
 trap 'give_up "guest.sh, line $LINENO"' ERR
 
-prepare() {
-  mount -t tmpfs tmpfs /run
-  mkdir -p /dev/pts /dev/shm
-  mount -t devpts devpts /dev/pts
-  mount -t tmpfs tmpfs /dev/shm
-  hostname baton-vm
-  ulimit -l unlimited -n 65536
-}
-
-# By dependency, from the kernel's own tree.
-load() { modprobe -d /run/modules "$@" || give_up "module $* cannot be loaded"; }
-
-start_rdma() {
-  local device=eth0
-  mkdir -p /run/modules/lib/modules
-  ln -s "$modules" "/run/modules/lib/modules/$(uname -r)"
-  ip link set lo up
-  load -a crc32_generic rdma_rxe rdma_ucm ib_uverbs
-  if [[ -n $(value_of baton.wire) ]]; then
-    load virtio_net
-  else
-    load dummy
-    device=dummy0
-    ip link show dummy0 >/dev/null 2>&1 || ip link add dummy0 type dummy
-  fi
-  # 4096 bytes and headers: Soft-RoCE's largest path MTU.
-  ip link set "$device" mtu 4200
-  ip addr add "$address/24" dev "$device"
-  ip link set "$device" up
-  rdma link add rxe0 type rxe netdev "$device" || give_up "rxe0 cannot be made"
-}
-
-prepare
-start_rdma
-out='' result=''
+rdma link add rxe0 type rxe netdev "$1" || give_up "rxe0 cannot be made"
+declare -A channels=([out]='' [err]='')
 for port in /sys/class/virtio-ports/*; do
-  case $(cat "$port/name") in
-    out) out=/dev/${port##*/} ;;
-    result) result=/dev/${port##*/} ;;
-  esac
+  channels[$(<"$port/name")]=/dev/${port##*/}
 done
-[[ -c $out && -c $result ]] || give_up "no channel to the host"
-mapfile -d '' -t command <"$job"
-export PATH=$tree/out/bin:$PATH BATON_BIN=$tree/out/bin BATON_VM=1 BATON_VM_ADDRESS=$address
-cd "$tree"
+[[ -c ${channels[out]} && -c ${channels[err]} ]] || give_up "no channel to the host"
+
+mapfile -d '' -t command <"$share/command"
+ulimit -l unlimited -n 65536
+export PATH=$programs:$PATH BATON_BIN=$programs
+export BATON_VM=1 BATON_VM_ADDRESS=$address BATON_VM_RESULTS=$share/results
+cd "$directory"
 status=0
-setsid "${command[@]}" </dev/null >"$out" 2>&1 || status=$?
-echo "$status" >"$result"
-sync
-poweroff -f
+setsid "${command[@]}" </dev/null >"${channels[out]}" 2>"${channels[err]}" || status=$?
+echo "$status" >"$share/status"
+turn_off

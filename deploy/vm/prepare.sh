@@ -1,50 +1,59 @@
 #!/usr/bin/env bash
-# prepare.sh: makes the virtual machine's kernel, modules and initial file system, if they are not
-# there, and prints the directory they are in. Nothing is installed on the host.
+# prepare.sh: makes the virtual machine's kernel and modules, if they are not there, and prints the
+# directory they are in. Nothing is installed on the host.
+#   VERSION/vmlinuz
+#   VERSION/lib/modules/VERSION/
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/baton-vm
+cache=${XDG_CACHE_HOME:-${HOME:?}/.cache}/baton-vm/kernels
+mkdir -p "$cache"
 
 # The flavour of Debian's kernel that has Soft-RoCE; the cloud kernels lack it.
-package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
-[[ -n $package ]] || { echo "vm: apt knows no linux-image-amd64: run apt-get update" >&2; exit 1; }
-release=${package#linux-image-}
-image=$cache/$release
+latest() { apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}'; }
 
-# What the guest needs before it has its root file system, in load order.
-first=(virtio_pci_legacy_dev virtio_pci_modern_dev virtio_ring virtio virtio_pci virtio_console
-  netfs fscache 9pnet 9pnet_virtio 9p overlay)
+# What is there, the newest first.
+cached() { find "$cache" -mindepth 2 -maxdepth 2 -name vmlinuz -printf '%h\n' | sort -Vr | head -n1; }
 
-if [[ ! -f $image/vmlinuz ]]; then
+fetch() {
+  local package work release
+  package=$(latest)
+  [[ -n $package ]] || return 1
+  release=${package#linux-image-}
+  [[ ! -f $cache/$release/vmlinuz ]] || return 0
   echo "--- Fetching Debian's kernel $release for the virtual machine" >&2
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
-  (cd "$work" && apt-get -q download "$package" >&2 && dpkg -x ./*.deb tree)
-  depmod -b "$work/tree" "$release"
-  mkdir -p "$cache"
-  rm -rf "$image.new"
-  mkdir "$image.new"
-  mv "$work/tree/lib/modules/$release" "$image.new/modules"
-  mv "$work/tree/boot/vmlinuz-$release" "$image.new/vmlinuz"
-  rm -rf "$image"
-  mv "$image.new" "$image"
-fi
+  work=$(mktemp -d "$cache/.new-XXXXXX")
+  if ! { (cd "$work" && apt-get -q download "$package" >&2) && dpkg -x "$work"/*.deb "$work/tree" &&
+    depmod -b "$work/tree" "$release" && mkdir "$work/image" &&
+    mv "$work/tree/boot/vmlinuz-$release" "$work/image/vmlinuz" &&
+    mv "$work/tree/lib" "$work/image/lib"; }; then
+    rm -rf "$work"
+    return 1
+  fi
+  # What a running machine needs of an older one, it has loaded.
+  find "$cache" -mindepth 1 -maxdepth 1 -type d ! -name '.*' -exec rm -rf {} +
+  mv -T "$work/image" "$cache/$release"
+  rm -rf "$work"
+}
 
-if [[ $here/init -nt $image/initrd || $here/prepare.sh -nt $image/initrd ]]; then
-  root=$(mktemp -d)
-  mkdir -p "$root"/{bin,modules,proc,sys,dev,lower,upper,root}
-  cp "$(command -v busybox)" "$root/bin/busybox"
-  cp "$here/init" "$root/init"
-  for name in "${first[@]}"; do
-    file=$(find "$image/modules" -name "$name.ko" -print -quit)
-    # Built into the kernel otherwise.
-    if [[ -n $file ]]; then
-      cp "$file" "$root/modules/"
-      echo "$name" >>"$root/modules/order"
-    fi
-  done
-  (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$image/initrd.new"
-  mv "$image/initrd.new" "$image/initrd"
-  rm -rf "$root"
+update() {
+  local as_root=()
+  [[ $(id -u) -eq 0 ]] || as_root=(sudo -n)
+  "${as_root[@]}" apt-get -q update >&2
+}
+
+exec {lock}>"$cache/.lock"
+flock "$lock"
+# Apt is asked again when its lists have changed: it takes longer than to start a machine's kernel.
+image=$(cached)
+if [[ -n $image && ! /var/lib/apt/lists -nt $cache/.asked ]]; then
+  echo "$image"
+  exit 0
 fi
-echo "$image"
+touch "$cache/.asked"
+if ! fetch && ! { update && fetch; }; then
+  if [[ -z $image ]]; then
+    echo "vm: Debian's kernel cannot be fetched: apt has no linux-image-amd64, or no network" >&2
+    exit 1
+  fi
+  echo "vm: whether there is a newer kernel than ${image##*/} cannot be found out" >&2
+fi
+cached

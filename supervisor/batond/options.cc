@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "supervisor/config/config.h"
 
@@ -30,6 +31,7 @@ struct Flags {
   bool check_only = false;
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
+  std::string device = "soft";
   std::string faults;
 };
 
@@ -63,6 +65,25 @@ bool ParseListener(const std::string& text, v1::ListenerConfig* listener) {
   listener->set_host(host);
   listener->set_port(port);
   return true;
+}
+
+absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
+  constexpr std::string_view kRdmaPrefix = "rdma:";
+  const std::string& text = flags.device;
+  if (text == "soft") {
+    device->mutable_soft()->set_faults(flags.faults);
+    return absl::OkStatus();
+  }
+  if (text != "rdma" && !text.starts_with(kRdmaPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", text, ": use soft, rdma, or rdma:NAME"));
+  }
+  if (!flags.faults.empty()) {
+    return absl::InvalidArgumentError("--faults: only the soft device injects faults");
+  }
+  device->mutable_rdma();
+  if (text != "rdma") device->mutable_rdma()->set_device(text.substr(kRdmaPrefix.size()));
+  return absl::OkStatus();
 }
 
 template <typename Setter>
@@ -120,6 +141,9 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
       ->needs("--dev")
       ->group("With --dev");
+  app.add_option("--device", flags.device, "soft, rdma (the only one there is) or rdma:NAME [soft]")
+      ->needs("--dev")
+      ->group("With --dev");
   app.add_option("--faults", flags.faults, "Faults that the soft device injects")
       ->needs("--dev")
       ->group("With --dev");
@@ -130,7 +154,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   CLI::Option* config =
       app.add_option("--config", flags.config_file, "Configuration file (protobuf text format)");
   CLI::Option* dev = app.add_flag(
-      "--dev", flags.dev, "No configuration: one service on the soft device, a private directory");
+      "--dev", flags.dev, "No configuration: one service, on the soft device, a private directory");
   config->excludes(dev);
   app.add_option("--state-dir", flags.state_dir, "State directory [" + DefaultStateDir() + "]")
       ->needs(dev)
@@ -152,7 +176,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   config.set_state_dir(flags.state_dir.empty() ? DefaultStateDir() : flags.state_dir);
   v1::ServiceConfig& service = *config.add_services();
   service = flags.service;
-  service.mutable_device()->mutable_soft()->set_faults(flags.faults);
+  BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));
   for (const std::string& text : flags.listeners) {
     if (!ParseListener(text, service.add_listeners())) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -35,12 +35,15 @@ int MillisecondsUntil(Clock::time_point deadline) {
 }
 
 // A socket that nobody listens on any more was left by a control that was killed: batond starts
-// another, which takes its place. Without one there is no batond, or none yet.
+// another, which takes its place, and while it does there is none for a moment. Without one for
+// longer there is no batond, or none yet.
 absl::StatusOr<FileDescriptor> ConnectUntil(const std::string& path, Clock::time_point deadline) {
-  for (;;) {
+  for (bool missing = false;;) {
     auto socket = ConnectUnix(path, MillisecondsUntil(deadline));
-    if (!absl::IsUnavailable(socket.status())) return socket;
-    if (Clock::now() + kPause >= deadline) return socket;
+    const bool may_pass =
+        absl::IsUnavailable(socket.status()) || (absl::IsNotFound(socket.status()) && !missing);
+    if (!may_pass || Clock::now() + kPause >= deadline) return socket;
+    missing = absl::IsNotFound(socket.status());
     std::this_thread::sleep_for(kPause);
   }
 }

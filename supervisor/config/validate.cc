@@ -22,6 +22,8 @@ using google::protobuf::TextFormat;
 
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxFaultsBytes = 4096;
+constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
+constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
 
 // The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
 // the default.
@@ -169,20 +171,40 @@ void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::st
   }
 }
 
+void CheckSoft(const v1::SoftDeviceConfig& soft, const Node& node) {
+  if (soft.faults().size() > kMaxFaultsBytes) {
+    node.Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
+                                       kMaxFaultsBytes, " are taken"));
+  } else if (!IsUtf8(soft.faults())) {
+    node.Refuse("faults", "is not UTF-8");
+  }
+}
+
+void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
+  node.CheckRange({"port", 1, 1, kMaxDevicePort});
+  const std::string& device = rdma.device();
+  if (device.size() > kMaxDeviceNameBytes ||
+      !std::all_of(device.begin(), device.end(),
+                   [](unsigned char c) { return std::isgraph(c) != 0 && c != '/'; })) {
+    node.Refuse("device",
+                "is no device's name; ibv_devices lists the names of this machine, leave "
+                "it out where there is one");
+  }
+}
+
 void CheckDevice(v1::ServiceConfig& service, const Node& node) {
   if (service.device().kind_case() == v1::Device::KIND_NOT_SET) {
     node.Refuse("device", "is missing; a service has exactly one, for example device { soft {} }");
     return;
   }
   v1::Device& device = *service.mutable_device();
-  v1::SoftDeviceConfig& soft = *device.mutable_soft();
-  if (soft.faults().size() > kMaxFaultsBytes) {
-    node.Child("device", device)
-        .Child("soft", soft)
-        .Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
-                                       kMaxFaultsBytes, " are taken"));
-  } else if (!IsUtf8(soft.faults())) {
-    node.Child("device", device).Child("soft", soft).Refuse("faults", "is not UTF-8");
+  const Node device_node = node.Child("device", device);
+  if (device.has_rdma()) {
+    v1::RdmaDeviceConfig& rdma = *device.mutable_rdma();
+    CheckRdma(rdma, device_node.Child("rdma", rdma));
+  } else {
+    v1::SoftDeviceConfig& soft = *device.mutable_soft();
+    CheckSoft(soft, device_node.Child("soft", soft));
   }
 }
 

@@ -135,6 +135,9 @@ class Engine : private driver::DriverObserver {
   void Start();
   void Stop();
 
+  // Any thread.
+  std::string_view device_name() const { return device_->name(); }
+
   // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
   bool Post(std::function<void()> work);
   // Any thread but the engine's: the same, and waits for it. An engine that was not started has no

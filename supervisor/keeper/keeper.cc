@@ -13,9 +13,9 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "lib/verbs/soft/soft_device.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/keeper/open_device.h"
 
 namespace baton::keeper {
 namespace {
@@ -23,14 +23,6 @@ namespace {
 constexpr uint32_t kMaxPendingEvents = 4096;  // on their way from the engine
 constexpr int kSocketBacklog = 128;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-
-absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::Device& config) {
-  verbs::soft::SoftDeviceOptions options;
-  if (!config.soft().faults().empty()) {
-    BATON_ASSIGN_OR_RETURN(options.faults, verbs::soft::FaultPlan::Parse(config.soft().faults()));
-  }
-  return verbs::soft::CreateSoftDevice(options);
-}
 
 }  // namespace
 

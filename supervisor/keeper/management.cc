@@ -135,7 +135,7 @@ void Management::Describe(internal::Description* description) {
   v1::Service* service = description->mutable_service();
   const v1::ServiceConfig& config = config_.service();
   service->set_name(config.name());
-  service->set_device("soft");
+  service->set_device(std::string(engine_.device_name()));
   service->set_shard_count(config.shards());
   service->set_max_connections(config.max_connections());
   service->set_keeper_pid(getpid());

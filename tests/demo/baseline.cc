@@ -27,6 +27,7 @@ class Act {
     BATON_ASSIGN_OR_RETURN(peer.program, binaries.Find("baton-peer"));
     peer.log_path = directory_.File("peer.log");
     peer.timeline_path = timeline_path;
+    peer.fabric = options_.fabric;
     peer.port = port_;
     peer.connections = options_.connections;
     peer.rate = result_->rate;
@@ -46,8 +47,9 @@ class Act {
     harness::ChildOptions child;
     child.program = program_;
     child.log_path = directory_.File("server.log");
-    child.arguments = {"--listen", absl::StrCat("127.0.0.1:", port_), "--connections",
-                       absl::StrCat(options_.connections)};
+    child.arguments = {"--device",      options_.fabric.device,
+                       "--listen",      absl::StrCat(options_.fabric.host, ":", port_),
+                       "--connections", absl::StrCat(options_.connections)};
     for (const std::string& argument : options_.PriorityArguments()) {
       child.arguments.push_back(argument);
     }

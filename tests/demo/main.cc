@@ -19,6 +19,8 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--output", output, "directory for the picture and its data [out/demo]");
   app.add_option("--connections", options.connections, "connections of the peer [64]")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
   app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
   app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
   app.add_option("--handoffs", options.handoffs, "planned handoffs [20]");

@@ -15,10 +15,12 @@
 #include "tests/harness/cluster.h"
 #include "tests/harness/json_object.h"
 #include "tests/harness/peer_process.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::demo {
 
 struct DemoOptions {
+  verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   uint32_t connections = 64;
   uint32_t shards = 4;
   uint64_t rate = 0;  // messages per second; 0: such that half of the processor time is used

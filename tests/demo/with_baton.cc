@@ -53,6 +53,7 @@ class Act {
   absl::Status Start(const std::string& timeline_path) {
     harness::ClusterOptions cluster;
     cluster.binaries = harness::Binaries(options_.binary_directory);
+    cluster.fabric = options_.fabric;
     cluster.shards = options_.shards;
     cluster.max_connections = options_.connections + 1;  // and that of the poisoner
     cluster.batond_arguments = options_.PriorityArguments();
@@ -339,7 +340,7 @@ class Act {
     BATON_RETURN_IF_ERROR(cluster_->Handoff(first->id));
     BATON_RETURN_IF_ERROR(Retire(owner_));
     others.push_back(std::move(first));
-    harness::PoisonPeer poisoner(uint64_t{1} << 62 | number);
+    harness::PoisonPeer poisoner(uint64_t{1} << 62 | number, options_.fabric);
     BATON_RETURN_IF_ERROR(poisoner.Connect(cluster_->port()));
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(

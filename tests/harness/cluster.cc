@@ -68,6 +68,8 @@ absl::Status Cluster::StartBatond() {
                      directory_.File("state"),
                      "--libexec",
                      libexec,
+                     "--device",
+                     options_.fabric.device,
                      "--service",
                      options_.service,
                      "--shards",
@@ -128,7 +130,7 @@ absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(const LedgerO
 std::vector<std::string> Cluster::LedgerArguments(const std::string& name) const {
   return {"--socket",       SocketPath(),
           "--service",      options_.service,
-          "--listen",       absl::StrCat("127.0.0.1:", port_),
+          "--listen",       absl::StrCat(options_.fabric.host, ":", port_),
           "--window",       absl::StrCat(options_.window),
           "--message-size", absl::StrCat(options_.message_bytes),
           "--name",         name};
@@ -136,6 +138,7 @@ std::vector<std::string> Cluster::LedgerArguments(const std::string& name) const
 
 absl::StatusOr<std::unique_ptr<PeerProcess>> Cluster::StartPeer(PeerOptions options) {
   BATON_ASSIGN_OR_RETURN(options.program, options_.binaries.Find("baton-peer"));
+  options.fabric = options_.fabric;
   options.port = port_;
   options.log_path = NewLog("baton-peer");
   return PeerProcess::Start(options);

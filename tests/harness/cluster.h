@@ -1,5 +1,5 @@
-// A Baton of its own for a test or the demonstration: batond with one ledger service on the soft
-// device, in a private directory, and ledger workers and peers for it.
+// A Baton of its own for a test or the demonstration: batond with one ledger service, in a private
+// directory, and ledger workers and peers for it.
 //
 // Everything is bounded in time. When something fails, DumpLogs shows what all processes logged.
 // Thread-safety: none (ChildProcess).
@@ -21,11 +21,13 @@
 #include "tests/harness/operator_client.h"
 #include "tests/harness/peer_process.h"
 #include "tests/harness/temp_directory.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::harness {
 
 struct ClusterOptions {
   Binaries binaries;
+  verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   std::string service = "ledger";
   uint32_t shards = 4;
   uint32_t max_connections = 64;

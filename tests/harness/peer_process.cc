@@ -20,7 +20,8 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
   ChildOptions child;
   child.program = options.program;
   child.log_path = options.log_path;
-  child.arguments = {"--connect",      absl::StrCat("127.0.0.1:", options.port),
+  child.arguments = {"--device",       options.fabric.device,
+                     "--connect",      absl::StrCat(options.fabric.host, ":", options.port),
                      "--connections",  absl::StrCat(options.connections),
                      "--window",       absl::StrCat(options.window),
                      "--rate",         absl::StrCat(options.rate),

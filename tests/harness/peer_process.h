@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/json_object.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::harness {
 
@@ -21,7 +22,8 @@ struct PeerOptions {
   std::string program;  // path of baton-peer
   std::string log_path;
   std::string timeline_path;  // empty: none
-  uint16_t port = 0;          // of the service, on 127.0.0.1
+  verbs::testing::Fabric fabric;
+  uint16_t port = 0;  // of the service
   uint32_t connections = 1;
   uint32_t window = 8;
   uint64_t rate = 0;

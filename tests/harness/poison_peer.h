@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::harness {
 
@@ -21,7 +22,9 @@ inline constexpr uint64_t kPoisonAmount = 0x6e6f'7369'6f70;
 class PoisonPeer {
  public:
   // `client`: number of its account, which no other peer has.
-  explicit PoisonPeer(uint64_t client) : client_(client) {}
+  explicit PoisonPeer(uint64_t client,
+                      const verbs::testing::Fabric& fabric = verbs::testing::FabricUnderTest())
+      : client_(client), peer_(driver::testing::RawPeer::kSlots, fabric) {}
 
   // Returns when it is established.
   absl::Status Connect(uint16_t port);

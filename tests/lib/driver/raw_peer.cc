@@ -8,7 +8,6 @@
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "lib/verbs/soft/soft_device.h"
 
 namespace baton::driver::testing {
 namespace {
@@ -19,8 +18,8 @@ constexpr uint64_t kPumpNs = 10'000'000'000;
 
 }  // namespace
 
-RawPeer::RawPeer(uint32_t max_requests) {
-  device_ = verbs::soft::CreateSoftDevice({}).value();
+RawPeer::RawPeer(uint32_t max_requests, const verbs::testing::Fabric& fabric) : fabric_(fabric) {
+  device_ = verbs::testing::OpenDevice(fabric_).value();
   void* mapped =
       mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BATON_CHECK(mapped != MAP_FAILED);
@@ -52,11 +51,11 @@ verbs::ScatterGather RawPeer::Sge(const uint8_t* at, uint32_t length) const {
 void RawPeer::Connect(uint16_t port, std::string_view private_data) {
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
-  id_ = device_->Connect({"127.0.0.1", port}, queue_pair_.get(), parameters).value();
+  id_ = device_->Connect({fabric_.host, port}, queue_pair_.get(), parameters).value();
 }
 
 uint16_t RawPeer::Listen() {
-  listener_ = device_->Listen({"127.0.0.1", 0}, 8).value();
+  listener_ = device_->Listen({fabric_.host, 0}, 8).value();
   return listener_->address().port;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/verbs/verbs.h"
+#include "tests/lib/verbs/fabric.h"
 
 namespace baton::driver::testing {
 
@@ -19,7 +20,8 @@ class RawPeer {
   static constexpr uint32_t kSlots = 64;
   static constexpr uint32_t kSlotBytes = 1024;
 
-  explicit RawPeer(uint32_t max_requests = kSlots);
+  explicit RawPeer(uint32_t max_requests = kSlots,
+                   const verbs::testing::Fabric& fabric = verbs::testing::FabricUnderTest());
   ~RawPeer();
 
   void Connect(uint16_t port, std::string_view private_data = {});
@@ -61,6 +63,7 @@ class RawPeer {
   verbs::ScatterGather Sge(const uint8_t* at, uint32_t length) const;
   void OnEvent(verbs::CmEvent event);
 
+  const verbs::testing::Fabric fabric_;
   std::unique_ptr<verbs::Device> device_;
   uint8_t* memory_;
   std::unique_ptr<verbs::MemoryRegion> region_;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -478,6 +479,23 @@ TEST_F(CliTest, UpgradeIsFollowedOverARestartOfControl) {
   const Result upgrade = result.get();
   EXPECT_EQ(upgrade.code, kExitOk) << upgrade.err;
   EXPECT_THAT(upgrade.err, EndsWith("upgrade 1 of service kv: completed\n"));
+}
+
+// A control that takes the place of another has no socket for a moment.
+TEST_F(CliTest, ControlIsFoundWheneverItIsAskedForWhileItRestarts) {
+  std::atomic<bool> restarted = false;
+  auto restarts = std::async(std::launch::async, [&] {
+    for (int i = 0; i < 20; ++i) {
+      control_.reset();
+      StartControl();
+    }
+    restarted = true;
+  });
+  while (!restarted) {
+    const Result result = Run({"status"});
+    EXPECT_EQ(result.code, kExitOk) << result.err;
+  }
+  restarts.get();
 }
 
 TEST_F(CliTest, UpgradeWhoseAnswerWasLostIsFoundAndFollowed) {

@@ -10,7 +10,7 @@
 
 namespace baton::examples {
 
-// `name`: "soft".
+// `name`: "soft", "rdma" (the only RDMA device of the machine) or "rdma:NAME".
 absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(std::string_view name);
 
 }  // namespace baton::examples

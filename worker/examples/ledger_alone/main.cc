@@ -77,7 +77,7 @@ int Main(int argc, char** argv) {
       "The ledger on a device of its own, without Baton. Prints \"ledger-baseline warm\" when it "
       "waits for its predecessor, and \"ledger-baseline ready port=N\" when it listens."};
   app.add_option("--listen", flags.listen, "HOST:PORT")->required();
-  app.add_option("--device", flags.device, "device to use [soft]");
+  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--wait-for-pid", flags.wait_for_pid,
                  "be warm, and listen as soon as this process has ended");
   app.add_option("--connections", flags.server.connections, "at once, at most [64]");

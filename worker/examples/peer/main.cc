@@ -64,7 +64,7 @@ int Main(int argc, char** argv) {
       "Keeps ledger accounts at a service over RDMA and checks every reply. Exit status 0: nothing "
       "was lost, duplicated, reordered, corrupt or disconnected; 1: something was; 2: no test."};
   app.add_option("--connect", flags.connect, "HOST:PORT of the service")->required();
-  app.add_option("--device", flags.device, "device to use [soft]");
+  app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--connections", flags.load.connections, "accounts, a connection each [1]");
   app.add_option("--window", flags.load.window, "requests open per connection, at most [8]");
   app.add_option("--rate", flags.load.rate, "requests per second in all; 0: as fast as possible");

@@ -1,0 +1,18 @@
+// The device that a service is configured to use.
+#ifndef SUPERVISOR_KEEPER_OPEN_DEVICE_H_
+#define SUPERVISOR_KEEPER_OPEN_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton::keeper {
+
+// `config` is valid and complete. An error names its field.
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::Device& config);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_OPEN_DEVICE_H_

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# run_in_machine.sh [--program FILE]... [--peer SCRIPT] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+set -euo pipefail
+
+# Beside each other, and not links: batond finds its children beside itself.
+export BATON_BIN=$TEST_TMPDIR/bin
+mkdir -p "$BATON_BIN"
+options=()
+while [[ $1 == --* ]]; do
+  case $1 in
+    --program) cp -L "$2" "$BATON_BIN" ;;
+    --peer) options+=(--peer "$2") ;;
+  esac
+  shift 2
+done
+
+# Bazel's home for tests is not the user's, who has the kernel.
+HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+export HOME
+results=$TEST_UNDECLARED_OUTPUTS_DIR
+# Earlier than Bazel's own time-out, for the console to be shown.
+status=0
+deploy/vm/run_vm.sh --timeout $((TEST_TIMEOUT - 20)) --results "$results" "${options[@]}" "$@" ||
+  status=$?
+
+# The cases of the programs inside, for those who count them.
+if compgen -G "$results/*.xml" >/dev/null; then
+  {
+    echo '<?xml version="1.0" encoding="UTF-8"?>'
+    echo '<testsuites>'
+    sed -E '/<\?xml|<\/?testsuites/d' "$results"/*.xml
+    echo '</testsuites>'
+  } >"$XML_OUTPUT_FILE"
+fi
+exit "$status"

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# RDMA crosses between two kernels: rping and perftest of Debian, with the peer's servers.
+set -euo pipefail
+
+# Until its server is there, it is asked again: rping's exit status says nothing.
+count() { rping -c -a 10.0.0.2 -C 200 -v -V -S 1000 2>/dev/null | grep -c 'ping data'; }
+
+until pings=$(count); do sleep 0.5; done
+echo "rping: $pings of 200 pings came back"
+[[ $pings -eq 200 ]]
+
+until ib_send_lat -R -F -s 64 -n 200 10.0.0.2 >/tmp/latency 2>&1; do sleep 0.5; done
+grep -A1 '#bytes' /tmp/latency
