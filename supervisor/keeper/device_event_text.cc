@@ -39,11 +39,11 @@ DeviceEventText DescribeDeviceEvent(const verbs::DeviceEvent& event,
       return {"path_migrated", absl::StrCat("queue pair ", event.qp_number, " of device ",
                                             device.name, ": ", event.text)};
     case verbs::DeviceEventType::kQueuePairFailed:
-      return {"queue_pair_failed",
-              absl::StrCat("device ", device.name, " has given up queue pair ", event.qp_number,
-                           said,
-                           ": its connection is failed, others are not concerned; if it happens "
-                           "again, see the kernel's log and the device's firmware")};
+      return {
+          "queue_pair_failed",
+          absl::StrCat("device ", device.name, " has given up queue pair ", event.qp_number, said,
+                       ": its connection is failed, others are not concerned; if it happens "
+                       "again, see the kernel's log and the device's firmware")};
     case verbs::DeviceEventType::kCompletionQueueFailed:
       return {"completion_queue_failed",
               absl::StrCat("a completion queue of device ", device.name, " is unusable", said,

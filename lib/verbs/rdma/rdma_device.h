@@ -2,6 +2,10 @@
 //
 // Queue pairs are made ahead of their connections (ibv_create_qp) and joined to them by number, so
 // that one made before a fork can be used after it. iWARP cannot do that, and is refused.
+//
+// After kDeviceLost its process has to end: librdmacm has the device open, too, and does not close
+// the last one of a machine, and the kernel, unless the driver supports it otherwise, finishes no
+// removal of a device that is open.
 #ifndef LIB_VERBS_RDMA_RDMA_DEVICE_H_
 #define LIB_VERBS_RDMA_RDMA_DEVICE_H_
 

@@ -154,9 +154,8 @@ class DeviceEvents : public ::testing::Test {
     engine->Start();
     for (uint32_t shard = 0; shard < 2; ++shard) {
       const verbs::Address address = {"127.0.0.1", peers[shard].Listen()};
-      engine->Run([&] {
-        connections[shard] = engine->driver().Connect(shard, address, "", 0).value();
-      });
+      engine->Run(
+          [&] { connections[shard] = engine->driver().Connect(shard, address, "", 0).value(); });
       ASSERT_TRUE(Until([&] {
         return peers[shard].established && StateOf(shard) == arena::ConnectionState::kEstablished;
       }));
@@ -165,7 +164,11 @@ class DeviceEvents : public ::testing::Test {
   void TearDown() override { engine->Stop(); }
 
   bool Until(const std::function<bool()>& done) {
-    return Pump([this] { for (RawPeer& peer : peers) peer.Turn(); }, done);
+    return Pump(
+        [this] {
+          for (RawPeer& peer : peers) peer.Turn();
+        },
+        done);
   }
   void Tell(DeviceEventType type, uint32_t qp_number = 0) {
     device.Tell(type, qp_number);
