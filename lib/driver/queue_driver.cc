@@ -7,10 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_state.h"
+#include "lib/driver/device_needs.h"
 #include "lib/driver/poison.h"
 
 namespace baton::driver {
@@ -65,6 +67,8 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
                                                                  verbs::Device* device,
                                                                  DriverObserver* observer) {
   const arena::Shape& shape = arena->shape();
+  const DeviceNeeds needs = NeedsOf(shape);
+  BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
   auto objects = std::make_shared<DeviceObjects>();
   BATON_ASSIGN_OR_RETURN(
       objects->buffers,
@@ -73,19 +77,9 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
       objects->spares,
       device->RegisterMemory(arena->spare_buffer(0), uint64_t{arena::kSpares} * arena::kSpareBytes,
                              verbs::kLocalWrite));
-  const uint64_t requests =
-      uint64_t{shape.connections} * (shape.send_queue_depth + shape.receive_queue_depth);
-  const uint64_t entries = requests + arena::kShardMarkers + arena::kSpares;
-  const uint32_t most = device->limits().max_completion_queue_entries;
-  if (entries > most) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all connections of a shard can have ", requests, " requests outstanding, a recovery ",
-        entries - requests, " more, and a completion queue of device ", std::string(device->name()),
-        " has ", most, " entries: lower max_connections or the queue depths"));
-  }
   for (uint32_t i = 0; i < shape.shards; ++i) {
-    BATON_ASSIGN_OR_RETURN(auto queue,
-                           device->CreateCompletionQueue(static_cast<uint32_t>(entries)));
+    BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(
+                                           static_cast<uint32_t>(needs.completion_queue_entries)));
     objects->completion_queues.push_back(std::move(queue));
   }
   objects->connections.resize(shape.connections);
@@ -764,6 +758,7 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
     connection.private_data_length = static_cast<uint32_t>(length);
   }
   connection.was_established = 1;
+  slots_[index].established_ns = MonotonicNanoseconds();
   FillAddresses(index, *device_of(index).id);
   LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
   SetState(connection, ConnectionState::kEstablished);

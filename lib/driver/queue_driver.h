@@ -148,6 +148,8 @@ class QueueDriver {
   arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
+  // MonotonicNanoseconds() when it was established; 0: it was not, or by a driver that died.
+  uint64_t established_ns(uint32_t connection) const { return slots_[connection].established_ns; }
   const RecoveryCounters& recovery() const { return recovery_; }
   uint32_t connection_count() const { return connection_count_; }
 
@@ -169,6 +171,7 @@ class QueueDriver {
     bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
     bool sends_held = false;      // until a marker says what became of those before
     bool receives_held = false;   // until the spares have completed
+    uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
     std::string end_reason;
   };
 

@@ -109,10 +109,12 @@ enum Access : uint32_t {
 
 struct DeviceLimits {
   uint32_t max_queue_pairs = 0;
+  uint32_t max_completion_queues = 0;
   uint32_t max_completion_queue_entries = 0;
   uint32_t max_send_requests = 0;     // per queue pair
   uint32_t max_receive_requests = 0;  // per queue pair
   uint32_t max_scatter_gather = 0;
+  uint32_t max_memory_regions = 0;
   uint32_t max_private_data_connect = 0;  // bytes the caller may send with a request
   uint32_t max_private_data_accept = 0;   // bytes with an accept
   uint32_t max_private_data_reject = 0;
@@ -143,8 +145,9 @@ class CompletionQueue {
   // in such memory, too.)
   virtual absl::StatusOr<int> Poll(absl::Span<Completion> completions) = 0;
 
-  // Asks that Device::event_fd become readable at the next completion added after this call.
-  // The caller polls once more after it, before it sleeps.
+  // Asks that Device::event_fd become readable at the next completion added after this call. The
+  // caller polls once more after it, before it sleeps: a poll that finds something has used the
+  // request up, and it asks and polls again.
   virtual absl::Status RequestNotification() = 0;
 };
 

@@ -39,6 +39,14 @@ std::string Progress(uint64_t completed, uint64_t posted, uint64_t committed) {
   return absl::StrCat(completed, "/", posted, "/", committed);
 }
 
+// "32 messages, 4.1ms at the rate so far": what a peer can send while nobody serves it.
+std::string FormatReceiveWindow(const v1::Connection& one) {
+  const std::string messages = absl::StrCat(one.receive_window(), " messages");
+  if (one.receive_window_us() == 0) return messages;
+  return absl::StrCat(messages, ", ", FormatMicroseconds(one.receive_window_us()),
+                      " at the rate so far");
+}
+
 absl::Status List(Session* session, const Target& target) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const auto response, AllConnections(client, target));
@@ -87,6 +95,7 @@ absl::Status Describe(Session* session, const Target& target) {
                {"Receives", absl::StrCat(Progress(one.receives_completed(), one.receives_posted(),
                                                   one.receives_committed()),
                                          " completed/posted/committed")},
+               {"Receive window", FormatReceiveWindow(one)},
                {"Received", FormatBytes(one.bytes_received())},
                {"Application state",
                 absl::StrCat(one.state_length(), " bytes, format version ", one.state_version())},

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
 
 namespace baton::keeper {
 namespace {
@@ -91,6 +92,12 @@ v1::Shard DescribeShard(Engine& engine, uint32_t shard) {
   return out;
 }
 
+double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns) {
+  if (completed == 0) return 0;
+  return static_cast<double>(receives) * static_cast<double>(elapsed_ns) /
+         static_cast<double>(completed) / 1000;
+}
+
 v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   const arena::ConnectionRecord& record = engine.arena().connection(connection);
   v1::Connection out;
@@ -110,6 +117,15 @@ v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   out.set_bytes_received(record.bytes_received);
   out.set_state_length(record.state_length);
   out.set_state_version(record.state_version);
+  if (arena::ConnectionState(record.state) == arena::ConnectionState::kEstablished) {
+    const uint64_t receives = record.receive.posted - record.receive.completed;
+    const uint64_t established_ns = engine.driver().established_ns(connection);
+    out.set_receive_window(static_cast<uint32_t>(receives));
+    if (established_ns != 0) {
+      out.set_receive_window_us(ReceiveWindowUs(receives, record.receive.completed,
+                                                MonotonicNanoseconds() - established_ns));
+    }
+  }
   const auto status = verbs::CompletionStatus(record.last_status);
   if (record.poison != 0) {
     out.set_last_error("poisoned: owners died on it");

@@ -181,6 +181,7 @@ class Engine : private driver::DriverObserver {
   void CancelHandoff(uint32_t shard, const absl::Status& why);
 
   driver::QueueDriver& driver() { return *driver_; }
+  const driver::QueueDriver& driver() const { return *driver_; }
   // As it was when the device last told of a change.
   const verbs::DeviceInfo& device_info() const { return device_info_; }
   const arena::Arena& arena() const { return *arena_; }

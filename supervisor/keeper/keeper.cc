@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/memlock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/device_needs.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/open_device.h"
@@ -61,7 +63,12 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   std::unique_ptr<Keeper> keeper(new Keeper(config));
   const v1::ServiceConfig& service = keeper->config_.service();
   BATON_ASSIGN_OR_RETURN(keeper->device_, OpenDevice(service.device()));
-  BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(ShapeOf(service), service.name()));
+  const arena::Shape shape = ShapeOf(service);
+  if (service.device().has_rdma()) {
+    RaiseMemlockLimit();
+    BATON_RETURN_IF_ERROR(CheckMemlockLimit(driver::NeedsOf(shape).registered_bytes));
+  }
+  BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(shape, service.name()));
   engine_options.outside_effects = service.outside_effects();
   engine_options.realtime_priority = static_cast<int>(service.realtime_priority());
   if (service.poison_deaths() != 0) engine_options.poison_deaths = service.poison_deaths();

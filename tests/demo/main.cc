@@ -35,7 +35,8 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
                  "messages of which every worker dies, until their connection is failed [3]");
   app.add_option("--baseline-runs", options.baseline_runs, "kills without Baton [10]");
   app.add_option("--realtime-priority", options.realtime_priority,
-                 "of serving threads and of the peer, with Baton and without; 0: none [5]")
+                 "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
+                 "soft device, 0 on others]")
       ->check(CLI::Range(0, 99));
   app.add_option(
       "--require-ratio", options.required_ratio,
@@ -46,7 +47,10 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
 
 // All parties share a few cores here. Without real-time priorities the times are those of the
 // scheduler: a dying process keeps a core for a millisecond or two while others wait for it.
-void UseWhatIsPermitted(DemoOptions& options) {
+void ChooseRealtimePriority(DemoOptions& options) {
+  // Soft-RoCE's work is done by threads of the kernel, which have no priority themselves.
+  if (options.realtime_priority < 0)
+    options.realtime_priority = options.fabric.device == "soft" ? 5 : 0;
   if (options.realtime_priority == 0) return;
   absl::Status permitted;
   std::thread([&] { permitted = UseRealtimePriority(options.realtime_priority); }).join();
@@ -74,7 +78,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
-  UseWhatIsPermitted(result.options);
+  ChooseRealtimePriority(result.options);
   const uint64_t start = MonotonicNanoseconds();
   result.baton = RunWithBaton(result.options, output + "/baton.csv");
   if (result.options.baseline_runs > 0) {

@@ -33,13 +33,13 @@ struct DemoOptions {
   uint32_t control_kills = 1;
   uint32_t poisons = 3;
   uint32_t baseline_runs = 10;
-  int realtime_priority = 5;  // 0: none
+  int realtime_priority = -1;  // 0: none; -1: to be chosen
   double required_ratio = 0;
   std::string binary_directory;
 
   // The flag, for programs that take it.
   std::vector<std::string> PriorityArguments() const {
-    if (realtime_priority == 0) return {};
+    if (realtime_priority <= 0) return {};
     return {"--realtime-priority", std::to_string(realtime_priority)};
   }
 };

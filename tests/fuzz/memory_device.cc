@@ -241,6 +241,7 @@ MemoryDevice::~MemoryDevice() { events_.clear(); }
 verbs::DeviceLimits MemoryDevice::limits() const {
   verbs::DeviceLimits limits;
   limits.max_queue_pairs = limits.max_completion_queue_entries = 1u << 20;
+  limits.max_completion_queues = limits.max_memory_regions = 1u << 20;
   limits.max_send_requests = limits.max_receive_requests = 1u << 16;
   limits.max_scatter_gather = 16;
   limits.max_private_data_connect = limits.max_private_data_accept =

@@ -373,6 +373,8 @@ SimDevice::~SimDevice() { events_.clear(); }
 
 verbs::DeviceLimits SimDevice::limits() const {
   verbs::DeviceLimits limits;
+  limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
+  limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
   limits.max_scatter_gather = 4;
   return limits;

@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/memlock.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/async_event.h"
 #include "lib/verbs/rdma/connection.h"
@@ -43,18 +43,8 @@ int AccessOf(uint32_t access) {
          ((access & kRemoteAtomic) != 0 ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 }
 
-std::string Mebibytes(uint64_t bytes) {
-  return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB");
-}
-
 absl::Status CannotRegister(int error, size_t length) {
-  rlimit limit = {};
-  getrlimit(RLIMIT_MEMLOCK, &limit);
-  if (error == ENOMEM && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < length) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "RLIMIT_MEMLOCK is ", Mebibytes(limit.rlim_cur), ", ", Mebibytes(length),
-        " needed to register memory: set LimitMEMLOCK=infinity in the unit, or ulimit -l"));
-  }
+  if (error == ENOMEM) BATON_RETURN_IF_ERROR(CheckMemlockLimit(length));
   return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
 }
 
@@ -160,10 +150,12 @@ absl::Status RdmaDevice::ReadLimits() {
                      "Baton needs; use an InfiniBand or RoCE device"));
   }
   limits_.max_queue_pairs = static_cast<uint32_t>(device.max_qp);
+  limits_.max_completion_queues = static_cast<uint32_t>(device.max_cq);
   limits_.max_completion_queue_entries = static_cast<uint32_t>(device.max_cqe);
   limits_.max_send_requests = static_cast<uint32_t>(device.max_qp_wr);
   limits_.max_receive_requests = static_cast<uint32_t>(device.max_qp_wr);
   limits_.max_scatter_gather = static_cast<uint32_t>(device.max_sge);
+  limits_.max_memory_regions = static_cast<uint32_t>(device.max_mr);
   limits_.max_private_data_connect = kMaxConnectData;
   limits_.max_private_data_accept = kMaxAcceptData;
   limits_.max_private_data_reject = kMaxRejectData;

@@ -66,10 +66,12 @@ class SoftDevice final : public Device {
 DeviceLimits SoftDevice::limits() const {
   DeviceLimits limits;
   limits.max_queue_pairs = core_.options.max_queue_pairs;
+  limits.max_completion_queues = UINT32_MAX;  // as memory regions: of the process's own memory
   limits.max_completion_queue_entries = kMaxCompletionEntries;
   limits.max_send_requests = kMaxRequests;
   limits.max_receive_requests = kMaxRequests;
   limits.max_scatter_gather = kMaxScatterGather;
+  limits.max_memory_regions = UINT32_MAX;
   limits.max_private_data_connect = kMaxConnectPrivateData;
   limits.max_private_data_accept = kMaxAcceptPrivateData;
   limits.max_private_data_reject = kMaxRejectPrivateData;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/arena/layout.h"
+
 namespace baton::driver::testing {
 
 using verbs::Completion;
@@ -157,7 +159,10 @@ bool ScriptedDevice::destroyed(uint32_t queue_pair) const {
 
 verbs::DeviceLimits ScriptedDevice::limits() const {
   verbs::DeviceLimits limits;
+  limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
+  limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
+  limits.max_scatter_gather = arena::kMaxSges;
   return limits;
 }
 

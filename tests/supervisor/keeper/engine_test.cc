@@ -17,6 +17,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/verbs/soft/soft_device.h"
+#include "supervisor/keeper/describe.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -915,6 +916,23 @@ class EnginePoisonTest : public EngineReportTest {
     return count;
   }
 };
+
+TEST_F(EnginePoisonTest, shouldTellWhatAPeerCanSendWhileNobodyServesIt) {
+  auto owner = Ready();
+  owner->Adopt();
+  RawPeer peer;
+  const uint32_t connection = Established(peer, *owner, /*receives=*/4);
+  v1::Connection described;
+  const auto describe = [&] { described = DescribeConnection(*engine, connection); };
+  engine->Run(describe);
+  EXPECT_EQ(described.receive_window(), 4u);
+  EXPECT_EQ(described.receive_window_us(), 0);
+  Message(peer, *owner);
+  engine->Run(describe);
+  EXPECT_EQ(described.receive_window(), 3u);
+  EXPECT_GT(described.receive_window_us(), 0);
+  EXPECT_EQ(ReceiveWindowUs(/*receives=*/30, /*completed=*/10, /*elapsed_ns=*/2'000'000), 6000);
+}
 
 TEST_F(EnginePoisonTest, shouldFailTheConnectionOnWhoseCompletionThreeOwnersDied) {
   auto owner = Ready();

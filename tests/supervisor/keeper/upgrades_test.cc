@@ -19,6 +19,7 @@
 namespace baton::keeper::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -185,7 +186,8 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramCrashes) {
   StartWorker({"--program-version", "1"});
   const v1::Upgrade upgrade =
       UpgradeTo({"--program-version", "2", "--fault", "crash"}, v1::UPGRADE_PHASE_ROLLED_BACK);
-  EXPECT_THAT(upgrade.detail(), HasSubstr("signal 6"));
+  // Where this machine is slow, it is dead before all of its shards are its.
+  EXPECT_THAT(upgrade.detail(), AnyOf(HasSubstr("signal 6"), HasSubstr("successor died")));
   EXPECT_EQ(OwnersVersion(), "1");
   EXPECT_EQ(AttachedWorkers(), 1);
 }

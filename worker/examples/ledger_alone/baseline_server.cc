@@ -157,7 +157,8 @@ absl::StatusOr<uint16_t> BaselineServer::Listen() {
 
 absl::Status BaselineServer::Run() {
   while (!stopped_) {
-    BATON_RETURN_IF_ERROR(Turn());
+    BATON_ASSIGN_OR_RETURN(const bool may_sleep, Turn());
+    if (!may_sleep) continue;
     pollfd events[] = {{device_->event_fd(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
     if (poll(events, 2, -1) < 0 && errno != EINTR) {
       return ErrnoStatus(errno, "cannot wait for the device");
@@ -172,20 +173,22 @@ void BaselineServer::Stop() {
   if (write(stop_event_.get(), &one, sizeof(one)) < 0) return;  // it is readable already
 }
 
-absl::Status BaselineServer::Turn() {
+absl::StatusOr<bool> BaselineServer::Turn() {
   device_->Progress();
-  BATON_RETURN_IF_ERROR(PollCompletions());
+  BATON_RETURN_IF_ERROR(PollCompletions().status());
   BATON_RETURN_IF_ERROR(HandleEvents());
   device_->Progress();  // writes what was posted
   BATON_RETURN_IF_ERROR(queue_->RequestNotification());
-  return PollCompletions();
+  BATON_ASSIGN_OR_RETURN(const bool found, PollCompletions());
+  return !found;
 }
 
-absl::Status BaselineServer::PollCompletions() {
+absl::StatusOr<bool> BaselineServer::PollCompletions() {
   std::array<verbs::Completion, 64> completions;
-  while (true) {
+  for (bool found = false;;) {
     BATON_ASSIGN_OR_RETURN(const int count, queue_->Poll(absl::MakeSpan(completions)));
-    if (count == 0) return absl::OkStatus();
+    if (count == 0) return found;
+    found = true;
     for (int i = 0; i < count; ++i) {
       const verbs::Completion& completion = completions[i];
       Session& session = *sessions_.at((completion.wr_id >> 16) & kIndexMask);

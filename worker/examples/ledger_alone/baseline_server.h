@@ -53,8 +53,8 @@ class BaselineServer {
   absl::Status Prepare();
   absl::Status Renew(Session& session);
   absl::Status PostReceive(Session& session, uint32_t slot);
-  absl::Status Turn();
-  absl::Status PollCompletions();
+  absl::StatusOr<bool> Turn();             // whether it may sleep
+  absl::StatusOr<bool> PollCompletions();  // whether there were any
   absl::Status HandleEvents();
   absl::Status OnConnectRequest(std::unique_ptr<verbs::ConnectionId> id);
   absl::Status OnRequest(Session& session, uint32_t slot, uint32_t length);

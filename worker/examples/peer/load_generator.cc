@@ -161,23 +161,25 @@ absl::Status LoadGenerator::PostReceive(Peer& peer, uint32_t slot) {
   return peer.queue_pair->PostReceive({&request, 1}, &posted);
 }
 
-absl::Status LoadGenerator::Turn() {
+absl::StatusOr<bool> LoadGenerator::Turn() {
   device_->Progress();
-  BATON_RETURN_IF_ERROR(PollCompletions());
+  BATON_RETURN_IF_ERROR(PollCompletions().status());
   BATON_RETURN_IF_ERROR(HandleEvents());
   const uint64_t now = MonotonicNanoseconds();
   BATON_RETURN_IF_ERROR(ReconnectDue(now));
   if (now >= next_tick_) BATON_RETURN_IF_ERROR(OnTick(now));
   device_->Progress();  // writes what was posted
   BATON_RETURN_IF_ERROR(queue_->RequestNotification());
-  return PollCompletions();
+  BATON_ASSIGN_OR_RETURN(const bool found, PollCompletions());
+  return !found;
 }
 
-absl::Status LoadGenerator::PollCompletions() {
+absl::StatusOr<bool> LoadGenerator::PollCompletions() {
   std::array<verbs::Completion, kPollBatch> completions;
-  while (true) {
+  for (bool found = false;;) {
     BATON_ASSIGN_OR_RETURN(const int count, queue_->Poll(absl::MakeSpan(completions)));
-    if (count == 0) return absl::OkStatus();
+    if (count == 0) return found;
+    found = true;
     for (int i = 0; i < count; ++i) BATON_RETURN_IF_ERROR(OnCompletion(completions[i]));
   }
 }
@@ -247,7 +249,7 @@ absl::Status LoadGenerator::HandleEvents() {
       continue;
     }
     // Replies that came before the end are replies.
-    BATON_RETURN_IF_ERROR(PollCompletions());
+    BATON_RETURN_IF_ERROR(PollCompletions().status());
     const bool ended = event.type == verbs::CmEventType::kDisconnected;
     BATON_RETURN_IF_ERROR(OnConnectionLost(
         peer, ended ? absl::UnavailableError("the service disconnected") : event.status));

@@ -83,8 +83,9 @@ class LoadGenerator {
   // Begins to connect all; they begin to send as they are established.
   absl::Status Start();
 
-  // Everything that can be done now. An error is the end: the device failed.
-  absl::Status Turn();
+  // Everything that can be done now; whether the caller may sleep then. An error is the end: the
+  // device failed.
+  absl::StatusOr<bool> Turn();
   // Readable when Turn has something to do; it also has once per tick_nanoseconds().
   int event_fd() const { return device_->event_fd(); }
   uint64_t tick_nanoseconds() const;
@@ -121,7 +122,7 @@ class LoadGenerator {
   absl::Status Prepare();
   absl::Status Connect(Peer& peer);
   absl::Status PostReceive(Peer& peer, uint32_t slot);
-  absl::Status PollCompletions();
+  absl::StatusOr<bool> PollCompletions();  // whether there were any
   absl::Status OnCompletion(const verbs::Completion& completion);
   absl::Status OnReply(Peer& peer, uint32_t slot, uint32_t length);
   void RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now);

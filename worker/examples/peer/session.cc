@@ -17,6 +17,11 @@
 #include "worker/examples/peer/report.h"
 
 namespace baton::peer {
+namespace {
+
+constexpr int kLongestSleepMs = 1000;
+
+}  // namespace
 
 absl::StatusOr<bool> Session::Run() {
   BATON_RETURN_IF_ERROR(OpenFiles());
@@ -56,7 +61,7 @@ absl::Status Session::Loop() {
   const auto limit = static_cast<uint64_t>(options_.seconds * 1e9);
   const uint64_t drain_limit = uint64_t{options_.drain_timeout_ms} * 1'000'000;
   while (true) {
-    BATON_RETURN_IF_ERROR(generator_->Turn());
+    BATON_ASSIGN_OR_RETURN(const bool may_sleep, generator_->Turn());
     const uint64_t now = MonotonicNanoseconds();
     Report(now);
     if (limit != 0 && now - start >= limit) Stop(now);
@@ -64,13 +69,13 @@ absl::Status Session::Loop() {
     if (stopped_at_ != 0 && (generator_->IsDrained() || now - stopped_at_ > drain_limit)) {
       return absl::OkStatus();
     }
-    BATON_RETURN_IF_ERROR(WaitForWork());
+    BATON_RETURN_IF_ERROR(WaitForWork(may_sleep ? kLongestSleepMs : 0));
   }
 }
 
-absl::Status Session::WaitForWork() {
+absl::Status Session::WaitForWork(int timeout_ms) {
   epoll_event events[4];
-  const int count = epoll_wait(epoll_.get(), events, 4, 1000);
+  const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms);
   if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot wait for events");
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd == timer_.get()) {

@@ -40,7 +40,7 @@ class Session {
  private:
   absl::Status OpenFiles();
   absl::Status Loop();
-  absl::Status WaitForWork();
+  absl::Status WaitForWork(int timeout_ms);
   void Report(uint64_t now);
   void ReadCommands();
   void OnCommand(const std::string& line);

@@ -1,0 +1,63 @@
+#include "lib/driver/device_needs.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace baton::driver {
+
+DeviceNeeds NeedsOf(const arena::Shape& shape) {
+  DeviceNeeds needs;
+  needs.queue_pairs = shape.connections;
+  needs.completion_queues = shape.shards;
+  needs.completion_queue_entries =
+      uint64_t{shape.connections} * (shape.send_queue_depth + shape.receive_queue_depth) +
+      arena::kShardMarkers + arena::kSpares;
+  needs.send_requests = uint64_t{shape.send_queue_depth} + arena::kMarkers;
+  needs.receive_requests = uint64_t{shape.receive_queue_depth} + arena::kMarkers;
+  needs.scatter_gather = arena::kMaxSges;
+  needs.memory_regions = 2 + uint64_t{arena::kGrants};  // buffers, spares
+  needs.registered_bytes = shape.buffer_bytes + uint64_t{arena::kSpares} * arena::kSpareBytes;
+  return needs;
+}
+
+absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& limits,
+                         std::string_view device) {
+  const struct {
+    uint64_t needed;
+    uint64_t most;
+    const char* what;
+    const char* cure;
+  } all[] = {
+      {needs.queue_pairs, limits.max_queue_pairs, "queue pairs, one for each connection",
+       "lower max_connections"},
+      {needs.completion_queues, limits.max_completion_queues,
+       "completion queues, one for each shard", "lower shards"},
+      {needs.completion_queue_entries, limits.max_completion_queue_entries,
+       "entries in each completion queue, for all that its connections and a recovery can have "
+       "outstanding",
+       "lower max_connections or the queue depths"},
+      {needs.send_requests, limits.max_send_requests, "sends outstanding on each queue pair",
+       "lower send_queue_depth"},
+      {needs.receive_requests, limits.max_receive_requests,
+       "receives outstanding on each queue pair", "lower receive_queue_depth"},
+      {needs.scatter_gather, limits.max_scatter_gather, "scatter-gather entries of a work request",
+       "use another device"},
+      {needs.memory_regions, limits.max_memory_regions,
+       "memory regions, for the buffers and for what is granted to peers", "use another device"},
+  };
+  std::vector<std::string> problems;
+  for (const auto& one : all) {
+    if (one.needed <= one.most) continue;
+    problems.push_back(
+        absl::StrCat(one.needed, " ", one.what, ", of which it has ", one.most, ": ", one.cure));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("device ", std::string(device),
+                                                   " is too small, the service needs ",
+                                                   absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace baton::driver
