@@ -48,8 +48,8 @@ class RdmaListener final : public Listener, public CmEndpoint {
 
 class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private QueuePairLink {
  public:
-  // One that a listener was asked for.
-  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested);
+  // One that a listener was asked for, with these parameters.
+  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested, const rdma_conn_param& theirs);
   // Starts connecting.
   static absl::StatusOr<std::unique_ptr<RdmaConnectionId>> Connect(
       DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
@@ -76,11 +76,12 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   explicit RdmaConnectionId(DeviceCore* core) : core_(core) {}
   absl::Status StartConnecting(const Address& address);
   absl::Status CheckRequested(const char* call) const;
+  void Negotiate(const ReadDepths& theirs);
   absl::Status JoinQueuePair();  // to RTS
   void LeaveQueuePair();         // sets it to the error state
   rdma_conn_param ParametersFor(const QueuePair& queue_pair) const;
   absl::Status OnResolved(bool route);
-  absl::Status OnResponse();
+  absl::Status OnResponse(const rdma_conn_param& theirs);
   bool OnRejected(const rdma_cm_event& event, CmEvent* out);
   bool OnEstablished(const rdma_cm_event& event, CmEvent* out);
   bool OnDisconnected(CmEvent* out);
@@ -95,6 +96,8 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   Phase phase_ = Phase::kConnecting;
   RdmaQueuePair* queue_pair_ = nullptr;
   ConnectionParameters parameters_;
+  ReadDepths asked_;   // by the peer's request
+  ReadDepths depths_;  // of the connection
 };
 
 }  // namespace baton::verbs::rdma

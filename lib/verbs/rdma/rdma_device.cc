@@ -48,6 +48,22 @@ absl::Status CannotRegister(int error, size_t length) {
   return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
 }
 
+// The address of the GID that the options name.
+absl::StatusOr<std::string> AddressOfGid(ibv_context* context, const RdmaDeviceOptions& options) {
+  std::vector<std::string> usable;
+  for (const Gid& gid : ReadGids(context, options.port)) {
+    const bool good = gid.roce_v2 && !gid.address.empty();
+    if (good && gid.index == *options.gid_index) return gid.address;
+    if (good) usable.push_back(absl::StrCat(gid.index, ": ", gid.text));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "gid_index: ", *options.gid_index, " of port ", options.port, " of device ",
+      ibv_get_device_name(context->device),
+      " is no GID of RoCE v2 that is an address which connections can be made to; there are: ",
+      usable.empty() ? "none (give its network interface an IP address)"
+                     : absl::StrJoin(usable, ", ")));
+}
+
 class RdmaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
@@ -96,6 +112,10 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
   auto device = std::make_unique<RdmaDevice>();
   device->core_.context = std::move(context);
   device->core_.port = options.port;
+  if (options.gid_index) {
+    BATON_ASSIGN_OR_RETURN(device->core_.source,
+                           AddressOfGid(device->core_.context.get(), options));
+  }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
   BATON_RETURN_IF_ERROR(device->Open());
   return device;

@@ -1,6 +1,8 @@
 // What becomes of the rdma device when the machine takes its link or itself away. Needs to be root
 // on a machine whose rxe0 is this test's to break: the virtual one.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,8 +86,7 @@ TEST_F(RdmaTrouble, shouldEndAConnectionThatSendsWhileTheLinkIsDown) {
   Pair pair;
   ASSERT_EQ(Shell("ip link set " + Interface() + " down"), 0);
   Buffer ours(pair.client.device.get(), 4096, kAllAccess);
-  ASSERT_TRUE(
-      PostSend(*pair.client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 64)}).ok());
+  ASSERT_TRUE(PostSend(*pair.client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 64)}).ok());
   const Completion completion = AwaitCompletion(pair.client, pair.server);
   EXPECT_EQ(completion.wr_id, 1u);
   EXPECT_NE(CompletionStatusName(completion.status),
@@ -100,13 +101,124 @@ TEST_F(RdmaTrouble, shouldEndAConnectionThatSendsWhileTheLinkIsDown) {
 TEST_F(RdmaTrouble, shouldReportUnreachableWhileTheLinkIsDown) {
   Side client(Rdma().create().value());
   ASSERT_EQ(Shell("ip link set " + Interface() + " down"), 0);
-  client.id =
-      client.device->Connect({Rdma().host, 4711}, client.queue_pair.get(), {}).value();
+  client.id = client.device->Connect({Rdma().host, 4711}, client.queue_pair.get(), {}).value();
   CmEvent event;
   ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
   EXPECT_FALSE(event.status.ok());
   RecordProperty("told", std::string(event.status.message()));
 }
+
+// From here to nowhere.
+TEST_F(RdmaTrouble, shouldReportAPeerWithoutARouteAsUnreachable) {
+  Side client(Rdma().create().value());
+  client.id = client.device->Connect({"192.0.2.1", 4711}, client.queue_pair.get(), {}).value();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
+  EXPECT_FALSE(event.status.ok());
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kInit);
+}
+
+// The kernel asks it 16 times, for a minute in all (CMA_MAX_CM_RETRIES, CMA_CM_RESPONSE_TIMEOUT).
+TEST_F(RdmaTrouble, shouldReportAPeerThatDoesNotAnswerAsUnreachable) {
+  Side client(Rdma().create().value());
+  const std::string host = Rdma().host;
+  const std::string nobody = host.substr(0, host.rfind('.')) + ".77";
+  client.id = client.device->Connect({nobody, 4711}, client.queue_pair.get(), {}).value();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
+  EXPECT_FALSE(event.status.ok());
+  RecordProperty("told", std::string(event.status.message()));
+}
+
+TEST_F(RdmaTrouble, shouldReportTheEndOfAPeerThatIsKilledAndLeaveTheOther) {
+  Side server(Rdma().create().value());
+  Side client(Rdma().create().value());
+  const auto listener = server.device->Listen({Rdma().host, 0}, 8).value();
+  const Address address = {Rdma().host, listener->address().port};
+  const pid_t victim = fork();
+  ASSERT_GE(victim, 0);
+  if (victim == 0) {
+    // Its own device: nothing that was open before the fork can be used in it.
+    Side own(Rdma().create().value());
+    own.id = own.device->Connect(address, own.queue_pair.get(), {}).value();
+    for (;;) own.Turn();
+  }
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  auto first_queue_pair = server.MakeQueuePair();
+  auto first = std::move(event.new_id);
+  ASSERT_TRUE(first->Accept(first_queue_pair.get(), {}).ok());
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kEstablished, &event));
+  client.id = client.device->Connect(address, client.queue_pair.get(), {}).value();
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  server.id = std::move(event.new_id);
+  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kEstablished, &event));
+  kill(victim, SIGKILL);
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kDisconnected, &event));
+  EXPECT_EQ(event.id, first.get());
+  EXPECT_EQ(first_queue_pair->state(), QueuePairState::kError);
+  EXPECT_TRUE(Works(client, server));
+  waitpid(victim, nullptr, 0);
+}
+
+TEST_F(RdmaTrouble, shouldRefuseMoreThanACompletionQueueCanHave) {
+  const auto device = Rdma().create().value();
+  const uint32_t most = device->limits().max_completion_queue_entries;
+  EXPECT_TRUE(device->CreateCompletionQueue(most).ok());
+  const absl::Status status = device->CreateCompletionQueue(most + 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(std::to_string(most)), absl::string_view::npos) << status;
+}
+
+// ---- One of several addresses.
+
+absl::StatusOr<std::unique_ptr<Device>> WithGid(uint8_t index) {
+  rdma::RdmaDeviceOptions options;
+  options.gid_index = index;
+  return rdma::CreateRdmaDevice(options);
+}
+
+class RdmaGid : public RdmaTrouble {
+ protected:
+  // The index of the GID that is the machine's address.
+  static uint8_t Index() {
+    for (const std::string& gid : Rdma().create().value()->info().gids) {
+      if (gid.find(": " + Rdma().host + " ") != std::string::npos) {
+        return static_cast<uint8_t>(std::stoi(gid));
+      }
+    }
+    ADD_FAILURE() << "no GID is " << Rdma().host;
+    return 0;
+  }
+};
+
+TEST_F(RdmaGid, shouldListenAtItsAddressAlone) {
+  const auto device = WithGid(Index()).value();
+  EXPECT_EQ(device->Listen({"0.0.0.0", 0}, 8).value()->address().host, Rdma().host);
+  EXPECT_EQ(device->Listen({Rdma().host, 0}, 8).value()->address().host, Rdma().host);
+  EXPECT_EQ(device->Listen({"192.0.2.1", 0}, 8).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RdmaGid, shouldBeWhereConnectionsComeFrom) {
+  Side client(WithGid(Index()).value());
+  Side server(Rdma().create().value());
+  Connect(client, server, {.host = Rdma().host});
+  EXPECT_EQ(client.id->local_address().host, Rdma().host);
+  EXPECT_TRUE(Works(client, server));
+}
+
+// The first is of the link alone.
+TEST_F(RdmaGid, shouldNameThoseThatCanBeUsedWhereOneCannot) {
+  for (const uint8_t index : {0, 200}) {
+    const absl::Status status = WithGid(index).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_NE(status.message().find(Rdma().host), absl::string_view::npos) << status;
+  }
+}
+
+// ---- Removal.
 
 // The command waits for who has the device open: that is a process of its own, which ends.
 class RdmaRemoval : public RdmaTrouble {
