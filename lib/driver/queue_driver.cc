@@ -498,6 +498,9 @@ void QueueDriver::FinishDraining(uint32_t index) {
 
 // The slot stays free, for who looks at it, until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
+  if (!device_lost_.empty()) {
+    return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
+  }
   if (free_slots_.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all ", slots_.size(), " connections of the service are in use: raise max_connections"));
@@ -556,6 +559,9 @@ const verbs::Listener* QueueDriver::FindListener(const verbs::Address& address) 
 
 absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
   if (const verbs::Listener* existing = FindListener(address)) return existing->address();
+  if (!device_lost_.empty()) {
+    return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
+  }
   BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
   const verbs::Address bound = listener->address();
   objects_->listeners.push_back({std::move(listener), address});
@@ -633,6 +639,64 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
   objects_->has_event = false;
   if (*shard != kNoShard) shards_[*shard].log.Publish();
   return true;
+}
+
+// ---------------------------------------------------------------- the device
+
+uint32_t QueueDriver::FindQueuePair(uint32_t number) const {
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    const auto& queue_pair = device_of(index).queue_pair;
+    if (queue_pair && queue_pair->number() == number) return index;
+  }
+  return DriverObserver::kNoConnection;
+}
+
+bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
+  *shard = kNoShard;
+  verbs::DeviceEvent event;
+  if (!device_->NextDeviceEvent(&event)) return false;
+  uint32_t connection = DriverObserver::kNoConnection;
+  if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
+  observer_->OnDeviceEvent(event, connection);
+  if (event.type == verbs::DeviceEventType::kQueuePairFailed &&
+      connection != DriverObserver::kNoConnection) {
+    // There may be nothing outstanding that would complete with an error.
+    StartDraining(connection, CompletionStatus::kGeneralError, event.text);
+    *shard = record(connection).shard;
+    shards_[*shard].log.Publish();
+  }
+  return true;
+}
+
+void QueueDriver::EndAll(std::string_view why) {
+  device_lost_ = std::string(why);
+  objects_->listeners.clear();
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    StartDraining(index, CompletionStatus::kGeneralError, why);
+  }
+  for (ShardQueue& shard : shards_) shard.log.Publish();
+}
+
+bool QueueDriver::AllEnded() const {
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (IsLive(record(index)) || StateOf(record(index)) == ConnectionState::kDraining) return false;
+  }
+  return true;
+}
+
+void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (record(index).shard != shard) continue;
+    StartDraining(index, CompletionStatus::kGeneralError, why);
+    if (StateOf(record(index)) != ConnectionState::kDraining || record(index).abandoned != 0) {
+      continue;
+    }
+    Abandon(index, why);
+  }
+  // What completed before is told, if it can be.
+  if (PollCompletions(shard).ok()) return;
+  FinishAbandoned(shard);
+  shards_[shard].log.Publish();
 }
 
 void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {

@@ -69,6 +69,12 @@ class DriverObserver {
   virtual ~DriverObserver() = default;
   virtual void OnConnectionState(uint32_t connection, std::string_view what) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
+  // `connection`: that the event is about; kNoConnection: none.
+  static constexpr uint32_t kNoConnection = ~0u;
+  virtual void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+    (void)event;
+    (void)connection;
+  }
 };
 
 class QueueDriver {
@@ -106,6 +112,19 @@ class QueueDriver {
   // whose completion log got an entry, or kNoShard.
   static constexpr uint32_t kNoShard = ~0u;
   BATON_DRIVER_SEAM bool HandleEvent(uint32_t* shard);
+
+  // Handles one event of the device; false when there is none. A connection whose queue pair has
+  // failed is ended; one whose device is lost is the caller's to end.
+  bool HandleDeviceEvent(uint32_t* shard);
+
+  // The device is to be given up: no connection comes any more, and all that there are begin to
+  // end. AllEnded: they have, and their owners find it in their logs.
+  void EndAll(std::string_view why);
+  bool AllEnded() const;
+  // Ends at once the connections of `shard` that do not end by themselves, because the device does
+  // not complete what is outstanding any more. Their queue pairs are destroyed; what of their
+  // requests had completed is not known.
+  void GiveUp(uint32_t shard, std::string_view why);
 
   // Idempotent: returns the address of the listener that was asked for with the same one before.
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
@@ -193,6 +212,7 @@ class QueueDriver {
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
+  uint32_t FindQueuePair(uint32_t number) const;
   void ForgetRequest(uint32_t connection);
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   uint32_t LeastUsedShard() const;
@@ -249,6 +269,7 @@ class QueueDriver {
   std::vector<uint32_t> abandoned_;
   uint32_t connection_count_ = 0;
   uint32_t spares_in_use_ = 0;
+  std::string device_lost_;  // why; empty: it is not
   RecoveryCounters recovery_;
 
   // Scratch of PostChunk.

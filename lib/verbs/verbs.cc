@@ -2,6 +2,12 @@
 
 namespace baton::verbs {
 
+DeviceInfo Device::info() const {
+  DeviceInfo info;
+  info.name = std::string(name());
+  return info;
+}
+
 std::string_view CompletionStatusName(CompletionStatus status) {
   switch (status) {
     case CompletionStatus::kSuccess:
@@ -30,6 +36,46 @@ std::string_view CompletionStatusName(CompletionStatus status) {
       return "general error";
   }
   return "unknown status";
+}
+
+std::string_view DeviceEventTypeName(DeviceEventType type) {
+  switch (type) {
+    case DeviceEventType::kPortUp:
+      return "port up";
+    case DeviceEventType::kPortDown:
+      return "port down";
+    case DeviceEventType::kAddressesChanged:
+      return "addresses changed";
+    case DeviceEventType::kPathMigrated:
+      return "path migrated";
+    case DeviceEventType::kQueuePairFailed:
+      return "queue pair failed";
+    case DeviceEventType::kCompletionQueueFailed:
+      return "completion queue failed";
+    case DeviceEventType::kSharedReceiveQueueLow:
+      return "shared receive queue low";
+    case DeviceEventType::kSharedReceiveQueueFailed:
+      return "shared receive queue failed";
+    case DeviceEventType::kDeviceLost:
+      return "device lost";
+  }
+  return "unknown event";
+}
+
+std::string_view PortStateName(PortState state) {
+  switch (state) {
+    case PortState::kUnknown:
+      return "unknown";
+    case PortState::kDown:
+      return "down";
+    case PortState::kInitializing:
+      return "initializing";
+    case PortState::kArmed:
+      return "armed";
+    case PortState::kActive:
+      return "active";
+  }
+  return "unknown";
 }
 
 std::string_view OpcodeName(Opcode opcode) {

@@ -237,11 +237,49 @@ struct CmEvent {
   absl::Status status;  // kUnreachable, kRejected: why
 };
 
+// What happens to a device beside its connections' messages; the names follow
+// ibv_get_async_event(3).
+enum class DeviceEventType : uint8_t {
+  kPortUp = 0,
+  kPortDown,                  // retries bridge it; a connection ends when they are used up
+  kAddressesChanged,          // GIDs, LID, P_Keys, subnet manager: connections may have lost their
+                              // path, listeners their address
+  kPathMigrated,              // a queue pair uses its other path
+  kQueuePairFailed,           // it is in the error state
+  kCompletionQueueFailed,     // so are all queue pairs that complete in it; its Poll says kDataLoss
+  kSharedReceiveQueueLow,     // its limit is reached
+  kSharedReceiveQueueFailed,  // no queue pair can receive from it any more
+  kDeviceLost,                // removed, or broken: to be given up. Told once
+};
+std::string_view DeviceEventTypeName(DeviceEventType type);
+
+struct DeviceEvent {
+  DeviceEventType type = DeviceEventType::kPortUp;
+  uint8_t port = 0;        // of what is about a port
+  uint32_t qp_number = 0;  // of what is about a queue pair
+  std::string text;        // what the device calls it
+};
+
+enum class PortState : uint8_t { kUnknown = 0, kDown, kInitializing, kArmed, kActive };
+std::string_view PortStateName(PortState state);
+
+// What a device is and how it is, for operators.
+struct DeviceInfo {
+  std::string name;
+  std::string transport;  // "InfiniBand", "RoCE v2", "TCP"
+  uint8_t port = 0;       // 0: it has none
+  PortState port_state = PortState::kUnknown;
+  uint32_t active_mtu = 0;        // bytes of payload in a packet; 0: it has no packets
+  std::string network_interface;  // of RoCE; empty: not known
+  std::vector<std::string> gids;  // of the port, "1: ::ffff:10.0.0.1 (RoCE v2)"
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual DeviceLimits limits() const = 0;
+  virtual DeviceInfo info() const;  // as it is now
 
   // [address, address + length) must stay mapped, MAP_SHARED, as long as the region lives.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
@@ -262,12 +300,20 @@ class Device {
   // Takes the next connection-manager event; false when there is none.
   virtual bool NextEvent(CmEvent* event) = 0;
 
+  // Takes the next event of the device; false when there is none. None is lost, however many come:
+  // those that are not taken keep event_fd readable.
+  virtual bool NextDeviceEvent(DeviceEvent* event) {
+    (void)event;
+    return false;
+  }
+
   // Does what the device does in software (soft: sockets and timers; rdma: nothing). Called in
   // every turn of the loop that polls.
   virtual void Progress() = 0;
 
-  // Readable when Progress, NextEvent, or Poll of a CQ whose notification was requested may have
-  // something to do; may be readable in vain. Level-triggered until that was done.
+  // Readable when Progress, NextEvent, NextDeviceEvent, or Poll of a CQ whose notification was
+  // requested may have something to do; may be readable in vain. Level-triggered until that was
+  // done.
   virtual int event_fd() const = 0;
 };
 

@@ -39,7 +39,7 @@ void PrintService(std::ostream& out, const v1::Service& service) {
   PrintFields(
       out,
       {{"Service", service.name()},
-       {"Device", service.device()},
+       {"Device", FormatDevice(service)},
        {"Keeper", absl::StrCat("pid ", service.keeper_pid(), ", up ",
                                FormatDuration(service.uptime_seconds()))},
        {"Version", FormatVersion(service.version())},

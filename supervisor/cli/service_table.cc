@@ -7,6 +7,29 @@
 
 namespace baton {
 
+std::string FormatDevice(const v1::Service& service) {
+  const v1::DeviceState& state = service.device_state();
+  if (state.port() == 0) return service.device();
+  std::string text = absl::StrCat(service.device(), ", ", state.transport());
+  if (!state.network_interface().empty()) {
+    absl::StrAppend(&text, " on ", state.network_interface());
+  }
+  absl::StrAppend(&text, ", port ", state.port(), " ", state.port_state(), ", MTU ",
+                  state.active_mtu());
+  return text;
+}
+
+namespace {
+
+// Short, unless something is wrong with it.
+std::string NameDevice(const v1::Service& service) {
+  const v1::DeviceState& state = service.device_state();
+  if (state.port() == 0 || state.port_state() == "active") return service.device();
+  return absl::StrCat(service.device(), " (port ", state.port_state(), ")");
+}
+
+}  // namespace
+
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services) {
   Table table({"SERVICE", "STATE", "DEVICE", ">SHARDS OWNED", ">WORKERS READY", ">CONNECTIONS",
@@ -19,7 +42,7 @@ void PrintServices(std::ostream& out,
       continue;
     }
     const bool whole = service.shards_owned() == service.shard_count();
-    table.Add({service.name(), whole ? "ok" : "waiting", service.device(),
+    table.Add({service.name(), whole ? "ok" : "waiting", NameDevice(service),
                absl::StrCat(service.shards_owned(), "/", service.shard_count()),
                absl::StrCat(service.ready_workers(), "/", service.worker_count()),
                absl::StrCat(service.connection_count(), "/", service.max_connections()),

@@ -11,6 +11,8 @@
 
 namespace baton {
 
+// "rxe0, RoCE on eth0, port 1 active, MTU 4096"
+std::string FormatDevice(const v1::Service& service);
 void PrintServices(std::ostream& out,
                    const google::protobuf::RepeatedPtrField<v1::Service>& services);
 void PrintWorkers(std::ostream& out,

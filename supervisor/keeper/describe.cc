@@ -53,6 +53,18 @@ v1::BlackoutSummary Summarize(const LatencyHistogram& histogram) {
   return summary;
 }
 
+v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
+  v1::DeviceState out;
+  out.set_name(device.name);
+  out.set_transport(device.transport);
+  out.set_port(device.port);
+  out.set_port_state(std::string(verbs::PortStateName(device.port_state)));
+  out.set_active_mtu(device.active_mtu);
+  out.set_network_interface(device.network_interface);
+  for (const std::string& gid : device.gids) out.add_gids(gid);
+  return out;
+}
+
 v1::Shard DescribeShard(Engine& engine, uint32_t shard) {
   const arena::ShardRecord& record = engine.arena().shard(shard);
   const driver::ShardCounters& counters = engine.driver().counters(shard);

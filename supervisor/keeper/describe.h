@@ -15,6 +15,7 @@ v1::Shard DescribeShard(Engine& engine, uint32_t shard);
 double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
 
 v1::Connection DescribeConnection(const Engine& engine, uint32_t connection);
+v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 
 }  // namespace baton::keeper

@@ -19,6 +19,7 @@
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "supervisor/keeper/device_event_text.h"
 
 namespace baton::keeper {
 namespace {
@@ -27,6 +28,10 @@ namespace {
 constexpr int kTransactionsPerTurn = 32;
 constexpr size_t kReportedRequests = 256;
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
+// For the device to complete, as failed, what is outstanding when it is lost. One that works up to
+// its removal does so at once.
+constexpr uint64_t kLossNs = 1'000'000'000;
+constexpr int kLossPauseMs = 5;
 // A report looks at so many connections for requests in flight; its counters are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
 
@@ -93,6 +98,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
                                                        const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine(arena, listener, options));
   engine->device_ = device;
+  engine->device_info_ = device->info();
   engine->wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!engine->wake_) return ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
   BATON_ASSIGN_OR_RETURN(engine->driver_, driver::QueueDriver::Create(arena, device, engine.get()));
@@ -164,7 +170,7 @@ void Engine::Loop() {
       sched_yield();
       continue;
     }
-    if (BeginSleep()) AwaitSignal(-1);
+    if (BeginSleep()) AwaitSignal(loss_ ? kLossPauseMs : -1);
     EndSleep();
     idle_since = 0;
   }
@@ -180,10 +186,12 @@ bool Engine::Turn() {
   bool worked = RunPosted();
   device_->Progress();
   worked |= HandleEvents();
+  worked |= HandleDeviceEvents();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     worked |= PollShard(shard);
     worked |= ApplyCommits(shard);
   }
+  if (loss_) ContinueLoss();
   WakeNotified();
   return worked;
 }
@@ -242,17 +250,50 @@ bool Engine::ApplyCommits(uint32_t shard) {
   return worked;
 }
 
+bool Engine::HandleDeviceEvents() {
+  bool worked = false;
+  uint32_t shard;
+  while (driver_->HandleDeviceEvent(&shard)) {
+    worked = true;
+    if (shard != driver::QueueDriver::kNoShard) NotifyOwner(shard);
+  }
+  return worked;
+}
+
 bool Engine::PollShard(uint32_t shard) {
+  if (shards_[shard].unreadable) return false;
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
-    // P6: nothing can be said of any request any more. The keeper ends, its parent starts another,
-    // and the peers see a disconnect.
-    listener_->OnDeviceLost(news.status());
-    stop_.store(true);
-    return false;
+    // P6: nothing can be said of the requests of this shard any more. The others' connections end
+    // in order; then the keeper ends, and its parent starts another.
+    shards_[shard].unreadable = true;
+    BeginLoss(news.status());
+    driver_->GiveUp(shard, MessageOf(news.status()));
+    NotifyOwner(shard);
+    return true;
   }
   if (*news) NotifyOwner(shard);
   return *news;
+}
+
+void Engine::BeginLoss(absl::Status why) {
+  if (loss_) return;
+  loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
+  driver_->EndAll(MessageOf(loss_->why));
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) NotifyOwner(shard);
+}
+
+// The owners are told of the ends of their connections before the keeper's: those are in logs that
+// they have for themselves.
+void Engine::ContinueLoss() {
+  if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
+  for (uint32_t shard = 0; shard < shards_.size() && !driver_->AllEnded(); ++shard) {
+    driver_->GiveUp(shard, "the device does not complete what is outstanding");
+    NotifyOwner(shard);
+  }
+  WakeNotified();
+  listener_->OnDeviceLost(loss_->why);
+  stop_.store(true);
 }
 
 void Engine::NotifyOwner(uint32_t shard) {
@@ -282,7 +323,7 @@ void Engine::WakeNotified() {
 bool Engine::MaySleep() {
   if (has_posted_.load() || stop_.load()) return false;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (!driver_->RequestNotification(shard).ok()) return false;
+    if (!shards_[shard].unreadable && !driver_->RequestNotification(shard).ok()) return false;
     if (shards_[shard].ownership.owned() && driver_->PendingEntries(shard) > 0) return false;
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -707,6 +748,20 @@ void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
 
 void Engine::OnRefusedConnection(std::string_view why) {
   listener_->OnEvent("connection_refused", std::string(why), 0, -1, -1);
+}
+
+void Engine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  device_info_ = device_->info();
+  const DeviceEventText text = DescribeDeviceEvent(event, device_info_);
+  const bool known = connection != kNoConnection;
+  listener_->OnEvent(
+      text.kind, known ? absl::StrCat("connection ", connection, ": ", text.message) : text.message,
+      0, known ? static_cast<int>(arena_->connection(connection).shard) : -1,
+      known ? static_cast<int>(connection) : -1);
+  if (event.type == verbs::DeviceEventType::kDeviceLost) {
+    BeginLoss(absl::UnavailableError(
+        absl::StrCat("device ", device_info_.name, " is lost: ", event.text)));
+  }
 }
 
 }  // namespace baton::keeper

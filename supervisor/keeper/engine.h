@@ -118,7 +118,7 @@ class EngineListener {
                        int shard, int connection) = 0;
   // The worker wrote what no correct worker writes: it is to be killed.
   virtual void OnFenced(uint64_t worker_id) = 0;
-  // The device can no longer be trusted; the engine has stopped.
+  // The device can no longer be used: all connections have ended, and the engine has stopped.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
 
@@ -182,6 +182,8 @@ class Engine : private driver::DriverObserver {
 
   driver::QueueDriver& driver() { return *driver_; }
   const driver::QueueDriver& driver() const { return *driver_; }
+  // As it was when the device last told of a change.
+  const verbs::DeviceInfo& device_info() const { return device_info_; }
   const arena::Arena& arena() const { return *arena_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
   const LatencyHistogram& handoff_blackout(uint32_t shard) const {
@@ -224,7 +226,12 @@ class Engine : private driver::DriverObserver {
     LatencyHistogram handoff_blackout, failover_blackout;
     ReconciliationReport report;
     DeathCount deaths;
-    uint64_t poisoned = 0;  // connections, in all
+    uint64_t poisoned = 0;    // connections, in all
+    bool unreadable = false;  // its completion queue
+  };
+  struct Loss {
+    absl::Status why;
+    uint64_t deadline_ns = 0;  // for the connections to end by themselves
   };
 
   struct Ended {
@@ -240,6 +247,9 @@ class Engine : private driver::DriverObserver {
   void Loop();
   bool RunPosted();
   bool HandleEvents();
+  bool HandleDeviceEvents();
+  void BeginLoss(absl::Status why);
+  void ContinueLoss();
   bool ApplyCommits(uint32_t shard);
   bool PollShard(uint32_t shard);
   bool MaySleep();
@@ -268,6 +278,7 @@ class Engine : private driver::DriverObserver {
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
   void OnRefusedConnection(std::string_view why) override;
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
 
   arena::Arena* arena_;
   verbs::Device* device_ = nullptr;
@@ -278,6 +289,8 @@ class Engine : private driver::DriverObserver {
   std::vector<ShardState> shards_;
   std::vector<Worker> workers_;
   bool any_notified_ = false;
+  verbs::DeviceInfo device_info_;
+  std::optional<Loss> loss_;  // of the device
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kLogLines = 8192;
 constexpr unsigned kLogSeconds = 2;
+constexpr unsigned kEndSeconds = 5;
 
 int Run() {
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
@@ -48,8 +49,9 @@ int Run() {
   baton::TellReady();
   const absl::Status ended = (*keeper)->Run();
   if (ended.ok()) return 0;
-  spdlog::error("service {}: the device is lost: {}", config.service().name(),
-                baton::MessageOf(ended));
+  spdlog::error("service {}: ends: {}", config.service().name(), baton::MessageOf(ended));
+  // What is left of a lost device is taken down; should that hang, the kernel does it.
+  alarm(kEndSeconds);
   return 1;
 }
 

@@ -155,6 +155,7 @@ void Management::Describe(internal::Description* description) {
       handoffs.Merge(engine_.handoff_blackout(i));
       failovers.Merge(engine_.failover_blackout(i));
     }
+    *service->mutable_device_state() = DescribeDevice(engine_.device_info());
     service->set_connection_count(engine_.driver().connection_count());
     for (const verbs::Address& address : engine_.driver().listeners()) {
       v1::Listener* listener = service->add_listeners();

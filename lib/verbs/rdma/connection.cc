@@ -18,6 +18,12 @@ namespace {
 // a listener's program rejects has another reason.
 constexpr int kRejectedByNobody = 8;
 
+// The kernel waits, in the removal, until nobody has the device open any more
+// (ib_uverbs_remove_one) unless its driver can do without.
+constexpr char kRemoved[] = "it is being removed from the machine";
+
+constexpr char kAddressChange[] = "the network interface has another hardware address";
+
 // Both are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
 
@@ -49,6 +55,19 @@ bool IsOf(const DeviceCore& core, const rdma_cm_id& id) {
                                             ibv_get_device_name(core.context->device)) == 0;
 }
 
+// Of a device that is to be used at one address.
+absl::Status ChooseSource(const DeviceCore& core, Address* address) {
+  if (core.source.empty() || address->host == core.source) return absl::OkStatus();
+  if (address->host != "0.0.0.0" && address->host != "::") {
+    return absl::InvalidArgumentError(absl::StrCat("host: ", address->host,
+                                                   " is not the address of the GID that gid_index "
+                                                   "names, which is ",
+                                                   core.source));
+  }
+  address->host = core.source;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
@@ -61,9 +80,8 @@ absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
 
 // ---------------------------------------------------------------- listener
 
-absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
-                                                                   const Address& address,
-                                                                   int backlog) {
+absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Bind(DeviceCore* core,
+                                                                 const Address& address) {
   BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
   std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
   BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
@@ -72,7 +90,17 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
     if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
     return ErrnoStatus(errno, absl::StrCat("rdma_bind_addr to ", what));
   }
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* core,
+                                                                   const Address& address,
+                                                                   int backlog) {
+  Address at = address;
+  BATON_RETURN_IF_ERROR(ChooseSource(*core, &at));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<RdmaListener> listener, Bind(core, at));
   if (rdma_listen(listener->id_.get(), backlog) != 0) {
+    const std::string what = ToString(at);
     if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
     return ErrnoStatus(errno, absl::StrCat("rdma_listen at ", what));
   }
@@ -82,8 +110,10 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
 Address RdmaListener::address() const { return FromSocketAddress(*rdma_get_local_addr(id_.get())); }
 
 bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
+  if (event.event == RDMA_CM_EVENT_DEVICE_REMOVAL && IsOf(*core_, *id_)) core_->Lose(kRemoved);
+  if (event.event == RDMA_CM_EVENT_ADDR_CHANGE) core_->PushAddressChange(kAddressChange);
   if (event.event != RDMA_CM_EVENT_CONNECT_REQUEST) return false;
-  auto requested = std::make_unique<RdmaConnectionId>(core_, event.id);
+  auto requested = std::make_unique<RdmaConnectionId>(core_, event.id, event.param.conn);
   // A listener at any address hears of all devices.
   if (!IsOf(*core_, *event.id)) return false;
   out->type = CmEventType::kConnectRequest;
@@ -95,8 +125,12 @@ bool RdmaListener::OnEvent(const rdma_cm_event& event, CmEvent* out) {
 
 // ---------------------------------------------------------------- connection
 
-RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested)
-    : core_(core), id_(requested), phase_(Phase::kRequested) {
+RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested,
+                                   const rdma_conn_param& theirs)
+    : core_(core),
+      id_(requested),
+      phase_(Phase::kRequested),
+      asked_{theirs.initiator_depth, theirs.responder_resources} {
   id_->context = static_cast<CmEndpoint*>(this);
 }
 
@@ -109,6 +143,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
   BATON_RETURN_IF_ERROR(queue_pair->Bind(connection.get()));
   connection->queue_pair_ = queue_pair;
   connection->parameters_ = parameters;
+  connection->Negotiate({UINT8_MAX, UINT8_MAX});  // what we ask for
   CmEvent event;
   if (const absl::Status status = connection->StartConnecting(address);
       !status.ok() && connection->OnUnreachable(status, &event)) {
@@ -125,7 +160,12 @@ RdmaConnectionId::~RdmaConnectionId() {
 
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
   BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
-  if (rdma_resolve_addr(id_.get(), nullptr, parsed.get(), core_->resolve_timeout_ms) != 0) {
+  SocketAddress source;
+  if (!core_->source.empty()) {
+    BATON_ASSIGN_OR_RETURN(source, ToSocketAddress({core_->source, 0}));
+  }
+  if (rdma_resolve_addr(id_.get(), core_->source.empty() ? nullptr : source.get(), parsed.get(),
+                        core_->resolve_timeout_ms) != 0) {
     return ErrnoStatus(errno, absl::StrCat("rdma_resolve_addr of ", address.host));
   }
   return absl::OkStatus();
@@ -138,13 +178,20 @@ Address RdmaConnectionId::peer_address() const {
   return FromSocketAddress(*rdma_get_peer_addr(id_.get()));
 }
 
+// Of an event: how many the peer lets us have outstanding, and wants to have itself
+// (rdma_get_cm_event(3)).
+void RdmaConnectionId::Negotiate(const ReadDepths& theirs) {
+  depths_.ours = std::min({parameters_.initiator_depth, core_->max_initiator_depth, theirs.ours});
+  depths_.theirs =
+      std::min({parameters_.responder_resources, core_->max_responder_resources, theirs.theirs});
+}
+
 rdma_conn_param RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) const {
   rdma_conn_param wanted = {};
   wanted.private_data = parameters_.private_data.data();
   wanted.private_data_len = static_cast<uint8_t>(parameters_.private_data.size());
-  wanted.responder_resources =
-      std::min(parameters_.responder_resources, core_->max_responder_resources);
-  wanted.initiator_depth = std::min(parameters_.initiator_depth, core_->max_initiator_depth);
+  wanted.responder_resources = depths_.theirs;
+  wanted.initiator_depth = depths_.ours;
   wanted.flow_control = 1;
   wanted.retry_count = parameters_.retry_count;
   wanted.rnr_retry_count = parameters_.rnr_retry_count;
@@ -162,8 +209,8 @@ absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
 
 absl::Status RdmaConnectionId::JoinQueuePair() {
   BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kInit));
-  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive));
-  return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend);
+  BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive, depths_));
+  return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend, depths_);
 }
 
 void RdmaConnectionId::LeaveQueuePair() {
@@ -180,6 +227,7 @@ absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
   BATON_RETURN_IF_ERROR(own->Bind(this));
   queue_pair_ = own;
   parameters_ = parameters;
+  Negotiate(asked_);
   phase_ = Phase::kAccepted;
   absl::Status status = JoinQueuePair();
   if (status.ok()) {
@@ -231,8 +279,9 @@ absl::Status RdmaConnectionId::OnResolved(bool route) {
 }
 
 // The peer has accepted. Whose queue pair is not rdma_cm's readies it and says so itself.
-absl::Status RdmaConnectionId::OnResponse() {
+absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
+  Negotiate({theirs.initiator_depth, theirs.responder_resources});
   BATON_RETURN_IF_ERROR(JoinQueuePair());
   return rdma_establish(id_.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "rdma_establish");
 }
@@ -288,11 +337,21 @@ bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
 bool RdmaConnectionId::OnDisconnected(CmEvent* out) {
   if (phase_ == Phase::kEnded) return false;
   if (phase_ == Phase::kConnecting || phase_ == Phase::kRequested) {
-    return OnUnreachable(absl::UnavailableError("the device was removed"), out);
+    return OnUnreachable(absl::UnavailableError("the peer has given up"), out);
   }
   LeaveQueuePair();
   (void)rdma_disconnect(id_.get());  // the answer, where the peer was first
   return End(CmEventType::kDisconnected, absl::OkStatus(), out);
+}
+
+// The kernel destroys its side of the id itself (ucma_close_id), which tells the peer.
+bool RdmaConnectionId::OnRemoval(CmEvent* out) {
+  core_->Lose(kRemoved);
+  if (phase_ == Phase::kEnded) return false;
+  const absl::Status why = absl::UnavailableError("the device is being removed");
+  if (phase_ == Phase::kConnecting || phase_ == Phase::kRequested) return OnUnreachable(why, out);
+  LeaveQueuePair();
+  return End(CmEventType::kDisconnected, why, out);
 }
 
 bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
@@ -303,7 +362,7 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
       status = OnResolved(event.event == RDMA_CM_EVENT_ROUTE_RESOLVED);
       return !status.ok() && OnUnreachable(std::move(status), out);
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
-      status = OnResponse();
+      status = OnResponse(event.param.conn);
       return status.ok() ? OnEstablished(event, out) : OnUnreachable(std::move(status), out);
     case RDMA_CM_EVENT_ESTABLISHED:
       return OnEstablished(event, out);
@@ -317,9 +376,15 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
                                                                ", status ", event.status)),
                            out);
     case RDMA_CM_EVENT_DISCONNECTED:
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
       return OnDisconnected(out);
-    default:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return OnRemoval(out);
+    case RDMA_CM_EVENT_ADDR_CHANGE:
+      // The interface has another hardware address (a bond switched over): what the queue pair
+      // sends has the old one, and goes on arriving or does not. Its retries tell.
+      core_->PushAddressChange(kAddressChange);
+      return false;
+    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: no queue pair of ours is used again
       return false;
   }
 }

@@ -33,6 +33,9 @@ class RdmaListener final : public Listener, public CmEndpoint {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
                                                               const Address& address, int backlog);
+  // One that has the address and does not listen: it hears what becomes of the device.
+  static absl::StatusOr<std::unique_ptr<RdmaListener>> Bind(DeviceCore* core,
+                                                            const Address& address);
   Address address() const override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
 
@@ -45,8 +48,8 @@ class RdmaListener final : public Listener, public CmEndpoint {
 
 class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private QueuePairLink {
  public:
-  // One that a listener was asked for.
-  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested);
+  // One that a listener was asked for, with these parameters.
+  RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested, const rdma_conn_param& theirs);
   // Starts connecting.
   static absl::StatusOr<std::unique_ptr<RdmaConnectionId>> Connect(
       DeviceCore* core, const Address& address, RdmaQueuePair* queue_pair,
@@ -73,14 +76,16 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   explicit RdmaConnectionId(DeviceCore* core) : core_(core) {}
   absl::Status StartConnecting(const Address& address);
   absl::Status CheckRequested(const char* call) const;
+  void Negotiate(const ReadDepths& theirs);
   absl::Status JoinQueuePair();  // to RTS
   void LeaveQueuePair();         // sets it to the error state
   rdma_conn_param ParametersFor(const QueuePair& queue_pair) const;
   absl::Status OnResolved(bool route);
-  absl::Status OnResponse();
+  absl::Status OnResponse(const rdma_conn_param& theirs);
   bool OnRejected(const rdma_cm_event& event, CmEvent* out);
   bool OnEstablished(const rdma_cm_event& event, CmEvent* out);
   bool OnDisconnected(CmEvent* out);
+  bool OnRemoval(CmEvent* out);
   bool OnUnreachable(absl::Status why, CmEvent* out);
   bool End(CmEventType type, absl::Status why, CmEvent* out);
   void QueuePairGone() override;
@@ -91,6 +96,8 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   Phase phase_ = Phase::kConnecting;
   RdmaQueuePair* queue_pair_ = nullptr;
   ConnectionParameters parameters_;
+  ReadDepths asked_;   // by the peer's request
+  ReadDepths depths_;  // of the connection
 };
 
 }  // namespace baton::verbs::rdma

@@ -33,16 +33,51 @@ bool DeviceCore::TakePushed(CmEvent* event) {
   if (pushed.empty()) return false;
   *event = std::move(pushed.front());
   pushed.pop_front();
-  eventfd_t count;
-  if (pushed.empty()) (void)eventfd_read(pushed_signal.get(), &count);
+  ClearSignal();
   return true;
 }
 
 void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
   if (pushed.empty()) return;
   std::erase_if(pushed, [id](const CmEvent& event) { return event.id == id; });
+  ClearSignal();
+}
+
+void DeviceCore::PushDeviceEvent(DeviceEvent event) {
+  device_events.push_back(std::move(event));
+  (void)eventfd_write(pushed_signal.get(), 1);
+}
+
+void DeviceCore::PushAddressChange(const char* what) {
+  for (const DeviceEvent& event : device_events) {
+    if (event.text == what) return;
+  }
+  DeviceEvent event;
+  event.type = DeviceEventType::kAddressesChanged;
+  event.port = port;
+  event.text = what;
+  PushDeviceEvent(std::move(event));
+}
+
+bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) {
+  if (device_events.empty()) return false;
+  *event = std::move(device_events.front());
+  device_events.pop_front();
+  ClearSignal();
+  return true;
+}
+
+void DeviceCore::Lose(const std::string& why) {
+  if (std::exchange(lost, true)) return;
+  DeviceEvent event;
+  event.type = DeviceEventType::kDeviceLost;
+  event.text = why;
+  PushDeviceEvent(std::move(event));
+}
+
+void DeviceCore::ClearSignal() {
   eventfd_t count;
-  if (pushed.empty()) (void)eventfd_read(pushed_signal.get(), &count);
+  if (pushed.empty() && device_events.empty()) (void)eventfd_read(pushed_signal.get(), &count);
 }
 
 }  // namespace baton::verbs::rdma

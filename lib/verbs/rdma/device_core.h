@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -18,6 +19,9 @@ class RdmaCompletionQueue;
 class RdmaQueuePair;
 
 struct DeviceCore {
+  // Taken from the kernel ahead of the user; the rest waits there.
+  static constexpr size_t kMaxDeviceEvents = 64;
+
   // Watches `fd`, without blocking reads of it, for Device::event_fd.
   absl::Status Watch(int fd);
   void Unwatch(int fd);
@@ -27,21 +31,35 @@ struct DeviceCore {
   bool TakePushed(CmEvent* event);
   void ForgetEventsOf(const ConnectionId* id);
 
+  void PushDeviceEvent(DeviceEvent event);
+  // Each connection is told of it on its own: once is enough, as long as nobody has looked.
+  void PushAddressChange(const char* what);
+  bool TakeDeviceEvent(DeviceEvent* event);
+  bool HasRoomForDeviceEvents() const { return device_events.size() < kMaxDeviceEvents; }
+  // The device is to be given up. Told once, however many say so.
+  void Lose(const std::string& why);
+
   // Ours alone, not librdmacm's: asynchronous events come to their own device.
   VerbsContext context;
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
-  FileDescriptor pushed_signal;  // readable while `pushed` is not empty
+  FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
   std::deque<CmEvent> pushed;
+  std::deque<DeviceEvent> device_events;
+  bool lost = false;
   // For what fails, never for what succeeds.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
+  std::string source;  // the one address of this device; empty: all that it has
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;
   int resolve_timeout_ms = 0;
+
+ private:
+  void ClearSignal();
 };
 
 }  // namespace baton::verbs::rdma

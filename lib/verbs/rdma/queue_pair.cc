@@ -14,6 +14,12 @@
 namespace baton::verbs::rdma {
 namespace {
 
+// What a peer has to wait after a message that found no receive: 0.48 ms (InfiniBand specification,
+// table 45: RNR NAK timer). As a rule it then tries for ever, because the connection manager
+// carries our rnr_retry_count of 7 to it; so the time is the shortest that does not load the wire
+// with tries over a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
+constexpr uint8_t kRnrTimer = 11;
+
 // Requests handed to the provider, completions taken from it, in one call.
 constexpr size_t kChain = 32;
 
@@ -149,6 +155,11 @@ void TranslateCompletion(const ibv_wc& from, Completion* to) {
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
 }
 
+bool IsAnswered(Opcode opcode) {
+  return opcode == Opcode::kRead || opcode == Opcode::kCompareAndSwap ||
+         opcode == Opcode::kFetchAndAdd;
+}
+
 absl::Status CheckSges(size_t count, uint32_t limit) {
   if (count <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("sges: ", count, ", at most ", limit));
@@ -169,10 +180,10 @@ size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
   return bad == nullptr ? count : static_cast<size_t>(bad - chain);
 }
 
-// Posts in chains of kChain. `translate` makes one request of the provider's of one of ours, `post`
-// hands a chain over and sets how many of it were taken.
-template <typename Theirs, typename Ours, typename Translate, typename Post>
-absl::Status PostInChains(absl::Span<const Ours> requests, uint32_t max_sges, size_t* posted,
+// Posts in chains of kChain, up to the first that `check` refuses. `translate` makes one request of
+// the provider's of one of ours, `post` hands a chain over and sets how many of it were taken.
+template <typename Theirs, typename Ours, typename Check, typename Translate, typename Post>
+absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const Check& check,
                           const Translate& translate, const Post& post) {
   std::array<Theirs, kChain> chain;
   *posted = 0;
@@ -181,7 +192,7 @@ absl::Status PostInChains(absl::Span<const Ours> requests, uint32_t max_sges, si
     absl::Status refused;
     for (; count < kChain && *posted + count < requests.size(); ++count) {
       const Ours& request = requests[*posted + count];
-      refused = CheckSges(request.sges.size(), max_sges);
+      refused = check(request);
       if (!refused.ok()) break;
       chain[count] = translate(request);
       chain[count].next = nullptr;
@@ -339,17 +350,24 @@ absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
   return absl::OkStatus();
 }
 
-absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state) {
+absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
+                                    const ReadDepths& depths) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = StateOf(state);
   int mask = 0;
   if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
     return ErrnoStatus(errno, "rdma_init_qp_attr");
   }
+  if (state == QueuePairState::kReadyToReceive) {
+    attributes.min_rnr_timer = kRnrTimer;
+    attributes.max_dest_rd_atomic = depths.theirs;
+  }
+  if (state == QueuePairState::kReadyToSend) attributes.max_rd_atomic = depths.ours;
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
   if (error != 0) {
     return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));
   }
+  reads_ = depths.ours > 0;
   state_ = state;
   return absl::OkStatus();
 }
@@ -369,13 +387,25 @@ absl::Status RdmaQueuePair::FlushQueues() {
   return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to ERR");
 }
 
+absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {
+  // A provider would keep it for ever.
+  if (IsAnswered(request.opcode) && !reads_ && state_ == QueuePairState::kReadyToSend) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(OpcodeName(request.opcode)),
+        ": the peer answers no READs and atomics (its responder_resources, or our initiator_depth, "
+        "is 0)"));
+  }
+  return CheckSges(request.sges.size(), options_.max_scatter_gather);
+}
+
 absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
   *posted = 0;
   if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
     return absl::FailedPreconditionError("the queue pair is not connected yet: sends have to wait");
   }
   return PostInChains<ibv_send_wr>(
-      requests, options_.max_scatter_gather, posted, TranslateRequest,
+      requests, posted, [this](const SendRequest& request) { return CheckSend(request); },
+      TranslateRequest,
       [this](ibv_send_wr* chain, size_t count, size_t* taken) {
         ibv_send_wr* bad = nullptr;
         const int error = ibv_post_send(queue_pair_.get(), chain, &bad);
@@ -386,7 +416,10 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
 
 absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
   const absl::Status status = PostInChains<ibv_recv_wr>(
-      requests, options_.max_scatter_gather, posted,
+      requests, posted,
+      [this](const ReceiveRequest& request) {
+        return CheckSges(request.sges.size(), options_.max_scatter_gather);
+      },
       [](const ReceiveRequest& from) {
         return ibv_recv_wr{from.wr_id, nullptr, ListOf(from.sges),
                            static_cast<int>(from.sges.size())};

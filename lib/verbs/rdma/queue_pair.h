@@ -53,6 +53,12 @@ class QueuePairLink {
   virtual void PeerIsReady() = 0;
 };
 
+// READs and atomics that may be outstanding on a connection.
+struct ReadDepths {
+  uint8_t ours = 0;    // to the peer; 0: it answers none
+  uint8_t theirs = 0;  // to us
+};
+
 class RdmaQueuePair final : public QueuePair {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaQueuePair>> Create(DeviceCore* core,
@@ -71,7 +77,7 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status Bind(QueuePairLink* link);
   void Unbind() { link_ = nullptr; }
   // To the state, with the attributes that the connection manager has for `id`.
-  absl::Status Advance(rdma_cm_id* id, QueuePairState state);
+  absl::Status Advance(rdma_cm_id* id, QueuePairState state, const ReadDepths& depths = {});
   QueuePairLink* link() const { return link_; }
   bool CompletesIn(const RdmaCompletionQueue* queue) const {
     return options_.send_queue == queue || options_.receive_queue == queue;
@@ -81,12 +87,14 @@ class RdmaQueuePair final : public QueuePair {
   RdmaQueuePair(DeviceCore* core, const QueuePairOptions& options)
       : core_(core), options_(options) {}
   absl::Status FlushQueues();
+  absl::Status CheckSend(const SendRequest& request) const;
 
   DeviceCore* const core_;
   const QueuePairOptions options_;
   VerbsQueuePair queue_pair_;
   QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
+  bool reads_ = false;  // the peer answers READs and atomics
 };
 
 }  // namespace baton::verbs::rdma

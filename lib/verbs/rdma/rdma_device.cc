@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +14,11 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/memlock.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/async_event.h"
 #include "lib/verbs/rdma/connection.h"
 #include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
@@ -48,6 +51,22 @@ absl::Status CannotRegister(int error, size_t length) {
   return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
 }
 
+// The address of the GID that the options name.
+absl::StatusOr<std::string> AddressOfGid(ibv_context* context, const RdmaDeviceOptions& options) {
+  std::vector<std::string> usable;
+  for (const Gid& gid : ReadGids(context, options.port)) {
+    const bool good = gid.roce_v2 && !gid.address.empty();
+    if (good && gid.index == *options.gid_index) return gid.address;
+    if (good) usable.push_back(absl::StrCat(gid.index, ": ", gid.text));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "gid_index: ", *options.gid_index, " of port ", options.port, " of device ",
+      ibv_get_device_name(context->device),
+      " is no GID of RoCE v2 that is an address which connections can be made to; there are: ",
+      usable.empty() ? "none (give its network interface an IP address)"
+                     : absl::StrJoin(usable, ", ")));
+}
+
 class RdmaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
@@ -55,6 +74,7 @@ class RdmaDevice final : public Device {
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
+  DeviceInfo info() const override { return Describe(core_.context.get(), core_.port); }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -72,6 +92,7 @@ class RdmaDevice final : public Device {
                                      parameters);
   }
   bool NextEvent(CmEvent* event) override;
+  bool NextDeviceEvent(DeviceEvent* event) override { return core_.TakeDeviceEvent(event); }
   void Progress() override;
   int event_fd() const override { return core_.epoll.get(); }
 
@@ -80,8 +101,10 @@ class RdmaDevice final : public Device {
   absl::Status ReadLimits();
   void TakeAsynchronousEvents();
   void OnAsynchronousEvent(const ibv_async_event& event);
+  void WatchRemoval();
 
   DeviceCore core_;
+  std::unique_ptr<RdmaListener> sentinel_;
   DeviceLimits limits_;
   uint32_t turns_ = 0;
   bool look_for_events_ = true;
@@ -92,6 +115,10 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
   auto device = std::make_unique<RdmaDevice>();
   device->core_.context = std::move(context);
   device->core_.port = options.port;
+  if (options.gid_index) {
+    BATON_ASSIGN_OR_RETURN(device->core_.source,
+                           AddressOfGid(device->core_.context.get(), options));
+  }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
@@ -115,7 +142,21 @@ absl::Status RdmaDevice::Open() {
        {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
+  WatchRemoval();
   return absl::OkStatus();
+}
+
+// rdma_cm tells of a removal who has an id at the device, and before the kernel waits for us there.
+// A service may have none: it has no connection yet, and listens at all addresses.
+void RdmaDevice::WatchRemoval() {
+  for (const Gid& gid : ReadGids(core_.context.get(), core_.port)) {
+    if (gid.address.empty()) continue;
+    absl::StatusOr<std::unique_ptr<RdmaListener>> bound =
+        RdmaListener::Bind(&core_, {gid.address, 0});
+    if (!bound.ok()) continue;  // an interface that is down
+    sentinel_ = *std::move(bound);
+    return;
+  }
 }
 
 absl::Status RdmaDevice::ReadLimits() {
@@ -180,11 +221,18 @@ void RdmaDevice::Progress() {
 
 void RdmaDevice::TakeAsynchronousEvents() {
   ibv_async_event event = {};
-  while (ibv_get_async_event(core_.context.get(), &event) == 0) {
+  while (core_.HasRoomForDeviceEvents()) {
+    errno = 0;
+    if (ibv_get_async_event(core_.context.get(), &event) != 0) {
+      // EIO: the kernel has taken the device away (ib_uverbs_event_read).
+      if (errno == EIO) core_.Lose("it was removed from the machine");
+      return;
+    }
     OnAsynchronousEvent(event);
     // What an event is about cannot be destroyed before this (ibv_get_async_event(3)).
     ibv_ack_async_event(&event);
   }
+  core_.look = true;  // there may be more
 }
 
 void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
@@ -203,12 +251,14 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       static_cast<RdmaCompletionQueue*>(event.element.cq->cq_context)->SetUnusable();
       break;
     case IBV_EVENT_DEVICE_FATAL:
-      for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->SetUnusable();
+      // Also the kernel's word for a removal, to drivers that can do without us.
+      core_.Lose(ibv_event_type_str(event.event_type));
       break;
     default:
-      // A port that goes down is what retries are for, and its connections tell of it when those
-      // are used up.
       break;
+  }
+  if (std::optional<DeviceEvent> told = ToDeviceEvent(event)) {
+    core_.PushDeviceEvent(*std::move(told));
   }
 }
 

@@ -2,11 +2,16 @@
 //
 // Queue pairs are made ahead of their connections (ibv_create_qp) and joined to them by number, so
 // that one made before a fork can be used after it. iWARP cannot do that, and is refused.
+//
+// After kDeviceLost its process has to end: librdmacm has the device open, too, and does not close
+// the last one of a machine, and the kernel, unless the driver supports it otherwise, finishes no
+// removal of a device that is open.
 #ifndef LIB_VERBS_RDMA_RDMA_DEVICE_H_
 #define LIB_VERBS_RDMA_RDMA_DEVICE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,16 +21,20 @@
 namespace baton::verbs::rdma {
 
 struct RdmaDeviceOptions {
-  std::string device;                  // "rxe0"; empty: the only one that there is
-  uint8_t port = 1;                    // physical, of the device
+  std::string device;  // "rxe0"; empty: the only one that there is
+  uint8_t port = 1;    // physical, of the device
+  // The GID of the port that connections use. rdma_cm chooses GIDs by IP address, so this chooses
+  // the address: listeners are at that of the GID (their host is it, or a wildcard), and outgoing
+  // connections come from it. Without it, each host has the GID that its address belongs to.
+  std::optional<uint8_t> gid_index;
   uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
 };
 
 // The names of the machine's RDMA devices.
 std::vector<std::string> ListRdmaDevices();
 
-// kNotFound names the devices that there are. kFailedPrecondition: the device cannot do what Baton
-// needs, or we may not use it; the message says what to do.
+// kNotFound names the devices, or the GIDs, that there are. kFailedPrecondition: the device cannot
+// do what Baton needs, or we may not use it; the message says what to do.
 absl::StatusOr<std::unique_ptr<Device>> CreateRdmaDevice(const RdmaDeviceOptions& options);
 
 }  // namespace baton::verbs::rdma

@@ -25,7 +25,10 @@ absl::Status SoftCompletionQueue::RequestNotification() {
 }
 
 bool SoftCompletionQueue::Push(const Completion& completion) {
-  if (tail_ - head_ >= entries_) overrun_ = true;
+  if (tail_ - head_ >= entries_ && !overrun_) {
+    overrun_ = true;
+    engine_->Tell(DeviceEventType::kCompletionQueueFailed, "completion queue overrun");
+  }
   if (!overrun_) {
     if (tail_ - head_ == ring_.size()) Grow();
     ring_[tail_++ & (ring_.size() - 1)] = completion;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
@@ -84,6 +85,23 @@ void Engine::Forget(Pollable* pollable) {
 void Engine::AddPending(int count) {
   pending_ += count;
   if (pending_ > 0) Signal();
+}
+
+void Engine::Tell(DeviceEventType type, const std::string& text) {
+  if (type == DeviceEventType::kDeviceLost && std::exchange(lost_, true)) return;
+  DeviceEvent event;
+  event.type = type;
+  event.text = text;
+  device_events_.push_back(std::move(event));
+  AddPending(1);
+}
+
+bool Engine::TakeDeviceEvent(DeviceEvent* event) {
+  if (device_events_.empty()) return false;
+  *event = std::move(device_events_.front());
+  device_events_.pop_front();
+  RemovePending(1);
+  return true;
 }
 
 void Engine::Signal() {

@@ -4,12 +4,15 @@
 #define LIB_VERBS_SOFT_ENGINE_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/soft/timer_queue.h"
+#include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
@@ -44,6 +47,10 @@ class Engine {
   void AddPending(int count);
   void RemovePending(int count) { pending_ -= count; }
 
+  // Events of the device; each kind at most once for each object, so that they are bounded.
+  void Tell(DeviceEventType type, const std::string& text);
+  bool TakeDeviceEvent(DeviceEvent* event);
+
   void Arm(Timer* timer, uint64_t delay_ns);
   void Cancel(Timer* timer) { timers_.Cancel(timer); }
 
@@ -67,6 +74,8 @@ class Engine {
   uint64_t now_ = 0;
   uint64_t turn_ = 1;
   int pending_ = 0;
+  std::deque<DeviceEvent> device_events_;
+  bool lost_ = false;  // it was told
   bool signaled_ = false;
   std::vector<Pollable*> dirty_;
   std::vector<Pollable*> transmitting_;  // swapped with dirty_, to keep both capacities

@@ -20,6 +20,7 @@ struct KindName {
 constexpr KindName kKinds[] = {
     {FaultKind::kDelay, "delay"}, {FaultKind::kStall, "stall"}, {FaultKind::kRnr, "rnr"},
     {FaultKind::kCut, "cut"},     {FaultKind::kRetry, "retry"}, {FaultKind::kError, "error"},
+    {FaultKind::kLost, "lost"},
 };
 
 struct StatusName {
@@ -95,7 +96,8 @@ absl::StatusOr<FaultRule> ParseRule(absl::string_view text) {
     if (parts.first == View(entry.name)) rule.kind = entry.kind;
   }
   if (rule.kind == FaultKind::kNone) {
-    return Bad(text, "unknown fault; one of delay, stall, rnr, cut, retry, error (or seed=N)");
+    return Bad(text,
+               "unknown fault; one of delay, stall, rnr, cut, retry, error, lost (or seed=N)");
   }
   for (absl::string_view field : absl::StrSplit(parts.second, ',', absl::SkipEmpty())) {
     BATON_RETURN_IF_ERROR(ParseField(field, &rule));

@@ -51,6 +51,12 @@ absl::Status SoftQueuePair::CheckSend(const SendRequest& request) const {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown opcode ", static_cast<int>(request.opcode)));
   }
+  if (state_ == QueuePairState::kReadyToSend && !requester_.Allows(request.opcode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(OpcodeName(request.opcode)),
+        ": the peer answers no READs and atomics (its responder_resources, or our initiator_depth, "
+        "is 0)"));
+  }
   if (requester_.full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("send queue full: ", options_.max_send_requests, " requests are outstanding"));
@@ -165,6 +171,10 @@ void SoftQueuePair::Stall(uint64_t duration_us) {
 
 void SoftQueuePair::CutLink() {
   if (link_ != nullptr) link_->CutLink();
+}
+
+void SoftQueuePair::LoseDevice() {
+  engine_->Tell(DeviceEventType::kDeviceLost, "the fault plan says so");
 }
 
 bool SoftQueuePair::NextFrame(OutFrame* frame) {

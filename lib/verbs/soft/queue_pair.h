@@ -68,6 +68,7 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   void DropRequestFrames() override;
   void Stall(uint64_t duration_us) override;
   void CutLink() override;
+  void LoseDevice() override;
 
   absl::Status CheckSend(const SendRequest& request) const;
   void Complete(SoftCompletionQueue* queue, Completion completion);

@@ -84,6 +84,10 @@ void Requester::Post(const SendRequest& request) {
   work.sge_count = static_cast<uint8_t>(request.sges.size());
 }
 
+bool Requester::Allows(Opcode opcode) const {
+  return parameters_.initiator_depth > 0 || !IsAnswered(opcode);
+}
+
 bool Requester::MayStart(const SendWork& work) const {
   if (unanswered_ == 0) return true;
   return !work.fence && !(IsAnswered(work.opcode) && unanswered_ >= parameters_.initiator_depth);
@@ -109,6 +113,9 @@ bool Requester::DrawFault(SendWork* work) {
     case FaultKind::kCut:
       host_->CutLink();
       return false;
+    case FaultKind::kLost:
+      host_->LoseDevice();
+      return true;
     case FaultKind::kRetry:
       Halt(CompletionStatus::kRetryExceeded);
       if (fault.duration_us > 0) Wait(fault.duration_us);
@@ -131,10 +138,6 @@ CompletionStatus Requester::CheckLocal(const SendWork& work) const {
     if (!host_->memory().LocalAccess(sges[i].lkey, sges[i].address, sges[i].length, access)) {
       return CompletionStatus::kLocalProtectionError;
     }
-  }
-  // A queue pair without initiator depth cannot issue these at all (InfiniBand: local QP error).
-  if (IsAnswered(work.opcode) && parameters_.initiator_depth == 0) {
-    return CompletionStatus::kLocalQpError;
   }
   return CompletionStatus::kSuccess;
 }

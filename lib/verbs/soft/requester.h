@@ -45,6 +45,8 @@ class Requester {
   void Start(const Parameters& parameters) { parameters_ = parameters; }
 
   bool full() const { return ring_.full(); }
+  // Whether the peer takes it: it may answer no READs and atomics.
+  bool Allows(Opcode opcode) const;
   void Post(const SendRequest& request);
   void Flush();  // all outstanding complete with kFlushError
 

@@ -37,6 +37,7 @@ class SoftDevice final : public Device {
 
   std::string_view name() const override { return "soft"; }
   DeviceLimits limits() const override;
+  DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override {
     return core_.memory.Register(address, length, access);
@@ -51,6 +52,7 @@ class SoftDevice final : public Device {
       const Address& address, QueuePair* queue_pair,
       const ConnectionParameters& parameters) override;
   bool NextEvent(CmEvent* event) override;
+  bool NextDeviceEvent(DeviceEvent* event) override { return core_.engine->TakeDeviceEvent(event); }
   void Progress() override { core_.engine->Progress(); }
   int event_fd() const override { return core_.engine->event_fd(); }
 
@@ -77,6 +79,14 @@ DeviceLimits SoftDevice::limits() const {
   limits.max_message_bytes = 1ull << 30;
   limits.atomics = true;
   return limits;
+}
+
+DeviceInfo SoftDevice::info() const {
+  DeviceInfo info;
+  info.name = std::string(name());
+  info.transport = "TCP";
+  info.port_state = PortState::kActive;
+  return info;
 }
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftDevice::CreateCompletionQueue(

@@ -26,6 +26,7 @@ class WorkHost {
   // Injected faults.
   virtual void Stall(uint64_t duration_us) = 0;
   virtual void CutLink() = 0;
+  virtual void LoseDevice() = 0;
 };
 
 }  // namespace baton::verbs::soft

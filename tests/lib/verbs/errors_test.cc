@@ -249,6 +249,20 @@ TEST_P(Errors, shouldRefuseSendsBeforeTheConnection) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_P(Errors, shouldRefuseReadsAndAtomicsThatThePeerDoesNotAnswer) {
+  ConnectOptions options;
+  options.server.responder_resources = 0;
+  Join(options);
+  for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareAndSwap, Opcode::kFetchAndAdd}) {
+    const absl::Status status =
+        PostSend(*client.queue_pair, Remote(opcode, 1, 0), {ours.Sge(0, 8)});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << OpcodeName(opcode);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("responder_resources"));
+  }
+  ASSERT_TRUE(PostSend(*client.queue_pair, Remote(Opcode::kWrite, 2, 0), {ours.Sge(0, 8)}).ok());
+  ExpectClient(2, CompletionStatus::kSuccess);
+}
+
 TEST_P(Errors, shouldRefuseMoreEntriesThanTheQueuePairHas) {
   Join();
   const std::vector<ScatterGather> five(5, ours.Sge(0, 8));
@@ -293,6 +307,11 @@ TEST_P(Errors, shouldMakeAnOverrunCompletionQueueUnusable) {
   for (int i = 0; i < 100'000 && !turn(); ++i) continue;
   Completion taken[16];
   EXPECT_EQ(small.queue->Poll(absl::MakeSpan(taken)).status().code(), absl::StatusCode::kDataLoss);
+  DeviceEvent told;
+  ASSERT_TRUE(small.device->NextDeviceEvent(&told));
+  EXPECT_EQ(DeviceEventTypeName(told.type),
+            DeviceEventTypeName(DeviceEventType::kCompletionQueueFailed));
+  EXPECT_FALSE(told.text.empty());
 }
 
 TEST_P(Errors, shouldRefuseRemoteRightsWithoutLocalWrite) {

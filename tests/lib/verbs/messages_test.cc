@@ -234,6 +234,26 @@ TEST_P(Messages, shouldCompleteMoreReadsThanInitiatorDepth) {
   for (uint64_t i = 0; i < 64; ++i) ExpectClient(i, CompletionStatus::kSuccess);
 }
 
+// More READs than the peer answers at once wait for each other.
+TEST_P(Messages, shouldReadFromAPeerThatAnswersOneAtATime) {
+  ConnectOptions options;
+  options.client.responder_resources = options.server.responder_resources = 1;
+  Join(options);
+  const auto read = [](Side& from, Side& other, const Buffer& into, const Buffer& of) {
+    for (uint64_t i = 0; i < 8; ++i) {
+      of.Word(i * 8) = 100 + i;
+      SendRequest request = RemoteRequest(Opcode::kRead, i, of.address(i * 8), of.region->rkey());
+      ASSERT_TRUE(PostSend(*from.queue_pair, request, {into.Sge(4096 + i * 8, 8)}).ok());
+    }
+    for (uint64_t i = 0; i < 8; ++i) {
+      Expect(AwaitCompletion(from, other), i, CompletionStatus::kSuccess);
+      EXPECT_EQ(into.Word(4096 + i * 8), 100 + i);
+    }
+  };
+  read(client, server, ours, theirs);
+  read(server, client, theirs, ours);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
 
 }  // namespace

@@ -109,6 +109,17 @@ TEST(SoftFaults, shouldCompleteWithTheChosenError) {
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kRemoteOperationError);
 }
 
+TEST(SoftFaults, shouldTellOnceThatTheDeviceIsLost) {
+  Pair pair(WithFaults("lost:every=2"));
+  for (uint64_t i = 1; i <= 5; ++i) {
+    pair.Send(i);
+    EXPECT_EQ(pair.Sent(i), CompletionStatus::kSuccess);
+    EXPECT_EQ(pair.client.device_events.size(), i < 2 ? 0u : 1u);
+  }
+  EXPECT_EQ(pair.client.device_events.front().type, DeviceEventType::kDeviceLost);
+  EXPECT_TRUE(pair.server.device_events.empty());
+}
+
 TEST(SoftFaults, shouldRepeatARunWithTheSameSeed) {
   const auto run = [] {
     Pair pair(WithFaults("seed=11;delay:p=0.2,us=50;error:p=0.02,status=general"));

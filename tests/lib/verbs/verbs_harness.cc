@@ -46,6 +46,8 @@ void Side::Turn() {
     events.push_back(std::move(event));
     event = CmEvent();
   }
+  DeviceEvent told;
+  while (device->NextDeviceEvent(&told)) device_events.push_back(std::move(told));
   Completion taken[16];
   const absl::StatusOr<int> count = queue->Poll(absl::MakeSpan(taken));
   if (!count.ok()) poll_status = count.status();

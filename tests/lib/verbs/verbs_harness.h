@@ -33,6 +33,7 @@ struct Side {
   std::unique_ptr<QueuePair> queue_pair;
   std::unique_ptr<ConnectionId> id;
   std::deque<CmEvent> events;
+  std::deque<DeviceEvent> device_events;
   std::deque<Completion> completions;
   absl::Status poll_status;
 };

@@ -1,0 +1,31 @@
+// The port of an RDMA device: its state and its addresses.
+#ifndef LIB_VERBS_RDMA_PORT_H_
+#define LIB_VERBS_RDMA_PORT_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::rdma {
+
+struct Gid {
+  uint32_t index = 0;
+  bool roce_v2 = false;
+  std::string text;     // "fe80::1 (RoCE v2)", "fec0::1 (InfiniBand)"
+  std::string address;  // IPv4 or IPv6; empty: it is none that a connection can be made to
+  uint32_t interface_number = 0;  // of the network interface; 0: it has none
+};
+
+// Those that are set.
+std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
+
+// As it is now.
+DeviceInfo Describe(ibv_context* context, uint8_t port);
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_PORT_H_

@@ -1,0 +1,22 @@
+// What operators are told of an event of the device: what it means, and what to do.
+#ifndef SUPERVISOR_KEEPER_DEVICE_EVENT_TEXT_H_
+#define SUPERVISOR_KEEPER_DEVICE_EVENT_TEXT_H_
+
+#include <string>
+#include <string_view>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::keeper {
+
+struct DeviceEventText {
+  std::string_view kind;  // of the event log
+  std::string message;
+};
+
+DeviceEventText DescribeDeviceEvent(const verbs::DeviceEvent& event,
+                                    const verbs::DeviceInfo& device);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_DEVICE_EVENT_TEXT_H_

@@ -1,0 +1,306 @@
+// What becomes of the rdma device when the machine takes its link or itself away. Needs to be root
+// on a machine whose rxe0 is this test's to break: the virtual one.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "tests/harness/wait_until.h"
+#include "tests/lib/verbs/connected_test.h"
+
+namespace baton::verbs::testing {
+namespace {
+
+int Shell(const std::string& command) { return std::system(command.c_str()); }
+
+DeviceFactory Rdma() {
+  return {"rdma", [] { return rdma::CreateRdmaDevice({}); }, std::getenv("BATON_VM_ADDRESS")};
+}
+
+// Under rxe0.
+std::string Interface() {
+  static const std::string name = Rdma().create().value()->info().network_interface;
+  return name;
+}
+
+class RdmaTrouble : public ::testing::Test {
+ protected:
+  static bool Has(const Side& side, DeviceEventType type) {
+    return std::any_of(side.device_events.begin(), side.device_events.end(),
+                       [type](const DeviceEvent& event) { return event.type == type; });
+  }
+  static bool Has(const Side& side, CmEventType type) {
+    return std::any_of(side.events.begin(), side.events.end(),
+                       [type](const CmEvent& event) { return event.type == type; });
+  }
+  // A message from one to the other arrives.
+  static bool Works(Side& client, Side& server) {
+    Buffer ours(client.device.get(), 4096, kAllAccess);
+    Buffer theirs(server.device.get(), 4096, kAllAccess);
+    return PostReceive(*server.queue_pair, 71, {theirs.Sge(0, 64)}).ok() &&
+           PostSend(*client.queue_pair, Request(Opcode::kSend, 72), {ours.Sge(0, 64)}).ok() &&
+           AwaitCompletion(server, client).status == CompletionStatus::kSuccess &&
+           AwaitCompletion(client, server).status == CompletionStatus::kSuccess;
+  }
+  void SetUp() override { ASSERT_FALSE(Interface().empty()); }
+  void TearDown() override {
+    Shell("ip link set " + Interface() + " up");
+    Shell("rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev " +
+          Interface());
+  }
+};
+
+struct Pair {
+  Pair() { Connect(client, server, {.host = Rdma().host}); }
+  Side client{Rdma().create().value()};
+  Side server{Rdma().create().value()};
+};
+
+TEST_F(RdmaTrouble, shouldTellOfALinkThatGoesDownAndUp) {
+  Pair pair;
+  EXPECT_EQ(pair.client.device->info().port_state, PortState::kActive);
+  EXPECT_EQ(pair.client.device->info().network_interface, Interface());
+  EXPECT_EQ(pair.client.device->info().active_mtu, 4096u);
+  ASSERT_EQ(Shell("ip link set " + Interface() + " down"), 0);
+  EXPECT_TRUE(Pump(pair.client, pair.server, [&] {
+    return Has(pair.client, DeviceEventType::kPortDown) &&
+           Has(pair.server, DeviceEventType::kPortDown);
+  }));
+  EXPECT_EQ(pair.client.device->info().port_state, PortState::kDown);
+  ASSERT_EQ(Shell("ip link set " + Interface() + " up"), 0);
+  EXPECT_TRUE(Pump(pair.client, pair.server, [&] {
+    return Has(pair.client, DeviceEventType::kPortUp) && Has(pair.server, DeviceEventType::kPortUp);
+  }));
+  EXPECT_EQ(pair.client.device->info().port_state, PortState::kActive);
+  // Nothing was sent meanwhile: the connection knows of nothing.
+  EXPECT_TRUE(Works(pair.client, pair.server));
+}
+
+TEST_F(RdmaTrouble, shouldEndAConnectionThatSendsWhileTheLinkIsDown) {
+  Pair pair;
+  ASSERT_EQ(Shell("ip link set " + Interface() + " down"), 0);
+  Buffer ours(pair.client.device.get(), 4096, kAllAccess);
+  ASSERT_TRUE(PostSend(*pair.client.queue_pair, Request(Opcode::kSend, 1), {ours.Sge(0, 64)}).ok());
+  const Completion completion = AwaitCompletion(pair.client, pair.server);
+  EXPECT_EQ(completion.wr_id, 1u);
+  EXPECT_NE(CompletionStatusName(completion.status),
+            CompletionStatusName(CompletionStatus::kSuccess));
+  RecordProperty("told", std::string(CompletionStatusName(completion.status)));
+  EXPECT_EQ(pair.client.queue_pair->state(), QueuePairState::kError);
+  ASSERT_EQ(Shell("ip link set " + Interface() + " up"), 0);
+  Pair again;
+  EXPECT_TRUE(Works(again.client, again.server));
+}
+
+TEST_F(RdmaTrouble, shouldReportUnreachableWhileTheLinkIsDown) {
+  Side client(Rdma().create().value());
+  ASSERT_EQ(Shell("ip link set " + Interface() + " down"), 0);
+  client.id = client.device->Connect({Rdma().host, 4711}, client.queue_pair.get(), {}).value();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
+  EXPECT_FALSE(event.status.ok());
+  RecordProperty("told", std::string(event.status.message()));
+}
+
+// From here to nowhere.
+TEST_F(RdmaTrouble, shouldReportAPeerWithoutARouteAsUnreachable) {
+  Side client(Rdma().create().value());
+  client.id = client.device->Connect({"192.0.2.1", 4711}, client.queue_pair.get(), {}).value();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
+  EXPECT_FALSE(event.status.ok());
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kInit);
+}
+
+// The kernel asks it 16 times, for a minute in all (CMA_MAX_CM_RETRIES, CMA_CM_RESPONSE_TIMEOUT).
+TEST_F(RdmaTrouble, shouldReportAPeerThatDoesNotAnswerAsUnreachable) {
+  Side client(Rdma().create().value());
+  const std::string host = Rdma().host;
+  const std::string nobody = host.substr(0, host.rfind('.')) + ".77";
+  client.id = client.device->Connect({nobody, 4711}, client.queue_pair.get(), {}).value();
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, client, CmEventType::kUnreachable, &event));
+  EXPECT_FALSE(event.status.ok());
+  RecordProperty("told", std::string(event.status.message()));
+}
+
+TEST_F(RdmaTrouble, shouldReportTheEndOfAPeerThatIsKilledAndLeaveTheOther) {
+  Side server(Rdma().create().value());
+  Side client(Rdma().create().value());
+  const auto listener = server.device->Listen({Rdma().host, 0}, 8).value();
+  const Address address = {Rdma().host, listener->address().port};
+  const pid_t victim = fork();
+  ASSERT_GE(victim, 0);
+  if (victim == 0) {
+    // Its own device: nothing that was open before the fork can be used in it.
+    Side own(Rdma().create().value());
+    own.id = own.device->Connect(address, own.queue_pair.get(), {}).value();
+    for (;;) own.Turn();
+  }
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  auto first_queue_pair = server.MakeQueuePair();
+  auto first = std::move(event.new_id);
+  ASSERT_TRUE(first->Accept(first_queue_pair.get(), {}).ok());
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kEstablished, &event));
+  client.id = client.device->Connect(address, client.queue_pair.get(), {}).value();
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  server.id = std::move(event.new_id);
+  ASSERT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kEstablished, &event));
+  kill(victim, SIGKILL);
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kDisconnected, &event));
+  EXPECT_EQ(event.id, first.get());
+  EXPECT_EQ(first_queue_pair->state(), QueuePairState::kError);
+  EXPECT_TRUE(Works(client, server));
+  waitpid(victim, nullptr, 0);
+}
+
+TEST_F(RdmaTrouble, shouldRefuseMoreThanACompletionQueueCanHave) {
+  const auto device = Rdma().create().value();
+  const uint32_t most = device->limits().max_completion_queue_entries;
+  EXPECT_TRUE(device->CreateCompletionQueue(most).ok());
+  const absl::Status status = device->CreateCompletionQueue(most + 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(std::to_string(most)), absl::string_view::npos) << status;
+}
+
+// ---- One of several addresses.
+
+absl::StatusOr<std::unique_ptr<Device>> WithGid(uint8_t index) {
+  rdma::RdmaDeviceOptions options;
+  options.gid_index = index;
+  return rdma::CreateRdmaDevice(options);
+}
+
+class RdmaGid : public RdmaTrouble {
+ protected:
+  // The index of the GID that is the machine's address.
+  static uint8_t Index() {
+    for (const std::string& gid : Rdma().create().value()->info().gids) {
+      if (gid.find(": " + Rdma().host + " ") != std::string::npos) {
+        return static_cast<uint8_t>(std::stoi(gid));
+      }
+    }
+    ADD_FAILURE() << "no GID is " << Rdma().host;
+    return 0;
+  }
+};
+
+TEST_F(RdmaGid, shouldListenAtItsAddressAlone) {
+  const auto device = WithGid(Index()).value();
+  EXPECT_EQ(device->Listen({"0.0.0.0", 0}, 8).value()->address().host, Rdma().host);
+  EXPECT_EQ(device->Listen({Rdma().host, 0}, 8).value()->address().host, Rdma().host);
+  EXPECT_EQ(device->Listen({"192.0.2.1", 0}, 8).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RdmaGid, shouldBeWhereConnectionsComeFrom) {
+  Side client(WithGid(Index()).value());
+  Side server(Rdma().create().value());
+  Connect(client, server, {.host = Rdma().host});
+  EXPECT_EQ(client.id->local_address().host, Rdma().host);
+  EXPECT_TRUE(Works(client, server));
+}
+
+// The first is of the link alone.
+TEST_F(RdmaGid, shouldNameThoseThatCanBeUsedWhereOneCannot) {
+  for (const uint8_t index : {0, 200}) {
+    const absl::Status status = WithGid(index).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_NE(status.message().find(Rdma().host), absl::string_view::npos) << status;
+  }
+}
+
+// ---- Removal.
+
+// The command waits for who has the device open: that is a process of its own, which ends.
+class RdmaRemoval : public RdmaTrouble {
+ protected:
+  void SetUp() override {
+    RdmaTrouble::SetUp();
+    std::remove(kRemoved);
+  }
+  static void StartRemoval() {
+    Shell(std::string("(rdma link delete rxe0 && touch ") + kRemoved + ") &");
+  }
+  static bool ToldAll(const Side& side) {
+    return Has(side, DeviceEventType::kDeviceLost) && Has(side, CmEventType::kDisconnected);
+  }
+  static void ExpectToldOnce(const Side& side) {
+    EXPECT_EQ(std::count_if(side.device_events.begin(), side.device_events.end(),
+                            [](const DeviceEvent& event) {
+                              return event.type == DeviceEventType::kDeviceLost;
+                            }),
+              1);
+  }
+  void ExpectRemoved() {
+    EXPECT_EQ(harness::WaitUntil("the removal", [] { return access(kRemoved, F_OK) == 0; }),
+              absl::OkStatus());
+    EXPECT_EQ(Rdma().create().status().code(), absl::StatusCode::kNotFound);
+    ASSERT_EQ(Shell("rdma link add rxe0 type rxe netdev " + Interface()), 0);
+    Pair again;
+    EXPECT_TRUE(Works(again.client, again.server));
+  }
+
+  static constexpr char kRemoved[] = "/tmp/baton-removed";
+};
+
+void UseUntilRemoved(const std::function<void()>& start, const std::function<bool(Side&)>& told) {
+  Pair pair;
+  Buffer ours(pair.client.device.get(), 4096, kAllAccess);
+  Buffer theirs(pair.server.device.get(), 4096, kAllAccess);
+  const SendRequest write =
+      RemoteRequest(Opcode::kWrite, 1, theirs.address(), theirs.region->rkey());
+  for (int i = 0; i < 32; ++i) {
+    ASSERT_TRUE(PostSend(*pair.client.queue_pair, write, {ours.Sge(0, 4096)}).ok());
+  }
+  start();
+  EXPECT_TRUE(Pump(pair.client, pair.server, [&] {
+    // What completes is posted again.
+    for (; !pair.client.completions.empty(); pair.client.completions.pop_front()) {
+      if (pair.client.completions.front().status != CompletionStatus::kSuccess) continue;
+      PostSend(*pair.client.queue_pair, write, {ours.Sge(0, 4096)}).IgnoreError();
+    }
+    return told(pair.client) && told(pair.server);
+  }));
+  EXPECT_EQ(pair.client.queue_pair->state(), QueuePairState::kError);
+  EXPECT_EQ(pair.server.queue_pair->state(), QueuePairState::kError);
+}
+
+TEST_F(RdmaRemoval, shouldBeToldToAConnectionUnderLoad) {
+  EXPECT_EXIT(
+      {
+        UseUntilRemoved(StartRemoval, ToldAll);
+        _exit(HasFailure());
+      },
+      ::testing::ExitedWithCode(0), "");
+  ExpectRemoved();
+}
+
+TEST_F(RdmaRemoval, shouldBeToldOnceToADeviceWithoutConnectionsAndListeners) {
+  EXPECT_EXIT(
+      {
+        Side idle(Rdma().create().value());
+        Side other(Rdma().create().value());
+        StartRemoval();
+        EXPECT_TRUE(Pump(idle, other, [&] {
+          return Has(idle, DeviceEventType::kDeviceLost) &&
+                 Has(other, DeviceEventType::kDeviceLost);
+        }));
+        for (int i = 0; i < 1000; ++i) idle.Turn();
+        ExpectToldOnce(idle);
+        _exit(HasFailure());
+      },
+      ::testing::ExitedWithCode(0), "");
+  ExpectRemoved();
+}
+
+}  // namespace
+}  // namespace baton::verbs::testing
