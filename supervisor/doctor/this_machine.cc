@@ -115,8 +115,10 @@ std::vector<std::string> ThisMachine::VerbsDevices() const {
 
 absl::StatusOr<verbs::DeviceLimits> ThisMachine::Limits(const std::string& device,
                                                         uint32_t port) const {
-  absl::StatusOr<std::unique_ptr<verbs::Device>> opened = verbs::rdma::CreateRdmaDevice(
-      {.device = device, .port = static_cast<uint8_t>(port), .resolve_timeout_ms = 1});
+  verbs::rdma::RdmaDeviceOptions options;
+  options.device = device;
+  options.port = static_cast<uint8_t>(port);
+  absl::StatusOr<std::unique_ptr<verbs::Device>> opened = verbs::rdma::CreateRdmaDevice(options);
   if (!opened.ok()) return opened.status();
   return (*opened)->limits();
 }
