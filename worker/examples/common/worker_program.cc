@@ -1,0 +1,72 @@
+#include "worker/examples/common/worker_program.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "worker/examples/common/address.h"
+
+namespace baton::examples {
+namespace {
+
+Worker* g_worker = nullptr;  // for the signal handler
+
+absl::Status TellReady(const WorkerFlags& flags, const std::string& program, uint32_t version,
+                       uint64_t worker_id, uint16_t port) {
+  const std::string line = absl::StrCat(program, " ready version=", version, " worker=", worker_id,
+                                        " port=", port, "\n");
+  const int fd = flags.ready_fd >= 0 ? flags.ready_fd : STDOUT_FILENO;
+  if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    return absl::UnavailableError("cannot tell that the worker is ready: its reader is gone");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags) {
+  app.add_option("--socket", flags.socket, "the service's socket, <state_dir>/<service>.sock")
+      ->required();
+  app.add_option("--service", flags.service, "name of the service [" + flags.service + "]");
+  app.add_option("--listen", flags.listen, "HOST:PORT to listen on for the service");
+  app.add_option("--name", flags.name, "shown to operators");
+  app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
+  app.add_option("--ready-fd", flags.ready_fd,
+                 "where \"" + program + " ready\" is written [stdout]");
+}
+
+WorkerOptions OptionsOf(const WorkerFlags& flags) {
+  WorkerOptions options;
+  options.socket = flags.socket;
+  options.service = flags.service;
+  options.name = flags.name;
+  options.realtime_priority = flags.realtime_priority;
+  return options;
+}
+
+absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
+                             uint32_t version, const std::function<absl::Status()>& before_ready) {
+  uint16_t port = 0;
+  if (!flags.listen.empty()) {
+    BATON_ASSIGN_OR_RETURN(const verbs::Address address, ParseAddress(flags.listen));
+    BATON_ASSIGN_OR_RETURN(port, worker.Listen(address.host, address.port));
+  }
+  g_worker = &worker;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { g_worker->Stop(); };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+
+  absl::Status status = before_ready();
+  if (status.ok()) status = worker.Ready();
+  if (status.ok()) status = TellReady(flags, program, version, worker.id(), port);
+  if (status.ok()) status = worker.Run();
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGINT, SIG_DFL);
+  g_worker = nullptr;
+  return status;
+}
+
+}  // namespace baton::examples

@@ -1,0 +1,41 @@
+// What the command lines of worker programs have in common.
+#ifndef WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
+#define WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/worker.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace baton::examples {
+
+struct WorkerFlags {
+  std::string socket;
+  std::string service;
+  std::string listen;
+  std::string name;
+  int realtime_priority = 0;
+  int ready_fd = -1;
+};
+
+// `program`: as it calls itself in its ready line.
+void AddWorkerFlags(CLI::App& app, const std::string& program, WorkerFlags& flags);
+
+// What the flags say of it; the rest is the program's.
+WorkerOptions OptionsOf(const WorkerFlags& flags);
+
+// Listens, tells whoever started us that shards may be given to us now ("<program> ready
+// version=V worker=ID port=PORT"), and serves until SIGTERM, SIGINT or a shutdown notice. One
+// worker at a time. `before_ready`: attached, and not ready for shards yet.
+absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
+                             uint32_t version, const std::function<absl::Status()>& before_ready);
+
+}  // namespace baton::examples
+
+#endif  // WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
