@@ -15,6 +15,8 @@ LABELS=(
   //worker/examples/ledger:ledger-v2
   //worker/examples/ledger_alone:ledger-baseline
   //worker/examples/peer:baton-peer
+  //worker/examples/pingd:pingd-v1
+  //worker/examples/pingd:pingd-v2
 )
 
 # A label of the table whose package or rule is not in this tree is left out.

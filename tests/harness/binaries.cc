@@ -21,6 +21,7 @@ constexpr const char* kPackages[] = {"",
                                      "worker/examples/ledger/",
                                      "worker/examples/ledger_alone/",
                                      "worker/examples/peer/",
+                                     "worker/examples/pingd/",
                                      "tests/crash/",
                                      "tests/demo/"};
 

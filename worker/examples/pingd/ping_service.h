@@ -1,0 +1,70 @@
+// pingd's service: the position of each connection in its protocol is the connection's state, and
+// nothing else is kept. Each completion is a step and a transaction of its own
+// (CommitMode::kAfterEachCompletion); ping_protocol.h has the argument.
+#ifndef WORKER_EXAMPLES_PINGD_PING_SERVICE_H_
+#define WORKER_EXAMPLES_PINGD_PING_SERVICE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/examples/pingd/ping_position.h"
+#include "worker/worker.h"
+
+namespace baton::pingd {
+
+struct PingServiceOptions {
+  Protocol protocol = Protocol::kRping;  // of the connections that it accepts
+  uint32_t max_data_bytes = kDefaultMaxDataBytes;
+  uint32_t version = 1;  // of this binary, told in every message
+  // With test hooks: what goes wrong at message `fault_at` of each connection, so that a checker
+  // can be seen to notice. "lose-read", "lose-write", "repeat-read", "repeat-write",
+  // "repeat-message".
+  std::string fault = {};
+  uint64_t fault_at = 0;
+};
+
+// Thread-safety: that of Worker.
+class PingService final : public Service {
+ public:
+  explicit PingService(const PingServiceOptions& options) : options_(options) {}
+
+  // To be called between Worker::Attach and Worker::Ready. kInvalidArgument: the service's capacity
+  // does not do, and what would.
+  absl::Status Fit(const Worker& worker);
+
+  void OnCompletion(Shard& shard, const Completion& completion) override;
+  void OnLost(Shard& shard) override;
+  void OnShutdown(std::string_view reason) override;
+
+ private:
+  void OnConnectRequest(Shard& shard, Connection& connection);
+  absl::Status Accept(Shard& shard, Connection& connection);
+  absl::Status Step(Shard& shard, const Completion& completion);
+  absl::StatusOr<Action> Advance(Shard& shard, const Completion& completion,
+                                 PingPosition& position);
+  absl::Status Stage(Shard& shard, Connection& connection, const PingPosition& position,
+                     const Action& action);
+  absl::Status StageSend(Shard& shard, Connection& connection, const SendWork& work,
+                         const PingPosition& position);
+  absl::Status PostReceive(Shard& shard, Connection& connection);
+  // Ends the connection, visibly.
+  void Drop(Shard& shard, Connection& connection, const absl::Status& why);
+
+  // A connection's slab of the buffers: the peer's messages, ours, then the data. The rings are
+  // twice their queue's depth, so that the place that a sequence number chooses is never in use.
+  uint64_t ReceiveOffset(const Connection& connection, uint64_t sequence) const;
+  uint64_t MessageOffset(const Connection& connection, uint64_t sequence) const;
+  uint64_t DataOffset(const Connection& connection) const;
+
+  const PingServiceOptions options_;
+  // All from the service's capacity, so the same in every worker of the service.
+  uint64_t slab_bytes_ = 0;
+  uint64_t receive_ring_ = 0, message_ring_ = 0;  // messages of a connection
+};
+
+}  // namespace baton::pingd
+
+#endif  // WORKER_EXAMPLES_PINGD_PING_SERVICE_H_
