@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# What the tests of pingd have in common; to be sourced. `rping` and `rdma_client` are Debian's.
+set -euo pipefail
+
+service=pingd
+port=7174
+# shellcheck disable=SC2034  # of the scripts that are sourced into
+report_port=7000
+state=/run/baton
+work=$(mktemp -d)
+mkfifo "$work/nothing"
+
+say() { echo "$SECONDS s: $*"; }  # since it was started
+# Without a process: to start one takes long here.
+pause() { read -rt "$1" <>"$work/nothing" || true; }
+die() {
+  echo "pingd: $*" >&2
+  exit 1
+}
+
+# check_pings COUNT <OUTPUT: the output of `rping -c -v -V` is COUNT pings, each once, in order; what
+# it says of itself, by its exit status, is nothing.
+check_pings() {
+  awk -v wanted="$1" '
+    index($0, "ping data: rdma-ping-" (found + 0) ": ") == 1 { ++found; next }
+    { print "line " NR " is \"" substr($0, 1, 60) "\", not ping " found + 0; failed = 1; exit }
+    END {
+      if (!failed) print found + 0 " of " wanted " pings"
+      exit failed || found != wanted
+    }'
+}
+
+# check_counters <STATISTICS: of `rdma statistic show link`, of all machines: nothing was lost on the
+# way, and nobody was not ready to receive. Prints what was judged.
+#
+# A retry is no loss by itself: Soft-RoCE sets its timer at a send, unless it runs, and leaves it
+# running at the acknowledgement ("some timeouts are spurious", rxe_comp.c), so that it ends in the
+# middle of whatever is on the way then. What is sent again for that had arrived, and is counted
+# there as a duplicate; what was lost would not be. Whether all retries seen under pingd are of that
+# kind is not proven: plain rping shows far fewer. check_no_retries is for who wants none.
+check_counters() {
+  local text name value retries=0 duplicates=0 judged='' failed=0
+  text=$(cat)
+  for name in rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err \
+    completer_retry_err duplicate_request; do
+    value=$(awk -v name="$name" '
+      { for (i = 1; i < NF; ++i) if ($i == name) { sum += $(i + 1); found = 1 } }
+      END { if (found) print sum }' <<<"$text")
+    judged+="$name ${value:-not told}, "
+    case $name in
+      completer_retry_err) retries=${value:-1} ;;
+      duplicate_request) duplicates=${value:-0} ;;
+      *) [[ $value == 0 ]] || failed=1 ;;
+    esac
+  done
+  echo "${judged%, }"
+  [[ $failed -eq 0 && $retries -le $duplicates ]]
+}
+
+# check_no_retries <STATISTICS
+check_no_retries() {
+  ! grep -qE '\bcompleter_retry_err [1-9]' && return
+  echo "requests were sent again"
+  return 1
+}
+
+# The checkers find what they are for.
+test_checkers() {
+  local bad
+  pings() { for number in "$@"; do echo "ping data: rdma-ping-$number: ABCDEF"; done; }
+  pings 0 1 2 3 | check_pings 4 >/dev/null || die "the checker refuses what is right"
+  for bad in '0 1 3 4' '0 1 1 2' '0 2 1 3' '0 1 2' '0 1 2 3 4' ''; do
+    # shellcheck disable=SC2086  # words
+    ! pings $bad | check_pings 4 >/dev/null || die "the checker of pings does not see \"$bad\""
+  done
+  local good='link rxe0/1 duplicate_request 2 out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0'
+  good+=' rcvd_seq_err 0 retry_exceeded_err 0 completer_retry_err 2'
+  check_counters <<<"$good" >/dev/null || die "the checker of counters refuses what is right"
+  ! check_no_retries <<<"$good" >/dev/null || die "retries are not seen"
+  check_no_retries <<<"${good/retry_err 2/retry_err 0}" || die "retries are seen where none are"
+  for bad in "${good/send_rnr_err 0/send_rnr_err 10}" "${good/rcvd_rnr_err 0/}" \
+    "${good/retry_err 2/retry_err 3}" "$good"$'\n'"${good/rnr_err 0/rnr_err 1}" "${good/rcvd_seq_err 0/rcvd_seq_err 1}"; do
+    ! check_counters <<<"$bad" >/dev/null || die "the checker of counters does not see \"$bad\""
+  done
+}
+
+# wait_for WHAT COMMAND...: until it holds. What is bounded is the machine's time.
+wait_for() {
+  say "waiting for $1"
+  shift
+  until "$@"; do pause 0.5; done
+}
+
+# ---------------------------------------------------------------- the service
+
+# The kernel does in a thread what a NIC does: without it, programs that start take that its time,
+# and its timer finds more on the way.
+prefer_the_device() {
+  local pid
+  for pid in $(pgrep -x 'ksoftirqd/[0-9]+'); do chrt -f -p 1 "$pid"; done
+}
+
+# start_batond STATE_DIR
+start_batond() {
+  local line=''
+  exec {batond}< <(exec batond --dev --device rdma --state-dir "$1" --service "$service" --shards 2 \
+    --max-connections 16 --hang-timeout-ms 120000 --ready-timeout-ms 120000 2>"$1.log")
+  read -rt 120 line <&"$batond" || true
+  [[ $line == "batond ready"* ]] || die "batond: $(cat "$1.log")"
+}
+
+# start_pingd PROGRAM STATE_DIR ADDRESS [FLAGS]: ready when it returns; its pid is $pingd.
+start_pingd() {
+  local line='' output
+  exec {output}< <(exec "$1" --socket "$2/$service.sock" --service "$service" --listen "$3" \
+    "${@:4}" 2>>"$2.pingd.log")
+  # shellcheck disable=SC2034  # by who calls
+  pingd=$!
+  read -rt 120 line <&"$output" || true
+  [[ $line == "pingd ready"* ]] || die "$1 is not ready: $(tail -n 5 "$2.pingd.log")"
+}
+
+# What the keeper says, in batond's log: to ask `baton` takes seconds here.
+# events STATE_DIR
+events() { sed -n 's/.*\[baton-keeper\] \[info\] //p' "$1.log"; }
+# The process that took the first shard last.
+owner() {
+  events "$state" | awk '
+    /^worker_attached: / { pid[$3] = $0; sub(/.*, pid /, "", pid[$3]); sub(/\).*/, "", pid[$3]) }
+    /^shard_moved: shard 0 / { owner = $7 }
+    END { print pid[owner] }'
+}
+# Connections that are established.
+connected() {
+  events "$state" | awk '
+    /^connection: / { up[$3] = $NF == "established" }
+    END { for (one in up) count += up[one]; print count + 0 }'
+}
+is_connected() { [[ $(connected) -eq $1 ]]; }
+
+# disturb UPGRADES KILLS: in random order, at random moments. Two workers are ready before each: the
+# owner and its heir.
+disturb() {
+  local event events=() upgrades=0 kills=0 version=1 owner log=$work/upgrade.log
+  for ((event = 0; event < $1; ++event)); do events+=(upgrade); done
+  for ((event = 0; event < $2; ++event)); do events+=(kill); done
+  mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
+  for event in "${events[@]}"; do
+    pause "0.$((RANDOM % 10))"
+    version=$((3 - version))
+    if [[ $event == upgrade ]]; then
+      baton --socket "$state/operator.sock" --timeout 120 upgrade "$service" \
+        --exec "$(command -v "pingd-v$version")" --watch-window 0.1 >"$log" 2>&1 ||
+        die "upgrade $upgrades: $(cat "$log")"
+      upgrades=$((upgrades + 1))
+    else
+      owner=$(owner)
+      kill -KILL "$owner" || die "the owner, $owner, is gone"
+      kills=$((kills + 1))
+      start_pingd "pingd-v$version" "$state" "$BATON_VM_ADDRESS:$port"
+    fi
+  done
+  say "$upgrades upgrades, $kills kills"
+}
+
+# ---------------------------------------------------------------- the clients
+
+# start_clients ADDRESS COUNT PINGS
+start_clients() {
+  local i
+  clients=()
+  for ((i = 0; i < $2; ++i)); do
+    rping -c -a "$1" -p "$port" -C "$3" -v -V -S 1000 >"$work/client.$i" 2>"$work/client.$i.err" &
+    clients+=("$!")
+  done
+}
+
+# check_clients PINGS: of the clients that were started, when they have ended.
+check_clients() {
+  local i found failed=0
+  for i in "${!clients[@]}"; do
+    wait "${clients[i]}" || true
+    found=$(check_pings "$1" <"$work/client.$i") || failed=1
+    say "client $i: $found $(grep -v 'DISCONNECT EVENT' "$work/client.$i.err" || true)"
+  done
+  return "$failed"
+}
