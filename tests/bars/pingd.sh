@@ -13,8 +13,8 @@ machine=(deploy/vm/run_vm.sh --timeout "${BATON_VM_SECONDS:-7200}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"${machine[@]}" tests/vm/pingd.sh "$pings" "$pings_of_eight" "$upgrades" "$kills" "$faulty"
+"${machine[@]}" tests/vm/pingd.sh "$pings" "$pings_of_eight" "$upgrades" "$kills" "$faulty" strict
 
 # A peer's script has no arguments.
 echo "exec $PWD/tests/vm/pingd_wire_peer.sh $pings $pings_of_eight" >"$work/peer.sh"
-"${machine[@]}" --peer "$work/peer.sh" tests/vm/pingd_wire.sh "$upgrades" "$kills"
+"${machine[@]}" --peer "$work/peer.sh" tests/vm/pingd_wire.sh "$upgrades" "$kills" strict

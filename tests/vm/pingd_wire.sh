@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# pingd_wire.sh UPGRADES KILLS: pingd on rxe0, upgraded and killed, while the rpings of another
-# machine (pingd_wire_peer.sh) ping it over the wire: one, then eight.
+# pingd_wire.sh UPGRADES KILLS [strict]: pingd on rxe0, upgraded and killed, while the rpings of
+# another machine (pingd_wire_peer.sh) ping it over the wire: one, then eight. strict: and the
+# devices send nothing again.
 set -euo pipefail
 # shellcheck source=tests/vm/pingd_common.sh
 source "$(dirname "$0")/pingd_common.sh"
-upgrades=$1 kills=$2
+upgrades=$1 kills=$2 strict=${3:-}
 
 test_checkers
 prefer_the_device
@@ -27,3 +28,4 @@ sed -n 's/^statistics: //p' "$work/report" >>"$work/statistics"
 check_counters <"$work/statistics" || die "the devices lost something, or were not ready"
 grep -v '^statistics: ' "$work/report"
 [[ $(tail -n 1 "$work/report") == "all found" ]] || die "the peer has not found all"
+[[ -z $strict ]] || check_no_retries <"$work/statistics"

@@ -3,7 +3,7 @@
 set -euo pipefail
 # shellcheck source=tests/vm/pingd_common.sh
 source "$(dirname "$0")/pingd_common.sh"
-pings=${1:-1200} pings_of_eight=${2:-300}
+pings=${1:-900} pings_of_eight=${2:-600}
 
 prefer_the_device
 

@@ -2,6 +2,7 @@
 #ifndef WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 #define WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 

@@ -14,7 +14,8 @@ namespace {
 
 // The client has one message on the way; a second receive is for one that speaks out of turn.
 constexpr uint32_t kReceives = 2;
-// A message of ours, a READ or WRITE, and room for who completes one before the other is noticed.
+// Whether our last message has arrived may not be known yet when the WRITE or READ after it is
+// staged; the rest is room for completions that were not acknowledged.
 constexpr uint32_t kMinQueueDepth = 4;
 // Slabs begin on cache lines.
 constexpr uint64_t kSlabAlignment = 64;
@@ -173,7 +174,7 @@ absl::StatusOr<Action> PingService::Advance(Shard& shard, const Completion& comp
   Connection& connection = *completion.connection;
   const uint8_t* buffers = shard.worker().buffers().data();
   if (completion.kind == Completion::Kind::kReceive) {
-    // The peer's memory no more: a copy, which nobody changes while it is judged.
+    // A copy, which nobody changes while it is judged.
     uint8_t message[kMessageBytes];
     std::memcpy(message, buffers + ReceiveOffset(connection, completion.sequence), sizeof(message));
     return position.OnMessage({message, std::min(completion.byte_len, kMessageBytes)},

@@ -44,8 +44,8 @@ class ClientConnection {
   absl::Status WaitUntilDisconnected();
 
  private:
+  // Where the memory holds our message, the server's, and source and sink.
   static constexpr uint32_t kMessageAt = 0, kReceiveAt = 64, kDataAt = 128;
-  // Above what is in the memory before the data.
   ClientConnection(std::unique_ptr<verbs::Device> device, examples::SharedMemory memory,
                    uint32_t data_bytes)
       : device_(std::move(device)), memory_(std::move(memory)), data_bytes_(data_bytes) {}
