@@ -26,6 +26,10 @@ namespace {
 
 // Transactions of one shard in one turn, so that no shard starves another.
 constexpr int kTransactionsPerTurn = 32;
+// An owner with fewer entries in its commit log does not wait for room there: it has had room for
+// the largest transaction, even when the driver was in the middle of one.
+constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
+static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
 constexpr size_t kReportedRequests = 256;
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
@@ -220,8 +224,10 @@ bool Engine::HandleEvents() {
 
 bool Engine::ApplyCommits(uint32_t shard) {
   ShardState& state = shards_[shard];
-  bool worked = false;
+  bool worked = false, crowded = false;
   for (int i = 0; i < kTransactionsPerTurn && state.ownership.owned(); ++i) {
+    // Looked at each time: the owner fills the log meanwhile.
+    crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     absl::Status error;
     const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
     if (outcome == driver::CommitOutcome::kIdle) break;
@@ -246,7 +252,7 @@ bool Engine::ApplyCommits(uint32_t shard) {
       break;
     }
   }
-  if (worked) NotifyOwner(shard);  // there is room again
+  if (worked && crowded) NotifyOwner(shard);  // there is room again
   return worked;
 }
 

@@ -722,10 +722,40 @@ TEST_F(EngineTest, shouldNotWaitForAWorkerThatDoesNotReadItsSignals) {
   // Nothing that it can do to its end makes ours block: as often as it seems asleep.
   fcntl(culprit->wake.get(), F_SETFL, 0);
   for (int i = 0; i < 400; ++i) {
-    arena::StoreRelaxed(culprit->view.worker(culprit->slot).sleeping, 1u);
+    uint32_t& sleeping = culprit->view.worker(culprit->slot).sleeping;
+    arena::StoreRelaxed(sleeping, 1u);
+    engine->Run([&] { engine->AskToStop(culprit->slot, culprit->id); });
     culprit->CommitAndWait();
+    ASSERT_EQ(WaitUntil("the signal", [&] { return arena::LoadRelaxed(sleeping) == 0; }),
+              absl::OkStatus());
   }
   EXPECT_EQ(WaitingReason(), "");
+}
+
+TEST_F(EngineTest, shouldNotWakeAnOwnerBecauseItHasCommitted) {
+  const auto worker = Ready();
+  worker->Adopt();
+  uint32_t& sleeping = worker->view.worker(worker->slot).sleeping;
+  engine->Run([&] { arena::StoreRelaxed(sleeping, 1u); });
+  for (int i = 0; i < 100; ++i) worker->CommitAndWait();
+  engine->Run([] {});  // the turn that has applied the last one is over
+  EXPECT_EQ(arena::LoadRelaxed(sleeping), 1u);
+  char byte;
+  EXPECT_LT(recv(worker->wake.get(), &byte, 1, MSG_DONTWAIT), 0);
+}
+
+TEST_F(EngineTest, shouldWakeAnOwnerThatMayWaitForRoomInItsCommitLog) {
+  const auto worker = Ready();
+  worker->Adopt();
+  uint32_t& sleeping = worker->view.worker(worker->slot).sleeping;
+  engine->Run([&] {
+    for (uint32_t i = 0; i < arena::kCommitLogEntries / 2; ++i) {
+      worker->writer().Acknowledge(0).Publish();
+    }
+    arena::StoreRelaxed(sleeping, 1u);
+  });
+  EXPECT_EQ(WaitUntil("the signal", [&] { return arena::LoadRelaxed(sleeping) == 0; }),
+            absl::OkStatus());
 }
 
 TEST_F(EngineTest, shouldHearOthersWhenAWorkerTakesOrClosesSignals) {
