@@ -235,7 +235,10 @@ TEST_P(Messages, shouldCompleteMoreReadsThanInitiatorDepth) {
 }
 
 // More READs than the peer answers at once wait for each other.
-TEST_P(Messages, shouldReadFromAPeerThatAnswersOneAtATime) {
+// Joined with the depths that a test wants.
+class Depths : public ConnectedTest {};
+
+TEST_P(Depths, shouldReadFromAPeerThatAnswersOneAtATime) {
   ConnectOptions options;
   options.client.responder_resources = options.server.responder_resources = 1;
   Join(options);
@@ -255,6 +258,7 @@ TEST_P(Messages, shouldReadFromAPeerThatAnswersOneAtATime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, Depths, ::testing::ValuesIn(AllDevices()), DeviceName);
 
 }  // namespace
 }  // namespace baton::verbs::testing
