@@ -9,7 +9,7 @@ json=$BATON_VM_RESULTS/rdma.json
 positive='([1-9]|0\.[0-9]*[1-9])'
 for metric in echo_64B_p50 echo_64B_p99 write_64B_p50 write_64B_p99 messages_64B write_4KiB \
   write_64KiB; do
-  grep -Eq "\"$metric\":\{\"to_polling\":$positive[0-9.]*,\"to_events\":$positive" "$json" ||
+  grep -Eq "\"$metric\":\{\"to_polling\":${positive}[0-9.]*,\"to_events\":$positive" "$json" ||
     { echo "no ratios of $metric in: $(<"$json")" && exit 1; }
 done
 for side in polling events brokered; do
