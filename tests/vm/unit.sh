@@ -13,7 +13,8 @@ install -D -m 644 deploy/systemd/batond.service /etc/systemd/system/batond.servi
 mkdir -p /etc/baton /etc/systemd/system/batond.service.d
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
-services { name: "ledger" device { rdma { device: "rxe0" } } watch_window_ms: 100 }
+services { name: "ledger" device { rdma { device: "rxe0" } } watch_window_ms: 100
+  ready_timeout_ms: 600000 }
 END
 # A worker's, as deploy/README.md has it.
 cat >/etc/systemd/system/ledger.service <<END
