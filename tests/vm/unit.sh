@@ -13,7 +13,8 @@ install -D -m 644 deploy/systemd/batond.service /etc/systemd/system/batond.servi
 mkdir -p /etc/baton /etc/systemd/system/batond.service.d
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
-services { name: "ledger" device { rdma { device: "rxe0" } } watch_window_ms: 100 }
+services { name: "ledger" device { rdma { device: "rxe0" } } watch_window_ms: 100
+  ready_timeout_ms: 600000 }
 END
 # A worker's, as deploy/README.md has it.
 cat >/etc/systemd/system/ledger.service <<END
@@ -35,6 +36,11 @@ DefaultDependencies=no
 StandardOutput=append:$work/batond.log
 StandardError=inherit
 END
+sed -e '/^DeviceAllow=/d' -e 's/^Restart=.*/Restart=no/' deploy/systemd/batond.service \
+  >/etc/systemd/system/batond-closed.service
+mkdir /etc/systemd/system/batond-closed.service.d
+sed "s/batond.log/batond-closed.log/" /etc/systemd/system/batond.service.d/test.conf \
+  >/etc/systemd/system/batond-closed.service.d/test.conf
 printf '[Unit]\nDefaultDependencies=no\n' >/etc/systemd/system/nothing.target
 systemd-analyze verify /etc/systemd/system/batond.service || die "it is not a sound unit"
 
@@ -53,17 +59,8 @@ done
 echo "systemd runs"
 
 # A control for the device policy: without its DeviceAllow= the keeper does not get at the device.
-cat >/etc/systemd/system/batond.service.d/closed.conf <<END
-[Service]
-DeviceAllow=
-Restart=no
-END
-systemctl daemon-reload
-systemctl start batond && die "started without DeviceAllow="
-grep -q 'device rxe0 cannot be opened' "$work/batond.log" || die "another error than the device's"
-rm /etc/systemd/system/batond.service.d/closed.conf
-systemctl daemon-reload
-systemctl reset-failed batond
+systemctl start batond-closed && die "started without DeviceAllow="
+grep -q 'device rxe0 cannot be opened' "$work/batond-closed.log" || die "another error than the device's"
 systemctl start batond || die "does not start"
 systemctl show batond -p ActiveState -p StatusText >"$work/state"
 grep -qx 'ActiveState=active' "$work/state" || die "not active"
