@@ -53,10 +53,10 @@ void Spoil(PoisonLevel level, CompletionEntry* entry) {
   entry->generation ^= arena::kVoidGeneration;
 }
 
-std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard) const {
+std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end) const {
   const arena::ShardRecord& owned = arena_->shard(shard);
   std::optional<uint64_t> oldest;
-  for (uint64_t i = owned.acknowledged; i < owned.completion_tail; ++i) {
+  for (uint64_t i = owned.acknowledged; i < std::min(end, owned.completion_tail); ++i) {
     const CompletionEntry& entry = arena_->completion(shard, i);
     if (IsVoid(entry)) continue;
     const arena::ConnectionRecord& connection = arena_->connection(entry.connection);

@@ -11,6 +11,7 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
   Death death;
   death.worker_id = worker_id;
   death.acknowledged = record.acknowledged;
+  death.logged = record.completion_tail;
   // Completions are delivered after the commit that tells of the adoption.
   if (record.owner.cut_epoch != epoch || record.owner.cut_tail == 0) return death;
   const arena::BankHeader& bank = arena.bank(shard, epoch);
@@ -32,7 +33,7 @@ DeathCount::Blame DeathCount::Add(const Death& death, uint32_t limit) {
   // Owners that commit more often come nearer to the same completion: that is no progress.
   if (!again && death.acknowledged != acknowledged_) Clear();
   acknowledged_ = death.acknowledged;
-  ++deaths_;
+  if (deaths_++ == 0) logged_ = death.logged;
   if (death.handling) {
     run_ = again ? run_ + 1 : 1;
     suspect_ = death.handling;

@@ -16,6 +16,7 @@ namespace baton::keeper {
 struct Death {
   uint64_t worker_id = 0;
   uint64_t acknowledged = 0;
+  uint64_t logged = 0;  // completions, in all, when it ended: it knew of no later one
   // The completion in whose handler it was.
   std::optional<uint64_t> handling;
   // It had taken completions, and which one it was dealing with is not known: it died outside of
@@ -41,6 +42,8 @@ class DeathCount {
   void Clear();
 
   uint64_t suspect() const { return suspect_.value_or(0); }
+  // The completions before this one were there at every death that is counted.
+  uint64_t logged() const { return logged_; }
   // The workers that died of what is blamed, oldest first, at most the last kRemembered.
   std::vector<uint64_t> WorkersOf(Blame blame) const;
   uint32_t DeathsOf(Blame blame) const { return blame == Blame::kSuspect ? run_ : deaths_; }
@@ -49,6 +52,7 @@ class DeathCount {
 
  private:
   uint64_t acknowledged_ = 0;        // at the last death
+  uint64_t logged_ = 0;              // at the first death
   uint32_t deaths_ = 0;              // without progress
   std::optional<uint64_t> suspect_;  // the last that was named,
   uint32_t run_ = 0;                 // so many times in a row

@@ -564,7 +564,7 @@ std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const Ended& ended) 
   if (blame == DeathCount::Blame::kNobody) return std::nullopt;
   const bool guessed = blame == DeathCount::Blame::kOldest;
   const std::optional<uint64_t> completion =
-      guessed ? driver_->OldestToBlame(shard) : state.deaths.suspect();
+      guessed ? driver_->OldestToBlame(shard, state.deaths.logged()) : state.deaths.suspect();
   std::optional<Poisoning> poisoned;
   if (completion) {
     const arena::CompletionEntry entry =

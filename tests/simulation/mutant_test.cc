@@ -11,7 +11,7 @@ constexpr bool kDeep = true;
 constexpr uint64_t kSchedules = 1000;
 #else
 constexpr bool kDeep = false;
-constexpr uint64_t kSchedules = 5000;
+constexpr uint64_t kSchedules = 20000;
 #endif
 
 TEST(MutantTest, MUTANT) {

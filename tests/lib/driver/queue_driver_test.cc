@@ -999,27 +999,29 @@ TEST_F(PoisonTest, shouldOnlyEndAConnectionThatHasMovedToAnotherShard) {
 }
 
 TEST_F(PoisonTest, shouldBlameWhoWasNotBlamedBeforeFirst) {
-  EXPECT_FALSE(driver->OldestToBlame(0));
+  constexpr uint64_t kAll = UINT64_MAX;
+  EXPECT_FALSE(driver->OldestToBlame(0, kAll));
   RawPeer first, second;
   Established(first, 2);
   Established(second, 2);
   AcknowledgeAll();
   const uint64_t of_first = Received(first, {"a"});
   const uint64_t of_second = Received(second, {"b"});
-  EXPECT_EQ(driver->OldestToBlame(0), of_first);
+  EXPECT_EQ(driver->OldestToBlame(0, kAll), of_first);
   PoisonAndSucceed(of_first);
-  EXPECT_EQ(driver->OldestToBlame(0), of_second);
+  EXPECT_EQ(driver->OldestToBlame(0, kAll), of_second);
+  EXPECT_EQ(driver->OldestToBlame(0, of_second), of_first);  // the other came later
   PoisonAndSucceed(of_second);
-  EXPECT_EQ(driver->OldestToBlame(0), of_first);  // again, and then it is void
+  EXPECT_EQ(driver->OldestToBlame(0, kAll), of_first);  // again, and then it is void
   PoisonAndSucceed(of_first);
-  EXPECT_EQ(driver->OldestToBlame(0), of_second);
+  EXPECT_EQ(driver->OldestToBlame(0, kAll), of_second);
   PoisonAndSucceed(of_second);
   // Their ends, and what was flushed; nothing for ever.
-  for (int i = 0; i < 4 && driver->OldestToBlame(0); ++i) {
+  for (int i = 0; i < 4 && driver->OldestToBlame(0, kAll); ++i) {
     Turn();
-    PoisonAndSucceed(*driver->OldestToBlame(0));
+    PoisonAndSucceed(*driver->OldestToBlame(0, kAll));
   }
-  EXPECT_FALSE(driver->OldestToBlame(0));
+  EXPECT_FALSE(driver->OldestToBlame(0, kAll));
   EXPECT_TRUE(Until([&] { return arena->shard(0).completion_tail == read[0] + 6; }));
   read[0] += 6;
   AcknowledgeAll();

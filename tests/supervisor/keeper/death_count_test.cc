@@ -67,6 +67,20 @@ TEST_F(DeathCountTest, shouldStartAnewWhenThereWasProgress) {
   EXPECT_EQ(count.suspect(), 40u);
 }
 
+TEST_F(DeathCountTest, shouldKnowWhatWasThereAtEveryDeath) {
+  for (const uint64_t logged : {12, 13, 20}) {
+    Death death = InTheDark(10);
+    death.logged = logged;
+    EXPECT_EQ(Add(death), logged < 20 ? Blame::kNobody : Blame::kOldest);
+    EXPECT_EQ(count.logged(), 12u);
+  }
+  count.Clear();
+  Death later = InTheDark(10);
+  later.logged = 20;
+  Add(later);
+  EXPECT_EQ(count.logged(), 20u);
+}
+
 // One commits after each batch, the next after each completion.
 TEST_F(DeathCountTest, shouldNotTakeItForProgressThatAnOwnerComesNearerToTheSame) {
   Add(On(12, 10));
