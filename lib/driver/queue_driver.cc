@@ -252,7 +252,7 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
 
 bool QueueDriver::CanPost(uint32_t connection, bool receive) const {
   const Slot& slot = slots_[connection];
-  if (receive ? slot.receives_held : slot.sends_held) return false;
+  if (posts_held_ || (receive ? slot.receives_held : slot.sends_held)) return false;
   const ConnectionState state = StateOf(record(connection));
   return state == ConnectionState::kEstablished ||
          (receive && state == ConnectionState::kConnecting);

@@ -269,6 +269,9 @@ class QueueDriver {
   std::vector<uint32_t> abandoned_;
   uint32_t connection_count_ = 0;
   uint32_t spares_in_use_ = 0;
+  // A recovery looks first, so that receives are posted before the sends of their transaction: what
+  // the dead had taken from the queue may free sends whose receives wait for a spare.
+  bool posts_held_ = false;
   std::string device_lost_;  // why; empty: it is not
   RecoveryCounters recovery_;
 

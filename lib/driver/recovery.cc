@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   const arena::Shape& shape = arena->shape();
   driver->recovery_.recoveries = 1;
+  driver->posts_held_ = true;
   std::vector<std::pair<uint32_t, CompletionStatus>> failed;
   for (uint32_t i = 0; i < shape.shards; ++i) driver->ReplayLog(i, &failed);
   driver->LoadSlots();
@@ -77,6 +78,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
   for (uint32_t i = 0; i < shape.shards; ++i) {
     BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
   }
+  driver->posts_held_ = false;
   for (uint32_t i = 0; i < shape.connections; ++i) driver->SettleQueues(i);
   for (uint32_t i = 0; i < shape.shards; ++i) driver->ResumeTransaction(i);
   for (uint32_t i = 0; i < shape.connections; ++i) driver->PostAllDeferred(i);
