@@ -140,8 +140,8 @@ class QueueDriver {
 
   // ---- A completion on which owners die (layout.md, "Poison"; in poison.cc).
 
-  // The oldest unacknowledged completion before `end` that is not void, of a connection that was not
-  // failed before if there is one.
+  // The oldest unacknowledged completion before `end` that is not void, of a connection that was
+  // not failed before if there is one.
   std::optional<uint64_t> OldestToBlame(uint32_t shard, uint64_t end) const;
   // Fails the connection of an unacknowledged completion, and rewrites what the log has of it from
   // there on. Returns the entry as it was. Nobody owns the shard: nobody reads its log.

@@ -428,6 +428,32 @@ TEST_F(RecoveryTest, shouldSettleReceivesWithSparesOfKilledRecoveries) {
   for (uint32_t i = 0; i < arena::kSpares; ++i) EXPECT_EQ(arena->spare(i).owner, 0u);
 }
 
+// A driver dies while it posts receives that a spare has freed, with the marker that frees sends
+// taken from the queue and not logged.
+TEST_F(RecoveryTest, shouldPostNoSendBeforeTheReceivesOfItsTransaction) {
+  CommitReceives(1);
+  DieAfterPosting(0);
+  Recover();
+  CommitSends(1);
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("spare"));
+  EXPECT_THAT(Outstanding(false), ElementsAre("marker"));
+  writer->Receive(connection, BufferOf(1), 64);
+  writer->Send(connection, 1024, 8);
+  writer->Publish();
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  device.Complete(queue_pair, true, "message");
+  device.Complete(queue_pair, false);
+  device.die_after_posting = 0;
+  EXPECT_THROW(driver->PollCompletions(0).status().IgnoreError(), DriverDied);
+  const size_t before = device.history().size();
+  Recover();
+  EXPECT_THAT(
+      Words({device.history().begin() + static_cast<ptrdiff_t>(before), device.history().end()}),
+      ElementsAre("spare", "0", "1"));
+}
+
 TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseAmbiguousReceiveIsLargerThanASpare) {
   const uint32_t other = Established();
   arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
