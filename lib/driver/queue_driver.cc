@@ -496,11 +496,14 @@ void QueueDriver::FinishDraining(uint32_t index) {
       absl::StrCat(was_established ? "ended: " : "not established: ", slots_[index].end_reason));
 }
 
+absl::Status QueueDriver::CheckDeviceKept() const {
+  if (device_lost_.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
+}
+
 // The slot stays free, for who looks at it, until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
-  if (!device_lost_.empty()) {
-    return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
-  }
+  BATON_RETURN_IF_ERROR(CheckDeviceKept());
   if (free_slots_.empty()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all ", slots_.size(), " connections of the service are in use: raise max_connections"));
@@ -559,9 +562,7 @@ const verbs::Listener* QueueDriver::FindListener(const verbs::Address& address) 
 
 absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
   if (const verbs::Listener* existing = FindListener(address)) return existing->address();
-  if (!device_lost_.empty()) {
-    return absl::UnavailableError(absl::StrCat("the device is given up: ", device_lost_));
-  }
+  BATON_RETURN_IF_ERROR(CheckDeviceKept());
   BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
   const verbs::Address bound = listener->address();
   objects_->listeners.push_back({std::move(listener), address});

@@ -210,6 +210,7 @@ class QueueDriver {
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnEstablished(uint32_t connection, const std::string& private_data);
+  absl::Status CheckDeviceKept() const;
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
   uint32_t FindQueuePair(uint32_t number) const;

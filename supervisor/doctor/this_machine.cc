@@ -1,10 +1,8 @@
 #include "supervisor/doctor/this_machine.h"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <grp.h>
 #include <ifaddrs.h>
-#include <netinet/in.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -17,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "lib/verbs/rdma/rdma_device.h"
+#include "lib/verbs/socket_address.h"
 
 namespace baton::doctor {
 namespace {
@@ -32,18 +31,6 @@ std::string FileOf(const char* symbol) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(info.dli_fname, error);
   return error ? "" : file.filename().string();
-}
-
-std::string TextOf(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  if (address->sa_family == AF_INET) {
-    const auto* const v4 = reinterpret_cast<const sockaddr_in*>(address);
-    inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
-  } else if (address->sa_family == AF_INET6) {
-    const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(address);
-    inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
-  }
-  return text.data();
 }
 
 }  // namespace
@@ -102,7 +89,7 @@ std::vector<InterfaceAddress> ThisMachine::Addresses() const {
   if (getifaddrs(&all) != 0) return addresses;
   for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr) continue;
-    const std::string text = TextOf(entry->ifa_addr);
+    const std::string text = verbs::FromSocketAddress(*entry->ifa_addr).host;
     if (!text.empty()) addresses.push_back({entry->ifa_name, text});
   }
   freeifaddrs(all);

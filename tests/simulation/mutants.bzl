@@ -63,6 +63,7 @@ def mutant(name, src, edit, killer = None, case = None, header = None, deep = Fa
                 "//supervisor/keeper:engine",
                 "//tests/harness:process",
                 "//tests/lib/driver:harness",
+                "//tests/lib/verbs:forwarding_device",
                 "//tests/supervisor/keeper:keeper_harness",
                 "//worker",
             ],

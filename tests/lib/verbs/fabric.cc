@@ -2,8 +2,7 @@
 
 #include <cstdlib>
 
-#include "lib/verbs/rdma/rdma_device.h"
-#include "lib/verbs/soft/soft_device.h"
+#include "worker/examples/common/device_factory.h"
 
 namespace baton::verbs::testing {
 
@@ -15,11 +14,7 @@ Fabric FabricUnderTest() {
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const Fabric& fabric) {
-  if (fabric.device == "soft") return soft::CreateSoftDevice({});
-  const size_t colon = fabric.device.find(':');  // "rdma:NAME"
-  rdma::RdmaDeviceOptions options;
-  if (colon != std::string::npos) options.device = fabric.device.substr(colon + 1);
-  return rdma::CreateRdmaDevice(options);
+  return examples::OpenDevice(fabric.device);
 }
 
 }  // namespace baton::verbs::testing

@@ -21,6 +21,7 @@
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::keeper {
 namespace {
@@ -35,8 +36,9 @@ using verbs::DeviceEvent;
 using verbs::DeviceEventType;
 
 // A soft device that tells what its test says, and completes nothing any more when that says so.
-class TellingDevice final : public verbs::Device {
+class TellingDevice final : public verbs::testing::ForwardingDevice {
  public:
+  TellingDevice() : ForwardingDevice(verbs::soft::CreateSoftDevice({}).value()) {}
   void Tell(DeviceEventType type, uint32_t qp_number = 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     DeviceEvent event;
@@ -50,36 +52,21 @@ class TellingDevice final : public verbs::Device {
   std::atomic<bool> broken{false};  // the first of them
 
   std::string_view name() const override { return "telling"; }
-  verbs::DeviceLimits limits() const override { return device_->limits(); }
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
-                                                                      uint32_t access) override {
-    return device_->RegisterMemory(address, length, access);
-  }
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
       uint32_t entries) override {
     auto queue = std::make_unique<Queue>();
     queue->device = this;
     queue->first = std::exchange(first_, false);
-    queue->inner = device_->CreateCompletionQueue(entries).value();
+    queue->inner = inner().CreateCompletionQueue(entries).value();
     return queue;
   }
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override {
-    verbs::QueuePairOptions inner = options;
-    inner.send_queue = static_cast<Queue*>(options.send_queue)->inner.get();
-    inner.receive_queue = static_cast<Queue*>(options.receive_queue)->inner.get();
-    return device_->CreateQueuePair(inner);
+    verbs::QueuePairOptions real = options;
+    real.send_queue = static_cast<Queue*>(options.send_queue)->inner.get();
+    real.receive_queue = static_cast<Queue*>(options.receive_queue)->inner.get();
+    return inner().CreateQueuePair(real);
   }
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
-                                                          int backlog) override {
-    return device_->Listen(address, backlog);
-  }
-  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
-      const verbs::Address& address, verbs::QueuePair* queue_pair,
-      const verbs::ConnectionParameters& parameters) override {
-    return device_->Connect(address, queue_pair, parameters);
-  }
-  bool NextEvent(verbs::CmEvent* event) override { return device_->NextEvent(event); }
   bool NextDeviceEvent(DeviceEvent* event) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (events_.empty()) return false;
@@ -87,8 +74,6 @@ class TellingDevice final : public verbs::Device {
     events_.pop_front();
     return true;
   }
-  void Progress() override { device_->Progress(); }
-  int event_fd() const override { return device_->event_fd(); }
 
  private:
   struct Queue final : verbs::CompletionQueue {
@@ -102,7 +87,6 @@ class TellingDevice final : public verbs::Device {
     absl::Status RequestNotification() override { return inner->RequestNotification(); }
   };
 
-  std::unique_ptr<verbs::Device> device_ = verbs::soft::CreateSoftDevice({}).value();
   bool first_ = true;
   std::mutex mutex_;
   std::deque<DeviceEvent> events_;  // guarded by mutex_

@@ -22,6 +22,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::keeper {
 namespace {
@@ -76,42 +77,20 @@ class Listener : public EngineListener {
 };
 
 // A soft device whose completion queues are overrun when the test says so.
-class BreakingDevice : public verbs::Device {
+class BreakingDevice : public verbs::testing::ForwardingDevice {
  public:
-  BreakingDevice()
-      : device_(verbs::soft::CreateSoftDevice(verbs::soft::SoftDeviceOptions()).value()) {}
+  BreakingDevice() : ForwardingDevice(verbs::soft::CreateSoftDevice({}).value()) {}
   std::atomic<bool> broken{false};
   uint32_t max_completions = 1 << 20;
 
-  std::string_view name() const override { return device_->name(); }
   verbs::DeviceLimits limits() const override {
-    verbs::DeviceLimits limits = device_->limits();
+    verbs::DeviceLimits limits = ForwardingDevice::limits();
     limits.max_completion_queue_entries = max_completions;
     return limits;
-  }
-  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
-                                                                      uint32_t access) override {
-    return device_->RegisterMemory(address, length, access);
   }
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override {
     return std::make_unique<Queue>(&broken);
   }
-  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
-      const verbs::QueuePairOptions& options) override {
-    return device_->CreateQueuePair(options);
-  }
-  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
-                                                          int backlog) override {
-    return device_->Listen(address, backlog);
-  }
-  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
-      const verbs::Address& address, verbs::QueuePair* queue_pair,
-      const verbs::ConnectionParameters& parameters) override {
-    return device_->Connect(address, queue_pair, parameters);
-  }
-  bool NextEvent(verbs::CmEvent* event) override { return device_->NextEvent(event); }
-  void Progress() override { device_->Progress(); }
-  int event_fd() const override { return device_->event_fd(); }
 
  private:
   class Queue : public verbs::CompletionQueue {
@@ -126,8 +105,6 @@ class BreakingDevice : public verbs::Device {
    private:
     const std::atomic<bool>* broken_;
   };
-
-  std::unique_ptr<verbs::Device> device_;
 };
 
 // A worker without a process: it maps the arena and writes it as its test says.

@@ -1,0 +1,51 @@
+// A device that is another one: a test overrides what is to be different.
+#ifndef TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
+#define TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
+
+#include <memory>
+#include <utility>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::testing {
+
+class ForwardingDevice : public Device {
+ public:
+  explicit ForwardingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  DeviceLimits limits() const override { return inner_->limits(); }
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                               uint32_t access) override {
+    return inner_->RegisterMemory(address, length, access);
+  }
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
+      uint32_t entries) override {
+    return inner_->CreateCompletionQueue(entries);
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override {
+    return inner_->CreateQueuePair(options);
+  }
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
+    return inner_->Listen(address, backlog);
+  }
+  absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
+      const Address& address, QueuePair* queue_pair,
+      const ConnectionParameters& parameters) override {
+    return inner_->Connect(address, queue_pair, parameters);
+  }
+  bool NextEvent(CmEvent* event) override { return inner_->NextEvent(event); }
+  void Progress() override { inner_->Progress(); }
+  int event_fd() const override { return inner_->event_fd(); }
+
+ protected:
+  Device& inner() { return *inner_; }
+
+ private:
+  const std::unique_ptr<Device> inner_;
+};
+
+}  // namespace baton::verbs::testing
+
+#endif  // TESTS_LIB_VERBS_FORWARDING_DEVICE_H_
