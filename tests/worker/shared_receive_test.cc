@@ -189,9 +189,8 @@ TEST_F(SharedReceiveTest, shouldGoOnWithoutTheConnectionsThatEnd) {
              service.Count(Kind::kDisconnected) == round;
     }));
   }
-  ASSERT_TRUE(Until([&] {
-    return service.shards.begin()->second->shared_receives_outstanding() == kDepth;
-  }));
+  ASSERT_TRUE(Until(
+      [&] { return service.shards.begin()->second->shared_receives_outstanding() == kDepth; }));
 }
 
 TEST_F(SharedReceiveTest, shouldShowTheWindowAsTheShards) {
