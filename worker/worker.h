@@ -172,7 +172,9 @@ class Shard {
   uint32_t shared_receives_outstanding() const { return shared_outstanding_; }
   // The slot that the next one gets, below twice the depth; only while there is room. A buffer
   // chosen by it is never in use by another, and its completion has it as `sequence`.
-  uint32_t next_shared_receive() const { return shared_free_.back(); }
+  uint32_t next_shared_receive() const {
+    return shared_free_.empty() ? 0 : uint32_t{shared_free_.back()};
+  }
 
   // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
   // successor must not reuse. All of them lie within Worker::buffers().
