@@ -272,6 +272,7 @@ struct DeviceInfo {
   uint32_t active_mtu = 0;        // bytes of payload in a packet; 0: it has no packets
   std::string network_interface;  // of RoCE; empty: not known
   std::vector<std::string> gids;  // of the port, "1: ::ffff:10.0.0.1 (RoCE v2)"
+  std::string gid;                // the one that connections have; empty: that of their address
 };
 
 class Device {

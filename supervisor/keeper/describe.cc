@@ -62,6 +62,7 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
   out.set_active_mtu(device.active_mtu);
   out.set_network_interface(device.network_interface);
   for (const std::string& gid : device.gids) out.add_gids(gid);
+  out.set_gid(device.gid);
   return out;
 }
 

@@ -624,6 +624,22 @@ TEST_F(CliTest, ServiceDescribeShowsTheUpgradeUnderWay) {
               HasSubstr("\nUpgrade:            3, 1.0 -> 1.1, watching, 25s left\n"));
 }
 
+TEST_F(CliTest, ServiceDescribeShowsThePortAndTheGidOfConnections) {
+  internal::Description description = KvDescription();
+  v1::DeviceState& state = *description.mutable_service()->mutable_device_state();
+  state.set_transport("RoCE");
+  state.set_port(1);
+  state.set_port_state("active");
+  state.set_active_mtu(1024);
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr(", RoCE, port 1 active, MTU 1024\n"));
+  state.set_gid("1: 10.0.0.1 (RoCE v2)");
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr(", RoCE, port 1 active, MTU 1024, GID 1: 10.0.0.1 (RoCE v2)\n"));
+}
+
 TEST_F(CliTest, Events) {
   keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
   keeper_->Log(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours
