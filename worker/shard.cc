@@ -111,10 +111,6 @@ absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes
   return absl::OkStatus();
 }
 
-bool IsAtomic(verbs::Opcode opcode) {
-  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
-}
-
 absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes, arena::WorkRequest* request) {
   BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, request));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");

@@ -32,6 +32,7 @@ inline constexpr uint32_t kMaxWorkers = 64;
 inline constexpr uint32_t kMaxQueueDepth = 4096;
 inline constexpr uint32_t kMaxStateBytes = 1u << 20;
 inline constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
+inline constexpr uint32_t kMaxInlineBytes = 4096;
 
 inline constexpr uint32_t kMaxSges = 4;
 inline constexpr uint32_t kMaxTransactionEntries = 256;
@@ -57,8 +58,11 @@ struct Shape {
   uint32_t shard_state_bytes;       // a multiple of 64
   uint32_t workers;
   uint64_t buffer_bytes;  // a multiple of the page size
-  uint64_t reserved[3];
+  uint64_t reserved[2];
+  uint32_t reserved1;
+  uint32_t max_inline_bytes;  // sends of so many are posted inline; since version 2
 };
+static_assert(offsetof(Shape, max_inline_bytes) == 60);
 static_assert(sizeof(Shape) == 64);
 
 // A completion can be undelivered for every log entry of every connection, and events besides; one

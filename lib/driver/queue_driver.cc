@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
                                            static_cast<uint32_t>(needs.completion_queue_entries)));
     objects->completion_queues.push_back(std::move(queue));
   }
+  BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
   objects->connections.resize(shape.connections);
   objects->grants.resize(arena::kGrants);
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
@@ -310,12 +311,17 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
   const uint32_t lkey = objects_->buffers->lkey();
   uint64_t sequence = receive ? target.receive.posted : target.send.posted;
   const Direction direction = receive ? Direction::kReceive : Direction::kSend;
+  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
+  const uint32_t max_inline =
+      std::min(arena_->shape().max_inline_bytes, queue_pair.max_inline_data());
   size_t sge = 0;
   for (size_t i = 0; i < requests.size(); ++i, ++sequence) {
     const arena::WorkRequest& from = requests[i];
     const size_t first = sge;
+    uint64_t length = 0;
     for (int j = 0; j < from.sge_count; ++j) {
       sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey};
+      length += from.sges[j].length;
     }
     const absl::Span<const verbs::ScatterGather> list(sges_.data() + first, from.sge_count);
     const uint64_t wr_id = arena::PackWrId(connection, target.generation, direction, sequence);
@@ -323,10 +329,12 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
       receives_[i] = {wr_id, list};
       continue;
     }
+    const auto opcode = verbs::Opcode(from.opcode);
     sends_[i] = {wr_id,
-                 verbs::Opcode(from.opcode),
+                 opcode,
                  (from.flags & arena::kRequestFence) != 0,
                  (from.flags & arena::kRequestSolicited) != 0,
+                 max_inline > 0 && length <= max_inline && !verbs::IsAnswered(opcode),
                  from.immediate,
                  from.invalidate_rkey,
                  from.remote_address,
@@ -335,7 +343,6 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
                  from.swap,
                  list};
   }
-  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
   return receive ? queue_pair.PostReceive({receives_.data(), requests.size()}, posted)
                  : queue_pair.PostSend({sends_.data(), requests.size()}, posted);
 }
@@ -576,14 +583,11 @@ std::vector<verbs::Address> QueueDriver::listeners() const {
   return addresses;
 }
 
-// With room for what a recovery posts.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
-  const arena::Shape& shape = arena_->shape();
   BATON_ASSIGN_OR_RETURN(
       device_of(index).queue_pair,
-      device_->CreateQueuePair({queue, queue, shape.send_queue_depth + arena::kMarkers,
-                                shape.receive_queue_depth + arena::kMarkers, arena::kMaxSges}));
+      device_->CreateQueuePair(QueuePairOptionsFor(NeedsOf(arena_->shape()), queue)));
   record(index).qp_number = device_of(index).queue_pair->number();
   return absl::OkStatus();
 }

@@ -28,10 +28,6 @@ bool NamesConnection(CommitKind kind) {
          kind == CommitKind::kReject || kind == CommitKind::kDisconnect;
 }
 
-bool IsAtomic(verbs::Opcode opcode) {
-  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
-}
-
 // `end` may release what the log and the queue have room for, and never take anything back.
 absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& cursors,
                       uint32_t depth) {

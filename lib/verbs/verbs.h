@@ -71,6 +71,9 @@ struct SendRequest {
   Opcode opcode = Opcode::kSend;
   bool fence = false;            // waits for earlier READs and atomics of this queue
   bool solicited = false;        // raises a solicited event at the receiver
+  // SEND and WRITE of any kind: what it sends is copied before PostSend returns, and its buffers are
+  // free again. Their lkeys are not looked at.
+  bool inline_data = false;
   uint32_t immediate = 0;        // host order; *_WITH_IMM
   uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
   uint64_t remote_address = 0;   // WRITE, READ, atomics
@@ -79,6 +82,12 @@ struct SendRequest {
   uint64_t swap = 0;         // COMPARE_AND_SWAP: new value
   absl::Span<const ScatterGather> sges;
 };
+
+bool IsAtomic(Opcode opcode);
+bool IsAnswered(Opcode opcode);  // with data of the peer: READ and atomics
+
+// For devices: what is wrong with a request that is to be inline. kInvalidArgument.
+absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data);
 
 struct ReceiveRequest {
   uint64_t wr_id = 0;
@@ -159,6 +168,9 @@ struct QueuePairOptions {
   uint32_t max_send_requests = 0;
   uint32_t max_receive_requests = 0;
   uint32_t max_scatter_gather = 1;
+  // Bytes of a send that can be inline. No limit of a device tells how many it can have: it refuses
+  // to make the queue pair (ibv_create_qp(3)).
+  uint32_t max_inline_data = 0;
 };
 
 // A reliable-connected queue pair. Made in state INIT: receives may be posted, sends not.
@@ -168,11 +180,12 @@ class QueuePair {
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
   virtual QueuePairState state() const = 0;
+  virtual uint32_t max_inline_data() const { return 0; }  // granted: what was asked for, or more
 
   // Post in order; on failure `*posted` tells how many were taken before the refused one. Refused:
-  // kResourceExhausted (queue full), kInvalidArgument (too many sges, bad lkey or bounds are found
-  // at execution instead and complete with an error), kFailedPrecondition (state: sends before
-  // RTS). In the error state requests are taken and complete with kFlushError.
+  // kResourceExhausted (queue full), kInvalidArgument (too many sges, too long or no message to be
+  // inline; bad lkey or bounds are found at execution instead and complete with an error),
+  // kFailedPrecondition (state: sends before RTS). In the error state requests are taken and complete with kFlushError.
   virtual absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) = 0;
   virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
 

@@ -132,6 +132,8 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
   AddCapacity(app, "--poison-deaths", "Deaths on a completion that fail its connection [3]",
               [&, narrow](uint64_t n) { service.set_poison_deaths(narrow(n)); });
+  AddCapacity(app, "--max-inline-bytes", "Longest send that is handed to the device inline [0]",
+              [&, narrow](uint64_t n) { service.set_max_inline_bytes(narrow(n)); });
   app.add_flag_callback(
       "--outside-effects", [&] { service.set_outside_effects(true); },
       "A successor starts only when the whole former process is gone");

@@ -54,6 +54,7 @@ constexpr Range kServiceRanges[] = {
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
     {"poison_deaths", 3, 1, UINT32_MAX},
+    {"max_inline_bytes", 0, 0, arena::kMaxInlineBytes},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.

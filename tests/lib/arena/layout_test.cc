@@ -19,7 +19,9 @@ constexpr Shape kShape = {.shards = 3,
                           .shard_state_bytes = 4160,
                           .workers = 7,
                           .buffer_bytes = 0x30000,
-                          .reserved = {}};
+                          .reserved = {},
+                          .reserved1 = 0,
+                          .max_inline_bytes = 96};
 
 TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
   EXPECT_EQ(kLayoutVersion, 2u);
@@ -39,6 +41,7 @@ TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kAddressBytes, 56u);
   EXPECT_EQ(kServiceNameBytes, 64u);
   EXPECT_EQ(kGrants, 256u);
+  EXPECT_EQ(kMaxInlineBytes, 4096u);
   EXPECT_EQ(kEventsPerConnection, 4u);
   EXPECT_EQ(kNobody, 0xffffu);
   EXPECT_EQ(kKeepState, 0xffu);
@@ -66,6 +69,7 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, workers), 28u);
   EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
   EXPECT_EQ(offsetof(Shape, reserved), 40u);
+  EXPECT_EQ(offsetof(Shape, max_inline_bytes), 60u);
 }
 
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {

@@ -150,6 +150,33 @@ TEST_F(QueueDriverTest, shouldTellWhoAsksForAConnection) {
   EXPECT_EQ(driver->connection_count(), 1u);
 }
 
+TEST_F(QueueDriverTest, shouldSendInlineWhatTheBufferHeldWhenItWasPosted) {
+  arena::Shape shape = TestShape();
+  shape.max_inline_bytes = 64;
+  Make(shape);
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  Put(2048, std::string(64, 'i'));
+  writer().Send(connection, 2048, 64);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_EQ(arena->connection(connection).send.posted, 1u);
+  Put(2048, std::string(64, '!'));  // the peer has no receive yet
+  peer.Receive();
+  ASSERT_TRUE(Until([&] { return !peer.received.empty(); }));
+  EXPECT_EQ(peer.received[0], std::string(64, 'i'));
+  EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0u);
+}
+
+TEST_F(QueueDriverTest, shouldNameTheInlineBytesThatItsDeviceDoesNotTake) {
+  arena::Shape shape = TestShape();
+  shape.max_inline_bytes = arena::kMaxInlineBytes;  // neither Soft-RoCE nor the soft device has it
+  arena::Arena other = arena::Arena::Create(shape, "kv").value();
+  const absl::Status refused = QueueDriver::Create(&other, device.get(), &observer).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_inline_bytes: device "));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("4096 bytes inline"));
+}
+
 TEST_F(QueueDriverTest, shouldCarryAMessageThereAndBack) {
   RawPeer peer;
   const uint32_t connection = Established(peer, 1);

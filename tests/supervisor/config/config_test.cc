@@ -195,6 +195,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "state_dir: \"/s\" services { name: \"kv\" device { rdma { gid_index: 256 } } }",
                   "baton.conf:1:55: services[0].device.rdma.gid_index: 256 is not between 0 and "
                   "255; leave it out for the GID of each address"},
+        BadConfig{"MaxInlineBytes", With("max_inline_bytes: 4097"),
+                  "baton.conf:5:3: services[0].max_inline_bytes: 4097 is not between 0 and 4096; "
+                  "leave it out for 0"},
         BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
                   "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "
                   "max_listeners"},
