@@ -778,6 +778,9 @@ std::string QueueDriver::CopyPrivateData(uint32_t index, uint32_t length) const 
   std::memcpy(data.data(), arena_->private_data(index), length);
   return data;
 }
+  const verbs::ReadDepths depths = device_of(index).id->depths();
+  connection.initiator_depth = depths.ours;
+  connection.responder_resources = depths.theirs;
 
 // The request may have gone in the meantime (the peer gave up): then an accept has no effect.
 void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {

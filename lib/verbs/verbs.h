@@ -208,6 +208,12 @@ struct ConnectionParameters {
 };
 
 // One connection as the connection manager sees it (rdma_cm_id). Destroying it drops the
+// READs and atomics that may be outstanding on a connection.
+struct ReadDepths {
+  uint8_t ours = 0;    // to the peer; 0: it answers none
+  uint8_t theirs = 0;  // to us
+};
+
 // connection: the peer sees a disconnect. It is destroyed before its queue pair.
 class ConnectionId {
  public:
@@ -215,6 +221,7 @@ class ConnectionId {
   virtual Address local_address() const = 0;
   virtual Address peer_address() const = 0;
 
+  virtual ReadDepths depths() const = 0;  // of what both sides want and can; once it is established
   // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS;
   // kEstablished follows when the peer is ready too. Exactly one of Accept and Reject is called.
   virtual absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;

@@ -127,6 +127,10 @@ v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
                                                 MonotonicNanoseconds() - established_ns));
     }
   }
+  if (record.was_established != 0) {
+    out.set_initiator_depth(record.initiator_depth);
+    out.set_responder_resources(record.responder_resources);
+  }
   const auto status = verbs::CompletionStatus(record.last_status);
   if (record.poison != 0) {
     out.set_last_error("poisoned: owners died on it");

@@ -53,12 +53,6 @@ class QueuePairLink {
   virtual void PeerIsReady() = 0;
 };
 
-// READs and atomics that may be outstanding on a connection.
-struct ReadDepths {
-  uint8_t ours = 0;    // to the peer; 0: it answers none
-  uint8_t theirs = 0;  // to us
-};
-
 class RdmaQueuePair final : public QueuePair {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaQueuePair>> Create(DeviceCore* core,

@@ -133,6 +133,9 @@ TEST(Layout, shouldKeepDriverMemoryHeader) {
   EXPECT_EQ(offsetof(DriverMemoryHeader, shape), 16u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, service), 80u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, keeper_start), 144u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, max_message_bytes), 152u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, missing_opcodes), 160u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, tells_depths), 164u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, driver_sleeping), 192u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, ownership_changes), 256u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, stop_requested), 320u);

@@ -24,6 +24,7 @@ class Id final : public verbs::ConnectionId {
  public:
   verbs::Address local_address() const override { return {"10.0.0.1", 1}; }
   verbs::Address peer_address() const override { return {"10.0.0.2", 2}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
     return absl::UnimplementedError("scripted");
   }

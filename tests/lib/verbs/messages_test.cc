@@ -340,6 +340,19 @@ TEST_P(Inline, shouldCarryNothing) {
   ExpectClient(1, CompletionStatus::kSuccess);
 }
 
+TEST_P(Depths, shouldBeTheSmallerOfWhatOneWantsAndTheOtherAnswers) {
+  ConnectOptions options;
+  options.client.responder_resources = 3;
+  options.client.initiator_depth = 5;
+  options.server.responder_resources = 4;
+  options.server.initiator_depth = 2;
+  Join(options);
+  EXPECT_EQ(client.id->depths().ours, 4);
+  EXPECT_EQ(client.id->depths().theirs, 2);
+  EXPECT_EQ(server.id->depths().ours, 2);
+  EXPECT_EQ(server.id->depths().theirs, 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Inline, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Depths, ::testing::ValuesIn(AllDevices()), DeviceName);

@@ -344,6 +344,7 @@ Peer address:       10.0.0.2:40001
 Sends:              10/11/12 completed/posted/committed
 Receives:           0/0/0 completed/posted/committed
 Receive window:     32 messages, 4.1ms at the rate so far
+READs, atomics:     16 to the peer, 0 of it, at a time
 Received:           2KiB
 Application state:  0 bytes, format version 0
 Last error:         retry exceeded
