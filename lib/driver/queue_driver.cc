@@ -43,6 +43,21 @@ void SetText(char (&field)[size], std::string_view text) {
   field[length] = '\0';
 }
 
+// For workers, and for the check of what they commit.
+void TellLimits(const verbs::DeviceLimits& limits, arena::DriverMemoryHeader* header) {
+  const auto bit = [](verbs::Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); };
+  header->max_message_bytes = limits.max_message_bytes;
+  header->missing_opcodes = 0;
+  if (!limits.atomics) {
+    header->missing_opcodes |=
+        bit(verbs::Opcode::kCompareAndSwap) | bit(verbs::Opcode::kFetchAndAdd);
+  }
+  if (!limits.send_with_invalidate) {
+    header->missing_opcodes |= bit(verbs::Opcode::kSendWithInvalidate);
+  }
+  header->tells_depths = 1;
+}
+
 }  // namespace
 
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
@@ -85,6 +100,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
   BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
   objects->connections.resize(shape.connections);
   objects->grants.resize(arena::kGrants);
+  TellLimits(device->limits(), &arena->header());
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   for (uint32_t i = 0; i < shape.connections; ++i) driver->free_slots_.push_back(i);
   for (uint32_t i = 0; i < shape.shards; ++i) {
@@ -294,7 +310,7 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
         arena::CopyOnce(receive ? arena_->receive_request(connection, cursors.posted)
                                 : arena_->send_request(connection, cursors.posted));
     const absl::Status checked =
-        TransactionReader::CheckRequest(request, receive, arena_->shape().buffer_bytes);
+        TransactionReader::CheckRequest(request, receive, LimitsOf(*arena_));
     if (!checked.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError,
                     absl::StrCat("changed after its commit: ", checked.message()));
@@ -762,6 +778,9 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
     std::memcpy(connection.private_data, private_data.data(), length);
     connection.private_data_length = static_cast<uint32_t>(length);
   }
+  const verbs::ReadDepths depths = device_of(index).id->depths();
+  connection.initiator_depth = depths.ours;
+  connection.responder_resources = depths.theirs;
   connection.was_established = 1;
   slots_[index].established_ns = MonotonicNanoseconds();
   FillAddresses(index, *device_of(index).id);
@@ -778,9 +797,6 @@ std::string QueueDriver::CopyPrivateData(uint32_t index, uint32_t length) const 
   std::memcpy(data.data(), arena_->private_data(index), length);
   return data;
 }
-  const verbs::ReadDepths depths = device_of(index).id->depths();
-  connection.initiator_depth = depths.ours;
-  connection.responder_resources = depths.theirs;
 
 // The request may have gone in the meantime (the peer gave up): then an accept has no effect.
 void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
@@ -853,6 +869,10 @@ absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, ui
     return absl::InvalidArgumentError(absl::StrCat("offset, length: ", length, " bytes at ", offset,
                                                    " are not within the ", total,
                                                    " bytes of the buffers"));
+  }
+  if ((access & verbs::kRemoteAtomic) != 0 && !device_->limits().atomics) {
+    return absl::UnimplementedError(
+        absl::StrCat("access: device ", std::string(device_->name()), " has no atomics"));
   }
   auto& grants = objects_->grants;
   const auto free = std::find(grants.begin(), grants.end(), nullptr);

@@ -130,6 +130,7 @@ struct DeviceLimits {
   uint32_t max_initiator_depth = 0;  // outstanding READs and atomics
   uint64_t max_message_bytes = 0;
   bool atomics = false;
+  bool send_with_invalidate = false;
 };
 
 // A registered range. Destroying it deregisters: later remote access with its rkey, and local
@@ -207,21 +208,21 @@ struct ConnectionParameters {
   uint8_t rnr_retry_count = 7;       // 7: for ever
 };
 
-// One connection as the connection manager sees it (rdma_cm_id). Destroying it drops the
 // READs and atomics that may be outstanding on a connection.
 struct ReadDepths {
   uint8_t ours = 0;    // to the peer; 0: it answers none
   uint8_t theirs = 0;  // to us
 };
 
+// One connection as the connection manager sees it (rdma_cm_id). Destroying it drops the
 // connection: the peer sees a disconnect. It is destroyed before its queue pair.
 class ConnectionId {
  public:
   virtual ~ConnectionId() = default;
   virtual Address local_address() const = 0;
   virtual Address peer_address() const = 0;
-
   virtual ReadDepths depths() const = 0;  // of what both sides want and can; once it is established
+
   // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS;
   // kEstablished follows when the peer is ready too. Exactly one of Accept and Reject is called.
   virtual absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) = 0;

@@ -313,8 +313,7 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = core->port;
-  attributes.qp_access_flags =
-      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  attributes.qp_access_flags = core->peer_rights;
   const int error =
       ibv_modify_qp(queue_pair->queue_pair_.get(), &attributes,
                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -356,6 +355,8 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
     return ErrnoStatus(errno, "rdma_init_qp_attr");
   }
+  // The connection manager knows nothing of a device without atomics (cm_init_qp_init_attr).
+  attributes.qp_access_flags &= core_->peer_rights;
   if (state == QueuePairState::kReadyToReceive) {
     attributes.min_rnr_timer = kRnrTimer;
     attributes.max_dest_rd_atomic = depths.theirs;

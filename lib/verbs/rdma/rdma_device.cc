@@ -195,6 +195,10 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_initiator_depth = static_cast<uint32_t>(device.max_qp_init_rd_atom);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
+  // What the flag means, beside fast registrations (ib_verbs.h of the kernel).
+  limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+  core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();

@@ -78,7 +78,7 @@ DeviceLimits SoftDevice::limits() const {
   limits.max_private_data_reject = kMaxRejectPrivateData;
   limits.max_initiator_depth = 128;
   limits.max_message_bytes = 1ull << 30;
-  limits.atomics = true;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 

@@ -150,6 +150,31 @@ TEST_F(QueueDriverTest, shouldTellWhoAsksForAConnection) {
   EXPECT_EQ(driver->connection_count(), 1u);
 }
 
+TEST_F(QueueDriverTest, shouldTellTheDepthsOfAConnection) {
+  RawPeer peer;
+  peer.parameters.responder_resources = 5;
+  peer.parameters.initiator_depth = 3;
+  const uint32_t connection = Established(peer);
+  EXPECT_EQ(arena->header().tells_depths, 1u);
+  EXPECT_EQ(arena->connection(connection).initiator_depth, 5u);
+  EXPECT_EQ(arena->connection(connection).responder_resources, 3u);
+}
+
+// Its worker may have committed it before it could know.
+TEST_F(QueueDriverTest, shouldEndAConnectionWhosePeerDoesNotAnswerAReadAndFenceNobody) {
+  RawPeer peer;
+  peer.parameters.responder_resources = 0;
+  const uint32_t connection = Requested(peer);
+  writer().Send(connection, 0, 8).opcode = static_cast<uint8_t>(verbs::Opcode::kRead);
+  writer().Accept(connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kEstablished);
+  EXPECT_EQ(arena->connection(connection).initiator_depth, 0u);
+  NextOfKind(CompletionKind::kDisconnected);
+  EXPECT_EQ(arena->connection(connection).send.completed, 0u);
+  EXPECT_THAT(observer.states.back(), HasSubstr("answers no READs and atomics"));
+}
+
 TEST_F(QueueDriverTest, shouldSendInlineWhatTheBufferHeldWhenItWasPosted) {
   arena::Shape shape = TestShape();
   shape.max_inline_bytes = 64;

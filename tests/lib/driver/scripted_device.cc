@@ -169,6 +169,7 @@ verbs::DeviceLimits ScriptedDevice::limits() const {
   limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
   limits.max_scatter_gather = arena::kMaxSges;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 
