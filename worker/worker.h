@@ -140,7 +140,9 @@ class Shard {
 
   // Staging. Nothing has an effect before Commit. kResourceExhausted: no room now; commit, and go
   // on when completions came. kInvalidArgument names the bad field. kFailedPrecondition: the
-  // connection has ended.
+  // connection has ended. kUnimplemented: the service's device, or the connection's peer, does not do
+  // that (atomics, READs of a peer that answers none); which, says the message. Of a connection that
+  // is not established yet the peer is not known: a READ that it does not answer then ends it.
   absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
   absl::Status Send(Connection& connection, const SendWork& work);
   absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);
@@ -172,6 +174,7 @@ class Shard {
   Shard(WorkerImpl* impl, uint32_t index);
 
   absl::Status CheckUsable(const Connection& connection) const;
+  absl::Status CheckPeer(const Connection& connection, verbs::Opcode opcode) const;
   absl::StatusOr<uint32_t> EntryOf(Connection& connection);
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
@@ -301,7 +304,8 @@ class Worker {
   virtual absl::Span<uint8_t> buffers() const = 0;
 
   // Gives peers access to a range of the buffers; it outlives this worker. Returns the rkey that
-  // the peer needs, with the address the peer has to use.
+  // the peer needs, with the address the peer has to use. kUnimplemented: kRemoteAtomic of a device
+  // without atomics.
   struct Grant {
     uint32_t id = 0;
     uint32_t rkey = 0;

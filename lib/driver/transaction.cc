@@ -28,10 +28,6 @@ bool NamesConnection(CommitKind kind) {
          kind == CommitKind::kReject || kind == CommitKind::kDisconnect;
 }
 
-bool IsAtomic(verbs::Opcode opcode) {
-  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
-}
-
 // `end` may release what the log and the queue have room for, and never take anything back.
 absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& cursors,
                       uint32_t depth) {
@@ -51,16 +47,25 @@ absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& curso
 
 }  // namespace
 
+RequestLimits LimitsOf(const arena::Arena& arena) {
+  const arena::DriverMemoryHeader& header = arena.header();
+  return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
+}
+
 TransactionReader::TransactionReader(const arena::Arena& arena)
-    : arena_(arena), seen_(arena.shape().connections, 0) {
+    : arena_(arena), limits_(LimitsOf(arena)), seen_(arena.shape().connections, 0) {
   transaction_.parts.reserve(arena::kMaxTransactionEntries);
   transaction_.requests.reserve(kMaxTransactionRequests);
 }
 
 absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool receive,
-                                             uint64_t buffer_bytes) {
+                                             const RequestLimits& limits) {
   if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
     return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
+  }
+  const auto opcode = verbs::Opcode(request.opcode);
+  if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
+    return Invalid("opcode: the device has no ", std::string(verbs::OpcodeName(opcode)));
   }
   if ((request.flags & ~arena::kRequestFlags) != 0) {
     return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
@@ -72,14 +77,18 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
     const arena::BufferRange& range = request.sges[i];
-    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
+    if (range.offset > limits.buffer_bytes || range.length > limits.buffer_bytes - range.offset) {
       return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                     " are not within the ", buffer_bytes, " bytes of the buffers");
+                     " are not within the ", limits.buffer_bytes, " bytes of the buffers");
     }
     length += range.length;
   }
   if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
-  if (!receive && IsAtomic(verbs::Opcode(request.opcode))) {
+  if (!receive && limits.max_message_bytes != 0 && length > limits.max_message_bytes) {
+    return Invalid("sges: ", length, " bytes in one message, the device sends at most ",
+                   limits.max_message_bytes);
+  }
+  if (!receive && IsAtomic(opcode)) {
     if (length != 8 || request.sge_count != 1)
       return Invalid("sges: an atomic needs one of 8 bytes");
     if (request.remote_address % 8 != 0) {
@@ -213,7 +222,7 @@ absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, 
         arena::CopyOnce(receive ? arena_.receive_request(connection, sequence)
                                 : arena_.send_request(connection, sequence)));
     absl::Status checked =
-        CheckRequest(transaction_.requests.back(), receive, arena_.shape().buffer_bytes);
+        CheckRequest(transaction_.requests.back(), receive, limits_);
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());

@@ -377,6 +377,7 @@ verbs::DeviceLimits SimDevice::limits() const {
   limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
   limits.max_scatter_gather = 4;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 

@@ -73,6 +73,37 @@ TEST_F(ConnectionTest, shouldKnowItsPeer) {
   EXPECT_EQ(&connection.shard(), &shard());
 }
 
+TEST_F(ConnectionTest, shouldRefuseToReadFromAPeerThatAnswersNothing) {
+  Prepare();
+  RawPeer peer;
+  peer.parameters.responder_resources = 0;
+  peer.parameters.initiator_depth = 3;
+  Connect(peer, *worker);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  Connection& connection = *service.completions.back().connection;
+  const Buffer word = SendSlot(connection, 0, 8);
+  SendWork work;
+  work.buffers = {&word, 1};
+  for (const verbs::Opcode opcode :
+       {verbs::Opcode::kRead, verbs::Opcode::kCompareAndSwap, verbs::Opcode::kFetchAndAdd}) {
+    work.opcode = opcode;
+    const absl::Status status = shard().Send(connection, work);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("answers no READs"));
+  }
+  EXPECT_TRUE(connection.established());
+
+  internal::ManagementRequest list;
+  list.mutable_list_connections()->set_shard(-1);
+  list.mutable_list_connections()->set_limit(1);
+  const auto reply = keeper.Ask(list);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  const v1::Connection& described = reply->connections().connections(0);
+  EXPECT_TRUE(described.has_initiator_depth());
+  EXPECT_EQ(described.initiator_depth(), 0u);
+  EXPECT_EQ(described.responder_resources(), 3u);
+}
+
 TEST_F(ConnectionTest, shouldCarryEveryOpcode) {
   Prepare();
   RawPeer peer;

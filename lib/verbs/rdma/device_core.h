@@ -54,6 +54,7 @@ struct DeviceCore {
   bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
   std::string source;  // the one address of this device; empty: all that it has
+  unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;
   int resolve_timeout_ms = 0;

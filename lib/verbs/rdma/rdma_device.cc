@@ -51,13 +51,15 @@ absl::Status CannotRegister(int error, size_t length) {
   return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
 }
 
-// The address of the GID that the options name.
-absl::StatusOr<std::string> AddressOfGid(ibv_context* context, const RdmaDeviceOptions& options) {
+std::string Label(const Gid& gid) { return absl::StrCat(gid.index, ": ", gid.text); }
+
+// The GID that the options name.
+absl::StatusOr<Gid> FindGid(ibv_context* context, const RdmaDeviceOptions& options) {
   std::vector<std::string> usable;
   for (const Gid& gid : ReadGids(context, options.port)) {
     const bool good = gid.roce_v2 && !gid.address.empty();
-    if (good && gid.index == *options.gid_index) return gid.address;
-    if (good) usable.push_back(absl::StrCat(gid.index, ": ", gid.text));
+    if (good && gid.index == *options.gid_index) return gid;
+    if (good) usable.push_back(Label(gid));
   }
   return absl::NotFoundError(absl::StrCat(
       "gid_index: ", *options.gid_index, " of port ", options.port, " of device ",
@@ -74,7 +76,7 @@ class RdmaDevice final : public Device {
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
-  DeviceInfo info() const override { return Describe(core_.context.get(), core_.port); }
+  DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -104,6 +106,7 @@ class RdmaDevice final : public Device {
   void WatchRemoval();
 
   DeviceCore core_;
+  std::string gid_;  // that connections have; empty: that of their address
   std::unique_ptr<RdmaListener> sentinel_;
   DeviceLimits limits_;
   uint32_t turns_ = 0;
@@ -116,12 +119,19 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
   device->core_.context = std::move(context);
   device->core_.port = options.port;
   if (options.gid_index) {
-    BATON_ASSIGN_OR_RETURN(device->core_.source,
-                           AddressOfGid(device->core_.context.get(), options));
+    BATON_ASSIGN_OR_RETURN(const Gid gid, FindGid(device->core_.context.get(), options));
+    device->core_.source = gid.address;
+    device->gid_ = Label(gid);
   }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
+}
+
+DeviceInfo RdmaDevice::info() const {
+  DeviceInfo info = Describe(core_.context.get(), core_.port);
+  info.gid = gid_;
+  return info;
 }
 
 absl::Status RdmaDevice::Open() {
@@ -185,6 +195,10 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_initiator_depth = static_cast<uint32_t>(device.max_qp_init_rd_atom);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
+  // What the flag means, beside fast registrations (ib_verbs.h of the kernel).
+  limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+  core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
