@@ -58,6 +58,8 @@ std::string_view DeviceEventTypeName(DeviceEventType type) {
       return "shared receive queue low";
     case DeviceEventType::kSharedReceiveQueueFailed:
       return "shared receive queue failed";
+    case DeviceEventType::kLastWorkRequestReached:
+      return "last work request reached";
     case DeviceEventType::kDeviceLost:
       return "device lost";
   }
@@ -119,6 +121,11 @@ std::string_view OpcodeName(Opcode opcode) {
       return "SEND_WITH_INV";
   }
   return "unknown opcode";
+}
+
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Device::CreateSharedReceiveQueue(
+    uint32_t /*entries*/, uint32_t /*max_scatter_gather*/) {
+  return absl::UnimplementedError("the device has no shared receive queues");
 }
 
 }  // namespace baton::verbs

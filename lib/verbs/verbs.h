@@ -127,7 +127,10 @@ struct DeviceLimits {
   uint32_t max_private_data_connect = 0;  // bytes the caller may send with a request
   uint32_t max_private_data_accept = 0;   // bytes with an accept
   uint32_t max_private_data_reject = 0;
-  uint32_t max_initiator_depth = 0;  // outstanding READs and atomics
+  uint32_t max_initiator_depth = 0;          // outstanding READs and atomics
+  uint32_t max_shared_receive_queues = 0;    // 0: the device has none
+  uint32_t max_shared_receive_requests = 0;  // of each
+  uint32_t max_shared_receive_scatter_gather = 0;
   uint64_t max_message_bytes = 0;
   bool atomics = false;
   bool send_with_invalidate = false;
@@ -161,17 +164,35 @@ class CompletionQueue {
   virtual absl::Status RequestNotification() = 0;
 };
 
+// Receives for all queue pairs that were made with it: each message takes the next one when it
+// begins, so there is no order between the completions of different queue pairs. It outlives its
+// queue pairs.
+class SharedReceiveQueue {
+ public:
+  virtual ~SharedReceiveQueue() = default;
+
+  // Posts in order; on failure `*posted` tells how many were taken before the refused one. Refused:
+  // kResourceExhausted (queue full), kInvalidArgument (too many sges). The error of a queue pair
+  // does not touch what it has not taken: that stays for the others, and goes with the queue.
+  virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
+
+  // Asks for one kSharedReceiveQueueLow, when a message takes a receive and leaves less than
+  // `limit`. 0: for none.
+  virtual absl::Status ArmLimit(uint32_t limit) = 0;
+};
+
 enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 
 struct QueuePairOptions {
   CompletionQueue* send_queue = nullptr;     // where completions of sends go
   CompletionQueue* receive_queue = nullptr;  // may be the same
   uint32_t max_send_requests = 0;
-  uint32_t max_receive_requests = 0;
+  uint32_t max_receive_requests = 0;  // unused with a shared receive queue
   uint32_t max_scatter_gather = 1;
   // Bytes of a send that can be inline. No limit of a device tells how many it can have: it refuses
   // to make the queue pair (ibv_create_qp(3)).
   uint32_t max_inline_data = 0;
+  SharedReceiveQueue* shared_receive_queue = nullptr;  // where it takes its receives from
 };
 
 // A reliable-connected queue pair. Made in state INIT: receives may be posted, sends not.
@@ -186,12 +207,18 @@ class QueuePair {
   // Post in order; on failure `*posted` tells how many were taken before the refused one. Refused:
   // kResourceExhausted (queue full), kInvalidArgument (too many sges, too long or no message to be
   // inline; bad lkey or bounds are found at execution instead and complete with an error),
-  // kFailedPrecondition (state: sends before RTS). In the error state requests are taken and complete with kFlushError.
+  // kFailedPrecondition (state: sends before RTS; receives where they come from a shared queue). In
+  // the error state requests are taken and complete with kFlushError.
   virtual absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) = 0;
   virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
 
   // To the error state: everything outstanding completes with kFlushError.
   virtual absl::Status SetError() = 0;
+
+  // With a shared receive queue and in the error state: it takes no receive any more, and those
+  // that it took have their completions in the completion queue. Until then one that it took would
+  // be lost with it. kLastWorkRequestReached tells when this comes true.
+  virtual bool receives_drained() const { return false; }
 };
 
 // Endpoint of the connection manager's addresses: IPv4 or IPv6 literal.
@@ -270,15 +297,17 @@ enum class DeviceEventType : uint8_t {
   kCompletionQueueFailed,     // so are all queue pairs that complete in it; its Poll says kDataLoss
   kSharedReceiveQueueLow,     // its limit is reached
   kSharedReceiveQueueFailed,  // no queue pair can receive from it any more
+  kLastWorkRequestReached,    // QueuePair::receives_drained has come true; the end of each one
   kDeviceLost,                // removed, or broken: to be given up. Told once
 };
 std::string_view DeviceEventTypeName(DeviceEventType type);
 
 struct DeviceEvent {
   DeviceEventType type = DeviceEventType::kPortUp;
-  uint8_t port = 0;        // of what is about a port
-  uint32_t qp_number = 0;  // of what is about a queue pair
-  std::string text;        // what the device calls it
+  uint8_t port = 0;                                          // of what is about a port
+  uint32_t qp_number = 0;                                    // of what is about a queue pair
+  const SharedReceiveQueue* shared_receive_queue = nullptr;  // of what is about one
+  std::string text;                                          // what the device calls it
 };
 
 enum class PortState : uint8_t { kUnknown = 0, kDown, kInitializing, kArmed, kActive };
@@ -310,6 +339,9 @@ class Device {
       uint32_t entries) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) = 0;
+  // kInvalidArgument: more than the device's limits.
+  virtual absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t entries, uint32_t max_scatter_gather);
 
   // kAlreadyExists: the port is taken.
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) = 0;

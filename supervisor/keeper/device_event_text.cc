@@ -53,11 +53,17 @@ DeviceEventText DescribeDeviceEvent(const verbs::DeviceEvent& event,
     case verbs::DeviceEventType::kSharedReceiveQueueLow:
       return {"shared_receive_queue_low",
               absl::StrCat("a shared receive queue of device ", device.name,
-                           " has come to its limit", said)};
+                           " has come to its limit", said,
+                           ": the service's workers are slow to post receives; when it is empty, "
+                           "peers wait. Raise shared_receive_queue_depth if they should not")};
     case verbs::DeviceEventType::kSharedReceiveQueueFailed:
       return {"shared_receive_queue_failed",
               absl::StrCat("a shared receive queue of device ", device.name, " is unusable", said,
                            ": its connections can receive nothing any more")};
+    case verbs::DeviceEventType::kLastWorkRequestReached:
+      return {"last_work_request_reached",
+              absl::StrCat("queue pair ", event.qp_number, " of device ", device.name,
+                           " takes nothing from its shared receive queue any more", said)};
     case verbs::DeviceEventType::kDeviceLost:
       return {"device_lost",
               absl::StrCat("device ", device.name, " is lost: ", event.text,

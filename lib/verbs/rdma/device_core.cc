@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
 
@@ -57,6 +60,47 @@ void DeviceCore::PushAddressChange(const char* what) {
   event.port = port;
   event.text = what;
   PushDeviceEvent(std::move(event));
+}
+
+void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
+  if (device_events.empty()) return;
+  std::erase_if(device_events,
+                [queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
+  ClearSignal();
+}
+
+void DeviceCore::AwaitDrain(RdmaQueuePair* queue_pair) {
+  drains.push_back({queue_pair, MonotonicNanoseconds() + drain_ns});
+  if (drains.size() == 1) ArmDrainTimer();
+}
+
+// Also what was told of it and not taken: its number may be another's soon.
+void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
+  std::erase_if(drains,
+                [queue_pair](const Drain& drain) { return drain.queue_pair == queue_pair; });
+  if (device_events.empty()) return;
+  std::erase_if(device_events, [queue_pair](const DeviceEvent& event) {
+    return event.type == DeviceEventType::kLastWorkRequestReached &&
+           event.qp_number == queue_pair->number();
+  });
+  ClearSignal();
+}
+
+void DeviceCore::EndDrains() {
+  eventfd_t expirations;
+  (void)eventfd_read(drain_timer.get(), &expirations);  // a timerfd is read like it
+  const uint64_t now = MonotonicNanoseconds();
+  while (!drains.empty() && drains.front().until <= now) {
+    drains.front().queue_pair->OnDrained("flushed, as far as the device tells");
+  }
+  if (!drains.empty()) ArmDrainTimer();
+}
+
+void DeviceCore::ArmDrainTimer() {
+  itimerspec when = {};
+  when.it_value.tv_sec = static_cast<time_t>(drains.front().until / 1'000'000'000);
+  when.it_value.tv_nsec = static_cast<long>(drains.front().until % 1'000'000'000);
+  (void)timerfd_settime(drain_timer.get(), TFD_TIMER_ABSTIME, &when, nullptr);
 }
 
 bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) {

@@ -36,6 +36,15 @@ struct DeviceCore {
   void PushAddressChange(const char* what);
   bool TakeDeviceEvent(DeviceEvent* event);
   bool HasRoomForDeviceEvents() const { return device_events.size() < kMaxDeviceEvents; }
+  // Those that name what is no more.
+  void ForgetEventsOf(const SharedReceiveQueue* queue);
+
+  // Queue pairs in the error state that may still hold one of their shared receives: told drained
+  // by the provider, or when `drain_ns` are over.
+  void AwaitDrain(RdmaQueuePair* queue_pair);
+  void ForgetDrain(const RdmaQueuePair* queue_pair);
+  void EndDrains();
+
   // The device is to be given up. Told once, however many say so.
   void Lose(const std::string& why);
 
@@ -44,9 +53,16 @@ struct DeviceCore {
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
+  FileDescriptor drain_timer;    // readable when the first of `drains` is over
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
+  struct Drain {
+    RdmaQueuePair* queue_pair;
+    uint64_t until;  // MonotonicNanoseconds()
+  };
+  std::deque<Drain> drains;
+  uint64_t drain_ns = 0;
   bool lost = false;
   // For what fails, never for what succeeds.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
@@ -61,6 +77,7 @@ struct DeviceCore {
 
  private:
   void ClearSignal();
+  void ArmDrainTimer();
 };
 
 }  // namespace baton::verbs::rdma

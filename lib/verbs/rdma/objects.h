@@ -22,6 +22,7 @@ using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
 using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroyer<ibv_destroy_comp_channel>>;
 using VerbsRegion = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
 using VerbsQueue = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
+using VerbsSharedQueue = std::unique_ptr<ibv_srq, Destroyer<ibv_destroy_srq>>;
 using VerbsQueuePair = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using EventChannel = std::unique_ptr<rdma_event_channel, Destroyer<rdma_destroy_event_channel>>;
 using CmId = std::unique_ptr<rdma_cm_id, Destroyer<rdma_destroy_id>>;

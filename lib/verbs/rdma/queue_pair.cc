@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/posting.h"
+#include "lib/verbs/rdma/shared_receive_queue.h"
 
 namespace baton::verbs::rdma {
 namespace {
@@ -19,20 +21,6 @@ namespace {
 // carries our rnr_retry_count of 7 to it; so the time is the shortest that does not load the wire
 // with tries over a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
 constexpr uint8_t kRnrTimer = 11;
-
-// Requests handed to the provider, completions taken from it, in one call.
-constexpr size_t kChain = 32;
-
-// Lists of ours are the provider's, too.
-static_assert(sizeof(ScatterGather) == sizeof(ibv_sge));
-static_assert(offsetof(ScatterGather, address) == offsetof(ibv_sge, addr));
-static_assert(offsetof(ScatterGather, length) == offsetof(ibv_sge, length));
-static_assert(offsetof(ScatterGather, lkey) == offsetof(ibv_sge, lkey));
-
-ibv_sge* ListOf(absl::Span<const ScatterGather> sges) {
-  // The provider only reads it (ibv_post_send(3)).
-  return reinterpret_cast<ibv_sge*>(const_cast<ScatterGather*>(sges.data()));
-}
 
 CompletionStatus StatusOf(ibv_wc_status status) {
   switch (status) {
@@ -156,55 +144,6 @@ void TranslateCompletion(const ibv_wc& from, Completion* to) {
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
 }
 
-absl::Status CheckSges(size_t count, uint32_t limit) {
-  if (count <= limit) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("sges: ", count, ", at most ", limit));
-}
-
-// What ibv_post_send and ibv_post_recv answer (their manual page).
-absl::Status CannotPost(int error, const char* which) {
-  if (error == ENOMEM) {
-    return absl::ResourceExhaustedError(absl::StrCat("the ", which, " queue is full"));
-  }
-  return ErrnoStatus(error, absl::StrCat("posting to the ", which, " queue"));
-}
-
-// How many of a chain the provider took. Soft-RoCE's doorbell may be refused once all are in the
-// queue: then there is an error and no bad request.
-template <typename Request>
-size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
-  return bad == nullptr ? count : static_cast<size_t>(bad - chain);
-}
-
-// Posts in chains of kChain, up to the first that `check` refuses. `translate` makes one request of
-// the provider's of one of ours, `post` hands a chain over and sets how many of it were taken.
-template <typename Theirs, typename Ours, typename Check, typename Translate, typename Post>
-absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const Check& check,
-                          const Translate& translate, const Post& post) {
-  std::array<Theirs, kChain> chain;
-  *posted = 0;
-  while (*posted < requests.size()) {
-    size_t count = 0;
-    absl::Status refused;
-    for (; count < kChain && *posted + count < requests.size(); ++count) {
-      const Ours& request = requests[*posted + count];
-      refused = check(request);
-      if (!refused.ok()) break;
-      chain[count] = translate(request);
-      chain[count].next = nullptr;
-      if (count > 0) chain[count - 1].next = &chain[count];
-    }
-    if (count > 0) {
-      size_t taken = 0;
-      const absl::Status status = post(chain.data(), count, &taken);
-      *posted += taken;
-      BATON_RETURN_IF_ERROR(status);
-    }
-    BATON_RETURN_IF_ERROR(refused);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------- completion queue
@@ -299,8 +238,13 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
   wanted.recv_cq = static_cast<RdmaCompletionQueue*>(options.receive_queue)->queue();
   wanted.qp_type = IBV_QPT_RC;
   wanted.sq_sig_all = 1;
-  wanted.cap = {options.max_send_requests, options.max_receive_requests, options.max_scatter_gather,
-                options.max_scatter_gather, options.max_inline_data};
+  const bool shared = options.shared_receive_queue != nullptr;
+  if (shared) {
+    wanted.srq = static_cast<RdmaSharedReceiveQueue*>(options.shared_receive_queue)->queue();
+  }
+  wanted.cap = {options.max_send_requests, shared ? 0 : options.max_receive_requests,
+                options.max_scatter_gather, shared ? 0 : options.max_scatter_gather,
+                options.max_inline_data};
   queue_pair->queue_pair_.reset(ibv_create_qp(core->domain.get(), &wanted));
   if (!queue_pair->queue_pair_) {
     return ErrnoStatus(errno,
@@ -323,7 +267,10 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
 }
 
 RdmaQueuePair::~RdmaQueuePair() {
-  if (queue_pair_) core_->queue_pairs.erase(number());
+  if (queue_pair_) {
+    core_->queue_pairs.erase(number());
+    core_->ForgetDrain(this);
+  }
   if (link_ != nullptr) link_->QueuePairGone();
 }
 
@@ -375,7 +322,31 @@ absl::Status RdmaQueuePair::SetError() {
   if (state_ == QueuePairState::kError) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(FlushQueues());
   state_ = QueuePairState::kError;
+  AwaitDrain();
   return absl::OkStatus();
+}
+
+// It may have gone there by itself.
+bool RdmaQueuePair::receives_drained() const {
+  if (!drained_ && state() == QueuePairState::kError) AwaitDrain();
+  return drained_;
+}
+
+void RdmaQueuePair::AwaitDrain() const {
+  if (options_.shared_receive_queue == nullptr || drain_awaited_) return;
+  drain_awaited_ = true;
+  core_->AwaitDrain(const_cast<RdmaQueuePair*>(this));
+}
+
+void RdmaQueuePair::OnDrained(const char* how) {
+  if (options_.shared_receive_queue == nullptr || std::exchange(drained_, true)) return;
+  drain_awaited_ = true;
+  core_->ForgetDrain(this);
+  DeviceEvent event;
+  event.type = DeviceEventType::kLastWorkRequestReached;
+  event.qp_number = number();
+  event.text = how;
+  core_->PushDeviceEvent(std::move(event));
 }
 
 // To the error state, also if it is there: an ibv_modify_qp that every state allows.
@@ -415,15 +386,17 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
 }
 
 absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+  *posted = 0;
+  if (options_.shared_receive_queue != nullptr) {
+    return absl::FailedPreconditionError(
+        "the queue pair takes its receives from a shared queue: post them there");
+  }
   const absl::Status status = PostInChains<ibv_recv_wr>(
       requests, posted,
       [this](const ReceiveRequest& request) {
         return CheckSges(request.sges.size(), options_.max_scatter_gather);
       },
-      [](const ReceiveRequest& from) {
-        return ibv_recv_wr{from.wr_id, nullptr, ListOf(from.sges),
-                           static_cast<int>(from.sges.size())};
-      },
+      TranslateReceive,
       [this](ibv_recv_wr* chain, size_t count, size_t* taken) {
         ibv_recv_wr* bad = nullptr;
         const int error = ibv_post_recv(queue_pair_.get(), chain, &bad);

@@ -67,6 +67,10 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
+  bool receives_drained() const override;
+
+  // The last of its shared receives has completed, or was given the time to.
+  void OnDrained(const char* how);
 
   // Bound to one connection at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
@@ -82,6 +86,7 @@ class RdmaQueuePair final : public QueuePair {
   RdmaQueuePair(DeviceCore* core, const QueuePairOptions& options)
       : core_(core), options_(options) {}
   absl::Status FlushQueues();
+  void AwaitDrain() const;
   absl::Status CheckSend(const SendRequest& request) const;
 
   DeviceCore* const core_;
@@ -91,6 +96,8 @@ class RdmaQueuePair final : public QueuePair {
   QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
   bool reads_ = false;  // the peer answers READs and atomics
+  bool drained_ = false;
+  mutable bool drain_awaited_ = false;
 };
 
 }  // namespace baton::verbs::rdma

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -20,12 +21,20 @@
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
+#include "lib/verbs/rdma/shared_receive_queue.h"
 
 namespace baton::verbs::rdma {
 namespace {
 
 // The channels are looked at, which is a system call, once in so many turns, and around a sleep.
 constexpr uint32_t kTurnsBetweenLooks = 64;
+// What the last receive of a queue pair in error is given to complete in where the provider does
+// not tell, or did not yet. Soft-RoCE never tells (Linux 6.1), and flushes in a tasklet that is due
+// at once (rxe_qp_error); others tell with an event.
+constexpr uint64_t kDrainNs = 1'000'000'000;
+constexpr uint64_t kSoftRoceDrainNs = 100'000'000;
+constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
+
 // Descriptors that one look tells of. What it leaves out is the first that the next one has.
 constexpr int kChannelsPerLook = 16;
 
@@ -84,6 +93,8 @@ class RdmaDevice final : public Device {
       const QueuePairOptions& options) override {
     return RdmaQueuePair::Create(&core_, options);
   }
+  absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
     return RdmaListener::Create(&core_, address, backlog);
   }
@@ -148,8 +159,10 @@ absl::Status RdmaDevice::Open() {
   if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
   core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
-  for (const int fd :
-       {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get()}) {
+  core_.drain_timer.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!core_.drain_timer) return ErrnoStatus(errno, "timerfd_create");
+  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get(),
+                       core_.drain_timer.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   WatchRemoval();
@@ -193,12 +206,16 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_private_data_accept = kMaxAcceptData;
   limits_.max_private_data_reject = kMaxRejectData;
   limits_.max_initiator_depth = static_cast<uint32_t>(device.max_qp_init_rd_atom);
+  limits_.max_shared_receive_queues = static_cast<uint32_t>(device.max_srq);
+  limits_.max_shared_receive_requests = static_cast<uint32_t>(device.max_srq_wr);
+  limits_.max_shared_receive_scatter_gather = static_cast<uint32_t>(device.max_srq_sge);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
   // What the flag means, beside fast registrations (ib_verbs.h of the kernel).
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
+  core_.drain_ns = device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainNs : kDrainNs;
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
@@ -222,6 +239,22 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQue
   return RdmaCompletionQueue::Create(&core_, entries);
 }
 
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> RdmaDevice::CreateSharedReceiveQueue(
+    uint32_t entries, uint32_t max_scatter_gather) {
+  const struct {
+    const char* field;
+    uint32_t value, most;
+  } all[] = {{"entries", entries, limits_.max_shared_receive_requests},
+             {"max_scatter_gather", max_scatter_gather, limits_.max_shared_receive_scatter_gather}};
+  for (const auto& one : all) {
+    if (one.value >= 1 && one.value <= one.most) continue;
+    return absl::InvalidArgumentError(absl::StrCat(one.field, ": ", one.value,
+                                                   " of a shared receive queue, device ",
+                                                   std::string(name()), " has at most ", one.most));
+  }
+  return RdmaSharedReceiveQueue::Create(&core_, entries, max_scatter_gather);
+}
+
 void RdmaDevice::Progress() {
   if (++turns_ % kTurnsBetweenLooks != 0 && !core_.look) return;
   core_.look = false;
@@ -230,6 +263,7 @@ void RdmaDevice::Progress() {
   for (int i = 0; i < count; ++i) {
     if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
+    if (readable[i].data.fd == core_.drain_timer.get()) core_.EndDrains();
   }
 }
 
@@ -256,6 +290,10 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
     case IBV_EVENT_QP_ACCESS_ERR:
       (void)static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->SetError();
       break;
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      static_cast<RdmaQueuePair*>(event.element.qp->qp_context)
+          ->OnDrained(ibv_event_type_str(event.event_type));
+      break;
     case IBV_EVENT_COMM_EST:
       if (auto* const link = static_cast<RdmaQueuePair*>(event.element.qp->qp_context)->link()) {
         link->PeerIsReady();
@@ -272,6 +310,10 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       break;
   }
   if (std::optional<DeviceEvent> told = ToDeviceEvent(event)) {
+    if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED || event.event_type == IBV_EVENT_SRQ_ERR) {
+      told->shared_receive_queue =
+          static_cast<RdmaSharedReceiveQueue*>(event.element.srq->srq_context);
+    }
     core_.PushDeviceEvent(*std::move(told));
   }
 }

@@ -92,8 +92,28 @@ void Engine::Tell(DeviceEventType type, const std::string& text) {
   DeviceEvent event;
   event.type = type;
   event.text = text;
+  Tell(std::move(event));
+}
+
+void Engine::Tell(DeviceEvent event) {
   device_events_.push_back(std::move(event));
   AddPending(1);
+}
+
+template <typename Names>
+void Engine::ForgetEvents(const Names& names) {
+  if (device_events_.empty()) return;
+  RemovePending(static_cast<int>(std::erase_if(device_events_, names)));
+}
+
+void Engine::ForgetEventsOf(const SharedReceiveQueue* queue) {
+  ForgetEvents([queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
+}
+
+void Engine::ForgetLastWorkRequestOf(uint32_t qp_number) {
+  ForgetEvents([qp_number](const DeviceEvent& event) {
+    return event.type == DeviceEventType::kLastWorkRequestReached && event.qp_number == qp_number;
+  });
 }
 
 bool Engine::TakeDeviceEvent(DeviceEvent* event) {

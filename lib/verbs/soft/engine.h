@@ -47,8 +47,13 @@ class Engine {
   void AddPending(int count);
   void RemovePending(int count) { pending_ -= count; }
 
-  // Events of the device; each kind at most once for each object, so that they are bounded.
+  // Events of the device; each kind at most once for each object, or each time that it was asked
+  // for, so that they are bounded.
   void Tell(DeviceEventType type, const std::string& text);
+  void Tell(DeviceEvent event);
+  // Those that name what is no more.
+  void ForgetEventsOf(const SharedReceiveQueue* queue);
+  void ForgetLastWorkRequestOf(uint32_t qp_number);
   bool TakeDeviceEvent(DeviceEvent* event);
 
   void Arm(Timer* timer, uint64_t delay_ns);
@@ -60,6 +65,8 @@ class Engine {
   uint64_t turn() const { return turn_; }  // grows with each Progress
 
  private:
+  template <typename Names>
+  void ForgetEvents(const Names& names);
   void TransmitDirty();
   void HandleReady(bool* idle);
   void ArmTimerFd();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
@@ -29,9 +30,15 @@ SoftQueuePair::SoftQueuePair(Engine* engine, MemoryTable* memory, uint32_t numbe
       numbers_(numbers),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
+      shared_(static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)),
       requester_(this, options.max_send_requests, std::max(options.max_scatter_gather, 1u),
                  options.max_inline_data),
-      responder_(this, options.max_receive_requests, std::max(options.max_scatter_gather, 1u)) {}
+      responder_(MakeResponder()) {}
+
+Responder SoftQueuePair::MakeResponder() {
+  if (shared_ != nullptr) return Responder(this, shared_);
+  return Responder(this, options_.max_receive_requests, std::max(options_.max_scatter_gather, 1u));
+}
 
 SoftQueuePair::~SoftQueuePair() {
   state_ = QueuePairState::kError;
@@ -40,6 +47,7 @@ SoftQueuePair::~SoftQueuePair() {
     link_->stream().Detach(PayloadSource::kRequest);
     link_->QueuePairGone();
   }
+  engine_->ForgetLastWorkRequestOf(number_);
   numbers_->erase(number_);
 }
 
@@ -92,6 +100,10 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
 
 absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
   *posted = 0;
+  if (shared_ != nullptr) {
+    return absl::FailedPreconditionError(
+        "the queue pair takes its receives from a shared queue: post them there");
+  }
   for (const ReceiveRequest& request : requests) {
     if (request.sges.size() > options_.max_scatter_gather) {
       return TooMany("receive", request.sges.size(), options_.max_scatter_gather);
@@ -150,6 +162,12 @@ void SoftQueuePair::Fail() {
   }
   requester_.Flush();
   responder_.Flush();
+  if (shared_ == nullptr) return;
+  DeviceEvent last;
+  last.type = DeviceEventType::kLastWorkRequestReached;
+  last.qp_number = number_;
+  last.text = "last receive flushed";
+  engine_->Tell(std::move(last));
 }
 
 void SoftQueuePair::Complete(SoftCompletionQueue* queue, Completion completion) {

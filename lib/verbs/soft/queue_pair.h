@@ -44,6 +44,9 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
+  bool receives_drained() const override {
+    return shared_ != nullptr && state_ == QueuePairState::kError;
+  }
 
   // A queue pair is bound to one connection at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);
@@ -71,6 +74,7 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   void CutLink() override;
   void LoseDevice() override;
 
+  Responder MakeResponder();
   absl::Status CheckSend(const SendRequest& request) const;
   void Complete(SoftCompletionQueue* queue, Completion completion);
   bool OnAnswer(const FrameHeader& header, const uint8_t* body);
@@ -82,6 +86,7 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   QueuePairNumbers* const numbers_;  // the device's; holds number_
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;
+  SoftSharedReceiveQueue* const shared_;
   QueuePairState state_ = QueuePairState::kInit;
   QueuePairLink* link_ = nullptr;
   Requester requester_;

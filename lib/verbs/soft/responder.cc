@@ -18,10 +18,9 @@ Body ReadBody(const uint8_t* body) {
 
 }  // namespace
 
-void Responder::Post(const ReceiveRequest& request) {
-  ReceiveWork& work = ring_.Push(request.sges);
-  work = {request.wr_id, 0, static_cast<uint8_t>(request.sges.size())};
-  for (const ScatterGather& sge : request.sges) work.length += sge.length;
+// For the message that takes one now.
+bool Responder::HasReceive() {
+  return !ring_.empty() || (shared_ != nullptr && shared_->Take(&ring_));
 }
 
 Completion Responder::TakeReceive() {
@@ -138,7 +137,7 @@ bool Responder::OnRequest(const FrameHeader& header, const uint8_t* body) {
 
 bool Responder::OnSend(const FrameHeader& header, uint32_t size) {
   segment_size_ = size;
-  if ((header.flags & kFirst) != 0 && ring_.empty()) {
+  if ((header.flags & kFirst) != 0 && !HasReceive()) {
     NotReady(header.sequence);
     return true;
   }
@@ -263,7 +262,7 @@ void Responder::EndSend() {
 
 void Responder::EndWrite() {
   if ((current_.flags & kHasImmediate) != 0) {
-    if (ring_.empty()) {
+    if (!HasReceive()) {
       NotReady(expected_);
       return;
     }

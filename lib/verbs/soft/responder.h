@@ -9,28 +9,26 @@
 #include <vector>
 
 #include "lib/verbs/soft/frame_stream.h"
+#include "lib/verbs/soft/shared_receive_queue.h"
 #include "lib/verbs/soft/work_host.h"
 #include "lib/verbs/soft/work_ring.h"
 
 namespace baton::verbs::soft {
 
-struct ReceiveWork {
-  uint64_t wr_id;
-  uint64_t length;
-  uint8_t sge_count;
-};
-
 class Responder {
  public:
   Responder(WorkHost* host, uint32_t max_requests, uint32_t max_sges)
       : host_(host), ring_(max_requests, max_sges) {}
+  // Of receives that are shared a message takes one when it begins.
+  Responder(WorkHost* host, SoftSharedReceiveQueue* shared)
+      : host_(host), shared_(shared), ring_(1, shared->max_sges()) {}
   void Start(uint32_t responder_resources, uint32_t rnr_timer_us) {
     resources_ = responder_resources;
     rnr_timer_us_ = rnr_timer_us;
   }
 
   bool full() const { return ring_.full(); }
-  void Post(const ReceiveRequest& request);
+  void Post(const ReceiveRequest& request) { PushReceive(request, &ring_); }
   void Flush();      // receives outstanding complete with kFlushError
   void DropReads();  // answers that would read memory
 
@@ -59,6 +57,7 @@ class Responder {
   bool OnRead(const FrameHeader& header, const uint8_t* body);
   bool OnAtomic(const FrameHeader& header, const uint8_t* body);
   bool InOrder(const FrameHeader& header);
+  bool HasReceive();
   void EndSend();
   void EndWrite();
   void NotReady(uint32_t sequence);
@@ -72,6 +71,7 @@ class Responder {
   WorkHost* const host_;
   uint32_t resources_ = 0;
   uint32_t rnr_timer_us_ = 0;
+  SoftSharedReceiveQueue* const shared_ = nullptr;
   WorkRing<ReceiveWork> ring_;
 
   // The request in progress.

@@ -11,6 +11,7 @@
 #include "lib/verbs/soft/device_core.h"
 #include "lib/verbs/soft/listener.h"
 #include "lib/verbs/soft/queue_pair.h"
+#include "lib/verbs/soft/shared_receive_queue.h"
 
 namespace baton::verbs::soft {
 
@@ -46,6 +47,8 @@ class SoftDevice final : public Device {
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
     return SoftListener::Create(&core_, address, backlog);
   }
@@ -77,6 +80,9 @@ DeviceLimits SoftDevice::limits() const {
   limits.max_private_data_accept = kMaxAcceptPrivateData;
   limits.max_private_data_reject = kMaxRejectPrivateData;
   limits.max_initiator_depth = 128;
+  limits.max_shared_receive_queues = UINT32_MAX;
+  limits.max_shared_receive_requests = kMaxRequests;
+  limits.max_shared_receive_scatter_gather = kMaxScatterGather;
   limits.max_message_bytes = 1ull << 30;
   limits.atomics = limits.send_with_invalidate = true;
   return limits;
@@ -110,8 +116,10 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
     return absl::InvalidArgumentError("a queue pair needs a send and a receive completion queue");
   }
   BATON_RETURN_IF_ERROR(CheckLimit("max_send_requests", options.max_send_requests, kMaxRequests));
-  BATON_RETURN_IF_ERROR(
-      CheckLimit("max_receive_requests", options.max_receive_requests, kMaxRequests));
+  if (options.shared_receive_queue == nullptr) {
+    BATON_RETURN_IF_ERROR(
+        CheckLimit("max_receive_requests", options.max_receive_requests, kMaxRequests));
+  }
   BATON_RETURN_IF_ERROR(
       CheckLimit("max_scatter_gather", options.max_scatter_gather, kMaxScatterGather));
   if (options.max_inline_data > kMaxInlineData) {
@@ -125,6 +133,13 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
   }
   return std::make_unique<SoftQueuePair>(core_.engine.get(), &core_.memory, NewQueuePairNumber(),
                                          options, &core_.queue_pair_numbers);
+}
+
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftDevice::CreateSharedReceiveQueue(
+    uint32_t entries, uint32_t max_scatter_gather) {
+  BATON_RETURN_IF_ERROR(CheckLimit("entries", entries, kMaxRequests));
+  BATON_RETURN_IF_ERROR(CheckLimit("max_scatter_gather", max_scatter_gather, kMaxScatterGather));
+  return std::make_unique<SoftSharedReceiveQueue>(core_.engine.get(), entries, max_scatter_gather);
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionId>> SoftDevice::Connect(

@@ -27,6 +27,10 @@ class ForwardingDevice : public Device {
       const QueuePairOptions& options) override {
     return inner_->CreateQueuePair(options);
   }
+  absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t entries, uint32_t max_scatter_gather) override {
+    return inner_->CreateSharedReceiveQueue(entries, max_scatter_gather);
+  }
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
     return inner_->Listen(address, backlog);
   }

@@ -1,0 +1,90 @@
+// Handing work requests to the provider.
+#ifndef LIB_VERBS_RDMA_POSTING_H_
+#define LIB_VERBS_RDMA_POSTING_H_
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::rdma {
+
+// Requests handed to the provider, completions taken from it, in one call.
+inline constexpr size_t kChain = 32;
+
+// Lists of ours are the provider's, too.
+static_assert(sizeof(ScatterGather) == sizeof(ibv_sge));
+static_assert(offsetof(ScatterGather, address) == offsetof(ibv_sge, addr));
+static_assert(offsetof(ScatterGather, length) == offsetof(ibv_sge, length));
+static_assert(offsetof(ScatterGather, lkey) == offsetof(ibv_sge, lkey));
+
+inline ibv_sge* ListOf(absl::Span<const ScatterGather> sges) {
+  // The provider only reads it (ibv_post_send(3)).
+  return reinterpret_cast<ibv_sge*>(const_cast<ScatterGather*>(sges.data()));
+}
+
+inline ibv_recv_wr TranslateReceive(const ReceiveRequest& from) {
+  return {from.wr_id, nullptr, ListOf(from.sges), static_cast<int>(from.sges.size())};
+}
+
+inline absl::Status CheckSges(size_t count, uint32_t limit) {
+  if (count <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sges: ", count, ", at most ", limit));
+}
+
+// What ibv_post_send, ibv_post_recv and ibv_post_srq_recv answer (their manual pages).
+inline absl::Status CannotPost(int error, const char* which) {
+  if (error == ENOMEM) {
+    return absl::ResourceExhaustedError(absl::StrCat("the ", which, " queue is full"));
+  }
+  return ErrnoStatus(error, absl::StrCat("posting to the ", which, " queue"));
+}
+
+// How many of a chain the provider took. Soft-RoCE's doorbell may be refused once all are in the
+// queue: then there is an error and no bad request.
+template <typename Request>
+size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
+  return bad == nullptr ? count : static_cast<size_t>(bad - chain);
+}
+
+// Posts in chains of kChain, up to the first that `check` refuses. `translate` makes one request of
+// the provider's of one of ours, `post` hands a chain over and sets how many of it were taken.
+template <typename Theirs, typename Ours, typename Check, typename Translate, typename Post>
+absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const Check& check,
+                          const Translate& translate, const Post& post) {
+  std::array<Theirs, kChain> chain;
+  *posted = 0;
+  while (*posted < requests.size()) {
+    size_t count = 0;
+    absl::Status refused;
+    for (; count < kChain && *posted + count < requests.size(); ++count) {
+      const Ours& request = requests[*posted + count];
+      refused = check(request);
+      if (!refused.ok()) break;
+      chain[count] = translate(request);
+      chain[count].next = nullptr;
+      if (count > 0) chain[count - 1].next = &chain[count];
+    }
+    if (count > 0) {
+      size_t taken = 0;
+      const absl::Status status = post(chain.data(), count, &taken);
+      *posted += taken;
+      BATON_RETURN_IF_ERROR(status);
+    }
+    BATON_RETURN_IF_ERROR(refused);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::verbs::rdma
+
+#endif  // LIB_VERBS_RDMA_POSTING_H_
