@@ -75,8 +75,11 @@ class SharedReceives : public ConnectedTest {
     return told;
   }
   DeviceEvent AwaitTold(DeviceEventType type) {
-    std::vector<DeviceEvent> told;
-    EXPECT_TRUE(Pump(client, server, [&] { return !(told = Told(type)).empty(); }));
+    EXPECT_TRUE(Pump(client, server, [&] {
+      return std::any_of(server.device_events.begin(), server.device_events.end(),
+                         [type](const DeviceEvent& event) { return event.type == type; });
+    }));
+    const std::vector<DeviceEvent> told = Told(type);
     EXPECT_EQ(told.size(), 1u);
     return told.empty() ? DeviceEvent{} : told.front();
   }
