@@ -68,9 +68,9 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
       arena.connection(connection.index_).initiator_depth != 0) {
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(
-      absl::StrCat("opcode: ", std::string(verbs::OpcodeName(opcode)), " on connection ",
-                   connection.index_, ", whose peer answers no READs and atomics"));
+  return absl::UnimplementedError(absl::StrCat("opcode: ", std::string(verbs::OpcodeName(opcode)),
+                                               " on connection ", connection.index_,
+                                               ", whose peer answers no READs and atomics"));
 }
 
 uint32_t Shard::EntryRoom() const {

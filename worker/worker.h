@@ -140,9 +140,10 @@ class Shard {
 
   // Staging. Nothing has an effect before Commit. kResourceExhausted: no room now; commit, and go
   // on when completions came. kInvalidArgument names the bad field. kFailedPrecondition: the
-  // connection has ended. kUnimplemented: the service's device, or the connection's peer, does not do
-  // that (atomics, READs of a peer that answers none); which, says the message. Of a connection that
-  // is not established yet the peer is not known: a READ that it does not answer then ends it.
+  // connection has ended. kUnimplemented: the service's device, or the connection's peer, does not
+  // do that (atomics; READs of a peer that answers none), the message says which. What the peer of
+  // a connection that is not established yet does is not known: a READ that it does not answer ends
+  // it then.
   absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
   absl::Status Send(Connection& connection, const SendWork& work);
   absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);

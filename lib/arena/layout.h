@@ -58,11 +58,11 @@ struct Shape {
   uint32_t shard_state_bytes;       // a multiple of 64
   uint32_t workers;
   uint64_t buffer_bytes;  // a multiple of the page size
+  uint32_t reserved0;
+  uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
   uint64_t reserved[2];
-  uint32_t reserved1;
-  uint32_t max_inline_bytes;  // sends of so many are posted inline; since version 2
 };
-static_assert(offsetof(Shape, max_inline_bytes) == 60);
+static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
 
 // A completion can be undelivered for every log entry of every connection, and events besides; one
@@ -358,8 +358,8 @@ struct ConnectionRecord {
   // It is being accepted into `shard`, and its cursors and state are not what that commit says yet:
   // no worker loads it. Since version 2.
   uint8_t arriving;
-  // READs and atomics that may be outstanding, to the peer and of the peer: once it was established,
-  // and where DriverMemoryHeader::tells_depths says so. Since version 2.
+  // READs and atomics that may be outstanding, to the peer and of the peer: once it was
+  // established, and where DriverMemoryHeader::tells_depths is set.
   uint8_t initiator_depth;
   uint8_t responder_resources;
 };

@@ -81,10 +81,9 @@ absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
   if (refused.ok()) return refused;
   options.max_inline_data = 0;
   BATON_RETURN_IF_ERROR(device->CreateQueuePair(options).status());  // another reason
-  return absl::InvalidArgumentError(
-      absl::StrCat("max_inline_bytes: device ", std::string(device->name()),
-                   " makes no queue pairs with ", needs.inline_bytes, " bytes inline (",
-                   refused.message(), "): lower it"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "max_inline_bytes: device ", std::string(device->name()), " makes no queue pairs with ",
+      needs.inline_bytes, " bytes inline (", refused.message(), "): lower it"));
 }
 
 }  // namespace baton::driver

@@ -34,8 +34,8 @@ absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& li
 verbs::QueuePairOptions QueuePairOptionsFor(const DeviceNeeds& needs,
                                             verbs::CompletionQueue* queue);
 
-// Makes a queue pair, completing in `queue`, to see whether the device makes them with the service's
-// inline_bytes; it is not kept. kInvalidArgument names max_inline_bytes.
+// Makes a queue pair, completing in `queue`, to see whether the device makes them with the
+// service's inline_bytes; it is not kept. kInvalidArgument names max_inline_bytes.
 absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
                          verbs::CompletionQueue* queue);
 

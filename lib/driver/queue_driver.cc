@@ -601,9 +601,8 @@ std::vector<verbs::Address> QueueDriver::listeners() const {
 
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
-  BATON_ASSIGN_OR_RETURN(
-      device_of(index).queue_pair,
-      device_->CreateQueuePair(QueuePairOptionsFor(NeedsOf(arena_->shape()), queue)));
+  BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(QueuePairOptionsFor(
+                                                          NeedsOf(arena_->shape()), queue)));
   record(index).qp_number = device_of(index).queue_pair->number();
   return absl::OkStatus();
 }

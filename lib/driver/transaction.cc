@@ -74,12 +74,13 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
     return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
                    arena::kMaxSges);
   }
+  const uint64_t buffer_bytes = limits.buffer_bytes;
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
     const arena::BufferRange& range = request.sges[i];
-    if (range.offset > limits.buffer_bytes || range.length > limits.buffer_bytes - range.offset) {
+    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
       return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                     " are not within the ", limits.buffer_bytes, " bytes of the buffers");
+                     " are not within the ", buffer_bytes, " bytes of the buffers");
     }
     length += range.length;
   }
@@ -221,8 +222,7 @@ absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, 
     transaction_.requests.push_back(
         arena::CopyOnce(receive ? arena_.receive_request(connection, sequence)
                                 : arena_.send_request(connection, sequence)));
-    absl::Status checked =
-        CheckRequest(transaction_.requests.back(), receive, limits_);
+    absl::Status checked = CheckRequest(transaction_.requests.back(), receive, limits_);
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());

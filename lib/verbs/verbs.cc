@@ -90,15 +90,14 @@ bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opco
 
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data) {
   if (IsAnswered(request.opcode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(OpcodeName(request.opcode)), ": sends nothing that could be inline"));
+    return absl::InvalidArgumentError(absl::StrCat(std::string(OpcodeName(request.opcode)),
+                                                   ": sends nothing that could be inline"));
   }
   uint64_t length = 0;
   for (const ScatterGather& sge : request.sges) length += sge.length;
   if (length <= max_inline_data) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("sges: ", length,
-                                                 " bytes inline, the queue pair takes at most ",
-                                                 max_inline_data));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sges: ", length, " bytes inline, the queue pair takes at most ", max_inline_data));
 }
 
 std::string_view OpcodeName(Opcode opcode) {

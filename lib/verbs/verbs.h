@@ -69,10 +69,10 @@ struct ScatterGather {
 struct SendRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
-  bool fence = false;            // waits for earlier READs and atomics of this queue
-  bool solicited = false;        // raises a solicited event at the receiver
-  // SEND and WRITE of any kind: what it sends is copied before PostSend returns, and its buffers are
-  // free again. Their lkeys are not looked at.
+  bool fence = false;      // waits for earlier READs and atomics of this queue
+  bool solicited = false;  // raises a solicited event at the receiver
+  // SEND and WRITE of any kind: what it sends is copied before PostSend returns, and its buffers
+  // are free again. Their lkeys are not looked at.
   bool inline_data = false;
   uint32_t immediate = 0;        // host order; *_WITH_IMM
   uint32_t invalidate_rkey = 0;  // SEND_WITH_INV

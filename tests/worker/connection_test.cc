@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 using testing::RawPeer;
 using testing::ReceiveSlot;
 using testing::ScriptedService;
+using testing::SendSlot;
 using testing::WorkerFixture;
 using verbs::CompletionStatus;
 using verbs::Opcode;
@@ -84,12 +85,11 @@ TEST_F(ConnectionTest, shouldRefuseToReadFromAPeerThatAnswersNothing) {
   const Buffer word = SendSlot(connection, 0, 8);
   SendWork work;
   work.buffers = {&word, 1};
-  for (const verbs::Opcode opcode :
-       {verbs::Opcode::kRead, verbs::Opcode::kCompareAndSwap, verbs::Opcode::kFetchAndAdd}) {
+  for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareAndSwap, Opcode::kFetchAndAdd}) {
     work.opcode = opcode;
     const absl::Status status = shard().Send(connection, work);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("answers no READs"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("answers no READs"));
   }
   EXPECT_TRUE(connection.established());
 

@@ -1,5 +1,5 @@
-// What the service's device does not do is refused at the worker's call, with the reason, and by the
-// driver if a worker commits it all the same.
+// What the service's device does not do is refused at the worker's call, with the reason, and by
+// the driver if a worker commits it all the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -69,7 +69,7 @@ struct DeviceCore {
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
-  std::string source;  // the one address of this device; empty: all that it has
+  std::string source;            // the one address of this device; empty: all that it has
   unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;

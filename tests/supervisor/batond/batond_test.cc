@@ -358,9 +358,8 @@ TEST(BatondTest, ChecksAConfigurationWithoutStartingAnything) {
   BatondProcess batond(stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--listen",
                                              "[::1]:7471", "--check"}));
   EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
-  BatondProcess of_rdma(
-      stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--device", "rdma:mlx5_0",
-                            "--gid-index", "0", "--check"}));
+  BatondProcess of_rdma(stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--device",
+                                              "rdma:mlx5_0", "--gid-index", "0", "--check"}));
   EXPECT_EQ(of_rdma.Wait(), 0) << of_rdma.standard_error();
   EXPECT_FALSE(std::filesystem::exists(stage.state_dir()));
 }
