@@ -43,7 +43,7 @@ uint32_t Connection::send_room() const {
 
 uint32_t Connection::receive_room() const {
   return Room(receive_staged_, receive_completed_, receive_acknowledged_,
-              shard_->impl_->arena().shape().receive_queue_depth);
+              arena::ReceiveDepth(shard_->impl_->arena().shape()));
 }
 
 }  // namespace baton

@@ -1,5 +1,6 @@
 // Staging and committing: the worker's half of the commit protocol (lib/arena/layout.md).
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -27,11 +28,17 @@ absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
+// That name so many shared receives.
+size_t SharedEntries(size_t receives) {
+  return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
+}
+
 }  // namespace
 
 struct Shard::Staged {
   std::vector<CommitEntry> entries;
   std::vector<Connection*> connections;  // that have a kConnection entry
+  std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
   CommitEntry state = {};
   uint32_t requests = 0;
@@ -41,6 +48,9 @@ Shard::Shard(WorkerImpl* impl, uint32_t index)
     : impl_(impl), index_(index), staged_(std::make_unique<Staged>()) {
   staged_->entries.reserve(arena::kMaxTransactionEntries);
   staged_->connections.reserve(arena::kMaxTransactionEntries);
+  const uint32_t slots = arena::SharedReceiveSlots(impl->arena().shape());
+  staged_->shared.reserve(std::min(slots, kMaxStagedRequests));
+  shared_free_.reserve(slots);
 }
 
 Shard::~Shard() = default;
@@ -78,7 +88,8 @@ uint32_t Shard::EntryRoom() const {
   const uint64_t folded = arena::CursorIndex(arena::LoadAcquire(record.commit_head));
   const uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded);
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
-  const uint64_t used = staged_->entries.size() + kReservedEntries;
+  const uint64_t used =
+      staged_->entries.size() + SharedEntries(staged_->shared.size()) + kReservedEntries;
   return room > used ? static_cast<uint32_t>(room - used) : 0;
 }
 
@@ -167,6 +178,11 @@ absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
 absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buffers,
                             uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  if (arena::HasSharedReceives(impl_->arena().shape())) {
+    return absl::FailedPreconditionError(
+        "the connections of the service share their receives (shared_receive_queue_depth): post "
+        "them with ReceiveShared");
+  }
   arena::WorkRequest request = {};
   request.tag = tag;
   BATON_RETURN_IF_ERROR(FillBuffers(buffers, impl_->arena().shape().buffer_bytes, &request));
@@ -179,6 +195,59 @@ absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buf
   ++staged_->requests;
   BATON_CRASH_POINT("worker-receive-staged");
   return absl::OkStatus();
+}
+
+absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag) {
+  if (epoch_ == 0) return absl::AbortedError("the shard is not ours any more");
+  const arena::Shape& shape = impl_->arena().shape();
+  if (!arena::HasSharedReceives(shape)) {
+    return absl::FailedPreconditionError(
+        "each connection of the service has receives of its own: post them with Receive, or set "
+        "shared_receive_queue_depth");
+  }
+  arena::WorkRequest request = {};
+  request.tag = tag;
+  BATON_RETURN_IF_ERROR(FillBuffers(buffers, shape.buffer_bytes, &request));
+  if (shared_receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
+    return absl::ResourceExhaustedError("no room for a shared receive");
+  }
+  if (staged_->shared.size() % arena::kSharedReceivesPerEntry == 0 && EntryRoom() == 0) {
+    return absl::ResourceExhaustedError(
+        "no room in the commit log: commit, and go on when the driver has caught up");
+  }
+  const uint16_t slot = shared_free_.back();
+  impl_->arena().shared_receive_request(index_, slot) = request;
+  shared_free_.pop_back();
+  staged_->shared.push_back(slot);
+  ++shared_outstanding_;
+  ++staged_->requests;
+  BATON_CRASH_POINT("worker-shared-receive-staged");
+  return absl::OkStatus();
+}
+
+// What the driver will find free and within the depth. Those of which nobody knows whether they are
+// posted hold their slots, and do not count as posted.
+uint32_t Shard::shared_receive_room() const {
+  const uint32_t depth = impl_->arena().shape().shared_receive_queue_depth;
+  if (epoch_ == 0 || depth == 0) return 0;
+  const uint32_t unsure = arena::LoadRelaxed(impl_->arena().shard(index_).shared_receives_unsure);
+  const uint32_t counted = shared_outstanding_ - std::min(unsure, shared_outstanding_);
+  const uint32_t room = depth - std::min(depth, counted);
+  return std::min(room, static_cast<uint32_t>(shared_free_.size()));
+}
+
+// At an adoption: nothing but our own acknowledgements makes a slot free from here on.
+void Shard::LoadSharedReceives() {
+  const arena::Arena& arena = impl_->arena();
+  shared_free_.clear();
+  shared_outstanding_ = 0;
+  for (uint32_t slot = arena::SharedReceiveSlots(arena.shape()); slot-- > 0;) {
+    if (arena::StateOf(arena.shared_receive(index_, slot)) == arena::SharedReceiveState::kFree) {
+      shared_free_.push_back(static_cast<uint16_t>(slot));
+    } else {
+      ++shared_outstanding_;
+    }
+  }
 }
 
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
@@ -277,14 +346,28 @@ absl::Status Shard::Commit() {
     Abandon();
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
-  if (staged_->entries.empty() && !staged_->has_state && delivered_ == acknowledged_) {
-    return absl::OkStatus();
-  }
-  if (EntryRoom() == 0 && staged_->entries.empty()) {
+  if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
+  if (EntryRoom() == 0 && staged_->entries.empty() && staged_->shared.empty()) {
     return absl::ResourceExhaustedError("no room in the commit log");
   }
   Publish(/*release=*/false);
   return absl::OkStatus();
+}
+
+bool Shard::NothingStaged() const {
+  return staged_->entries.empty() && staged_->shared.empty() && !staged_->has_state;
+}
+
+void Shard::AddSharedReceives() {
+  const std::vector<uint16_t>& slots = staged_->shared;
+  for (size_t i = 0; i < slots.size(); i += arena::kSharedReceivesPerEntry) {
+    arena::SharedReceivesEntry entry = {};
+    entry.kind = static_cast<uint8_t>(CommitKind::kSharedReceives);
+    entry.count =
+        static_cast<uint16_t>(std::min<size_t>(slots.size() - i, arena::kSharedReceivesPerEntry));
+    std::copy_n(slots.begin() + static_cast<ptrdiff_t>(i), entry.count, entry.slots);
+    staged_->entries.push_back(std::bit_cast<CommitEntry>(entry));
+  }
 }
 
 // Writes the entries behind the tail, then the tail: that one store is the transaction.
@@ -295,6 +378,7 @@ void Shard::Publish(bool release) {
     entry.send_end = connection->send_staged_;
     entry.receive_end = connection->receive_staged_;
   }
+  AddSharedReceives();
   std::vector<CommitEntry>& entries = staged_->entries;
   if (staged_->has_state) entries.push_back(staged_->state);
   if (delivered_ != acknowledged_ || entries.empty()) {
@@ -346,6 +430,7 @@ void Shard::Publish(bool release) {
   }
   entries.clear();
   staged_->connections.clear();
+  staged_->shared.clear();
   staged_->has_state = false;
   staged_->requests = 0;
 }
@@ -356,6 +441,12 @@ void Shard::NoteAcknowledged() {
     const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
+    if (arena::IsSharedReceive(entry.wr_id)) {
+      // One that we were not told of the driver posts again.
+      if ((entry.flags & arena::kCompletionVoid) != 0) continue;
+      shared_free_.push_back(static_cast<uint16_t>(arena::SharedReceiveSlot(entry.wr_id)));
+      continue;
+    }
     Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
     if (!connection) continue;
     (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
@@ -365,8 +456,7 @@ void Shard::NoteAcknowledged() {
 
 // An application that was given nothing has no reason to commit, and what was skipped would stay.
 bool Shard::OnlySkipped() const {
-  return handed_ <= acknowledged_ && delivered_ > acknowledged_ && staged_->entries.empty() &&
-         !staged_->has_state;
+  return handed_ <= acknowledged_ && delivered_ > acknowledged_ && NothingStaged();
 }
 
 void Shard::Abandon() {
@@ -375,30 +465,55 @@ void Shard::Abandon() {
     connection->receive_staged_ = connection->receive_committed_;
     connection->entry_ = 0;
   }
+  shared_free_.insert(shared_free_.end(), staged_->shared.rbegin(), staged_->shared.rend());
+  shared_outstanding_ -= static_cast<uint32_t>(staged_->shared.size());
   staged_->entries.clear();
   staged_->connections.clear();
+  staged_->shared.clear();
   staged_->has_state = false;
   staged_->requests = 0;
+}
+
+namespace {
+
+// The driver has checked and posted a copy of its own. A former owner that went wild may have
+// written over this one since: it names no buffer then.
+template <typename Visit>
+void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, const Visit& visit) {
+  for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
+    const arena::BufferRange& range = request.sges[i];
+    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) continue;
+    visit(Buffer{range.offset, range.length});
+  }
+}
+
+}  // namespace
+
+void Shard::ForEachSharedBufferInUse(
+    const std::function<void(const Buffer&, uint64_t tag)>& visit) const {
+  const arena::Arena& arena = impl_->arena();
+  std::vector<bool> free(arena::SharedReceiveSlots(arena.shape()));
+  for (const uint16_t slot : shared_free_) free[slot] = true;
+  for (uint32_t slot = 0; slot < free.size(); ++slot) {
+    if (free[slot]) continue;
+    const arena::WorkRequest request = arena::CopyOnce(arena.shared_receive_request(index_, slot));
+    VisitBuffers(request, arena.shape().buffer_bytes,
+                 [&](const Buffer& buffer) { visit(buffer, request.tag); });
+  }
 }
 
 void Shard::ForEachBufferInUse(Connection& connection,
                                const std::function<void(const Buffer&, bool send)>& visit) const {
   const arena::Arena& arena = impl_->arena();
-  const uint64_t buffer_bytes = arena.shape().buffer_bytes;
   for (const bool send : {true, false}) {
     const uint64_t from = send ? connection.send_acknowledged_ : connection.receive_acknowledged_;
     const uint64_t to = send ? connection.send_staged_ : connection.receive_staged_;
     for (uint64_t i = from; i < to; ++i) {
-      // The driver has checked and posted a copy of its own. A former owner that went wild may have
-      // written over this one since: it names no buffer then.
       const arena::WorkRequest request =
           arena::CopyOnce(send ? arena.send_request(connection.index_, i)
                                : arena.receive_request(connection.index_, i));
-      for (uint32_t j = 0; j < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++j) {
-        const arena::BufferRange& range = request.sges[j];
-        if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) continue;
-        visit({range.offset, range.length}, send);
-      }
+      VisitBuffers(request, arena.shape().buffer_bytes,
+                   [&](const Buffer& buffer) { visit(buffer, send); });
     }
   }
 }

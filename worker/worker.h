@@ -51,11 +51,12 @@ class Connection {
   uint32_t state_version() const;
 
   // Sequence numbers that the next staged work requests get. A buffer chosen by the sequence
-  // number modulo twice the queue depth is never in use by another request.
+  // number modulo twice the queue depth is never in use by another request. (Shared receives have
+  // slots instead, see Shard::next_shared_receive.)
   uint64_t next_send() const { return send_staged_; }
   uint64_t next_receive() const { return receive_staged_; }
 
-  // How many more may be staged now.
+  // How many more may be staged now. Of receives: none where the shard shares them.
   uint32_t send_room() const;
   uint32_t receive_room() const;
 
@@ -95,7 +96,7 @@ struct Completion {
   bool has_invalidate = false;
   uint32_t byte_len = 0;
   uint32_t immediate = 0;
-  uint64_t sequence = 0;  // of the work request
+  uint64_t sequence = 0;  // of the work request; of a shared receive its slot
   uint64_t tag = 0;       // of the work request, or of Worker::Connect
   Connection* connection = nullptr;
 };
@@ -145,6 +146,12 @@ class Shard {
   // a connection that is not established yet does is not known: a READ that it does not answer ends
   // it then.
   absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
+  // A receive for whichever connection of the shard has the next message, in a service with
+  // shared_receive_queue_depth; Receive is then refused, and this in others (kFailedPrecondition).
+  // It completes as a receive of that connection, in no order with those of others; with
+  // kFlushError when that connection ends in the middle of its message. It is the shard's all the
+  // same: what is posted stays posted when a connection ends, and who has completions posts anew.
+  absl::Status ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag = 0);
   absl::Status Send(Connection& connection, const SendWork& work);
   absl::Status SetState(Connection& connection, absl::Span<const uint8_t> state, uint32_t version);
   absl::Status SetShardState(absl::Span<const uint8_t> state, uint32_t version);
@@ -161,10 +168,22 @@ class Shard {
   // Forgets what was staged; completions delivered stay unacknowledged.
   void Abandon();
 
+  // Of shared receives. How many more may be staged now: an owner posts as long as there is room,
+  // also when it adopts the shard (what its former owner had posted is posted still).
+  uint32_t shared_receive_room() const;
+  // Posted, staged or about to be delivered.
+  uint32_t shared_receives_outstanding() const { return shared_outstanding_; }
+  // The slot that the next one gets, below twice the depth; only while there is room. A buffer
+  // chosen by it is never in use by another, and its completion has it as `sequence`.
+  uint32_t next_shared_receive() const { return shared_free_.back(); }
+
   // Calls `visit` for each buffer that a work request not yet acknowledged refers to: what a
   // successor must not reuse. All of them lie within Worker::buffers().
   void ForEachBufferInUse(Connection& connection,
                           const std::function<void(const Buffer&, bool send)>& visit) const;
+  // Likewise of the shared receives, with their tags.
+  void ForEachSharedBufferInUse(
+      const std::function<void(const Buffer&, uint64_t tag)>& visit) const;
 
  private:
   friend class WorkerImpl;
@@ -180,9 +199,12 @@ class Shard {
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
+  void AddSharedReceives();
   void Publish(bool release);
   void NoteAcknowledged();
+  bool NothingStaged() const;
   bool OnlySkipped() const;
+  void LoadSharedReceives();
 
   WorkerImpl* impl_;
   uint32_t index_;
@@ -193,6 +215,8 @@ class Shard {
   uint64_t handed_ = 0;        // up to the last that was given to it
   uint64_t acknowledged_ = 0;  // as committed
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
+  std::vector<uint16_t> shared_free_;  // slots of shared receives that are nobody's, the next last
+  uint32_t shared_outstanding_ = 0;
   std::unique_ptr<Staged> staged_;
 
  public:
@@ -259,7 +283,9 @@ struct WorkerOptions {
 struct Capacity {
   uint32_t connections = 0;          // at once; their indices are below
   uint32_t send_queue_depth = 0;     // outstanding per connection, a power of two
-  uint32_t receive_queue_depth = 0;  // likewise
+  uint32_t receive_queue_depth = 0;  // likewise; 0: the receives are shared
+  uint32_t shards = 0;
+  uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: none are shared
   uint32_t connection_state_bytes = 0;
   uint32_t shard_state_bytes = 0;
 };

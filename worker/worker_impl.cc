@@ -117,8 +117,10 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
   id_ = id;
   slot_ = slot;
   const arena::Shape& shape = arena_->shape();
-  capacity_ = {shape.connections, shape.send_queue_depth, shape.receive_queue_depth,
-               shape.connection_state_bytes, shape.shard_state_bytes};
+  capacity_ = {
+      shape.connections,      shape.send_queue_depth,           arena::ReceiveDepth(shape),
+      shape.shards,           shape.shared_receive_queue_depth, shape.connection_state_bytes,
+      shape.shard_state_bytes};
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
@@ -305,6 +307,7 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   shard.commit_tail_ = 0;
   shard.acknowledged_ = shard.delivered_ = record.acknowledged;
   shard.handed_ = shard.acknowledged_;
+  shard.LoadSharedReceives();
   shard.state_slot_ = record.state_slot;
   shard.state_length_ = record.state_length;
   shard.state_version_ = record.state_version;
@@ -361,7 +364,9 @@ uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
 void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
   const auto kind = arena::CompletionKind(entry.kind);
   if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
-  if (kind == arena::CompletionKind::kReceive) connection.receive_completed_ = entry.sequence + 1;
+  if (kind == arena::CompletionKind::kReceive && !arena::IsSharedReceive(entry.wr_id)) {
+    connection.receive_completed_ = entry.sequence + 1;
+  }
   shard.handed_ = shard.delivered_;
   // Before the handler: should it be our last, this is what we died on.
   TellHandling(shard, /*in_handler=*/true);
@@ -387,6 +392,9 @@ int WorkerImpl::Deliver(Shard& shard) {
     Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;
     ++count;
+    if (arena::IsSharedReceive(entry.wr_id) && (entry.flags & arena::kCompletionVoid) == 0) {
+      --shard.shared_outstanding_;
+    }
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
     const auto kind = arena::CompletionKind(entry.kind);

@@ -106,6 +106,12 @@ absl::Status ValidateShape(const Shape& shape) {
   BATON_RETURN_IF_ERROR(
       CheckRange("receive_queue_depth", shape.receive_queue_depth, 1, kMaxQueueDepth));
   BATON_RETURN_IF_ERROR(CheckPowerOfTwo("receive_queue_depth", shape.receive_queue_depth));
+  if (HasSharedReceives(shape)) {
+    BATON_RETURN_IF_ERROR(CheckRange("shared_receive_queue_depth", shape.shared_receive_queue_depth,
+                                     1, kMaxQueueDepth));
+    BATON_RETURN_IF_ERROR(
+        CheckPowerOfTwo("shared_receive_queue_depth", shape.shared_receive_queue_depth));
+  }
   BATON_RETURN_IF_ERROR(
       CheckRange("connection_state_bytes", shape.connection_state_bytes, 64, kMaxStateBytes));
   BATON_RETURN_IF_ERROR(
@@ -207,7 +213,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   }
 
   auto* worker_header = At<WorkerMemoryHeader>(arena.worker_, 0);
-  *worker_header = {kMagic, kOldestLayoutVersion, 0};
+  *worker_header = {kMagic, OldestReader(shape), 0};
   DriverMemoryHeader& header = arena.header();
   header.magic = kMagic;
   header.shape = shape;
@@ -217,7 +223,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }
   header.layout_version = kLayoutVersion;
-  StoreRelease(header.oldest_reader, kOldestLayoutVersion);
+  StoreRelease(header.oldest_reader, OldestReader(shape));
   return arena;
 }
 

@@ -105,6 +105,13 @@ class Arena {
         worker_, worker_map_.ReceiveLog(
                      connection))[sequence & (2 * uint64_t{shape_.receive_queue_depth} - 1)];
   }
+  // Of services that have them: slots below SharedReceiveSlots(shape()).
+  SharedReceive& shared_receive(uint32_t shard, uint32_t slot) const {
+    return At<SharedReceive>(driver_, driver_map_.SharedReceives(shard))[slot];
+  }
+  WorkRequest& shared_receive_request(uint32_t shard, uint32_t slot) const {
+    return At<WorkRequest>(worker_, worker_map_.SharedReceives(shard))[slot];
+  }
   uint8_t* connection_state(uint32_t connection, uint32_t slot) const {
     return worker_.base() + worker_map_.ConnectionState(connection, slot);
   }

@@ -22,6 +22,8 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint64_t kMagic = 0x314e41'4e4f544142;  // "BATONAN1"
 inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr uint32_t kOldestLayoutVersion = 1;  // whose readers are still right here
+// As above, of the arena of a service with shared receives: others would post theirs elsewhere.
+inline constexpr uint32_t kSharedReceivesLayoutVersion = 2;
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;  // sizes of the three files are multiples
@@ -58,19 +60,37 @@ struct Shape {
   uint32_t shard_state_bytes;       // a multiple of 64
   uint32_t workers;
   uint64_t buffer_bytes;  // a multiple of the page size
-  uint32_t reserved0;
+  // Of each shard, a power of two; 0: each connection has receives of its own. Since version 2.
+  uint32_t shared_receive_queue_depth;
   uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
   uint64_t reserved[2];
 };
+static_assert(offsetof(Shape, shared_receive_queue_depth) == 40);
 static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
 
-// A completion can be undelivered for every log entry of every connection, and events besides; one
-// slot stays free to mark the end.
+constexpr bool HasSharedReceives(const Shape& shape) {
+  return shape.shared_receive_queue_depth != 0;
+}
+// Of each connection: none where they are the shard's.
+constexpr uint32_t ReceiveDepth(const Shape& shape) {
+  return HasSharedReceives(shape) ? 0 : shape.receive_queue_depth;
+}
+// Of each shard: half of them are posted at most, so that what was acknowledged with a transaction
+// leaves the next one its places.
+constexpr uint32_t SharedReceiveSlots(const Shape& shape) {
+  return 2 * shape.shared_receive_queue_depth;
+}
+constexpr uint32_t OldestReader(const Shape& shape) {
+  return HasSharedReceives(shape) ? kSharedReceivesLayoutVersion : kOldestLayoutVersion;
+}
+
+// A completion can be undelivered for every log entry of every connection and every shared receive,
+// and events besides; one slot stays free to mark the end.
 constexpr uint64_t RequiredCompletionEntries(const Shape& shape) {
   const uint64_t per_connection =
-      2 * (uint64_t{shape.send_queue_depth} + shape.receive_queue_depth) + kEventsPerConnection;
-  return std::bit_ceil(per_connection * shape.connections + 1);
+      2 * (uint64_t{shape.send_queue_depth} + ReceiveDepth(shape)) + kEventsPerConnection;
+  return std::bit_ceil(per_connection * shape.connections + SharedReceiveSlots(shape) + 1);
 }
 
 // ---------------------------------------------------------------- worker log memory
@@ -127,7 +147,8 @@ enum class CommitKind : uint8_t {
   kAccept = 4,       // a requested connection, into `target_shard`
   kReject = 5,
   kDisconnect = 6,
-  kRelease = 7,  // the owner gives the shard away; last entry of its epoch
+  kRelease = 7,         // the owner gives the shard away; last entry of its epoch
+  kSharedReceives = 8,  // a SharedReceivesEntry; since version 2
 };
 
 inline constexpr uint8_t kCommitLast = 1;     // flag: ends the transaction
@@ -155,6 +176,18 @@ static_assert(offsetof(CommitEntry, acknowledged) == 40);
 static_assert(offsetof(CommitEntry, target_shard) == 48);
 static_assert(sizeof(CommitEntry) == kLineBytes);
 
+// A CommitEntry of kind kSharedReceives: the requests in these slots are to be posted.
+inline constexpr uint32_t kSharedReceivesPerEntry = 30;
+struct SharedReceivesEntry {
+  uint8_t kind;
+  uint8_t flags;
+  uint16_t count;
+  uint16_t slots[kSharedReceivesPerEntry];
+};
+static_assert(offsetof(SharedReceivesEntry, flags) == offsetof(CommitEntry, flags));
+static_assert(offsetof(SharedReceivesEntry, slots) == 4);
+static_assert(sizeof(SharedReceivesEntry) == sizeof(CommitEntry));
+
 struct BufferRange {
   uint64_t offset;  // from the start of the buffers
   uint32_t length;
@@ -166,7 +199,7 @@ inline constexpr uint8_t kRequestFence = 1;
 inline constexpr uint8_t kRequestSolicited = 2;
 inline constexpr uint8_t kRequestFlags = kRequestFence | kRequestSolicited;
 
-// One entry of a send or receive log.
+// One entry of a send or receive log, or of a shared receive.
 struct WorkRequest {
   uint8_t opcode;  // verbs::Opcode; 0 in receives
   uint8_t flags;
@@ -243,8 +276,13 @@ struct ShardRecord {
   uint32_t state_version;
   uint32_t connections;
   uint64_t transactions;
-  uint8_t pad2[32];
+  // Version 2. Shared receives that the device has, and those of which only their completion will
+  // tell whether it has them.
+  uint32_t shared_receives_posted;
+  uint32_t shared_receives_unsure;
+  uint8_t pad2[24];
 };
+static_assert(offsetof(ShardRecord, shared_receives_posted) == 224);
 static_assert(offsetof(ShardRecord, commit_head) == 64);
 static_assert(offsetof(ShardRecord, completion_tail) == 128);
 static_assert(offsetof(ShardRecord, acknowledged) == 192);
@@ -279,7 +317,7 @@ struct CompletionEntry {
   uint32_t vendor_error;
   uint32_t connection;
   uint32_t generation;
-  uint64_t sequence;  // of the work request in its log
+  uint64_t sequence;  // of the work request in its log; of a shared receive: its slot
   uint64_t reserved[2];
 };
 static_assert(offsetof(CompletionEntry, kind) == 16);
@@ -311,6 +349,27 @@ enum class ConnectionState : uint32_t {
   kClosed = 5,
 };
 
+// Of a slot for a shared receive. One word, so that a driver can die beside any of its changes.
+enum class SharedReceiveState : uint8_t {
+  kFree = 0,       // the owner may commit it
+  kAttempted = 1,  // maybe posted
+  kPosted = 2,
+  kCompleted = 3,  // in the completion log, and not acknowledged
+};
+struct SharedReceive {
+  uint16_t word;  // PackSharedReceiveState; the generation grows with each attempt to post it
+};
+static_assert(sizeof(SharedReceive) == 2);
+constexpr uint16_t PackSharedReceiveState(SharedReceiveState state, uint32_t generation) {
+  return static_cast<uint16_t>(static_cast<uint32_t>(state) | (generation & 0x7f) << 8);
+}
+constexpr SharedReceiveState StateOf(SharedReceive receive) {
+  return SharedReceiveState(receive.word & 0xff);
+}
+constexpr uint32_t GenerationOf(SharedReceive receive) { return receive.word >> 8; }
+
+// Of a connection whose receives are shared, `receive.completed` counts what it has received, and
+// the other cursors stay 0.
 struct QueueCursors {
   uint64_t committed;     // released by a commit
   uint64_t posted;        // handed to the device
@@ -466,6 +525,22 @@ inline constexpr uint64_t kEventSequence = 0xff'ffff'ffff;
 inline constexpr uint64_t kMarkerSequence = 0xff'ffff'0000;  // + MarkerCursors::begun
 inline constexpr uint64_t kSpareSequence = 0xff'ffff'1000;   // + spare
 
+inline constexpr uint64_t kSharedReceiveSequence = 0xff'ffff'2000;  // + slot
+static_assert(kSharedReceiveSequence + 2 * kMaxQueueDepth < kEventSequence);
+
+// Of a shared receive: it names no connection, and the generation is the slot's.
+constexpr uint64_t PackSharedReceive(uint32_t slot, uint32_t generation) {
+  return PackWrId(0, generation, Direction::kReceive, kSharedReceiveSequence + slot);
+}
+constexpr bool IsSharedReceive(uint64_t wr_id) {
+  const uint64_t sequence = WrIdSequence(wr_id);
+  return WrIdDirection(wr_id) == Direction::kReceive && sequence >= kSharedReceiveSequence &&
+         sequence < kSharedReceiveSequence + 2 * kMaxQueueDepth;
+}
+constexpr uint32_t SharedReceiveSlot(uint64_t wr_id) {
+  return static_cast<uint32_t>(WrIdSequence(wr_id) - kSharedReceiveSequence);
+}
+
 // ---------------------------------------------------------------- where things are
 
 constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
@@ -476,10 +551,12 @@ constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
 struct WorkerMemoryMap {
   explicit constexpr WorkerMemoryMap(const Shape& shape)
       : bank_bytes(sizeof(BankHeader) + uint64_t{kCommitLogEntries} * sizeof(CommitEntry)),
-        shard_bytes(
-            AlignUp(kCommitBanks * bank_bytes + 2 * uint64_t{shape.shard_state_bytes}, kPageBytes)),
+        shared_receive_bytes(uint64_t{SharedReceiveSlots(shape)} * sizeof(WorkRequest)),
+        shard_bytes(AlignUp(kCommitBanks * bank_bytes + 2 * uint64_t{shape.shard_state_bytes} +
+                                shared_receive_bytes,
+                            kPageBytes)),
         send_log_bytes(2 * uint64_t{shape.send_queue_depth} * sizeof(WorkRequest)),
-        receive_log_bytes(2 * uint64_t{shape.receive_queue_depth} * sizeof(WorkRequest)),
+        receive_log_bytes(2 * uint64_t{ReceiveDepth(shape)} * sizeof(WorkRequest)),
         shard_state_bytes(shape.shard_state_bytes),
         connection_state_bytes(shape.connection_state_bytes),
         connection_bytes(send_log_bytes + receive_log_bytes +
@@ -499,6 +576,7 @@ struct WorkerMemoryMap {
   constexpr uint64_t ShardState(uint32_t shard, uint32_t slot) const {
     return shards + shard * shard_bytes + kCommitBanks * bank_bytes + slot * shard_state_bytes;
   }
+  constexpr uint64_t SharedReceives(uint32_t shard) const { return ShardState(shard, 2); }
   constexpr uint64_t SendLog(uint32_t connection) const {
     return connections + connection * connection_bytes;
   }
@@ -512,8 +590,9 @@ struct WorkerMemoryMap {
     return ReceiveLog(connection) + receive_log_bytes + 2 * connection_state_bytes;
   }
 
-  uint64_t bank_bytes, shard_bytes, send_log_bytes, receive_log_bytes, shard_state_bytes,
-      connection_state_bytes, connection_bytes, workers, shards, connections, total;
+  uint64_t bank_bytes, shared_receive_bytes, shard_bytes, send_log_bytes, receive_log_bytes,
+      shard_state_bytes, connection_state_bytes, connection_bytes, workers, shards, connections,
+      total;
 };
 
 // Offsets in the driver log memory.
@@ -525,7 +604,9 @@ struct DriverMemoryMap {
         connections(AlignUp(grants + kGrants * sizeof(GrantRecord), kPageBytes)),
         completion_logs(
             AlignUp(connections + shape.connections * sizeof(ConnectionRecord), kPageBytes)),
-        total(AlignUp(completion_logs + shape.shards * completion_log_bytes, kPageBytes)) {}
+        shared_receive_bytes(uint64_t{SharedReceiveSlots(shape)} * sizeof(SharedReceive)),
+        shared_receives(AlignUp(completion_logs + shape.shards * completion_log_bytes, kPageBytes)),
+        total(AlignUp(shared_receives + shape.shards * shared_receive_bytes, kPageBytes)) {}
 
   constexpr uint64_t Shard(uint32_t shard) const { return shards + shard * sizeof(ShardRecord); }
   constexpr uint64_t Grant(uint32_t grant) const { return grants + grant * sizeof(GrantRecord); }
@@ -535,8 +616,12 @@ struct DriverMemoryMap {
   constexpr uint64_t CompletionLog(uint32_t shard) const {
     return completion_logs + shard * completion_log_bytes;
   }
+  constexpr uint64_t SharedReceives(uint32_t shard) const {
+    return shared_receives + shard * shared_receive_bytes;
+  }
 
-  uint64_t completion_log_bytes, shards, grants, connections, completion_logs, total;
+  uint64_t completion_log_bytes, shards, grants, connections, completion_logs, shared_receive_bytes,
+      shared_receives, total;
 };
 
 // Offsets in the recovery memory: poll slots, spare records, then spare buffers, which alone of it

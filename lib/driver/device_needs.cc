@@ -14,10 +14,16 @@ DeviceNeeds NeedsOf(const arena::Shape& shape) {
   needs.queue_pairs = shape.connections;
   needs.completion_queues = shape.shards;
   needs.completion_queue_entries =
-      uint64_t{shape.connections} * (shape.send_queue_depth + shape.receive_queue_depth) +
-      arena::kShardMarkers + arena::kSpares;
+      uint64_t{shape.connections} * (shape.send_queue_depth + arena::ReceiveDepth(shape)) +
+      arena::SharedReceiveSlots(shape) + arena::kShardMarkers + arena::kSpares;
   needs.send_requests = uint64_t{shape.send_queue_depth} + arena::kMarkers;
-  needs.receive_requests = uint64_t{shape.receive_queue_depth} + arena::kMarkers;
+  if (arena::HasSharedReceives(shape)) {
+    // Every slot can be in it: what a dead driver may have posted does not count as posted.
+    needs.shared_receive_queues = shape.shards;
+    needs.shared_receive_requests = arena::SharedReceiveSlots(shape);
+  } else {
+    needs.receive_requests = uint64_t{shape.receive_queue_depth} + arena::kMarkers;
+  }
   needs.scatter_gather = arena::kMaxSges;
   needs.inline_bytes = shape.max_inline_bytes;
   needs.memory_regions = 2 + uint64_t{arena::kGrants};  // buffers, spares
@@ -45,6 +51,15 @@ absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& li
        "lower send_queue_depth"},
       {needs.receive_requests, limits.max_receive_requests,
        "receives outstanding on each queue pair", "lower receive_queue_depth"},
+      {needs.shared_receive_queues, limits.max_shared_receive_queues,
+       "shared receive queues, one for each shard",
+       "set shared_receive_queue_depth to 0, or lower shards"},
+      {needs.shared_receive_requests, limits.max_shared_receive_requests,
+       "receives in each shared receive queue, twice its depth",
+       "lower shared_receive_queue_depth"},
+      {needs.shared_receive_queues == 0 ? 0 : needs.scatter_gather,
+       limits.max_shared_receive_scatter_gather, "scatter-gather entries of a shared receive",
+       "set shared_receive_queue_depth to 0, or use another device"},
       {needs.scatter_gather, limits.max_scatter_gather, "scatter-gather entries of a work request",
        "use another device"},
       {needs.memory_regions, limits.max_memory_regions,
@@ -77,6 +92,7 @@ absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
                          verbs::CompletionQueue* queue) {
   if (needs.inline_bytes == 0) return absl::OkStatus();
   verbs::QueuePairOptions options = QueuePairOptionsFor(needs, queue);
+  options.max_receive_requests = 1;  // also where they are a shared queue's
   const absl::Status refused = device->CreateQueuePair(options).status();
   if (refused.ok()) return refused;
   options.max_inline_data = 0;

@@ -17,7 +17,9 @@ struct DeviceNeeds {
   uint64_t completion_queues = 0;
   uint64_t completion_queue_entries = 0;  // of each: all that can be outstanding on a shard
   uint64_t send_requests = 0;             // of each queue pair, with room for a recovery's
-  uint64_t receive_requests = 0;
+  uint64_t receive_requests = 0;          // likewise
+  uint64_t shared_receive_queues = 0;     // one for each shard, or none
+  uint64_t shared_receive_requests = 0;   // of each
   uint64_t scatter_gather = 0;
   uint32_t inline_bytes = 0;  // of a send; no limit of a device tells, see CheckInline
   uint64_t memory_regions = 0;

@@ -24,6 +24,7 @@ struct DeviceObjects {
   std::unique_ptr<verbs::MemoryRegion> buffers;
   std::unique_ptr<verbs::MemoryRegion> spares;
   std::vector<std::unique_ptr<verbs::CompletionQueue>> completion_queues;
+  std::vector<std::unique_ptr<verbs::SharedReceiveQueue>> shared_receive_queues;  // or none
   std::vector<Connection> connections;
   std::vector<Listener> listeners;
   std::vector<std::unique_ptr<verbs::MemoryRegion>> grants;

@@ -20,6 +20,7 @@ namespace {
 
 using arena::CommitEntry;
 using arena::CommitKind;
+using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionRecord;
 using arena::ConnectionState;
@@ -72,8 +73,10 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       receives_(kPostChunk),
       sges_(kPostChunk * arena::kMaxSges) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
-    shards_.push_back({CompletionLog(*arena, i), {}, 0});
+    shards_.emplace_back(CompletionLog(*arena, i));
   }
+  by_queue_pair_.reserve(slots_.size());
+  ending_.reserve(slots_.size());
 }
 
 QueueDriver::~QueueDriver() = default;
@@ -96,6 +99,11 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
     BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(
                                            static_cast<uint32_t>(needs.completion_queue_entries)));
     objects->completion_queues.push_back(std::move(queue));
+    if (!arena::HasSharedReceives(shape)) continue;
+    BATON_ASSIGN_OR_RETURN(
+        auto shared, device->CreateSharedReceiveQueue(
+                         static_cast<uint32_t>(needs.shared_receive_requests), arena::kMaxSges));
+    objects->shared_receive_queues.push_back(std::move(shared));
   }
   BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
   objects->connections.resize(shape.connections);
@@ -160,6 +168,7 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
 void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kAccept) PrepareAccept(shard, part.entry);
+    if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) PostSharedReceives(shard, part);
   }
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) ApplyConnection(part);
@@ -236,6 +245,11 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
   for (uint64_t i = shard_record.acknowledged; i < entry.acknowledged; ++i) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
+    if (arena::IsSharedReceive(completion.wr_id)) {
+      ReturnSharedReceive(shard, completion);
+      BATON_CRASH_POINT("driver-acknowledging");
+      continue;
+    }
     ConnectionRecord& connection = record(completion.connection);
     if (connection.generation != arena::GenerationOf(completion)) continue;
     // Nobody was told of a void completion: its buffers come back with the connection's end.
@@ -371,15 +385,17 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   verbs::Completion* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
   for (;;) {
-    const size_t abandoned = abandoned_.size();
+    const size_t abandoned = abandoned_.size() + ending_.size();
     BATON_ASSIGN_OR_RETURN(const int count, queue.Poll({slots, kPollBatch}));
     for (int i = 0; i < count; ++i) {
       BATON_CRASH_POINT("driver-polled");
       LogCompletion(shard, slots[i]);
     }
     for (int i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
-    if (count < static_cast<int>(kPollBatch) && abandoned_.size() == abandoned) break;
+    const size_t abandoned_now = abandoned_.size() + ending_.size();
+    if (count < static_cast<int>(kPollBatch) && abandoned_now == abandoned) break;
   }
+  if (!ending_.empty()) FinishEnding(shard);
   if (!abandoned_.empty()) FinishAbandoned(shard);
   return shards_[shard].log.Publish();
 }
@@ -389,6 +405,7 @@ absl::Status QueueDriver::RequestNotification(uint32_t shard) {
 }
 
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
+  if (arena::IsSharedReceive(completion.wr_id)) return LogSharedReceive(shard, completion);
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
   BATON_CHECK(index < slots_.size());
   ConnectionRecord& connection = record(index);
@@ -418,14 +435,7 @@ void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
   entry.wr_id = arena::PackWrId(index, connection.generation,
                                 receive ? Direction::kReceive : Direction::kSend, sequence);
   entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
-  entry.status = static_cast<uint8_t>(completion.status);
-  entry.opcode = static_cast<uint8_t>(completion.opcode);
-  entry.flags =
-      static_cast<uint8_t>((completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
-                           (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
-  entry.byte_len = completion.byte_len;
-  entry.immediate = completion.immediate;
-  entry.vendor_error = completion.vendor_error;
+  FillEntry(completion, &entry);
   entry.connection = index;
   entry.generation = connection.generation;
   entry.sequence = sequence;
@@ -435,6 +445,17 @@ void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
   shards_[shard].log.Append(entry);
   NoteCompleted(index, receive);
   if (receive) connection.bytes_received += completion.byte_len;
+}
+
+void QueueDriver::FillEntry(const verbs::Completion& completion, CompletionEntry* entry) {
+  entry->status = static_cast<uint8_t>(completion.status);
+  entry->opcode = static_cast<uint8_t>(completion.opcode);
+  entry->flags =
+      static_cast<uint8_t>((completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
+                           (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
+  entry->byte_len = completion.byte_len;
+  entry->immediate = completion.immediate;
+  entry->vendor_error = completion.vendor_error;
 }
 
 void QueueDriver::NoteCompleted(uint32_t index, bool receive) {
@@ -508,6 +529,11 @@ void QueueDriver::EndConnection(uint32_t index) {
 void QueueDriver::FinishDraining(uint32_t index) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
+  if (SharesReceives() && device_of(index).queue_pair) {
+    // What it took of them is in the completion queue by now, and not all of it in the log.
+    if (!std::exchange(slots_[index].ending, true)) ending_.push_back(index);
+    return;
+  }
   FreeSpares(index, true, ~0u);
   const bool was_established = connection.was_established != 0;
   LogEvent(index, was_established ? CompletionKind::kDisconnected : CompletionKind::kConnectFailed,
@@ -545,11 +571,9 @@ absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
 
 void QueueDriver::FreeSlot(uint32_t index) {
   ConnectionRecord& connection = record(index);
-  DeviceObjects::Connection& device = device_of(index);
-  device.id.reset();
-  BATON_CRASH_POINT("driver-id-freed");
-  device.queue_pair.reset();
-  BATON_CRASH_POINT("driver-queue-pair-freed");
+  DropObjects(index);
+  const auto known = by_queue_pair_.find(connection.qp_number);
+  if (known != by_queue_pair_.end() && known->second == index) by_queue_pair_.erase(known);
   const bool request_in_log = slots_[index].request_in_log;
   slots_[index] = Slot{};
   slots_[index].request_in_log = request_in_log;
@@ -558,6 +582,18 @@ void QueueDriver::FreeSlot(uint32_t index) {
   --arena_->shard(connection.shard).connections;
   --connection_count_;
   if (!request_in_log) free_slots_.push_back(index);
+}
+
+void QueueDriver::DropObjects(uint32_t index) {
+  DeviceObjects::Connection& device = device_of(index);
+  // What a dead driver was told of it and did not deal with is of no use any more.
+  if (objects_->has_event && device.id && objects_->event.id == device.id.get()) {
+    objects_->has_event = false;
+  }
+  device.id.reset();
+  BATON_CRASH_POINT("driver-id-freed");
+  device.queue_pair.reset();
+  BATON_CRASH_POINT("driver-queue-pair-freed");
 }
 
 // A connection that was accepted into another shard can have ended there while its request still
@@ -601,9 +637,17 @@ std::vector<verbs::Address> QueueDriver::listeners() const {
 
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
-  BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(QueuePairOptionsFor(
-                                                          NeedsOf(arena_->shape()), queue)));
+  verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
+  if (SharesReceives()) {
+    if (shards_[record(index).shard].shared_refused) {
+      return absl::UnavailableError("the shared receive queue of its shard is broken");
+    }
+    options.max_receive_requests = 0;
+    options.shared_receive_queue = objects_->shared_receive_queues[record(index).shard].get();
+  }
+  BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(options));
   record(index).qp_number = device_of(index).queue_pair->number();
+  by_queue_pair_[record(index).qp_number] = index;
   return absl::OkStatus();
 }
 
@@ -664,11 +708,11 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
 // ---------------------------------------------------------------- the device
 
 uint32_t QueueDriver::FindQueuePair(uint32_t number) const {
-  for (uint32_t index = 0; index < slots_.size(); ++index) {
-    const auto& queue_pair = device_of(index).queue_pair;
-    if (queue_pair && queue_pair->number() == number) return index;
-  }
-  return DriverObserver::kNoConnection;
+  const auto found = by_queue_pair_.find(number);
+  if (found == by_queue_pair_.end()) return DriverObserver::kNoConnection;
+  const ConnectionRecord& connection = record(found->second);
+  const bool its = connection.qp_number == number && StateOf(connection) != ConnectionState::kFree;
+  return its ? found->second : DriverObserver::kNoConnection;
 }
 
 bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
@@ -677,7 +721,23 @@ bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
   if (!device_->NextDeviceEvent(&event)) return false;
   uint32_t connection = DriverObserver::kNoConnection;
   if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
+  if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
+    // Part of every end, so that nobody is told.
+    if (connection != DriverObserver::kNoConnection) FinishDraining(connection);
+    return true;
+  }
+  const uint32_t sharing = ShardOf(event.shared_receive_queue);
+  if (sharing != kNoShard) event.text = absl::StrCat("of shard ", sharing, ": ", event.text);
   observer_->OnDeviceEvent(event, connection);
+  if (sharing != kNoShard && event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
+    shards_[sharing].limit_armed = false;
+    shards_[sharing].low_ns = MonotonicNanoseconds();
+  }
+  if (sharing != kNoShard && event.type == verbs::DeviceEventType::kSharedReceiveQueueFailed) {
+    RefuseShared(sharing, event.text);
+    shards_[sharing].log.Publish();
+    *shard = sharing;
+  }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed &&
       connection != DriverObserver::kNoConnection) {
     // There may be nothing outstanding that would complete with an error.

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
@@ -59,6 +60,7 @@ struct RecoveryCounters {
   uint64_t sends_ambiguous = 0, receives_ambiguous = 0;
   uint64_t sends_found_posted = 0, sends_never_posted = 0;
   uint64_t receives_never_posted = 0;
+  uint64_t shared_receives_ambiguous = 0;
   uint64_t markers = 0, spares = 0;
   uint64_t connections_failed = 0;  // of which the truth could not be established
 };
@@ -162,15 +164,22 @@ class QueueDriver {
 
  private:
   struct ShardQueue {
+    explicit ShardQueue(CompletionLog completion_log) : log(completion_log) {}
+
     CompletionLog log;
     ShardCounters counters;
     uint32_t markers = 0;  // outstanding
+    // Of its shared receive queue.
+    bool limit_armed = false;
+    uint64_t low_ns = 0;  // MonotonicNanoseconds() when it was last told to be low; 0: never
+    bool shared_refused = false;
   };
   // Process-private part of a connection slot. All of it follows from the arena but for the text.
   struct Slot {
     bool request_in_log = false;  // its kConnectRequest was not acknowledged yet
     bool sends_held = false;      // until a marker says what became of those before
     bool receives_held = false;   // until the spares have completed
+    bool ending = false;          // in ending_
     uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
     std::string end_reason;
   };
@@ -197,11 +206,27 @@ class QueueDriver {
   absl::Status PostChunk(uint32_t connection, bool receive,
                          absl::Span<const arena::WorkRequest> requests, size_t* posted);
 
+  // Shared receives, in shared_receives.cc.
+  bool SharesReceives() const { return arena::HasSharedReceives(arena_->shape()); }
+  void PostSharedReceives(uint32_t shard, const TransactionPart& part);
+  absl::Status PostSharedReceive(uint32_t shard, uint32_t slot, const arena::WorkRequest& request);
+  void ArmLimit(uint32_t shard);
+  void RefuseShared(uint32_t shard, std::string_view why);
+  void LogSharedReceive(uint32_t shard, const verbs::Completion& completion);
+  void SetSharedReceive(uint32_t shard, uint32_t slot, arena::SharedReceiveState state);
+  void NoteSharedReceive(uint32_t shard, uint32_t slot, arena::SharedReceiveState next);
+  bool IsOutstanding(uint32_t shard, uint64_t wr_id) const;
+  void ReturnSharedReceive(uint32_t shard, const arena::CompletionEntry& entry);
+  void LoadSharedReceives(uint32_t shard);
+  uint32_t ShardOf(const verbs::SharedReceiveQueue* queue) const;
+  void FinishEnding(uint32_t shard);
+
   // Completions and the life of connections.
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
   void LogRequest(uint32_t shard, uint32_t connection, bool receive,
                   const verbs::Completion& completion);
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
+  static void FillEntry(const verbs::Completion& completion, arena::CompletionEntry* entry);
   void NoteCompleted(uint32_t connection, bool receive);
   void LogEvent(uint32_t connection, arena::CompletionKind kind, verbs::CompletionStatus status);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
@@ -213,6 +238,8 @@ class QueueDriver {
   absl::Status CheckDeviceKept() const;
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
+  void DropObjects(uint32_t connection);
+  // The connection with this queue pair, or that had it last.
   uint32_t FindQueuePair(uint32_t number) const;
   void ForgetRequest(uint32_t connection);
   const verbs::Listener* FindListener(const verbs::Address& address) const;
@@ -268,6 +295,10 @@ class QueueDriver {
   std::vector<Slot> slots_;  // by connection
   std::deque<uint32_t> free_slots_;
   std::vector<uint32_t> abandoned_;
+  // Connections that need only one more look at an empty completion queue to have ended.
+  std::vector<uint32_t> ending_;
+  absl::flat_hash_map<uint32_t, uint32_t>
+      by_queue_pair_;  // connections; room for all from the start
   uint32_t connection_count_ = 0;
   uint32_t spares_in_use_ = 0;
   // A recovery looks first, so that receives are posted before the sends of their transaction: what

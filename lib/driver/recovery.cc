@@ -97,8 +97,12 @@ void QueueDriver::ReplayLog(uint32_t shard,
   for (uint64_t i = arena_->shard(shard).completion_tail; i < log.tail(); ++i) {
     const CompletionEntry& entry = arena_->completion(shard, i);
     ConnectionRecord& connection = record(entry.connection);
+    if (IsOutstanding(shard, entry.wr_id)) {
+      SetSharedReceive(shard, arena::SharedReceiveSlot(entry.wr_id),
+                       arena::SharedReceiveState::kCompleted);
+    }
     if (connection.generation != arena::GenerationOf(entry)) continue;
-    ReplayEntry(entry);
+    if (!arena::IsSharedReceive(entry.wr_id)) ReplayEntry(entry);
     const bool request = CompletionKind(entry.kind) == CompletionKind::kSend ||
                          CompletionKind(entry.kind) == CompletionKind::kReceive;
     const auto status = CompletionStatus(entry.status);
@@ -162,6 +166,7 @@ void QueueDriver::LoadSlots() {
   }
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     const ConnectionRecord& connection = record(i);
+    if (device_of(i).queue_pair) by_queue_pair_[device_of(i).queue_pair->number()] = i;
     if (StateOf(connection) == ConnectionState::kFree) {
       if (!slots_[i].request_in_log) free_slots_.push_back(i);
       continue;
@@ -179,6 +184,7 @@ void QueueDriver::LoadSlots() {
 void QueueDriver::LoadCounters() {
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     shards_[i].counters.transactions = arena_->shard(i).transactions;
+    LoadSharedReceives(i);
   }
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     const ConnectionRecord& connection = record(i);
@@ -187,9 +193,10 @@ void QueueDriver::LoadCounters() {
     const QueueCursors& send = connection.send;
     const QueueCursors& receive = connection.receive;
     counters.sends_posted += send.posted - send.completed;
-    counters.receives_posted += receive.posted - receive.completed;
     const bool live = IsLive(connection);
     counters.sends_committed += (live ? send.committed : send.posted) - send.completed;
+    if (SharesReceives()) continue;
+    counters.receives_posted += receive.posted - receive.completed;
     counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
   }
 }
@@ -333,8 +340,10 @@ const SpareRecord* QueueDriver::LastSpare(uint32_t index) const {
 
 bool QueueDriver::Drained(uint32_t index) const {
   const ConnectionRecord& connection = record(index);
+  const verbs::QueuePair* const queue_pair = device_of(index).queue_pair.get();
+  if (SharesReceives() && queue_pair != nullptr && !queue_pair->receives_drained()) return false;
   return connection.send.posted == connection.send.completed &&
-         connection.receive.posted == connection.receive.completed &&
+         (SharesReceives() || connection.receive.posted == connection.receive.completed) &&
          MaybePosted(connection, false) == 0 && MaybePosted(connection, true) == 0 &&
          Outstanding(connection.send_markers) == 0 &&
          Outstanding(connection.receive_markers) == 0 && LastSpare(index) == nullptr;
@@ -458,8 +467,7 @@ void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
 void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
-  device_of(index).id.reset();
-  device_of(index).queue_pair.reset();
+  DropObjects(index);
   slots_[index].end_reason +=
       absl::StrCat("; abandoned: ", absl::string_view(why.data(), why.size()));
   abandoned_.push_back(index);
@@ -477,7 +485,7 @@ void QueueDriver::FinishAbandoned(uint32_t shard) {
     FreeSpares(index, true, ~0u);
     for (const bool receive : {true, false}) {
       MarkerCursors& markers = MarkersOf(connection, receive);
-      Settle(index, receive);
+      if (!receive || !SharesReceives()) Settle(index, receive);
       shards_[shard].markers -= Outstanding(markers);
       arena::StoreRelaxed(markers.completed, markers.begun);
     }

@@ -1,6 +1,8 @@
 #include "lib/driver/transaction.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
@@ -53,7 +55,10 @@ RequestLimits LimitsOf(const arena::Arena& arena) {
 }
 
 TransactionReader::TransactionReader(const arena::Arena& arena)
-    : arena_(arena), limits_(LimitsOf(arena)), seen_(arena.shape().connections, 0) {
+    : arena_(arena),
+      limits_(LimitsOf(arena)),
+      seen_(arena.shape().connections, 0),
+      seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {
   transaction_.parts.reserve(arena::kMaxTransactionEntries);
   transaction_.requests.reserve(kMaxTransactionRequests);
 }
@@ -103,6 +108,7 @@ absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t he
                                      bool resumed) {
   ++reads_;
   resumed_ = resumed;
+  shared_ = 0;
   transaction_.requests.clear();
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
   for (TransactionPart& part : transaction_.parts) {
@@ -155,6 +161,8 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
     case CommitKind::kRelease:
       if (!last) return Invalid("kind: a release is not the last entry of its transaction");
       return absl::OkStatus();
+    case CommitKind::kSharedReceives:
+      return CheckSharedReceives(shard, part);
   }
   return Invalid("kind: ", static_cast<int>(entry.kind), " is unknown");
 }
@@ -201,8 +209,7 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
                      arena_.shape().connection_state_bytes);
     }
   }
-  BATON_RETURN_IF_ERROR(CheckEnd("receive_end", entry.receive_end, record.receive,
-                                 arena_.shape().receive_queue_depth));
+  BATON_RETURN_IF_ERROR(CheckReceiveEnd(entry));
   BATON_RETURN_IF_ERROR(
       CheckEnd("send_end", entry.send_end, record.send, arena_.shape().send_queue_depth));
   part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
@@ -210,6 +217,59 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
       CopyRequests(entry.connection, true, record.receive.committed, entry.receive_end));
   part.first_send = static_cast<uint32_t>(transaction_.requests.size());
   return CopyRequests(entry.connection, false, record.send.committed, entry.send_end);
+}
+
+absl::Status TransactionReader::CheckReceiveEnd(const CommitEntry& entry) const {
+  const arena::Shape& shape = arena_.shape();
+  const QueueCursors& cursors = arena_.connection(entry.connection).receive;
+  if (!arena::HasSharedReceives(shape)) {
+    return CheckEnd("receive_end", entry.receive_end, cursors, shape.receive_queue_depth);
+  }
+  if (entry.receive_end == cursors.committed) return absl::OkStatus();
+  return Invalid("receive_end: ", entry.receive_end, ", receives of the service are shared");
+}
+
+// A slot can be posted when the driver holds it for free: it alone knows what the device still has.
+// Of a transaction that was begun before, what is not free was posted then, or maybe.
+absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionPart& part) {
+  const arena::Shape& shape = arena_.shape();
+  auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
+  if (!arena::HasSharedReceives(shape)) return Invalid("kind: the service shares no receives");
+  if (named.count > arena::kSharedReceivesPerEntry) {
+    return Invalid("count: ", named.count, ", at most ", arena::kSharedReceivesPerEntry);
+  }
+  part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
+  uint16_t kept = 0;
+  for (uint32_t i = 0; i < named.count; ++i) {
+    const uint16_t slot = named.slots[i];
+    if (slot >= seen_shared_.size()) return Invalid("slots[", i, "]: ", slot, " does not exist");
+    if (std::exchange(seen_shared_[slot], reads_) == reads_) {
+      return Invalid("slots[", i, "]: ", slot, " appears twice in the transaction");
+    }
+    const arena::SharedReceiveState state = arena::StateOf(arena_.shared_receive(shard, slot));
+    if (state != arena::SharedReceiveState::kFree) {
+      if (resumed_) continue;
+      return Invalid("slots[", i, "]: ", slot, " is not free");
+    }
+    if (transaction_.requests.size() == kMaxTransactionRequests) {
+      return Invalid("slots: more than ", kMaxTransactionRequests,
+                     " work requests in one transaction");
+    }
+    transaction_.requests.push_back(arena::CopyOnce(arena_.shared_receive_request(shard, slot)));
+    const absl::Status checked =
+        CheckRequest(transaction_.requests.back(), /*receive=*/true, limits_);
+    if (!checked.ok()) return Invalid("shared receive ", slot, ": ", checked.message());
+    named.slots[kept++] = slot;
+  }
+  named.count = kept;
+  part.entry = std::bit_cast<CommitEntry>(named);
+  shared_ += kept;
+  const uint32_t posted = arena_.shard(shard).shared_receives_posted;
+  if (posted + shared_ > shape.shared_receive_queue_depth) {
+    return Invalid("slots: ", shared_, " exceed the shared queue, ", posted,
+                   " are posted and it holds ", shape.shared_receive_queue_depth);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, uint64_t from,

@@ -18,6 +18,7 @@ inline constexpr uint32_t kMaxTransactionRequests = 4096;
 struct TransactionPart {
   arena::CommitEntry entry;
   // kConnection: where its copies begin in Transaction::requests; receives, then sends.
+  // kSharedReceives: where those of its slots begin.
   uint32_t first_receive = 0;
   uint32_t first_send = 0;
 };
@@ -60,6 +61,8 @@ class TransactionReader {
   absl::Status CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
   absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last);
   absl::Status CheckConnection(uint32_t shard, TransactionPart& part);
+  absl::Status CheckReceiveEnd(const arena::CommitEntry& entry) const;
+  absl::Status CheckSharedReceives(uint32_t shard, TransactionPart& part);
   absl::Status CheckTarget(uint32_t shard, const arena::CommitEntry& entry) const;
   bool WasMoved(const arena::CommitEntry& entry) const;
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
@@ -69,7 +72,9 @@ class TransactionReader {
   const arena::Arena& arena_;
   const RequestLimits limits_;
   Transaction transaction_;
-  std::vector<uint64_t> seen_;  // per connection: the Read that last named it
+  std::vector<uint64_t> seen_;         // per connection: the Read that last named it
+  std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise
+  uint32_t shared_ = 0;                // such slots in this Read
   uint64_t reads_ = 0;
   bool resumed_ = false;
 };

@@ -116,6 +116,9 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_send_queue_depth(narrow(n)); });
   AddCapacity(app, "--receive-queue-depth", "Receives outstanding per connection [64]",
               [&, narrow](uint64_t n) { service.set_receive_queue_depth(narrow(n)); });
+  AddCapacity(app, "--shared-receive-queue-depth",
+              "Receives outstanding per shard, shared by its connections [0: each has its own]",
+              [&, narrow](uint64_t n) { service.set_shared_receive_queue_depth(narrow(n)); });
   AddCapacity(app, "--connection-state-bytes", "State per connection [256]",
               [&, narrow](uint64_t n) { service.set_connection_state_bytes(narrow(n)); });
   AddCapacity(app, "--shard-state-bytes", "State per shard [4096]",

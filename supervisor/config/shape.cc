@@ -8,6 +8,7 @@ arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.connections = config.max_connections();
   shape.send_queue_depth = config.send_queue_depth();
   shape.receive_queue_depth = config.receive_queue_depth();
+  shape.shared_receive_queue_depth = config.shared_receive_queue_depth();
   shape.connection_state_bytes =
       static_cast<uint32_t>(arena::AlignUp(config.connection_state_bytes(), arena::kLineBytes));
   shape.shard_state_bytes =

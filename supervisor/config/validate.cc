@@ -41,6 +41,7 @@ constexpr Range kServiceRanges[] = {
     {"max_connections", 64, 1, arena::kMaxConnections},
     {"send_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
     {"receive_queue_depth", 64, 1, arena::kMaxQueueDepth, /*power_of_two=*/true},
+    {"shared_receive_queue_depth", 0, 0, arena::kMaxQueueDepth, /*power_of_two=*/true},
     {"connection_state_bytes", 256, 1, arena::kMaxStateBytes},
     {"shard_state_bytes", 4096, 1, arena::kMaxStateBytes},
     {"buffer_bytes", 16u << 20, arena::kPageBytes, arena::kMaxBufferBytes},

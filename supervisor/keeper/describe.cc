@@ -99,6 +99,29 @@ double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_n
          static_cast<double>(completed) / 1000;
 }
 
+namespace {
+
+// What its peer can send while nobody serves it: of its own receives, or of its shard's together
+// with all who share them.
+void DescribeWindow(const Engine& engine, uint32_t connection, v1::Connection* out) {
+  const arena::ConnectionRecord& record = engine.arena().connection(connection);
+  uint64_t receives = record.receive.posted - record.receive.completed;
+  uint64_t completed = record.receive.completed;
+  uint64_t since_ns = engine.driver().established_ns(connection);
+  if (arena::HasSharedReceives(engine.arena().shape())) {
+    receives = engine.arena().shard(record.shard).shared_receives_posted;
+    completed = engine.driver().counters(record.shard).receives_completed;
+    since_ns = engine.arena().header().keeper_start;
+    out->set_receive_window_shared(true);
+  }
+  out->set_receive_window(static_cast<uint32_t>(receives));
+  if (since_ns == 0) return;
+  out->set_receive_window_us(
+      ReceiveWindowUs(receives, completed, MonotonicNanoseconds() - since_ns));
+}
+
+}  // namespace
+
 v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   const arena::ConnectionRecord& record = engine.arena().connection(connection);
   v1::Connection out;
@@ -118,14 +141,12 @@ v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   out.set_bytes_received(record.bytes_received);
   out.set_state_length(record.state_length);
   out.set_state_version(record.state_version);
+  if (arena::HasSharedReceives(engine.arena().shape())) {
+    out.set_receives_committed(record.receive.completed);
+    out.set_receives_posted(record.receive.completed);
+  }
   if (arena::ConnectionState(record.state) == arena::ConnectionState::kEstablished) {
-    const uint64_t receives = record.receive.posted - record.receive.completed;
-    const uint64_t established_ns = engine.driver().established_ns(connection);
-    out.set_receive_window(static_cast<uint32_t>(receives));
-    if (established_ns != 0) {
-      out.set_receive_window_us(ReceiveWindowUs(receives, record.receive.completed,
-                                                MonotonicNanoseconds() - established_ns));
-    }
+    DescribeWindow(engine, connection, &out);
   }
   if (record.was_established != 0) {
     out.set_initiator_depth(record.initiator_depth);

@@ -185,11 +185,12 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
         "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
         kProtocolVersion, ": build it with release ", kRelease));
   }
-  if (attach.layout_version() < arena::kOldestLayoutVersion) {
+  const uint32_t oldest_reader = arena_.header().oldest_reader;
+  if (attach.layout_version() < oldest_reader) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the worker reads arena layout version ", attach.layout_version(),
         ", this service has version ", arena::kLayoutVersion, ", readable from version ",
-        arena::kOldestLayoutVersion, ": build it with release ", kRelease));
+        oldest_reader, ": build it with release ", kRelease));
   }
   return absl::OkStatus();
 }

@@ -32,8 +32,10 @@ const char* const kServingPoints[] = {
 
 class CrashPointTest : public CrashTest {
  protected:
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(StartCluster());
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(Begin(harness::ClusterOptions())); }
+
+  void Begin(const harness::ClusterOptions& options) {
+    ASSERT_NO_FATAL_FAILURE(StartCluster(options));
     ASSERT_NO_FATAL_FAILURE(StartWorker(2, &safe_));
     ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
   }
@@ -107,6 +109,29 @@ TEST_F(CrashPointTest, shouldServeAConnectionWhoseAcceptDied) {
   const auto result = (*late)->Stop();
   ASSERT_OK(result);
   EXPECT_TRUE(result->Flag("ok")) << result->text();
+  ExpectNothingLost();
+}
+
+class SharedCrashPointTest : public CrashPointTest {
+ protected:
+  void SetUp() override {
+    harness::ClusterOptions options;
+    options.batond_arguments = {"--shared-receive-queue-depth", "32"};
+    ASSERT_NO_FATAL_FAILURE(Begin(options));
+  }
+};
+
+TEST_F(SharedCrashPointTest, shouldLoseNothingWhereReceivesAreShared) {
+  for (const char* point : {"deliver-before-handler", "worker-shared-receive-staged",
+                            "ledger-after-state", "commit-entry-written", "commit-before-publish",
+                            "commit-published", "adopt-begin", "adopt-before-commit"}) {
+    for (const int passing : Passings({2, 1, 4})) {
+      SCOPED_TRACE(absl::StrCat(point, ":", passing));
+      ASSERT_NO_FATAL_FAILURE(StartDoomed(point, passing));
+      (void)cluster_->Handoff(doomed_->id);
+      ASSERT_NO_FATAL_FAILURE(ExpectDeathAndRecovery());
+    }
+  }
   ExpectNothingLost();
 }
 

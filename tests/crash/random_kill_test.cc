@@ -317,6 +317,17 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothing) {
   ExpectNothingLost();
 }
 
+// Receives that nobody's connection owns: a window of half of what the peers have open.
+TEST_F(RandomKillTest, shouldLoseAndRepeatNothingWhereReceivesAreShared) {
+  harness::ClusterOptions options;
+  options.batond_arguments = {"--shared-receive-queue-depth", "16"};
+  ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
+  ASSERT_NO_FATAL_FAILURE(
+      EndOwners(Setting("BATON_KILLS", kKills) / 2, Setting("BATON_SEED", std::random_device()())));
+  ASSERT_OK(peer_->Settle());
+  ExpectNothingLost();
+}
+
 // Completions come late and out of step with commits: other windows are hit.
 TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) {
   const uint64_t seed = Setting("BATON_SEED", std::random_device()());

@@ -155,6 +155,24 @@ TEST_F(ArenaTest, shouldBeReadableForTheVersionBefore) {
   EXPECT_EQ(arena.layout_version(), 2u);
 }
 
+// Whoever posts receives as before would post them where nobody looks.
+TEST_F(ArenaTest, shouldBeReadableWithSharedReceivesForThoseWhoKnowThem) {
+  Shape shape = arena.shape();
+  shape.shared_receive_queue_depth = 16;
+  shape.completion_log_entries = static_cast<uint32_t>(RequiredCompletionEntries(shape));
+  const Arena shared = Arena::Create(shape, "kv").value();
+  EXPECT_EQ(shared.header().oldest_reader, 2u);
+  const auto attached = Arena::Attach(Copy(shared.worker_log_fd()), Copy(shared.driver_log_fd()),
+                                      Copy(shared.buffers_fd()));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->shape().shared_receive_queue_depth, 16u);
+  shape.shared_receive_queue_depth = 12;
+  EXPECT_THAT(std::string(ValidateShape(shape).message()),
+              StartsWith("shared_receive_queue_depth: 12 is not a power of two"));
+  shape.shared_receive_queue_depth = 8192;
+  EXPECT_FALSE(ValidateShape(shape).ok());
+}
+
 TEST_F(ArenaTest, shouldAttachToAnArenaOfTheVersionBefore) {
   const auto attached = Arena::Attach(Copy(arena.worker_log_fd()), DriverLogWith(12, uint32_t{0}),
                                       Copy(arena.buffers_fd()));

@@ -19,13 +19,21 @@ constexpr Shape kShape = {.shards = 3,
                           .shard_state_bytes = 4160,
                           .workers = 7,
                           .buffer_bytes = 0x30000,
-                          .reserved0 = 0,
+                          .shared_receive_queue_depth = 0,
                           .max_inline_bytes = 96,
                           .reserved = {}};
+
+constexpr Shape SharedShape() {
+  Shape shape = kShape;
+  shape.shared_receive_queue_depth = 64;
+  return shape;
+}
 
 TEST(Layout, shouldHaveTheVersionThatItsBytesWereReleasedWith) {
   EXPECT_EQ(kLayoutVersion, 2u);
   EXPECT_EQ(kOldestLayoutVersion, 1u);
+  EXPECT_EQ(OldestReader(kShape), 1u);
+  EXPECT_EQ(OldestReader(SharedShape()), 2u);
   EXPECT_EQ(kMagic, 0x314e414e4f544142u);
 }
 
@@ -68,6 +76,7 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, shard_state_bytes), 24u);
   EXPECT_EQ(offsetof(Shape, workers), 28u);
   EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
+  EXPECT_EQ(offsetof(Shape, shared_receive_queue_depth), 40u);
   EXPECT_EQ(offsetof(Shape, max_inline_bytes), 44u);
   EXPECT_EQ(offsetof(Shape, reserved), 48u);
 }
@@ -161,6 +170,8 @@ TEST(Layout, shouldKeepOwnershipAndShardRecords) {
   EXPECT_EQ(offsetof(ShardRecord, state_version), 208u);
   EXPECT_EQ(offsetof(ShardRecord, connections), 212u);
   EXPECT_EQ(offsetof(ShardRecord, transactions), 216u);
+  EXPECT_EQ(offsetof(ShardRecord, shared_receives_posted), 224u);
+  EXPECT_EQ(offsetof(ShardRecord, shared_receives_unsure), 228u);
 }
 
 TEST(Layout, shouldKeepCompletionEntry) {
@@ -258,6 +269,11 @@ TEST(Layout, shouldKeepTheNumbersOfItsEnumerations) {
   EXPECT_EQ(static_cast<int>(CommitKind::kReject), 5);
   EXPECT_EQ(static_cast<int>(CommitKind::kDisconnect), 6);
   EXPECT_EQ(static_cast<int>(CommitKind::kRelease), 7);
+  EXPECT_EQ(static_cast<int>(CommitKind::kSharedReceives), 8);
+  EXPECT_EQ(static_cast<int>(SharedReceiveState::kFree), 0);
+  EXPECT_EQ(static_cast<int>(SharedReceiveState::kAttempted), 1);
+  EXPECT_EQ(static_cast<int>(SharedReceiveState::kPosted), 2);
+  EXPECT_EQ(static_cast<int>(SharedReceiveState::kCompleted), 3);
   EXPECT_EQ(static_cast<int>(CompletionKind::kSend), 1);
   EXPECT_EQ(static_cast<int>(CompletionKind::kReceive), 2);
   EXPECT_EQ(static_cast<int>(CompletionKind::kConnectRequest), 3);
@@ -315,6 +331,35 @@ TEST(Layout, shouldPlaceEverythingInDriverMemoryAsReleased) {
   EXPECT_EQ(map.total, 118784u);
 }
 
+TEST(Layout, shouldKeepEntriesOfSharedReceives) {
+  EXPECT_EQ(kSharedReceivesPerEntry, 30u);
+  EXPECT_EQ(sizeof(SharedReceivesEntry), 64u);
+  EXPECT_EQ(offsetof(SharedReceivesEntry, kind), 0u);
+  EXPECT_EQ(offsetof(SharedReceivesEntry, flags), 1u);
+  EXPECT_EQ(offsetof(SharedReceivesEntry, count), 2u);
+  EXPECT_EQ(offsetof(SharedReceivesEntry, slots), 4u);
+  EXPECT_EQ(sizeof(SharedReceive), 2u);
+  EXPECT_EQ(PackSharedReceiveState(SharedReceiveState::kPosted, 0x85), 0x0502u);
+  EXPECT_EQ(StateOf(SharedReceive{0x7f03}), SharedReceiveState::kCompleted);
+  EXPECT_EQ(GenerationOf(SharedReceive{0x7f03}), 0x7fu);
+}
+
+// A log and queue of the shard in the place of those of its connections.
+TEST(Layout, shouldPlaceSharedReceives) {
+  const WorkerMemoryMap worker(SharedShape());
+  EXPECT_EQ(worker.shared_receive_bytes, 16384u);  // 2 x 64 x 128
+  EXPECT_EQ(worker.shard_bytes, 290816u);          // 4 x 65664 + 2 x 4160 + 16384, to a page
+  EXPECT_EQ(worker.SharedReceives(0), 283264u);
+  EXPECT_EQ(worker.SharedReceives(1), 574080u);
+  EXPECT_EQ(worker.connection_bytes, 4736u);  // 4096 + 0 + 2 x 192 + 256
+  EXPECT_EQ(worker.ConnectionState(0, 0), worker.SendLog(0) + 4096);
+  const DriverMemoryMap driver(SharedShape());
+  EXPECT_EQ(driver.SharedReceives(0), 118784u);
+  EXPECT_EQ(driver.SharedReceives(2), 119296u);  // 2 x 128 x 2 behind
+  EXPECT_EQ(driver.total, 122880u);
+  EXPECT_EQ(DriverMemoryMap(kShape).shared_receives, DriverMemoryMap(kShape).total);
+}
+
 TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
   const RecoveryMemoryMap map(kShape);
   EXPECT_EQ(map.PollSlots(0), 0u);
@@ -333,6 +378,12 @@ TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {
   exact.connections = 1;
   exact.send_queue_depth = exact.receive_queue_depth = 1;
   EXPECT_EQ(RequiredCompletionEntries(exact), 16u);  // 9 and no fewer
+  // 5 connections x (2 x 16 + 4 events) + 2 x 64 + 1; then 1 x (2 + 4) + 2 x 2 + 1
+  EXPECT_EQ(RequiredCompletionEntries(SharedShape()), 512u);
+  exact.shared_receive_queue_depth = 2;
+  EXPECT_EQ(RequiredCompletionEntries(exact), 16u);
+  exact.shared_receive_queue_depth = 8;  // 6 + 16 + 1
+  EXPECT_EQ(RequiredCompletionEntries(exact), 32u);
 }
 
 TEST(Layout, shouldPackCursorsOwnershipAndRequestIdentifiersReversibly) {
@@ -353,6 +404,15 @@ TEST(Layout, shouldPackCursorsOwnershipAndRequestIdentifiersReversibly) {
   EXPECT_EQ(WrIdGeneration(wr_id), 0x7fu);
   EXPECT_EQ(WrIdSequence(wr_id), 0x12'3456'789au);
   EXPECT_EQ(WrIdDirection(PackWrId(1, 1, Direction::kSend, 1)), Direction::kSend);
+  const uint64_t shared = PackSharedReceive(8191, 0x85);
+  EXPECT_EQ(shared, 0x0000'85ff'ffff'3fffu);
+  EXPECT_TRUE(IsSharedReceive(shared));
+  EXPECT_EQ(SharedReceiveSlot(shared), 8191u);
+  EXPECT_EQ(WrIdGeneration(shared), 5u);
+  for (const uint64_t other : {kEventSequence, kMarkerSequence, kSpareSequence, uint64_t{0}}) {
+    EXPECT_FALSE(IsSharedReceive(PackWrId(0, 1, Direction::kReceive, other)));
+  }
+  EXPECT_FALSE(IsSharedReceive(PackWrId(0, 1, Direction::kSend, kSharedReceiveSequence)));
 }
 
 }  // namespace

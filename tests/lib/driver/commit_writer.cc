@@ -1,6 +1,7 @@
 #include "tests/lib/driver/commit_writer.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "lib/arena/atomic_access.h"
 
@@ -129,6 +130,18 @@ arena::WorkRequest& CommitWriter::Receive(uint32_t connection, uint64_t offset, 
 arena::WorkRequest& CommitWriter::Send(uint32_t connection, uint64_t offset, uint32_t length) {
   CommitEntry& entry = EntryOf(connection);
   return Stage(&arena_->send_request(connection, entry.send_end++), offset, length);
+}
+
+arena::WorkRequest& CommitWriter::SharedReceive(uint16_t slot, uint64_t offset, uint32_t length) {
+  const auto full = [](const CommitEntry& entry) {
+    return CommitKind(entry.kind) != CommitKind::kSharedReceives ||
+           std::bit_cast<arena::SharedReceivesEntry>(entry).count == arena::kSharedReceivesPerEntry;
+  };
+  if (entries_.empty() || full(entries_.back())) Add(CommitKind::kSharedReceives);
+  auto named = std::bit_cast<arena::SharedReceivesEntry>(entries_.back());
+  named.slots[named.count++] = slot;
+  entries_.back() = std::bit_cast<CommitEntry>(named);
+  return Stage(&arena_->shared_receive_request(shard_, slot), offset, length);
 }
 
 void CommitWriter::Write() {

@@ -35,6 +35,8 @@ class CommitWriter {
   // Stages one more request of this connection: `length` bytes at `offset` of the buffers.
   arena::WorkRequest& Receive(uint32_t connection, uint64_t offset, uint32_t length);
   arena::WorkRequest& Send(uint32_t connection, uint64_t offset, uint32_t length);
+  // Names this slot for a shared receive, too.
+  arena::WorkRequest& SharedReceive(uint16_t slot, uint64_t offset, uint32_t length);
 
   void Write();    // the entries, without the tail
   void Publish();  // ends the transaction, writes it, and moves the tail

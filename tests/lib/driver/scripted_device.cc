@@ -77,7 +77,7 @@ class ScriptedQueuePair final : public verbs::QueuePair {
       all.push_back(
           {one.wr_id, false, one.opcode, {one.sges.begin(), one.sges.end()}, one.inline_data});
     }
-    return device_->Post(number_, all, posted);
+    return device_->Post(&state_of().sends, all, posted);
   }
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
@@ -86,11 +86,14 @@ class ScriptedQueuePair final : public verbs::QueuePair {
       all.push_back(
           {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
     }
-    return device_->Post(number_, all, posted);
+    return device_->Post(&state_of().receives, all, posted);
   }
   absl::Status SetError() override {
     state_of().state = QueuePairState::kError;
     return absl::OkStatus();
+  }
+  bool receives_drained() const override {
+    return device_->drained && state() == QueuePairState::kError;
   }
 
  private:
@@ -101,16 +104,37 @@ class ScriptedQueuePair final : public verbs::QueuePair {
   const uint32_t max_inline_data_;
 };
 
-absl::Status ScriptedDevice::Post(uint32_t queue_pair, const std::vector<PostedRequest>& requests,
-                                  size_t* posted) {
-  State& state = queue_pairs_[queue_pair - 1];
+class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
+ public:
+  explicit ScriptedSharedQueue(ScriptedDevice* device) : device_(device) {}
+
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    std::vector<PostedRequest> all;
+    for (const auto& one : requests) {
+      all.push_back(
+          {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
+    }
+    return device_->Post(&device_->shared_, all, posted);
+  }
+  absl::Status ArmLimit(uint32_t limit) override {
+    device_->limit = limit;
+    return absl::OkStatus();
+  }
+
+ private:
+  ScriptedDevice* const device_;
+};
+
+absl::Status ScriptedDevice::Post(std::deque<PostedRequest>* queue,
+                                  const std::vector<PostedRequest>& requests, size_t* posted) {
   const int die = std::exchange(die_after_posting, -1);
   const bool refused = refuse > 0;
   if (refused) --refuse;
   *posted = 0;
   for (size_t i = 0; i < requests.size() && (!refused || queue_refused); ++i) {
     if (die == static_cast<int>(i)) throw DriverDied();
-    (requests[i].receive ? state.receives : state.sends).push_back(requests[i]);
+    queue->push_back(requests[i]);
     history_.push_back(requests[i]);
     if (!refused) ++*posted;
   }
@@ -130,6 +154,19 @@ void ScriptedDevice::Complete(uint32_t queue_pair, bool receive, std::string_vie
   auto& queue = receive ? state.receives : state.sends;
   const PostedRequest request = queue.front();
   queue.pop_front();
+  Fill(request, queue_pair, bytes, status);
+}
+
+void ScriptedDevice::CompleteShared(uint32_t queue_pair, size_t place, std::string_view bytes,
+                                    CompletionStatus status) {
+  const PostedRequest request = shared_[place];
+  shared_.erase(shared_.begin() + static_cast<ptrdiff_t>(place));
+  Fill(request, queue_pair, bytes, status);
+}
+
+void ScriptedDevice::Fill(const PostedRequest& request, uint32_t queue_pair, std::string_view bytes,
+                          CompletionStatus status) {
+  const bool receive = request.receive;
   Completion completion;
   completion.wr_id = request.wr_id;
   completion.status = status;
@@ -168,7 +205,8 @@ verbs::DeviceLimits ScriptedDevice::limits() const {
   limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
   limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
-  limits.max_scatter_gather = arena::kMaxSges;
+  limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = arena::kMaxSges;
+  limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
   limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
@@ -188,6 +226,20 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> ScriptedDevice::CreateQueuePai
   queue_pairs_.emplace_back();
   return std::make_unique<ScriptedQueuePair>(this, static_cast<uint32_t>(queue_pairs_.size()),
                                              options.max_inline_data);
+}
+
+absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> ScriptedDevice::CreateSharedReceiveQueue(
+    uint32_t, uint32_t) {
+  auto queue = std::make_unique<ScriptedSharedQueue>(this);
+  shared_queue = queue.get();
+  return queue;
+}
+
+bool ScriptedDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  if (device_events_.empty()) return false;
+  *event = device_events_.front();
+  device_events_.pop_front();
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> ScriptedDevice::Connect(

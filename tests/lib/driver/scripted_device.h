@@ -49,6 +49,15 @@ class ScriptedDevice final : public verbs::Device {
   void Complete(uint32_t queue_pair, bool receive, std::string_view bytes = {},
                 verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
   void Flush(uint32_t queue_pair);  // all of it
+  // Likewise of the shared receives, which are one queue here: the one at this place of it.
+  const std::deque<PostedRequest>& shared() const { return shared_; }
+  void CompleteShared(uint32_t queue_pair, size_t place, std::string_view bytes = {},
+                      verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
+  // Queue pairs in error have no shared receive any more.
+  bool drained = true;
+  void Tell(const verbs::DeviceEvent& event) { device_events_.push_back(event); }
+  const verbs::SharedReceiveQueue* shared_queue = nullptr;  // the last that was made
+  uint32_t limit = 0;                                       // as it was armed last
   void Tell(verbs::CmEventType type, verbs::ConnectionId* id);
   bool destroyed(uint32_t queue_pair) const;
 
@@ -60,6 +69,8 @@ class ScriptedDevice final : public verbs::Device {
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t, uint32_t) override;
   absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address&, int) override {
     return absl::UnimplementedError("scripted");
   }
@@ -67,24 +78,30 @@ class ScriptedDevice final : public verbs::Device {
       const verbs::Address& address, verbs::QueuePair* queue_pair,
       const verbs::ConnectionParameters& parameters) override;
   bool NextEvent(verbs::CmEvent* event) override;
+  bool NextDeviceEvent(verbs::DeviceEvent* event) override;
   void Progress() override {}
   int event_fd() const override { return -1; }
 
  private:
   friend class ScriptedQueue;
   friend class ScriptedQueuePair;
+  friend class ScriptedSharedQueue;
 
   struct State {  // of a queue pair
     verbs::QueuePairState state = verbs::QueuePairState::kInit;
     std::deque<PostedRequest> sends, receives;
     bool destroyed = false;
   };
-  absl::Status Post(uint32_t queue_pair, const std::vector<PostedRequest>& requests,
+  absl::Status Post(std::deque<PostedRequest>* queue, const std::vector<PostedRequest>& requests,
                     size_t* posted);
+  void Fill(const PostedRequest& request, uint32_t queue_pair, std::string_view bytes,
+            verbs::CompletionStatus status);
 
   std::deque<State> queue_pairs_;  // by number - 1
   std::deque<verbs::Completion> completions_;
   std::deque<verbs::CmEvent> events_;
+  std::deque<PostedRequest> shared_;
+  std::deque<verbs::DeviceEvent> device_events_;
   std::vector<PostedRequest> history_;
 };
 

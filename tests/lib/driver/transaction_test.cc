@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
                }
              }},
         Rule{"kindZero", "kind: 0 is unknown", [](Scene& s) { s.writer.Add(CommitKind(0)); }},
-        Rule{"kindUnknown", "kind: 8 is unknown", [](Scene& s) { s.writer.Add(CommitKind(8)); }},
+        Rule{"kindUnknown", "kind: 9 is unknown", [](Scene& s) { s.writer.Add(CommitKind(9)); }},
         Rule{"kindLargest", "kind: 255 is unknown",
              [](Scene& s) { s.writer.Add(CommitKind(255)); }},
         Rule{"connectionOutOfRange", "connection: 4 does not exist",

@@ -154,8 +154,8 @@ TEST_P(SharedReceives, shouldKeepManyMessagesOfBothWhole) {
       for (; posted[p] < kCount && posted[p] < sent[p] + 16; ++posted[p]) {
         const size_t offset = (p * 16 + posted[p] % 16) * kSize;
         ours.Word(offset) = ours.Word(offset + kSize - 8) = posted[p] * kPairs + p;
-        ASSERT_TRUE(PostSend(*pairs[p].client, Request(Opcode::kSend, p), {ours.Sge(offset, kSize)})
-                        .ok());
+        ASSERT_TRUE(
+            PostSend(*pairs[p].client, Request(Opcode::kSend, p), {ours.Sge(offset, kSize)}).ok());
       }
     }
     for (; !client.completions.empty(); client.completions.pop_front()) {
@@ -261,9 +261,10 @@ TEST_P(SharedReceives, shouldBeRefusedWhenTheQueueIsFull) {
 
 TEST_P(SharedReceives, shouldBeMadeWithinTheLimits) {
   const DeviceLimits limits = server.device->limits();
-  for (const auto& [entries, sges] :
-       {std::pair{0u, 1u}, {1u, 0u}, {limits.max_shared_receive_requests + 1, 1u},
-        {1u, limits.max_shared_receive_scatter_gather + 1}}) {
+  for (const auto& [entries, sges] : {std::pair{0u, 1u},
+                                      {1u, 0u},
+                                      {limits.max_shared_receive_requests + 1, 1u},
+                                      {1u, limits.max_shared_receive_scatter_gather + 1}}) {
     EXPECT_EQ(server.device->CreateSharedReceiveQueue(entries, sges).status().code(),
               absl::StatusCode::kInvalidArgument)
         << entries << ", " << sges;

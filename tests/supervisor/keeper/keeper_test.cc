@@ -143,6 +143,15 @@ TEST_F(KeeperTest, shouldRefuseAWorkerThatCannotReadTheLayout) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("readable from version 1"));
 }
 
+TEST_F(KeeperTest, shouldRefuseAWorkerThatKnowsNoSharedReceivesWhereThereAreSome) {
+  Start([](v1::ServiceConfig* service) { service->set_shared_receive_queue_depth(16); });
+  const absl::Status status =
+      AttachWith([](internal::AttachArena* attach) { attach->set_layout_version(1); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layout version 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("readable from version 2"));
+}
+
 TEST_F(KeeperTest, shouldRefuseAWorkerOfAnotherService) {
   Start();
   const absl::Status status =

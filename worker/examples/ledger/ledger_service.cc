@@ -28,12 +28,16 @@ absl::Status LedgerService::Validate(const LedgerServiceOptions& options) {
 
 absl::Status LedgerService::Fit(const Capacity& capacity) {
   // Each request that is let in may need its reply's place, too.
-  const uint32_t depth = std::min(capacity.send_queue_depth, capacity.receive_queue_depth);
+  const bool shared = capacity.shared_receive_queue_depth != 0;
+  const uint32_t depth = shared ? capacity.send_queue_depth
+                                : std::min(capacity.send_queue_depth, capacity.receive_queue_depth);
   if (options_.window > depth) {
     return absl::InvalidArgumentError(absl::StrCat(
         "window ", options_.window, ": choose 1 to ", depth,
         ", the service's queue depth, or raise its send_queue_depth and receive_queue_depth"));
   }
+  shared_slots_ = uint64_t{2} * capacity.shared_receive_queue_depth;
+  shared_bytes_ = capacity.shards * shared_slots_ * options_.message_bytes;
   request_ring_ = uint64_t{2} * capacity.receive_queue_depth;
   reply_ring_ = uint64_t{2} * capacity.send_queue_depth;
   return absl::OkStatus();
@@ -43,12 +47,21 @@ uint64_t LedgerService::SlabBytes() const {
   return request_ring_ * options_.message_bytes + reply_ring_ * kReplyBytes;
 }
 
+uint64_t LedgerService::SlabOffset(uint32_t connection) const {
+  return shared_bytes_ + connection * SlabBytes();
+}
+
+uint64_t LedgerService::SharedOffset(const Shard& shard, uint64_t slot) const {
+  return (shard.index() * shared_slots_ + slot) * options_.message_bytes;
+}
+
 uint64_t LedgerService::RequestOffset(const Connection& connection, uint64_t sequence) const {
-  return connection.index() * SlabBytes() + sequence % request_ring_ * options_.message_bytes;
+  if (shared_slots_ != 0) return SharedOffset(connection.shard(), sequence);
+  return SlabOffset(connection.index()) + sequence % request_ring_ * options_.message_bytes;
 }
 
 uint64_t LedgerService::ReplyOffset(const Connection& connection, uint64_t sequence) const {
-  return connection.index() * SlabBytes() + request_ring_ * options_.message_bytes +
+  return SlabOffset(connection.index()) + request_ring_ * options_.message_bytes +
          sequence % reply_ring_ * kReplyBytes;
 }
 
@@ -78,7 +91,7 @@ absl::Status LedgerService::OnAdopt(Shard& shard) {
       Drop(shard, *connection, account.status());
     }
   }
-  return absl::OkStatus();
+  return shared_slots_ == 0 ? absl::OkStatus() : PostShared(shard);
 }
 
 void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
@@ -89,6 +102,8 @@ void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
       break;
     case Completion::Kind::kReceive:
       if (completion.status == verbs::CompletionStatus::kSuccess) OnRequest(shard, completion);
+      // A receive that its connection had no use for is the others' again.
+      if (shared_slots_ != 0) (void)PostShared(shard);
       break;
     case Completion::Kind::kSend:
       if (completion.status != verbs::CompletionStatus::kSuccess &&
@@ -120,21 +135,35 @@ void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
 }
 
 absl::Status LedgerService::Accept(Shard& shard, Connection& connection) {
-  const uint64_t needed = (connection.index() + uint64_t{1}) * SlabBytes();
+  const uint64_t needed = SlabOffset(connection.index() + 1);
   if (needed > shard.worker().buffers().size()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the service's ", shard.worker().buffers().size(), " bytes of buffers, of ",
                      needed, " needed, are too few: raise buffer_bytes"));
   }
   BATON_RETURN_IF_ERROR(shard.Accept(connection));
-  for (uint32_t i = 0; i < options_.window; ++i) {
+  for (uint32_t i = 0; shared_slots_ == 0 && i < options_.window; ++i) {
     BATON_RETURN_IF_ERROR(PostReceive(shard, connection));
   }
   BATON_CRASH_POINT("ledger-after-accept");
   return absl::OkStatus();
 }
 
+absl::Status LedgerService::PostShared(Shard& shard) {
+  if (shared_bytes_ > shard.worker().buffers().size()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the service's ", shard.worker().buffers().size(), " bytes of buffers, of ", shared_bytes_,
+        " needed for shared receives, are too few: raise buffer_bytes"));
+  }
+  while (shard.shared_receive_room() > 0) {
+    const Buffer buffer{SharedOffset(shard, shard.next_shared_receive()), options_.message_bytes};
+    BATON_RETURN_IF_ERROR(shard.ReceiveShared({&buffer, 1}));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LedgerService::PostReceive(Shard& shard, Connection& connection) {
+  if (shared_slots_ != 0) return PostShared(shard);
   const Buffer buffer{RequestOffset(connection, connection.next_receive()), options_.message_bytes};
   return shard.Receive(connection, {&buffer, 1});
 }

@@ -19,7 +19,9 @@
 namespace baton::ledger {
 
 struct LedgerServiceOptions {
-  uint32_t window = 32;         // receives kept posted for each connection
+  // Receives kept posted for each connection. Of a service whose receives are shared it keeps all
+  // posted.
+  uint32_t window = 32;
   uint32_t message_bytes = 64;  // of requests, largest
   uint16_t version = 1;         // of this binary, told in every reply
   // Formats of accounts that it declares and writes. All have the same bytes here.
@@ -64,17 +66,22 @@ class LedgerService : public Service {
   absl::Status Process(Shard& shard, const Completion& completion, Session& session);
   void SufferFrom(absl::Span<const uint8_t> message) const;
   absl::Status PostReceive(Shard& shard, Connection& connection);
+  absl::Status PostShared(Shard& shard);
   // Fails the connection, visibly.
   void Drop(Shard& shard, Connection& connection, const absl::Status& why);
 
-  // A connection's slab of the buffers: request buffers, then reply buffers, each ring twice its
-  // queue's depth, so that the one that a sequence number chooses is never in use.
+  // Shared request buffers, one for each slot of each shard, come first. Then a slab for each
+  // connection: request buffers, then reply buffers, each ring twice its queue's depth, so that the
+  // one that a sequence number chooses is never in use.
   uint64_t SlabBytes() const;
+  uint64_t SlabOffset(uint32_t connection) const;
+  uint64_t SharedOffset(const Shard& shard, uint64_t slot) const;
   uint64_t RequestOffset(const Connection& connection, uint64_t sequence) const;
   uint64_t ReplyOffset(const Connection& connection, uint64_t sequence) const;
 
   const LedgerServiceOptions options_;
   uint64_t request_ring_ = 0, reply_ring_ = 0;      // buffers of a connection
+  uint64_t shared_slots_ = 0, shared_bytes_ = 0;    // of a shard; of all. 0: none are shared
   std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
 };
 

@@ -1,0 +1,228 @@
+// Receives that the connections of a shard share (layout.md, "Shared receives").
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/status_text.h"
+#include "lib/driver/connection_state.h"
+#include "lib/driver/poison.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CompletionEntry;
+using arena::ConnectionRecord;
+using arena::ConnectionState;
+using arena::PoisonLevel;
+using arena::SharedReceive;
+using arena::SharedReceiveState;
+using verbs::CompletionStatus;
+
+// Operators are told that a queue is low at most so often.
+constexpr uint64_t kLowPauseNs = 10'000'000'000;
+
+}  // namespace
+
+// One at a time: of a driver that dies no more than one is maybe posted, and that one is out of use
+// until it completes.
+void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part) {
+  const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
+  const arena::WorkRequest* requests =
+      reader_->transaction().requests.data() + part.first_receive;
+  absl::Status refused;
+  for (uint32_t i = 0; i < named.count; ++i) {
+    refused.Update(PostSharedReceive(shard, named.slots[i], requests[i]));
+  }
+  if (!refused.ok()) return RefuseShared(shard, MessageOf(refused));
+  ArmLimit(shard);
+}
+
+// `request` is a trusted copy. One that the device refuses it may have all the same.
+absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
+                                            const arena::WorkRequest& request) {
+  ShardCounters& counters = shards_[shard].counters;
+  ++counters.receives_committed;
+  arena::ShardRecord& owner = arena_->shard(shard);
+  SharedReceive& receive = arena_->shared_receive(shard, slot);
+  const uint32_t generation = arena::GenerationOf(receive) + 1;
+  const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
+  for (int i = 0; i < request.sge_count; ++i) {
+    sges_[static_cast<size_t>(i)] = {base + request.sges[i].offset, request.sges[i].length,
+                                     objects_->buffers->lkey()};
+  }
+  const verbs::ReceiveRequest posted = {arena::PackSharedReceive(slot, generation),
+                                        {sges_.data(), request.sge_count}};
+  arena::StoreRelease(receive.word, arena::PackSharedReceiveState(SharedReceiveState::kAttempted,
+                                                                  generation));
+  BATON_CRASH_POINT("driver-before-shared-post");
+  size_t taken = 0;
+  const absl::Status status =
+      objects_->shared_receive_queues[shard]->PostReceive({&posted, 1}, &taken);
+  BATON_CRASH_POINT("driver-after-shared-post");
+  if (!status.ok()) {
+    arena::StoreRelaxed(owner.shared_receives_unsure, owner.shared_receives_unsure + 1);
+    return status;
+  }
+  SetSharedReceive(shard, slot, SharedReceiveState::kPosted);
+  arena::StoreRelaxed(owner.shared_receives_posted, owner.shared_receives_posted + 1);
+  ++counters.receives_posted;
+  BATON_CRASH_POINT("driver-shared-posted");
+  return absl::OkStatus();
+}
+
+void QueueDriver::SetSharedReceive(uint32_t shard, uint32_t slot, SharedReceiveState state) {
+  SharedReceive& receive = arena_->shared_receive(shard, slot);
+  arena::StoreRelease(receive.word,
+                      arena::PackSharedReceiveState(state, arena::GenerationOf(receive)));
+}
+
+// Told when a quarter is left, and again when they have been more than half since.
+void QueueDriver::ArmLimit(uint32_t shard) {
+  ShardQueue& queue = shards_[shard];
+  const uint32_t depth = arena_->shape().shared_receive_queue_depth;
+  const uint32_t posted = arena_->shard(shard).shared_receives_posted;
+  if (queue.limit_armed || queue.shared_refused || depth < 4 || posted <= depth / 2) return;
+  if (queue.low_ns != 0 && MonotonicNanoseconds() - queue.low_ns < kLowPauseNs) return;
+  // A device that cannot tell is used all the same.
+  (void)objects_->shared_receive_queues[shard]->ArmLimit(depth / 4);
+  queue.limit_armed = true;
+}
+
+// A queue that takes no receive, though it has room, is broken: its connections would wait for
+// ever. No more join it.
+void QueueDriver::RefuseShared(uint32_t shard, std::string_view why) {
+  shards_[shard].shared_refused = true;
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (record(index).shard != shard) continue;
+    StartDraining(index, CompletionStatus::kGeneralError,
+                  absl::StrCat("the shared receive queue is broken: ",
+                               absl::string_view(why.data(), why.size())));
+  }
+}
+
+uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {
+  if (queue == nullptr) return kNoShard;
+  for (uint32_t i = 0; i < objects_->shared_receive_queues.size(); ++i) {
+    if (objects_->shared_receive_queues[i].get() == queue) return i;
+  }
+  return kNoShard;
+}
+
+// ---------------------------------------------------------------- completions
+
+// Whether the slot still waits for just this completion.
+bool QueueDriver::IsOutstanding(uint32_t shard, uint64_t wr_id) const {
+  if (!arena::IsSharedReceive(wr_id)) return false;
+  const uint32_t slot = arena::SharedReceiveSlot(wr_id);
+  if (slot >= arena::SharedReceiveSlots(arena_->shape())) return false;
+  const SharedReceive receive = arena_->shared_receive(shard, slot);
+  const SharedReceiveState state = arena::StateOf(receive);
+  return arena::GenerationOf(receive) == arena::WrIdGeneration(wr_id) &&
+         (state == SharedReceiveState::kAttempted || state == SharedReceiveState::kPosted);
+}
+
+void QueueDriver::NoteSharedReceive(uint32_t shard, uint32_t slot, SharedReceiveState next) {
+  arena::ShardRecord& owner = arena_->shard(shard);
+  const bool sure =
+      arena::StateOf(arena_->shared_receive(shard, slot)) == SharedReceiveState::kPosted;
+  uint32_t& count = sure ? owner.shared_receives_posted : owner.shared_receives_unsure;
+  SetSharedReceive(shard, slot, next);
+  arena::StoreRelaxed(count, count - 1);
+  BATON_CRASH_POINT("driver-shared-completed");
+  ShardCounters& counters = shards_[shard].counters;
+  ++counters.receives_completed;
+  if (!sure) ++counters.receives_posted;
+}
+
+// They complete in any order: each slot tells whether its completion was dealt with.
+void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& completion) {
+  if (!IsOutstanding(shard, completion.wr_id)) return;  // a driver that died has logged it already
+  const uint32_t index = FindQueuePair(completion.qp_number);
+  const bool ended = index == DriverObserver::kNoConnection ||
+                     StateOf(record(index)) == ConnectionState::kClosed ||
+                     record(index).shard != shard;
+  // Of a connection that was given up: there is nobody to be told.
+  const uint32_t slot = arena::SharedReceiveSlot(completion.wr_id);
+  if (ended) return NoteSharedReceive(shard, slot, SharedReceiveState::kFree);
+  ConnectionRecord& connection = record(index);
+  CompletionEntry entry = {};
+  entry.wr_id = completion.wr_id;
+  entry.kind = static_cast<uint8_t>(arena::CompletionKind::kReceive);
+  FillEntry(completion, &entry);
+  entry.connection = index;
+  entry.generation = connection.generation;
+  entry.sequence = slot;
+  entry.tag = arena_->shared_receive_request(shard, slot).tag;
+  Spoil(PoisonLevel(connection.poison), &entry);
+  shards_[shard].log.Append(entry);
+  NoteSharedReceive(shard, slot, SharedReceiveState::kCompleted);
+  ++connection.receive.completed;
+  connection.bytes_received += completion.byte_len;
+  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
+    StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
+  }
+}
+
+// Its completion was acknowledged. One that nobody was told of is posted again, with its buffer: as
+// far as the application knows it is posted still.
+void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& entry) {
+  const uint32_t slot = arena::SharedReceiveSlot(entry.wr_id);
+  if (slot >= arena::SharedReceiveSlots(arena_->shape())) return;
+  const SharedReceive receive = arena_->shared_receive(shard, slot);
+  // A driver that died has returned it already.
+  if (arena::StateOf(receive) != SharedReceiveState::kCompleted ||
+      arena::GenerationOf(receive) != arena::WrIdGeneration(entry.wr_id)) {
+    return;
+  }
+  if ((entry.flags & arena::kCompletionVoid) != 0 && !shards_[shard].shared_refused) {
+    const arena::WorkRequest request =
+        arena::CopyOnce(arena_->shared_receive_request(shard, slot));
+    if (TransactionReader::CheckRequest(request, true, LimitsOf(*arena_)).ok()) {
+      const absl::Status posted = PostSharedReceive(shard, slot, request);
+      if (!posted.ok()) RefuseShared(shard, MessageOf(posted));
+      return;
+    }
+  }
+  SetSharedReceive(shard, slot, SharedReceiveState::kFree);
+}
+
+// ---------------------------------------------------------------- ends, recovery
+
+// The completion queue was empty after these had the last of their completions in it. Their queue
+// pairs go before their ends are told: the application may use the buffers then.
+void QueueDriver::FinishEnding(uint32_t shard) {
+  size_t kept = 0;
+  const size_t count = ending_.size();
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t index = ending_[i];
+    if (record(index).shard != shard) {
+      ending_[kept++] = index;
+      continue;
+    }
+    slots_[index].ending = false;
+    if (StateOf(record(index)) != ConnectionState::kDraining || !Drained(index)) continue;
+    DropObjects(index);
+    FinishDraining(index);
+  }
+  ending_.resize(kept);
+}
+
+void QueueDriver::LoadSharedReceives(uint32_t shard) {
+  arena::ShardRecord& owner = arena_->shard(shard);
+  uint32_t posted = 0, unsure = 0;
+  for (uint32_t slot = 0; slot < arena::SharedReceiveSlots(arena_->shape()); ++slot) {
+    const SharedReceiveState state = arena::StateOf(arena_->shared_receive(shard, slot));
+    posted += state == SharedReceiveState::kPosted ? 1 : 0;
+    unsure += state == SharedReceiveState::kAttempted ? 1 : 0;
+  }
+  owner.shared_receives_posted = posted;
+  arena::StoreRelaxed(owner.shared_receives_unsure, unsure);
+  recovery_.shared_receives_ambiguous += unsure;
+  shards_[shard].counters.receives_posted += posted;
+  shards_[shard].counters.receives_committed += posted + unsure;
+}
+
+}  // namespace baton::driver

@@ -1,0 +1,361 @@
+// Shared receives of a driver that is killed, of a device that refuses them, and of connections
+// that end while the device still holds one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/scripted_device.h"
+
+namespace baton::driver {
+namespace {
+
+using arena::CompletionEntry;
+using arena::CompletionKind;
+using arena::ConnectionState;
+using arena::SharedReceiveState;
+using testing::CommitWriter;
+using testing::DriverDied;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::ScriptedDevice;
+using verbs::CompletionStatus;
+using verbs::DeviceEventType;
+using PollDeath = ScriptedDevice::PollDeath;
+
+constexpr uint32_t kDepth = 8;
+
+class Observer : public DriverObserver {
+ public:
+  void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
+  void OnRefusedConnection(std::string_view) override {}
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t) override {
+    events.push_back(event.text);
+  }
+
+  std::vector<std::string> states, events;
+};
+
+class SharedRecoveryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    arena::Shape shape = testing::TestShape();
+    shape.shared_receive_queue_depth = kDepth;
+    shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    driver = QueueDriver::Create(&*arena, &device, &observer).value();
+    Ownership(&*arena, 0).Grant(0, 1);
+    writer.emplace(&*arena, 0);
+    writer->Begin(1);
+    one = Established();
+    two = Established();
+  }
+
+  uint32_t Established() {
+    const uint32_t index = driver->Connect(0, {"10.0.0.2", 2}, "", 7).value();
+    device.Tell(verbs::CmEventType::kEstablished, driver->objects()->connections[index].id.get());
+    uint32_t shard;
+    EXPECT_TRUE(driver->HandleEvent(&shard));
+    EXPECT_EQ(Read(), absl::StrCat("established ", index));
+    return index;
+  }
+  uint32_t Qp(uint32_t connection) { return arena->connection(connection).qp_number; }
+
+  void Stage(std::initializer_list<uint16_t> slots) {
+    for (const uint16_t slot : slots) writer->SharedReceive(slot, slot * 64u, 64);
+  }
+  CommitOutcome Commit() {
+    writer->Publish();
+    return driver->ApplyNext(0, &error);
+  }
+  void Post(std::initializer_list<uint16_t> slots) {
+    Stage(slots);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  void Acknowledge() {
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  // Applying what is open kills the driver after so many requests of its first post.
+  void DieAfterPosting(int count) {
+    device.die_after_posting = count;
+    EXPECT_THROW(Commit(), DriverDied);
+  }
+  void DiePolling(PollDeath death) {
+    device.die_polling = death;
+    EXPECT_THROW(driver->PollCompletions(0).status().IgnoreError(), DriverDied);
+  }
+  void Recover() {
+    const std::shared_ptr<DeviceObjects> objects = driver->objects();
+    driver.reset();
+    driver = QueueDriver::Recover(&*arena, &device, &observer, objects).value();
+  }
+  void Poll() { ASSERT_TRUE(driver->PollCompletions(0).ok()); }
+  void HandleDeviceEvent(DeviceEventType type, uint32_t queue_pair = 0) {
+    verbs::DeviceEvent event;
+    event.type = type;
+    event.qp_number = queue_pair;
+    if (queue_pair == 0) event.shared_receive_queue = device.shared_queue;
+    event.text = "told";
+    device.Tell(event);
+    uint32_t shard;
+    EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
+  }
+
+  // What the completion log has next, in words; "" for nothing.
+  std::string Read() {
+    if (read == arena->shard(0).completion_tail) return "";
+    const CompletionEntry& entry = arena->completion(0, read++);
+    const std::string name(verbs::CompletionStatusName(CompletionStatus(entry.status)));
+    const std::string status = entry.status == 0 ? "" : " " + name;
+    switch (CompletionKind(entry.kind)) {
+      case CompletionKind::kReceive:
+        return absl::StrCat("receive in ", entry.sequence, " of ", entry.connection, status);
+      case CompletionKind::kEstablished:
+        return absl::StrCat("established ", entry.connection);
+      default:
+        return absl::StrCat("end of ", entry.connection, status);
+    }
+  }
+  std::vector<std::string> ReadAll() {
+    std::vector<std::string> all;
+    for (std::string word = Read(); !word.empty(); word = Read()) all.push_back(word);
+    return all;
+  }
+  // At the device, oldest first.
+  std::vector<uint32_t> Slots() {
+    std::vector<uint32_t> slots;
+    for (const auto& posted : device.shared()) {
+      slots.push_back(arena::SharedReceiveSlot(posted.wr_id));
+    }
+    return slots;
+  }
+  SharedReceiveState StateAt(uint32_t slot) {
+    return arena::StateOf(arena->shared_receive(0, slot));
+  }
+  const arena::ShardRecord& shard() { return arena->shard(0); }
+  ConnectionState state(uint32_t connection) {
+    return ConnectionState(arena->connection(connection).state);
+  }
+
+  Observer observer;
+  ScriptedDevice device;
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<QueueDriver> driver;
+  std::optional<CommitWriter> writer;
+  uint32_t one = 0, two = 0;
+  uint64_t read = 0;
+  absl::Status error;
+};
+
+// ---- Any order.
+
+TEST_F(SharedRecoveryTest, shouldLogCompletionsInTheOrderInWhichTheyCome) {
+  Post({0, 1, 2, 3});
+  device.CompleteShared(Qp(two), 2, "c");
+  device.CompleteShared(Qp(one), 0, "a");
+  device.CompleteShared(Qp(two), 1, "d");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive in 2 of 1", "receive in 0 of 0", "receive in 3 of 1"));
+  EXPECT_THAT(Slots(), ElementsAre(1));
+  EXPECT_EQ(shard().shared_receives_posted, 1u);
+}
+
+// ---- A driver dies.
+
+TEST_F(SharedRecoveryTest, shouldNotPostAgainWhatItsPredecessorMayHavePosted) {
+  Stage({0, 1});
+  DieAfterPosting(0);
+  Recover();
+  // The first is never posted again: nobody knows. The second was not reached.
+  EXPECT_THAT(Slots(), ElementsAre(1));
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kAttempted);
+  EXPECT_EQ(StateAt(1), SharedReceiveState::kPosted);
+  EXPECT_EQ(shard().shared_receives_posted, 1u);
+  EXPECT_EQ(shard().shared_receives_unsure, 1u);
+  EXPECT_EQ(driver->recovery().shared_receives_ambiguous, 1u);
+  EXPECT_EQ(driver->recovery().transactions_resumed, 1u);
+}
+
+TEST_F(SharedRecoveryTest, shouldDeliverWhatItsPredecessorPostedUnseen) {
+  Stage({0, 1});
+  DieAfterPosting(1);
+  Recover();
+  EXPECT_THAT(Slots(), ElementsAre(0, 1));
+  device.CompleteShared(Qp(two), 0, "x");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 1"));
+  EXPECT_EQ(shard().shared_receives_unsure, 0u);
+  EXPECT_EQ(shard().shared_receives_posted, 1u);
+  Acknowledge();
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kFree);
+}
+
+// What is only maybe posted leaves its place in the window to others.
+TEST_F(SharedRecoveryTest, shouldNotCountWhatIsUnsureAsPosted) {
+  for (uint16_t i = 0; i < kDepth; ++i) writer->SharedReceive(i, i * 64u, 64);
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_EQ(shard().shared_receives_posted, kDepth - 1);
+  Post({kDepth});
+  EXPECT_EQ(shard().shared_receives_posted, kDepth);
+  Stage({kDepth + 1});
+  EXPECT_EQ(Commit(), CommitOutcome::kInvalid);
+}
+
+TEST_F(SharedRecoveryTest, shouldLogOnceWhatItsPredecessorHadTakenFromTheQueue) {
+  for (const PollDeath death :
+       {PollDeath::kBeforeTaking, PollDeath::kHalfWritten, PollDeath::kAfterTaking}) {
+    Post({0, 1, 2});
+    device.CompleteShared(Qp(one), 0, "a");
+    device.CompleteShared(Qp(two), 1, "c");
+    DiePolling(death);
+    Recover();
+    EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0", "receive in 2 of 1"));
+    EXPECT_THAT(Slots(), ElementsAre(1));
+    device.CompleteShared(Qp(one), 0, "b");
+    Poll();
+    EXPECT_THAT(ReadAll(), ElementsAre("receive in 1 of 0"));
+    Acknowledge();
+    EXPECT_EQ(shard().shared_receives_posted, 0u);
+  }
+}
+
+// A slot is used again and again: what one use of it left is not taken for the next one's.
+TEST_F(SharedRecoveryTest, shouldNotTakeACompletionForThatOfALaterUse) {
+  for (int round = 0; round < 300; ++round) {
+    Post({3});
+    ASSERT_EQ(arena::GenerationOf(arena->shared_receive(0, 3)),
+              arena::WrIdGeneration(device.shared().back().wr_id));
+    device.CompleteShared(Qp(one), 0, "x");
+    Poll();
+    ASSERT_THAT(ReadAll(), ElementsAre("receive in 3 of 0"));
+    Acknowledge();
+  }
+  const uint64_t stale = arena->completion(0, read - 1).wr_id;
+  Post({3});
+  auto* const slots = reinterpret_cast<verbs::Completion*>(arena->poll_slots(0));
+  slots[0] = {};
+  slots[0].wr_id = stale;
+  slots[0].qp_number = Qp(one);
+  Recover();
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  EXPECT_EQ(StateAt(3), SharedReceiveState::kPosted);
+}
+
+TEST_F(SharedRecoveryTest, shouldSettleAnEntryThatWasLoggedAndNotNoted) {
+  Post({0, 1});
+  device.CompleteShared(Qp(one), 0, "a");
+  Poll();
+  // As if the predecessor had died right after it had appended the entry.
+  arena->shared_receive(0, 0).word = arena::PackSharedReceiveState(
+      SharedReceiveState::kPosted, arena::GenerationOf(arena->shared_receive(0, 0)));
+  arena->shard(0).completion_tail -= 1;
+  Recover();
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kCompleted);
+  EXPECT_EQ(shard().shared_receives_posted, 1u);
+  EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0"));
+}
+
+// ---- A device that refuses.
+
+TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAShardWhoseQueueRefuses) {
+  Post({0});
+  device.refuse = 1;
+  Post({1, 2});
+  EXPECT_EQ(StateAt(1), SharedReceiveState::kAttempted);
+  EXPECT_EQ(StateAt(2), SharedReceiveState::kPosted);
+  EXPECT_EQ(shard().shared_receives_unsure, 1u);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("shared receive queue is broken"));
+  EXPECT_FALSE(driver->Connect(0, {"10.0.0.2", 2}, "", 7).ok());
+}
+
+TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAQueueThatFailed) {
+  Post({0});
+  HandleDeviceEvent(DeviceEventType::kSharedReceiveQueueFailed);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_THAT(observer.events, ElementsAre("of shard 0: told"));
+}
+
+TEST_F(SharedRecoveryTest, shouldTellThatTheQueueIsLow) {
+  Post({0, 1, 2, 3});
+  EXPECT_EQ(device.limit, 0u);
+  Post({4});
+  EXPECT_EQ(device.limit, kDepth / 4);
+  HandleDeviceEvent(DeviceEventType::kSharedReceiveQueueLow);
+  EXPECT_THAT(observer.events, ElementsAre("of shard 0: told"));
+  EXPECT_EQ(state(one), ConnectionState::kEstablished);
+}
+
+// ---- A connection ends while its queue pair may hold a receive.
+
+TEST_F(SharedRecoveryTest, shouldNotEndAConnectionBeforeItsLastReceiveIsLogged) {
+  Post({0, 1});
+  device.drained = false;
+  writer->Disconnect(one);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  Poll();
+  EXPECT_EQ(state(one), ConnectionState::kDraining);
+  EXPECT_FALSE(device.destroyed(Qp(one)));
+  device.CompleteShared(Qp(one), 0, "", CompletionStatus::kFlushError);
+  device.drained = true;
+  HandleDeviceEvent(DeviceEventType::kLastWorkRequestReached, Qp(one));
+  EXPECT_FALSE(device.destroyed(Qp(one)));  // its completion was not looked at yet
+  Poll();
+  EXPECT_TRUE(device.destroyed(Qp(one)));
+  EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0 flushed", "end of 0"));
+  EXPECT_EQ(state(two), ConnectionState::kEstablished);
+  EXPECT_THAT(observer.events, IsEmpty());
+}
+
+TEST_F(SharedRecoveryTest, shouldEndAConnectionWhosePredecessorWasToldThatItMay) {
+  Post({0});
+  device.drained = false;
+  writer->Disconnect(one);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  Poll();
+  device.drained = true;  // the event was taken by who died
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0"));
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
+}
+
+// The truth of its receive is lost with a queue pair that is destroyed: the slot stays out of use.
+TEST_F(SharedRecoveryTest, shouldKeepTheSlotOfAReceiveThatIsLost) {
+  Post({0});
+  device.drained = false;
+  driver->GiveUp(0, "no answer");
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
+}
+
+// A completion of a queue pair that nobody knows any more is told nobody.
+TEST_F(SharedRecoveryTest, shouldFreeTheSlotOfACompletionThatIsNobodys) {
+  Post({0, 1});
+  writer->Disconnect(one);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0"));
+  const uint32_t gone = Qp(one);
+  Acknowledge();
+  device.CompleteShared(gone, 0, "late");
+  Poll();
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kFree);
+  EXPECT_EQ(shard().shared_receives_posted, 1u);
+}
+
+}  // namespace
+}  // namespace baton::driver
