@@ -242,7 +242,9 @@ void Shard::LoadSharedReceives() {
   shared_free_.clear();
   shared_outstanding_ = 0;
   for (uint32_t slot = arena::SharedReceiveSlots(arena.shape()); slot-- > 0;) {
-    if (arena::StateOf(arena.shared_receive(index_, slot)) == arena::SharedReceiveState::kFree) {
+    const arena::SharedReceive receive = {
+        arena::LoadAcquire(arena.shared_receive(index_, slot).word)};
+    if (arena::StateOf(receive) == arena::SharedReceiveState::kFree) {
       shared_free_.push_back(static_cast<uint16_t>(slot));
     } else {
       ++shared_outstanding_;

@@ -384,10 +384,11 @@ int WorkerImpl::Deliver(Shard& shard) {
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
   int count = 0;
-  // A completion may need an entry for its connection and one for a decision, and with
-  // CommitMode::kAfterEachCompletion each of them takes room for good. When the driver is that far
-  // behind, it gets its time first.
-  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= 2) {
+  // A completion may need an entry for its connection, one for a decision and one for shared
+  // receives, and with CommitMode::kAfterEachCompletion each of them takes room for good. When the
+  // driver is that far behind, it gets its time first.
+  const uint32_t needed = arena::HasSharedReceives(arena_->shape()) ? 3 : 2;
+  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= needed) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;

@@ -30,8 +30,7 @@ constexpr uint64_t kLowPauseNs = 10'000'000'000;
 // until it completes.
 void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part) {
   const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
-  const arena::WorkRequest* requests =
-      reader_->transaction().requests.data() + part.first_receive;
+  const arena::WorkRequest* requests = reader_->transaction().requests.data() + part.first_receive;
   absl::Status refused;
   for (uint32_t i = 0; i < named.count; ++i) {
     refused.Update(PostSharedReceive(shard, named.slots[i], requests[i]));
@@ -55,8 +54,8 @@ absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
   }
   const verbs::ReceiveRequest posted = {arena::PackSharedReceive(slot, generation),
                                         {sges_.data(), request.sge_count}};
-  arena::StoreRelease(receive.word, arena::PackSharedReceiveState(SharedReceiveState::kAttempted,
-                                                                  generation));
+  arena::StoreRelease(receive.word,
+                      arena::PackSharedReceiveState(SharedReceiveState::kAttempted, generation));
   BATON_CRASH_POINT("driver-before-shared-post");
   size_t taken = 0;
   const absl::Status status =
@@ -178,8 +177,7 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
     return;
   }
   if ((entry.flags & arena::kCompletionVoid) != 0 && !shards_[shard].shared_refused) {
-    const arena::WorkRequest request =
-        arena::CopyOnce(arena_->shared_receive_request(shard, slot));
+    const arena::WorkRequest request = arena::CopyOnce(arena_->shared_receive_request(shard, slot));
     if (TransactionReader::CheckRequest(request, true, LimitsOf(*arena_)).ok()) {
       const absl::Status posted = PostSharedReceive(shard, slot, request);
       if (!posted.ok()) RefuseShared(shard, MessageOf(posted));

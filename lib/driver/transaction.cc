@@ -235,8 +235,9 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
   const arena::Shape& shape = arena_.shape();
   auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
   if (!arena::HasSharedReceives(shape)) return Invalid("kind: the service shares no receives");
-  if (named.count > arena::kSharedReceivesPerEntry) {
-    return Invalid("count: ", named.count, ", at most ", arena::kSharedReceivesPerEntry);
+  if (named.count == 0 || named.count > arena::kSharedReceivesPerEntry) {
+    return Invalid("count: ", named.count, " is not between 1 and ",
+                   arena::kSharedReceivesPerEntry);
   }
   part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
   uint16_t kept = 0;

@@ -20,6 +20,12 @@ uint64_t BuffersOfShard(const arena::Shape& shape) {
   return uint64_t{8} * shape.send_queue_depth * shape.connections;
 }
 
+uint64_t SharedBuffer(const arena::Shape& shape, uint32_t shard, uint64_t slot) {
+  return (uint64_t{shape.shards} * BuffersOfShard(shape) +
+          uint64_t{shard} * arena::SharedReceiveSlots(shape) + slot) *
+         kMessageBytes;
+}
+
 absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -37,7 +43,8 @@ App::App(Context* context, Checker* checker, const arena::Arena* arena, const Ap
       pools_(arena->shape().shards) {}
 
 uint64_t BufferBytes(const arena::Shape& shape) {
-  return uint64_t{shape.shards} * BuffersOfShard(shape) * kMessageBytes;
+  return uint64_t{shape.shards} * (BuffersOfShard(shape) + arena::SharedReceiveSlots(shape)) *
+         kMessageBytes;
 }
 
 void App::Need(const absl::Status& status, const char* what) {
@@ -63,6 +70,7 @@ absl::Status App::OnAdopt(Shard& shard) {
       undecided_.push_back(connection);
     }
   }
+  if (shared()) TopUpShared(shard);
   return absl::OkStatus();
 }
 
@@ -134,6 +142,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
     case Completion::Kind::kConnectFailed:
       std::erase(undecided_, &connection);
       if (options_.pools) GiveRest(shard, connection, account);
+      if (shared()) TopUpShared(shard);
       return;
   }
   if (options_.decides && !session.closing && context_->dice.OneIn(100)) {
@@ -141,6 +150,7 @@ void App::OnCompletion(Shard& shard, const Completion& done) {
   }
   if (account.answered != 0) TopUp(shard, connection, session);
   Save(shard, connection, session);
+  if (shared()) TopUpShared(shard);
 }
 
 void App::ReadClient(const Connection& connection, Account& account) {
@@ -176,7 +186,11 @@ void App::OnRequest(Shard& shard, const Completion& done, Session& session) {
 
 void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
   Account& account = session.account;
-  if (done.sequence != account.receives_completed) {
+  if (shared()) {
+    if (done.tag != SharedBuffer(arena_->shape(), shard.index(), done.sequence)) {
+      context_->Break(absl::StrCat("P1: shared receive ", done.sequence, " with another's tag"));
+    }
+  } else if (done.sequence != account.receives_completed) {
     context_->Break(absl::StrCat("P1: receive ", done.sequence, " completed, expected was ",
                                  account.receives_completed));
   }
@@ -211,6 +225,26 @@ void App::OnReceive(Shard& shard, const Completion& done, Session& session) {
   SendReply(shard, *done.connection, session);
 }
 
+// As many as can certainly be answered: each of them by whichever connection.
+void App::TopUpShared(Shard& shard) {
+  const arena::Shape& shape = arena_->shape();
+  uint64_t taken = shard.shared_receives_outstanding();
+  for (Connection* connection : shard.connections()) {
+    taken += connection->next_send() - SessionOf(*connection).account.sends_completed;
+  }
+  for (; shard.shared_receive_room() > 0 && taken < shape.send_queue_depth; ++taken) {
+    const uint64_t offset = SharedBuffer(shape, shard.index(), shard.next_shared_receive());
+    const uint32_t first = context_->dice.From(1, sizeof(Request) - 1);
+    const std::array<Buffer, 2> parts = {Buffer{offset, first},
+                                         Buffer{offset + first, kMessageBytes - first}};
+    const absl::Status posted = shard.ReceiveShared(parts, offset);
+    // The driver is far behind: when it has caught up.
+    if (posted.code() == absl::StatusCode::kResourceExhausted) return;
+    Need(posted, "ReceiveShared");
+    if (context_->broken()) return;
+  }
+}
+
 uint64_t App::Count(Shard& shard) {
   const uint64_t count = ++processed_[shard.index()];
   Need(shard.SetShardState(BytesOf(Encode(ShardTotals{count, 0})), kStateVersion), "SetShardState");
@@ -239,6 +273,7 @@ void App::SendReply(Shard& shard, Connection& connection, Session& session) {
 
 // As many receives as there is certainly room to answer.
 void App::TopUp(Shard& shard, Connection& connection, Session& session) {
+  if (shared()) return;
   const uint32_t depth = arena_->shape().receive_queue_depth;
   const Account& account = session.account;
   while (!session.closing && connection.receive_room() > 0 &&
@@ -364,6 +399,7 @@ void App::Idle(bool commit) {
   }
   if (!commit) return;
   for (Shard* shard : owned_) {
+    if (shard && shared()) TopUpShared(*shard);
     if (shard) (void)shard->Commit();
   }
 }

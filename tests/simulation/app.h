@@ -69,6 +69,8 @@ class App final : public Service {
   void OnReceive(Shard& shard, const Completion& completion, Session& session);
   void Answer(Shard& shard, Connection& connection, Session& session);
   void TopUp(Shard& shard, Connection& connection, Session& session);
+  bool shared() const { return arena::HasSharedReceives(arena_->shape()); }
+  void TopUpShared(Shard& shard);
   void SendReply(Shard& shard, Connection& connection, Session& session);
   void Save(Shard& shard, Connection& connection, Session& session);
   uint64_t Count(Shard& shard);

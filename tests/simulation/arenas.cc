@@ -40,13 +40,13 @@ void Clear(const arena::Arena& arena) {
   }
 }
 
-std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> g_arenas;
+std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>, ArenaPair> g_arenas;
 
 }  // namespace
 
 ArenaPair& FreshArena(const arena::Shape& shape) {
-  const auto key =
-      std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth, shape.workers);
+  const auto key = std::make_tuple(shape.shards, shape.connections, shape.send_queue_depth,
+                                   shape.workers, shape.shared_receive_queue_depth);
   auto found = g_arenas.find(key);
   if (found == g_arenas.end()) found = g_arenas.emplace(key, Create(shape)).first;
   Clear(*found->second.driver);

@@ -1,6 +1,7 @@
 #include "tests/simulation/checker.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,9 @@ Checker::Checker(Context* context, const arena::Arena* arena)
     : context_(context),
       arena_(arena),
       connections_(arena->shape().connections),
-      shards_(arena->shape().shards) {}
+      shards_(arena->shape().shards) {
+  for (Shard& shard : shards_) shard.shared.resize(arena::SharedReceiveSlots(arena->shape()));
+}
 
 Checker::Connection& Checker::At(uint32_t index, uint32_t generation) {
   Connection& connection = connections_[index];
@@ -62,6 +65,9 @@ void Checker::Fold(uint32_t shard, const CommitEntry& entry) {
       Commit(connection.send, entry, false);
       break;
     }
+    case CommitKind::kSharedReceives:
+      CommitShared(shard, entry);
+      break;
     case CommitKind::kAccept:
       // The target may have another owner by the time that this is applied.
       if (entry.target_shard != shard) Excuse(At(entry.connection, entry.generation).client);
@@ -89,6 +95,16 @@ void Checker::Commit(Queue& queue, const CommitEntry& entry, bool receive) {
   }
 }
 
+void Checker::CommitShared(uint32_t shard, const CommitEntry& entry) {
+  const auto named = std::bit_cast<arena::SharedReceivesEntry>(entry);
+  auto& slots = shards_[shard].shared;
+  for (uint32_t i = 0; i < std::min<uint32_t>(named.count, arena::kSharedReceivesPerEntry); ++i) {
+    if (named.slots[i] >= slots.size()) continue;  // of who is hostile
+    slots[named.slots[i]].committed = arena_->shared_receive_request(shard, named.slots[i]);
+    ++slots[named.slots[i]].commits;
+  }
+}
+
 void Checker::CheckRecords() {
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     const arena::OwnershipRecord& record = arena_->shard(i).owner;
@@ -113,6 +129,10 @@ void Checker::CheckPublished(uint32_t index) {
     const auto kind = arena::CompletionKind(entry.kind);
     const bool receive = kind == arena::CompletionKind::kReceive;
     const bool request = receive || kind == arena::CompletionKind::kSend;
+    if (arena::IsSharedReceive(entry.wr_id) && receive &&
+        arena::SharedReceiveSlot(entry.wr_id) == entry.sequence) {
+      continue;
+    }
     const uint64_t wr_id =
         arena::PackWrId(entry.connection, arena::GenerationOf(entry),
                         receive ? arena::Direction::kReceive : arena::Direction::kSend,
@@ -166,6 +186,35 @@ const arena::WorkRequest* Checker::Post(uint64_t wr_id) {
   return &queue.committed[queue.posted++];
 }
 
+// The shard is in the place of the connection. One of which nobody was told is posted once more.
+const arena::WorkRequest* Checker::PostShared(uint64_t wr_id) {
+  const uint32_t shard = arena::WrIdConnection(wr_id), slot = arena::SharedReceiveSlot(wr_id);
+  context_->Note("posted shared receive", shard, slot, arena::WrIdGeneration(wr_id));
+  Shard::SharedReceive& receive = shards_[shard].shared[slot];
+  if (++receive.posts > receive.commits && poison_deaths_ == 0) {
+    context_->Break(absl::StrCat("P2: shared receive ", slot, " of shard ", shard, " was posted ",
+                                 receive.posts, " times, committed ", receive.commits));
+    return nullptr;
+  }
+  return &receive.committed;
+}
+
+void Checker::CheckShared(uint32_t shard, size_t at_device) {
+  const arena::ShardRecord& record = arena_->shard(shard);
+  const uint64_t posted = record.shared_receives_posted, unsure = record.shared_receives_unsure;
+  uint32_t attempted = 0;
+  for (uint32_t slot = 0; slot < shards_[shard].shared.size(); ++slot) {
+    const auto state = arena::StateOf(arena_->shared_receive(shard, slot));
+    attempted += state == arena::SharedReceiveState::kAttempted ? 1 : 0;
+    if (state != arena::SharedReceiveState::kCompleted) continue;
+    context_->Break(absl::StrCat("shared receive ", slot, " of shard ", shard, " is leaked"));
+  }
+  if (at_device >= posted && at_device <= posted + unsure && attempted == unsure) return;
+  context_->Break(absl::StrCat("shard ", shard, " has lost shared receives: the device has ",
+                               at_device, ", posted are ", posted, ", unsure ", unsure, ", ",
+                               attempted));
+}
+
 void Checker::HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
                           const arena::WorkRequest& committed) {
   const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
@@ -207,6 +256,11 @@ void Checker::OnSendPosted(const verbs::SendRequest& request) {
 }
 
 void Checker::OnReceivePosted(const verbs::ReceiveRequest& request) {
+  if (arena::IsSharedReceive(request.wr_id)) {
+    const arena::WorkRequest* committed = PostShared(request.wr_id);
+    if (committed) HoldBuffers(request.wr_id, request.sges, *committed);
+    return;
+  }
   if (arena::WrIdSequence(request.wr_id) >= arena::kMarkerSequence) {
     context_->Note("posted spare", request.wr_id, request.sges.size());
     for (const verbs::ScatterGather& sge : request.sges) Hold(request.wr_id, sge);
@@ -218,6 +272,7 @@ void Checker::OnReceivePosted(const verbs::ReceiveRequest& request) {
 
 void Checker::OnCompleted(const verbs::Completion& completion) {
   std::erase_if(held_, [&](const Range& range) { return range.wr_id == completion.wr_id; });
+  if (arena::IsSharedReceive(completion.wr_id)) return;
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
   const uint32_t generation = arena_->connection(index).generation;
   if (arena::WrIdSequence(completion.wr_id) >= arena::kSpareSequence &&
@@ -335,6 +390,7 @@ void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counter
     const arena::ConnectionRecord& record = arena_->connection(i);
     if (record.shard != shard || record.state == 0) continue;
     sends_in_flight += record.send.posted - record.send.completed;
+    if (arena::HasSharedReceives(arena_->shape())) continue;
     receives_in_flight += record.receive.posted - record.receive.completed;
     const auto state = arena::ConnectionState(record.state);
     const bool live = state == arena::ConnectionState::kConnecting ||
@@ -345,6 +401,8 @@ void Checker::CheckCounters(uint32_t shard, const driver::ShardCounters& counter
       receives_held += record.receive.committed - record.receive.posted;
     }
   }
+  receives_in_flight += arena_->shard(shard).shared_receives_posted;
+  receives_held += arena_->shard(shard).shared_receives_unsure;
   if (counters.sends_committed == counters.sends_posted &&
       counters.receives_committed == counters.receives_posted + receives_held &&
       counters.sends_posted - counters.sends_completed == sends_in_flight &&

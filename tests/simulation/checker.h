@@ -59,6 +59,9 @@ class Checker final : public DeviceObserver {
   // Nothing is under way any more.
   void CheckEnd(bool all_replies_seen);
 
+  // How many shared receives the device has at last.
+  void CheckShared(uint32_t shard, size_t at_device);
+
   // What operators are told of a shard.
   void CheckCounters(uint32_t shard, const driver::ShardCounters& counters);
 
@@ -90,6 +93,12 @@ class Checker final : public DeviceObserver {
     std::set<uint64_t> counts;
     // Of each death of an owner: what it left behind, [acknowledged, published).
     std::vector<std::pair<uint64_t, uint64_t>> deaths;
+    // By slot: of shared receives.
+    struct SharedReceive {
+      arena::WorkRequest committed;
+      uint64_t commits = 0, posts = 0;
+    };
+    std::vector<SharedReceive> shared;
   };
   struct Range {
     uint64_t begin, end, wr_id;
@@ -100,6 +109,8 @@ class Checker final : public DeviceObserver {
   void Fold(uint32_t shard, const arena::CommitEntry& entry);
   void Commit(Queue& queue, const arena::CommitEntry& entry, bool receive);
   const arena::WorkRequest* Post(uint64_t wr_id);
+  void CommitShared(uint32_t shard, const arena::CommitEntry& entry);
+  const arena::WorkRequest* PostShared(uint64_t wr_id);
   bool HasSpare(uint32_t index) const;
   void HoldBuffers(uint64_t wr_id, absl::Span<const verbs::ScatterGather> sges,
                    const arena::WorkRequest& committed);

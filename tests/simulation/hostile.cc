@@ -198,7 +198,8 @@ void ScribbleUncommitted(const arena::Arena& arena, uint32_t shard, Dice* dice) 
   if (free(record.send, arena.shape().send_queue_depth)) {
     Scribble(&arena.send_request(connection, record.send.committed), dice);
   }
-  if (free(record.receive, arena.shape().receive_queue_depth)) {
+  if (!arena::HasSharedReceives(arena.shape()) &&
+      free(record.receive, arena.shape().receive_queue_depth)) {
     Scribble(&arena.receive_request(connection, record.receive.committed), dice);
   }
 }

@@ -38,6 +38,18 @@ class SimListener final : public verbs::Listener {
   const verbs::Address address_;
 };
 
+template <typename Request>
+Posted<Request> Copy(const Request& request) {
+  Posted<Request> posted = {request, {}, request.sges.size()};
+  std::copy(request.sges.begin(), request.sges.end(), posted.sges.begin());
+  return posted;
+}
+
+// As the observer is told of shared receives: with their queue.
+uint64_t WithQueue(uint64_t wr_id, const SimSharedQueue& queue) {
+  return wr_id | uint64_t{queue.index()} << 48;
+}
+
 bool HasImmediate(verbs::Opcode opcode) {
   return opcode == verbs::Opcode::kSendWithImmediate ||
          opcode == verbs::Opcode::kWriteWithImmediate;
@@ -118,14 +130,36 @@ void SimCompletionQueue::Push(const Completion& completion) {
   if (std::exchange(notify_, false)) device_->signalled_ = true;
 }
 
-// ---------------------------------------------------------------- queue pair
+// ---------------------------------------------------------------- shared receives
 
-template <typename Request>
-SimQueuePair::Posted<Request> SimQueuePair::Copy(const Request& request) {
-  Posted<Request> posted = {request, {}, request.sges.size()};
-  std::copy(request.sges.begin(), request.sges.end(), posted.sges.begin());
-  return posted;
+absl::Status SimSharedQueue::PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                                         size_t* posted) {
+  device_->context_->interleave();
+  *posted = 0;
+  const bool dies = device_->context_->driver_dies("device: shared post");
+  for (const verbs::ReceiveRequest& request : requests) {
+    if (dies && device_->context_->dice.OneIn(2)) throw DriverKilled();
+    if (receives_.size() == entries_) device_->context_->Break("a shared queue was overrun");
+    verbs::ReceiveRequest told = request;
+    told.wr_id = WithQueue(request.wr_id, *this);
+    device_->observer_->OnReceivePosted(told);
+    receives_.push_back(Copy(request));
+    ++device_->posts_;
+    ++*posted;
+  }
+  if (dies) throw DriverKilled();
+  return absl::OkStatus();
 }
+
+Posted<verbs::ReceiveRequest> SimSharedQueue::Take() {
+  const auto place =
+      receives_.begin() + device_->context_->dice.Below(static_cast<uint32_t>(receives_.size()));
+  const auto taken = *place;
+  receives_.erase(place);
+  return taken;
+}
+
+// ---------------------------------------------------------------- queue pair
 
 SimQueuePair::~SimQueuePair() {
   if (wire_) wire_->queue_pair = nullptr;
@@ -217,7 +251,9 @@ void SimQueuePair::Complete(bool send, Completion completion) {
   completion.qp_number = number_;
   device_->context_->Note(send ? "device: send completed" : "device: receive completed",
                           completion.wr_id, static_cast<uint64_t>(completion.status));
-  device_->observer_->OnCompleted(completion);
+  Completion told = completion;
+  if (!send && shared_) told.wr_id = WithQueue(completion.wr_id, *shared_);
+  device_->observer_->OnCompleted(told);
   verbs::CompletionQueue* queue = send ? options_.send_queue : options_.receive_queue;
   static_cast<SimCompletionQueue*>(queue)->Push(completion);
 }
@@ -259,7 +295,12 @@ bool SimQueuePair::Acknowledge() {
 
 bool SimQueuePair::TakeMessage() {
   if (state_ != QueuePairState::kReadyToSend || wire_->to_us.empty()) return false;
-  if (receives_.empty()) return false;
+  if (receives_.empty()) {
+    if (!shared_ || shared_->empty()) return false;
+    receives_.push_back(shared_->Take());
+    ++unpolled_receives_;
+    if (device_->context_->dice.OneIn(2)) return true;  // the rest of the message comes later
+  }
   const auto posted = receives_.front();
   const Message message = std::move(wire_->to_us.front());
   wire_->to_us.pop_front();
@@ -292,6 +333,15 @@ bool SimQueuePair::TakeMessage() {
 
 bool SimQueuePair::Flush(bool send) {
   if (state_ != QueuePairState::kError) return false;
+  if (!send && receives_.empty() && has_to_drain()) {
+    drained_ = true;
+    verbs::DeviceEvent event;
+    event.type = verbs::DeviceEventType::kLastWorkRequestReached;
+    event.qp_number = number_;
+    device_->device_events_.push_back(event);
+    device_->signalled_ = true;
+    return true;
+  }
   if (send ? sends_.empty() : receives_.empty()) return false;
   Completion completion;
   completion.status = CompletionStatus::kFlushError;
@@ -376,7 +426,8 @@ verbs::DeviceLimits SimDevice::limits() const {
   limits.max_queue_pairs = limits.max_completion_queues = limits.max_memory_regions = 1 << 20;
   limits.max_send_requests = limits.max_receive_requests = 1 << 16;
   limits.max_completion_queue_entries = 1 << 20;
-  limits.max_scatter_gather = 4;
+  limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = 4;
+  limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
   limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
@@ -408,6 +459,21 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> SimDevice::CreateQueuePair(
   queue_pairs_.push_back(queue_pair.get());
   context_->DriverPoint("device: queue pair made");
   return queue_pair;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> SimDevice::CreateSharedReceiveQueue(
+    uint32_t entries, uint32_t) {
+  auto queue =
+      std::make_unique<SimSharedQueue>(this, entries, static_cast<uint32_t>(shared_queues_.size()));
+  shared_queues_.push_back(queue.get());
+  return queue;
+}
+
+bool SimDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  if (device_events_.empty()) return false;
+  *event = device_events_.front();
+  device_events_.pop_front();
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<verbs::Listener>> SimDevice::Listen(const verbs::Address& address,
@@ -586,7 +652,10 @@ bool SimDevice::Quiet() const {
            (wire->answered && !wire->accepted && !wire->peer_told) ||
            (wire->accepted && !wire->established && !wire->we_told);
   };
-  return events_.empty() && std::none_of(open_.begin(), open_.end(), has_work) &&
+  const auto has_to_drain = [](const SimQueuePair* one) { return one->has_to_drain(); };
+  return events_.empty() && device_events_.empty() &&
+         std::none_of(queue_pairs_.begin(), queue_pairs_.end(), has_to_drain) &&
+         std::none_of(open_.begin(), open_.end(), has_work) &&
          std::all_of(queues_.begin(), queues_.end(), [](const auto* q) { return q->empty(); });
 }
 

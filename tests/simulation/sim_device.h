@@ -93,10 +93,42 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
   bool notify_ = false;
 };
 
+// A request that was posted, with its list.
+template <typename Request>
+struct Posted {
+  Request request;
+  std::array<verbs::ScatterGather, 4> sges;
+  size_t sge_count;
+};
+
+// Its receives are taken in any order: no device promises one.
+class SimSharedQueue final : public verbs::SharedReceiveQueue {
+ public:
+  SimSharedQueue(SimDevice* device, uint32_t entries, uint32_t index)
+      : device_(device), entries_(entries), index_(index) {}
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override;
+  absl::Status ArmLimit(uint32_t) override { return absl::OkStatus(); }
+
+  bool empty() const { return receives_.empty(); }
+  size_t size() const { return receives_.size(); }
+  uint32_t index() const { return index_; }
+  Posted<verbs::ReceiveRequest> Take();
+
+ private:
+  SimDevice* const device_;
+  const uint32_t entries_;
+  const uint32_t index_;  // in the order in which they were made: of shards
+  std::deque<Posted<verbs::ReceiveRequest>> receives_;
+};
+
 class SimQueuePair final : public verbs::QueuePair {
  public:
   SimQueuePair(SimDevice* device, uint32_t number, const verbs::QueuePairOptions& options)
-      : device_(device), number_(number), options_(options) {}
+      : device_(device),
+        number_(number),
+        options_(options),
+        shared_(static_cast<SimSharedQueue*>(options.shared_receive_queue)) {}
   ~SimQueuePair() override;
 
   uint32_t number() const override { return number_; }
@@ -105,6 +137,7 @@ class SimQueuePair final : public verbs::QueuePair {
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override;
   absl::Status SetError() override;
+  bool receives_drained() const override { return drained_; }
 
   void Connect(Wire* wire);
   bool idle() const { return sends_.empty() && receives_.empty(); }
@@ -113,8 +146,11 @@ class SimQueuePair final : public verbs::QueuePair {
   bool Transmit();        // executes the next send
   bool Acknowledge();     // completes the oldest that has arrived
   bool TakeMessage();     // into the oldest receive; without one the peer is told "not ready"
-  bool Flush(bool send);  // completes the oldest of a queue in error
-  bool FailSend();        // the peer does not answer any more
+  bool Flush(bool send);  // completes the oldest of a queue in error, or tells that it is drained
+  bool has_to_drain() const {
+    return shared_ != nullptr && state_ == verbs::QueuePairState::kError && !drained_;
+  }
+  bool FailSend();  // the peer does not answer any more
   void Arrived() { ++arrived_; }
   // Its work request has its place in the queue until then.
   void Polled(bool send) { --(send ? unpolled_sends_ : unpolled_receives_); }
@@ -122,16 +158,8 @@ class SimQueuePair final : public verbs::QueuePair {
   void Fail() { state_ = verbs::QueuePairState::kError; }
 
  private:
-  template <typename Request>
-  struct Posted {
-    Request request;
-    std::array<verbs::ScatterGather, 4> sges;
-    size_t sge_count;
-  };
   bool Refuse();
   size_t Lifetime(size_t requests);
-  template <typename Request>
-  static Posted<Request> Copy(const Request& request);
   void Complete(bool send, verbs::Completion completion);
 
   SimDevice* const device_;
@@ -143,6 +171,8 @@ class SimQueuePair final : public verbs::QueuePair {
   size_t executed_ = 0, arrived_ = 0;             // of those in sends_
   std::deque<Posted<verbs::ReceiveRequest>> receives_;
   uint32_t unpolled_sends_ = 0, unpolled_receives_ = 0;
+  SimSharedQueue* const shared_;
+  bool drained_ = false;
 };
 
 class SimId final : public verbs::ConnectionId {
@@ -197,17 +227,24 @@ class SimDevice final : public verbs::Device {
       uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> CreateSharedReceiveQueue(
+      uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
                                                           int backlog) override;
   absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
       const verbs::Address& address, verbs::QueuePair* queue_pair,
       const verbs::ConnectionParameters& parameters) override;
   bool NextEvent(verbs::CmEvent* event) override;
+  bool NextDeviceEvent(verbs::DeviceEvent* event) override;
   void Progress() override;
   int event_fd() const override { return -1; }  // see signalled()
 
+  // Receives that no message has taken yet.
+  size_t shared_receives(uint32_t shard) const { return shared_queues_[shard]->size(); }
+
  private:
   friend class SimCompletionQueue;
+  friend class SimSharedQueue;
   friend class SimId;
   friend class SimQueuePair;
 
@@ -236,6 +273,8 @@ class SimDevice final : public verbs::Device {
   bool refuse_posts_ = false;
   std::vector<SimCompletionQueue*> queues_;
   std::vector<SimQueuePair*> queue_pairs_;
+  std::vector<SimSharedQueue*> shared_queues_;
+  std::deque<verbs::DeviceEvent> device_events_;
 };
 
 }  // namespace baton::simulation

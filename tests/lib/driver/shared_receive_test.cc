@@ -192,7 +192,12 @@ TEST_F(SharedReceiveTest, shouldRefuseMoreInAnEntryThanItHolds) {
   auto named = std::bit_cast<arena::SharedReceivesEntry>(writer().open().back());
   named.count = arena::kSharedReceivesPerEntry + 1;
   writer().open().back() = std::bit_cast<arena::CommitEntry>(named);
-  ExpectInvalid("count: 31, at most 30");
+  ExpectInvalid("count: 31 is not between 1 and 30");
+}
+
+TEST_F(SharedReceiveTest, shouldRefuseAnEntryThatNamesNone) {
+  writer().Add(arena::CommitKind::kSharedReceives);
+  ExpectInvalid("count: 0 is not between 1 and 30");
 }
 
 TEST_F(SharedReceiveTest, shouldRefuseMoreThanTheDepth) {
@@ -357,9 +362,8 @@ TEST(SharedReceiveNeeds, shouldAskForAQueueOfAllSlotsForEachShard) {
   EXPECT_EQ(needs.receive_requests, 0u);
   EXPECT_EQ(needs.completion_queue_entries,
             4 * 8 + 2 * kDepth + arena::kShardMarkers + arena::kSpares);
-  verbs::DeviceLimits limits = verbs::testing::OpenDevice(verbs::testing::FabricUnderTest())
-                                   .value()
-                                   ->limits();
+  verbs::DeviceLimits limits =
+      verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()->limits();
   EXPECT_TRUE(CheckLimits(needs, limits, "dev").ok());
   limits.max_shared_receive_requests = 7;
   EXPECT_THAT(std::string(CheckLimits(needs, limits, "dev").message()),

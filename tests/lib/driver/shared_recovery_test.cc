@@ -165,7 +165,8 @@ TEST_F(SharedRecoveryTest, shouldLogCompletionsInTheOrderInWhichTheyCome) {
   device.CompleteShared(Qp(one), 0, "a");
   device.CompleteShared(Qp(two), 1, "d");
   Poll();
-  EXPECT_THAT(ReadAll(), ElementsAre("receive in 2 of 1", "receive in 0 of 0", "receive in 3 of 1"));
+  EXPECT_THAT(ReadAll(),
+              ElementsAre("receive in 2 of 1", "receive in 0 of 0", "receive in 3 of 1"));
   EXPECT_THAT(Slots(), ElementsAre(1));
   EXPECT_EQ(shard().shared_receives_posted, 1u);
 }
