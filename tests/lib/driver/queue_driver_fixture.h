@@ -55,6 +55,8 @@ class QueueDriverTest : public ::testing::Test {
     uint32_t shard;
     while (driver->HandleEvent(&shard)) {
     }
+    while (driver->HandleDeviceEvent(&shard)) {
+    }
     for (uint32_t i = 0; i < arena->shape().shards; ++i) {
       ASSERT_TRUE(driver->PollCompletions(i).ok());
     }
