@@ -302,7 +302,8 @@ class Worker {
   virtual absl::Status Ready() = 0;
 
   // One turn, without blocking: adopts and releases shards, delivers completions. Returns how many
-  // completions and ownership changes were delivered. kUnavailable: the keeper is gone.
+  // completions and ownership changes were delivered. kUnavailable: the keeper is gone, and what it
+  // had said before that was delivered.
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For poll and epoll loops: when ArmEvent returned true, event_fd() becomes readable as soon as

@@ -752,7 +752,7 @@ void QueueDriver::EndAll(std::string_view why) {
   device_lost_ = std::string(why);
   objects_->listeners.clear();
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    StartDraining(index, CompletionStatus::kGeneralError, why);
+    StartDraining(index, CompletionStatus::kFatalError, why);
   }
   for (ShardQueue& shard : shards_) shard.log.Publish();
 }
@@ -792,7 +792,11 @@ void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {
       StartDraining(index, CompletionStatus::kRetryExceeded, MessageOf(event.status));
       break;
     default:
-      StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
+      if (event.status.ok()) {
+        StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
+      } else {
+        StartDraining(index, CompletionStatus::kFatalError, MessageOf(event.status));
+      }
   }
 }
 
@@ -912,12 +916,16 @@ void QueueDriver::Reject(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kRequested) return;
   DeviceObjects::Connection& device = device_of(entry.connection);
+  absl::Status rejected;
   if (device.id) {
-    (void)device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
+    rejected = device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
   }
   BATON_CRASH_POINT("driver-rejected");
-  device.id.reset();
-  StartDraining(entry.connection, CompletionStatus::kSuccess, "rejected by the worker");
+  device.id.reset();  // rejects, if that has not
+  StartDraining(entry.connection, CompletionStatus::kSuccess,
+                rejected.ok() ? "rejected by the worker"
+                              : absl::StrCat("rejected by the worker, the peer was not told why: ",
+                                             rejected.message()));
 }
 
 // ---------------------------------------------------------------- remote access

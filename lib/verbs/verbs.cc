@@ -36,6 +36,8 @@ std::string_view CompletionStatusName(CompletionStatus status) {
       return "RNR retry counter exceeded";
     case CompletionStatus::kGeneralError:
       return "general error";
+    case CompletionStatus::kFatalError:
+      return "fatal error of the device";
   }
   return "unknown status";
 }

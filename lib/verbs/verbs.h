@@ -45,6 +45,7 @@ enum class CompletionStatus : uint8_t {
   kRetryExceeded,     // transport retries used up: the peer does not answer
   kRnrRetryExceeded,  // receiver-not-ready retries used up: the peer posts no receives
   kGeneralError,
+  kFatalError,  // the device is lost
 };
 std::string_view CompletionStatusName(CompletionStatus status);
 std::string_view OpcodeName(Opcode opcode);

@@ -8,6 +8,7 @@
 namespace baton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::RawPeer;
@@ -37,6 +38,19 @@ class ConnectionTest : public WorkerFixture {
     return service.completions.back().connection;
   }
   Shard& shard(uint32_t index = 0) { return *service.shards.at(index); }
+  // The service receives what `peer` sends.
+  bool Hears(RawPeer& peer) {
+    const auto count = [&] {
+      return std::count_if(service.completions.begin(), service.completions.end(),
+                           [](const Completion& completion) {
+                             return completion.kind == Kind::kReceive &&
+                                    completion.status == CompletionStatus::kSuccess;
+                           });
+    };
+    const auto before = count();
+    peer.Send("hello");
+    return Until([&] { return count() > before; });
+  }
   // One work request, committed, and its completion.
   Completion Do(Connection& connection, const SendWork& work) {
     const int before = service.Count(Kind::kSend);
@@ -221,6 +235,45 @@ TEST_F(ConnectionTest, shouldRejectWithPrivateData) {
   EXPECT_TRUE(Until([&] { return keeper.Describe().service().connection_count() == 0; }));
 }
 
+// More than the device's messages have room for, and no more than the worker's library lets
+// through.
+TEST_F(ConnectionTest, shouldFailOnlyTheConnectionThatIsAnsweredWithTooMuchPrivateData) {
+  Prepare();
+  const std::string longest(arena::kPrivateDataBytes, 'x');
+  RawPeer good, accepted, rejected;
+  Established(good);
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return Echo(shard, completion);
+    Connection& connection = *completion.connection;
+    EXPECT_EQ(connection.private_data().substr(0, 1) == "a" ? shard.Accept(connection, longest)
+                                                            : shard.Reject(connection, longest),
+              absl::OkStatus());
+  };
+  Connect(accepted, *worker, "a");
+  ASSERT_TRUE(Until([&] {
+    return service.Count(Kind::kConnectFailed) == 1 && (accepted.rejected || accepted.unreachable);
+  }));
+  Connect(rejected, *worker, "r");
+  ASSERT_TRUE(Until([&] {
+    return service.Count(Kind::kConnectFailed) == 2 && (rejected.rejected || rejected.unreachable);
+  }));
+  EXPECT_EQ(service.Find(Kind::kConnectFailed)->status, verbs::CompletionStatus::kGeneralError);
+  EXPECT_TRUE(Hears(good));
+}
+
+TEST_F(ConnectionTest, shouldRefuseToConnectWithTooMuchPrivateData) {
+  Prepare();
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 1; }));
+  RawPeer good, peer;
+  Established(good);
+  const auto connection = worker->Connect(shard(), fabric.host, peer.Listen(),
+                                          std::string(arena::kPrivateDataBytes, 'x'), 558);
+  EXPECT_EQ(connection.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(connection.status().message()),
+              AllOf(HasSubstr("private"), HasSubstr("256"), HasSubstr("56")));
+  EXPECT_TRUE(Hears(good));
+}
+
 TEST_F(ConnectionTest, shouldAcceptLater) {
   Start();
   worker = Add(&service);
@@ -394,6 +447,28 @@ TEST_F(ConnectionTest, shouldTellThatNobodyListens) {
 }
 
 // ---- Remote access.
+
+TEST_F(ConnectionTest, shouldFailOnlyTheConnectionWhosePeerRefusesAccess) {
+  Prepare();
+  RawPeer good, strict;
+  Established(good);
+  Connection& connection = *Established(strict);
+  const Buffer slot = SendSlot(connection, connection.next_send(), 64);
+  SendWork work;
+  work.opcode = Opcode::kWrite;
+  work.buffers = {&slot, 1};
+  work.remote_address = strict.address();
+  work.rkey = strict.rkey() + 1;
+  ASSERT_EQ(shard().Send(connection, work), absl::OkStatus());
+  ASSERT_EQ(shard().Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kDisconnected) == 1; }));
+  ASSERT_NE(service.Find(Kind::kSend), nullptr);
+  EXPECT_EQ(service.Find(Kind::kSend)->status, verbs::CompletionStatus::kRemoteAccessError);
+  EXPECT_EQ(service.completions.back().connection, &connection);
+  EXPECT_EQ(service.completions.back().status, verbs::CompletionStatus::kRemoteAccessError);
+  EXPECT_TRUE(Until([&] { return strict.disconnected; }));
+  EXPECT_TRUE(Hears(good));
+}
 
 TEST_F(ConnectionTest, shouldOpenARangeToPeersUntilItIsRevoked) {
   Prepare();

@@ -144,6 +144,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
   connection->queue_pair_ = queue_pair;
   connection->parameters_ = parameters;
   connection->Negotiate({UINT8_MAX, UINT8_MAX});  // what we ask for
+  core->connect_timer.Add(connection.get());
   CmEvent event;
   if (const absl::Status status = connection->StartConnecting(address);
       !status.ok() && connection->OnUnreachable(status, &event)) {
@@ -154,8 +155,10 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
 
 // The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
+  core_->connect_timer.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
+  if (joined_ || phase_ == Phase::kRequested) core_->Dispose(std::move(id_));
 }
 
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
@@ -208,6 +211,7 @@ absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
 }
 
 absl::Status RdmaConnectionId::JoinQueuePair() {
+  joined_ = true;
   BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kInit));
   BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive, depths_));
   return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend, depths_);
@@ -256,6 +260,13 @@ absl::Status RdmaConnectionId::Disconnect() {
   }
   phase_ = Phase::kDisconnecting;
   LeaveQueuePair();
+  if (core_->IsPortDown()) {  // the peer hears of it later (DeviceCore::Dispose)
+    CmEvent event;
+    if (End(CmEventType::kDisconnected, absl::OkStatus(), &event)) {
+      core_->PushEvent(std::move(event));
+    }
+    return absl::OkStatus();
+  }
   // EINVAL: the peer was first, and its event is on its way to us.
   if (rdma_disconnect(id_.get()) != 0 && errno != EINVAL) {
     return ErrnoStatus(errno, "rdma_disconnect");
@@ -287,6 +298,7 @@ absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
 }
 
 bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
+  core_->connect_timer.Remove(this);
   phase_ = Phase::kEnded;
   out->type = type;
   out->id = this;
@@ -304,6 +316,16 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
   }
   LeaveQueuePair();
   return End(CmEventType::kUnreachable, std::move(why), out);
+}
+
+// The kernel, which goes on asking until the id is destroyed, is not listened to any more.
+bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
+  return OnUnreachable(
+      absl::DeadlineExceededError(absl::StrCat(ToString(peer_address()), " has not answered for ",
+                                               core_->connect_timer.timeout_ms(),
+                                               " ms: is its machine up and the way there whole, "
+                                               "and does its service take connections?")),
+      out);
 }
 
 bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
@@ -327,6 +349,7 @@ bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
   // Until the peer had answered the accept, the kernel told it nothing of a disconnect.
   if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
+  core_->connect_timer.Remove(this);
   phase_ = Phase::kEstablished;
   out->type = CmEventType::kEstablished;
   out->id = this;
@@ -391,7 +414,8 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
 
 void RdmaConnectionId::QueuePairGone() {
   queue_pair_ = nullptr;
-  if (phase_ == Phase::kEstablished || phase_ == Phase::kAccepted) (void)rdma_disconnect(id_.get());
+  if (phase_ != Phase::kEstablished && phase_ != Phase::kAccepted) return;
+  if (!core_->IsPortDown()) (void)rdma_disconnect(id_.get());
 }
 
 void RdmaConnectionId::PeerIsReady() {

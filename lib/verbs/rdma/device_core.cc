@@ -10,6 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
@@ -44,6 +45,14 @@ void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
   if (pushed.empty()) return;
   std::erase_if(pushed, [id](const CmEvent& event) { return event.id == id; });
   ClearSignal();
+}
+
+bool DeviceCore::IsPortDown() const { return IsDown(context.get(), port); }
+
+void DeviceCore::Dispose(CmId id) {
+  if (!id || !IsPortDown()) return;
+  id->context = nullptr;  // its events are nobody's
+  kept_ids.push_back(std::move(id));
 }
 
 void DeviceCore::PushDeviceEvent(DeviceEvent event) {

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/verbs/rdma/connect_timer.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/verbs.h"
 
@@ -48,13 +50,22 @@ struct DeviceCore {
   // The device is to be given up. Told once, however many say so.
   void Lose(const std::string& why);
 
+  bool IsPortDown() const;
+  // Destroys the id of a connection, when the port is up: that tells the peer, and after a message
+  // that it cannot send the connection manager of Soft-RoCE hears nothing any more, whoever uses it
+  // (Linux 6.1: its queue pair stays in the error state).
+  void Dispose(CmId id);
+  void OnPortUp() { kept_ids.clear(); }
+
   // Ours alone, not librdmacm's: asynchronous events come to their own device.
   VerbsContext context;
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
+  ConnectTimer connect_timer;
   FileDescriptor drain_timer;    // readable when the first of `drains` is over
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
+  std::vector<CmId> kept_ids;    // of connections that ended while the port was down
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
   struct Drain {

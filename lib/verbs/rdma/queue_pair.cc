@@ -22,6 +22,10 @@ namespace {
 // with tries over a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
 constexpr uint8_t kRnrTimer = 11;
 
+// Of our own messages, whatever the connecting side asked for: Soft-RoCE takes 7 for "for ever"
+// (rxe_comp.c), and a connection whose peer is gone would never end.
+constexpr uint8_t kMaxRetries = 6;
+
 CompletionStatus StatusOf(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_SUCCESS:
@@ -47,6 +51,8 @@ CompletionStatus StatusOf(ibv_wc_status status) {
       return CompletionStatus::kRetryExceeded;
     case IBV_WC_RNR_RETRY_EXC_ERR:
       return CompletionStatus::kRnrRetryExceeded;
+    case IBV_WC_FATAL_ERR:
+      return CompletionStatus::kFatalError;
     default:
       return CompletionStatus::kGeneralError;
   }
@@ -308,7 +314,10 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
     attributes.min_rnr_timer = kRnrTimer;
     attributes.max_dest_rd_atomic = depths.theirs;
   }
-  if (state == QueuePairState::kReadyToSend) attributes.max_rd_atomic = depths.ours;
+  if (state == QueuePairState::kReadyToSend) {
+    attributes.max_rd_atomic = depths.ours;
+    attributes.retry_cnt = std::min(attributes.retry_cnt, kMaxRetries);
+  }
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
   if (error != 0) {
     return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));

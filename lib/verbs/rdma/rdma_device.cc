@@ -112,6 +112,7 @@ class RdmaDevice final : public Device {
  private:
   absl::Status Open();
   absl::Status ReadLimits();
+  void EndUnanswered();
   void TakeAsynchronousEvents();
   void OnAsynchronousEvent(const ibv_async_event& event);
   void WatchRemoval();
@@ -135,6 +136,7 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
     device->gid_ = Label(gid);
   }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
+  BATON_RETURN_IF_ERROR(device->core_.connect_timer.Open(options.connect_timeout_ms));
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
 }
@@ -161,8 +163,8 @@ absl::Status RdmaDevice::Open() {
   if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
   core_.drain_timer.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!core_.drain_timer) return ErrnoStatus(errno, "timerfd_create");
-  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get(),
-                       core_.drain_timer.get()}) {
+  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.connect_timer.fd(),
+                       core_.drain_timer.get(), core_.pushed_signal.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   WatchRemoval();
@@ -264,6 +266,14 @@ void RdmaDevice::Progress() {
     if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
     if (readable[i].data.fd == core_.drain_timer.get()) core_.EndDrains();
+    if (readable[i].data.fd == core_.connect_timer.fd()) EndUnanswered();
+  }
+}
+
+void RdmaDevice::EndUnanswered() {
+  while (RdmaConnectionId* const connection = core_.connect_timer.TakeExpired()) {
+    CmEvent event;
+    if (connection->OnNoAnswer(&event)) core_.PushEvent(std::move(event));
   }
 }
 
@@ -306,6 +316,9 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       // Also the kernel's word for a removal, to drivers that can do without us.
       core_.Lose(ibv_event_type_str(event.event_type));
       break;
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num == core_.port) core_.OnPortUp();
+      break;
     default:
       break;
   }
@@ -330,7 +343,8 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
     auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
                                                         ? taken->listen_id->context
                                                         : taken->id->context);
-    const bool report = endpoint->OnEvent(*taken, event);
+    // nullptr: of an id that is kept for later, or a connection nobody was told of.
+    const bool report = endpoint != nullptr && endpoint->OnEvent(*taken, event);
     // An id cannot be destroyed before its events are acknowledged (rdma_ack_cm_event(3)).
     rdma_ack_cm_event(taken);
     if (report) return true;
