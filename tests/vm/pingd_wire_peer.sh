@@ -6,6 +6,7 @@ source "$(dirname "$0")/pingd_common.sh"
 pings=${1:-900} pings_of_eight=${2:-600}
 
 prefer_the_device
+count_timers
 
 exec 3>/dev/null
 until { exec 3<>"/dev/tcp/10.0.0.1/$report_port"; } 2>/dev/null; do pause 0.5; done
@@ -15,5 +16,5 @@ for count in 1 8; do
   start_clients 10.0.0.1 "$count" "$pings"
   check_clients "$pings" >&3 || found=0
 done
-rdma statistic show link rxe0/1 | sed 's/^/statistics: /' >&3
+statistics | sed 's/^/statistics: /' >&3
 [[ $found -eq 0 ]] || echo "all found" >&3
