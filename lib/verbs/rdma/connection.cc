@@ -68,6 +68,12 @@ absl::Status ChooseSource(const DeviceCore& core, Address* address) {
   return absl::OkStatus();
 }
 
+// What is said while it is down would be the last that is said (DeviceCore::Dispose).
+absl::Status PortIsDown(const DeviceCore& core) {
+  return absl::UnavailableError(absl::StrCat(
+      "port ", core.port, " of device ", ibv_get_device_name(core.context->device), " is down"));
+}
+
 absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
@@ -130,6 +136,7 @@ RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested,
     : core_(core),
       id_(requested),
       phase_(Phase::kRequested),
+      joined_(true),
       asked_{theirs.initiator_depth, theirs.responder_resources} {
   id_->context = static_cast<CmEndpoint*>(this);
 }
@@ -158,7 +165,7 @@ RdmaConnectionId::~RdmaConnectionId() {
   core_->connect_timer.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
-  if (joined_ || phase_ == Phase::kRequested) core_->Dispose(std::move(id_));
+  if (joined_) core_->Dispose(std::move(id_));
 }
 
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
@@ -227,6 +234,7 @@ absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
                                       const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(CheckRequested("accept"));
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptData));
+  if (core_->IsPortDown()) return PortIsDown(*core_);
   auto* const own = static_cast<RdmaQueuePair*>(queue_pair);
   BATON_RETURN_IF_ERROR(own->Bind(this));
   queue_pair_ = own;
@@ -248,6 +256,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckRequested("reject"));
   BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
   phase_ = Phase::kEnded;
+  if (core_->IsPortDown()) return absl::OkStatus();  // the peer hears of it later
   if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
     return ErrnoStatus(errno, "rdma_reject");
   }
@@ -279,6 +288,7 @@ absl::Status RdmaConnectionId::OnResolved(bool route) {
     return absl::UnavailableError("the peer is not reached through this device");
   }
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
+  if (core_->IsPortDown()) return PortIsDown(*core_);
   if (!route) {
     return rdma_resolve_route(id_.get(), core_->resolve_timeout_ms) == 0
                ? absl::OkStatus()
