@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
   connection->queue_pair_ = queue_pair;
   connection->parameters_ = parameters;
   connection->Negotiate({UINT8_MAX, UINT8_MAX});  // what we ask for
-  core->connect_timer.Add(connection.get());
+  core->unanswered.Add(connection.get());
   CmEvent event;
   if (const absl::Status status = connection->StartConnecting(address);
       !status.ok() && connection->OnUnreachable(status, &event)) {
@@ -162,7 +162,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
 
 // The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
-  core_->connect_timer.Remove(this);
+  core_->unanswered.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
   if (joined_) core_->Dispose(std::move(id_));
@@ -308,7 +308,7 @@ absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
 }
 
 bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
-  core_->connect_timer.Remove(this);
+  core_->unanswered.Remove(this);
   phase_ = Phase::kEnded;
   out->type = type;
   out->id = this;
@@ -332,7 +332,7 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
 bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
   return OnUnreachable(
       absl::DeadlineExceededError(absl::StrCat(ToString(peer_address()), " has not answered for ",
-                                               core_->connect_timer.timeout_ms(),
+                                               core_->unanswered.timeout_ms(),
                                                " ms: is its machine up and the way there whole, "
                                                "and does its service take connections?")),
       out);
@@ -359,7 +359,7 @@ bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
   // Until the peer had answered the accept, the kernel told it nothing of a disconnect.
   if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
-  core_->connect_timer.Remove(this);
+  core_->unanswered.Remove(this);
   phase_ = Phase::kEstablished;
   out->type = CmEventType::kEstablished;
   out->id = this;

@@ -11,13 +11,14 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/verbs/rdma/connect_timer.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/timeout_queue.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::rdma {
 
 class RdmaCompletionQueue;
+class RdmaConnectionId;
 class RdmaQueuePair;
 
 struct DeviceCore {
@@ -42,8 +43,7 @@ struct DeviceCore {
   void ForgetEventsOf(const SharedReceiveQueue* queue);
 
   // Queue pairs in the error state that may still hold one of their shared receives: told drained
-  // by the provider, or when `drain_ns` are over.
-  void AwaitDrain(RdmaQueuePair* queue_pair);
+  // by the provider, or when their time is over.
   void ForgetDrain(const RdmaQueuePair* queue_pair);
   void EndDrains();
 
@@ -62,18 +62,14 @@ struct DeviceCore {
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
-  ConnectTimer connect_timer;
-  FileDescriptor drain_timer;    // readable when the first of `drains` is over
+  // Connections that were asked for and wait for an answer: the kernel's connection manager would
+  // ask for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
+  TimeoutQueue<RdmaConnectionId> unanswered;
+  TimeoutQueue<RdmaQueuePair> drains;
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
   std::vector<CmId> kept_ids;    // of connections that ended while the port was down
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
-  struct Drain {
-    RdmaQueuePair* queue_pair;
-    uint64_t until;  // MonotonicNanoseconds()
-  };
-  std::deque<Drain> drains;
-  uint64_t drain_ns = 0;
   bool lost = false;
   // For what fails, never for what succeeds.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
@@ -88,7 +84,6 @@ struct DeviceCore {
 
  private:
   void ClearSignal();
-  void ArmDrainTimer();
 };
 
 }  // namespace baton::verbs::rdma

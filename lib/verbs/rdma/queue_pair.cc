@@ -344,7 +344,7 @@ bool RdmaQueuePair::receives_drained() const {
 void RdmaQueuePair::AwaitDrain() const {
   if (options_.shared_receive_queue == nullptr || drain_awaited_) return;
   drain_awaited_ = true;
-  core_->AwaitDrain(const_cast<RdmaQueuePair*>(this));
+  core_->drains.Add(const_cast<RdmaQueuePair*>(this));
 }
 
 void RdmaQueuePair::OnDrained(const char* how) {

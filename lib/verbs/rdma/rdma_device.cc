@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -31,8 +30,8 @@ constexpr uint32_t kTurnsBetweenLooks = 64;
 // What the last receive of a queue pair in error is given to complete in where the provider does
 // not tell, or did not yet. Soft-RoCE never tells (Linux 6.1), and flushes in a tasklet that is due
 // at once (rxe_qp_error); others tell with an event.
-constexpr uint64_t kDrainNs = 1'000'000'000;
-constexpr uint64_t kSoftRoceDrainNs = 100'000'000;
+constexpr uint32_t kDrainMs = 1000;
+constexpr uint32_t kSoftRoceDrainMs = 100;
 constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 // Descriptors that one look tells of. What it leaves out is the first that the next one has.
@@ -136,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
     device->gid_ = Label(gid);
   }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
-  BATON_RETURN_IF_ERROR(device->core_.connect_timer.Open(options.connect_timeout_ms));
+  BATON_RETURN_IF_ERROR(device->core_.unanswered.Open(options.connect_timeout_ms));
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
 }
@@ -161,10 +160,8 @@ absl::Status RdmaDevice::Open() {
   if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
   core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
-  core_.drain_timer.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!core_.drain_timer) return ErrnoStatus(errno, "timerfd_create");
-  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.connect_timer.fd(),
-                       core_.drain_timer.get(), core_.pushed_signal.get()}) {
+  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.unanswered.fd(),
+                       core_.drains.fd(), core_.pushed_signal.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   WatchRemoval();
@@ -217,7 +214,8 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
-  core_.drain_ns = device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainNs : kDrainNs;
+  BATON_RETURN_IF_ERROR(
+      core_.drains.Open(device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainMs : kDrainMs));
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
@@ -265,13 +263,13 @@ void RdmaDevice::Progress() {
   for (int i = 0; i < count; ++i) {
     if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
-    if (readable[i].data.fd == core_.drain_timer.get()) core_.EndDrains();
-    if (readable[i].data.fd == core_.connect_timer.fd()) EndUnanswered();
+    if (readable[i].data.fd == core_.drains.fd()) core_.EndDrains();
+    if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
   }
 }
 
 void RdmaDevice::EndUnanswered() {
-  while (RdmaConnectionId* const connection = core_.connect_timer.TakeExpired()) {
+  while (RdmaConnectionId* const connection = core_.unanswered.TakeExpired()) {
     CmEvent event;
     if (connection->OnNoAnswer(&event)) core_.PushEvent(std::move(event));
   }
