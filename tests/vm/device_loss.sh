@@ -2,6 +2,7 @@
 # Two services, each on an RDMA device of its own. What the device of one cannot do is refused; its
 # link goes down and up; it is deleted under load, and comes back. Each time an operator can read what
 # has happened, its service is there again, and the other's peer has noticed nothing.
+set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
 

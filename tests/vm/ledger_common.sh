@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Services of ledgers on RDMA devices, with peers; to be sourced.
+set -euo pipefail
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
