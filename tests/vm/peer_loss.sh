@@ -2,6 +2,7 @@
 # The machine of four of a service's peers is gone from one moment to the next, with work outstanding
 # both ways: their connections end when the retries are used up, and a peer of this machine notices
 # nothing.
+set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
 gone_port=7000 # pulls the other machine's plug
