@@ -22,11 +22,11 @@ start_peer bystander rxe1 "$other_address" --rate 100
 # ---- Limits of the device, and of what may be registered.
 expect "a service too large" \
   'entries in each completion queue.*of which it has 32767: lower max_connections' \
-  batond --dev --device rdma:rxe0 --state-dir "$work/large" --max-connections 512
+  batond --start-timeout 300 --dev --device rdma:rxe0 --state-dir "$work/large" --max-connections 512
 # shellcheck disable=SC2016  # of the shell inside
 expect "a service without memory to lock" 'RLIMIT_MEMLOCK is 1 MiB.*LimitMEMLOCK=infinity' \
   setpriv --bounding-set=-ipc_lock,-sys_resource --inh-caps=-ipc_lock,-sys_resource \
-  bash -c 'ulimit -l 1024; exec batond --dev --device rdma:rxe0 --state-dir "$0"' "$work/locked"
+  bash -c 'ulimit -l 1024; exec batond --start-timeout 300 --dev --device rdma:rxe0 --state-dir "$0"' "$work/locked"
 say "what is too much is refused"
 
 # ---- Link down and up, with replies to send: the owner stands still until the requests have come.

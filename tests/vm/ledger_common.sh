@@ -36,7 +36,7 @@ start_batond() {
     service_config "$1" "$2" >>"$work/config"
     shift 2
   done
-  exec {batond}< <(exec batond --config "$work/config" 2>"$state.log")
+  exec {batond}< <(exec batond --start-timeout 300 --config "$work/config" 2>"$state.log")
   read -rt 120 line <&"$batond" || true
   [[ $line == "batond ready"* ]] || die "batond: $(cat "$state.log")"
 }
