@@ -33,6 +33,7 @@ TEST(ConfigTest, FillsInEveryDefault) {
   EXPECT_EQ(service.max_connections(), 64u);
   EXPECT_EQ(service.send_queue_depth(), 64u);
   EXPECT_EQ(service.receive_queue_depth(), 64u);
+  EXPECT_EQ(service.shared_receive_queue_depth(), 0u);
   EXPECT_EQ(service.connection_state_bytes(), 256u);
   EXPECT_EQ(service.shard_state_bytes(), 4096u);
   EXPECT_EQ(service.buffer_bytes(), 16u << 20);
@@ -48,7 +49,7 @@ TEST(ConfigTest, KeepsWhatWasGiven) {
   const absl::StatusOr<v1::Config> config = ParseConfig(
       With("shards: 64 max_connections: 65536 send_queue_depth: 4096 receive_queue_depth: 1 "
            "buffer_bytes: 1099511627776 listeners { host: \"::1\" port: 65535 } worker_uids: 7 "
-           "poison_deaths: 4294967295"),
+           "poison_deaths: 4294967295 shared_receive_queue_depth: 4096"),
       "baton.conf");
   ASSERT_TRUE(config.ok()) << config.status();
   const v1::ServiceConfig& service = config->services(0);
@@ -60,6 +61,7 @@ TEST(ConfigTest, KeepsWhatWasGiven) {
   EXPECT_EQ(service.listeners(0).host(), "::1");
   EXPECT_EQ(service.worker_uids(0), 7u);
   EXPECT_EQ(service.poison_deaths(), UINT32_MAX);
+  EXPECT_EQ(service.shared_receive_queue_depth(), 4096u);
 }
 
 struct BadConfig {
@@ -152,6 +154,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"ReceiveQueueDepth", With("receive_queue_depth: 4095"),
                   "baton.conf:5:3: services[0].receive_queue_depth: 4095 is not a power of two; "
                   "use 2048 or 4096"},
+        BadConfig{"SharedReceiveQueueDepth", With("shared_receive_queue_depth: 48"),
+                  "baton.conf:5:3: services[0].shared_receive_queue_depth: 48 is not a power of "
+                  "two; use 32 or 64"},
+        BadConfig{"SharedReceiveQueueDepthRange", With("shared_receive_queue_depth: 8192"),
+                  "baton.conf:5:3: services[0].shared_receive_queue_depth: 8192 is not between 0 "
+                  "and 4096; leave it out for 0"},
         BadConfig{"ConnectionStateBytes", With("connection_state_bytes: 1048577"),
                   "baton.conf:5:3: services[0].connection_state_bytes: 1048577 is not between 1 "
                   "and 1048576; leave it out for 256"},
