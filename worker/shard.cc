@@ -71,6 +71,18 @@ absl::Status Shard::CheckUsable(const Connection& connection) const {
   return absl::OkStatus();
 }
 
+// What a connection does not do: it is known as soon as it is established.
+absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode) const {
+  const arena::Arena& arena = impl_->arena();
+  if (!verbs::IsAnswered(opcode) || arena.header().tells_depths == 0 || !connection.established() ||
+      arena.connection(connection.index_).initiator_depth != 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat("opcode: ", std::string(verbs::OpcodeName(opcode)),
+                                               " on connection ", connection.index_,
+                                               ", whose peer answers no READs and atomics"));
+}
+
 uint32_t Shard::EntryRoom() const {
   const arena::ShardRecord& record = impl_->arena().shard(index_);
   const uint64_t folded = arena::CursorIndex(arena::LoadAcquire(record.commit_head));
@@ -122,13 +134,24 @@ absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes
   return absl::OkStatus();
 }
 
-bool IsAtomic(verbs::Opcode opcode) {
-  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
+// What the service's device does not do. An older driver does not tell.
+absl::Status CheckDevice(const SendWork& work, const arena::DriverMemoryHeader& header) {
+  if ((header.missing_opcodes >> static_cast<uint32_t>(work.opcode) & 1) != 0) {
+    return absl::UnimplementedError(absl::StrCat("opcode: the service's device has no ",
+                                                 std::string(verbs::OpcodeName(work.opcode))));
+  }
+  uint64_t length = 0;
+  for (const Buffer& buffer : work.buffers) length += buffer.length;
+  if (header.max_message_bytes == 0 || length <= header.max_message_bytes) return absl::OkStatus();
+  return Invalid("buffers: ", length, " bytes in one message, the service's device sends at most ",
+                 header.max_message_bytes);
 }
 
-absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes, arena::WorkRequest* request) {
-  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, request));
+absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
+                      arena::WorkRequest* request) {
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, arena.shape().buffer_bytes, request));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
+  BATON_RETURN_IF_ERROR(CheckDevice(work, arena.header()));
   if (IsAtomic(work.opcode)) {
     if (work.buffers.size() != 1 || work.buffers[0].length != 8) {
       return Invalid("buffers: an atomic needs one of 8 bytes");
@@ -232,7 +255,8 @@ void Shard::LoadSharedReceives() {
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
   arena::WorkRequest request = {};
-  BATON_RETURN_IF_ERROR(FillSend(work, impl_->arena().shape().buffer_bytes, &request));
+  BATON_RETURN_IF_ERROR(FillSend(work, impl_->arena(), &request));
+  BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   if (connection.send_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the send log");
   }

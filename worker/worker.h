@@ -141,7 +141,10 @@ class Shard {
 
   // Staging. Nothing has an effect before Commit. kResourceExhausted: no room now; commit, and go
   // on when completions came. kInvalidArgument names the bad field. kFailedPrecondition: the
-  // connection has ended.
+  // connection has ended. kUnimplemented: the service's device, or the connection's peer, does not
+  // do that (atomics; READs of a peer that answers none), the message says which. What the peer of
+  // a connection that is not established yet does is not known: a READ that it does not answer ends
+  // it then.
   absl::Status Receive(Connection& connection, absl::Span<const Buffer> buffers, uint64_t tag = 0);
   // A receive for whichever connection of the shard has the next message, in a service with
   // shared_receive_queue_depth; Receive is then refused, and this in others (kFailedPrecondition).
@@ -193,6 +196,7 @@ class Shard {
   Shard(WorkerImpl* impl, uint32_t index);
 
   absl::Status CheckUsable(const Connection& connection) const;
+  absl::Status CheckPeer(const Connection& connection, verbs::Opcode opcode) const;
   absl::StatusOr<uint32_t> EntryOf(Connection& connection);
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
@@ -300,7 +304,8 @@ class Worker {
   virtual absl::Status Ready() = 0;
 
   // One turn, without blocking: adopts and releases shards, delivers completions. Returns how many
-  // completions and ownership changes were delivered. kUnavailable: the keeper is gone.
+  // completions and ownership changes were delivered. kUnavailable: the keeper is gone, and what it
+  // had said before that was delivered.
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For poll and epoll loops: when ArmEvent returned true, event_fd() becomes readable as soon as
@@ -329,7 +334,8 @@ class Worker {
   virtual absl::Span<uint8_t> buffers() const = 0;
 
   // Gives peers access to a range of the buffers; it outlives this worker. Returns the rkey that
-  // the peer needs, with the address the peer has to use.
+  // the peer needs, with the address the peer has to use. kUnimplemented: kRemoteAtomic of a device
+  // without atomics.
   struct Grant {
     uint32_t id = 0;
     uint32_t rkey = 0;

@@ -222,9 +222,9 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   if (armed_) {
     armed_ = false;
     arena::StoreRelaxed(slot.sleeping, 0u);
-    BATON_RETURN_IF_ERROR(CheckKeeper());
-  } else if (keeper_gone_ || polls_ % kPollsBetweenKeeperChecks == 0) {
-    BATON_RETURN_IF_ERROR(CheckKeeper());
+    CheckKeeper();
+  } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
+    CheckKeeper();
   }
   int work = HandleOwnership();
   for (auto& shard : shards_) {
@@ -239,10 +239,16 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     service_->OnShutdown(reason);
     stop_.store(true);
   }
+  // Its last words come first: how the connections ended is in the logs.
+  if (keeper_gone_ && work == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("the keeper of service ", options_.service,
+                     " is gone, and with it the connections: attach again when it is back"));
+  }
   return work;
 }
 
-absl::Status WorkerImpl::CheckKeeper() {
+void WorkerImpl::CheckKeeper() {
   epoll_event events[3];
   const int count = epoll_wait(event_fd_.get(), events, 3, 0);
   for (int i = 0; i < count; ++i) {
@@ -256,12 +262,6 @@ absl::Status WorkerImpl::CheckKeeper() {
       keeper_gone_ = true;
     }
   }
-  if (keeper_gone_) {
-    return absl::UnavailableError(
-        absl::StrCat("the keeper of service ", options_.service,
-                     " is gone, and with it the connections: attach again when it is back"));
-  }
-  return absl::OkStatus();
 }
 
 int WorkerImpl::HandleOwnership() {

@@ -73,7 +73,7 @@ class WorkerImpl final : public Worker {
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
   bool HasWork() const;
-  absl::Status CheckKeeper();
+  void CheckKeeper();
   void NoteStopRequest();
   void AskShutdown(std::string_view reason);
   int HandleOwnership();

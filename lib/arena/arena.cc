@@ -125,6 +125,7 @@ absl::Status ValidateShape(const Shape& shape) {
   if (shape.buffer_bytes % kPageBytes != 0) {
     return absl::InvalidArgumentError("buffer_bytes: not a multiple of 4096");
   }
+  BATON_RETURN_IF_ERROR(CheckRange("max_inline_bytes", shape.max_inline_bytes, 0, kMaxInlineBytes));
   const uint64_t required = RequiredCompletionEntries(shape);
   if (required > uint64_t{1} << 30) {
     return absl::InvalidArgumentError(

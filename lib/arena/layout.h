@@ -34,6 +34,7 @@ inline constexpr uint32_t kMaxWorkers = 64;
 inline constexpr uint32_t kMaxQueueDepth = 4096;
 inline constexpr uint32_t kMaxStateBytes = 1u << 20;
 inline constexpr uint64_t kMaxBufferBytes = uint64_t{1} << 40;
+inline constexpr uint32_t kMaxInlineBytes = 4096;
 
 inline constexpr uint32_t kMaxSges = 4;
 inline constexpr uint32_t kMaxTransactionEntries = 256;
@@ -61,10 +62,11 @@ struct Shape {
   uint64_t buffer_bytes;  // a multiple of the page size
   // Of each shard, a power of two; 0: each connection has receives of its own. Since version 2.
   uint32_t shared_receive_queue_depth;
-  uint32_t reserved0;
+  uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
   uint64_t reserved[2];
 };
 static_assert(offsetof(Shape, shared_receive_queue_depth) == 40);
+static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
 
 constexpr bool HasSharedReceives(const Shape& shape) {
@@ -225,7 +227,11 @@ struct DriverMemoryHeader {
   Shape shape;
   char service[kServiceNameBytes];
   uint64_t keeper_start;  // CLOCK_MONOTONIC, nanoseconds
-  uint8_t pad0[40];
+  // What the device does, as far as it is told; since version 2.
+  uint64_t max_message_bytes;  // of a send; 0: not told
+  uint32_t missing_opcodes;    // a bit for each verbs::Opcode that it does not have
+  uint32_t tells_depths;       // 1: ConnectionRecord has initiator_depth and responder_resources
+  uint8_t pad0[24];
   uint32_t driver_sleeping;  // 1: a commit has to signal the driver's socket
   uint8_t pad1[60];
   uint64_t ownership_changes;  // grows whenever an OwnershipRecord or stop_requested changed
@@ -235,6 +241,7 @@ struct DriverMemoryHeader {
 };
 static_assert(kMaxWorkers <= 64);
 static_assert(offsetof(DriverMemoryHeader, layout_version) == 12);
+static_assert(offsetof(DriverMemoryHeader, max_message_bytes) == 152);
 static_assert(offsetof(DriverMemoryHeader, driver_sleeping) == 192);
 static_assert(offsetof(DriverMemoryHeader, ownership_changes) == 256);
 static_assert(offsetof(DriverMemoryHeader, stop_requested) == 320);
@@ -410,7 +417,10 @@ struct ConnectionRecord {
   // It is being accepted into `shard`, and its cursors and state are not what that commit says yet:
   // no worker loads it. Since version 2.
   uint8_t arriving;
-  uint8_t pad[2];
+  // READs and atomics that may be outstanding, to the peer and of the peer: once it was
+  // established, and where DriverMemoryHeader::tells_depths is set.
+  uint8_t initiator_depth;
+  uint8_t responder_resources;
 };
 static_assert(offsetof(ConnectionRecord, send) == 16);
 static_assert(offsetof(ConnectionRecord, state_slot) == 80);
@@ -419,6 +429,7 @@ static_assert(offsetof(ConnectionRecord, send_attempted) == 120);
 static_assert(offsetof(ConnectionRecord, local_address) == 128);
 static_assert(offsetof(ConnectionRecord, poison) == 496);
 static_assert(offsetof(ConnectionRecord, answered) == 500);
+static_assert(offsetof(ConnectionRecord, initiator_depth) == 510);
 static_assert(sizeof(ConnectionRecord) == 512);
 
 // Remote access that was given to a range of the buffers.

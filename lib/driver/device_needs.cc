@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
 
 namespace baton::driver {
 
@@ -24,6 +25,7 @@ DeviceNeeds NeedsOf(const arena::Shape& shape) {
     needs.receive_requests = uint64_t{shape.receive_queue_depth} + arena::kMarkers;
   }
   needs.scatter_gather = arena::kMaxSges;
+  needs.inline_bytes = shape.max_inline_bytes;
   needs.memory_regions = 2 + uint64_t{arena::kGrants};  // buffers, spares
   needs.registered_bytes = shape.buffer_bytes + uint64_t{arena::kSpares} * arena::kSpareBytes;
   return needs;
@@ -73,6 +75,31 @@ absl::Status CheckLimits(const DeviceNeeds& needs, const verbs::DeviceLimits& li
   return absl::ResourceExhaustedError(absl::StrCat("device ", std::string(device),
                                                    " is too small, the service needs ",
                                                    absl::StrJoin(problems, "; ")));
+}
+
+verbs::QueuePairOptions QueuePairOptionsFor(const DeviceNeeds& needs,
+                                            verbs::CompletionQueue* queue) {
+  verbs::QueuePairOptions options;
+  options.send_queue = options.receive_queue = queue;
+  options.max_send_requests = static_cast<uint32_t>(needs.send_requests);
+  options.max_receive_requests = static_cast<uint32_t>(needs.receive_requests);
+  options.max_scatter_gather = static_cast<uint32_t>(needs.scatter_gather);
+  options.max_inline_data = needs.inline_bytes;
+  return options;
+}
+
+absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
+                         verbs::CompletionQueue* queue) {
+  if (needs.inline_bytes == 0) return absl::OkStatus();
+  verbs::QueuePairOptions options = QueuePairOptionsFor(needs, queue);
+  options.max_receive_requests = 1;  // also where they are a shared queue's
+  const absl::Status refused = device->CreateQueuePair(options).status();
+  if (refused.ok()) return refused;
+  options.max_inline_data = 0;
+  BATON_RETURN_IF_ERROR(device->CreateQueuePair(options).status());  // another reason
+  return absl::InvalidArgumentError(absl::StrCat(
+      "max_inline_bytes: device ", std::string(device->name()), " makes no queue pairs with ",
+      needs.inline_bytes, " bytes inline (", refused.message(), "): lower it"));
 }
 
 }  // namespace baton::driver

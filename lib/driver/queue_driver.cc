@@ -44,6 +44,21 @@ void SetText(char (&field)[size], std::string_view text) {
   field[length] = '\0';
 }
 
+// For workers, and for the check of what they commit.
+void TellLimits(const verbs::DeviceLimits& limits, arena::DriverMemoryHeader* header) {
+  const auto bit = [](verbs::Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); };
+  header->max_message_bytes = limits.max_message_bytes;
+  header->missing_opcodes = 0;
+  if (!limits.atomics) {
+    header->missing_opcodes |=
+        bit(verbs::Opcode::kCompareAndSwap) | bit(verbs::Opcode::kFetchAndAdd);
+  }
+  if (!limits.send_with_invalidate) {
+    header->missing_opcodes |= bit(verbs::Opcode::kSendWithInvalidate);
+  }
+  header->tells_depths = 1;
+}
+
 }  // namespace
 
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
@@ -90,8 +105,10 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
                          static_cast<uint32_t>(needs.shared_receive_requests), arena::kMaxSges));
     objects->shared_receive_queues.push_back(std::move(shared));
   }
+  BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
   objects->connections.resize(shape.connections);
   objects->grants.resize(arena::kGrants);
+  TellLimits(device->limits(), &arena->header());
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   for (uint32_t i = 0; i < shape.connections; ++i) driver->free_slots_.push_back(i);
   for (uint32_t i = 0; i < shape.shards; ++i) {
@@ -307,7 +324,7 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
         arena::CopyOnce(receive ? arena_->receive_request(connection, cursors.posted)
                                 : arena_->send_request(connection, cursors.posted));
     const absl::Status checked =
-        TransactionReader::CheckRequest(request, receive, arena_->shape().buffer_bytes);
+        TransactionReader::CheckRequest(request, receive, LimitsOf(*arena_));
     if (!checked.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError,
                     absl::StrCat("changed after its commit: ", checked.message()));
@@ -324,12 +341,17 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
   const uint32_t lkey = objects_->buffers->lkey();
   uint64_t sequence = receive ? target.receive.posted : target.send.posted;
   const Direction direction = receive ? Direction::kReceive : Direction::kSend;
+  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
+  const uint32_t max_inline =
+      std::min(arena_->shape().max_inline_bytes, queue_pair.max_inline_data());
   size_t sge = 0;
   for (size_t i = 0; i < requests.size(); ++i, ++sequence) {
     const arena::WorkRequest& from = requests[i];
     const size_t first = sge;
+    uint64_t length = 0;
     for (int j = 0; j < from.sge_count; ++j) {
       sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey};
+      length += from.sges[j].length;
     }
     const absl::Span<const verbs::ScatterGather> list(sges_.data() + first, from.sge_count);
     const uint64_t wr_id = arena::PackWrId(connection, target.generation, direction, sequence);
@@ -337,10 +359,12 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
       receives_[i] = {wr_id, list};
       continue;
     }
+    const auto opcode = verbs::Opcode(from.opcode);
     sends_[i] = {wr_id,
-                 verbs::Opcode(from.opcode),
+                 opcode,
                  (from.flags & arena::kRequestFence) != 0,
                  (from.flags & arena::kRequestSolicited) != 0,
+                 max_inline > 0 && length <= max_inline && !verbs::IsAnswered(opcode),
                  from.immediate,
                  from.invalidate_rkey,
                  from.remote_address,
@@ -349,7 +373,6 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
                  from.swap,
                  list};
   }
-  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
   return receive ? queue_pair.PostReceive({receives_.data(), requests.size()}, posted)
                  : queue_pair.PostSend({sends_.data(), requests.size()}, posted);
 }
@@ -612,12 +635,9 @@ std::vector<verbs::Address> QueueDriver::listeners() const {
   return addresses;
 }
 
-// With room for what a recovery posts.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
-  const arena::Shape& shape = arena_->shape();
-  verbs::QueuePairOptions options = {queue, queue, shape.send_queue_depth + arena::kMarkers,
-                                     shape.receive_queue_depth + arena::kMarkers, arena::kMaxSges};
+  verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
   if (SharesReceives()) {
     if (shards_[record(index).shard].shared_refused) {
       return absl::UnavailableError("the shared receive queue of its shard is broken");
@@ -732,7 +752,7 @@ void QueueDriver::EndAll(std::string_view why) {
   device_lost_ = std::string(why);
   objects_->listeners.clear();
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    StartDraining(index, CompletionStatus::kGeneralError, why);
+    StartDraining(index, CompletionStatus::kFatalError, why);
   }
   for (ShardQueue& shard : shards_) shard.log.Publish();
 }
@@ -772,7 +792,11 @@ void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {
       StartDraining(index, CompletionStatus::kRetryExceeded, MessageOf(event.status));
       break;
     default:
-      StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
+      if (event.status.ok()) {
+        StartDraining(index, CompletionStatus::kSuccess, "disconnected by the peer");
+      } else {
+        StartDraining(index, CompletionStatus::kFatalError, MessageOf(event.status));
+      }
   }
 }
 
@@ -817,6 +841,9 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
     std::memcpy(connection.private_data, private_data.data(), length);
     connection.private_data_length = static_cast<uint32_t>(length);
   }
+  const verbs::ReadDepths depths = device_of(index).id->depths();
+  connection.initiator_depth = depths.ours;
+  connection.responder_resources = depths.theirs;
   connection.was_established = 1;
   slots_[index].established_ns = MonotonicNanoseconds();
   FillAddresses(index, *device_of(index).id);
@@ -889,12 +916,16 @@ void QueueDriver::Reject(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kRequested) return;
   DeviceObjects::Connection& device = device_of(entry.connection);
+  absl::Status rejected;
   if (device.id) {
-    (void)device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
+    rejected = device.id->Reject(CopyPrivateData(entry.connection, entry.private_data_length));
   }
   BATON_CRASH_POINT("driver-rejected");
-  device.id.reset();
-  StartDraining(entry.connection, CompletionStatus::kSuccess, "rejected by the worker");
+  device.id.reset();  // rejects, if that has not
+  StartDraining(entry.connection, CompletionStatus::kSuccess,
+                rejected.ok() ? "rejected by the worker"
+                              : absl::StrCat("rejected by the worker, the peer was not told why: ",
+                                             rejected.message()));
 }
 
 // ---------------------------------------------------------------- remote access
@@ -905,6 +936,10 @@ absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, ui
     return absl::InvalidArgumentError(absl::StrCat("offset, length: ", length, " bytes at ", offset,
                                                    " are not within the ", total,
                                                    " bytes of the buffers"));
+  }
+  if ((access & verbs::kRemoteAtomic) != 0 && !device_->limits().atomics) {
+    return absl::UnimplementedError(
+        absl::StrCat("access: device ", std::string(device_->name()), " has no atomics"));
   }
   auto& grants = objects_->grants;
   const auto free = std::find(grants.begin(), grants.end(), nullptr);

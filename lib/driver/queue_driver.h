@@ -120,7 +120,7 @@ class QueueDriver {
   bool HandleDeviceEvent(uint32_t* shard);
 
   // The device is to be given up: no connection comes any more, and all that there are begin to
-  // end. AllEnded: they have, and their owners find it in their logs.
+  // end, with kFatalError. AllEnded: they have, and their owners find it in their logs.
   void EndAll(std::string_view why);
   bool AllEnded() const;
   // Ends at once the connections of `shard` that do not end by themselves, because the device does

@@ -614,8 +614,7 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   const ConnectionRecord& connection = record(index);
   const arena::WorkRequest request =
       arena::CopyOnce(arena_->receive_request(index, connection.receive.completed));
-  const absl::Status checked =
-      TransactionReader::CheckRequest(request, true, arena_->shape().buffer_bytes);
+  const absl::Status checked = TransactionReader::CheckRequest(request, true, LimitsOf(*arena_));
   if (!checked.ok()) {
     return StartDraining(index, CompletionStatus::kGeneralError,
                          absl::StrCat("changed after its commit: ", checked.message()));

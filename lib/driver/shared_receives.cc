@@ -178,7 +178,7 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
   }
   if ((entry.flags & arena::kCompletionVoid) != 0 && !shards_[shard].shared_refused) {
     const arena::WorkRequest request = arena::CopyOnce(arena_->shared_receive_request(shard, slot));
-    if (TransactionReader::CheckRequest(request, true, arena_->shape().buffer_bytes).ok()) {
+    if (TransactionReader::CheckRequest(request, true, LimitsOf(*arena_)).ok()) {
       const absl::Status posted = PostSharedReceive(shard, slot, request);
       if (!posted.ok()) RefuseShared(shard, MessageOf(posted));
       return;

@@ -30,10 +30,6 @@ bool NamesConnection(CommitKind kind) {
          kind == CommitKind::kReject || kind == CommitKind::kDisconnect;
 }
 
-bool IsAtomic(verbs::Opcode opcode) {
-  return opcode == verbs::Opcode::kCompareAndSwap || opcode == verbs::Opcode::kFetchAndAdd;
-}
-
 // `end` may release what the log and the queue have room for, and never take anything back.
 absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& cursors,
                       uint32_t depth) {
@@ -53,8 +49,14 @@ absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& curso
 
 }  // namespace
 
+RequestLimits LimitsOf(const arena::Arena& arena) {
+  const arena::DriverMemoryHeader& header = arena.header();
+  return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
+}
+
 TransactionReader::TransactionReader(const arena::Arena& arena)
     : arena_(arena),
+      limits_(LimitsOf(arena)),
       seen_(arena.shape().connections, 0),
       seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {
   transaction_.parts.reserve(arena::kMaxTransactionEntries);
@@ -62,9 +64,13 @@ TransactionReader::TransactionReader(const arena::Arena& arena)
 }
 
 absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool receive,
-                                             uint64_t buffer_bytes) {
+                                             const RequestLimits& limits) {
   if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
     return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
+  }
+  const auto opcode = verbs::Opcode(request.opcode);
+  if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
+    return Invalid("opcode: the device has no ", std::string(verbs::OpcodeName(opcode)));
   }
   if ((request.flags & ~arena::kRequestFlags) != 0) {
     return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
@@ -73,6 +79,7 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
     return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
                    arena::kMaxSges);
   }
+  const uint64_t buffer_bytes = limits.buffer_bytes;
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
     const arena::BufferRange& range = request.sges[i];
@@ -83,7 +90,11 @@ absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool re
     length += range.length;
   }
   if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
-  if (!receive && IsAtomic(verbs::Opcode(request.opcode))) {
+  if (!receive && limits.max_message_bytes != 0 && length > limits.max_message_bytes) {
+    return Invalid("sges: ", length, " bytes in one message, the device sends at most ",
+                   limits.max_message_bytes);
+  }
+  if (!receive && IsAtomic(opcode)) {
     if (length != 8 || request.sge_count != 1)
       return Invalid("sges: an atomic needs one of 8 bytes");
     if (request.remote_address % 8 != 0) {
@@ -247,7 +258,7 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
     }
     transaction_.requests.push_back(arena::CopyOnce(arena_.shared_receive_request(shard, slot)));
     const absl::Status checked =
-        CheckRequest(transaction_.requests.back(), /*receive=*/true, shape.buffer_bytes);
+        CheckRequest(transaction_.requests.back(), /*receive=*/true, limits_);
     if (!checked.ok()) return Invalid("shared receive ", slot, ": ", checked.message());
     named.slots[kept++] = slot;
   }
@@ -272,8 +283,7 @@ absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, 
     transaction_.requests.push_back(
         arena::CopyOnce(receive ? arena_.receive_request(connection, sequence)
                                 : arena_.send_request(connection, sequence)));
-    absl::Status checked =
-        CheckRequest(transaction_.requests.back(), receive, arena_.shape().buffer_bytes);
+    absl::Status checked = CheckRequest(transaction_.requests.back(), receive, limits_);
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());

@@ -29,6 +29,14 @@ struct Transaction {
   uint32_t entries = 0;  // of the commit log
 };
 
+// What a work request may be: within the buffers, and what the device does.
+struct RequestLimits {
+  uint64_t buffer_bytes = 0;
+  uint64_t max_message_bytes = 0;  // of a send; 0: not told
+  uint32_t missing_opcodes = 0;    // a bit for each verbs::Opcode
+};
+RequestLimits LimitsOf(const arena::Arena& arena);
+
 // Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after
 // construction nothing is allocated. Thread-compatible.
 class TransactionReader {
@@ -47,7 +55,7 @@ class TransactionReader {
 
   // Checks one work request on its own: opcode, flags, number and bounds of its buffers.
   static absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
-                                   uint64_t buffer_bytes);
+                                   const RequestLimits& limits);
 
  private:
   absl::Status CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
@@ -62,6 +70,7 @@ class TransactionReader {
   absl::Status CopyRequests(uint32_t connection, bool receive, uint64_t from, uint64_t to);
 
   const arena::Arena& arena_;
+  const RequestLimits limits_;
   Transaction transaction_;
   std::vector<uint64_t> seen_;         // per connection: the Read that last named it
   std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise

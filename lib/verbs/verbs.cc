@@ -1,5 +1,7 @@
 #include "lib/verbs/verbs.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace baton::verbs {
 
 DeviceInfo Device::info() const {
@@ -34,6 +36,8 @@ std::string_view CompletionStatusName(CompletionStatus status) {
       return "RNR retry counter exceeded";
     case CompletionStatus::kGeneralError:
       return "general error";
+    case CompletionStatus::kFatalError:
+      return "fatal error of the device";
   }
   return "unknown status";
 }
@@ -78,6 +82,24 @@ std::string_view PortStateName(PortState state) {
       return "active";
   }
   return "unknown";
+}
+
+bool IsAtomic(Opcode opcode) {
+  return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
+}
+
+bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
+
+absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data) {
+  if (IsAnswered(request.opcode)) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(OpcodeName(request.opcode)),
+                                                   ": sends nothing that could be inline"));
+  }
+  uint64_t length = 0;
+  for (const ScatterGather& sge : request.sges) length += sge.length;
+  if (length <= max_inline_data) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sges: ", length, " bytes inline, the queue pair takes at most ", max_inline_data));
 }
 
 std::string_view OpcodeName(Opcode opcode) {

@@ -45,6 +45,7 @@ enum class CompletionStatus : uint8_t {
   kRetryExceeded,     // transport retries used up: the peer does not answer
   kRnrRetryExceeded,  // receiver-not-ready retries used up: the peer posts no receives
   kGeneralError,
+  kFatalError,  // the device is lost
 };
 std::string_view CompletionStatusName(CompletionStatus status);
 std::string_view OpcodeName(Opcode opcode);
@@ -69,8 +70,11 @@ struct ScatterGather {
 struct SendRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
-  bool fence = false;            // waits for earlier READs and atomics of this queue
-  bool solicited = false;        // raises a solicited event at the receiver
+  bool fence = false;      // waits for earlier READs and atomics of this queue
+  bool solicited = false;  // raises a solicited event at the receiver
+  // SEND and WRITE of any kind: what it sends is copied before PostSend returns, and its buffers
+  // are free again. Their lkeys are not looked at.
+  bool inline_data = false;
   uint32_t immediate = 0;        // host order; *_WITH_IMM
   uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
   uint64_t remote_address = 0;   // WRITE, READ, atomics
@@ -79,6 +83,12 @@ struct SendRequest {
   uint64_t swap = 0;         // COMPARE_AND_SWAP: new value
   absl::Span<const ScatterGather> sges;
 };
+
+bool IsAtomic(Opcode opcode);
+bool IsAnswered(Opcode opcode);  // with data of the peer: READ and atomics
+
+// For devices: what is wrong with a request that is to be inline. kInvalidArgument.
+absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data);
 
 struct ReceiveRequest {
   uint64_t wr_id = 0;
@@ -124,6 +134,7 @@ struct DeviceLimits {
   uint32_t max_shared_receive_scatter_gather = 0;
   uint64_t max_message_bytes = 0;
   bool atomics = false;
+  bool send_with_invalidate = false;
 };
 
 // A registered range. Destroying it deregisters: later remote access with its rkey, and local
@@ -179,6 +190,9 @@ struct QueuePairOptions {
   uint32_t max_send_requests = 0;
   uint32_t max_receive_requests = 0;  // unused with a shared receive queue
   uint32_t max_scatter_gather = 1;
+  // Bytes of a send that can be inline. No limit of a device tells how many it can have: it refuses
+  // to make the queue pair (ibv_create_qp(3)).
+  uint32_t max_inline_data = 0;
   SharedReceiveQueue* shared_receive_queue = nullptr;  // where it takes its receives from
 };
 
@@ -189,12 +203,13 @@ class QueuePair {
   virtual ~QueuePair() = default;
   virtual uint32_t number() const = 0;
   virtual QueuePairState state() const = 0;
+  virtual uint32_t max_inline_data() const { return 0; }  // granted: what was asked for, or more
 
   // Post in order; on failure `*posted` tells how many were taken before the refused one. Refused:
-  // kResourceExhausted (queue full), kInvalidArgument (too many sges, bad lkey or bounds are found
-  // at execution instead and complete with an error), kFailedPrecondition (state: sends before
-  // RTS; receives where they come from a shared queue). In the error state requests are taken and
-  // complete with kFlushError.
+  // kResourceExhausted (queue full), kInvalidArgument (too many sges, too long or no message to be
+  // inline; bad lkey or bounds are found at execution instead and complete with an error),
+  // kFailedPrecondition (state: sends before RTS; receives where they come from a shared queue). In
+  // the error state requests are taken and complete with kFlushError.
   virtual absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) = 0;
   virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
 
@@ -221,6 +236,12 @@ struct ConnectionParameters {
   uint8_t rnr_retry_count = 7;       // 7: for ever
 };
 
+// READs and atomics that may be outstanding on a connection.
+struct ReadDepths {
+  uint8_t ours = 0;    // to the peer; 0: it answers none
+  uint8_t theirs = 0;  // to us
+};
+
 // One connection as the connection manager sees it (rdma_cm_id). Destroying it drops the
 // connection: the peer sees a disconnect. It is destroyed before its queue pair.
 class ConnectionId {
@@ -228,6 +249,7 @@ class ConnectionId {
   virtual ~ConnectionId() = default;
   virtual Address local_address() const = 0;
   virtual Address peer_address() const = 0;
+  virtual ReadDepths depths() const = 0;  // of what both sides want and can; once it is established
 
   // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS;
   // kEstablished follows when the peer is ready too. Exactly one of Accept and Reject is called.
@@ -301,6 +323,7 @@ struct DeviceInfo {
   uint32_t active_mtu = 0;        // bytes of payload in a packet; 0: it has no packets
   std::string network_interface;  // of RoCE; empty: not known
   std::vector<std::string> gids;  // of the port, "1: ::ffff:10.0.0.1 (RoCE v2)"
+  std::string gid;                // the one that connections have; empty: that of their address
 };
 
 class Device {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,6 +33,7 @@ struct Flags {
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
   std::string device = "soft";
+  std::optional<uint32_t> gid_index;
   std::string faults;
 };
 
@@ -71,6 +73,9 @@ absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
   constexpr std::string_view kRdmaPrefix = "rdma:";
   const std::string& text = flags.device;
   if (text == "soft") {
+    if (flags.gid_index) {
+      return absl::InvalidArgumentError("--gid-index: the soft device has no GIDs");
+    }
     device->mutable_soft()->set_faults(flags.faults);
     return absl::OkStatus();
   }
@@ -83,6 +88,7 @@ absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
   }
   device->mutable_rdma();
   if (text != "rdma") device->mutable_rdma()->set_device(text.substr(kRdmaPrefix.size()));
+  if (flags.gid_index) device->mutable_rdma()->set_gid_index(*flags.gid_index);
   return absl::OkStatus();
 }
 
@@ -129,6 +135,8 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_hang_timeout_ms(narrow(n)); });
   AddCapacity(app, "--poison-deaths", "Deaths on a completion that fail its connection [3]",
               [&, narrow](uint64_t n) { service.set_poison_deaths(narrow(n)); });
+  AddCapacity(app, "--max-inline-bytes", "Longest send that is handed to the device inline [0]",
+              [&, narrow](uint64_t n) { service.set_max_inline_bytes(narrow(n)); });
   app.add_flag_callback(
       "--outside-effects", [&] { service.set_outside_effects(true); },
       "A successor starts only when the whole former process is gone");
@@ -147,6 +155,8 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_option("--device", flags.device, "soft, rdma (the only one there is) or rdma:NAME [soft]")
       ->needs("--dev")
       ->group("With --dev");
+  AddCapacity(app, "--gid-index", "GID that connections of an rdma device use [their address's]",
+              [&, narrow](uint64_t n) { flags.gid_index = narrow(n); });
   app.add_option("--faults", flags.faults, "Faults that the soft device injects")
       ->needs("--dev")
       ->group("With --dev");

@@ -48,6 +48,13 @@ std::string FormatReceiveWindow(const v1::Connection& one) {
                       " at the rate so far");
 }
 
+// "16 to the peer, 1 of it": READs and atomics at a time.
+std::string FormatDepths(const v1::Connection& one) {
+  if (!one.has_initiator_depth()) return "";
+  return absl::StrCat(one.initiator_depth(), " to the peer, ", one.responder_resources(),
+                      " of it, at a time");
+}
+
 absl::Status List(Session* session, const Target& target) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const auto response, AllConnections(client, target));
@@ -97,6 +104,7 @@ absl::Status Describe(Session* session, const Target& target) {
                                                   one.receives_committed()),
                                          " completed/posted/committed")},
                {"Receive window", FormatReceiveWindow(one)},
+               {"READs, atomics", FormatDepths(one)},
                {"Received", FormatBytes(one.bytes_received())},
                {"Application state",
                 absl::StrCat(one.state_length(), " bytes, format version ", one.state_version())},

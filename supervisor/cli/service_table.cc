@@ -16,6 +16,7 @@ std::string FormatDevice(const v1::Service& service) {
   }
   absl::StrAppend(&text, ", port ", state.port(), " ", state.port_state(), ", MTU ",
                   state.active_mtu());
+  if (!state.gid().empty()) absl::StrAppend(&text, ", GID ", state.gid());
   return text;
 }
 

@@ -15,6 +15,7 @@ arena::Shape ShapeOf(const v1::ServiceConfig& config) {
       static_cast<uint32_t>(arena::AlignUp(config.shard_state_bytes(), arena::kLineBytes));
   shape.workers = config.max_workers();
   shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
+  shape.max_inline_bytes = config.max_inline_bytes();
   const uint64_t completions = arena::RequiredCompletionEntries(shape);
   // Too many for the field are refused by ValidateShape.
   shape.completion_log_entries = completions > UINT32_MAX ? 0 : static_cast<uint32_t>(completions);

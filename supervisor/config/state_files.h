@@ -38,6 +38,12 @@ inline std::string ManagementSocketPath(std::string_view state_dir, std::string_
   return std::string(state_dir) + "/" + std::string(service) + ".keeper.sock";
 }
 
+// Left by the keeper of `service` when it ends because it has to; removed by the next one that is
+// up.
+inline std::string DownReasonPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + ".down";
+}
+
 // A service of this name would take control's sockets.
 inline bool IsReservedServiceName(std::string_view name) {
   return name == "operator" || name == "control";

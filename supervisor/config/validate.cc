@@ -24,6 +24,7 @@ constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxFaultsBytes = 4096;
 constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
+constexpr uint32_t kMaxGidIndex = 255;      // uint8_t sgid_index
 
 // The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
 // the default.
@@ -54,6 +55,7 @@ constexpr Range kServiceRanges[] = {
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
     {"poison_deaths", 3, 1, UINT32_MAX},
+    {"max_inline_bytes", 0, 0, arena::kMaxInlineBytes},
 };
 
 // One message of the configuration, with its name ("services[1]") and place.
@@ -183,6 +185,10 @@ void CheckSoft(const v1::SoftDeviceConfig& soft, const Node& node) {
 
 void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
   node.CheckRange({"port", 1, 1, kMaxDevicePort});
+  if (rdma.gid_index() > kMaxGidIndex) {
+    node.Refuse("gid_index", absl::StrCat(rdma.gid_index(), " is not between 0 and ", kMaxGidIndex,
+                                          "; leave it out for the GID of each address"));
+  }
   const std::string& device = rdma.device();
   if (device.size() > kMaxDeviceNameBytes ||
       !std::all_of(device.begin(), device.end(),

@@ -162,6 +162,11 @@ void KeeperClient::FailPending(const absl::Status& cause) {
 }
 
 absl::Status KeeperClient::Unreachable(const absl::Status& cause) const {
+  const std::string why = observer_.down_reason ? observer_.down_reason() : "";
+  if (!channel_ && !why.empty()) {
+    return absl::UnavailableError(absl::StrCat("service \"", service_, "\" is down: ", why,
+                                               "; batond tries to start it every few seconds"));
+  }
   return absl::UnavailableError(absl::StrCat(
       "the keeper of service \"", service_, "\" cannot be reached at ", socket_path_, ": ",
       cause.message(),

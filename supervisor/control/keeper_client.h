@@ -25,9 +25,11 @@ class KeeperClient {
   using Done = std::function<void(absl::StatusOr<internal::ManagementReply>)>;
 
   struct Observer {
-    // Both are called from the client's thread.
+    // All are called from the client's thread.
     std::function<void(const v1::Event&)> on_event;
     std::function<void()> on_connected;  // the first time and after every reconnect
+    // What the keeper that is gone has left about that; empty: nothing.
+    std::function<std::string()> down_reason;
   };
 
   KeeperClient(std::string service, std::string socket_path, Observer observer);

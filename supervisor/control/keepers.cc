@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
 
 namespace baton {
@@ -40,6 +41,9 @@ Keepers::Keepers(const internal::ControlConfig& config,
     KeeperClient::Observer observer;
     observer.on_event = [this, name](const v1::Event& event) { events_.Append(name, event); };
     observer.on_connected = [name, on_connected] { on_connected(name); };
+    observer.down_reason = [directory = config.state_dir(), name] {
+      return DownReason(directory, name);
+    };
     clients_[name] = std::make_unique<KeeperClient>(
         name, ManagementSocketPath(config.state_dir(), name), std::move(observer));
   }

@@ -18,8 +18,8 @@ constexpr uint64_t kDescriptorsPerWorker = 8;
 constexpr uint64_t kDescriptorsOfAKeeper = 64;
 
 uint64_t QueueBytes(const driver::DeviceNeeds& needs) {
-  return needs.queue_pairs *
-             (needs.send_requests * kSendEntryBytes + needs.receive_requests * kReceiveEntryBytes) +
+  return needs.queue_pairs * (needs.send_requests * (kSendEntryBytes + needs.inline_bytes) +
+                              needs.receive_requests * kReceiveEntryBytes) +
          needs.completion_queues * needs.completion_queue_entries * kCompletionEntryBytes +
          needs.shared_receive_queues * needs.shared_receive_requests * kReceiveEntryBytes;
 }

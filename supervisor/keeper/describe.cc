@@ -62,6 +62,7 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
   out.set_active_mtu(device.active_mtu);
   out.set_network_interface(device.network_interface);
   for (const std::string& gid : device.gids) out.add_gids(gid);
+  out.set_gid(device.gid);
   return out;
 }
 
@@ -146,6 +147,10 @@ v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
   }
   if (arena::ConnectionState(record.state) == arena::ConnectionState::kEstablished) {
     DescribeWindow(engine, connection, &out);
+  }
+  if (record.was_established != 0) {
+    out.set_initiator_depth(record.initiator_depth);
+    out.set_responder_resources(record.responder_resources);
   }
   const auto status = verbs::CompletionStatus(record.last_status);
   if (record.poison != 0) {

@@ -16,6 +16,7 @@
 #include "spdlog/async.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/keeper.h"
 
 namespace {
@@ -42,14 +43,20 @@ int Run() {
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;
 #endif
   auto keeper = baton::keeper::Keeper::Create(config, options);
+  const std::string& service = config.service().name();
   if (!keeper.ok()) {
-    spdlog::error("service {}: {}", config.service().name(), baton::MessageOf(keeper.status()));
+    const std::string why(baton::MessageOf(keeper.status()));
+    spdlog::error("service {}: {}", service, why);
+    baton::SetDownReason(config.state_dir(), service, "it cannot be started: " + why);
     return 1;
   }
+  baton::SetDownReason(config.state_dir(), service, "");
   baton::TellReady();
   const absl::Status ended = (*keeper)->Run();
   if (ended.ok()) return 0;
-  spdlog::error("service {}: ends: {}", config.service().name(), baton::MessageOf(ended));
+  const std::string why(baton::MessageOf(ended));
+  spdlog::error("service {}: ends: {}", service, why);
+  baton::SetDownReason(config.state_dir(), service, why);
   // What is left of a lost device is taken down; should that hang, the kernel does it.
   alarm(kEndSeconds);
   return 1;

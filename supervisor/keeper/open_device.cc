@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConf
   verbs::rdma::RdmaDeviceOptions options;
   options.device = config.device();
   options.port = static_cast<uint8_t>(config.port());
+  if (config.has_gid_index()) options.gid_index = static_cast<uint8_t>(config.gid_index());
   return verbs::rdma::CreateRdmaDevice(options);
 }
 

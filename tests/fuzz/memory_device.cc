@@ -248,7 +248,7 @@ verbs::DeviceLimits MemoryDevice::limits() const {
       limits.max_private_data_reject = kMaxPrivateData;
   limits.max_initiator_depth = 16;
   limits.max_message_bytes = uint64_t{1} << 31;
-  limits.atomics = true;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 

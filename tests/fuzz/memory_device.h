@@ -77,6 +77,7 @@ class MemoryConnection final : public verbs::ConnectionId {
 
   verbs::Address local_address() const override { return {"127.0.0.1", 1}; }
   verbs::Address peer_address() const override { return {"127.0.0.1", 2}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;

@@ -428,6 +428,7 @@ verbs::DeviceLimits SimDevice::limits() const {
   limits.max_completion_queue_entries = 1 << 20;
   limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = 4;
   limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 

@@ -181,6 +181,7 @@ class SimId final : public verbs::ConnectionId {
   ~SimId() override;
   verbs::Address local_address() const override { return {"10.0.0.1", 7471}; }
   verbs::Address peer_address() const override { return {"10.0.0.2", 1}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;

@@ -7,16 +7,8 @@ port=7174
 # shellcheck disable=SC2034  # of the scripts that are sourced into
 report_port=7000
 state=/run/baton
-work=$(mktemp -d)
-mkfifo "$work/nothing"
-
-say() { echo "$SECONDS s: $*"; }  # since it was started
-# Without a process: to start one takes long here.
-pause() { read -rt "$1" <>"$work/nothing" || true; }
-die() {
-  echo "pingd: $*" >&2
-  exit 1
-}
+# shellcheck source=tests/vm/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # check_pings COUNT <OUTPUT: the output of `rping -c -v -V` is COUNT pings, each once, in order; what
 # it says of itself, by its exit status, is nothing.
@@ -90,13 +82,6 @@ test_checkers() {
   done
 }
 
-# wait_for WHAT COMMAND...: until it holds. What is bounded is the machine's time.
-wait_for() {
-  say "waiting for $1"
-  shift
-  until "$@"; do pause 0.5; done
-}
-
 # ---------------------------------------------------------------- the service
 
 # The kernel does in a thread what a NIC does: without it, programs that start take that its time,
@@ -126,9 +111,6 @@ start_pingd() {
   [[ $line == "pingd ready"* ]] || die "$1 is not ready: $(tail -n 5 "$2.pingd.log")"
 }
 
-# What the keeper says, in batond's log: to ask `baton` takes seconds here.
-# events STATE_DIR
-events() { sed -n 's/.*\[baton-keeper\] \[info\] //p' "$1.log"; }
 # The process that took the first shard last.
 owner() {
   events "$state" | awk '

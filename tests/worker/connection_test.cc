@@ -8,11 +8,13 @@
 namespace baton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::RawPeer;
 using testing::ReceiveSlot;
 using testing::ScriptedService;
+using testing::SendSlot;
 using testing::WorkerFixture;
 using verbs::CompletionStatus;
 using verbs::Opcode;
@@ -36,6 +38,19 @@ class ConnectionTest : public WorkerFixture {
     return service.completions.back().connection;
   }
   Shard& shard(uint32_t index = 0) { return *service.shards.at(index); }
+  // The service receives what `peer` sends.
+  bool Hears(RawPeer& peer) {
+    const auto count = [&] {
+      return std::count_if(service.completions.begin(), service.completions.end(),
+                           [](const Completion& completion) {
+                             return completion.kind == Kind::kReceive &&
+                                    completion.status == CompletionStatus::kSuccess;
+                           });
+    };
+    const auto before = count();
+    peer.Send("hello");
+    return Until([&] { return count() > before; });
+  }
   // One work request, committed, and its completion.
   Completion Do(Connection& connection, const SendWork& work) {
     const int before = service.Count(Kind::kSend);
@@ -71,6 +86,36 @@ TEST_F(ConnectionTest, shouldKnowItsPeer) {
   EXPECT_THAT(std::string(connection.peer_address()), ::testing::StartsWith(fabric.host + ":"));
   EXPECT_EQ(connection.generation(), 1u);
   EXPECT_EQ(&connection.shard(), &shard());
+}
+
+TEST_F(ConnectionTest, shouldRefuseToReadFromAPeerThatAnswersNothing) {
+  Prepare();
+  RawPeer peer;
+  peer.parameters.responder_resources = 0;
+  peer.parameters.initiator_depth = 3;
+  Connect(peer, *worker);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  Connection& connection = *service.completions.back().connection;
+  const Buffer word = SendSlot(connection, 0, 8);
+  SendWork work;
+  work.buffers = {&word, 1};
+  for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareAndSwap, Opcode::kFetchAndAdd}) {
+    work.opcode = opcode;
+    const absl::Status status = shard().Send(connection, work);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("answers no READs"));
+  }
+  EXPECT_TRUE(connection.established());
+
+  internal::ManagementRequest list;
+  list.mutable_list_connections()->set_shard(-1);
+  list.mutable_list_connections()->set_limit(1);
+  const auto reply = keeper.Ask(list);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  const v1::Connection& described = reply->connections().connections(0);
+  EXPECT_TRUE(described.has_initiator_depth());
+  EXPECT_EQ(described.initiator_depth(), 0u);
+  EXPECT_EQ(described.responder_resources(), 3u);
 }
 
 TEST_F(ConnectionTest, shouldCarryEveryOpcode) {
@@ -188,6 +233,45 @@ TEST_F(ConnectionTest, shouldRejectWithPrivateData) {
   ASSERT_TRUE(Until([&] { return peer.rejected && service.Count(Kind::kConnectFailed) == 1; }));
   EXPECT_EQ(peer.private_data.substr(0, 15), "come back later");
   EXPECT_TRUE(Until([&] { return keeper.Describe().service().connection_count() == 0; }));
+}
+
+// More than the device's messages have room for, and no more than the worker's library lets
+// through.
+TEST_F(ConnectionTest, shouldFailOnlyTheConnectionThatIsAnsweredWithTooMuchPrivateData) {
+  Prepare();
+  const std::string longest(arena::kPrivateDataBytes, 'x');
+  RawPeer good, accepted, rejected;
+  Established(good);
+  service.on_completion = [&](Shard& shard, const Completion& completion) {
+    if (completion.kind != Kind::kConnectRequest) return Echo(shard, completion);
+    Connection& connection = *completion.connection;
+    EXPECT_EQ(connection.private_data().substr(0, 1) == "a" ? shard.Accept(connection, longest)
+                                                            : shard.Reject(connection, longest),
+              absl::OkStatus());
+  };
+  Connect(accepted, *worker, "a");
+  ASSERT_TRUE(Until([&] {
+    return service.Count(Kind::kConnectFailed) == 1 && (accepted.rejected || accepted.unreachable);
+  }));
+  Connect(rejected, *worker, "r");
+  ASSERT_TRUE(Until([&] {
+    return service.Count(Kind::kConnectFailed) == 2 && (rejected.rejected || rejected.unreachable);
+  }));
+  EXPECT_EQ(service.Find(Kind::kConnectFailed)->status, verbs::CompletionStatus::kGeneralError);
+  EXPECT_TRUE(Hears(good));
+}
+
+TEST_F(ConnectionTest, shouldRefuseToConnectWithTooMuchPrivateData) {
+  Prepare();
+  ASSERT_TRUE(Until([&] { return service.shards.size() == 1; }));
+  RawPeer good, peer;
+  Established(good);
+  const auto connection = worker->Connect(shard(), fabric.host, peer.Listen(),
+                                          std::string(arena::kPrivateDataBytes, 'x'), 558);
+  EXPECT_EQ(connection.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(connection.status().message()),
+              AllOf(HasSubstr("private"), HasSubstr("256"), HasSubstr("56")));
+  EXPECT_TRUE(Hears(good));
 }
 
 TEST_F(ConnectionTest, shouldAcceptLater) {
@@ -363,6 +447,28 @@ TEST_F(ConnectionTest, shouldTellThatNobodyListens) {
 }
 
 // ---- Remote access.
+
+TEST_F(ConnectionTest, shouldFailOnlyTheConnectionWhosePeerRefusesAccess) {
+  Prepare();
+  RawPeer good, strict;
+  Established(good);
+  Connection& connection = *Established(strict);
+  const Buffer slot = SendSlot(connection, connection.next_send(), 64);
+  SendWork work;
+  work.opcode = Opcode::kWrite;
+  work.buffers = {&slot, 1};
+  work.remote_address = strict.address();
+  work.rkey = strict.rkey() + 1;
+  ASSERT_EQ(shard().Send(connection, work), absl::OkStatus());
+  ASSERT_EQ(shard().Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kDisconnected) == 1; }));
+  ASSERT_NE(service.Find(Kind::kSend), nullptr);
+  EXPECT_EQ(service.Find(Kind::kSend)->status, verbs::CompletionStatus::kRemoteAccessError);
+  EXPECT_EQ(service.completions.back().connection, &connection);
+  EXPECT_EQ(service.completions.back().status, verbs::CompletionStatus::kRemoteAccessError);
+  EXPECT_TRUE(Until([&] { return strict.disconnected; }));
+  EXPECT_TRUE(Hears(good));
+}
 
 TEST_F(ConnectionTest, shouldOpenARangeToPeersUntilItIsRevoked) {
   Prepare();

@@ -192,6 +192,28 @@ TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
   EXPECT_TRUE(Until([&] { return peer.disconnected; }));
 }
 
+// The device is lost while the worker is elsewhere: it hears of its connections' ends first.
+TEST_F(WaitingTest, shouldHearHowConnectionsEndedThoughTheKeeperIsGone) {
+  Prepare();
+  RawPeer peer;
+  Establish(peer, *worker);
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+  Arm();
+  keeper.engine().Run([&] { keeper.engine().driver().EndAll("it was pulled out"); });
+  ASSERT_TRUE(UntilWithoutWorkers([&] {
+    bool ended = false;
+    keeper.engine().Run([&] { ended = keeper.engine().driver().AllEnded(); });
+    return ended;
+  }));
+  keeper.Stop();
+  absl::StatusOr<int> polled = worker->Poll();
+  while (polled.ok()) polled = worker->Poll();
+  EXPECT_EQ(polled.status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_EQ(service.Count(Kind::kDisconnected), 1);
+  EXPECT_EQ(service.completions.back().kind, Kind::kDisconnected);
+  EXPECT_EQ(service.completions.back().status, verbs::CompletionStatus::kFatalError);
+}
+
 TEST_F(WaitingTest, shouldEndItsRunWhenTheKeeperIsGone) {
   Prepare();
   std::thread stopper([&] { keeper.Stop(); });

@@ -68,6 +68,12 @@ absl::Status ChooseSource(const DeviceCore& core, Address* address) {
   return absl::OkStatus();
 }
 
+// What is said while it is down would be the last that is said (DeviceCore::Dispose).
+absl::Status PortIsDown(const DeviceCore& core) {
+  return absl::UnavailableError(absl::StrCat(
+      "port ", core.port, " of device ", ibv_get_device_name(core.context->device), " is down"));
+}
+
 absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
@@ -130,6 +136,7 @@ RdmaConnectionId::RdmaConnectionId(DeviceCore* core, rdma_cm_id* requested,
     : core_(core),
       id_(requested),
       phase_(Phase::kRequested),
+      joined_(true),
       asked_{theirs.initiator_depth, theirs.responder_resources} {
   id_->context = static_cast<CmEndpoint*>(this);
 }
@@ -144,6 +151,7 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
   connection->queue_pair_ = queue_pair;
   connection->parameters_ = parameters;
   connection->Negotiate({UINT8_MAX, UINT8_MAX});  // what we ask for
+  core->unanswered.Add(connection.get());
   CmEvent event;
   if (const absl::Status status = connection->StartConnecting(address);
       !status.ok() && connection->OnUnreachable(status, &event)) {
@@ -154,8 +162,10 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
 
 // The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
+  core_->unanswered.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
+  if (joined_) core_->Dispose(std::move(id_));
 }
 
 absl::Status RdmaConnectionId::StartConnecting(const Address& address) {
@@ -208,6 +218,7 @@ absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
 }
 
 absl::Status RdmaConnectionId::JoinQueuePair() {
+  joined_ = true;
   BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kInit));
   BATON_RETURN_IF_ERROR(queue_pair_->Advance(id_.get(), QueuePairState::kReadyToReceive, depths_));
   return queue_pair_->Advance(id_.get(), QueuePairState::kReadyToSend, depths_);
@@ -223,6 +234,7 @@ absl::Status RdmaConnectionId::Accept(QueuePair* queue_pair,
                                       const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(CheckRequested("accept"));
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptData));
+  if (core_->IsPortDown()) return PortIsDown(*core_);
   auto* const own = static_cast<RdmaQueuePair*>(queue_pair);
   BATON_RETURN_IF_ERROR(own->Bind(this));
   queue_pair_ = own;
@@ -244,6 +256,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckRequested("reject"));
   BATON_RETURN_IF_ERROR(CheckLength(private_data, kMaxRejectData));
   phase_ = Phase::kEnded;
+  if (core_->IsPortDown()) return absl::OkStatus();  // the peer hears of it later
   if (rdma_reject(id_.get(), private_data.data(), static_cast<uint8_t>(private_data.size())) != 0) {
     return ErrnoStatus(errno, "rdma_reject");
   }
@@ -256,6 +269,13 @@ absl::Status RdmaConnectionId::Disconnect() {
   }
   phase_ = Phase::kDisconnecting;
   LeaveQueuePair();
+  if (core_->IsPortDown()) {  // the peer hears of it later (DeviceCore::Dispose)
+    CmEvent event;
+    if (End(CmEventType::kDisconnected, absl::OkStatus(), &event)) {
+      core_->PushEvent(std::move(event));
+    }
+    return absl::OkStatus();
+  }
   // EINVAL: the peer was first, and its event is on its way to us.
   if (rdma_disconnect(id_.get()) != 0 && errno != EINVAL) {
     return ErrnoStatus(errno, "rdma_disconnect");
@@ -268,6 +288,7 @@ absl::Status RdmaConnectionId::OnResolved(bool route) {
     return absl::UnavailableError("the peer is not reached through this device");
   }
   if (queue_pair_ == nullptr) return absl::CancelledError("the queue pair was destroyed");
+  if (core_->IsPortDown()) return PortIsDown(*core_);
   if (!route) {
     return rdma_resolve_route(id_.get(), core_->resolve_timeout_ms) == 0
                ? absl::OkStatus()
@@ -287,6 +308,7 @@ absl::Status RdmaConnectionId::OnResponse(const rdma_conn_param& theirs) {
 }
 
 bool RdmaConnectionId::End(CmEventType type, absl::Status why, CmEvent* out) {
+  core_->unanswered.Remove(this);
   phase_ = Phase::kEnded;
   out->type = type;
   out->id = this;
@@ -304,6 +326,16 @@ bool RdmaConnectionId::OnUnreachable(absl::Status why, CmEvent* out) {
   }
   LeaveQueuePair();
   return End(CmEventType::kUnreachable, std::move(why), out);
+}
+
+// The kernel, which goes on asking until the id is destroyed, is not listened to any more.
+bool RdmaConnectionId::OnNoAnswer(CmEvent* out) {
+  return OnUnreachable(
+      absl::DeadlineExceededError(absl::StrCat(ToString(peer_address()), " has not answered for ",
+                                               core_->unanswered.timeout_ms(),
+                                               " ms: is its machine up and the way there whole, "
+                                               "and does its service take connections?")),
+      out);
 }
 
 bool RdmaConnectionId::OnRejected(const rdma_cm_event& event, CmEvent* out) {
@@ -327,6 +359,7 @@ bool RdmaConnectionId::OnEstablished(const rdma_cm_event& event, CmEvent* out) {
   // Until the peer had answered the accept, the kernel told it nothing of a disconnect.
   if (phase_ == Phase::kDisconnecting || queue_pair_ == nullptr) (void)rdma_disconnect(id_.get());
   if (phase_ != Phase::kConnecting && phase_ != Phase::kAccepted) return false;
+  core_->unanswered.Remove(this);
   phase_ = Phase::kEstablished;
   out->type = CmEventType::kEstablished;
   out->id = this;
@@ -391,7 +424,8 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
 
 void RdmaConnectionId::QueuePairGone() {
   queue_pair_ = nullptr;
-  if (phase_ == Phase::kEstablished || phase_ == Phase::kAccepted) (void)rdma_disconnect(id_.get());
+  if (phase_ != Phase::kEstablished && phase_ != Phase::kAccepted) return;
+  if (!core_->IsPortDown()) (void)rdma_disconnect(id_.get());
 }
 
 void RdmaConnectionId::PeerIsReady() {

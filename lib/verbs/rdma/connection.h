@@ -58,10 +58,13 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
 
   Address local_address() const override;
   Address peer_address() const override;
+  ReadDepths depths() const override { return depths_; }
   absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
+  // It has waited for an answer for as long as the device lets it.
+  bool OnNoAnswer(CmEvent* out);
 
  private:
   enum class Phase : uint8_t {
@@ -94,6 +97,7 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   DeviceCore* const core_;
   CmId id_;
   Phase phase_ = Phase::kConnecting;
+  bool joined_ = false;  // the peer may know of a connection
   RdmaQueuePair* queue_pair_ = nullptr;
   ConnectionParameters parameters_;
   ReadDepths asked_;   // by the peer's request

@@ -3,13 +3,12 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
@@ -46,6 +45,14 @@ void DeviceCore::ForgetEventsOf(const ConnectionId* id) {
   ClearSignal();
 }
 
+bool DeviceCore::IsPortDown() const { return IsDown(context.get(), port); }
+
+void DeviceCore::Dispose(CmId id) {
+  if (!id || !IsPortDown()) return;
+  id->context = nullptr;  // its events are nobody's
+  kept_ids.push_back(std::move(id));
+}
+
 void DeviceCore::PushDeviceEvent(DeviceEvent event) {
   device_events.push_back(std::move(event));
   (void)eventfd_write(pushed_signal.get(), 1);
@@ -69,15 +76,9 @@ void DeviceCore::ForgetEventsOf(const SharedReceiveQueue* queue) {
   ClearSignal();
 }
 
-void DeviceCore::AwaitDrain(RdmaQueuePair* queue_pair) {
-  drains.push_back({queue_pair, MonotonicNanoseconds() + drain_ns});
-  if (drains.size() == 1) ArmDrainTimer();
-}
-
 // Also what was told of it and not taken: its number may be another's soon.
 void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
-  std::erase_if(drains,
-                [queue_pair](const Drain& drain) { return drain.queue_pair == queue_pair; });
+  drains.Remove(queue_pair);
   if (device_events.empty()) return;
   std::erase_if(device_events, [queue_pair](const DeviceEvent& event) {
     return event.type == DeviceEventType::kLastWorkRequestReached &&
@@ -87,20 +88,9 @@ void DeviceCore::ForgetDrain(const RdmaQueuePair* queue_pair) {
 }
 
 void DeviceCore::EndDrains() {
-  eventfd_t expirations;
-  (void)eventfd_read(drain_timer.get(), &expirations);  // a timerfd is read like it
-  const uint64_t now = MonotonicNanoseconds();
-  while (!drains.empty() && drains.front().until <= now) {
-    drains.front().queue_pair->OnDrained("flushed, as far as the device tells");
+  while (RdmaQueuePair* const queue_pair = drains.TakeExpired()) {
+    queue_pair->OnDrained("flushed, as far as the device tells");
   }
-  if (!drains.empty()) ArmDrainTimer();
-}
-
-void DeviceCore::ArmDrainTimer() {
-  itimerspec when = {};
-  when.it_value.tv_sec = static_cast<time_t>(drains.front().until / 1'000'000'000);
-  when.it_value.tv_nsec = static_cast<long>(drains.front().until % 1'000'000'000);
-  (void)timerfd_settime(drain_timer.get(), TFD_TIMER_ABSTIME, &when, nullptr);
 }
 
 bool DeviceCore::TakeDeviceEvent(DeviceEvent* event) {

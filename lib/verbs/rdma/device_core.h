@@ -5,17 +5,20 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/timeout_queue.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::rdma {
 
 class RdmaCompletionQueue;
+class RdmaConnectionId;
 class RdmaQueuePair;
 
 struct DeviceCore {
@@ -40,43 +43,47 @@ struct DeviceCore {
   void ForgetEventsOf(const SharedReceiveQueue* queue);
 
   // Queue pairs in the error state that may still hold one of their shared receives: told drained
-  // by the provider, or when `drain_ns` are over.
-  void AwaitDrain(RdmaQueuePair* queue_pair);
+  // by the provider, or when their time is over.
   void ForgetDrain(const RdmaQueuePair* queue_pair);
   void EndDrains();
 
   // The device is to be given up. Told once, however many say so.
   void Lose(const std::string& why);
 
+  bool IsPortDown() const;
+  // Destroys the id of a connection, when the port is up: that tells the peer, and after a message
+  // that it cannot send the connection manager of Soft-RoCE hears nothing any more, whoever uses it
+  // (Linux 6.1: its queue pair stays in the error state).
+  void Dispose(CmId id);
+  void OnPortUp() { kept_ids.clear(); }
+
   // Ours alone, not librdmacm's: asynchronous events come to their own device.
   VerbsContext context;
   ProtectionDomain domain;
   EventChannel event_channel;
   FileDescriptor epoll;
-  FileDescriptor drain_timer;    // readable when the first of `drains` is over
+  // Connections that were asked for and wait for an answer: the kernel's connection manager would
+  // ask for more than a minute (CMA_MAX_CM_RETRIES), and takes no other number.
+  TimeoutQueue<RdmaConnectionId> unanswered;
+  TimeoutQueue<RdmaQueuePair> drains;
   FileDescriptor pushed_signal;  // readable while `pushed` or `device_events` is not empty
+  std::vector<CmId> kept_ids;    // of connections that ended while the port was down
   std::deque<CmEvent> pushed;
   std::deque<DeviceEvent> device_events;
-  struct Drain {
-    RdmaQueuePair* queue_pair;
-    uint64_t until;  // MonotonicNanoseconds()
-  };
-  std::deque<Drain> drains;
-  uint64_t drain_ns = 0;
   bool lost = false;
   // For what fails, never for what succeeds.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
-  std::string source;  // the one address of this device; empty: all that it has
+  std::string source;            // the one address of this device; empty: all that it has
+  unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer
   uint8_t max_responder_resources = 0;
   uint8_t max_initiator_depth = 0;
   int resolve_timeout_ms = 0;
 
  private:
   void ClearSignal();
-  void ArmDrainTimer();
 };
 
 }  // namespace baton::verbs::rdma

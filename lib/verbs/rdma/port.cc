@@ -2,11 +2,14 @@
 
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
@@ -85,6 +88,16 @@ std::vector<Gid> ReadGids(ibv_context* context, uint8_t port) {
     gids.push_back(std::move(gid));
   }
   return gids;
+}
+
+bool IsDown(ibv_context* context, uint8_t port) {
+  const DeviceInfo info = Describe(context, port);
+  if (info.port_state != PortState::kActive) return true;
+  if (info.network_interface.empty()) return false;
+  const FileDescriptor any_socket(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request = {};
+  info.network_interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  return ioctl(any_socket.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) == 0;
 }
 
 DeviceInfo Describe(ibv_context* context, uint8_t port) {

@@ -23,6 +23,10 @@ struct Gid {
 // Those that are set.
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
 
+// Nothing can be sent. Of RoCE a port is down as soon as its interface is, not only when it says
+// so.
+bool IsDown(ibv_context* context, uint8_t port);
+
 // As it is now.
 DeviceInfo Describe(ibv_context* context, uint8_t port);
 

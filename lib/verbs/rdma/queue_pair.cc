@@ -22,6 +22,10 @@ namespace {
 // with tries over a change of owner. rdma_init_qp_attr has 0 here, which is 655 ms.
 constexpr uint8_t kRnrTimer = 11;
 
+// Of our own messages, whatever the connecting side asked for: Soft-RoCE takes 7 for "for ever"
+// (rxe_comp.c), and a connection whose peer is gone would never end.
+constexpr uint8_t kMaxRetries = 6;
+
 CompletionStatus StatusOf(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_SUCCESS:
@@ -47,6 +51,8 @@ CompletionStatus StatusOf(ibv_wc_status status) {
       return CompletionStatus::kRetryExceeded;
     case IBV_WC_RNR_RETRY_EXC_ERR:
       return CompletionStatus::kRnrRetryExceeded;
+    case IBV_WC_FATAL_ERR:
+      return CompletionStatus::kFatalError;
     default:
       return CompletionStatus::kGeneralError;
   }
@@ -108,6 +114,7 @@ ibv_send_wr TranslateRequest(const SendRequest& from) {
   to.send_flags = IBV_SEND_SIGNALED;
   if (from.fence) to.send_flags |= IBV_SEND_FENCE;
   if (from.solicited) to.send_flags |= IBV_SEND_SOLICITED;
+  if (from.inline_data) to.send_flags |= IBV_SEND_INLINE;
   switch (from.opcode) {
     case Opcode::kSendWithInvalidate:
       to.invalidate_rkey = from.invalidate_rkey;
@@ -119,7 +126,7 @@ ibv_send_wr TranslateRequest(const SendRequest& from) {
     default:
       break;
   }
-  if (from.opcode == Opcode::kCompareAndSwap || from.opcode == Opcode::kFetchAndAdd) {
+  if (IsAtomic(from.opcode)) {
     to.wr.atomic = {from.remote_address, from.compare_add, from.swap, from.rkey};
   } else {
     to.wr.rdma.remote_addr = from.remote_address;
@@ -141,11 +148,6 @@ void TranslateCompletion(const ibv_wc& from, Completion* to) {
   to->has_invalidate = (from.wc_flags & IBV_WC_WITH_INV) != 0;
   if (to->has_immediate) to->immediate = ntohl(from.imm_data);
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
-}
-
-bool IsAnswered(Opcode opcode) {
-  return opcode == Opcode::kRead || opcode == Opcode::kCompareAndSwap ||
-         opcode == Opcode::kFetchAndAdd;
 }
 
 }  // namespace
@@ -248,19 +250,20 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
   }
   wanted.cap = {options.max_send_requests, shared ? 0 : options.max_receive_requests,
                 options.max_scatter_gather, shared ? 0 : options.max_scatter_gather,
-                /*max_inline_data=*/0};
+                options.max_inline_data};
   queue_pair->queue_pair_.reset(ibv_create_qp(core->domain.get(), &wanted));
   if (!queue_pair->queue_pair_) {
-    return ErrnoStatus(errno,
-                       absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
-                                    options.max_receive_requests, " receives of ",
-                                    options.max_scatter_gather, " scatter-gather entries"));
+    return ErrnoStatus(
+        errno,
+        absl::StrCat("ibv_create_qp with ", options.max_send_requests, " sends and ",
+                     options.max_receive_requests, " receives of ", options.max_scatter_gather,
+                     " scatter-gather entries and ", options.max_inline_data, " bytes inline"));
   }
+  queue_pair->max_inline_data_ = wanted.cap.max_inline_data;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = core->port;
-  attributes.qp_access_flags =
-      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  attributes.qp_access_flags = core->peer_rights;
   const int error =
       ibv_modify_qp(queue_pair->queue_pair_.get(), &attributes,
                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -305,11 +308,16 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   if (rdma_init_qp_attr(id, &attributes, &mask) != 0) {
     return ErrnoStatus(errno, "rdma_init_qp_attr");
   }
+  // The connection manager knows nothing of a device without atomics (cm_init_qp_init_attr).
+  attributes.qp_access_flags &= core_->peer_rights;
   if (state == QueuePairState::kReadyToReceive) {
     attributes.min_rnr_timer = kRnrTimer;
     attributes.max_dest_rd_atomic = depths.theirs;
   }
-  if (state == QueuePairState::kReadyToSend) attributes.max_rd_atomic = depths.ours;
+  if (state == QueuePairState::kReadyToSend) {
+    attributes.max_rd_atomic = depths.ours;
+    attributes.retry_cnt = std::min(attributes.retry_cnt, kMaxRetries);
+  }
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, mask);
   if (error != 0) {
     return ErrnoStatus(error, absl::StrCat("ibv_modify_qp to state ", attributes.qp_state));
@@ -336,7 +344,7 @@ bool RdmaQueuePair::receives_drained() const {
 void RdmaQueuePair::AwaitDrain() const {
   if (options_.shared_receive_queue == nullptr || drain_awaited_) return;
   drain_awaited_ = true;
-  core_->AwaitDrain(const_cast<RdmaQueuePair*>(this));
+  core_->drains.Add(const_cast<RdmaQueuePair*>(this));
 }
 
 void RdmaQueuePair::OnDrained(const char* how) {
@@ -366,6 +374,7 @@ absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {
         ": the peer answers no READs and atomics (its responder_resources, or our initiator_depth, "
         "is 0)"));
   }
+  if (request.inline_data) BATON_RETURN_IF_ERROR(CheckInline(request, max_inline_data_));
   return CheckSges(request.sges.size(), options_.max_scatter_gather);
 }
 

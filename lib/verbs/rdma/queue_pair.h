@@ -53,12 +53,6 @@ class QueuePairLink {
   virtual void PeerIsReady() = 0;
 };
 
-// READs and atomics that may be outstanding on a connection.
-struct ReadDepths {
-  uint8_t ours = 0;    // to the peer; 0: it answers none
-  uint8_t theirs = 0;  // to us
-};
-
 class RdmaQueuePair final : public QueuePair {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaQueuePair>> Create(DeviceCore* core,
@@ -69,6 +63,7 @@ class RdmaQueuePair final : public QueuePair {
   // Asks the device, unless the answer is known: one that refuses what the peer asks for goes to
   // the error state without a completion.
   QueuePairState state() const override;
+  uint32_t max_inline_data() const override { return max_inline_data_; }
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
@@ -97,6 +92,7 @@ class RdmaQueuePair final : public QueuePair {
   DeviceCore* const core_;
   const QueuePairOptions options_;
   VerbsQueuePair queue_pair_;
+  uint32_t max_inline_data_ = 0;
   QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
   bool reads_ = false;  // the peer answers READs and atomics

@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -31,8 +30,8 @@ constexpr uint32_t kTurnsBetweenLooks = 64;
 // What the last receive of a queue pair in error is given to complete in where the provider does
 // not tell, or did not yet. Soft-RoCE never tells (Linux 6.1), and flushes in a tasklet that is due
 // at once (rxe_qp_error); others tell with an event.
-constexpr uint64_t kDrainNs = 1'000'000'000;
-constexpr uint64_t kSoftRoceDrainNs = 100'000'000;
+constexpr uint32_t kDrainMs = 1000;
+constexpr uint32_t kSoftRoceDrainMs = 100;
 constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 // Descriptors that one look tells of. What it leaves out is the first that the next one has.
@@ -60,13 +59,15 @@ absl::Status CannotRegister(int error, size_t length) {
   return ErrnoStatus(error, absl::StrCat("ibv_reg_mr of ", length, " bytes"));
 }
 
-// The address of the GID that the options name.
-absl::StatusOr<std::string> AddressOfGid(ibv_context* context, const RdmaDeviceOptions& options) {
+std::string Label(const Gid& gid) { return absl::StrCat(gid.index, ": ", gid.text); }
+
+// The GID that the options name.
+absl::StatusOr<Gid> FindGid(ibv_context* context, const RdmaDeviceOptions& options) {
   std::vector<std::string> usable;
   for (const Gid& gid : ReadGids(context, options.port)) {
     const bool good = gid.roce_v2 && !gid.address.empty();
-    if (good && gid.index == *options.gid_index) return gid.address;
-    if (good) usable.push_back(absl::StrCat(gid.index, ": ", gid.text));
+    if (good && gid.index == *options.gid_index) return gid;
+    if (good) usable.push_back(Label(gid));
   }
   return absl::NotFoundError(absl::StrCat(
       "gid_index: ", *options.gid_index, " of port ", options.port, " of device ",
@@ -83,7 +84,7 @@ class RdmaDevice final : public Device {
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
-  DeviceInfo info() const override { return Describe(core_.context.get(), core_.port); }
+  DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -110,11 +111,13 @@ class RdmaDevice final : public Device {
  private:
   absl::Status Open();
   absl::Status ReadLimits();
+  void EndUnanswered();
   void TakeAsynchronousEvents();
   void OnAsynchronousEvent(const ibv_async_event& event);
   void WatchRemoval();
 
   DeviceCore core_;
+  std::string gid_;  // that connections have; empty: that of their address
   std::unique_ptr<RdmaListener> sentinel_;
   DeviceLimits limits_;
   uint32_t turns_ = 0;
@@ -127,12 +130,20 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
   device->core_.context = std::move(context);
   device->core_.port = options.port;
   if (options.gid_index) {
-    BATON_ASSIGN_OR_RETURN(device->core_.source,
-                           AddressOfGid(device->core_.context.get(), options));
+    BATON_ASSIGN_OR_RETURN(const Gid gid, FindGid(device->core_.context.get(), options));
+    device->core_.source = gid.address;
+    device->gid_ = Label(gid);
   }
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
+  BATON_RETURN_IF_ERROR(device->core_.unanswered.Open(options.connect_timeout_ms));
   BATON_RETURN_IF_ERROR(device->Open());
   return device;
+}
+
+DeviceInfo RdmaDevice::info() const {
+  DeviceInfo info = Describe(core_.context.get(), core_.port);
+  info.gid = gid_;
+  return info;
 }
 
 absl::Status RdmaDevice::Open() {
@@ -149,10 +160,8 @@ absl::Status RdmaDevice::Open() {
   if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
   core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
-  core_.drain_timer.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!core_.drain_timer) return ErrnoStatus(errno, "timerfd_create");
-  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.pushed_signal.get(),
-                       core_.drain_timer.get()}) {
+  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.unanswered.fd(),
+                       core_.drains.fd(), core_.pushed_signal.get()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   WatchRemoval();
@@ -201,7 +210,12 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.max_shared_receive_scatter_gather = static_cast<uint32_t>(device.max_srq_sge);
   limits_.max_message_bytes = port.max_msg_sz;
   limits_.atomics = device.atomic_cap != IBV_ATOMIC_NONE;
-  core_.drain_ns = device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainNs : kDrainNs;
+  // What the flag means, beside fast registrations (ib_verbs.h of the kernel).
+  limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+  core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+  if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
+  BATON_RETURN_IF_ERROR(
+      core_.drains.Open(device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainMs : kDrainMs));
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
@@ -249,7 +263,15 @@ void RdmaDevice::Progress() {
   for (int i = 0; i < count; ++i) {
     if (readable[i].data.fd == core_.event_channel->fd) look_for_events_ = true;
     if (readable[i].data.fd == core_.context->async_fd) TakeAsynchronousEvents();
-    if (readable[i].data.fd == core_.drain_timer.get()) core_.EndDrains();
+    if (readable[i].data.fd == core_.drains.fd()) core_.EndDrains();
+    if (readable[i].data.fd == core_.unanswered.fd()) EndUnanswered();
+  }
+}
+
+void RdmaDevice::EndUnanswered() {
+  while (RdmaConnectionId* const connection = core_.unanswered.TakeExpired()) {
+    CmEvent event;
+    if (connection->OnNoAnswer(&event)) core_.PushEvent(std::move(event));
   }
 }
 
@@ -292,6 +314,9 @@ void RdmaDevice::OnAsynchronousEvent(const ibv_async_event& event) {
       // Also the kernel's word for a removal, to drivers that can do without us.
       core_.Lose(ibv_event_type_str(event.event_type));
       break;
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num == core_.port) core_.OnPortUp();
+      break;
     default:
       break;
   }
@@ -316,7 +341,8 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
     auto* const endpoint = static_cast<CmEndpoint*>(taken->event == RDMA_CM_EVENT_CONNECT_REQUEST
                                                         ? taken->listen_id->context
                                                         : taken->id->context);
-    const bool report = endpoint->OnEvent(*taken, event);
+    // nullptr: of an id that is kept for later, or a connection nobody was told of.
+    const bool report = endpoint != nullptr && endpoint->OnEvent(*taken, event);
     // An id cannot be destroyed before its events are acknowledged (rdma_ack_cm_event(3)).
     rdma_ack_cm_event(taken);
     if (report) return true;

@@ -28,6 +28,9 @@ struct RdmaDeviceOptions {
   // connections come from it. Without it, each host has the GID that its address belongs to.
   std::optional<uint8_t> gid_index;
   uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
+  // From Connect to the peer's answer; then it is unreachable. A peer that is there and busy tells
+  // only the kernel that it needs more time, so this is what a service may take to accept, too.
+  uint32_t connect_timeout_ms = 30'000;
 };
 
 // The names of the machine's RDMA devices.

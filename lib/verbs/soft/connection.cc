@@ -194,11 +194,15 @@ absl::Status SoftConnection::Disconnect() {
   return absl::OkStatus();
 }
 
+ReadDepths SoftConnection::depths() const {
+  return {std::min(mine_.initiator_depth, theirs_.responder_resources),
+          std::min(mine_.responder_resources, theirs_.initiator_depth)};
+}
+
 // rdma_cm's rule: rnr_retry_count is the peer's to say.
 SoftQueuePair::Connection SoftConnection::Negotiate(uint8_t retry_count) {
   SoftQueuePair::Connection connection;
-  connection.requester.initiator_depth =
-      std::min(mine_.initiator_depth, theirs_.responder_resources);
+  connection.requester.initiator_depth = depths().ours;
   connection.requester.retry_count = retry_count;
   connection.requester.rnr_retry_count = theirs_.rnr_retry_count;
   connection.requester.rnr_timer_us = core_->options.min_rnr_timer_us;

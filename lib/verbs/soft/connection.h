@@ -33,6 +33,7 @@ class SoftConnection final : public ConnectionId,
 
   Address local_address() const override { return local_; }
   Address peer_address() const override { return peer_; }
+  ReadDepths depths() const override;
   absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;

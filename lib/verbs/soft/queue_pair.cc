@@ -31,7 +31,8 @@ SoftQueuePair::SoftQueuePair(Engine* engine, MemoryTable* memory, uint32_t numbe
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
       shared_(static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)),
-      requester_(this, options.max_send_requests, std::max(options.max_scatter_gather, 1u)),
+      requester_(this, options.max_send_requests, std::max(options.max_scatter_gather, 1u),
+                 options.max_inline_data),
       responder_(MakeResponder()) {}
 
 Responder SoftQueuePair::MakeResponder() {
@@ -58,6 +59,9 @@ absl::Status SoftQueuePair::CheckSend(const SendRequest& request) const {
   if (static_cast<uint8_t>(request.opcode) >= kOpcodeCount) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown opcode ", static_cast<int>(request.opcode)));
+  }
+  if (request.inline_data) {
+    BATON_RETURN_IF_ERROR(CheckInline(request, options_.max_inline_data));
   }
   if (state_ == QueuePairState::kReadyToSend && !requester_.Allows(request.opcode)) {
     return absl::InvalidArgumentError(absl::StrCat(

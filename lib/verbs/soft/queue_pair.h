@@ -40,6 +40,7 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
 
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return state_; }
+  uint32_t max_inline_data() const override { return options_.max_inline_data; }
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;

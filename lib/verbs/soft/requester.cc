@@ -10,12 +10,6 @@ constexpr uint64_t kMaxMessage = 1ull << 30;
 constexpr uint64_t kMaxRnrTimerUs = 655'360;  // the longest that InfiniBand can encode
 constexpr uint64_t kGraceNs = 100'000'000;
 
-bool IsAtomic(Opcode opcode) {
-  return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
-}
-
-bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
-
 CompletionOpcode CompletionOf(Opcode opcode) {
   switch (opcode) {
     case Opcode::kSend:
@@ -51,8 +45,8 @@ CompletionStatus StatusOf(NakCode code) {
 
 }  // namespace
 
-Requester::Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges)
-    : host_(host), ring_(max_requests, max_sges) {
+Requester::Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges, uint32_t max_inline)
+    : host_(host), ring_(max_requests, max_sges, max_inline) {
   wait_timer_.context = this;
   wait_timer_.fire = [](void* self) {
     static_cast<Requester*>(self)->waiting_ = false;
@@ -69,19 +63,26 @@ Requester::~Requester() {
 
 void Requester::Post(const SendRequest& request) {
   SendWork& work = ring_.Push(request.sges);
+  uint8_t* copy = request.inline_data ? ring_.inline_data(ring_.tail() - 1) : nullptr;
   work = {};
   work.wr_id = request.wr_id;
   work.remote_address = request.remote_address;
   work.compare_add = request.compare_add;
   work.swap = request.swap;
-  for (const ScatterGather& sge : request.sges) work.length += sge.length;
+  for (const ScatterGather& sge : request.sges) {
+    if (copy != nullptr && sge.length != 0) {
+      std::memcpy(copy + work.length, reinterpret_cast<const void*>(sge.address), sge.length);
+    }
+    work.length += sge.length;
+  }
   work.rkey = request.rkey;
   work.immediate =
       request.opcode == Opcode::kSendWithInvalidate ? request.invalidate_rkey : request.immediate;
   work.opcode = request.opcode;
   work.fence = request.fence;
   work.solicited = request.solicited;
-  work.sge_count = static_cast<uint8_t>(request.sges.size());
+  work.inline_data = request.inline_data;
+  work.sge_count = static_cast<uint8_t>(request.inline_data ? 0 : request.sges.size());
 }
 
 bool Requester::Allows(Opcode opcode) const {
@@ -211,6 +212,10 @@ void Requester::BuildAtomic(const SendWork& work, OutFrame* frame) {
 
 int Requester::Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* iovecs, int max) {
   const SendWork& work = ring_[index];
+  if (work.inline_data) {
+    iovecs[0] = {ring_.inline_data(index) + offset, length};
+    return 1;
+  }
   return host_->memory().Gather(ring_.sges(index), work.sge_count, offset, length, 0, iovecs, max);
 }
 

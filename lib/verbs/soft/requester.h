@@ -25,6 +25,7 @@ struct SendWork {
   bool fence;
   bool solicited;
   bool drawn;  // its fault was decided
+  bool inline_data;
   uint8_t sge_count;
   uint8_t rnr_tries;
 };
@@ -40,7 +41,7 @@ class Requester {
     FaultSequence faults;
   };
 
-  Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges);
+  Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges, uint32_t max_inline);
   ~Requester();
   void Start(const Parameters& parameters) { parameters_ = parameters; }
 

@@ -24,6 +24,7 @@ namespace {
 
 constexpr uint32_t kMaxRequests = 16'384;
 constexpr uint32_t kMaxCompletionEntries = 4u << 20;
+constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
 
 absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) {
   if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -83,7 +84,7 @@ DeviceLimits SoftDevice::limits() const {
   limits.max_shared_receive_requests = kMaxRequests;
   limits.max_shared_receive_scatter_gather = kMaxScatterGather;
   limits.max_message_bytes = 1ull << 30;
-  limits.atomics = true;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 
@@ -121,6 +122,10 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
   }
   BATON_RETURN_IF_ERROR(
       CheckLimit("max_scatter_gather", options.max_scatter_gather, kMaxScatterGather));
+  if (options.max_inline_data > kMaxInlineData) {
+    return absl::InvalidArgumentError(absl::StrCat("max_inline_data is ", options.max_inline_data,
+                                                   "; it must be at most ", kMaxInlineData));
+  }
   if (core_.queue_pair_numbers.size() >= core_.options.max_queue_pairs) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the device's limit of ", core_.options.max_queue_pairs,

@@ -20,7 +20,7 @@ constexpr Shape kShape = {.shards = 3,
                           .workers = 7,
                           .buffer_bytes = 0x30000,
                           .shared_receive_queue_depth = 0,
-                          .reserved0 = 0,
+                          .max_inline_bytes = 96,
                           .reserved = {}};
 
 constexpr Shape SharedShape() {
@@ -49,6 +49,7 @@ TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kAddressBytes, 56u);
   EXPECT_EQ(kServiceNameBytes, 64u);
   EXPECT_EQ(kGrants, 256u);
+  EXPECT_EQ(kMaxInlineBytes, 4096u);
   EXPECT_EQ(kEventsPerConnection, 4u);
   EXPECT_EQ(kNobody, 0xffffu);
   EXPECT_EQ(kKeepState, 0xffu);
@@ -76,7 +77,7 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, workers), 28u);
   EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
   EXPECT_EQ(offsetof(Shape, shared_receive_queue_depth), 40u);
-  EXPECT_EQ(offsetof(Shape, reserved0), 44u);
+  EXPECT_EQ(offsetof(Shape, max_inline_bytes), 44u);
   EXPECT_EQ(offsetof(Shape, reserved), 48u);
 }
 
@@ -141,6 +142,9 @@ TEST(Layout, shouldKeepDriverMemoryHeader) {
   EXPECT_EQ(offsetof(DriverMemoryHeader, shape), 16u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, service), 80u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, keeper_start), 144u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, max_message_bytes), 152u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, missing_opcodes), 160u);
+  EXPECT_EQ(offsetof(DriverMemoryHeader, tells_depths), 164u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, driver_sleeping), 192u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, ownership_changes), 256u);
   EXPECT_EQ(offsetof(DriverMemoryHeader, stop_requested), 320u);

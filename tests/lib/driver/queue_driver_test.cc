@@ -48,6 +48,58 @@ TEST_F(QueueDriverTest, shouldTellWhoAsksForAConnection) {
   EXPECT_EQ(driver->connection_count(), 1u);
 }
 
+TEST_F(QueueDriverTest, shouldTellTheDepthsOfAConnection) {
+  RawPeer peer;
+  peer.parameters.responder_resources = 5;
+  peer.parameters.initiator_depth = 3;
+  const uint32_t connection = Established(peer);
+  EXPECT_EQ(arena->header().tells_depths, 1u);
+  EXPECT_EQ(arena->connection(connection).initiator_depth, 5u);
+  EXPECT_EQ(arena->connection(connection).responder_resources, 3u);
+}
+
+// Its worker may have committed it before it could know.
+TEST_F(QueueDriverTest, shouldEndAConnectionWhosePeerDoesNotAnswerAReadAndFenceNobody) {
+  RawPeer peer;
+  peer.parameters.responder_resources = 0;
+  const uint32_t connection = Requested(peer);
+  writer().Send(connection, 0, 8).opcode = static_cast<uint8_t>(verbs::Opcode::kRead);
+  writer().Accept(connection, 0);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kEstablished);
+  EXPECT_EQ(arena->connection(connection).initiator_depth, 0u);
+  NextOfKind(CompletionKind::kDisconnected);
+  EXPECT_EQ(arena->connection(connection).send.completed, 0u);
+  EXPECT_THAT(observer.states.back(), HasSubstr("answers no READs and atomics"));
+}
+
+TEST_F(QueueDriverTest, shouldSendInlineWhatTheBufferHeldWhenItWasPosted) {
+  arena::Shape shape = TestShape();
+  shape.max_inline_bytes = 64;
+  Make(shape);
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  Put(2048, std::string(64, 'i'));
+  writer().Send(connection, 2048, 64);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_EQ(arena->connection(connection).send.posted, 1u);
+  Put(2048, std::string(64, '!'));  // the peer has no receive yet
+  peer.Receive();
+  ASSERT_TRUE(Until([&] { return !peer.received.empty(); }));
+  EXPECT_EQ(peer.received[0], std::string(64, 'i'));
+  EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0u);
+}
+
+TEST_F(QueueDriverTest, shouldNameTheInlineBytesThatItsDeviceDoesNotTake) {
+  arena::Shape shape = TestShape();
+  shape.max_inline_bytes = arena::kMaxInlineBytes;  // neither Soft-RoCE nor the soft device has it
+  arena::Arena other = arena::Arena::Create(shape, "kv").value();
+  const absl::Status refused = QueueDriver::Create(&other, device.get(), &observer).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_inline_bytes: device "));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("4096 bytes inline"));
+}
+
 TEST_F(QueueDriverTest, shouldCarryAMessageThereAndBack) {
   RawPeer peer;
   const uint32_t connection = Established(peer, 1);

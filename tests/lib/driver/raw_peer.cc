@@ -51,7 +51,6 @@ verbs::ScatterGather RawPeer::Sge(const uint8_t* at, uint32_t length) const {
 }
 
 void RawPeer::Connect(uint16_t port, std::string_view private_data) {
-  verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
   id_ = device_->Connect({fabric_.host, port}, queue_pair_.get(), parameters).value();
 }

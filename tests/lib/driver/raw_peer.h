@@ -49,6 +49,8 @@ class RawPeer {
     return memory_ + (kSlots + index % kSlots) * kSlotBytes;
   }
 
+  verbs::ConnectionParameters parameters;  // of Connect
+
   bool established = false;
   bool rejected = false;
   bool unreachable = false;

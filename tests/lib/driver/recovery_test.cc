@@ -43,8 +43,12 @@ class Observer : public DriverObserver {
 
 class RecoveryTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    arena.emplace(arena::Arena::Create(TestShape(), "kv").value());
+  void SetUp() override { Make(TestShape()); }
+
+  void Make(const arena::Shape& shape) {
+    driver.reset();
+    read = 0;
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
     driver = QueueDriver::Create(&*arena, &device, &observer).value();
     Ownership(&*arena, 0).Grant(0, 1);
     writer.emplace(&*arena, 0);
@@ -632,6 +636,43 @@ TEST_F(RecoveryTest, shouldCountWhatIsOutstanding) {
   EXPECT_EQ(driver->recovery().sends_never_posted, 1u);
   EXPECT_EQ(counters.sends_committed, counters.sends_posted);
   EXPECT_EQ(counters.sends_posted - counters.sends_completed, 1u);
+}
+
+// ---- Inline sends.
+
+TEST_F(RecoveryTest, shouldPostShortSendsInlineAndInlineAgainWhatWasNeverPosted) {
+  arena::Shape shape = TestShape();
+  shape.max_inline_bytes = 16;
+  Make(shape);
+  const auto inline_of = [&] {
+    std::vector<bool> all;
+    for (const PostedRequest& one : device.outstanding(queue_pair, false)) {
+      all.push_back(one.inline_data);
+    }
+    return all;
+  };
+  writer->Send(connection, 1024, 16);
+  writer->Send(connection, 1024, 17);
+  writer->Send(connection, 1024, 8).opcode = static_cast<uint8_t>(verbs::Opcode::kRead);
+  writer->Send(connection, 1024, 8).opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
+  writer->Send(connection, 1024, 8).opcode = static_cast<uint8_t>(verbs::Opcode::kWrite);
+  writer->Send(connection, 1024, 0);
+  writer->Publish();
+  // Long, READ, atomic: not inline.
+  DieAfterPosting(4);
+  EXPECT_THAT(inline_of(), ElementsAre(true, false, false, false));
+  Recover();
+  for (int i = 0; i < 5; ++i) device.Complete(queue_pair, false);  // and the marker
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("4", "5"));
+  EXPECT_THAT(inline_of(), ElementsAre(true, true));
+}
+
+TEST_F(RecoveryTest, shouldPostNothingInlineWhereTheServiceAsksForNone) {
+  CommitSends(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  for (const PostedRequest& one : device.history()) EXPECT_FALSE(one.inline_data);
+  EXPECT_THAT(device.history(), SizeIs(2));
 }
 
 }  // namespace

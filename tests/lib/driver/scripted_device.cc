@@ -24,6 +24,7 @@ class Id final : public verbs::ConnectionId {
  public:
   verbs::Address local_address() const override { return {"10.0.0.1", 1}; }
   verbs::Address peer_address() const override { return {"10.0.0.2", 2}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
   absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
     return absl::UnimplementedError("scripted");
   }
@@ -63,15 +64,18 @@ class ScriptedQueue final : public verbs::CompletionQueue {
 
 class ScriptedQueuePair final : public verbs::QueuePair {
  public:
-  ScriptedQueuePair(ScriptedDevice* device, uint32_t number) : device_(device), number_(number) {}
+  ScriptedQueuePair(ScriptedDevice* device, uint32_t number, uint32_t max_inline_data)
+      : device_(device), number_(number), max_inline_data_(max_inline_data) {}
   ~ScriptedQueuePair() override { state_of().destroyed = true; }
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return state_of().state; }
+  uint32_t max_inline_data() const override { return max_inline_data_; }
 
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
     std::vector<PostedRequest> all;
     for (const auto& one : requests) {
-      all.push_back({one.wr_id, false, one.opcode, {one.sges.begin(), one.sges.end()}});
+      all.push_back(
+          {one.wr_id, false, one.opcode, {one.sges.begin(), one.sges.end()}, one.inline_data});
     }
     return device_->Post(&state_of().sends, all, posted);
   }
@@ -79,7 +83,8 @@ class ScriptedQueuePair final : public verbs::QueuePair {
                            size_t* posted) override {
     std::vector<PostedRequest> all;
     for (const auto& one : requests) {
-      all.push_back({one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}});
+      all.push_back(
+          {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
     }
     return device_->Post(&state_of().receives, all, posted);
   }
@@ -96,6 +101,7 @@ class ScriptedQueuePair final : public verbs::QueuePair {
 
   ScriptedDevice* const device_;
   const uint32_t number_;
+  const uint32_t max_inline_data_;
 };
 
 class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
@@ -106,7 +112,8 @@ class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
                            size_t* posted) override {
     std::vector<PostedRequest> all;
     for (const auto& one : requests) {
-      all.push_back({one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}});
+      all.push_back(
+          {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
     }
     return device_->Post(&device_->shared_, all, posted);
   }
@@ -200,6 +207,7 @@ verbs::DeviceLimits ScriptedDevice::limits() const {
   limits.max_completion_queue_entries = 1 << 20;
   limits.max_scatter_gather = limits.max_shared_receive_scatter_gather = arena::kMaxSges;
   limits.max_shared_receive_queues = limits.max_shared_receive_requests = 1 << 16;
+  limits.atomics = limits.send_with_invalidate = true;
   return limits;
 }
 
@@ -214,9 +222,10 @@ absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> ScriptedDevice::CreateCo
 }
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> ScriptedDevice::CreateQueuePair(
-    const verbs::QueuePairOptions&) {
+    const verbs::QueuePairOptions& options) {
   queue_pairs_.emplace_back();
-  return std::make_unique<ScriptedQueuePair>(this, static_cast<uint32_t>(queue_pairs_.size()));
+  return std::make_unique<ScriptedQueuePair>(this, static_cast<uint32_t>(queue_pairs_.size()),
+                                             options.max_inline_data);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::SharedReceiveQueue>> ScriptedDevice::CreateSharedReceiveQueue(

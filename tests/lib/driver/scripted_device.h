@@ -21,6 +21,7 @@ struct PostedRequest {
   bool receive = false;
   verbs::Opcode opcode = verbs::Opcode::kSend;
   std::vector<verbs::ScatterGather> sges;
+  bool inline_data = false;
 };
 
 class ScriptedDevice final : public verbs::Device {

@@ -327,14 +327,14 @@ TEST(CheckRequest, shouldAcceptEveryOpcodeAndTheEdgesOfTheBuffers) {
   request.sges[0] = {4096 - 8, 8, 0};
   for (uint8_t opcode = 0; opcode < verbs::kOpcodeCount; ++opcode) {
     request.opcode = opcode;
-    EXPECT_TRUE(TransactionReader::CheckRequest(request, false, 4096).ok());
+    EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {4096}).ok());
   }
   request = {};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, 4096).ok());
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, 4096).ok());
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {4096}).ok());
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, {4096}).ok());
   request.sge_count = 1;
   request.sges[0] = {4096, 0, 0};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, 4096).ok());
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, {4096}).ok());
 }
 
 TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
@@ -342,9 +342,31 @@ TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
   request.sge_count = 2;
   request.sges[0] = {0, 1u << 30, 0};
   request.sges[1] = {0, 1u << 30, 0};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, uint64_t{1} << 31).ok());
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {uint64_t{1} << 31}).ok());
   request.sges[1].length += 1;
-  EXPECT_FALSE(TransactionReader::CheckRequest(request, false, uint64_t{1} << 31).ok());
+  EXPECT_FALSE(TransactionReader::CheckRequest(request, false, {uint64_t{1} << 31}).ok());
+}
+
+TEST(CheckRequest, shouldRefuseWhatTheDeviceDoesNotDo) {
+  RequestLimits limits = {4096};
+  limits.max_message_bytes = 100;
+  limits.missing_opcodes = 1u << static_cast<uint32_t>(verbs::Opcode::kFetchAndAdd);
+  arena::WorkRequest request = {};
+  request.sge_count = 2;
+  request.sges[0] = {0, 60, 0};
+  request.sges[1] = {0, 40, 0};
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
+  request.sges[1].length = 41;
+  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
+              HasSubstr("101 bytes in one message, the device sends at most 100"));
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, limits).ok());  // nothing is sent
+  request.sge_count = 1;
+  request.sges[0].length = 8;
+  request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
+  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
+  request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
+  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
+              HasSubstr("the device has no FETCH_AND_ADD"));
 }
 
 TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {

@@ -263,6 +263,45 @@ TEST_P(Errors, shouldRefuseReadsAndAtomicsThatThePeerDoesNotAnswer) {
   ExpectClient(2, CompletionStatus::kSuccess);
 }
 
+TEST_P(Errors, shouldRefuseInlineDataThatTheQueuePairHasNoRoomFor) {
+  client.queue_pair = client.MakeQueuePair(64, 64, 4, 64);
+  Join();
+  SendRequest request = Request(Opcode::kSend, 1);
+  request.inline_data = true;
+  const uint32_t most = client.queue_pair->max_inline_data();
+  const absl::Status status =
+      PostSend(*client.queue_pair, request, {ours.Sge(0, most), ours.Sge(0, 1)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(std::to_string(most)));
+  // Nothing of it was posted.
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {theirs.Sge(0, most)}).ok());
+  request.wr_id = 2;
+  ASSERT_TRUE(PostSend(*client.queue_pair, request, {ours.Sge(0, most)}).ok());
+  ExpectClient(2, CompletionStatus::kSuccess);
+}
+
+TEST_P(Errors, shouldRefuseToReadInline) {
+  client.queue_pair = client.MakeQueuePair(64, 64, 4, 64);
+  Join();
+  for (const Opcode opcode : {Opcode::kRead, Opcode::kCompareAndSwap, Opcode::kFetchAndAdd}) {
+    SendRequest request = Remote(opcode, 1, 0);
+    request.inline_data = true;
+    EXPECT_EQ(PostSend(*client.queue_pair, request, {ours.Sge(0, 8)}).code(),
+              absl::StatusCode::kInvalidArgument)
+        << OpcodeName(opcode);
+  }
+}
+
+TEST_P(Errors, shouldRefuseQueuePairsWithMoreInlineDataThanTheDeviceHas) {
+  QueuePairOptions options;
+  options.send_queue = options.receive_queue = client.queue.get();
+  options.max_send_requests = options.max_receive_requests = 1;
+  options.max_inline_data = 1 << 20;
+  const absl::Status status = client.device->CreateQueuePair(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("1048576"));
+}
+
 TEST_P(Errors, shouldRefuseMoreEntriesThanTheQueuePairHas) {
   Join();
   const std::vector<ScatterGather> five(5, ours.Sge(0, 8));

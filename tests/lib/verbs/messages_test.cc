@@ -257,6 +257,117 @@ TEST_P(Depths, shouldReadFromAPeerThatAnswersOneAtATime) {
   read(server, client, theirs, ours);
 }
 
+// What is posted behind a READ, fenced, and without a receive at the peer is sent (again) when the
+// buffers have long changed: the one device waits for the READ, the other for the receive.
+class Inline : public ConnectedTest {
+ protected:
+  static constexpr uint32_t kBytes = 96;
+
+  void SetUp() override {
+    client.queue_pair = client.MakeQueuePair(64, 64, 4, kBytes);
+    Join();
+  }
+  static constexpr uint64_t kReadId = 99;
+  void PostRead() {
+    const SendRequest read =
+        RemoteRequest(Opcode::kRead, kReadId, theirs.address(4096), theirs.region->rkey());
+    ASSERT_TRUE(PostSend(*client.queue_pair, read, {ours.Sge(4096, 8)}).ok());
+  }
+  static SendRequest FencedSend(uint64_t wr_id) {
+    SendRequest request = Request(Opcode::kSend, wr_id);
+    request.fence = true;
+    return request;
+  }
+  static SendRequest InlineRequest(SendRequest request) {
+    request.inline_data = true;
+    return request;
+  }
+  SendRequest Write(Opcode opcode, uint64_t wr_id, size_t offset) {
+    return InlineRequest(
+        RemoteRequest(opcode, wr_id, theirs.address(offset), theirs.region->rkey()));
+  }
+};
+
+TEST_P(Inline, shouldBeGrantedWhatWasAskedForOrMore) {
+  EXPECT_GE(client.queue_pair->max_inline_data(), kBytes);
+}
+
+TEST_P(Inline, shouldSendWhatTheBufferHeldWhenItWasPosted) {
+  QueuePair& queue_pair = *client.queue_pair;
+  ours.Fill(0, "first, ");
+  ours.Fill(100, "then");
+  PostRead();
+  ASSERT_TRUE(
+      PostSend(queue_pair, InlineRequest(FencedSend(0)), {ours.Sge(0, 7), ours.Sge(100, 4)}).ok());
+  for (uint64_t i = 1; i <= 20; ++i) {
+    const std::string text = std::to_string(1000 + i);
+    ours.Fill(0, text);
+    ASSERT_TRUE(
+        PostSend(queue_pair, Write(Opcode::kWrite, i, 1024 + 4 * i), {ours.Sge(0, 4)}).ok());
+  }
+  ours.Fill(0, std::string(kBytes, 'w'));
+  ASSERT_TRUE(
+      PostSend(queue_pair, Write(Opcode::kWriteWithImmediate, 21, 2048), {ours.Sge(0, kBytes)})
+          .ok());
+  ours.Fill(0, std::string(200, '!'));
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {theirs.Sge(0, 100)}).ok());
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 8, {}).ok());
+  const Completion received = AwaitCompletion(server, client);
+  Expect(received, 7, CompletionStatus::kSuccess);
+  EXPECT_EQ(received.byte_len, 11u);
+  EXPECT_EQ(theirs.Text(0, 11), "first, then");
+  ExpectServer(8, CompletionStatus::kSuccess);
+  ExpectClient(kReadId, CompletionStatus::kSuccess);
+  for (uint64_t i = 0; i <= 21; ++i) ExpectClient(i, CompletionStatus::kSuccess);
+  for (uint64_t i = 1; i <= 20; ++i) {
+    EXPECT_EQ(theirs.Text(1024 + 4 * i, 4), std::to_string(1000 + i));
+  }
+  EXPECT_EQ(theirs.Text(2048, kBytes), std::string(kBytes, 'w'));
+}
+
+// What the test before would see of a device that takes no notice of `inline_data`.
+TEST_P(Inline, shouldSendWhatTheBufferHoldsLaterWhenItIsNotInline) {
+  ours.Fill(0, "first");
+  PostRead();
+  ASSERT_TRUE(PostSend(*client.queue_pair, FencedSend(0), {ours.Sge(0, 5)}).ok());
+  ours.Fill(0, "later");
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {theirs.Sge(0, 100)}).ok());
+  ExpectServer(7, CompletionStatus::kSuccess);
+  EXPECT_EQ(theirs.Text(0, 5), "later");
+}
+
+TEST_P(Inline, shouldNotLookAtKeys) {
+  std::string text = "of no region";
+  const ScatterGather sge = {reinterpret_cast<uint64_t>(text.data()),
+                             static_cast<uint32_t>(text.size()), 0x5a5a5a5a};
+  ASSERT_TRUE(PostSend(*client.queue_pair, Write(Opcode::kWrite, 1, 0), {sge}).ok());
+  ExpectClient(1, CompletionStatus::kSuccess);
+  EXPECT_EQ(theirs.Text(0, text.size()), text);
+}
+
+TEST_P(Inline, shouldCarryNothing) {
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {}).ok());
+  ASSERT_TRUE(
+      PostSend(*client.queue_pair, InlineRequest(Request(Opcode::kSend, 1)), {ours.Sge(0, 0)})
+          .ok());
+  ExpectServer(7, CompletionStatus::kSuccess);
+  ExpectClient(1, CompletionStatus::kSuccess);
+}
+
+TEST_P(Depths, shouldBeTheSmallerOfWhatOneWantsAndTheOtherAnswers) {
+  ConnectOptions options;
+  options.client.responder_resources = 3;
+  options.client.initiator_depth = 5;
+  options.server.responder_resources = 4;
+  options.server.initiator_depth = 2;
+  Join(options);
+  EXPECT_EQ(client.id->depths().ours, 4);
+  EXPECT_EQ(client.id->depths().theirs, 2);
+  EXPECT_EQ(server.id->depths().ours, 2);
+  EXPECT_EQ(server.id->depths().theirs, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Inline, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Depths, ::testing::ValuesIn(AllDevices()), DeviceName);
 

@@ -77,7 +77,7 @@ class SharedReceives : public ConnectedTest {
   DeviceEvent AwaitTold(DeviceEventType type) {
     EXPECT_TRUE(Pump(client, server, [&] {
       return std::any_of(server.device_events.begin(), server.device_events.end(),
-                         [&](const DeviceEvent& event) { return event.type == type; });
+                         [type](const DeviceEvent& event) { return event.type == type; });
     }));
     const std::vector<DeviceEvent> told = Told(type);
     EXPECT_EQ(told.size(), 1u);

@@ -30,12 +30,14 @@ Side::~Side() {
   queue.reset();
 }
 
-std::unique_ptr<QueuePair> Side::MakeQueuePair(uint32_t sends, uint32_t receives, uint32_t sges) {
+std::unique_ptr<QueuePair> Side::MakeQueuePair(uint32_t sends, uint32_t receives, uint32_t sges,
+                                               uint32_t inline_bytes) {
   QueuePairOptions options;
   options.send_queue = options.receive_queue = queue.get();
   options.max_send_requests = sends;
   options.max_receive_requests = receives;
   options.max_scatter_gather = sges;
+  options.max_inline_data = inline_bytes;
   return device->CreateQueuePair(options).value();
 }
 

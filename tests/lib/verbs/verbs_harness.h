@@ -26,7 +26,7 @@ struct Side {
 
   void Turn();  // one turn of the loop
   std::unique_ptr<QueuePair> MakeQueuePair(uint32_t sends = 64, uint32_t receives = 64,
-                                           uint32_t sges = 4);
+                                           uint32_t sges = 4, uint32_t inline_bytes = 0);
 
   std::unique_ptr<Device> device;
   std::unique_ptr<CompletionQueue> queue;

@@ -343,6 +343,8 @@ TEST(BatondTest, RefusesWrongCommandLines) {
                                              {"--dev", "--listen", "::1:7471"},
                                              {"--dev", "--shards", "65"},
                                              {"--dev", "--max-connections", "4294967297"},
+                                             {"--dev", "--gid-index", "1"},
+                                             {"--dev", "--device", "rdma", "--gid-index", "256"},
                                              {"--dev", "--nonsense"},
                                              {"--config", "/nonexistent"}}) {
     BatondProcess batond(stage, WithArguments(arguments));
@@ -356,6 +358,9 @@ TEST(BatondTest, ChecksAConfigurationWithoutStartingAnything) {
   BatondProcess batond(stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--listen",
                                              "[::1]:7471", "--check"}));
   EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
+  BatondProcess of_rdma(stage, WithArguments({"--dev", "--state-dir", stage.state_dir(), "--device",
+                                              "rdma:mlx5_0", "--gid-index", "0", "--check"}));
+  EXPECT_EQ(of_rdma.Wait(), 0) << of_rdma.standard_error();
   EXPECT_FALSE(std::filesystem::exists(stage.state_dir()));
 }
 

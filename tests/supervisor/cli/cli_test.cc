@@ -344,6 +344,7 @@ Peer address:       10.0.0.2:40001
 Sends:              10/11/12 completed/posted/committed
 Receives:           0/0/0 completed/posted/committed
 Receive window:     32 messages, 4.1ms at the rate so far
+READs, atomics:     16 to the peer, 0 of it, at a time
 Received:           2KiB
 Application state:  0 bytes, format version 0
 Last error:         retry exceeded
@@ -622,6 +623,22 @@ TEST_F(CliTest, ServiceDescribeShowsTheUpgradeUnderWay) {
   keeper_->SetDescription(description);
   EXPECT_THAT(Run({"service", "describe", "kv"}).out,
               HasSubstr("\nUpgrade:            3, 1.0 -> 1.1, watching, 25s left\n"));
+}
+
+TEST_F(CliTest, ServiceDescribeShowsThePortAndTheGidOfConnections) {
+  internal::Description description = KvDescription();
+  v1::DeviceState& state = *description.mutable_service()->mutable_device_state();
+  state.set_transport("RoCE");
+  state.set_port(1);
+  state.set_port_state("active");
+  state.set_active_mtu(1024);
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr(", RoCE, port 1 active, MTU 1024\n"));
+  state.set_gid("1: 10.0.0.1 (RoCE v2)");
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr(", RoCE, port 1 active, MTU 1024, GID 1: 10.0.0.1 (RoCE v2)\n"));
 }
 
 TEST_F(CliTest, Events) {

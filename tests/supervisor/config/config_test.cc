@@ -64,6 +64,23 @@ TEST(ConfigTest, KeepsWhatWasGiven) {
   EXPECT_EQ(service.shared_receive_queue_depth(), 4096u);
 }
 
+// The first GID of a port has the index 0.
+TEST(ConfigTest, KeepsAGidIndexOfZeroApartFromNone) {
+  const auto parse = [](const std::string& rdma) {
+    const std::string service = "services { name: \"kv\" device { rdma { " + rdma + " } } }";
+    return ParseConfig("state_dir: \"/s\" " + service, "baton.conf");
+  };
+  const absl::StatusOr<v1::Config> none = parse("device: \"rxe0\"");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_FALSE(none->services(0).device().rdma().has_gid_index());
+  const absl::StatusOr<v1::Config> first = parse("gid_index: 0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(first->services(0).device().rdma().has_gid_index());
+  const absl::StatusOr<v1::Config> last = parse("gid_index: 255");
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->services(0).device().rdma().gid_index(), 255u);
+}
+
 struct BadConfig {
   const char* what;
   std::string text;
@@ -178,6 +195,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"MaxListeners", With("max_listeners: 65"),
                   "baton.conf:5:3: services[0].max_listeners: 65 is not between 1 and 64; leave it "
                   "out for 8"},
+        BadConfig{"DevicePort",
+                  "state_dir: \"/s\" services { name: \"kv\" device { rdma { port: 256 } } }",
+                  "baton.conf:1:55: services[0].device.rdma.port: 256 is not between 1 and 255; "
+                  "leave it out for 1"},
+        BadConfig{"GidIndex",
+                  "state_dir: \"/s\" services { name: \"kv\" device { rdma { gid_index: 256 } } }",
+                  "baton.conf:1:55: services[0].device.rdma.gid_index: 256 is not between 0 and "
+                  "255; leave it out for the GID of each address"},
+        BadConfig{"MaxInlineBytes", With("max_inline_bytes: 4097"),
+                  "baton.conf:5:3: services[0].max_inline_bytes: 4097 is not between 0 and 4096; "
+                  "leave it out for 0"},
         BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
                   "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "
                   "max_listeners"},

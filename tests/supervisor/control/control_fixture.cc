@@ -139,6 +139,8 @@ std::vector<v1::Connection> KvConnections() {
   connections[2].set_state(v1::CONNECTION_STATE_DRAINING);
   connections[2].set_receive_window(32);
   connections[2].set_receive_window_us(4096);
+  connections[2].set_initiator_depth(16);
+  connections[2].set_responder_resources(0);
   connections[2].set_last_error("retry exceeded");
   return connections;
 }

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/cli/client.h"
+#include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
 #include "tests/supervisor/control/control_fixture.h"
 
@@ -321,6 +322,20 @@ TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
   EXPECT_THAT(std::string(gone.status().message()), HasSubstr("batond"));
   keeper_->Start();
   EXPECT_TRUE(client->GetService(request).ok());
+}
+
+TEST_F(ControlServerTest, TellsWhyThereIsNoKeeper) {
+  v1::GetServiceRequest request;
+  request.set_service("nvme");
+  SetDownReason(state_dir_, "nvme", "device mlx5_0 is lost:\nit was removed");
+  const auto down = Client()->GetService(request);
+  EXPECT_EQ(down.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(
+      std::string(down.status().message()),
+      HasSubstr("service \"nvme\" is down: device mlx5_0 is lost: it was removed; batond tries"));
+  SetDownReason(state_dir_, "nvme", "");
+  EXPECT_THAT(std::string(Client()->GetService(request).status().message()),
+              HasSubstr("cannot be reached"));
 }
 
 TEST_F(ControlServerTest, AKeeperThatHangsIsUnavailable) {

@@ -161,14 +161,15 @@ class DeviceEvents : public ::testing::Test {
   arena::ConnectionState StateOf(uint32_t shard) {
     return arena::ConnectionState(arena::LoadAcquire(arena.connection(connections[shard]).state));
   }
-  // The kind of the last completion of the shard.
-  arena::CompletionKind LastOf(uint32_t shard) {
+  // The last completion of the shard.
+  const arena::CompletionEntry& LastOf(uint32_t shard) {
     const uint64_t tail = arena::LoadAcquire(arena.shard(shard).completion_tail);
-    return arena::CompletionKind(arena.completion(shard, tail - 1).kind);
+    return arena.completion(shard, tail - 1);
   }
-  void ExpectEnded(uint32_t shard) {
+  void ExpectEnded(uint32_t shard, verbs::CompletionStatus status) {
     EXPECT_EQ(StateOf(shard), arena::ConnectionState::kClosed);
-    EXPECT_EQ(LastOf(shard), arena::CompletionKind::kDisconnected);
+    EXPECT_EQ(LastOf(shard).kind, static_cast<uint8_t>(arena::CompletionKind::kDisconnected));
+    EXPECT_EQ(LastOf(shard).status, static_cast<uint8_t>(status));
   }
 
   TellingDevice device;
@@ -200,7 +201,7 @@ TEST_F(DeviceEvents, shouldEndTheConnectionOfAFailedQueuePairAlone) {
   Tell(DeviceEventType::kQueuePairFailed, arena.connection(connections[1]).qp_number);
   ASSERT_TRUE(Until([&] { return peers[1].disconnected; }));
   ASSERT_TRUE(Until([&] { return StateOf(1) == arena::ConnectionState::kClosed; }));
-  ExpectEnded(1);
+  ExpectEnded(1, verbs::CompletionStatus::kGeneralError);
   ASSERT_TRUE(listener.Find("queue_pair_failed"));
   EXPECT_EQ(listener.Find("queue_pair_failed")->connection, static_cast<int>(connections[1]));
   EXPECT_EQ(StateOf(0), arena::ConnectionState::kEstablished);
@@ -221,7 +222,8 @@ TEST_F(DeviceEvents, shouldEndAllConnectionsOfALostDeviceBeforeItStops) {
   EXPECT_THAT(std::string(listener.lost().message()),
               AllOf(HasSubstr("device telling"), HasSubstr("says the test")));
   EXPECT_TRUE(listener.Find("device_lost"));
-  for (uint32_t shard = 0; shard < 2; ++shard) ExpectEnded(shard);
+  for (uint32_t shard = 0; shard < 2; ++shard)
+    ExpectEnded(shard, verbs::CompletionStatus::kFatalError);
   EXPECT_TRUE(Until([&] { return peers[0].disconnected && peers[1].disconnected; }));
   EXPECT_FALSE(engine->Post([] {}));
 }
@@ -269,7 +271,8 @@ TEST_F(MuteDevice, shouldWaitForTheConnectionsToEndAndThenGiveThemUp) {
   EXPECT_TRUE(listener.lost().ok());
   passed_ = 3'600'000'000'000;
   ASSERT_TRUE(Until([&] { return !listener.lost().ok(); }));
-  for (uint32_t shard = 0; shard < 2; ++shard) ExpectEnded(shard);
+  for (uint32_t shard = 0; shard < 2; ++shard)
+    ExpectEnded(shard, verbs::CompletionStatus::kFatalError);
 }
 
 TEST_F(MuteDevice, shouldEndOtherShardsInOrderWhenACompletionQueueIsUnusable) {
@@ -278,7 +281,8 @@ TEST_F(MuteDevice, shouldEndOtherShardsInOrderWhenACompletionQueueIsUnusable) {
   engine->Post([] {});
   ASSERT_TRUE(Until([&] { return !listener.lost().ok(); }));
   EXPECT_EQ(listener.lost().code(), absl::StatusCode::kDataLoss);
-  for (uint32_t shard = 0; shard < 2; ++shard) ExpectEnded(shard);
+  for (uint32_t shard = 0; shard < 2; ++shard)
+    ExpectEnded(shard, verbs::CompletionStatus::kFatalError);
   // Nobody knows what the first completed; the other's receive was flushed.
   EXPECT_EQ(arena.connection(connections[0]).receive.completed, 0u);
   EXPECT_EQ(arena.connection(connections[1]).receive.completed, 1u);

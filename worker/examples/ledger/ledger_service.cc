@@ -12,6 +12,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
+#include "worker/examples/common/end_text.h"
 
 namespace baton::ledger {
 
@@ -116,8 +117,9 @@ void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
       break;
     case Completion::Kind::kDisconnected:
     case Completion::Kind::kConnectFailed:
-      spdlog::info("connection {} of {} ended", connection.index(),
-                   std::string(connection.peer_address()));
+      spdlog::info("connection {} of {} ended: {}", connection.index(),
+                   std::string(connection.peer_address()),
+                   std::string(examples::EndText(completion)));
       SessionOf(connection) = Session();
       break;
   }

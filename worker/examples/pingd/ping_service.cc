@@ -8,6 +8,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
+#include "worker/examples/common/end_text.h"
 
 namespace baton::pingd {
 namespace {
@@ -114,9 +115,9 @@ void PingService::OnCompletion(Shard& shard, const Completion& completion) {
     case Completion::Kind::kDisconnected:
     case Completion::Kind::kConnectFailed: {
       const auto position = PingPosition::Load(connection.state(), connection.state_version());
-      spdlog::info("connection {} of {} ended after {} messages", connection.index(),
-                   std::string(connection.peer_address()),
-                   position.ok() ? position->messages() : 0);
+      spdlog::info("connection {} of {} ended after {} messages: {}", connection.index(),
+                   std::string(connection.peer_address()), position.ok() ? position->messages() : 0,
+                   std::string(examples::EndText(completion)));
       break;
     }
   }

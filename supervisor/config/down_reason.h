@@ -1,0 +1,19 @@
+// Why a service has no keeper, as its last one left it in the state directory: for who cannot ask
+// it any more. A keeper that was killed leaves nothing.
+#ifndef SUPERVISOR_CONFIG_DOWN_REASON_H_
+#define SUPERVISOR_CONFIG_DOWN_REASON_H_
+
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// By the keeper, when it ends; without `why` when it is up. What cannot be written is not told.
+void SetDownReason(const std::string& state_dir, const std::string& service, std::string_view why);
+
+// One line; empty: nothing is known.
+std::string DownReason(const std::string& state_dir, const std::string& service);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_DOWN_REASON_H_

@@ -1,0 +1,177 @@
+// Failures of peers, of requests and of limits at a whole Baton: each ends in a state that an
+// operator can read, and a connection beside it goes on with nothing lost. On the device under
+// test.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/wait_until.h"
+#include "tests/lib/driver/raw_peer.h"
+
+namespace baton {
+namespace {
+
+using driver::testing::RawPeer;
+using harness::ChildOptions;
+using harness::ChildProcess;
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::PeerOptions;
+using harness::PeerProcess;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kConnections = 4;
+constexpr std::chrono::seconds kTimeout{20};
+
+class Failures : public ::testing::Test {
+ protected:
+  // A ledger with one owner, and a peer that is served all the time.
+  void SetUp() override {
+    ClusterOptions options;
+    options.shards = 1;
+    options.max_connections = kConnections;
+    auto started = Cluster::Start(options);
+    ASSERT_OK(started);
+    cluster = *std::move(started);
+    auto ledger = cluster->StartLedger(1);
+    ASSERT_OK(ledger);
+    worker = *std::move(ledger);
+    PeerOptions peer;
+    peer.rate = 200;
+    auto other = cluster->StartPeer(peer);
+    ASSERT_OK(other);
+    bystander = *std::move(other);
+    ASSERT_OK(bystander->Settle());
+  }
+  void TearDown() override {
+    if (bystander) {
+      EXPECT_OK(bystander->Settle());
+      harness::ExpectNothingLost(*bystander);
+      bystander.reset();
+    }
+    if (HasFailure() && cluster) cluster->DumpLogs();
+  }
+
+  // What an operator types.
+  std::string Baton(std::vector<std::string> arguments) {
+    ChildOptions child;
+    child.program = harness::Binaries().Find("baton").value();
+    child.arguments = {"--socket", cluster->OperatorSocketPath(), "--timeout",
+                       absl::StrCat(10 * harness::Slowness())};
+    child.arguments.insert(child.arguments.end(), arguments.begin(), arguments.end());
+    child.log_path = cluster->directory() + "/baton.log";
+    const auto process = ChildProcess::Start(child);
+    EXPECT_OK(process);
+    std::string text;
+    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
+         line = (*process)->ReadLine(kTimeout)) {
+      text += *line + '\n';
+    }
+    EXPECT_EQ((*process)->LogTail(), "");
+    return text;
+  }
+  void AwaitConnections(uint32_t count) {
+    EXPECT_OK(harness::WaitUntil(absl::StrCat(count, " connections"), [&] {
+      const auto service = cluster->GetService();
+      return service.ok() && service->service().connection_count() == count;
+    }));
+  }
+
+  std::unique_ptr<Cluster> cluster;
+  std::unique_ptr<harness::LedgerWorker> worker;
+  std::unique_ptr<PeerProcess> bystander;
+};
+
+TEST_F(Failures, shouldEndTheConnectionsOfAPeerThatIsKilledWithWorkOutstandingBothWays) {
+  PeerOptions options;
+  options.connections = 2;
+  options.window = 32;  // as fast as it can
+  auto victim = cluster->StartPeer(options);
+  ASSERT_OK(victim);
+  ASSERT_OK((*victim)->Settle());
+  ASSERT_OK((*victim)->process().Kill());
+  AwaitConnections(1);
+  const std::string events = Baton({"events", "ledger"});
+  for (const int connection : {1, 2}) {
+    EXPECT_THAT(events, ::testing::ContainsRegex(
+                            absl::StrCat("connection ", connection, " with [^ ]* ended: ")));
+  }
+  EXPECT_THAT(worker->process->LogTail(),
+              ::testing::ContainsRegex("connection 1 of [^ ]* ended: "));
+  // There is room again.
+  auto next = cluster->StartPeer(options);
+  ASSERT_OK(next);
+  EXPECT_OK((*next)->Settle());
+  harness::ExpectNothingLost(**next);
+}
+
+TEST_F(Failures, shouldEndOnlyTheConnectionThatWritesWhereItMayNot) {
+  RawPeer peer;
+  peer.Connect(cluster->port());
+  ASSERT_TRUE(driver::testing::Pump([&] { peer.Turn(); }, [&] { return peer.established; }));
+  verbs::SendRequest write;
+  write.opcode = verbs::Opcode::kWrite;
+  write.remote_address = 4096;
+  write.rkey = 0x77;
+  peer.Post(write, 64);
+  ASSERT_TRUE(driver::testing::Pump([&] { peer.Turn(); }, [&] { return !peer.sent.empty(); }));
+  EXPECT_EQ(peer.sent[0].status, verbs::CompletionStatus::kRemoteAccessError);
+  AwaitConnections(1);
+  EXPECT_THAT(Baton({"events", "ledger"}),
+              ::testing::ContainsRegex("connection 1 with [^ ]* ended: "));
+}
+
+TEST_F(Failures, shouldRefuseConnectionsBeyondTheServicesAndTellBothSides) {
+  PeerOptions options;
+  options.connections = kConnections - 1;
+  options.rate = 200;
+  auto last = cluster->StartPeer(options);
+  ASSERT_OK(last);
+  options.connections = 1;
+  const auto one_more = cluster->StartPeer(options);
+  EXPECT_THAT(harness::ToText(one_more), HasSubstr("reject"));
+  EXPECT_THAT(Baton({"events", "ledger"}),
+              AllOf(HasSubstr("connection_refused"),
+                    HasSubstr(absl::StrCat("all ", kConnections,
+                                           " connections of the service are in use: raise "
+                                           "max_connections"))));
+  AwaitConnections(kConnections);
+  EXPECT_OK((*last)->Settle());
+  harness::ExpectNothingLost(**last);
+}
+
+TEST_F(Failures, shouldTellAWorkerThatItsPortIsTaken) {
+  RawPeer holder;
+  const uint16_t taken = holder.Listen();
+  ChildOptions child;
+  child.program = harness::Binaries().Find("ledger-v1").value();
+  child.log_path = cluster->directory() + "/second.log";
+  child.arguments = cluster->LedgerArguments("second");
+  *(std::find(child.arguments.begin(), child.arguments.end(), "--listen") + 1) =
+      absl::StrCat(verbs::testing::FabricUnderTest().host, ":", taken);
+  const auto second = ChildProcess::Start(child);
+  ASSERT_OK(second);
+  const auto end = (*second)->WaitEnd(kTimeout);
+  ASSERT_OK(end);
+  EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1);
+  EXPECT_THAT((*second)->LogTail(),
+              AllOf(HasSubstr(absl::StrCat(":", taken)), HasSubstr("is taken")));
+  // Whoever shall be its successor is.
+  const auto heir = cluster->StartLedger(2);
+  ASSERT_OK(heir);
+  EXPECT_OK(cluster->Handoff((*heir)->id));
+  EXPECT_OK(cluster->WaitUntilOwner((*heir)->id));
+  EXPECT_OK(bystander->Settle());
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What tests in the virtual machine have in common; to be sourced.
+set -euo pipefail
+
+work=$(mktemp -d)
+mkfifo "$work/nothing"
+
+say() { echo "$SECONDS s: $*"; }  # since it was started
+# Without a process: to start one takes long here.
+pause() { read -rt "$1" <>"$work/nothing" || true; }
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# wait_for WHAT COMMAND...: until it holds, for $patience seconds where a script says so, and else for
+# the machine's time.
+wait_for() {
+  local what=$1 deadline=$((SECONDS + ${patience:-1000000}))
+  say "waiting for $what"
+  shift
+  until "$@"; do
+    [[ $SECONDS -lt $deadline ]] || die "waited in vain for $what"
+    pause 0.5
+  done
+}
+
+# What the keeper says, in batond's log: to ask `baton` takes seconds here.
+# events STATE_DIR
+events() { sed -n 's/.*\[baton-keeper\] \[info\] //p' "$1.log"; }
