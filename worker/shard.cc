@@ -400,12 +400,12 @@ void Shard::Publish(bool release) {
     arena.commit_entry(index_, epoch_, commit_tail_++) = entry;
     BATON_CRASH_POINT("commit-entry-written");
   }
+  NoteAcknowledged();  // the driver may write over these completions as soon as it is told
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(arena.bank(index_, epoch_).tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
   impl_->WakeDriver();
   BATON_CRASH_POINT("commit-driver-woken");
-  NoteAcknowledged();
   for (Connection* connection : staged_->connections) {
     const CommitEntry& entry = entries[connection->entry_ - 1];
     connection->send_committed_ = connection->send_staged_;

@@ -108,7 +108,7 @@ absl::Status ValidateShape(const Shape& shape) {
   BATON_RETURN_IF_ERROR(CheckPowerOfTwo("receive_queue_depth", shape.receive_queue_depth));
   if (HasSharedReceives(shape)) {
     BATON_RETURN_IF_ERROR(CheckRange("shared_receive_queue_depth", shape.shared_receive_queue_depth,
-                                     1, kMaxQueueDepth));
+                                     2, kMaxQueueDepth));
     BATON_RETURN_IF_ERROR(
         CheckPowerOfTwo("shared_receive_queue_depth", shape.shared_receive_queue_depth));
   }

@@ -60,7 +60,8 @@ struct Shape {
   uint32_t shard_state_bytes;       // a multiple of 64
   uint32_t workers;
   uint64_t buffer_bytes;  // a multiple of the page size
-  // Of each shard, a power of two; 0: each connection has receives of its own. Since version 2.
+  // Of each shard, a power of two from 2 on; 0: each connection has receives of its own. Since
+  // version 2.
   uint32_t shared_receive_queue_depth;
   uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
   uint64_t reserved[2];
@@ -280,7 +281,8 @@ struct ShardRecord {
   // tell whether it has them.
   uint32_t shared_receives_posted;
   uint32_t shared_receives_unsure;
-  uint8_t pad2[24];
+  uint32_t shared_receives_refused;  // not 0: the device took one not; nobody joins the shard
+  uint8_t pad2[20];
 };
 static_assert(offsetof(ShardRecord, shared_receives_posted) == 224);
 static_assert(offsetof(ShardRecord, commit_head) == 64);

@@ -31,6 +31,9 @@ struct DeviceObjects {
   // The connection manager gives an event once. It is kept here until it has had its effect.
   bool has_event = false;
   verbs::CmEvent event;
+  // So does the device.
+  bool has_device_event = false;
+  verbs::DeviceEvent device_event;
 };
 
 }  // namespace baton::driver

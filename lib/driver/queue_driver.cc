@@ -639,9 +639,7 @@ absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
   verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
   if (SharesReceives()) {
-    if (shards_[record(index).shard].shared_refused) {
-      return absl::UnavailableError("the shared receive queue of its shard is broken");
-    }
+    if (IsBroken(record(index).shard)) return BrokenQueue();
     options.max_receive_requests = 0;
     options.shared_receive_queue = objects_->shared_receive_queues[record(index).shard].get();
   }
@@ -681,7 +679,8 @@ absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Addre
 uint32_t QueueDriver::LeastUsedShard() const {
   uint32_t best = 0;
   for (uint32_t i = 1; i < shards_.size(); ++i) {
-    if (arena_->shard(i).connections < arena_->shard(best).connections) best = i;
+    if (IsBroken(i)) continue;
+    if (IsBroken(best) || arena_->shard(i).connections < arena_->shard(best).connections) best = i;
   }
   return best;
 }
@@ -717,14 +716,23 @@ uint32_t QueueDriver::FindQueuePair(uint32_t number) const {
 
 bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
   *shard = kNoShard;
-  verbs::DeviceEvent event;
-  if (!device_->NextDeviceEvent(&event)) return false;
+  bool& has_event = objects_->has_device_event;
+  if (!has_event) has_event = device_->NextDeviceEvent(&objects_->device_event);
+  if (!has_event) return false;
+  BATON_CRASH_POINT("driver-device-event-taken");
+  ApplyDeviceEvent(objects_->device_event, shard);
+  has_event = false;
+  return true;
+}
+
+// Can be repeated.
+void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
   uint32_t connection = DriverObserver::kNoConnection;
   if (event.qp_number != 0) connection = FindQueuePair(event.qp_number);
   if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
     // Part of every end, so that nobody is told.
     if (connection != DriverObserver::kNoConnection) FinishDraining(connection);
-    return true;
+    return;
   }
   const uint32_t sharing = ShardOf(event.shared_receive_queue);
   if (sharing != kNoShard) event.text = absl::StrCat("of shard ", sharing, ": ", event.text);
@@ -745,7 +753,6 @@ bool QueueDriver::HandleDeviceEvent(uint32_t* shard) {
     *shard = record(connection).shard;
     shards_[*shard].log.Publish();
   }
-  return true;
 }
 
 void QueueDriver::EndAll(std::string_view why) {
@@ -803,9 +810,10 @@ void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {
 // The state follows the entry in the log: a successor that finds the entry stores the state.
 void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   const uint32_t target = LeastUsedShard();
-  absl::StatusOr<uint32_t> index = TakeSlot(target);
+  absl::StatusOr<uint32_t> index = IsBroken(target) ? BrokenQueue() : TakeSlot(target);
   if (!index.ok()) {
-    (void)event.new_id->Reject("baton: no connection slot is free");
+    (void)event.new_id->Reject(IsBroken(target) ? "baton: the service's device is broken"
+                                                : "baton: no connection slot is free");
     event.new_id.reset();
     observer_->OnRefusedConnection(MessageOf(index.status()));
     return;

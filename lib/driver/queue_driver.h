@@ -119,6 +119,9 @@ class QueueDriver {
   // failed is ended; one whose device is lost is the caller's to end.
   bool HandleDeviceEvent(uint32_t* shard);
 
+  // No shard can receive any more: the shared receive queue of each has refused a receive.
+  bool AllBroken() const;
+
   // The device is to be given up: no connection comes any more, and all that there are begin to
   // end, with kFatalError. AllEnded: they have, and their owners find it in their logs.
   void EndAll(std::string_view why);
@@ -172,7 +175,6 @@ class QueueDriver {
     // Of its shared receive queue.
     bool limit_armed = false;
     uint64_t low_ns = 0;  // MonotonicNanoseconds() when it was last told to be low; 0: never
-    bool shared_refused = false;
   };
   // Process-private part of a connection slot. All of it follows from the arena but for the text.
   struct Slot {
@@ -212,6 +214,10 @@ class QueueDriver {
   absl::Status PostSharedReceive(uint32_t shard, uint32_t slot, const arena::WorkRequest& request);
   void ArmLimit(uint32_t shard);
   void RefuseShared(uint32_t shard, std::string_view why);
+  void RefuseBroken();
+  bool IsBroken(uint32_t shard) const;
+  static absl::Status BrokenQueue();
+  void ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard);
   void LogSharedReceive(uint32_t shard, const verbs::Completion& completion);
   void SetSharedReceive(uint32_t shard, uint32_t slot, arena::SharedReceiveState state);
   void NoteSharedReceive(uint32_t shard, uint32_t slot, arena::SharedReceiveState next);

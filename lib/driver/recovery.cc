@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
     driver->StartDraining(connection, status, verbs::CompletionStatusName(status));
   }
   for (uint32_t i = 0; i < shape.connections; ++i) driver->RepeatLife(i);
+  driver->RefuseBroken();
   for (uint32_t i = 0; i < shape.shards; ++i) {
     BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
   }
@@ -171,6 +172,8 @@ void QueueDriver::LoadSlots() {
       if (!slots_[i].request_in_log) free_slots_.push_back(i);
       continue;
     }
+    // Its queue pair may be destroyed, and what that completed still be to be told.
+    if (connection.qp_number != 0) by_queue_pair_.try_emplace(connection.qp_number, i);
     ++connection_count_;
     ++arena_->shard(connection.shard).connections;
     slots_[i].end_reason = "its driver died";

@@ -24,11 +24,14 @@ using verbs::CompletionStatus;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
+constexpr std::string_view kBroken = "the shared receive queue is broken";
+
 }  // namespace
 
 // One at a time: of a driver that dies no more than one is maybe posted, and that one is out of use
-// until it completes.
+// until it completes. Those of a broken queue stay free: its owner's connections end.
 void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part) {
+  if (IsBroken(shard)) return;
   const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
   const arena::WorkRequest* requests = reader_->transaction().requests.data() + part.first_receive;
   absl::Status refused;
@@ -62,6 +65,7 @@ absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
       objects_->shared_receive_queues[shard]->PostReceive({&posted, 1}, &taken);
   BATON_CRASH_POINT("driver-after-shared-post");
   if (!status.ok()) {
+    owner.shared_receives_refused = 1;
     arena::StoreRelaxed(owner.shared_receives_unsure, owner.shared_receives_unsure + 1);
     return status;
   }
@@ -83,7 +87,7 @@ void QueueDriver::ArmLimit(uint32_t shard) {
   ShardQueue& queue = shards_[shard];
   const uint32_t depth = arena_->shape().shared_receive_queue_depth;
   const uint32_t posted = arena_->shard(shard).shared_receives_posted;
-  if (queue.limit_armed || queue.shared_refused || depth < 4 || posted <= depth / 2) return;
+  if (queue.limit_armed || IsBroken(shard) || depth < 4 || posted <= depth / 2) return;
   if (queue.low_ns != 0 && MonotonicNanoseconds() - queue.low_ns < kLowPauseNs) return;
   // A device that cannot tell is used all the same.
   (void)objects_->shared_receive_queues[shard]->ArmLimit(depth / 4);
@@ -91,14 +95,38 @@ void QueueDriver::ArmLimit(uint32_t shard) {
 }
 
 // A queue that takes no receive, though it has room, is broken: its connections would wait for
-// ever. No more join it.
+// ever. No more join it; who only asks to may still be accepted into another shard.
 void QueueDriver::RefuseShared(uint32_t shard, std::string_view why) {
-  shards_[shard].shared_refused = true;
+  arena_->shard(shard).shared_receives_refused = 1;
+  BATON_CRASH_POINT("driver-shared-refused");
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    if (record(index).shard != shard) continue;
+    const ConnectionRecord& connection = record(index);
+    if (connection.shard != shard || StateOf(connection) == ConnectionState::kRequested) continue;
     StartDraining(index, CompletionStatus::kGeneralError,
-                  absl::StrCat("the shared receive queue is broken: ",
+                  absl::StrCat(absl::string_view(kBroken.data(), kBroken.size()), ": ",
                                absl::string_view(why.data(), why.size())));
+  }
+}
+
+bool QueueDriver::IsBroken(uint32_t shard) const {
+  return arena_->shard(shard).shared_receives_refused != 0;
+}
+
+bool QueueDriver::AllBroken() const {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    if (!IsBroken(i)) return false;
+  }
+  return true;
+}
+
+absl::Status QueueDriver::BrokenQueue() {
+  return absl::UnavailableError(absl::string_view(kBroken.data(), kBroken.size()));
+}
+
+// A driver that died may not have come to all of its connections.
+void QueueDriver::RefuseBroken() {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    if (IsBroken(i)) RefuseShared(i, "its driver died");
   }
 }
 
@@ -176,7 +204,7 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
       arena::GenerationOf(receive) != arena::WrIdGeneration(entry.wr_id)) {
     return;
   }
-  if ((entry.flags & arena::kCompletionVoid) != 0 && !shards_[shard].shared_refused) {
+  if ((entry.flags & arena::kCompletionVoid) != 0 && !IsBroken(shard)) {
     const arena::WorkRequest request = arena::CopyOnce(arena_->shared_receive_request(shard, slot));
     if (TransactionReader::CheckRequest(request, true, LimitsOf(*arena_)).ok()) {
       const absl::Status posted = PostSharedReceive(shard, slot, request);

@@ -33,8 +33,8 @@ static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kComm
 constexpr size_t kReportedRequests = 256;
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
-// its removal does so at once.
-constexpr uint64_t kLossNs = 1'000'000'000;
+// its removal does so at once; one that has shared receives, a second later at most.
+constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
 // A report looks at so many connections for requests in flight; its counters are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
@@ -194,6 +194,9 @@ bool Engine::Turn() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     worked |= PollShard(shard);
     worked |= ApplyCommits(shard);
+  }
+  if (!loss_ && driver_->AllBroken()) {
+    BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
   if (loss_) ContinueLoss();
   WakeNotified();

@@ -169,8 +169,10 @@ TEST_F(ArenaTest, shouldBeReadableWithSharedReceivesForThoseWhoKnowThem) {
   shape.shared_receive_queue_depth = 12;
   EXPECT_THAT(std::string(ValidateShape(shape).message()),
               StartsWith("shared_receive_queue_depth: 12 is not a power of two"));
-  shape.shared_receive_queue_depth = 8192;
-  EXPECT_FALSE(ValidateShape(shape).ok());
+  for (const uint32_t outside : {1u, 8192u}) {
+    shape.shared_receive_queue_depth = outside;
+    EXPECT_FALSE(ValidateShape(shape).ok()) << outside;
+  }
 }
 
 TEST_F(ArenaTest, shouldAttachToAnArenaOfTheVersionBefore) {

@@ -172,6 +172,7 @@ TEST(Layout, shouldKeepOwnershipAndShardRecords) {
   EXPECT_EQ(offsetof(ShardRecord, transactions), 216u);
   EXPECT_EQ(offsetof(ShardRecord, shared_receives_posted), 224u);
   EXPECT_EQ(offsetof(ShardRecord, shared_receives_unsure), 228u);
+  EXPECT_EQ(offsetof(ShardRecord, shared_receives_refused), 232u);
 }
 
 TEST(Layout, shouldKeepCompletionEntry) {

@@ -153,6 +153,29 @@ TEST_F(SharedReceiveTest, shouldBeOfTheirShardAlone) {
 
 // ---- What a worker may ask for.
 
+TEST_F(SharedReceiveTest, shouldGiveConnectionsToShardsThatCanReceive) {
+  Make(SharedShape(2));
+  arena->shard(0).shared_receives_refused = 1;
+  EXPECT_FALSE(driver->AllBroken());
+  RawPeer one, two;
+  for (RawPeer* peer : {&one, &two}) {
+    peers.push_back(peer);
+    peer->Connect(port, {});
+    const uint32_t connection = NextOfKind(CompletionKind::kConnectRequest, 1).connection;
+    EXPECT_EQ(arena->connection(connection).shard, 1u);
+  }
+}
+
+TEST_F(SharedReceiveTest, shouldRejectWhereNoShardCanReceive) {
+  arena->shard(0).shared_receives_refused = 1;
+  EXPECT_TRUE(driver->AllBroken());
+  RawPeer peer;
+  peers.push_back(&peer);
+  peer.Connect(port, {});
+  EXPECT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_EQ(unread(), 0u);
+}
+
 TEST_F(SharedReceiveTest, shouldRefuseASlotThatIsNotFree) {
   Post({0});
   writer().SharedReceive(1, 0, 64);

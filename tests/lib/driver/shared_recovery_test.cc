@@ -253,6 +253,18 @@ TEST_F(SharedRecoveryTest, shouldNotTakeACompletionForThatOfALaterUse) {
   EXPECT_EQ(StateAt(3), SharedReceiveState::kPosted);
 }
 
+// Its predecessor had destroyed the queue pair, and died before it looked what that had completed.
+TEST_F(SharedRecoveryTest, shouldDeliverWhatADestroyedQueuePairHadReceived) {
+  Post({0, 1});
+  device.CompleteShared(Qp(one), 0, "a");
+  arena->connection(one).state = static_cast<uint32_t>(ConnectionState::kDraining);
+  arena->connection(one).abandoned = 1;
+  driver->objects()->connections[one].id.reset();
+  driver->objects()->connections[one].queue_pair.reset();
+  Recover();
+  EXPECT_EQ(Read(), "receive in 0 of 0");
+}
+
 TEST_F(SharedRecoveryTest, shouldSettleAnEntryThatWasLoggedAndNotNoted) {
   Post({0, 1});
   device.CompleteShared(Qp(one), 0, "a");
@@ -280,6 +292,36 @@ TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAShardWhoseQueueRefuses) {
   EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
   EXPECT_THAT(observer.states.back(), HasSubstr("shared receive queue is broken"));
   EXPECT_FALSE(driver->Connect(0, {"10.0.0.2", 2}, "", 7).ok());
+}
+
+TEST_F(SharedRecoveryTest, shouldPostNothingMoreToAQueueThatRefuses) {
+  device.refuse = 1;
+  Post({0});
+  Post({1});
+  EXPECT_EQ(StateAt(1), SharedReceiveState::kFree);
+  EXPECT_EQ(shard().shared_receives_unsure, 1u);
+}
+
+TEST_F(SharedRecoveryTest, shouldEndTheConnectionsThatItsPredecessorDidNotComeTo) {
+  // As if that had died right after the device's refusal.
+  arena->shard(0).shared_receives_refused = 1;
+  Recover();
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_FALSE(driver->Connect(0, {"10.0.0.2", 2}, "", 7).ok());
+}
+
+TEST_F(SharedRecoveryTest, shouldHandleADeviceEventThatItsPredecessorHadTaken) {
+  DeviceObjects& objects = *driver->objects();
+  objects.has_device_event = true;
+  objects.device_event.type = DeviceEventType::kSharedReceiveQueueFailed;
+  objects.device_event.shared_receive_queue = device.shared_queue;
+  Recover();
+  uint32_t shard;
+  EXPECT_TRUE(driver->HandleDeviceEvent(&shard));
+  EXPECT_FALSE(driver->HandleDeviceEvent(&shard));
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
 }
 
 TEST_F(SharedRecoveryTest, shouldEndTheConnectionsOfAQueueThatFailed) {
