@@ -78,11 +78,11 @@ class Arena {
   PollSlot* poll_slots(uint32_t shard) const {
     return At<PollSlot>(recovery_, recovery_map_.PollSlots(shard));
   }
-  SpareRecord& spare(uint32_t spare) const {
-    return *At<SpareRecord>(recovery_, recovery_map_.Spare(spare));
+  SpareRecord& spare(uint32_t shard, uint32_t spare) const {
+    return *At<SpareRecord>(recovery_, recovery_map_.Spare(shard, spare));
   }
-  uint8_t* spare_buffer(uint32_t spare) const {
-    return recovery_.base() + recovery_map_.SpareBuffer(spare);
+  uint8_t* spare_buffer(uint32_t shard, uint32_t spare) const {
+    return recovery_.base() + recovery_map_.SpareBuffer(shard, spare);
   }
 
   WorkerSlot& worker(uint32_t slot) const {

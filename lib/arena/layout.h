@@ -484,7 +484,7 @@ struct SpareRecord {
 static_assert(offsetof(SpareRecord, stands_for) == 16);
 static_assert(sizeof(SpareRecord) == kLineBytes);
 
-inline constexpr uint32_t kSpares = 16;  // of a service
+inline constexpr uint32_t kSpares = 16;  // of a shard
 inline constexpr uint32_t kSpareBytes = 64 << 10;
 // That a connection has outstanding at most, of each of its two queues; spares count as markers of
 // the receive queue. Room for them is kept in the queue.
@@ -632,18 +632,22 @@ struct RecoveryMemoryMap {
   explicit constexpr RecoveryMemoryMap(const Shape& shape)
       : poll_slots(0),
         spares(uint64_t{shape.shards} * kPollSlots * sizeof(PollSlot)),
-        spare_buffers(AlignUp(spares + kSpares * sizeof(SpareRecord), kPageBytes)),
-        total(spare_buffers + uint64_t{kSpares} * kSpareBytes) {}
+        spare_buffers(
+            AlignUp(spares + uint64_t{shape.shards} * kSpares * sizeof(SpareRecord), kPageBytes)),
+        spare_buffers_bytes(uint64_t{shape.shards} * kSpares * kSpareBytes),
+        total(spare_buffers + spare_buffers_bytes) {}
 
   constexpr uint64_t PollSlots(uint32_t shard) const {
     return poll_slots + uint64_t{shard} * kPollSlots * sizeof(PollSlot);
   }
-  constexpr uint64_t Spare(uint32_t spare) const { return spares + spare * sizeof(SpareRecord); }
-  constexpr uint64_t SpareBuffer(uint32_t spare) const {
-    return spare_buffers + uint64_t{spare} * kSpareBytes;
+  constexpr uint64_t Spare(uint32_t shard, uint32_t spare) const {
+    return spares + (uint64_t{shard} * kSpares + spare) * sizeof(SpareRecord);
+  }
+  constexpr uint64_t SpareBuffer(uint32_t shard, uint32_t spare) const {
+    return spare_buffers + (uint64_t{shard} * kSpares + spare) * kSpareBytes;
   }
 
-  uint64_t poll_slots, spares, spare_buffers, total;
+  uint64_t poll_slots, spares, spare_buffers, spare_buffers_bytes, total;
 };
 
 }  // namespace baton::arena

@@ -27,7 +27,7 @@ DeviceNeeds NeedsOf(const arena::Shape& shape) {
   needs.scatter_gather = arena::kMaxSges;
   needs.inline_bytes = shape.max_inline_bytes;
   needs.memory_regions = 2 + uint64_t{arena::kGrants};  // buffers, spares
-  needs.registered_bytes = shape.buffer_bytes + uint64_t{arena::kSpares} * arena::kSpareBytes;
+  needs.registered_bytes = shape.buffer_bytes + arena::RecoveryMemoryMap(shape).spare_buffers_bytes;
   return needs;
 }
 

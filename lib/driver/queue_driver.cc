@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
       device->RegisterMemory(arena->buffers(), shape.buffer_bytes, verbs::kLocalWrite));
   BATON_ASSIGN_OR_RETURN(
       objects->spares,
-      device->RegisterMemory(arena->spare_buffer(0), uint64_t{arena::kSpares} * arena::kSpareBytes,
+      device->RegisterMemory(arena->spare_buffer(0, 0), arena->recovery_map().spare_buffers_bytes,
                              verbs::kLocalWrite));
   for (uint32_t i = 0; i < shape.shards; ++i) {
     BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(
@@ -112,6 +112,7 @@ absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* a
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   for (uint32_t i = 0; i < shape.connections; ++i) driver->free_slots_.push_back(i);
   for (uint32_t i = 0; i < shape.shards; ++i) {
+    driver->shards_[i].operated = true;
     driver->shards_[i].log.Clear();
     arena::PollSlot* const slots = arena->poll_slots(i);
     for (uint32_t j = 0; j < arena::kPollSlots; ++j) slots[j].wr_id = arena::kInvalidWrId;
@@ -759,13 +760,16 @@ void QueueDriver::EndAll(std::string_view why) {
   device_lost_ = std::string(why);
   objects_->listeners.clear();
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    StartDraining(index, CompletionStatus::kFatalError, why);
+    if (Operates(record(index).shard)) StartDraining(index, CompletionStatus::kFatalError, why);
   }
-  for (ShardQueue& shard : shards_) shard.log.Publish();
+  for (ShardQueue& shard : shards_) {
+    if (shard.operated) shard.log.Publish();
+  }
 }
 
 bool QueueDriver::AllEnded() const {
   for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (!Operates(record(index).shard)) continue;
     if (IsLive(record(index)) || StateOf(record(index)) == ConnectionState::kDraining) return false;
   }
   return true;

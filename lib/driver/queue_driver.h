@@ -86,12 +86,24 @@ class QueueDriver {
                                                              verbs::Device* device,
                                                              DriverObserver* observer);
 
-  // Takes the place of a driver that is dead, with what it left. Connections whose sends or
-  // receives are ambiguous go on when the device has told what became of them, each on its own. Can
-  // itself be killed and called again. An error: the shards cannot be operated any more.
+  // Takes the place of a driver that is dead, with what it left: all shards, as Adopt does.
   static absl::StatusOr<std::unique_ptr<QueueDriver>> Recover(
       arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
       std::shared_ptr<DeviceObjects> objects);
+
+  // One of several drivers of a service: it operates no shard before Adopt.
+  static std::unique_ptr<QueueDriver> Attach(arena::Arena* arena, verbs::Device* device,
+                                             DriverObserver* observer,
+                                             std::shared_ptr<DeviceObjects> objects);
+  // Operates these shards from now on, whose former driver is dead or has left them. Connections
+  // whose sends or receives are ambiguous go on when the device has told what became of them, each
+  // on its own. Can itself be killed and called again, by this or another driver. An error: the
+  // shards cannot be operated any more.
+  absl::Status Adopt(absl::Span<const uint32_t> shards);
+  // Operates the shard no longer: another driver may.
+  void Leave(uint32_t shard);
+  bool Operates(uint32_t shard) const { return shards_[shard].operated; }
+
   BATON_DRIVER_SEAM ~QueueDriver();
 
   // What a successor needs besides the arena.
@@ -170,8 +182,10 @@ class QueueDriver {
     explicit ShardQueue(CompletionLog completion_log) : log(completion_log) {}
 
     CompletionLog log;
+    bool operated = false;
     ShardCounters counters;
-    uint32_t markers = 0;  // outstanding
+    uint32_t markers = 0;        // outstanding
+    uint32_t spares_in_use = 0;  // of its own
     // Of its shared receive queue.
     bool limit_armed = false;
     uint64_t low_ns = 0;  // MonotonicNanoseconds() when it was last told to be low; 0: never
@@ -214,7 +228,7 @@ class QueueDriver {
   absl::Status PostSharedReceive(uint32_t shard, uint32_t slot, const arena::WorkRequest& request);
   void ArmLimit(uint32_t shard);
   void RefuseShared(uint32_t shard, std::string_view why);
-  void RefuseBroken();
+  void RefuseBroken(uint32_t shard);
   bool IsBroken(uint32_t shard) const;
   static absl::Status BrokenQueue();
   void ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard);
@@ -255,8 +269,13 @@ class QueueDriver {
   // Recovery, in recovery.cc.
   void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);
   void ReplayEntry(const arena::CompletionEntry& entry);
-  void LoadSlots();
-  void LoadCounters();
+  std::vector<uint32_t> Load(absl::Span<const uint32_t> shards);
+  void LoadRequests(uint32_t shard);
+  void LoadSpares(uint32_t shard);
+  void LoadSlot(uint32_t connection);
+  void ReclaimSlot(uint32_t connection);
+  void ForgetSlot(uint32_t connection);
+  void LoadCounters(uint32_t connection);
   void LoadGrants();
   void LoadEvent();
   absl::Status SettlePollSlots(uint32_t shard);
@@ -282,7 +301,7 @@ class QueueDriver {
   void OnSpare(uint32_t connection, uint32_t spare, const verbs::Completion& completion);
   void DeliverSpares(uint32_t connection);
   void DeliverSpare(uint32_t connection, uint32_t spare);
-  void FreeSpare(arena::SpareRecord& spare);
+  void FreeSpare(uint32_t shard, arena::SpareRecord& spare);
   void FreeSpares(uint32_t connection, bool filled_too, uint32_t last);
 
   arena::ConnectionRecord& record(uint32_t connection) const {
@@ -299,6 +318,7 @@ class QueueDriver {
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
   std::vector<Slot> slots_;  // by connection
+  bool sole_ = true;  // no other driver of the service lives: slots, grants and events are ours
   std::deque<uint32_t> free_slots_;
   std::vector<uint32_t> abandoned_;
   // Connections that need only one more look at an empty completion queue to have ended.
@@ -306,7 +326,6 @@ class QueueDriver {
   absl::flat_hash_map<uint32_t, uint32_t>
       by_queue_pair_;  // connections; room for all from the start
   uint32_t connection_count_ = 0;
-  uint32_t spares_in_use_ = 0;
   // A recovery looks first, so that receives are posted before the sends of their transaction: what
   // the dead had taken from the queue may free sends whose receives wait for a spare.
   bool posts_held_ = false;

@@ -2,6 +2,7 @@
 // and why each step of it can be repeated.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,36 +59,53 @@ uint64_t LengthOf(const arena::WorkRequest& request) {
 absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Recover(
     arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
     std::shared_ptr<DeviceObjects> objects) {
-  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
-  const arena::Shape& shape = arena->shape();
-  driver->recovery_.recoveries = 1;
-  driver->posts_held_ = true;
-  std::vector<std::pair<uint32_t, CompletionStatus>> failed;
-  for (uint32_t i = 0; i < shape.shards; ++i) driver->ReplayLog(i, &failed);
-  driver->LoadSlots();
-  driver->LoadCounters();
-  driver->LoadGrants();
-  driver->LoadEvent();
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    BATON_RETURN_IF_ERROR(driver->SettlePollSlots(i));
-  }
-  for (const auto& [connection, status] : failed) {
-    driver->StartDraining(connection, status, verbs::CompletionStatusName(status));
-  }
-  for (uint32_t i = 0; i < shape.connections; ++i) driver->RepeatLife(i);
-  driver->RefuseBroken();
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
-  }
-  driver->posts_held_ = false;
-  for (uint32_t i = 0; i < shape.connections; ++i) driver->SettleQueues(i);
-  for (uint32_t i = 0; i < shape.shards; ++i) driver->ResumeTransaction(i);
-  for (uint32_t i = 0; i < shape.connections; ++i) driver->PostAllDeferred(i);
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    BATON_RETURN_IF_ERROR(driver->PollCompletions(i).status());
-  }
-  BATON_CRASH_POINT("driver-recovered");
+  std::unique_ptr<QueueDriver> driver = Attach(arena, device, observer, std::move(objects));
+  driver->sole_ = true;
+  std::vector<uint32_t> all(arena->shape().shards);
+  std::iota(all.begin(), all.end(), 0);
+  BATON_RETURN_IF_ERROR(driver->Adopt(all));
   return driver;
+}
+
+std::unique_ptr<QueueDriver> QueueDriver::Attach(arena::Arena* arena, verbs::Device* device,
+                                                 DriverObserver* observer,
+                                                 std::shared_ptr<DeviceObjects> objects) {
+  std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
+  driver->sole_ = false;
+  return driver;
+}
+
+absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
+  ++recovery_.recoveries;
+  posts_held_ = true;
+  std::vector<std::pair<uint32_t, CompletionStatus>> failed;
+  for (const uint32_t shard : shards) {
+    shards_[shard] = ShardQueue(CompletionLog(*arena_, shard));
+    shards_[shard].operated = true;
+    ReplayLog(shard, &failed);
+  }
+  const std::vector<uint32_t> connections = Load(shards);
+  for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
+  for (const auto& [connection, status] : failed) {
+    StartDraining(connection, status, verbs::CompletionStatusName(status));
+  }
+  for (const uint32_t connection : connections) RepeatLife(connection);
+  for (const uint32_t shard : shards) RefuseBroken(shard);
+  for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(PollCompletions(shard).status());
+  posts_held_ = false;
+  for (const uint32_t connection : connections) SettleQueues(connection);
+  for (const uint32_t shard : shards) ResumeTransaction(shard);
+  for (const uint32_t connection : connections) PostAllDeferred(connection);
+  for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(PollCompletions(shard).status());
+  BATON_CRASH_POINT("driver-recovered");
+  return absl::OkStatus();
+}
+
+void QueueDriver::Leave(uint32_t shard) {
+  shards_[shard].operated = false;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (StateOf(record(i)) != ConnectionState::kFree && record(i).shard == shard) ForgetSlot(i);
+  }
 }
 
 // What was appended counts, published or not; what follows from an entry is done again.
@@ -141,20 +159,45 @@ void QueueDriver::ReplayEntry(const CompletionEntry& entry) {
   }
 }
 
-// What this process keeps for itself follows from the records and logs.
-void QueueDriver::LoadSlots() {
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
-    arena_->shard(i).connections = 0;
-    for (uint64_t j = arena_->shard(i).acknowledged; j < shards_[i].log.tail(); ++j) {
-      const CompletionEntry& entry = arena_->completion(i, j);
-      if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
-          record(entry.connection).generation == arena::GenerationOf(entry)) {
-        slots_[entry.connection].request_in_log = true;
-      }
+// What this process keeps for itself follows from the records and logs. Returns the connections of
+// these shards.
+std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards) {
+  for (const uint32_t shard : shards) {
+    arena_->shard(shard).connections = 0;
+    shards_[shard].counters.transactions = arena_->shard(shard).transactions;
+    LoadRequests(shard);
+    LoadSpares(shard);
+    LoadSharedReceives(shard);
+  }
+  std::vector<uint32_t> connections;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    const bool free = StateOf(record(i)) == ConnectionState::kFree;
+    if (free && sole_) ReclaimSlot(i);
+    if (free || std::find(shards.begin(), shards.end(), record(i).shard) == shards.end()) continue;
+    LoadSlot(i);
+    LoadCounters(i);
+    connections.push_back(i);
+  }
+  if (sole_) {
+    LoadGrants();
+    LoadEvent();
+  }
+  return connections;
+}
+
+void QueueDriver::LoadRequests(uint32_t shard) {
+  for (uint64_t i = arena_->shard(shard).acknowledged; i < shards_[shard].log.tail(); ++i) {
+    const CompletionEntry& entry = arena_->completion(shard, i);
+    if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
+        record(entry.connection).generation == arena::GenerationOf(entry)) {
+      slots_[entry.connection].request_in_log = true;
     }
   }
+}
+
+void QueueDriver::LoadSpares(uint32_t shard) {
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
-    SpareRecord& spare = arena_->spare(i);
+    SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner == 0) continue;
     const ConnectionRecord& owner = record(spare.owner - 1);
     if (owner.generation != spare.generation || StateOf(owner) == ConnectionState::kFree ||
@@ -162,46 +205,52 @@ void QueueDriver::LoadSlots() {
       spare.owner = 0;
       continue;
     }
-    ++spares_in_use_;
+    ++shards_[shard].spares_in_use;
     slots_[spare.owner - 1].receives_held = true;
-  }
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const ConnectionRecord& connection = record(i);
-    if (device_of(i).queue_pair) by_queue_pair_[device_of(i).queue_pair->number()] = i;
-    if (StateOf(connection) == ConnectionState::kFree) {
-      if (!slots_[i].request_in_log) free_slots_.push_back(i);
-      continue;
-    }
-    // Its queue pair may be destroyed, and what that completed still be to be told.
-    if (connection.qp_number != 0) by_queue_pair_.try_emplace(connection.qp_number, i);
-    ++connection_count_;
-    ++arena_->shard(connection.shard).connections;
-    slots_[i].end_reason = "its driver died";
-    slots_[i].sends_held = Outstanding(connection.send_markers) != 0;
-    shards_[connection.shard].markers +=
-        Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
   }
 }
 
+void QueueDriver::LoadSlot(uint32_t index) {
+  const ConnectionRecord& connection = record(index);
+  if (device_of(index).queue_pair) by_queue_pair_[device_of(index).queue_pair->number()] = index;
+  // Its queue pair may be destroyed, and what that completed still be to be told.
+  if (connection.qp_number != 0) by_queue_pair_.try_emplace(connection.qp_number, index);
+  ++connection_count_;
+  ++arena_->shard(connection.shard).connections;
+  slots_[index].end_reason = "its driver died";
+  slots_[index].sends_held = Outstanding(connection.send_markers) != 0;
+  shards_[connection.shard].markers +=
+      Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
+}
+
+// Of a connection that never was one, or is none any more.
+void QueueDriver::ReclaimSlot(uint32_t index) {
+  device_of(index).id.reset();
+  device_of(index).queue_pair.reset();
+  if (!slots_[index].request_in_log) free_slots_.push_back(index);
+}
+
+void QueueDriver::ForgetSlot(uint32_t index) {
+  --connection_count_;
+  std::erase(abandoned_, index);
+  std::erase(ending_, index);
+  const auto known = by_queue_pair_.find(record(index).qp_number);
+  if (known != by_queue_pair_.end() && known->second == index) by_queue_pair_.erase(known);
+  slots_[index] = Slot{};
+}
+
 // As if everything that is over had not been: the differences are what reports are made of.
-void QueueDriver::LoadCounters() {
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].counters.transactions = arena_->shard(i).transactions;
-    LoadSharedReceives(i);
-  }
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const ConnectionRecord& connection = record(i);
-    if (StateOf(connection) == ConnectionState::kFree) continue;
-    ShardCounters& counters = shards_[connection.shard].counters;
-    const QueueCursors& send = connection.send;
-    const QueueCursors& receive = connection.receive;
-    counters.sends_posted += send.posted - send.completed;
-    const bool live = IsLive(connection);
-    counters.sends_committed += (live ? send.committed : send.posted) - send.completed;
-    if (SharesReceives()) continue;
-    counters.receives_posted += receive.posted - receive.completed;
-    counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
-  }
+void QueueDriver::LoadCounters(uint32_t index) {
+  const ConnectionRecord& connection = record(index);
+  ShardCounters& counters = shards_[connection.shard].counters;
+  const QueueCursors& send = connection.send;
+  const QueueCursors& receive = connection.receive;
+  counters.sends_posted += send.posted - send.completed;
+  const bool live = IsLive(connection);
+  counters.sends_committed += (live ? send.committed : send.posted) - send.completed;
+  if (SharesReceives()) return;
+  counters.receives_posted += receive.posted - receive.completed;
+  counters.receives_committed += (live ? receive.committed : receive.posted) - receive.completed;
 }
 
 // A grant is one when both its region and its record are there.
@@ -279,11 +328,6 @@ void QueueDriver::RepeatLife(uint32_t index) {
   ConnectionRecord& connection = record(index);
   DeviceObjects::Connection& device = device_of(index);
   switch (StateOf(connection)) {
-    case ConnectionState::kFree:
-      // Of a connection that never was one, or is none any more.
-      device.id.reset();
-      device.queue_pair.reset();
-      break;
     case ConnectionState::kConnecting:
       // An accept that had no effect is made again with its transaction.
       if (connection.listener_port != 0 && device.queue_pair &&
@@ -333,8 +377,9 @@ void QueueDriver::ResumeTransaction(uint32_t shard) {
 
 const SpareRecord* QueueDriver::LastSpare(uint32_t index) const {
   const SpareRecord* last = nullptr;
-  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
-    const SpareRecord& spare = arena_->spare(i);
+  const uint32_t shard = record(index).shard;
+  for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
+    const SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner != index + 1 || SpareState(spare.state) == SpareState::kFilled) continue;
     if (!last || spare.order > last->order) last = &spare;
   }
@@ -500,8 +545,9 @@ void QueueDriver::FinishAbandoned(uint32_t shard) {
 
 uint32_t QueueDriver::CountSpares(uint32_t index) const {
   uint32_t count = 0;
-  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
-    if (arena_->spare(i).owner == index + 1) ++count;
+  const uint32_t shard = record(index).shard;
+  for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
+    if (arena_->spare(shard, i).owner == index + 1) ++count;
   }
   return count;
 }
@@ -521,24 +567,25 @@ void QueueDriver::PostSpare(uint32_t index) {
   uint32_t number = arena::kSpares;
   uint32_t order = 0;
   for (uint32_t i = arena::kSpares; i-- > 0;) {
-    const SpareRecord& spare = arena_->spare(i);
+    const SpareRecord& spare = arena_->spare(connection.shard, i);
     if (spare.owner == 0) number = i;
     if (spare.owner == index + 1) order = std::max(order, spare.order);
   }
   if (number == arena::kSpares || CountSpares(index) >= arena::kMarkers) {
     return FailUnknown(index, "no spare receive is free");
   }
-  SpareRecord& spare = arena_->spare(number);
+  SpareRecord& spare = arena_->spare(connection.shard, number);
   spare.generation = connection.generation;
   spare.state = static_cast<uint32_t>(SpareState::kBegun);
   spare.order = order + 1;
   arena::StoreRelease(spare.owner, index + 1);
-  ++spares_in_use_;
+  ++shards_[connection.shard].spares_in_use;
   ++recovery_.spares;
   slots_[index].receives_held = true;
   BATON_CRASH_POINT("driver-spare-begun");
-  const verbs::ScatterGather sge = {reinterpret_cast<uint64_t>(arena_->spare_buffer(number)),
-                                    arena::kSpareBytes, objects_->spares->lkey()};
+  const verbs::ScatterGather sge = {
+      reinterpret_cast<uint64_t>(arena_->spare_buffer(connection.shard, number)),
+      arena::kSpareBytes, objects_->spares->lkey()};
   const verbs::ReceiveRequest request = {
       arena::PackWrId(index, connection.generation, Direction::kReceive,
                       arena::kSpareSequence + number),
@@ -554,7 +601,7 @@ void QueueDriver::PostSpare(uint32_t index) {
 void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completion& completion) {
   if (number >= arena::kSpares) return;
   ConnectionRecord& connection = record(index);
-  SpareRecord& spare = arena_->spare(number);
+  SpareRecord& spare = arena_->spare(connection.shard, number);
   // A driver that died has dealt with it already.
   if (spare.owner != index + 1 || spare.generation != connection.generation) return;
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
@@ -568,7 +615,7 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   if (SpareState(spare.state) != SpareState::kFilled) {
     uint64_t stands_for = connection.receive.completed;
     for (uint32_t i = 0; i < arena::kSpares; ++i) {
-      const SpareRecord& other = arena_->spare(i);
+      const SpareRecord& other = arena_->spare(connection.shard, i);
       if (other.owner == index + 1 && SpareState(other.state) == SpareState::kFilled &&
           other.stands_for >= stands_for) {
         stands_for = other.stands_for + 1;
@@ -594,10 +641,10 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
 void QueueDriver::DeliverSpares(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   for (uint32_t i = 0; i < arena::kSpares && IsLive(connection);) {
-    SpareRecord& spare = arena_->spare(i);
+    SpareRecord& spare = arena_->spare(connection.shard, i);
     const bool filled = spare.owner == index + 1 && SpareState(spare.state) == SpareState::kFilled;
     if (filled && spare.stands_for < connection.receive.completed) {
-      FreeSpare(spare);  // a driver died between its delivery and this
+      FreeSpare(connection.shard, spare);  // a driver died between its delivery and this
     } else if (filled && spare.stands_for == connection.receive.completed &&
                connection.receive.completed < connection.receive.committed) {
       DeliverSpare(index, i);
@@ -613,8 +660,8 @@ void QueueDriver::DeliverSpares(uint32_t index) {
 
 // `receive` is known not to have been posted: its buffer is nobody's but ours.
 void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
-  SpareRecord& spare = arena_->spare(number);
   const ConnectionRecord& connection = record(index);
+  SpareRecord& spare = arena_->spare(connection.shard, number);
   const arena::WorkRequest request =
       arena::CopyOnce(arena_->receive_request(index, connection.receive.completed));
   const absl::Status checked = TransactionReader::CheckRequest(request, true, LimitsOf(*arena_));
@@ -632,7 +679,7 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
     if (spare.byte_len > std::min<uint64_t>(LengthOf(request), arena::kSpareBytes)) {
       completion.status = CompletionStatus::kLocalLengthError;
     } else {
-      const uint8_t* from = arena_->spare_buffer(number);
+      const uint8_t* from = arena_->spare_buffer(connection.shard, number);
       uint32_t left = spare.byte_len;
       for (int i = 0; i < request.sge_count && left != 0; ++i) {
         const uint32_t length = std::min(left, request.sges[i].length);
@@ -648,21 +695,22 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   if (completion.status != CompletionStatus::kSuccess) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   }
-  FreeSpare(spare);
+  FreeSpare(connection.shard, spare);
 }
 
-void QueueDriver::FreeSpare(SpareRecord& spare) {
+void QueueDriver::FreeSpare(uint32_t shard, SpareRecord& spare) {
   arena::StoreRelease(spare.owner, 0u);
-  --spares_in_use_;
+  --shards_[shard].spares_in_use;
   BATON_CRASH_POINT("driver-spare-freed");
 }
 
 // Those up to `last` in their order: they have completed, or never were posted.
 void QueueDriver::FreeSpares(uint32_t index, bool filled_too, uint32_t last) {
-  for (uint32_t i = 0; spares_in_use_ != 0 && i < arena::kSpares; ++i) {
-    SpareRecord& spare = arena_->spare(i);
+  const uint32_t shard = record(index).shard;
+  for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
+    SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner != index + 1 || spare.order > last) continue;
-    if (SpareState(spare.state) != SpareState::kFilled || filled_too) FreeSpare(spare);
+    if (SpareState(spare.state) != SpareState::kFilled || filled_too) FreeSpare(shard, spare);
   }
 }
 

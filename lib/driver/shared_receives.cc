@@ -124,10 +124,8 @@ absl::Status QueueDriver::BrokenQueue() {
 }
 
 // A driver that died may not have come to all of its connections.
-void QueueDriver::RefuseBroken() {
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
-    if (IsBroken(i)) RefuseShared(i, "its driver died");
-  }
+void QueueDriver::RefuseBroken(uint32_t shard) {
+  if (IsBroken(shard)) RefuseShared(shard, "its driver died");
 }
 
 uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {

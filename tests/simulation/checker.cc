@@ -379,7 +379,7 @@ void Checker::CheckEnd(bool all_replies_seen) {
 
 bool Checker::HasSpare(uint32_t index) const {
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
-    if (arena_->spare(i).owner == index + 1) return true;
+    if (arena_->spare(arena_->connection(index).shard, i).owner == index + 1) return true;
   }
   return false;
 }

@@ -365,11 +365,14 @@ TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
   const RecoveryMemoryMap map(kShape);
   EXPECT_EQ(map.PollSlots(0), 0u);
   EXPECT_EQ(map.PollSlots(2), 8192u);
-  EXPECT_EQ(map.Spare(0), 12288u);  // 3 x 128 x 32
-  EXPECT_EQ(map.Spare(15), 13248u);
-  EXPECT_EQ(map.SpareBuffer(0), 16384u);
-  EXPECT_EQ(map.SpareBuffer(1), 81920u);
-  EXPECT_EQ(map.total, 1064960u);
+  EXPECT_EQ(map.Spare(0, 0), 12288u);  // 3 x 128 x 32
+  EXPECT_EQ(map.Spare(0, 15), 13248u);
+  EXPECT_EQ(map.Spare(2, 0), 14336u);        // 2 x 16 x 64 behind
+  EXPECT_EQ(map.SpareBuffer(0, 0), 16384u);  // 12288 + 3 x 16 x 64, to a page
+  EXPECT_EQ(map.SpareBuffer(0, 1), 81920u);
+  EXPECT_EQ(map.SpareBuffer(1, 0), 1064960u);
+  EXPECT_EQ(map.spare_buffers_bytes, 3145728u);
+  EXPECT_EQ(map.total, 3162112u);
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {

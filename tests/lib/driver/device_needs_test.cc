@@ -43,7 +43,7 @@ TEST(DeviceNeedsTest, shouldHaveRoomForARecoveryInEveryQueue) {
             100u * (64 + 32) + arena::kShardMarkers + arena::kSpares);
   EXPECT_EQ(needs.send_requests, 64u + arena::kMarkers);
   EXPECT_EQ(needs.receive_requests, 32u + arena::kMarkers);
-  EXPECT_EQ(needs.registered_bytes, (16u << 20) + arena::kSpares * arena::kSpareBytes);
+  EXPECT_EQ(needs.registered_bytes, (16u << 20) + 4 * arena::kSpares * arena::kSpareBytes);
 }
 
 TEST(DeviceNeedsTest, shouldFitADeviceThatIsJustLargeEnough) {

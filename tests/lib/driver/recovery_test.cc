@@ -429,7 +429,7 @@ TEST_F(RecoveryTest, shouldSettleReceivesWithSparesOfKilledRecoveries) {
   EXPECT_THAT(ReadAll(), ElementsAre("receive 2 of 3"));
   EXPECT_EQ(TextAt(BufferOf(1), 2), "22");
   EXPECT_EQ(TextAt(BufferOf(2), 3), "333");
-  for (uint32_t i = 0; i < arena::kSpares; ++i) EXPECT_EQ(arena->spare(i).owner, 0u);
+  for (uint32_t i = 0; i < arena::kSpares; ++i) EXPECT_EQ(arena->spare(0, i).owner, 0u);
 }
 
 // A driver dies while it posts receives that a spare has freed, with the marker that frees sends
