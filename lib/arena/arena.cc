@@ -126,6 +126,8 @@ absl::Status ValidateShape(const Shape& shape) {
     return absl::InvalidArgumentError("buffer_bytes: not a multiple of 4096");
   }
   BATON_RETURN_IF_ERROR(CheckRange("max_inline_bytes", shape.max_inline_bytes, 0, kMaxInlineBytes));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("pooled_queue_pairs", shape.pooled_queue_pairs, 0, kMaxConnections));
   const uint64_t required = RequiredCompletionEntries(shape);
   if (required > uint64_t{1} << 30) {
     return absl::InvalidArgumentError(

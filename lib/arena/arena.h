@@ -85,6 +85,20 @@ class Arena {
     return recovery_.base() + recovery_map_.SpareBuffer(shard, spare);
   }
 
+  // Of native services.
+  MailCursors& notices(uint32_t shard) const {
+    return *At<MailCursors>(recovery_, recovery_map_.Notices(shard));
+  }
+  MailCursors& orders(uint32_t shard) const {
+    return *At<MailCursors>(recovery_, recovery_map_.Orders(shard));
+  }
+  PooledQueuePair& pooled(uint32_t shard, uint32_t index) const {
+    return At<PooledQueuePair>(recovery_, recovery_map_.Pool(shard))[index];
+  }
+  NativeConnection& native_connection(uint32_t connection) const {
+    return *At<NativeConnection>(recovery_, recovery_map_.NativeConnectionOf(connection));
+  }
+
   WorkerSlot& worker(uint32_t slot) const {
     return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
   }

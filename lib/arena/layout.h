@@ -64,8 +64,13 @@ struct Shape {
   // version 2.
   uint32_t shared_receive_queue_depth;
   uint32_t max_inline_bytes;  // sends of at most so many are posted inline; since version 2
-  uint64_t reserved[2];
+  // Of each shard, made ahead for owners that drive their queues themselves; 0: the service's
+  // workers are brokered. Since version 2.
+  uint32_t pooled_queue_pairs;
+  uint32_t reserved0;
+  uint64_t reserved1;
 };
+static_assert(offsetof(Shape, pooled_queue_pairs) == 48);
 static_assert(offsetof(Shape, shared_receive_queue_depth) == 40);
 static_assert(offsetof(Shape, max_inline_bytes) == 44);
 static_assert(sizeof(Shape) == 64);
@@ -82,6 +87,8 @@ constexpr uint32_t ReceiveDepth(const Shape& shape) {
 constexpr uint32_t SharedReceiveSlots(const Shape& shape) {
   return 2 * shape.shared_receive_queue_depth;
 }
+// Owners drive their queues themselves, and the keeper works for them (layout.md, "Native owners").
+constexpr bool IsNative(const Shape& shape) { return shape.pooled_queue_pairs != 0; }
 constexpr uint32_t OldestReader(const Shape& shape) {
   return HasSharedReceives(shape) ? kSharedReceivesLayoutVersion : kOldestLayoutVersion;
 }
@@ -493,6 +500,77 @@ inline constexpr uint32_t kMarkers = 8;
 // queue.
 inline constexpr uint32_t kShardMarkers = 64;
 
+// ---------------------------------------------------------------- native owners (version 2)
+
+// The keeper alone speaks to the connection manager, and a shard's driver alone writes what is the
+// shard's. So each tells the other, in two rings for every shard, each of one writer and one
+// reader: what is told is in memory before the tail that covers it, and done before the head that
+// passes it. Both outlive their readers, who see again what they had not passed.
+enum class NoticeKind : uint8_t {  // of the keeper
+  kRequested = 1,                  // the record has the connection, whose generation is new
+  kEstablished = 2,
+  kEnded = 3,           // `status`, NativeConnection::end_reason
+  kReceiveDrained = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
+};
+enum class OrderKind : uint8_t {  // of the driver
+  kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
+  kReject = 2,
+  kDisconnect = 3,
+  kFree = 4,  // the slot serves again, and its queue pair after its time-wait
+};
+struct MailEntry {
+  uint8_t kind;
+  uint8_t status;  // verbs::CompletionStatus
+  uint8_t reserved0[2];
+  uint32_t connection;
+  uint32_t generation;  // of the connection: what is told of another one counts no more
+  uint32_t reserved1;
+};
+static_assert(sizeof(MailEntry) == 16);
+
+// Entries before `tail` were told, those before `head` are done. Both only grow.
+struct MailCursors {
+  uint64_t tail;
+  uint8_t pad0[56];
+  uint64_t head;
+  uint8_t pad1[56];
+};
+static_assert(offsetof(MailCursors, head) == kLineBytes);
+static_assert(sizeof(MailCursors) == 2 * kLineBytes);
+
+inline constexpr uint32_t kNotices = 256;  // a full ring makes the keeper wait
+// Room for all that can be outstanding: each kind once for a connection, whose next one the keeper
+// makes only when it has done the kFree.
+constexpr uint32_t OrdersOf(const Shape& shape) { return std::bit_ceil(4 * shape.connections); }
+
+enum class PooledState : uint32_t {
+  kFree = 0,   // in INIT: the driver may take it
+  kTaken = 1,  // by a connection of the shard, or not known to be by any
+  kSpent = 2,  // the keeper's, until it can serve again
+};
+struct PooledQueuePair {
+  uint32_t number;
+  uint32_t state;  // PooledState
+};
+static_assert(sizeof(PooledQueuePair) == 8);
+
+struct NativeConnection {
+  // The keeper's.
+  char end_reason[128];
+  uint8_t initiator_depth;  // of kEstablished; as in ConnectionRecord
+  uint8_t responder_resources;
+  uint8_t pad0[2];
+  uint32_t freed_generation;  // the last whose kFree is done
+  uint8_t pad1[56];
+  // The driver's.
+  uint32_t answer_length;
+  uint32_t handled_generation;  // whose kRequested has had its effect
+  uint8_t pad2[56];
+  uint8_t answer[kPrivateDataBytes];  // private data of an accept or reject
+};
+static_assert(offsetof(NativeConnection, answer_length) == 192);
+static_assert(sizeof(NativeConnection) == 512);
+
 // ---------------------------------------------------------------- words
 
 // Cursor of an epoch's commit bank: the epoch's low 16 bits above 48 bits of index, so that a
@@ -635,7 +713,17 @@ struct RecoveryMemoryMap {
         spare_buffers(
             AlignUp(spares + uint64_t{shape.shards} * kSpares * sizeof(SpareRecord), kPageBytes)),
         spare_buffers_bytes(uint64_t{shape.shards} * kSpares * kSpareBytes),
-        total(spare_buffers + spare_buffers_bytes) {}
+        notice_bytes(sizeof(MailCursors) + kNotices * sizeof(MailEntry)),
+        order_bytes(sizeof(MailCursors) + OrdersOf(shape) * sizeof(MailEntry)),
+        pool_bytes(
+            AlignUp(uint64_t{shape.pooled_queue_pairs} * sizeof(PooledQueuePair), kLineBytes)),
+        native(spare_buffers + spare_buffers_bytes),
+        native_connections(
+            AlignUp(native + shape.shards * (notice_bytes + order_bytes + pool_bytes), kPageBytes)),
+        total(IsNative(shape) ? AlignUp(native_connections +
+                                            uint64_t{shape.connections} * sizeof(NativeConnection),
+                                        kPageBytes)
+                              : native) {}
 
   constexpr uint64_t PollSlots(uint32_t shard) const {
     return poll_slots + uint64_t{shard} * kPollSlots * sizeof(PollSlot);
@@ -647,7 +735,18 @@ struct RecoveryMemoryMap {
     return spare_buffers + (uint64_t{shard} * kSpares + spare) * kSpareBytes;
   }
 
-  uint64_t poll_slots, spares, spare_buffers, spare_buffers_bytes, total;
+  // Of native services.
+  constexpr uint64_t Notices(uint32_t shard) const {
+    return native + shard * (notice_bytes + order_bytes + pool_bytes);
+  }
+  constexpr uint64_t Orders(uint32_t shard) const { return Notices(shard) + notice_bytes; }
+  constexpr uint64_t Pool(uint32_t shard) const { return Orders(shard) + order_bytes; }
+  constexpr uint64_t NativeConnectionOf(uint32_t connection) const {
+    return native_connections + connection * sizeof(NativeConnection);
+  }
+
+  uint64_t poll_slots, spares, spare_buffers, spare_buffers_bytes, notice_bytes, order_bytes,
+      pool_bytes, native, native_connections, total;
 };
 
 }  // namespace baton::arena

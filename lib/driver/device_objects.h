@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver {
@@ -35,6 +37,12 @@ struct DeviceObjects {
   bool has_device_event = false;
   verbs::DeviceEvent device_event;
 };
+
+// Registers the buffers, and creates a completion queue for each shard and its shared receives;
+// says in the arena what the device does, and empties the logs of a new one. An error names what
+// the device has not got.
+absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
+                                                                   verbs::Device* device);
 
 }  // namespace baton::driver
 

@@ -44,21 +44,6 @@ void SetText(char (&field)[size], std::string_view text) {
   field[length] = '\0';
 }
 
-// For workers, and for the check of what they commit.
-void TellLimits(const verbs::DeviceLimits& limits, arena::DriverMemoryHeader* header) {
-  const auto bit = [](verbs::Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); };
-  header->max_message_bytes = limits.max_message_bytes;
-  header->missing_opcodes = 0;
-  if (!limits.atomics) {
-    header->missing_opcodes |=
-        bit(verbs::Opcode::kCompareAndSwap) | bit(verbs::Opcode::kFetchAndAdd);
-  }
-  if (!limits.send_with_invalidate) {
-    header->missing_opcodes |= bit(verbs::Opcode::kSendWithInvalidate);
-  }
-  header->tells_depths = 1;
-}
-
 }  // namespace
 
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
@@ -84,39 +69,11 @@ QueueDriver::~QueueDriver() = default;
 absl::StatusOr<std::unique_ptr<QueueDriver>> QueueDriver::Create(arena::Arena* arena,
                                                                  verbs::Device* device,
                                                                  DriverObserver* observer) {
+  BATON_ASSIGN_OR_RETURN(auto objects, CreateDeviceObjects(arena, device));
   const arena::Shape& shape = arena->shape();
-  const DeviceNeeds needs = NeedsOf(shape);
-  BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
-  auto objects = std::make_shared<DeviceObjects>();
-  BATON_ASSIGN_OR_RETURN(
-      objects->buffers,
-      device->RegisterMemory(arena->buffers(), shape.buffer_bytes, verbs::kLocalWrite));
-  BATON_ASSIGN_OR_RETURN(
-      objects->spares,
-      device->RegisterMemory(arena->spare_buffer(0, 0), arena->recovery_map().spare_buffers_bytes,
-                             verbs::kLocalWrite));
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(
-                                           static_cast<uint32_t>(needs.completion_queue_entries)));
-    objects->completion_queues.push_back(std::move(queue));
-    if (!arena::HasSharedReceives(shape)) continue;
-    BATON_ASSIGN_OR_RETURN(
-        auto shared, device->CreateSharedReceiveQueue(
-                         static_cast<uint32_t>(needs.shared_receive_requests), arena::kMaxSges));
-    objects->shared_receive_queues.push_back(std::move(shared));
-  }
-  BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
-  objects->connections.resize(shape.connections);
-  objects->grants.resize(arena::kGrants);
-  TellLimits(device->limits(), &arena->header());
   std::unique_ptr<QueueDriver> driver(new QueueDriver(arena, device, observer, std::move(objects)));
   for (uint32_t i = 0; i < shape.connections; ++i) driver->free_slots_.push_back(i);
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    driver->shards_[i].operated = true;
-    driver->shards_[i].log.Clear();
-    arena::PollSlot* const slots = arena->poll_slots(i);
-    for (uint32_t j = 0; j < arena::kPollSlots; ++j) slots[j].wr_id = arena::kInvalidWrId;
-  }
+  for (ShardQueue& shard : driver->shards_) shard.operated = true;
   return driver;
 }
 
@@ -582,7 +539,15 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(connection.shard).connections;
   --connection_count_;
-  if (!request_in_log) free_slots_.push_back(index);
+  if (!request_in_log) GiveSlot(index);
+}
+
+void QueueDriver::GiveSlot(uint32_t index) {
+  if (sole_) {
+    free_slots_.push_back(index);
+  } else {
+    observer_->OnSlotFree(index);
+  }
 }
 
 void QueueDriver::DropObjects(uint32_t index) {
@@ -601,7 +566,7 @@ void QueueDriver::DropObjects(uint32_t index) {
 // takes room in the log of the first. Its slot serves again only now, or that log would overflow.
 void QueueDriver::ForgetRequest(uint32_t index) {
   if (!std::exchange(slots_[index].request_in_log, false)) return;
-  if (StateOf(record(index)) == ConnectionState::kFree) free_slots_.push_back(index);
+  if (StateOf(record(index)) == ConnectionState::kFree) GiveSlot(index);
 }
 
 // ---------------------------------------------------------------- connection manager
@@ -694,7 +659,9 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
   BATON_CRASH_POINT("driver-event-taken");
   if (event.type == verbs::CmEventType::kConnectRequest) {
     // Without an id: a driver died when all but the last word on it was said.
-    if (event.new_id) OnConnectRequest(event, shard);
+    if (event.new_id) {
+      sole_ ? OnConnectRequest(event, shard) : OnAssignedRequest(event, shard);
+    }
   } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
     OnEvent(static_cast<uint32_t>(context - 1), event);
     *shard = record(static_cast<uint32_t>(context - 1)).shard;
@@ -838,6 +805,32 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   *shard = target;
 }
 
+// One of several drivers is told of a connection that has its slot already, in one of its shards,
+// and whose record is filled.
+void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
+  const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
+  ConnectionRecord& connection = record(index);
+  *shard = connection.shard;
+  if (StateOf(connection) == ConnectionState::kFree && IsBroken(*shard)) {
+    (void)event.new_id->Reject("baton: the service's device is broken");
+    event.new_id.reset();
+    observer_->OnRefusedConnection(MessageOf(BrokenQueue()));
+    observer_->OnSlotFree(index);
+    return;
+  }
+  // Otherwise a driver that died has logged it.
+  if (StateOf(connection) == ConnectionState::kFree) {
+    ++connection_count_;
+    ++arena_->shard(*shard).connections;
+    slots_[index].request_in_log = true;
+    LogEvent(index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
+    SetState(connection, ConnectionState::kRequested);
+    BATON_CRASH_POINT("driver-requested");
+  }
+  device_of(index).id = std::move(event.new_id);
+  BATON_CRASH_POINT("driver-id-kept");
+}
+
 void QueueDriver::FillAddresses(uint32_t index, const verbs::ConnectionId& id) {
   const verbs::Address local = id.local_address();
   const verbs::Address peer = id.peer_address();
@@ -858,7 +851,7 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
   connection.responder_resources = depths.theirs;
   connection.was_established = 1;
   slots_[index].established_ns = MonotonicNanoseconds();
-  FillAddresses(index, *device_of(index).id);
+  if (sole_) FillAddresses(index, *device_of(index).id);
   LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
   SetState(connection, ConnectionState::kEstablished);
   BATON_CRASH_POINT("driver-established");

@@ -77,6 +77,9 @@ class DriverObserver {
     (void)event;
     (void)connection;
   }
+  // Of one of several drivers: the connection has ended, and its slot may be another's. Told again
+  // by a successor.
+  virtual void OnSlotFree(uint32_t connection) { (void)connection; }
 };
 
 class QueueDriver {
@@ -254,10 +257,12 @@ class QueueDriver {
   void FinishDraining(uint32_t connection);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
+  void OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::Status CheckDeviceKept() const;
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
   void FreeSlot(uint32_t connection);
+  void GiveSlot(uint32_t connection);
   void DropObjects(uint32_t connection);
   // The connection with this queue pair, or that had it last.
   uint32_t FindQueuePair(uint32_t number) const;

@@ -124,6 +124,11 @@ std::string_view OpcodeName(Opcode opcode) {
   return "unknown opcode";
 }
 
+absl::Status QueuePair::SetReset() {
+  return absl::UnimplementedError("a queue pair of this device is used once");
+}
+absl::Status QueuePair::SetInit() { return SetReset(); }
+
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Device::CreateSharedReceiveQueue(
     uint32_t /*entries*/, uint32_t /*max_scatter_gather*/) {
   return absl::UnimplementedError("the device has no shared receive queues");

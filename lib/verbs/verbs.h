@@ -216,6 +216,12 @@ class QueuePair {
   // To the error state: everything outstanding completes with kFlushError.
   virtual absl::Status SetError() = 0;
 
+  // Of one that is used for one connection after the other. SetReset drops what is outstanding,
+  // without completions, and touches no memory any more; SetInit then makes it as new. When it may
+  // be used again (its time-wait) is the caller's to know. kUnimplemented: this device cannot.
+  virtual absl::Status SetReset();
+  virtual absl::Status SetInit();
+
   // With a shared receive queue and in the error state: it takes no receive any more, and those
   // that it took have their completions in the completion queue. Until then one that it took would
   // be lost with it. kLastWorkRequestReached tells when this comes true.

@@ -260,14 +260,7 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
                      " scatter-gather entries and ", options.max_inline_data, " bytes inline"));
   }
   queue_pair->max_inline_data_ = wanted.cap.max_inline_data;
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_INIT;
-  attributes.port_num = core->port;
-  attributes.qp_access_flags = core->peer_rights;
-  const int error =
-      ibv_modify_qp(queue_pair->queue_pair_.get(), &attributes,
-                    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to INIT");
+  BATON_RETURN_IF_ERROR(queue_pair->MakeReady());
   core->queue_pairs.emplace(queue_pair->number(), queue_pair.get());
   return queue_pair;
 }
@@ -278,6 +271,17 @@ RdmaQueuePair::~RdmaQueuePair() {
     core_->ForgetDrain(this);
   }
   if (link_ != nullptr) link_->QueuePairGone();
+}
+
+absl::Status RdmaQueuePair::MakeReady() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = core_->port;
+  attributes.qp_access_flags = core_->peer_rights;
+  const int error =
+      ibv_modify_qp(queue_pair_.get(), &attributes,
+                    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "ibv_modify_qp to INIT");
 }
 
 QueuePairState RdmaQueuePair::state() const {
@@ -356,6 +360,23 @@ void RdmaQueuePair::OnDrained(const char* how) {
   event.qp_number = number();
   event.text = how;
   core_->PushDeviceEvent(std::move(event));
+}
+
+absl::Status RdmaQueuePair::SetReset() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RESET;
+  const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
+  if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to RESET");
+  state_ = QueuePairState::kReset;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaQueuePair::SetInit() {
+  BATON_RETURN_IF_ERROR(MakeReady());
+  core_->ForgetDrain(this);
+  drained_ = drain_awaited_ = reads_ = false;
+  state_ = QueuePairState::kInit;
+  return absl::OkStatus();
 }
 
 // To the error state, also if it is there: an ibv_modify_qp that every state allows.

@@ -67,6 +67,8 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
+  absl::Status SetReset() override;
+  absl::Status SetInit() override;
   bool receives_drained() const override;
 
   // The last of its shared receives has completed, or was given the time to.
@@ -86,6 +88,7 @@ class RdmaQueuePair final : public QueuePair {
   RdmaQueuePair(DeviceCore* core, const QueuePairOptions& options)
       : core_(core), options_(options) {}
   absl::Status FlushQueues();
+  absl::Status MakeReady();  // to INIT
   void AwaitDrain() const;
   absl::Status CheckSend(const SendRequest& request) const;
 

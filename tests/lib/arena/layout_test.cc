@@ -21,7 +21,9 @@ constexpr Shape kShape = {.shards = 3,
                           .buffer_bytes = 0x30000,
                           .shared_receive_queue_depth = 0,
                           .max_inline_bytes = 96,
-                          .reserved = {}};
+                          .pooled_queue_pairs = 0,
+                          .reserved0 = 0,
+                          .reserved1 = 0};
 
 constexpr Shape SharedShape() {
   Shape shape = kShape;
@@ -78,7 +80,7 @@ TEST(Layout, shouldKeepShape) {
   EXPECT_EQ(offsetof(Shape, buffer_bytes), 32u);
   EXPECT_EQ(offsetof(Shape, shared_receive_queue_depth), 40u);
   EXPECT_EQ(offsetof(Shape, max_inline_bytes), 44u);
-  EXPECT_EQ(offsetof(Shape, reserved), 48u);
+  EXPECT_EQ(offsetof(Shape, pooled_queue_pairs), 48u);
 }
 
 TEST(Layout, shouldKeepWorkerMemoryHeaderAndSlots) {

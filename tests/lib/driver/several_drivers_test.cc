@@ -65,7 +65,8 @@ class SeveralDriversTest : public testing::QueueDriverTest {
     ASSERT_TRUE(AwaitAll([&] { return unread(shard) == 1; }));
     CommitAnswer(shard);
     Apply(shard);
-    ASSERT_TRUE(AwaitAll([&] { return peer.received.size() == answers + 1 && unread(shard) == 1; }));
+    ASSERT_TRUE(
+        AwaitAll([&] { return peer.received.size() == answers + 1 && unread(shard) == 1; }));
     const arena::CompletionEntry sent = arena->completion(shard, read[shard]++);
     EXPECT_EQ(static_cast<int>(sent.kind), static_cast<int>(CompletionKind::kSend));
     EXPECT_EQ(sent.status, 0u);

@@ -1,0 +1,68 @@
+#include "lib/driver/device_objects.h"
+
+#include <utility>
+
+#include "lib/base/status_macros.h"
+#include "lib/driver/completion_log.h"
+#include "lib/driver/device_needs.h"
+
+namespace baton::driver {
+namespace {
+
+// For workers, and for the check of what they commit.
+void TellLimits(const verbs::DeviceLimits& limits, arena::DriverMemoryHeader* header) {
+  const auto bit = [](verbs::Opcode opcode) { return 1u << static_cast<uint32_t>(opcode); };
+  header->max_message_bytes = limits.max_message_bytes;
+  header->missing_opcodes = 0;
+  if (!limits.atomics) {
+    header->missing_opcodes |=
+        bit(verbs::Opcode::kCompareAndSwap) | bit(verbs::Opcode::kFetchAndAdd);
+  }
+  if (!limits.send_with_invalidate) {
+    header->missing_opcodes |= bit(verbs::Opcode::kSendWithInvalidate);
+  }
+  header->tells_depths = 1;
+}
+
+void ClearLogs(const arena::Arena& arena) {
+  for (uint32_t i = 0; i < arena.shape().shards; ++i) {
+    CompletionLog(arena, i).Clear();
+    arena::PollSlot* const slots = arena.poll_slots(i);
+    for (uint32_t j = 0; j < arena::kPollSlots; ++j) slots[j].wr_id = arena::kInvalidWrId;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
+                                                                   verbs::Device* device) {
+  const arena::Shape& shape = arena->shape();
+  const DeviceNeeds needs = NeedsOf(shape);
+  BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
+  auto objects = std::make_shared<DeviceObjects>();
+  BATON_ASSIGN_OR_RETURN(
+      objects->buffers,
+      device->RegisterMemory(arena->buffers(), shape.buffer_bytes, verbs::kLocalWrite));
+  BATON_ASSIGN_OR_RETURN(
+      objects->spares,
+      device->RegisterMemory(arena->spare_buffer(0, 0), arena->recovery_map().spare_buffers_bytes,
+                             verbs::kLocalWrite));
+  for (uint32_t i = 0; i < shape.shards; ++i) {
+    BATON_ASSIGN_OR_RETURN(auto queue, device->CreateCompletionQueue(
+                                           static_cast<uint32_t>(needs.completion_queue_entries)));
+    objects->completion_queues.push_back(std::move(queue));
+    if (!arena::HasSharedReceives(shape)) continue;
+    BATON_ASSIGN_OR_RETURN(
+        auto shared, device->CreateSharedReceiveQueue(
+                         static_cast<uint32_t>(needs.shared_receive_requests), arena::kMaxSges));
+    objects->shared_receive_queues.push_back(std::move(shared));
+  }
+  BATON_RETURN_IF_ERROR(CheckInline(needs, device, objects->completion_queues[0].get()));
+  objects->connections.resize(shape.connections);
+  objects->grants.resize(arena::kGrants);
+  TellLimits(device->limits(), &arena->header());
+  ClearLogs(*arena);
+  return objects;
+}
+
+}  // namespace baton::driver

@@ -1,0 +1,342 @@
+#include "lib/native/connection_manager.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/driver/device_needs.h"
+#include "lib/native/mailbox.h"
+
+namespace baton::native {
+namespace {
+
+using arena::MailEntry;
+using arena::NoticeKind;
+using arena::OrderKind;
+using arena::PooledState;
+using verbs::CompletionStatus;
+
+constexpr int kListenBacklog = 1024;
+constexpr uint32_t kNoConnection = ~0u;
+constexpr int kPerTurn = 64;  // events, and orders of each shard
+// Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
+// for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s).
+constexpr uint64_t kTimeWaitNs = 2'147'483'648;
+
+template <size_t size>
+void SetText(char (&field)[size], std::string_view text) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(field, text.data(), length);
+  field[length] = '\0';
+}
+
+}  // namespace
+
+ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
+                                     ConnectionObserver* observer,
+                                     std::function<void(uint32_t shard)> wake_driver)
+    : arena_(arena),
+      device_(device),
+      observer_(observer),
+      wake_driver_(std::move(wake_driver)),
+      connections_(arena->shape().connections),
+      used_(arena->shape().shards, 0),
+      waiting_(arena->shape().shards) {
+  for (uint32_t i = 0; i < connections_.size(); ++i) free_.push_back(i);
+}
+
+ConnectionManager::~ConnectionManager() {
+  for (Connection& connection : connections_) connection.id.reset();
+}
+
+absl::StatusOr<std::unique_ptr<ConnectionManager>> ConnectionManager::Create(
+    arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
+    std::function<void(uint32_t shard)> wake_driver) {
+  BATON_CHECK(arena::IsNative(arena->shape()));
+  std::unique_ptr<ConnectionManager> manager(
+      new ConnectionManager(arena, device, observer, std::move(wake_driver)));
+  BATON_ASSIGN_OR_RETURN(manager->objects_, driver::CreateDeviceObjects(arena, device));
+  BATON_RETURN_IF_ERROR(manager->FillPool());
+  return manager;
+}
+
+absl::Status ConnectionManager::FillPool() {
+  const arena::Shape& shape = arena_->shape();
+  const driver::DeviceNeeds needs = driver::NeedsOf(shape);
+  pool_.shards.resize(shape.shards);
+  for (uint32_t shard = 0; shard < shape.shards; ++shard) {
+    verbs::QueuePairOptions options =
+        driver::QueuePairOptionsFor(needs, objects_->completion_queues[shard].get());
+    if (arena::HasSharedReceives(shape)) {
+      options.max_receive_requests = 0;
+      options.shared_receive_queue = objects_->shared_receive_queues[shard].get();
+    }
+    for (uint32_t i = 0; i < shape.pooled_queue_pairs; ++i) {
+      BATON_ASSIGN_OR_RETURN(auto queue_pair, device_->CreateQueuePair(options));
+      arena_->pooled(shard, i).number = queue_pair->number();
+      pool_.shards[shard].push_back(std::move(queue_pair));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<verbs::Address> ConnectionManager::Listen(const verbs::Address& address) {
+  for (const driver::DeviceObjects::Listener& one : objects_->listeners) {
+    if (one.asked.host == address.host && one.asked.port == address.port) {
+      return one.listener->address();
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
+  const verbs::Address bound = listener->address();
+  objects_->listeners.push_back({std::move(listener), address});
+  return bound;
+}
+
+bool ConnectionManager::Turn() {
+  device_->Progress();
+  bool worked = false;
+  for (int i = 0; i < kPerTurn && HandleEvent(); ++i) worked = true;
+  for (int i = 0; i < kPerTurn && HandleDeviceEvent(); ++i) worked = true;
+  for (uint32_t shard = 0; shard < used_.size(); ++shard) {
+    for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) worked = true;
+    worked |= SendWaiting(shard);
+  }
+  return RenewQueuePairs() || worked;
+}
+
+// ---------------------------------------------------------------- events
+
+bool ConnectionManager::HandleEvent() {
+  verbs::CmEvent event;
+  if (!device_->NextEvent(&event)) return false;
+  if (event.type == verbs::CmEventType::kConnectRequest) {
+    OnRequest(event);
+  } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
+    OnEvent(static_cast<uint32_t>(context - 1), event);
+  }  // else an id that was refused before it had a slot
+  return true;
+}
+
+uint32_t ConnectionManager::LeastUsedShard() const {
+  return static_cast<uint32_t>(std::min_element(used_.begin(), used_.end()) - used_.begin());
+}
+
+// The record is the driver's from the notice on.
+void ConnectionManager::OnRequest(verbs::CmEvent& event) {
+  if (free_.empty()) {
+    (void)event.new_id->Reject("baton: no connection slot is free");
+    event.new_id.reset();
+    observer_->OnRefusedConnection(absl::StrCat("all ", connections_.size(),
+                                                " connections of the service are in use: raise "
+                                                "max_connections"));
+    return;
+  }
+  const uint32_t index = free_.front();
+  free_.pop_front();
+  Connection& connection = connections_[index];
+  arena::ConnectionRecord& record = arena_->connection(index);
+  arena::ConnectionRecord fresh = {};
+  fresh.generation = record.generation + 1;
+  fresh.shard = LeastUsedShard();
+  fresh.private_data_length = static_cast<uint32_t>(
+      std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
+  std::memcpy(fresh.private_data, event.private_data.data(), fresh.private_data_length);
+  fresh.listener_port = event.listener ? event.listener->address().port : 0;
+  const verbs::Address local = event.new_id->local_address();
+  const verbs::Address peer = event.new_id->peer_address();
+  SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
+  SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
+  record = fresh;
+  event.new_id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
+  connection.phase = Phase::kRequested;
+  connection.generation = fresh.generation;
+  connection.shard = fresh.shard;
+  connection.pooled = -1;
+  connection.id = std::move(event.new_id);
+  ++used_[fresh.shard];
+  Tell(index, NoticeKind::kRequested);
+}
+
+void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
+  Connection& connection = connections_[index];
+  if (event.type == verbs::CmEventType::kEstablished) {
+    const verbs::ReadDepths depths = connection.id->depths();
+    arena::NativeConnection& told = arena_->native_connection(index);
+    told.initiator_depth = depths.ours;
+    told.responder_resources = depths.theirs;
+    return Tell(index, NoticeKind::kEstablished);
+  }
+  connection.phase = Phase::kEnded;
+  const CompletionStatus status = event.type == verbs::CmEventType::kUnreachable
+                                      ? CompletionStatus::kRetryExceeded
+                                  : event.status.ok() ? CompletionStatus::kSuccess
+                                                      : CompletionStatus::kFatalError;
+  Tell(index, NoticeKind::kEnded, status, MessageOf(event.status));
+}
+
+uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const Connection& connection = connections_[i];
+    if (connection.phase != Phase::kNone && connection.pooled >= 0 &&
+        arena_->pooled(connection.shard, static_cast<uint32_t>(connection.pooled)).number ==
+            number) {
+      return i;
+    }
+  }
+  return kNoConnection;
+}
+
+bool ConnectionManager::HandleDeviceEvent() {
+  verbs::DeviceEvent event;
+  if (!device_->NextDeviceEvent(&event)) return false;
+  const uint32_t index = event.qp_number == 0 ? kNoConnection : FindQueuePair(event.qp_number);
+  if (event.type == verbs::DeviceEventType::kLastWorkRequestReached) {
+    if (index != kNoConnection) Tell(index, NoticeKind::kReceiveDrained);
+    return true;
+  }
+  if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {
+    Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, event.text);
+  }
+  observer_->OnDeviceEvent(event);
+  return true;
+}
+
+// ---------------------------------------------------------------- notices
+
+// In order, those of one shard: what waits goes first.
+void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
+                             std::string_view reason) {
+  const Connection& connection = connections_[index];
+  if (!reason.empty()) SetText(arena_->native_connection(index).end_reason, reason);
+  MailEntry entry = {};
+  entry.kind = static_cast<uint8_t>(kind);
+  entry.status = static_cast<uint8_t>(status);
+  entry.connection = index;
+  entry.generation = connection.generation;
+  waiting_[connection.shard].push_back(entry);
+  SendWaiting(connection.shard);
+}
+
+bool ConnectionManager::SendWaiting(uint32_t shard) {
+  Mailbox notices = Mailbox::Notices(*arena_, shard);
+  std::deque<MailEntry>& waiting = waiting_[shard];
+  bool sent = false;
+  for (; !waiting.empty() && !notices.full(); waiting.pop_front(), sent = true) {
+    notices.Put(waiting.front());
+  }
+  if (sent) wake_driver_(shard);
+  return sent;
+}
+
+// ---------------------------------------------------------------- orders
+
+// Each can be given again, by the successor of a driver that died, and is about the connection that
+// has the slot now, or about none.
+bool ConnectionManager::HandleOrder(uint32_t shard) {
+  Mailbox orders = Mailbox::Orders(*arena_, shard);
+  if (orders.empty()) return false;
+  const MailEntry order = orders.Next();
+  const uint32_t index = order.connection;
+  if (index < connections_.size() && connections_[index].phase != Phase::kNone &&
+      connections_[index].generation == order.generation && connections_[index].shard == shard) {
+    switch (OrderKind(order.kind)) {
+      case OrderKind::kAccept:
+        Accept(index);
+        break;
+      case OrderKind::kReject:
+        Reject(index);
+        break;
+      case OrderKind::kDisconnect:
+        Disconnect(index);
+        break;
+      case OrderKind::kFree:
+        Free(index);
+        break;
+    }
+  }
+  orders.Pass();
+  return true;
+}
+
+std::string ConnectionManager::AnswerOf(uint32_t index) const {
+  const arena::NativeConnection& told = arena_->native_connection(index);
+  const uint32_t length =
+      std::min<uint32_t>(arena::LoadRelaxed(told.answer_length), sizeof(told.answer));
+  return std::string(reinterpret_cast<const char*>(told.answer), length);
+}
+
+void ConnectionManager::Accept(uint32_t index) {
+  Connection& connection = connections_[index];
+  if (connection.phase != Phase::kRequested) return;
+  connection.phase = Phase::kAccepted;
+  connection.pooled =
+      pool_.Find(*arena_, connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
+  absl::Status status = absl::InternalError("its queue pair is none of the shard's");
+  if (connection.pooled >= 0) {
+    verbs::ConnectionParameters parameters;
+    parameters.private_data = AnswerOf(index);
+    status = connection.id->Accept(
+        pool_.shards[connection.shard][static_cast<size_t>(connection.pooled)].get(), parameters);
+  }
+  if (status.ok()) return;
+  connection.phase = Phase::kEnded;
+  Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError, MessageOf(status));
+}
+
+void ConnectionManager::Reject(uint32_t index) {
+  Connection& connection = connections_[index];
+  // A driver that died had accepted it.
+  if (connection.phase == Phase::kAccepted) return Disconnect(index);
+  if (connection.phase != Phase::kRequested) return;
+  connection.phase = Phase::kEnded;
+  (void)connection.id->Reject(AnswerOf(index));
+}
+
+void ConnectionManager::Disconnect(uint32_t index) {
+  Connection& connection = connections_[index];
+  if (connection.phase == Phase::kRequested) return Reject(index);
+  if (connection.phase != Phase::kAccepted) return;
+  connection.phase = Phase::kEnded;
+  (void)connection.id->Disconnect();
+}
+
+void ConnectionManager::Free(uint32_t index) {
+  Connection& connection = connections_[index];
+  connection.id.reset();
+  --used_[connection.shard];
+  const int place = pool_.Find(*arena_, connection.shard, arena_->connection(index).qp_number);
+  if (place >= 0) {
+    arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
+    arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));
+    // One that was never connected has nothing to wait for.
+    const uint64_t wait = connection.pooled >= 0 ? kTimeWaitNs : 0;
+    spent_.push_back(
+        {connection.shard, static_cast<uint32_t>(place), MonotonicNanoseconds() + wait});
+  }
+  arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
+  connection.phase = Phase::kNone;
+  free_.push_back(index);
+}
+
+// One that cannot be made new stays out of use.
+bool ConnectionManager::RenewQueuePairs() {
+  bool renewed = false;
+  while (!spent_.empty() && MonotonicNanoseconds() >= spent_.front().not_before_ns) {
+    const Spent spent = spent_.front();
+    spent_.pop_front();
+    verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
+    if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
+    arena::StoreRelease(arena_->pooled(spent.shard, spent.place).state,
+                        static_cast<uint32_t>(PooledState::kFree));
+    renewed = true;
+  }
+  return renewed;
+}
+
+}  // namespace baton::native

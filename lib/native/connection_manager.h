@@ -1,0 +1,109 @@
+// The keeper's part of a native service: what only the process that opened the device can do, for
+// drivers in processes that were forked from it. It makes the device's objects, gives connections
+// their slots and shards, and speaks to the connection manager in the name of their drivers.
+//
+// Thread-compatible: the keeper's thread.
+#ifndef LIB_NATIVE_CONNECTION_MANAGER_H_
+#define LIB_NATIVE_CONNECTION_MANAGER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/device_objects.h"
+#include "lib/native/queue_pair_pool.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::native {
+
+// Told what operators should know.
+class ConnectionObserver {
+ public:
+  virtual ~ConnectionObserver() = default;
+  virtual void OnRefusedConnection(std::string_view why) = 0;
+  virtual void OnDeviceEvent(const verbs::DeviceEvent& event) = 0;
+};
+
+class ConnectionManager {
+ public:
+  // `arena`, of a native service, and `device` outlive it. `wake_driver` is called when there is a
+  // notice for the shard.
+  static absl::StatusOr<std::unique_ptr<ConnectionManager>> Create(
+      arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
+      std::function<void(uint32_t shard)> wake_driver);
+  ~ConnectionManager();
+
+  // What drivers inherit.
+  const std::shared_ptr<driver::DeviceObjects>& objects() const { return objects_; }
+  const QueuePairPool& pool() const { return pool_; }
+
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
+
+  // Everything that the device and the drivers have to say; returns whether there was something.
+  // Bounded: more waits for the next call. Call it when the device's event_fd is readable, and when
+  // a driver has woken us.
+  bool Turn();
+
+ private:
+  enum class Phase : uint8_t { kNone, kRequested, kAccepted, kEnded };
+  struct Connection {
+    Phase phase = Phase::kNone;
+    uint32_t generation = 0;
+    uint32_t shard = 0;
+    int pooled = -1;  // place of its queue pair in the shard's pool
+    std::unique_ptr<verbs::ConnectionId> id;
+  };
+  // Of a connection whose slot serves again.
+  struct Spent {
+    uint32_t shard;
+    uint32_t place;
+    uint64_t not_before_ns;  // MonotonicNanoseconds()
+  };
+
+  ConnectionManager(arena::Arena* arena, verbs::Device* device, ConnectionObserver* observer,
+                    std::function<void(uint32_t shard)> wake_driver);
+  absl::Status FillPool();
+
+  bool HandleEvent();
+  void OnRequest(verbs::CmEvent& event);
+  void OnEvent(uint32_t connection, const verbs::CmEvent& event);
+  bool HandleDeviceEvent();
+  bool HandleOrder(uint32_t shard);
+  void Accept(uint32_t connection);
+  void Reject(uint32_t connection);
+  void Disconnect(uint32_t connection);
+  void Free(uint32_t connection);
+  bool RenewQueuePairs();
+
+  void Tell(uint32_t connection, arena::NoticeKind kind,
+            verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
+            std::string_view reason = {});
+  bool SendWaiting(uint32_t shard);
+  std::string AnswerOf(uint32_t connection) const;
+  uint32_t LeastUsedShard() const;
+  uint32_t FindQueuePair(uint32_t number) const;
+
+  arena::Arena* arena_;
+  verbs::Device* device_;
+  ConnectionObserver* observer_;
+  const std::function<void(uint32_t)> wake_driver_;
+  std::shared_ptr<driver::DeviceObjects> objects_;
+  QueuePairPool pool_;
+  std::vector<Connection> connections_;
+  std::vector<uint32_t> used_;  // connections, by shard
+  std::deque<uint32_t> free_;   // connections
+  std::deque<Spent> spent_;     // oldest first
+  // Notices that the ring had no room for, by shard: at most a few for each connection.
+  std::vector<std::deque<arena::MailEntry>> waiting_;
+};
+
+}  // namespace baton::native
+
+#endif  // LIB_NATIVE_CONNECTION_MANAGER_H_

@@ -1,0 +1,379 @@
+#include "lib/native/native_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/driver/connection_state.h"
+#include "lib/native/mailbox.h"
+
+namespace baton::native {
+namespace {
+
+using arena::ConnectionState;
+using arena::MailEntry;
+using arena::NoticeKind;
+using arena::OrderKind;
+using arena::PooledState;
+
+absl::Status KeepersWork(absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat(what, ": only the keeper of a native service does that"));
+}
+
+// Text of a fixed field that another process writes.
+template <size_t size>
+std::string TextOf(const char (&field)[size]) {
+  return std::string(field, strnlen(field, size));
+}
+
+}  // namespace
+
+// One of the pool, in the hands of a connection. Destroyed, it touches no memory any more, and
+// waits for the keeper to make it new.
+class NativeQueuePair final : public verbs::QueuePair {
+ public:
+  // `taken`: by this process just now, and not used yet.
+  NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited, uint32_t* pooled_state,
+                  bool taken)
+      : device_(device), inherited_(inherited), pooled_state_(pooled_state), unused_(taken) {
+    device_->queue_pairs_.insert(this);
+  }
+  ~NativeQueuePair() override {
+    if (device_ == nullptr) return;
+    device_->queue_pairs_.erase(this);
+    if (unused_) {
+      arena::StoreRelease(*pooled_state_, static_cast<uint32_t>(PooledState::kFree));
+    } else if (!inherited_->SetReset().ok()) {
+      (void)inherited_->SetError();
+    }
+  }
+  // It belongs to the shard's next driver: destroying this changes nothing.
+  void Leave() { device_ = nullptr; }
+
+  uint32_t number() const override { return inherited_->number(); }
+  verbs::QueuePairState state() const override { return inherited_->state(); }
+  uint32_t max_inline_data() const override { return inherited_->max_inline_data(); }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
+    return inherited_->PostSend(requests, posted);
+  }
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    unused_ = false;
+    return inherited_->PostReceive(requests, posted);
+  }
+  absl::Status SetError() override { return inherited_->SetError(); }
+  bool receives_drained() const override { return inherited_->receives_drained(); }
+
+  void SetUsed() { unused_ = false; }
+
+ private:
+  NativeDevice* device_;
+  verbs::QueuePair* const inherited_;
+  uint32_t* const pooled_state_;
+  bool unused_;
+};
+
+// The driver's word to the keeper about a connection.
+class NativeConnectionId final : public verbs::ConnectionId {
+ public:
+  NativeConnectionId(NativeDevice* device, uint32_t connection)
+      : device_(device),
+        connection_(connection),
+        generation_(device->record(connection).generation) {
+    context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
+    device_->ids_[connection] = this;
+  }
+  // The peer is told; the keeper has the connection manager's id until the slot is free.
+  ~NativeConnectionId() override {
+    if (device_ == nullptr) return;
+    device_->ids_[connection_] = nullptr;
+    if (!ended_) Order(OrderKind::kDisconnect);
+  }
+  void Leave() { device_ = nullptr; }
+
+  // The keeper keeps them in the record.
+  verbs::Address local_address() const override { return {}; }
+  verbs::Address peer_address() const override { return {}; }
+  verbs::ReadDepths depths() const override {
+    const arena::NativeConnection& told = device_->arena_->native_connection(connection_);
+    return {told.initiator_depth, told.responder_resources};
+  }
+
+  // That an accept failed comes as the end of the connection.
+  absl::Status Accept(verbs::QueuePair* queue_pair,
+                      const verbs::ConnectionParameters& parameters) override {
+    BATON_CHECK(queue_pair->number() == device_->record(connection_).qp_number);
+    static_cast<NativeQueuePair*>(queue_pair)->SetUsed();
+    return Answer(parameters.private_data, OrderKind::kAccept);
+  }
+  absl::Status Reject(std::string_view private_data) override {
+    ended_ = true;
+    return Answer(private_data, OrderKind::kReject);
+  }
+  absl::Status Disconnect() override {
+    ended_ = true;
+    Order(OrderKind::kDisconnect);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Answer(std::string_view private_data, OrderKind kind) {
+    arena::NativeConnection& told = device_->arena_->native_connection(connection_);
+    if (private_data.size() > sizeof(told.answer)) {
+      return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
+                                                     " bytes, at most ", sizeof(told.answer)));
+    }
+    std::memcpy(told.answer, private_data.data(), private_data.size());
+    told.answer_length = static_cast<uint32_t>(private_data.size());
+    Order(kind);
+    return absl::OkStatus();
+  }
+  void Order(OrderKind kind) { device_->Order(connection_, generation_, kind); }
+
+  NativeDevice* device_;
+  const uint32_t connection_;
+  const uint32_t generation_;
+  bool ended_ = false;
+};
+
+NativeDevice::NativeDevice(const arena::Arena* arena, verbs::Device* device,
+                           const QueuePairPool* pool, driver::DeviceObjects* objects,
+                           std::function<void()> wake_keeper)
+    : arena_(arena),
+      device_(device),
+      pool_(pool),
+      objects_(objects),
+      wake_keeper_(std::move(wake_keeper)),
+      ids_(arena->shape().connections, nullptr) {}
+
+NativeDevice::~NativeDevice() {
+  const std::vector<uint32_t> shards = shards_;
+  for (const uint32_t shard : shards) Forget(shard);
+}
+
+// ---------------------------------------------------------------- shards come and go
+
+void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
+  for (const uint32_t shard : shards) {
+    BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
+    shards_.push_back(shard);
+    for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+      if (record(i).shard == shard) RestoreConnection(i);
+    }
+    RestorePool(shard);
+  }
+}
+
+void NativeDevice::RestoreConnection(uint32_t index) {
+  const ConnectionState state = driver::StateOf(record(index));
+  if (state == ConnectionState::kFree) {
+    // Who died may not have said so. One whose request is still to be handled is free, too.
+    const arena::NativeConnection& told = arena_->native_connection(index);
+    if (told.handled_generation == record(index).generation &&
+        arena::LoadAcquire(told.freed_generation) != record(index).generation) {
+      FreeSlot(index);
+    }
+    return;
+  }
+  driver::DeviceObjects::Connection& device = objects_->connections[index];
+  device.id = std::make_unique<NativeConnectionId>(this, index);
+  const uint32_t shard = record(index).shard;
+  const int place = pool_->Find(*arena_, shard, record(index).qp_number);
+  if (place < 0) return;
+  verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
+  if (inherited->state() == verbs::QueuePairState::kReset) return;  // it was destroyed
+  device.queue_pair = std::make_unique<NativeQueuePair>(
+      this, inherited, &arena_->pooled(shard, static_cast<uint32_t>(place)).state,
+      /*taken=*/false);
+}
+
+// Those that were taken by nobody: a driver died before it had written down what for.
+void NativeDevice::RestorePool(uint32_t shard) {
+  const uint32_t count = arena_->shape().pooled_queue_pairs;
+  std::vector<bool> used(count);
+  for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+    if (record(i).shard != shard) continue;
+    const int place = pool_->Find(*arena_, shard, record(i).qp_number);
+    if (place >= 0) used[static_cast<size_t>(place)] = true;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
+    if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
+    arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
+  }
+}
+
+void NativeDevice::Forget(uint32_t shard) {
+  std::erase(shards_, shard);
+  if (given_from_ == static_cast<int>(shard)) given_from_ = -1;
+  for (uint32_t i = 0; i < ids_.size(); ++i) {
+    driver::DeviceObjects::Connection& device = objects_->connections[i];
+    if (record(i).shard != shard) continue;
+    if (ids_[i] != nullptr) std::exchange(ids_[i], nullptr)->Leave();
+    if (auto* const left = static_cast<NativeQueuePair*>(device.queue_pair.get())) {
+      queue_pairs_.erase(left);
+      left->Leave();
+    }
+    device.id.reset();
+    device.queue_pair.reset();
+  }
+}
+
+// ---------------------------------------------------------------- orders
+
+void NativeDevice::Order(uint32_t connection, uint32_t generation, OrderKind kind) {
+  MailEntry entry = {};
+  entry.kind = static_cast<uint8_t>(kind);
+  entry.connection = connection;
+  entry.generation = generation;
+  Mailbox orders = Mailbox::Orders(*arena_, record(connection).shard);
+  // A successor gives those of the dead again: once is enough, however many die.
+  if (orders.Holds(entry)) return;
+  BATON_CHECK(!orders.full());
+  orders.Put(entry);
+  wake_keeper_();
+}
+
+void NativeDevice::FreeSlot(uint32_t connection) {
+  Order(connection, record(connection).generation, OrderKind::kFree);
+}
+
+absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
+    const verbs::QueuePairOptions& options) {
+  const auto& queues = objects_->completion_queues;
+  const auto found = std::find_if(queues.begin(), queues.end(), [&](const auto& queue) {
+    return queue.get() == options.send_queue;
+  });
+  BATON_CHECK(found != queues.end());
+  const auto shard = static_cast<uint32_t>(found - queues.begin());
+  for (uint32_t i = 0; i < arena_->shape().pooled_queue_pairs; ++i) {
+    uint32_t& state = arena_->pooled(shard, i).state;
+    if (PooledState(arena::LoadAcquire(state)) != PooledState::kFree) continue;
+    arena::StoreRelease(state, static_cast<uint32_t>(PooledState::kTaken));
+    return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get(), &state,
+                                             /*taken=*/true);
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,
+                   " are in use, or wait until they may be used again: raise queue_pairs_per_shard"));
+}
+
+// ---------------------------------------------------------------- notices
+
+void NativeDevice::Pass() {
+  if (given_from_ < 0) return;
+  const auto shard = static_cast<uint32_t>(std::exchange(given_from_, -1));
+  Mailbox notices = Mailbox::Notices(*arena_, shard);
+  if (NoticeKind(notice_.kind) == NoticeKind::kRequested) {
+    arena::StoreRelaxed(arena_->native_connection(notice_.connection).handled_generation,
+                        notice_.generation);
+    arena::OrderForCrash();
+  }
+  notices.Pass();
+}
+
+// The first that still counts; it stays in its ring.
+const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
+  Pass();
+  for (const uint32_t candidate : shards_) {
+    Mailbox notices = Mailbox::Notices(*arena_, candidate);
+    for (; !notices.empty(); notices.Pass()) {
+      notice_ = notices.Next();
+      BATON_CHECK(notice_.connection < ids_.size());
+      const arena::ConnectionRecord& connection = record(notice_.connection);
+      if (connection.generation != notice_.generation || connection.shard != candidate) continue;
+      const bool handled = arena_->native_connection(notice_.connection).handled_generation ==
+                           notice_.generation;
+      const bool request = NoticeKind(notice_.kind) == NoticeKind::kRequested;
+      if (request ? handled : ids_[notice_.connection] == nullptr) continue;
+      *shard = candidate;
+      return &notice_;
+    }
+  }
+  return nullptr;
+}
+
+bool NativeDevice::NextEvent(verbs::CmEvent* event) {
+  uint32_t shard = 0;
+  const MailEntry* const notice = NextNotice(&shard);
+  if (notice == nullptr || !ToEvent(*notice, event)) return false;
+  given_from_ = static_cast<int>(shard);
+  return true;
+}
+
+// False: it is an event of the device.
+bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
+  *event = {};
+  const arena::ConnectionRecord& connection = record(notice.connection);
+  event->id = ids_[notice.connection];
+  switch (NoticeKind(notice.kind)) {
+    case NoticeKind::kRequested:
+      event->type = verbs::CmEventType::kConnectRequest;
+      // Its driver died in the middle of this: the request is in the log, and its id was restored.
+      if (event->id != nullptr) return true;
+      event->new_id = std::make_unique<NativeConnectionId>(this, notice.connection);
+      event->private_data.assign(reinterpret_cast<const char*>(connection.private_data),
+                                 connection.private_data_length);
+      return true;
+    case NoticeKind::kEstablished:
+      event->type = verbs::CmEventType::kEstablished;
+      return true;
+    case NoticeKind::kEnded:
+      if (verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kGeneralError) {
+        return false;
+      }
+      event->type = verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kRetryExceeded
+                        ? verbs::CmEventType::kUnreachable
+                        : verbs::CmEventType::kDisconnected;
+      if (notice.status != 0) {
+        event->status = absl::UnavailableError(
+            TextOf(arena_->native_connection(notice.connection).end_reason));
+      }
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  uint32_t shard = 0;
+  verbs::CmEvent other;
+  const MailEntry* const notice = NextNotice(&shard);
+  if (notice == nullptr) return false;
+  const NoticeKind kind = NoticeKind(notice->kind);
+  const bool failed =
+      kind == NoticeKind::kEnded &&
+      verbs::CompletionStatus(notice->status) == verbs::CompletionStatus::kGeneralError;
+  if (!failed && kind != NoticeKind::kReceiveDrained) return false;
+  *event = {};
+  event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
+                       : verbs::DeviceEventType::kLastWorkRequestReached;
+  event->qp_number = record(notice->connection).qp_number;
+  event->text = TextOf(arena_->native_connection(notice->connection).end_reason);
+  given_from_ = static_cast<int>(shard);
+  return true;
+}
+
+// ---------------------------------------------------------------- the keeper's work
+
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NativeDevice::RegisterMemory(void*, size_t,
+                                                                                  uint32_t) {
+  return KeepersWork("registering memory");
+}
+absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NativeDevice::CreateCompletionQueue(
+    uint32_t) {
+  return KeepersWork("making a completion queue");
+}
+absl::StatusOr<std::unique_ptr<verbs::Listener>> NativeDevice::Listen(const verbs::Address&, int) {
+  return KeepersWork("listening");
+}
+absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> NativeDevice::Connect(
+    const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) {
+  return KeepersWork("connecting");
+}
+
+}  // namespace baton::native

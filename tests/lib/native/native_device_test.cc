@@ -1,0 +1,366 @@
+// A native service's keeper and the drivers of its shards, in one process: what they tell each
+// other, and what becomes of it when a driver dies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/native/connection_manager.h"
+#include "lib/native/mailbox.h"
+#include "lib/native/native_device.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
+
+namespace baton::native {
+namespace {
+
+using arena::CompletionKind;
+using arena::ConnectionState;
+using driver::CommitOutcome;
+using driver::QueueDriver;
+using driver::testing::CommitWriter;
+using driver::testing::Pump;
+using driver::testing::RawPeer;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr uint32_t kPool = 3;
+
+// A driver of all shards, as in a process of its own.
+class Driver final : public driver::DriverObserver {
+ public:
+  Driver(arena::Arena* arena, verbs::Device* device, const ConnectionManager& manager)
+      : objects(std::make_shared<driver::DeviceObjects>()) {
+    // What it would have inherited: the same queues and regions.
+    objects->connections.resize(arena->shape().connections);
+    Borrow(manager.objects().get(), objects.get());
+    native.emplace(arena, device, &manager.pool(), objects.get(), [] {});
+    driver = QueueDriver::Attach(arena, &*native, this, objects);
+  }
+  ~Driver() override {
+    driver.reset();
+    native.reset();
+    for (auto& queue : objects->completion_queues) (void)queue.release();
+    (void)objects->buffers.release();
+    (void)objects->spares.release();
+  }
+
+  void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
+  void OnRefusedConnection(std::string_view why) override { states.emplace_back(why); }
+  void OnSlotFree(uint32_t connection) override { native->FreeSlot(connection); }
+
+  std::shared_ptr<driver::DeviceObjects> objects;
+  std::optional<NativeDevice> native;
+  std::unique_ptr<QueueDriver> driver;
+  std::vector<std::string> states;
+
+ private:
+  static void Borrow(driver::DeviceObjects* from, driver::DeviceObjects* to) {
+    to->buffers.reset(from->buffers.get());
+    to->spares.reset(from->spares.get());
+    for (auto& queue : from->completion_queues) to->completion_queues.emplace_back(queue.get());
+  }
+};
+
+class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
+ protected:
+  void SetUp() override {
+    arena::Shape shape = driver::testing::TestShape(1);
+    shape.pooled_queue_pairs = kPool;
+    device = verbs::testing::OpenDevice(fabric).value();
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
+    port = manager->Listen({fabric.host, 0}).value().port;
+    driver::Ownership(&*arena, 0).Grant(0, 1);
+    writer.emplace(&*arena, 0);
+    writer->Begin(1);
+    Succeed();
+  }
+  void TearDown() override {
+    owner.reset();
+    manager.reset();
+  }
+
+  void Die() { owner.reset(); }
+  void Succeed() {
+    owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    owner->native->Restore({0});
+    ASSERT_TRUE(owner->driver->Adopt({0}).ok());
+  }
+
+  void TurnKeeper() {
+    manager->Turn();
+    for (RawPeer* peer : peers) peer->Turn();
+  }
+  void Turn() {
+    TurnKeeper();
+    uint32_t shard;
+    while (owner->driver->HandleEvent(&shard) || owner->driver->HandleDeviceEvent(&shard)) {
+    }
+    ASSERT_TRUE(owner->driver->PollCompletions(0).ok());
+  }
+  bool Until(const std::function<bool()>& done) {
+    return Pump([&] { Turn(); }, done);
+  }
+  bool KeeperUntil(const std::function<bool()>& done) {
+    return Pump([&] { TurnKeeper(); }, done);
+  }
+
+  arena::CompletionEntry Next() {
+    if (!Until([&] { return arena->shard(0).completion_tail > read; })) {
+      ADD_FAILURE() << "no completion came";
+      return {};
+    }
+    return arena->completion(0, read++);
+  }
+  arena::CompletionEntry NextOfKind(CompletionKind kind) {
+    const arena::CompletionEntry entry = Next();
+    EXPECT_EQ(static_cast<int>(entry.kind), static_cast<int>(kind));
+    return entry;
+  }
+  CommitOutcome Commit() {
+    writer->Publish();
+    return owner->driver->ApplyNext(0, &error);
+  }
+  void Ask(RawPeer& peer) {
+    peers.push_back(&peer);
+    peer.Connect(port, "");
+  }
+  uint32_t Requested(RawPeer& peer) {
+    Ask(peer);
+    return NextOfKind(CompletionKind::kConnectRequest).connection;
+  }
+  void CommitAccept(uint32_t connection) {
+    writer->Receive(connection, 0, 1024);
+    writer->Accept(connection, 0, "welcome");
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  uint32_t Established(RawPeer& peer) {
+    const uint32_t connection = Requested(peer);
+    CommitAccept(connection);
+    EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+    EXPECT_TRUE(Until([&] { return peer.established; }));
+    return connection;
+  }
+  void ExchangeAMessage(uint32_t connection, RawPeer& peer) {
+    const size_t answers = peer.received.size();
+    peer.Receive();
+    peer.Send("ping");
+    EXPECT_EQ(NextOfKind(CompletionKind::kReceive).byte_len, 4u);
+    writer->Send(connection, 2048, 5);
+    writer->Receive(connection, 0, 1024);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(NextOfKind(CompletionKind::kSend).status, 0u);
+    ASSERT_TRUE(Until([&] { return peer.received.size() == answers + 1; }));
+  }
+  ConnectionState state(uint32_t connection) {
+    return ConnectionState(arena->connection(connection).state);
+  }
+  uint64_t orders() { return arena->orders(0).tail; }
+  bool notice_waits() { return !Mailbox::Notices(*arena, 0).empty(); }
+
+  void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
+  void OnDeviceEvent(const verbs::DeviceEvent&) override {}
+
+  const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
+  std::unique_ptr<verbs::Device> device;
+  std::optional<arena::Arena> arena;
+  std::unique_ptr<ConnectionManager> manager;
+  std::unique_ptr<Driver> owner;
+  std::optional<CommitWriter> writer;
+  uint64_t read = 0;
+  std::vector<RawPeer*> peers;
+  std::vector<std::string> refused;
+  uint16_t port = 0;
+  absl::Status error;
+};
+
+TEST_F(NativeDeviceTest, shouldCarryMessagesOnAConnectionThatTheKeeperMade) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  EXPECT_EQ(peer.private_data.substr(0, 7), "welcome");
+  EXPECT_THAT(std::string(arena->connection(connection).peer_address), HasSubstr(fabric.host));
+  EXPECT_GT(arena->connection(connection).initiator_depth, 0);
+  for (int i = 0; i < 3; ++i) ExchangeAMessage(connection, peer);
+}
+
+TEST_F(NativeDeviceTest, shouldRejectInTheNameOfTheOwner) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer->Reject(connection, "full up");
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_TRUE(Until([&] { return peer.rejected; }));
+  EXPECT_EQ(peer.private_data.substr(0, 7), "full up");
+  NextOfKind(CompletionKind::kConnectFailed);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+TEST_F(NativeDeviceTest, shouldTellTheEndAndUseTheSlotAgain) {
+  uint32_t generations = 0;
+  for (int round = 0; round < 2; ++round) {
+    RawPeer peer;
+    const uint32_t connection = Established(peer);
+    peer.Disconnect();
+    NextOfKind(CompletionKind::kReceive);  // flushed
+    EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+    EXPECT_EQ(state(connection), ConnectionState::kFree);
+    ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+    generations += arena->connection(connection).generation;
+    peers.clear();
+  }
+  EXPECT_GE(generations, 2u);
+}
+
+TEST_F(NativeDeviceTest, shouldDisconnectInTheNameOfTheOwner) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  writer->Disconnect(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+  NextOfKind(CompletionKind::kReceive);
+  NextOfKind(CompletionKind::kDisconnected);
+}
+
+TEST_F(NativeDeviceTest, shouldNameTheLimitWhenThePoolIsExhausted) {
+  std::vector<std::unique_ptr<RawPeer>> many;
+  for (uint32_t i = 0; i < kPool; ++i) {
+    many.push_back(std::make_unique<RawPeer>());
+    Established(*many.back());
+  }
+  RawPeer late;
+  const uint32_t connection = Requested(late);
+  writer->Accept(connection, 0);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_THAT(owner->states.back(), HasSubstr("all 3 queue pairs of shard 0 are in use"));
+  EXPECT_THAT(owner->states.back(), HasSubstr("queue_pairs_per_shard"));
+  ASSERT_TRUE(Until([&] { return late.rejected; }));
+}
+
+TEST_F(NativeDeviceTest, shouldRefuseWhenNoSlotIsFree) {
+  std::vector<std::unique_ptr<RawPeer>> many;
+  for (uint32_t i = 0; i < arena->shape().connections; ++i) {
+    many.push_back(std::make_unique<RawPeer>());
+    Requested(*many.back());
+  }
+  RawPeer late;
+  Ask(late);
+  ASSERT_TRUE(Until([&] { return late.rejected; }));
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_THAT(refused[0], HasSubstr("max_connections"));
+}
+
+// ---------------------------------------------------------------- drivers that die
+
+TEST_F(NativeDeviceTest, shouldGoOnWithTheConnectionsOfADeadDriver) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  ExchangeAMessage(connection, peer);
+  Die();
+  Succeed();
+  EXPECT_FALSE(peer.disconnected);
+  ExchangeAMessage(connection, peer);
+}
+
+TEST_F(NativeDeviceTest, shouldSeeARequestThatNoDriverHasSeen) {
+  Die();
+  RawPeer peer;
+  Ask(peer);
+  ASSERT_TRUE(KeeperUntil([&] { return notice_waits(); }));
+  Succeed();
+  const uint32_t connection = NextOfKind(CompletionKind::kConnectRequest).connection;
+  CommitAccept(connection);
+  NextOfKind(CompletionKind::kEstablished);
+  ExchangeAMessage(connection, peer);
+}
+
+// It logged the request and died before it had passed the notice.
+TEST_F(NativeDeviceTest, shouldLogARequestOnce) {
+  RawPeer peer;
+  Ask(peer);
+  ASSERT_TRUE(KeeperUntil([&] { return notice_waits(); }));
+  uint32_t shard;
+  ASSERT_TRUE(owner->driver->HandleEvent(&shard));
+  ASSERT_TRUE(notice_waits());
+  Die();
+  Succeed();
+  const uint32_t connection = NextOfKind(CompletionKind::kConnectRequest).connection;
+  CommitAccept(connection);
+  NextOfKind(CompletionKind::kEstablished);
+  EXPECT_FALSE(notice_waits());
+  ExchangeAMessage(connection, peer);
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
+// Its accept was on the way to the keeper, and its successor would give it again.
+TEST_F(NativeDeviceTest, shouldAcceptOnce) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  CommitAccept(connection);
+  EXPECT_EQ(orders(), 1u);
+  // As if it had died before it had finished that transaction.
+  arena->shard(0).commit_head = arena->shard(0).apply_begun;
+  Die();
+  Succeed();
+  EXPECT_EQ(orders(), 1u);  // that one is on its way still
+  NextOfKind(CompletionKind::kEstablished);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  ExchangeAMessage(connection, peer);
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
+// A slot that is free and of which its driver had not said so.
+TEST_F(NativeDeviceTest, shouldFreeASlotThatADeadDriverKept) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);
+  NextOfKind(CompletionKind::kDisconnected);
+  while (!Mailbox::Orders(*arena, 0).empty()) manager->Turn();
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+  const uint64_t told = orders();
+  // It died before its order was written.
+  ASSERT_FALSE(Mailbox::Orders(*arena, 0).empty());
+  arena->orders(0).tail = arena->orders(0).head;
+  Die();
+  Succeed();
+  EXPECT_EQ(orders(), told);
+  for (uint32_t i = 0; i < arena->shape().connections - 1; ++i) {
+    manager->Turn();
+  }
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  // All slots serve: the one that was free first comes last.
+  std::vector<std::unique_ptr<RawPeer>> many;
+  for (uint32_t i = 0; i < arena->shape().connections; ++i) {
+    many.push_back(std::make_unique<RawPeer>());
+    Requested(*many.back());
+  }
+  EXPECT_THAT(refused, SizeIs(0));
+}
+
+// A queue pair was taken by a driver that died before it had written down for what.
+TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
+  arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
+}
+
+}  // namespace
+}  // namespace baton::native
