@@ -1,0 +1,14 @@
+#include "tests/worker/kind.h"
+
+namespace baton::testing {
+
+struct ServiceKind::Hosts {};
+
+ServiceKind::ServiceKind() = default;
+ServiceKind::~ServiceKind() = default;
+
+keeper::EngineOptions ServiceKind::EngineOptions() { return {}; }
+
+void ServiceKind::Begin(keeper::testing::KeeperThread&) {}
+
+}  // namespace baton::testing
