@@ -47,12 +47,19 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
 WorkerImpl::~WorkerImpl() {
   if (native_ && !native_->status().ok()) {
     // What we own is moved when our process has ended, as after any death.
-    if (lock_) lock_->Keep();
+    if (lock_) HoldUntilTheEnd();
     return;
   }
   // Also after an Attach that failed on our side: a keeper that loses a worker without a word makes
   // sure that its process ends.
   if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
+}
+
+// The kernel finds a lock by its address, and so it stays mapped.
+void WorkerImpl::HoldUntilTheEnd() {
+  lock_->Keep();
+  static auto* const mapped = new std::vector<std::shared_ptr<const arena::Arena>>();
+  mapped->push_back(arena_);
 }
 
 // ---------------------------------------------------------------- attaching

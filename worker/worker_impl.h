@@ -83,6 +83,7 @@ class WorkerImpl final : public Worker {
   bool HasWork();
   void CheckKeeper();
   void LoseKeeper();
+  void HoldUntilTheEnd();
   void NoteStopRequest();
   void AskShutdown(std::string_view reason);
   int HandleOwnership();

@@ -11,4 +11,6 @@ keeper::EngineOptions ServiceKind::EngineOptions() { return {}; }
 
 void ServiceKind::Begin(keeper::testing::KeeperThread&) {}
 
+void ServiceKind::DriveForOwners() {}
+
 }  // namespace baton::testing

@@ -23,6 +23,8 @@ class ServiceKind {
   // From now on, and until this is destroyed, workers attach to this keeper as those of the kind
   // do.
   void Begin(keeper::testing::KeeperThread& keeper);
+  // What becomes of shards whose owners are not turned by the test, and no drivers with it.
+  void DriveForOwners();
 
  private:
   struct Hosts;

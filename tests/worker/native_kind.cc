@@ -47,6 +47,9 @@ class InProcessHost {
   ~InProcessHost() { EXPECT_TRUE(adopted_.empty()) << "a shard was adopted and never released"; }
 
   BatonNativeHost* host() { return &host_; }
+  void DriveAll() {
+    for (const auto& [shard, epoch] : adopted_) Drive(shard);
+  }
 
  private:
   int Adopt(uint32_t shard, uint64_t epoch) {
@@ -107,6 +110,10 @@ keeper::EngineOptions ServiceKind::EngineOptions() {
 
 void ServiceKind::Begin(keeper::testing::KeeperThread& keeper) {
   g_new_host = [this, &keeper] { return hosts_->hosts.emplace_back(keeper).host(); };
+}
+
+void ServiceKind::DriveForOwners() {
+  for (InProcessHost& host : hosts_->hosts) host.DriveAll();
 }
 
 }  // namespace baton::testing

@@ -126,10 +126,11 @@ class WorkerFixture : public ::testing::Test {
   [[nodiscard]] bool Until(const std::function<bool()>& done) {
     return driver::testing::Pump([&] { Turn(); }, done);
   }
-  // The keeper's part only: workers see nothing yet.
+  // The driver's part only: workers see nothing yet.
   [[nodiscard]] bool UntilWithoutWorkers(const std::function<bool()>& done) {
     return driver::testing::Pump(
         [&] {
+          kind.DriveForOwners();
           for (RawPeer* peer : peers) peer->Turn();
         },
         done);
