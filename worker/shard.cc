@@ -404,7 +404,7 @@ void Shard::Publish(bool release) {
   BATON_CRASH_POINT("commit-before-publish");
   arena::StoreRelease(arena.bank(index_, epoch_).tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
-  impl_->WakeDriver();
+  impl_->TellDriver(*this, release);
   BATON_CRASH_POINT("commit-driver-woken");
   for (Connection* connection : staged_->connections) {
     const CommitEntry& entry = entries[connection->entry_ - 1];

@@ -19,6 +19,8 @@ class ThreadLock {
   ~ThreadLock();
 
   absl::Status Acquire();
+  // Until its thread ends, also when this is destroyed.
+  void Keep() { holder_ = 0; }
 
  private:
   arena::ThreadLock* place_;

@@ -295,7 +295,8 @@ struct Capacity {
 class Worker {
  public:
   // Connects to the service's socket and maps its arena. kFailedPrecondition names both versions
-  // when layout or protocol do not fit.
+  // when layout or protocol do not fit. In a native worker, which its keeper has loaded, the
+  // session with the keeper is there already and `socket` is not looked at; it attaches once.
   static absl::StatusOr<std::unique_ptr<Worker>> Attach(const WorkerOptions& options,
                                                         Service* service);
   virtual ~Worker() = default;  // detaches: shards still owned are released first
@@ -305,7 +306,8 @@ class Worker {
 
   // One turn, without blocking: adopts and releases shards, delivers completions. Returns how many
   // completions and ownership changes were delivered. kUnavailable: the keeper is gone, and what it
-  // had said before that was delivered.
+  // had said before that was delivered. A native worker goes on without it; with any error from
+  // here its process has to end.
   virtual absl::StatusOr<int> Poll() = 0;
 
   // For poll and epoll loops: when ArmEvent returned true, event_fd() becomes readable as soon as

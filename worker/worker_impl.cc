@@ -30,7 +30,7 @@ constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
-constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2;
+constexpr uint64_t kWakeEvent = 0, kSelfEvent = 1, kSocketEvent = 2, kDriverEvent = 3;
 
 }  // namespace
 
@@ -45,9 +45,21 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
     : options_(options), service_(service) {}
 
 WorkerImpl::~WorkerImpl() {
+  if (native_ && !native_->status().ok()) {
+    // What we own is moved when our process has ended, as after any death.
+    if (lock_) HoldUntilTheEnd();
+    return;
+  }
   // Also after an Attach that failed on our side: a keeper that loses a worker without a word makes
   // sure that its process ends.
-  if ((attached_ || arena_) && !keeper_gone_) Detach();
+  if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
+}
+
+// The kernel finds a lock by its address, and so it stays mapped.
+void WorkerImpl::HoldUntilTheEnd() {
+  lock_->Keep();
+  static auto* const mapped = new std::vector<std::shared_ptr<const arena::Arena>>();
+  mapped->push_back(arena_);
 }
 
 // ---------------------------------------------------------------- attaching
@@ -67,15 +79,21 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
   return reply;
 }
 
-absl::Status WorkerImpl::Attach() {
+// The keeper, for a session with it.
+absl::StatusOr<FileDescriptor> WorkerImpl::Reach() {
+  if (native_) return native_->TakeSession();
   auto socket = ConnectUnix(options_.socket);
-  if (!socket.ok()) {
-    return absl::Status(
-        socket.status().code(),
-        absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
-                     " the socket of service ", options_.service, "?"));
-  }
-  Connected(*std::move(socket));
+  if (socket.ok()) return socket;
+  return absl::Status(
+      socket.status().code(),
+      absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
+                   " the socket of service ", options_.service, "?"));
+}
+
+absl::Status WorkerImpl::Attach() {
+  BATON_ASSIGN_OR_RETURN(native_, NativeDriver::Find());
+  BATON_ASSIGN_OR_RETURN(FileDescriptor keeper, Reach());
+  Connected(std::move(keeper));
   internal::WorkerRequest request;
   internal::AttachArena* attach = request.mutable_attach();
   attach->set_protocol_version(kProtocolVersion);
@@ -192,6 +210,10 @@ absl::Status WorkerImpl::PrepareEventFd() {
       epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, channel_->fd(), &socket) != 0) {
     return ErrnoStatus(errno, "epoll_ctl");
   }
+  epoll_event driver = {EPOLLIN, {.u64 = kDriverEvent}};
+  if (native_ && epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, native_->event_fd(), &driver) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl of the native driver's event_fd");
+  }
   return absl::OkStatus();
 }
 
@@ -226,6 +248,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
     CheckKeeper();
   }
+  if (native_) Drive();
   int work = HandleOwnership();
   for (auto& shard : shards_) {
     if (Owns(*shard)) work += Deliver(*shard);
@@ -239,6 +262,10 @@ absl::StatusOr<int> WorkerImpl::Poll() {
     service_->OnShutdown(reason);
     stop_.store(true);
   }
+  if (native_) {
+    if (!native_->status().ok()) return native_->status();
+    return work;  // also without a keeper: the queues are ours
+  }
   // Its last words come first: how the connections ended is in the logs.
   if (keeper_gone_ && work == 0) {
     return absl::UnavailableError(
@@ -249,19 +276,27 @@ absl::StatusOr<int> WorkerImpl::Poll() {
 }
 
 void WorkerImpl::CheckKeeper() {
-  epoll_event events[3];
-  const int count = epoll_wait(event_fd_.get(), events, 3, 0);
+  epoll_event events[4];
+  const int count = epoll_wait(event_fd_.get(), events, 4, 0);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeEvent) {
       char signals[256];
-      if (recv(wake_.get(), signals, sizeof(signals), MSG_DONTWAIT) == 0) keeper_gone_ = true;
+      if (recv(wake_.get(), signals, sizeof(signals), MSG_DONTWAIT) == 0) LoseKeeper();
     } else if (events[i].data.u64 == kSelfEvent) {
       eventfd_t value;
       eventfd_read(self_wake_.get(), &value);
-    } else {
-      keeper_gone_ = true;
-    }
+    } else if (events[i].data.u64 == kSocketEvent) {
+      LoseKeeper();
+    }  // The driver takes its own events.
   }
+}
+
+void WorkerImpl::LoseKeeper() {
+  keeper_gone_ = true;
+  if (!native_) return;
+  // It is told once: a native worker goes on, and sleeps.
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, channel_->fd(), nullptr);
 }
 
 int WorkerImpl::HandleOwnership() {
@@ -302,6 +337,10 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   // What we gave back is still ours until the driver has seen it. (Not to be read from the bank's
   // tail: a former owner's late store there is none of our epoch, and must not keep us away.)
   if (epoch == shard.released_epoch_) return false;
+  if (native_) {
+    native_->Adopt(shard.index_, epoch);
+    if (!native_->status().ok()) return false;
+  }
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
   shard.commit_tail_ = 0;
@@ -341,7 +380,8 @@ void WorkerImpl::Release(Shard& shard) {
 
 void WorkerImpl::Lose(Shard& shard) {
   shard.Abandon();
-  shard.epoch_ = 0;
+  const uint64_t epoch = std::exchange(shard.epoch_, 0);
+  if (native_) native_->Release(shard.index_, epoch);
   service_->OnLost(shard);
 }
 
@@ -468,6 +508,19 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 
 // ---------------------------------------------------------------- waiting
 
+// The driver in our own process: nobody needs to be woken.
+void WorkerImpl::TellNativeDriver(const Shard& shard, bool released) {
+  if (released) return native_->Release(shard.index_, shard.epoch_);
+  native_->Drive(shard.index_);
+}
+
+void WorkerImpl::Drive() {
+  native_->Attend();
+  for (const auto& shard : shards_) {
+    if (Owns(*shard)) native_->Drive(shard->index_);
+  }
+}
+
 void WorkerImpl::WakeDriver() {
   // Orders the tail before the look at the flag; Engine::Sleep has the other half.
   arena::FullFence();
@@ -476,7 +529,11 @@ void WorkerImpl::WakeDriver() {
   }
 }
 
-bool WorkerImpl::HasWork() const {
+bool WorkerImpl::HasWork() {
+  if (native_) {
+    Drive();
+    if (!native_->status().ok()) return true;  // for Poll to tell
+  }
   if (stop_.load(std::memory_order_relaxed) || shutdown_asked_.load(std::memory_order_relaxed)) {
     return true;
   }
@@ -492,6 +549,11 @@ bool WorkerImpl::ArmEvent() {
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
   arena::FullFence();
   armed_ = true;
+  if (native_) {
+    for (const auto& shard : shards_) {
+      if (Owns(*shard)) native_->RequestNotification(shard->index_);
+    }
+  }
   BATON_CRASH_POINT("arm-before-last-look");
   if (!HasWork()) return true;
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 0u);
@@ -558,6 +620,7 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
   connect->set_private_data(std::string(private_data));
   connect->set_tag(tag);
   BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  if (native_) Drive();  // which hears of it from the keeper
   Connection* connection =
       Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");

@@ -17,6 +17,7 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "worker/control/control_stream.h"
+#include "worker/native_driver.h"
 #include "worker/thread_lock.h"
 #include "worker/worker.h"
 
@@ -62,18 +63,27 @@ class WorkerImpl final : public Worker {
   // The connection in a slot, loaded from the driver's record when it is new to us.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation);
   uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
-  // After a commit was published: the driver may sleep.
-  void WakeDriver();
+  // After a transaction was published; `released`: the one that gives the shard away.
+  void TellDriver(const Shard& shard, bool released) {
+    if (native_) return TellNativeDriver(shard, released);
+    WakeDriver();
+  }
 
  private:
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
                                             std::vector<FileDescriptor>* descriptors = nullptr);
+  absl::StatusOr<FileDescriptor> Reach();
   absl::Status PrepareEventFd();
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
-  bool HasWork() const;
+  void WakeDriver();
+  void TellNativeDriver(const Shard& shard, bool released);
+  void Drive();
+  bool HasWork();
   void CheckKeeper();
+  void LoseKeeper();
+  void HoldUntilTheEnd();
   void NoteStopRequest();
   void AskShutdown(std::string_view reason);
   int HandleOwnership();
@@ -94,6 +104,7 @@ class WorkerImpl final : public Worker {
   std::shared_ptr<const arena::Arena> arena_;
   uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;
+  std::unique_ptr<NativeDriver> native_;  // null: the driver is the keeper's, and is woken
   std::optional<ThreadLock> lock_;
   FileDescriptor wake_;       // socket to the engine: a byte either way wakes the other side
   FileDescriptor self_wake_;  // eventfd: Stop and shutdown notices

@@ -192,6 +192,7 @@ bool Engine::Turn() {
   worked |= HandleEvents();
   worked |= HandleDeviceEvents();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (IsLeftToOwner(shard)) continue;
     worked |= PollShard(shard);
     worked |= ApplyCommits(shard);
   }
@@ -201,6 +202,17 @@ bool Engine::Turn() {
   if (loss_) ContinueLoss();
   WakeNotified();
   return worked;
+}
+
+bool Engine::IsLeftToOwner(uint32_t shard) const {
+  return options_.owners_drive && shards_[shard].ownership.owned();
+}
+
+void Engine::Drive(uint32_t shard) {
+  PollShard(shard);
+  while (ApplyCommits(shard)) {
+  }
+  WakeNotified();
 }
 
 bool Engine::RunPosted() {
@@ -332,11 +344,12 @@ void Engine::WakeNotified() {
 bool Engine::MaySleep() {
   if (has_posted_.load() || stop_.load()) return false;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (IsLeftToOwner(shard)) continue;
     if (!shards_[shard].unreadable && !driver_->RequestNotification(shard).ok()) return false;
     if (shards_[shard].ownership.owned() && driver_->PendingEntries(shard) > 0) return false;
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (PollShard(shard)) return false;
+    if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
   return true;
 }

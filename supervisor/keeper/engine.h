@@ -36,6 +36,8 @@ struct EngineOptions {
   int realtime_priority = 0;  // of its thread; 0: none
   // How long the idle engine yields before it sleeps.
   uint32_t yield_microseconds = 10;
+  // Native: the owner of a shard drives it, with Drive, and nobody else does.
+  bool owners_drive = false;
   // Deaths on one completion after which its connection is failed.
   uint32_t poison_deaths = 3;
   // Test builds only: what was not acknowledged is forgotten when a shard changes hands.
@@ -149,6 +151,9 @@ class Engine : private driver::DriverObserver {
 
   // One pass over everything that there may be to do; whether there was something.
   bool Turn();
+  // For the owner of a shard, with owners_drive: applies what it has committed, and moves what is
+  // completed to its log.
+  void Drive(uint32_t shard);
   // True: nothing is left to do, and whoever has something from now on sends a signal.
   bool BeginSleep();
   // Until a signal comes; false: none did within `timeout_ms` (-1: for ever).
@@ -182,6 +187,7 @@ class Engine : private driver::DriverObserver {
 
   driver::QueueDriver& driver() { return *driver_; }
   const driver::QueueDriver& driver() const { return *driver_; }
+  int device_event_fd() const { return device_->event_fd(); }
   // As it was when the device last told of a change.
   const verbs::DeviceInfo& device_info() const { return device_info_; }
   const arena::Arena& arena() const { return *arena_; }
@@ -250,6 +256,7 @@ class Engine : private driver::DriverObserver {
   bool HandleDeviceEvents();
   void BeginLoss(absl::Status why);
   void ContinueLoss();
+  bool IsLeftToOwner(uint32_t shard) const;
   bool ApplyCommits(uint32_t shard);
   bool PollShard(uint32_t shard);
   bool MaySleep();

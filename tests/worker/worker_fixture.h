@@ -22,6 +22,7 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/worker/kind.h"
 #include "worker/worker.h"
 
 namespace baton::testing {
@@ -90,7 +91,8 @@ class WorkerFixture : public ::testing::Test {
   ScriptedService& NewService() { return services_.emplace_back(); }
 
   void Start(const keeper::testing::KeeperThread::Change& change = nullptr) {
-    ASSERT_EQ(keeper.Start(change), absl::OkStatus());
+    ASSERT_EQ(keeper.Start(change, kind.EngineOptions()), absl::OkStatus());
+    kind.Begin(keeper);
   }
   WorkerOptions Options(CommitMode mode) const {
     WorkerOptions options;
@@ -124,10 +126,11 @@ class WorkerFixture : public ::testing::Test {
   [[nodiscard]] bool Until(const std::function<bool()>& done) {
     return driver::testing::Pump([&] { Turn(); }, done);
   }
-  // The keeper's part only: workers see nothing yet.
+  // The driver's part only: workers see nothing yet.
   [[nodiscard]] bool UntilWithoutWorkers(const std::function<bool()>& done) {
     return driver::testing::Pump(
         [&] {
+          kind.DriveForOwners();
           for (RawPeer* peer : peers) peer->Turn();
         },
         done);
@@ -194,6 +197,7 @@ class WorkerFixture : public ::testing::Test {
 
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   keeper::testing::KeeperThread keeper;
+  ServiceKind kind;
 
  private:
   std::deque<ScriptedService> services_;

@@ -55,8 +55,8 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   return config;
 }
 
-absl::Status KeeperThread::Start(const Change& change) {
-  BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(Config(change), {}));
+absl::Status KeeperThread::Start(const Change& change, const EngineOptions& engine_options) {
+  BATON_ASSIGN_OR_RETURN(keeper_, Keeper::Create(Config(change), engine_options));
   thread_ = std::thread([this] { keeper_->Run().IgnoreError(); });
   return absl::OkStatus();
 }

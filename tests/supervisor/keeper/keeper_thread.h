@@ -28,7 +28,7 @@ class KeeperThread {
   ~KeeperThread() { Stop(); }
 
   void SetLauncher(const std::string& path) { launcher_ = path; }
-  absl::Status Start(const Change& change = nullptr);
+  absl::Status Start(const Change& change = nullptr, const EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
   Engine& engine() { return keeper_->engine(); }

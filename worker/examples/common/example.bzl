@@ -2,6 +2,8 @@
 lib/base/crash_point.h, and its program once for each version: an upgrade between them is a change of
 binary and of nothing else."""
 
+load("//worker:service.bzl", "baton_service")
+
 def example_library(name, srcs, hdrs, deps, parts = [], test_hooks_parts = []):
     """A cc_library, and a testonly one with _test_hooks behind its name.
 
@@ -28,7 +30,8 @@ def example_library(name, srcs, hdrs, deps, parts = [], test_hooks_parts = []):
     )
 
 def example_programs(name, deps, parts, test_hooks_parts):
-    """main.cc as NAME-v1 and NAME-v2, with NAME_VERSION defined, and both with -test-hooks.
+    """main.cc as NAME-v1 and NAME-v2, with NAME_VERSION defined, and both with -test-hooks; each as
+    a program, and as an object for native workers with .so behind its name.
 
     Args:
       name: of the program.
@@ -38,13 +41,13 @@ def example_programs(name, deps, parts, test_hooks_parts):
     """
     for version in (1, 2):
         define = "%s_VERSION=%d" % (name.upper(), version)
-        native.cc_binary(
+        baton_service(
             name = "%s-v%d" % (name, version),
             srcs = ["main.cc"],
             local_defines = [define],
             deps = deps + parts,
         )
-        native.cc_binary(
+        baton_service(
             name = "%s-v%d-test-hooks" % (name, version),
             testonly = True,
             srcs = ["main.cc"],

@@ -1,0 +1,70 @@
+/* Between a keeper's executable and a native worker's shared object, in one process: what each
+ * finds of the other with dlsym. A C interface, so that the two may be of different releases,
+ * compilers and libraries. host.md is its specification. */
+#ifndef LIB_NATIVE_HOST_H_
+#define LIB_NATIVE_HOST_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BATON_NATIVE_VERSION 1
+#define BATON_NATIVE_HOST_SYMBOL "baton_native_host"
+#define BATON_NATIVE_OBJECT_SYMBOL "baton_native_object"
+#define BATON_NATIVE_EXPORT __attribute__((visibility("default")))
+
+/* The keeper's side: the driver of the shards. Functions return 0, or an errno value negated: then
+ * this process is no driver any more, and ends. One thread calls them, the worker's, one at a time.
+ */
+struct BatonNativeHost {
+  /* These three are the same in every version. */
+  uint32_t version;          /* BATON_NATIVE_VERSION of the keeper */
+  uint32_t bytes;            /* of the struct: members may be added behind the last */
+  const char* baton_release; /* of the keeper, for messages */
+
+  void* context; /* first argument of the functions */
+  /* Of a worker session in the keeper, connected. Whoever takes it sets -1 here and closes it. */
+  int32_t socket;
+  /* For poll and epoll, of the host: readable when attend or drive has something to do that was
+   * asked for with request_notification, or that the host waits for by itself. */
+  int32_t event_fd;
+
+  /* What is to be done for no shard in particular, such as taking over from a dead owner. */
+  int (*attend)(void* context);
+  /* The ownership word says that the shard is this worker's since `epoch`: from now on this process
+   * is its driver. What a dead one left is settled before it returns, as far as the worker's
+   * records in the arena depend on it. */
+  int (*adopt)(void* context, uint32_t shard, uint64_t epoch);
+  /* Of an adopted shard: applies what is committed, and moves what is completed to its log. */
+  int (*drive)(void* context, uint32_t shard);
+  /* Of an adopted shard: event_fd becomes readable at its next completion. One that came before is
+   * found by the next drive. */
+  int (*request_notification)(void* context, uint32_t shard);
+  /* The worker neither reads nor writes the shard any more: it has published the transaction that
+   * gives it away, or has seen that the shard is not its own since a later epoch. */
+  int (*release)(void* context, uint32_t shard, uint64_t epoch);
+  /* Why the last call failed. Good until the next call; never null. */
+  const char* (*last_error)(void* context);
+};
+
+/* Exported by the executable. Null: this process is no native worker. */
+BATON_NATIVE_EXPORT struct BatonNativeHost* baton_native_host(void);
+
+/* The object's side: what its worker library declares. */
+struct BatonNativeObject {
+  /* These three are the same in every version. */
+  uint32_t version; /* BATON_NATIVE_VERSION of the worker library */
+  uint32_t bytes;
+  const char* baton_release; /* of the worker library, for messages */
+};
+
+/* Exported by the object, beside its main. */
+BATON_NATIVE_EXPORT extern const struct BatonNativeObject baton_native_object;
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif  // LIB_NATIVE_HOST_H_

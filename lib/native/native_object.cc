@@ -1,0 +1,97 @@
+#include "lib/native/native_object.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/program_start.h"
+#include "lib/base/version.h"
+#include "lib/native/host.h"
+
+namespace baton::native {
+namespace {
+
+// Of exit(): the first that was registered here is the last that runs. The object stays mapped, as
+// libraries of its may have threads that run on to the very end.
+void EndHere(int status, void*) {
+  fflush(nullptr);
+  _exit(status);
+}
+
+absl::Status Unfit(const std::string& path, std::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " cannot be run as a native worker: ", absl::string_view(why.data(), why.size())));
+}
+
+// What dlopen or dlsym has said last.
+std::string LoaderError() {
+  const char* error = dlerror();
+  return error != nullptr ? error : "the dynamic linker does not say why";
+}
+
+absl::Status CheckDeclaration(const std::string& path, const BatonNativeObject* object) {
+  if (object == nullptr) {
+    return Unfit(path, absl::StrCat("it exports no ", BATON_NATIVE_OBJECT_SYMBOL,
+                                    ": link it with Baton's worker library and with baton_service "
+                                    "(worker/service.bzl)"));
+  }
+  if (object->version == BATON_NATIVE_VERSION && object->bytes >= sizeof(BatonNativeObject)) {
+    return absl::OkStatus();
+  }
+  return Unfit(path,
+               absl::StrCat("its worker library (release ", object->baton_release, ") has version ",
+                            object->version, " of the native interface with ", object->bytes,
+                            " bytes, this keeper (release ", kRelease, ") needs version ",
+                            BATON_NATIVE_VERSION, " with ", sizeof(BatonNativeObject),
+                            ": build it with the keeper's release of the worker library"));
+}
+
+// As those of a program that was started: for messages, ps and top.
+void TakeName(const std::string& path) {
+  program_invocation_name = const_cast<char*>(path.c_str());
+  program_invocation_short_name = program_invocation_name + path.rfind('/') + 1;
+  prctl(PR_SET_NAME, program_invocation_short_name);
+}
+
+}  // namespace
+
+absl::StatusOr<NativeObject> NativeObject::Load(const std::string& path) {
+  if (path.empty() || path[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the native worker's object is \"", path, "\": give its absolute path"));
+  }
+  if (on_exit(EndHere, nullptr) != 0) return absl::ResourceExhaustedError("on_exit: no memory");
+  // Everything is bound now: what is missing is an error here, and not a death later.
+  void* const object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) {
+    return Unfit(path, absl::StrCat(LoaderError(),
+                                    " (the file and the libraries that it needs have to be "
+                                    "readable for the worker's user)"));
+  }
+  const absl::Status fits = CheckDeclaration(
+      path, static_cast<const BatonNativeObject*>(dlsym(object, BATON_NATIVE_OBJECT_SYMBOL)));
+  if (!fits.ok()) return fits;
+  const auto main_function = reinterpret_cast<Main>(dlsym(object, "main"));
+  if (main_function == nullptr) {
+    return Unfit(path,
+                 absl::StrCat(LoaderError(), ": define main, and export it (baton_service does)"));
+  }
+  return NativeObject(path, main_function);
+}
+
+void NativeObject::Run(const std::vector<std::string>& arguments) const {
+  // For good: the object may keep pointers to them.
+  auto& strings = *new std::vector<std::string>{path_};
+  strings.insert(strings.end(), arguments.begin(), arguments.end());
+  auto& pointers = *new std::vector<char*>(PointersTo(strings));
+  TakeName(strings[0]);
+  exit(main_(static_cast<int>(strings.size()), pointers.data(), environ));
+}
+
+}  // namespace baton::native

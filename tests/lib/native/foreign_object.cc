@@ -1,0 +1,2 @@
+// A program of something else.
+int main() { return 0; }

@@ -1,0 +1,305 @@
+// What the worker library asks of the host of a native worker, when, and what it makes of errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
+#include "lib/driver/ownership.h"
+#include "lib/native/host.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "worker/worker.h"
+
+namespace {
+
+BatonNativeHost* g_host = nullptr;
+
+}  // namespace
+
+extern "C" BatonNativeHost* baton_native_host() { return g_host; }
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kWorkerId = 7;
+constexpr uint32_t kSlot = 1;
+
+using Calls = std::vector<std::string>;
+
+class RecordingService : public Service {
+ public:
+  explicit RecordingService(Calls* calls) : calls_(calls) {}
+  absl::Status OnAdopt(Shard&) override {
+    calls_->push_back("OnAdopt");
+    return absl::OkStatus();
+  }
+  void OnCompletion(Shard&, const Completion&) override {}
+  void OnRelease(Shard&) override { calls_->push_back("OnRelease"); }
+
+ private:
+  Calls* calls_;
+};
+
+// A host that only writes down what it is asked, and a keeper whose replies were sent before.
+class NativeDriverTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    arena::Shape shape = {};
+    shape.shards = 1;
+    shape.connections = 2;
+    shape.send_queue_depth = shape.receive_queue_depth = 4;
+    shape.completion_log_entries = 64;
+    shape.connection_state_bytes = shape.shard_state_bytes = 64;
+    shape.workers = 2;
+    shape.buffer_bytes = arena::kPageBytes;
+    auto created = arena::Arena::Create(shape, "kv");
+    ASSERT_TRUE(created.ok()) << created.status();
+    arena_.emplace(*std::move(created));
+    std::array<int, 2> session;
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, session.data()), 0);
+    keeper_.emplace(FileDescriptor(session[0]));
+    ready_.Reset(eventfd(0, EFD_CLOEXEC));
+    host_ = {
+        BATON_NATIVE_VERSION,
+        sizeof(host_),
+        "9.8.7",
+        this,
+        session[1],
+        ready_.get(),
+        [](void* self) { return Of(self).Note("attend"); },
+        [](void* self, uint32_t shard, uint64_t epoch) {
+          return Of(self).Note(absl::StrCat("adopt ", shard, " of ", epoch));
+        },
+        [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("drive ", shard)); },
+        [](void* self, uint32_t shard) {
+          return Of(self).Note(absl::StrCat("request_notification ", shard));
+        },
+        [](void* self, uint32_t shard, uint64_t epoch) {
+          return Of(self).Note(absl::StrCat("release ", shard, " of ", epoch));
+        },
+        [](void*) { return "the completion queue is overrun"; }};
+    g_host = &host_;
+  }
+  void TearDown() override { g_host = nullptr; }
+
+  static NativeDriverTest& Of(void* self) { return *static_cast<NativeDriverTest*>(self); }
+  int Note(const std::string& call) {
+    calls_.push_back(call);
+    return call.rfind(failing_, 0) == 0 ? -EIO : 0;
+  }
+
+  void ReplyToAttach() {
+    std::array<int, 2> wake;
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, wake.data()), 0);
+    wake_.Reset(wake[0]);
+    const FileDescriptor theirs(wake[1]);
+    internal::WorkerReply reply;
+    reply.mutable_attached()->set_worker_id(kWorkerId);
+    reply.mutable_attached()->set_worker_slot(kSlot);
+    reply.mutable_attached()->set_heartbeat_ms(1000);
+    ASSERT_EQ(keeper_->Send(reply, {arena_->worker_log_fd(), arena_->driver_log_fd(),
+                                    arena_->buffers_fd(), theirs.get()}),
+              absl::OkStatus());
+  }
+  absl::StatusOr<std::unique_ptr<Worker>> Attach() {
+    WorkerOptions options;
+    options.socket = "/nobody/looks/here";
+    options.control_stream = false;
+    return Worker::Attach(options, &service_);
+  }
+  // Attached, and the owner of the shard.
+  void Serve() {
+    ReplyToAttach();
+    auto attached = Attach();
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    worker_ = *std::move(attached);
+    ownership_.emplace(&*arena_, 0);
+    ownership_->Grant(kSlot, kWorkerId);
+    ASSERT_TRUE(worker_->Poll().ok());
+  }
+  // Its last request has an answer.
+  void Detach() {
+    ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());
+    worker_.reset();
+  }
+  Calls TakeCalls() { return std::exchange(calls_, {}); }
+
+  std::optional<arena::Arena> arena_;
+  std::optional<MessageChannel> keeper_;
+  FileDescriptor wake_, ready_;
+  BatonNativeHost host_ = {};
+  Calls calls_;
+  std::string failing_ = "nothing";
+  RecordingService service_{&calls_};
+  std::optional<driver::Ownership> ownership_;
+  std::unique_ptr<Worker> worker_;
+};
+
+TEST_F(NativeDriverTest, shouldRefuseAKeeperOfAnotherVersionAndNameBoth) {
+  host_.version = 99;
+  const absl::Status status = Attach().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("release 9.8.7"), HasSubstr("version 99"),
+                    HasSubstr(absl::StrCat("version ", BATON_NATIVE_VERSION))));
+  EXPECT_THAT(calls_, IsEmpty());
+}
+
+TEST_F(NativeDriverTest, shouldRefuseAKeeperThatHasLessThanItNeeds) {
+  host_.bytes -= 8;
+  EXPECT_EQ(Attach().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(NativeDriverTest, shouldTakeAKeeperThatHasMore) {
+  host_.bytes += 8;
+  Serve();
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldAttachOnce) {
+  Serve();
+  const absl::Status status = Attach().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("attaches once"));
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit) {
+  Serve();
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "drive 0"));
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
+  Serve();
+  ownership_->AskRelease(true);
+  TakeCalls();
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0", "OnRelease", "release 0 of 1"));
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend"));
+  Detach();
+  EXPECT_THAT(TakeCalls(), IsEmpty());
+}
+
+TEST_F(NativeDriverTest, shouldReleaseWhatWasTakenAway) {
+  Serve();
+  ownership_->End(false);
+  TakeCalls();
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0", "release 0 of 1"));
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldReleaseWhenItEnds) {
+  Serve();
+  TakeCalls();
+  Detach();
+  EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
+}
+
+TEST_F(NativeDriverTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
+  Serve();
+  TakeCalls();
+  EXPECT_TRUE(worker_->ArmEvent());
+  EXPECT_THAT(TakeCalls(), ElementsAre("request_notification 0", "attend", "drive 0"));
+  EXPECT_EQ(arena_->worker(kSlot).sleeping, 1u);  // the keeper may still have something to tell
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldWakeForTheHostsEvent) {
+  Serve();
+  ASSERT_TRUE(worker_->ArmEvent());
+  pollfd entry = {worker_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 0);
+  eventfd_write(ready_.get(), 1);
+  EXPECT_EQ(poll(&entry, 1, 0), 1);
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
+  Serve();
+  ASSERT_TRUE(worker_->ArmEvent());
+  keeper_.reset();
+  wake_.Reset();
+  pollfd entry = {worker_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 1);
+  ASSERT_TRUE(worker_->Poll().ok());
+  ASSERT_TRUE(worker_->ArmEvent());
+  EXPECT_EQ(poll(&entry, 1, 0), 0);
+  TakeCalls();
+  ASSERT_TRUE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+  EXPECT_EQ(worker_->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
+  worker_.reset();
+  EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
+}
+
+TEST_F(NativeDriverTest, shouldEndWithTheErrorOfItsDriver) {
+  Serve();
+  failing_ = "drive";
+  TakeCalls();
+  const absl::Status status = worker_->Poll().status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("(drive)"), HasSubstr("the completion queue is overrun"),
+                    HasSubstr("errno 5")));
+  EXPECT_FALSE(worker_->ArmEvent());
+  EXPECT_EQ(worker_->Poll().status(), status);
+  worker_.reset();
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+}
+
+TEST_F(NativeDriverTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
+  failing_ = "adopt";
+  ReplyToAttach();
+  worker_ = Attach().value();
+  ownership_.emplace(&*arena_, 0);
+  ownership_->Grant(kSlot, kWorkerId);
+  EXPECT_FALSE(worker_->Poll().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1"));
+  worker_.reset();
+}
+
+// What it owned is moved when it is dead, and not a moment before: by its lock that is known.
+TEST_F(NativeDriverTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFailed) {
+  const uint32_t* const lock =
+      reinterpret_cast<const uint32_t*>(&arena_->worker(kSlot).thread_locks[0]);
+  uint32_t held = 0, holder = 0;
+  std::thread thread([&] {
+    Serve();
+    failing_ = "drive";
+    holder = arena::LoadRelaxed(*lock) & FUTEX_TID_MASK;
+    EXPECT_FALSE(worker_->Poll().ok());
+    worker_.reset();
+    held = arena::LoadRelaxed(*lock) & FUTEX_TID_MASK;
+  });
+  thread.join();
+  EXPECT_NE(holder, 0u);
+  EXPECT_EQ(held, holder);
+  EXPECT_NE(arena::LoadAcquire(*lock) & FUTEX_OWNER_DIED, 0u);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,48 @@
+#include "worker/native_driver.h"
+
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/version.h"
+
+// What a keeper looks at before it runs the object.
+extern "C" const BatonNativeObject baton_native_object = {
+    BATON_NATIVE_VERSION, sizeof(BatonNativeObject), baton::kRelease};
+
+namespace baton {
+
+absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Find() {
+  // Not at link time: a brokered worker's executable has none.
+  const auto find =
+      reinterpret_cast<decltype(&baton_native_host)>(dlsym(RTLD_DEFAULT, BATON_NATIVE_HOST_SYMBOL));
+  BatonNativeHost* host = find != nullptr ? find() : nullptr;
+  if (host == nullptr) return nullptr;
+  if (host->version != BATON_NATIVE_VERSION || host->bytes < sizeof(BatonNativeHost)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the keeper (release ", host->baton_release, ") has version ", host->version,
+        " of the native interface with ", host->bytes, " bytes, this object's worker library (",
+        kRelease, ") needs version ", BATON_NATIVE_VERSION, " with ", sizeof(BatonNativeHost),
+        ": build the object with the keeper's release of the worker library"));
+  }
+  return std::unique_ptr<NativeDriver>(new NativeDriver(host));
+}
+
+absl::StatusOr<FileDescriptor> NativeDriver::TakeSession() {
+  const int socket = std::exchange(host_->socket, -1);
+  if (socket >= 0) return FileDescriptor(socket);
+  return absl::FailedPreconditionError(
+      "a native worker attaches once: its session with the keeper was used before");
+}
+
+void NativeDriver::Fail(const char* what, int result) {
+  const absl::Status cause = result < 0 ? ErrnoStatus(-result, host_->last_error(host_->context))
+                                        : absl::InternalError(absl::StrCat("it returned ", result));
+  status_ = absl::Status(
+      cause.code(), absl::StrCat("the native driver cannot go on (", what, "): ", cause.message()));
+}
+
+}  // namespace baton
