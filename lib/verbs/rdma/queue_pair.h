@@ -34,12 +34,16 @@ class RdmaCompletionQueue final : public CompletionQueue {
   };
 
   explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
+  // Add to *total; false: the queue is unusable.
+  bool Take(absl::Span<Completion> completions, size_t* total);
+  bool Copy(absl::Span<Completion> completions, size_t* total);
   bool TakeNotification();
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
   CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
   VerbsQueue queue_;
+  ibv_cq_ex* extended_ = nullptr;  // queue_, where the provider can; its polls have two phases
   Notice notice_ = Notice::kNone;
   bool unusable_ = false;
 };
