@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/doorbell.h"
 #include "lib/verbs/rdma/posting.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"
 
@@ -106,6 +107,21 @@ ibv_qp_state StateOf(QueuePairState state) {
   return IBV_QPS_ERR;
 }
 
+QueuePairState StateFrom(ibv_qp_state state) {
+  switch (state) {
+    case IBV_QPS_RESET:
+      return QueuePairState::kReset;
+    case IBV_QPS_INIT:
+      return QueuePairState::kInit;
+    case IBV_QPS_RTR:
+      return QueuePairState::kReadyToReceive;
+    case IBV_QPS_RTS:
+      return QueuePairState::kReadyToSend;
+    default:
+      return QueuePairState::kError;
+  }
+}
+
 ibv_send_wr TranslateRequest(const SendRequest& from) {
   ibv_send_wr to = {};
   to.wr_id = from.wr_id;
@@ -191,7 +207,6 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
   std::unique_ptr<RdmaCompletionQueue> queue(new RdmaCompletionQueue(core));
   queue->channel_.reset(ibv_create_comp_channel(core->context.get()));
   if (!queue->channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
-  BATON_RETURN_IF_ERROR(core->Watch(queue->channel_->fd));
   ibv_cq_init_attr_ex wanted = {};
   wanted.cqe = entries;
   wanted.cq_context = queue.get();
@@ -205,8 +220,7 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
                                       queue->channel_.get(), /*comp_vector=*/0));
   }
   if (!queue->queue_) {
-    return ErrnoStatus(errno,
-                       absl::StrCat("making a completion queue of ", entries, " entries"));
+    return ErrnoStatus(errno, absl::StrCat("making a completion queue of ", entries, " entries"));
   }
   core->completion_queues.insert(queue.get());
   return queue;
@@ -215,7 +229,15 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
 RdmaCompletionQueue::~RdmaCompletionQueue() {
   core_->completion_queues.erase(this);
   // Not left to the descriptor's end: a process that was forked may hold it, too.
-  if (channel_) core_->Unwatch(channel_->fd);
+  if (watched_) core_->Unwatch(channel_->fd);
+  if (core_->MayDestroyQueues()) return;
+  (void)queue_.release();  // it ends with the device
+  (void)channel_.release();
+}
+
+void RdmaCompletionQueue::AfterFork() {
+  notice_ = Notice::kNone;
+  watched_ = false;
 }
 
 absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
@@ -278,6 +300,8 @@ void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
 
 absl::Status RdmaCompletionQueue::RequestNotification() {
   core_->look = true;
+  if (!watched_) BATON_RETURN_IF_ERROR(core_->Watch(channel_->fd));
+  watched_ = true;
   // One that was asked for is still to come, unless it came without a completion for us (of a queue
   // pair that is no more). One that is due may have had its completion before it was asked for, and
   // then never comes: so this asks again, and should both come, one of them wakes in vain.
@@ -340,6 +364,12 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
 }
 
 RdmaQueuePair::~RdmaQueuePair() {
+  if (core_->forked) {
+    core_->queue_pairs.erase(number());
+    core_->ForgetDrain(this);
+    (void)queue_pair_.release();
+    return;
+  }
   if (queue_pair_) {
     core_->queue_pairs.erase(number());
     core_->ForgetDrain(this);
@@ -348,6 +378,7 @@ RdmaQueuePair::~RdmaQueuePair() {
 }
 
 QueuePairState RdmaQueuePair::state() const {
+  if (core_->forked) return AskState();
   if (state_ != QueuePairState::kReadyToReceive && state_ != QueuePairState::kReadyToSend) {
     return state_;
   }
@@ -355,6 +386,20 @@ QueuePairState RdmaQueuePair::state() const {
   ibv_qp_init_attr made_with = {};
   if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made_with) != 0) return state_;
   return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
+}
+
+// Another process may have connected it since, or have made it new.
+QueuePairState RdmaQueuePair::AskState() const {
+  ibv_qp_attr attributes = {};
+  ibv_qp_init_attr made_with = {};
+  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC,
+                   &made_with) != 0) {
+    return state_;
+  }
+  state_ = StateFrom(attributes.qp_state);
+  reads_ = attributes.max_rd_atomic > 0;
+  if (state_ != QueuePairState::kError) drained_ = drain_awaited_ = false;
+  return state_;
 }
 
 absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
@@ -447,7 +492,10 @@ absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {
 
 absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
   *posted = 0;
-  if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
+  const auto takes_sends = [](QueuePairState state) {
+    return state == QueuePairState::kReadyToSend || state == QueuePairState::kError;
+  };
+  if (!takes_sends(state_) && !(core_->forked && takes_sends(AskState()))) {
     return absl::FailedPreconditionError("the queue pair is not connected yet: sends have to wait");
   }
   return PostInChains<ibv_send_wr>(
@@ -455,7 +503,8 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
       TranslateRequest,
       [this](ibv_send_wr* chain, size_t count, size_t* taken) {
         ibv_send_wr* bad = nullptr;
-        const int error = ibv_post_send(queue_pair_.get(), chain, &bad);
+        const int error = core_->forked ? PostAndRing(queue_pair_.get(), chain, &bad)
+                                        : ibv_post_send(queue_pair_.get(), chain, &bad);
         *taken = TakenOf(chain, bad, count);
         return error == 0 ? absl::OkStatus() : CannotPost(error, "send");
       });

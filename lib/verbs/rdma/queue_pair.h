@@ -21,6 +21,8 @@ class RdmaCompletionQueue final : public CompletionQueue {
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
   absl::Status RequestNotification() override;
 
+  void AfterFork();
+
   // It was overrun, or the device is lost: so are the queue pairs that complete here.
   void SetUnusable();
   ibv_cq* queue() const { return queue_.get(); }
@@ -45,6 +47,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   VerbsQueue queue_;
   ibv_cq_ex* extended_ = nullptr;  // queue_, where the provider can; its polls have two phases
   Notice notice_ = Notice::kNone;
+  bool watched_ = false;  // this process has asked for a notification
   bool unusable_ = false;
 };
 
@@ -91,16 +94,17 @@ class RdmaQueuePair final : public QueuePair {
       : core_(core), options_(options) {}
   absl::Status FlushQueues();
   void AwaitDrain() const;
+  QueuePairState AskState() const;
   absl::Status CheckSend(const SendRequest& request) const;
 
   DeviceCore* const core_;
   const QueuePairOptions options_;
   VerbsQueuePair queue_pair_;
   uint32_t max_inline_data_ = 0;
-  QueuePairState state_ = QueuePairState::kInit;  // as far as we know
+  mutable QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
-  bool reads_ = false;  // the peer answers READs and atomics
-  bool drained_ = false;
+  mutable bool reads_ = false;  // the peer answers READs and atomics
+  mutable bool drained_ = false;
   mutable bool drain_awaited_ = false;
 };
 
