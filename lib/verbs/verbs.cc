@@ -10,6 +10,15 @@ DeviceInfo Device::info() const {
   return info;
 }
 
+absl::Status Device::CheckForkable() const {
+  return absl::UnimplementedError(absl::StrCat(
+      "device ", std::string(name()),
+      ": its connections live in the process that opened it, and not in the device: forked "
+      "processes cannot go on with them"));
+}
+
+absl::Status Device::AfterFork() { return CheckForkable(); }
+
 std::string_view CompletionStatusName(CompletionStatus status) {
   switch (status) {
     case CompletionStatus::kSuccess:

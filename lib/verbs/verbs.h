@@ -3,6 +3,10 @@
 //
 // Thread-safety: none. All objects of one Device are used by one thread at a time (the driver of
 // its queues). Lifetime: a Device outlives all objects made from it.
+//
+// Processes: one opens the device, and what forked ones have of it is of no use, unless
+// CheckForkable says otherwise. Then queues that were there before the fork are operated by one
+// process at a time, whichever: see Device::AfterFork.
 #ifndef LIB_VERBS_VERBS_H_
 #define LIB_VERBS_VERBS_H_
 
@@ -374,8 +378,21 @@ class Device {
 
   // Readable when Progress, NextEvent, NextDeviceEvent, or Poll of a CQ whose notification was
   // requested may have something to do; may be readable in vain. Level-triggered until that was
-  // done.
+  // done. It tells of the queues that this process has asked a notification of, so who leaves them
+  // to forked processes does not ask.
   virtual int event_fd() const = 0;
+
+  // Whether forked processes can operate this device's queues, and if not, why.
+  virtual absl::Status CheckForkable() const;
+
+  // The first call of a forked process. Of what was made before the fork it can use then: PostSend,
+  // PostReceive and ArmLimit, Poll and RequestNotification, state (which asks the device each time:
+  // the opener may have connected a queue pair meanwhile), SetError, receives_drained, and Progress
+  // and event_fd for these. The rest is the opener's: events and the connection manager's calls
+  // (refused with kFailedPrecondition, or none), making objects (refused) and destroying them: here
+  // that takes nothing from the device, or from other processes. Notifications that the opener or
+  // another has asked for may wake in vain.
+  virtual absl::Status AfterFork();
 };
 
 }  // namespace baton::verbs

@@ -162,6 +162,10 @@ absl::StatusOr<std::unique_ptr<RdmaConnectionId>> RdmaConnectionId::Connect(
 
 // The kernel takes its side of the connection down: the peer sees a reject or a disconnect.
 RdmaConnectionId::~RdmaConnectionId() {
+  if (core_->forked) {
+    (void)id_.release();
+    return;
+  }
   core_->unanswered.Remove(this);
   LeaveQueuePair();
   core_->ForgetEventsOf(this);
@@ -210,6 +214,7 @@ rdma_conn_param RdmaConnectionId::ParametersFor(const QueuePair& queue_pair) con
 }
 
 absl::Status RdmaConnectionId::CheckRequested(const char* call) const {
+  BATON_RETURN_IF_ERROR(core_->CheckOpener(call));
   if (phase_ == Phase::kRequested) return absl::OkStatus();
   if (phase_ == Phase::kEnded) {
     return absl::UnavailableError(absl::StrCat(call, ": the peer has given up its request"));
@@ -264,6 +269,7 @@ absl::Status RdmaConnectionId::Reject(std::string_view private_data) {
 }
 
 absl::Status RdmaConnectionId::Disconnect() {
+  BATON_RETURN_IF_ERROR(core_->CheckOpener("disconnect"));
   if (phase_ != Phase::kEstablished && phase_ != Phase::kAccepted) {
     return absl::FailedPreconditionError("disconnect: there is no connection");
   }

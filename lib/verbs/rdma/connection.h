@@ -36,6 +36,9 @@ class RdmaListener final : public Listener, public CmEndpoint {
   // One that has the address and does not listen: it hears what becomes of the device.
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Bind(DeviceCore* core,
                                                             const Address& address);
+  ~RdmaListener() override {
+    if (core_->forked) (void)id_.release();
+  }
   Address address() const override;
   bool OnEvent(const rdma_cm_event& event, CmEvent* out) override;
 

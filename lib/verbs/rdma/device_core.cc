@@ -7,11 +7,30 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
 
 namespace baton::verbs::rdma {
+
+absl::Status DeviceCore::CheckOpener(const char* call) const {
+  if (!forked) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": only the process that opened device ",
+                                                    ibv_get_device_name(context->device),
+                                                    " does that, and this one was forked from it"));
+}
+
+absl::Status DeviceCore::OpenSignals() {
+  pushed_signal.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!pushed_signal) return ErrnoStatus(errno, "eventfd");
+  epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return ErrnoStatus(errno, "epoll_create1");
+  BATON_RETURN_IF_ERROR(drains.Open(drain_ms));
+  BATON_RETURN_IF_ERROR(Watch(drains.fd()));
+  return Watch(pushed_signal.get());
+}
 
 absl::Status DeviceCore::Watch(int fd) {
   const int flags = fcntl(fd, F_GETFL);

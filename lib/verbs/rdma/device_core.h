@@ -2,6 +2,7 @@
 #ifndef LIB_VERBS_RDMA_DEVICE_CORE_H_
 #define LIB_VERBS_RDMA_DEVICE_CORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/shared_page.h"
 #include "lib/verbs/rdma/timeout_queue.h"
 #include "lib/verbs/verbs.h"
 
@@ -20,6 +22,11 @@ namespace baton::verbs::rdma {
 class RdmaCompletionQueue;
 class RdmaConnectionId;
 class RdmaQueuePair;
+
+// Of all processes that were forked from the opener, and its own.
+struct ProcessesRecord {
+  std::atomic<uint32_t> forked = 0;  // there was one
+};
 
 struct DeviceCore {
   // Taken from the kernel ahead of the user; the rest waits there.
@@ -50,6 +57,14 @@ struct DeviceCore {
   // The device is to be given up. Told once, however many say so.
   void Lose(const std::string& why);
 
+  // Only the process that has opened the device does this.
+  absl::Status CheckOpener(const char* call) const;
+  // Descriptors and events of this process alone.
+  absl::Status OpenSignals();
+  // Queues whose notifications another process may have taken cannot be destroyed: ibv_destroy_cq
+  // waits until this one has acknowledged all that the kernel gave to anybody.
+  bool MayDestroyQueues() const { return !forked && processes->forked.load() == 0; }
+
   bool IsPortDown() const;
   // Destroys the id of a connection, when the port is up: that tells the peer, and after a message
   // that it cannot send the connection manager of Soft-RoCE hears nothing any more, whoever uses it
@@ -74,7 +89,11 @@ struct DeviceCore {
   // For what fails, never for what succeeds.
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
-  bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
+  bool forked = false;  // this process is not the opener
+  bool soft_roce = false;
+  SharedPage<ProcessesRecord> processes;
+  uint32_t drain_ms = 0;  // of drains
+  bool look = true;       // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
   std::string source;            // the one address of this device; empty: all that it has
   unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer

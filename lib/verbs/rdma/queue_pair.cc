@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/doorbell.h"
 #include "lib/verbs/rdma/posting.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"
 
@@ -105,6 +107,21 @@ ibv_qp_state StateOf(QueuePairState state) {
   return IBV_QPS_ERR;
 }
 
+QueuePairState StateFrom(ibv_qp_state state) {
+  switch (state) {
+    case IBV_QPS_RESET:
+      return QueuePairState::kReset;
+    case IBV_QPS_INIT:
+      return QueuePairState::kInit;
+    case IBV_QPS_RTR:
+      return QueuePairState::kReadyToReceive;
+    case IBV_QPS_RTS:
+      return QueuePairState::kReadyToSend;
+    default:
+      return QueuePairState::kError;
+  }
+}
+
 ibv_send_wr TranslateRequest(const SendRequest& from) {
   ibv_send_wr to = {};
   to.wr_id = from.wr_id;
@@ -135,6 +152,10 @@ ibv_send_wr TranslateRequest(const SendRequest& from) {
   return to;
 }
 
+// What a completion has beside its wr_id.
+constexpr uint64_t kCompletionFields =
+    IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM;
+
 void TranslateCompletion(const ibv_wc& from, Completion* to) {
   *to = {};
   to->wr_id = from.wr_id;
@@ -150,6 +171,33 @@ void TranslateCompletion(const ibv_wc& from, Completion* to) {
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
 }
 
+// The one that the queue stands at. The wr_id comes last: with it, the rest is there, for whoever
+// finds it after we were killed.
+void ReadCompletion(ibv_cq_ex* from, Completion* to) {
+  const ibv_wc_status status = from->status;
+  to->status = StatusOf(status);
+  to->qp_number = ibv_wc_read_qp_num(from);
+  if (status == IBV_WC_SUCCESS) {
+    const unsigned int flags = ibv_wc_read_wc_flags(from);
+    to->opcode = OpcodeOf(ibv_wc_read_opcode(from));
+    to->byte_len = ibv_wc_read_byte_len(from);
+    to->has_immediate = (flags & IBV_WC_WITH_IMM) != 0;
+    to->has_invalidate = (flags & IBV_WC_WITH_INV) != 0;
+    to->immediate = to->has_immediate    ? ntohl(ibv_wc_read_imm_data(from))
+                    : to->has_invalidate ? ibv_wc_read_invalidated_rkey(from)
+                                         : 0;
+    to->vendor_error = 0;
+  } else {
+    to->opcode = CompletionOpcode::kSend;
+    to->has_immediate = to->has_invalidate = false;
+    to->byte_len = to->immediate = 0;
+    to->vendor_error = ibv_wc_read_vendor_err(from);
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  to->wr_id = from->wr_id;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- completion queue
@@ -159,11 +207,20 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
   std::unique_ptr<RdmaCompletionQueue> queue(new RdmaCompletionQueue(core));
   queue->channel_.reset(ibv_create_comp_channel(core->context.get()));
   if (!queue->channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
-  BATON_RETURN_IF_ERROR(core->Watch(queue->channel_->fd));
-  queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
-                                    queue->channel_.get(), /*comp_vector=*/0));
+  ibv_cq_init_attr_ex wanted = {};
+  wanted.cqe = entries;
+  wanted.cq_context = queue.get();
+  wanted.channel = queue->channel_.get();
+  wanted.wc_flags = kCompletionFields;
+  queue->extended_ = ibv_create_cq_ex(core->context.get(), &wanted);
+  if (queue->extended_ != nullptr) {
+    queue->queue_.reset(ibv_cq_ex_to_cq(queue->extended_));
+  } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
+    queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
+                                      queue->channel_.get(), /*comp_vector=*/0));
+  }
   if (!queue->queue_) {
-    return ErrnoStatus(errno, absl::StrCat("ibv_create_cq with ", entries, " entries"));
+    return ErrnoStatus(errno, absl::StrCat("making a completion queue of ", entries, " entries"));
   }
   core->completion_queues.insert(queue.get());
   return queue;
@@ -172,27 +229,59 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
 RdmaCompletionQueue::~RdmaCompletionQueue() {
   core_->completion_queues.erase(this);
   // Not left to the descriptor's end: a process that was forked may hold it, too.
-  if (channel_) core_->Unwatch(channel_->fd);
+  if (watched_) core_->Unwatch(channel_->fd);
+  if (core_->MayDestroyQueues()) return;
+  (void)queue_.release();  // it ends with the device
+  (void)channel_.release();
+}
+
+void RdmaCompletionQueue::AfterFork() {
+  notice_ = Notice::kNone;
+  watched_ = false;
 }
 
 absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
   if (unusable_) return absl::DataLossError("the completion queue was overrun and is unusable");
-  std::array<ibv_wc, kChain> taken;
   size_t total = 0;
-  while (total < completions.size()) {
-    const size_t wanted = std::min(completions.size() - total, kChain);
-    const int count = ibv_poll_cq(queue_.get(), static_cast<int>(wanted), taken.data());
-    if (count < 0) return absl::DataLossError("ibv_poll_cq: the completion queue is unusable");
-    for (int i = 0; i < count; ++i) {
-      TranslateCompletion(taken[i], &completions[total++]);
-      if (taken[i].status != IBV_WC_SUCCESS) OnFailed(taken[i].qp_num);
-    }
-    if (static_cast<size_t>(count) < wanted) break;
-  }
+  const bool usable = extended_ != nullptr ? Take(completions, &total) : Copy(completions, &total);
+  if (!usable) return absl::DataLossError("polling: the completion queue is unusable");
   if (total > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
   // Taken after the completion: the next ones are told of only when somebody asks again, and polls.
   if (notice_ == Notice::kDue && TakeNotification()) notice_ = Notice::kNone;
   return static_cast<int>(total);
+}
+
+// A completion leaves the queue when the poll ends, and is in its slot by then. One to a poll:
+// Soft-RoCE of rdma-core 44 loses count where ibv_next_poll finds the end of the queue and
+// ibv_end_poll follows, as the manual has it.
+bool RdmaCompletionQueue::Take(absl::Span<Completion> completions, size_t* total) {
+  ibv_poll_cq_attr no_wishes = {};
+  while (*total < completions.size()) {
+    const int error = ibv_start_poll(extended_, &no_wishes);
+    if (error == ENOENT) break;
+    if (error != 0) return false;
+    Completion& completion = completions[(*total)++];
+    ReadCompletion(extended_, &completion);
+    ibv_end_poll(extended_);
+    if (completion.status != CompletionStatus::kSuccess) OnFailed(completion.qp_number);
+  }
+  return true;
+}
+
+// For a provider that has no extended completion queues.
+bool RdmaCompletionQueue::Copy(absl::Span<Completion> completions, size_t* total) {
+  std::array<ibv_wc, kChain> taken;
+  while (*total < completions.size()) {
+    const size_t wanted = std::min(completions.size() - *total, kChain);
+    const int count = ibv_poll_cq(queue_.get(), static_cast<int>(wanted), taken.data());
+    if (count < 0) return false;
+    for (int i = 0; i < count; ++i) {
+      TranslateCompletion(taken[i], &completions[(*total)++]);
+      if (taken[i].status != IBV_WC_SUCCESS) OnFailed(taken[i].qp_num);
+    }
+    if (static_cast<size_t>(count) < wanted) break;
+  }
+  return true;
 }
 
 bool RdmaCompletionQueue::TakeNotification() {
@@ -211,6 +300,8 @@ void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
 
 absl::Status RdmaCompletionQueue::RequestNotification() {
   core_->look = true;
+  if (!watched_) BATON_RETURN_IF_ERROR(core_->Watch(channel_->fd));
+  watched_ = true;
   // One that was asked for is still to come, unless it came without a completion for us (of a queue
   // pair that is no more). One that is due may have had its completion before it was asked for, and
   // then never comes: so this asks again, and should both come, one of them wakes in vain.
@@ -266,6 +357,12 @@ absl::StatusOr<std::unique_ptr<RdmaQueuePair>> RdmaQueuePair::Create(
 }
 
 RdmaQueuePair::~RdmaQueuePair() {
+  if (core_->forked) {
+    core_->queue_pairs.erase(number());
+    core_->ForgetDrain(this);
+    (void)queue_pair_.release();
+    return;
+  }
   if (queue_pair_) {
     core_->queue_pairs.erase(number());
     core_->ForgetDrain(this);
@@ -285,6 +382,7 @@ absl::Status RdmaQueuePair::MakeReady() {
 }
 
 QueuePairState RdmaQueuePair::state() const {
+  if (core_->forked) return AskState();
   if (state_ != QueuePairState::kReadyToReceive && state_ != QueuePairState::kReadyToSend) {
     return state_;
   }
@@ -292,6 +390,20 @@ QueuePairState RdmaQueuePair::state() const {
   ibv_qp_init_attr made_with = {};
   if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made_with) != 0) return state_;
   return attributes.qp_state == IBV_QPS_ERR ? QueuePairState::kError : state_;
+}
+
+// Another process may have connected it since, or have made it new.
+QueuePairState RdmaQueuePair::AskState() const {
+  ibv_qp_attr attributes = {};
+  ibv_qp_init_attr made_with = {};
+  if (ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE | IBV_QP_MAX_QP_RD_ATOMIC,
+                   &made_with) != 0) {
+    return state_;
+  }
+  state_ = StateFrom(attributes.qp_state);
+  reads_ = attributes.max_rd_atomic > 0;
+  if (state_ != QueuePairState::kError) drained_ = drain_awaited_ = false;
+  return state_;
 }
 
 absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
@@ -401,7 +513,10 @@ absl::Status RdmaQueuePair::CheckSend(const SendRequest& request) const {
 
 absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
   *posted = 0;
-  if (state_ != QueuePairState::kReadyToSend && state_ != QueuePairState::kError) {
+  const auto takes_sends = [](QueuePairState state) {
+    return state == QueuePairState::kReadyToSend || state == QueuePairState::kError;
+  };
+  if (!takes_sends(state_) && !(core_->forked && takes_sends(AskState()))) {
     return absl::FailedPreconditionError("the queue pair is not connected yet: sends have to wait");
   }
   return PostInChains<ibv_send_wr>(
@@ -409,7 +524,8 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
       TranslateRequest,
       [this](ibv_send_wr* chain, size_t count, size_t* taken) {
         ibv_send_wr* bad = nullptr;
-        const int error = ibv_post_send(queue_pair_.get(), chain, &bad);
+        const int error = core_->forked ? PostAndRing(queue_pair_.get(), chain, &bad)
+                                        : ibv_post_send(queue_pair_.get(), chain, &bad);
         *taken = TakenOf(chain, bad, count);
         return error == 0 ? absl::OkStatus() : CannotPost(error, "send");
       });

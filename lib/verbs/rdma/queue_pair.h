@@ -21,6 +21,8 @@ class RdmaCompletionQueue final : public CompletionQueue {
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
   absl::Status RequestNotification() override;
 
+  void AfterFork();
+
   // It was overrun, or the device is lost: so are the queue pairs that complete here.
   void SetUnusable();
   ibv_cq* queue() const { return queue_.get(); }
@@ -34,13 +36,18 @@ class RdmaCompletionQueue final : public CompletionQueue {
   };
 
   explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
+  // Add to *total; false: the queue is unusable.
+  bool Take(absl::Span<Completion> completions, size_t* total);
+  bool Copy(absl::Span<Completion> completions, size_t* total);
   bool TakeNotification();
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
   CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
   VerbsQueue queue_;
+  ibv_cq_ex* extended_ = nullptr;  // queue_, where the provider can; its polls have two phases
   Notice notice_ = Notice::kNone;
+  bool watched_ = false;  // this process has asked for a notification
   bool unusable_ = false;
 };
 
@@ -90,16 +97,17 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status FlushQueues();
   absl::Status MakeReady();  // to INIT
   void AwaitDrain() const;
+  QueuePairState AskState() const;
   absl::Status CheckSend(const SendRequest& request) const;
 
   DeviceCore* const core_;
   const QueuePairOptions options_;
   VerbsQueuePair queue_pair_;
   uint32_t max_inline_data_ = 0;
-  QueuePairState state_ = QueuePairState::kInit;  // as far as we know
+  mutable QueuePairState state_ = QueuePairState::kInit;  // as far as we know
   QueuePairLink* link_ = nullptr;
-  bool reads_ = false;  // the peer answers READs and atomics
-  bool drained_ = false;
+  mutable bool reads_ = false;  // the peer answers READs and atomics
+  mutable bool drained_ = false;
   mutable bool drain_awaited_ = false;
 };
 

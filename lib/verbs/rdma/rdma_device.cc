@@ -1,11 +1,11 @@
 #include "lib/verbs/rdma/rdma_device.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -17,6 +17,7 @@
 #include "lib/verbs/rdma/async_event.h"
 #include "lib/verbs/rdma/connection.h"
 #include "lib/verbs/rdma/device_core.h"
+#include "lib/verbs/rdma/doorbell.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/queue_pair.h"
@@ -39,11 +40,15 @@ constexpr int kChannelsPerLook = 16;
 
 class RdmaRegion final : public MemoryRegion {
  public:
-  explicit RdmaRegion(VerbsRegion region) : region_(std::move(region)) {}
+  RdmaRegion(DeviceCore* core, VerbsRegion region) : core_(core), region_(std::move(region)) {}
+  ~RdmaRegion() override {
+    if (core_->forked) (void)region_.release();
+  }
   uint32_t lkey() const override { return region_->lkey; }
   uint32_t rkey() const override { return region_->rkey; }
 
  private:
+  DeviceCore* const core_;
   VerbsRegion region_;
 };
 
@@ -81,6 +86,7 @@ class RdmaDevice final : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> Create(VerbsContext context,
                                                         const RdmaDeviceOptions& options);
+  ~RdmaDevice() override;
 
   std::string_view name() const override { return ibv_get_device_name(core_.context->device); }
   DeviceLimits limits() const override { return limits_; }
@@ -90,16 +96,19 @@ class RdmaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override {
+    BATON_RETURN_IF_ERROR(core_.CheckOpener("making a queue pair"));
     return RdmaQueuePair::Create(&core_, options);
   }
   absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
+    BATON_RETURN_IF_ERROR(core_.CheckOpener("listen"));
     return RdmaListener::Create(&core_, address, backlog);
   }
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
       const Address& address, QueuePair* queue_pair,
       const ConnectionParameters& parameters) override {
+    BATON_RETURN_IF_ERROR(core_.CheckOpener("connect"));
     return RdmaConnectionId::Connect(&core_, address, static_cast<RdmaQueuePair*>(queue_pair),
                                      parameters);
   }
@@ -107,6 +116,8 @@ class RdmaDevice final : public Device {
   bool NextDeviceEvent(DeviceEvent* event) override { return core_.TakeDeviceEvent(event); }
   void Progress() override;
   int event_fd() const override { return core_.epoll.get(); }
+  absl::Status CheckForkable() const override;
+  absl::Status AfterFork() override;
 
  private:
   absl::Status Open();
@@ -156,12 +167,9 @@ absl::Status RdmaDevice::Open() {
                        "rdma_create_event_channel: is /dev/infiniband/rdma_cm there and accessible "
                        "(module rdma_ucm, group rdma)?");
   }
-  core_.pushed_signal.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!core_.pushed_signal) return ErrnoStatus(errno, "eventfd");
-  core_.epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!core_.epoll) return ErrnoStatus(errno, "epoll_create1");
-  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.unanswered.fd(),
-                       core_.drains.fd(), core_.pushed_signal.get()}) {
+  BATON_RETURN_IF_ERROR(core_.processes.Open());
+  BATON_RETURN_IF_ERROR(core_.OpenSignals());
+  for (const int fd : {core_.event_channel->fd, core_.context->async_fd, core_.unanswered.fd()}) {
     BATON_RETURN_IF_ERROR(core_.Watch(fd));
   }
   WatchRemoval();
@@ -214,23 +222,84 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
-  BATON_RETURN_IF_ERROR(
-      core_.drains.Open(device.vendor_id == kSoftRoceVendor ? kSoftRoceDrainMs : kDrainMs));
+  core_.soft_roce = device.vendor_id == kSoftRoceVendor;
+  core_.drain_ms = core_.soft_roce ? kSoftRoceDrainMs : kDrainMs;
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
 }
 
+// ---------------------------------------------------------------- forked processes
+
+// rdma.md, "After a fork", has what a provider must be like, and what was tried.
+absl::Status RdmaDevice::CheckForkable() const {
+  const std::string device = absl::StrCat("device ", std::string(name()));
+  if (!core_.soft_roce) {
+    return absl::UnimplementedError(absl::StrCat(
+        device,
+        ": its provider may keep its place in a queue in memory that a forked process has a "
+        "copy of; only Soft-RoCE's is known not to"));
+  }
+  ibv_cq_init_attr_ex wanted = {};
+  wanted.cqe = 1;
+  ibv_cq_ex* const queue = ibv_create_cq_ex(core_.context.get(), &wanted);
+  if (queue == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        device,
+        ": its provider has no extended completion queues, and a process that is killed "
+        "while it polls others loses completions (ibv_create_cq_ex: ",
+        std::strerror(errno), ")"));
+  }
+  (void)ibv_destroy_cq(ibv_cq_ex_to_cq(queue));
+  if (const int error = CheckDoorbell(*core_.context); error != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat(device,
+                     ": the kernel takes its doorbell from the process that opened it alone "
+                     "(UVERBS_METHOD_INVOKE_WRITE: ",
+                     std::strerror(error), "): a newer one is needed"));
+  }
+  if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(device,
+                     ": libibverbs keeps registered memory from forked processes: unset "
+                     "RDMAV_FORK_SAFE and IBV_FORK_SAFE"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaDevice::AfterFork() {
+  core_.forked = true;
+  core_.processes->forked.store(1);
+  core_.pushed.clear();
+  core_.device_events.clear();
+  look_for_events_ = false;
+  for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
+  return core_.OpenSignals();
+}
+
+// What was not made here is not taken down here.
+RdmaDevice::~RdmaDevice() {
+  if (!core_.forked) return;
+  for (CmId& id : core_.kept_ids) (void)id.release();
+  (void)core_.event_channel.release();
+  (void)core_.domain.release();
+  (void)core_.context.release();
+}
+
+// ---------------------------------------------------------------- objects
+
 absl::StatusOr<std::unique_ptr<MemoryRegion>> RdmaDevice::RegisterMemory(void* address,
                                                                          size_t length,
                                                                          uint32_t access) {
+  BATON_RETURN_IF_ERROR(core_.CheckOpener("registering memory"));
   VerbsRegion region(ibv_reg_mr(core_.domain.get(), address, length, AccessOf(access)));
   if (!region) return CannotRegister(errno, length);
-  return std::make_unique<RdmaRegion>(std::move(region));
+  return std::make_unique<RdmaRegion>(&core_, std::move(region));
 }
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQueue(
     uint32_t entries) {
+  BATON_RETURN_IF_ERROR(core_.CheckOpener("making a completion queue"));
   if (entries == 0 || entries > limits_.max_completion_queue_entries) {
     return absl::InvalidArgumentError(absl::StrCat("entries: ", entries, ", device ",
                                                    std::string(name()), " has at most ",
@@ -241,6 +310,7 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> RdmaDevice::CreateCompletionQue
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> RdmaDevice::CreateSharedReceiveQueue(
     uint32_t entries, uint32_t max_scatter_gather) {
+  BATON_RETURN_IF_ERROR(core_.CheckOpener("making a shared receive queue"));
   const struct {
     const char* field;
     uint32_t value, most;

@@ -16,7 +16,10 @@ class RdmaSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaSharedReceiveQueue>> Create(
       DeviceCore* core, uint32_t entries, uint32_t max_scatter_gather);
-  ~RdmaSharedReceiveQueue() override { core_->ForgetEventsOf(this); }
+  ~RdmaSharedReceiveQueue() override {
+    core_->ForgetEventsOf(this);
+    if (core_->forked) (void)queue_.release();
+  }
 
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override;

@@ -19,7 +19,9 @@ namespace baton::verbs::rdma {
 template <typename Object>
 class TimeoutQueue {
  public:
+  // Nothing waits then.
   absl::Status Open(uint32_t timeout_ms) {
+    waiting_.clear();
     timeout_ms_ = timeout_ms;
     timer_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
     return timer_ ? absl::OkStatus() : ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");

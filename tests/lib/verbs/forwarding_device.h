@@ -42,6 +42,8 @@ class ForwardingDevice : public Device {
   bool NextEvent(CmEvent* event) override { return inner_->NextEvent(event); }
   void Progress() override { inner_->Progress(); }
   int event_fd() const override { return inner_->event_fd(); }
+  absl::Status CheckForkable() const override { return inner_->CheckForkable(); }
+  absl::Status AfterFork() override { return inner_->AfterFork(); }
 
  protected:
   Device& inner() { return *inner_; }

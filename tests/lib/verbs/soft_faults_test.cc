@@ -1,6 +1,7 @@
 // Injected faults, and what only the soft device has.
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "lib/base/clock.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/verbs/verbs_harness.h"
@@ -249,6 +250,15 @@ TEST(SoftDevice, shouldKeepToItsLimitOfQueuePairs) {
             absl::StatusCode::kResourceExhausted);
   side.queue_pair.reset();
   EXPECT_TRUE(side.device->CreateQueuePair(pair).ok());
+}
+
+TEST(SoftDevice, shouldRefuseForkedProcesses) {
+  const auto device = CreateSoftDevice({}).value();
+  for (const absl::Status& status : {device->CheckForkable(), device->AfterFork()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_TRUE(absl::StrContains(status.message(), "its connections live in the process"))
+        << status;
+  }
 }
 
 }  // namespace

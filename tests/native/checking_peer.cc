@@ -1,0 +1,189 @@
+#include "tests/native/checking_peer.h"
+
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "tests/bench/raw_connection.h"
+#include "tests/harness/patience.h"
+#include "tests/native/message.h"
+
+namespace baton::native {
+namespace {
+
+constexpr char kPeerArgument[] = "--be-the-peer";
+constexpr std::chrono::nanoseconds kLastReplies = std::chrono::seconds(3);
+constexpr std::chrono::nanoseconds kFinish = std::chrono::seconds(20);
+
+static_assert(sizeof(Message) == sizeof(bench::Message));
+
+// One connection and what is known of it.
+class Numbered {
+ public:
+  Numbered(std::unique_ptr<bench::RawConnection> connection, uint64_t name, uint32_t window,
+           PeerRecord* record)
+      : connection_(std::move(connection)), name_(name), window_(window), record_(record) {}
+
+  bool AllAnswered() const { return next_reply_ == next_number_; }
+
+  absl::Status Turn(bool send) {
+    while (send && next_number_ - next_reply_ < window_) BATON_RETURN_IF_ERROR(SendNext());
+    BATON_RETURN_IF_ERROR(connection_->Flush());
+    absl::StatusOr<absl::Span<const ibv_wc>> taken = connection_->Poll();
+    BATON_RETURN_IF_ERROR(taken.status());
+    for (const ibv_wc& completion : *taken) {
+      if (completion.opcode != IBV_WC_RECV) continue;
+      const auto slot = static_cast<uint32_t>(completion.wr_id);
+      OnReply(At(bench::kReceiveOffset, slot));
+      BATON_RETURN_IF_ERROR(connection_->Receive(
+          slot, bench::kReceiveOffset + slot * sizeof(Message), sizeof(Message)));
+    }
+    return connection_->Flush();
+  }
+
+  void CountMissing() { record_->lost += next_number_ - next_reply_; }
+
+ private:
+  Message& At(size_t offset, uint64_t slot) const {
+    return reinterpret_cast<Message*>(connection_->slab() + offset)[slot];
+  }
+
+  absl::Status SendNext() {
+    if (AllAnswered()) silent_since_ = MonotonicNanoseconds();
+    const uint64_t slot = next_number_ % bench::kSlots;
+    Message& message = At(bench::kSendOffset, slot);
+    message = {};
+    message.number = next_number_++;
+    message.connection = name_;
+    message.sum = SumOf(message);
+    ++record_->sent;
+    return connection_->Send(bench::kSendOffset + slot * sizeof(Message), sizeof(Message));
+  }
+
+  void OnReply(const Message& reply) {
+    const uint64_t now = MonotonicNanoseconds();
+    const uint64_t silence = now - std::exchange(silent_since_, now);
+    record_->longest_silence_ns = std::max(record_->longest_silence_ns.load(), silence);
+    ++record_->answered;
+    if (reply.sum != SumOf(reply) || reply.connection != name_ || reply.number >= next_number_) {
+      ++record_->torn;
+      return;
+    }
+    if (reply.count != reply.number) ++record_->miscounted;
+    if (reply.number < next_reply_) {
+      if (missing_.erase(reply.number) == 0) {
+        ++record_->repeated;
+      } else {
+        --record_->lost;
+        ++record_->reordered;
+      }
+      return;
+    }
+    for (; next_reply_ < reply.number; ++next_reply_) {
+      missing_.insert(next_reply_);
+      ++record_->lost;
+    }
+    ++next_reply_;
+  }
+
+  const std::unique_ptr<bench::RawConnection> connection_;
+  const uint64_t name_;
+  const uint32_t window_;
+  PeerRecord* const record_;
+  uint64_t next_number_ = 0;
+  uint64_t next_reply_ = 0;
+  uint64_t silent_since_ = 0;
+  std::set<uint64_t> missing_;
+};
+
+absl::Status Talk(PeerRecord* record, const std::string& host, uint32_t connections,
+                  uint32_t window) {
+  while (record->port.load() == 0) sched_yield();
+  std::vector<std::unique_ptr<Numbered>> all;
+  for (uint32_t i = 0; i < connections; ++i) {
+    auto connection = bench::RawConnection::Connect(host, record->port.load());
+    BATON_RETURN_IF_ERROR(connection.status());
+    all.push_back(std::make_unique<Numbered>(*std::move(connection), i, window, record));
+    ++record->connected;
+  }
+  // Their owner may still be busy with the last one's arrival.
+  uint64_t deadline = 0;
+  for (;;) {
+    const bool stop = record->stop.load();
+    bool answered = true;
+    for (const auto& one : all) {
+      BATON_RETURN_IF_ERROR(one->Turn(!stop));
+      answered = answered && one->AllAnswered();
+    }
+    if (stop && deadline == 0) {
+      deadline = MonotonicNanoseconds() + harness::Patient(kLastReplies).count();
+    }
+    if (stop && (answered || MonotonicNanoseconds() > deadline)) break;
+    sched_yield();
+  }
+  for (const auto& one : all) one->CountMissing();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void CheckingPeer::RunIfPeer(int argc, char** argv) {
+  if (argc != 6 || std::string_view(argv[1]) != kPeerArgument) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const SharedPage<PeerRecord> record(FileDescriptor(std::atoi(argv[2])));
+  const absl::Status status = Talk(record.get(), argv[3], static_cast<uint32_t>(std::atoi(argv[4])),
+                                   static_cast<uint32_t>(std::atoi(argv[5])));
+  if (!status.ok()) {
+    std::snprintf(record->failure, sizeof(record->failure), "%s", status.ToString().c_str());
+  }
+  _exit(status.ok() ? 0 : 1);
+}
+
+// Not forked alone: librdmacm keeps what it knows of devices in the process, and opens none twice.
+CheckingPeer::CheckingPeer(const std::string& host, uint32_t connections, uint32_t window) {
+  BATON_CHECK(window <= bench::kMaxEchoWindow);
+  const std::string record = absl::StrCat(record_.fd());
+  const std::string count = absl::StrCat(connections), most = absl::StrCat(window);
+  process_ = fork();
+  BATON_CHECK(process_ >= 0);
+  if (process_ != 0) return;
+  execl("/proc/self/exe", "checking-peer", kPeerArgument, record.c_str(), host.c_str(),
+        count.c_str(), most.c_str(), nullptr);
+  _exit(127);
+}
+
+CheckingPeer::~CheckingPeer() {
+  if (process_ < 0) return;
+  kill(process_, SIGKILL);
+  waitpid(process_, nullptr, 0);
+}
+
+bool CheckingPeer::Finish() {
+  record_->stop.store(true);
+  const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kFinish).count();
+  while (waitpid(process_, nullptr, WNOHANG) == 0) {
+    if (MonotonicNanoseconds() > deadline) return false;
+    sched_yield();
+  }
+  process_ = -1;
+  return true;
+}
+
+}  // namespace baton::native

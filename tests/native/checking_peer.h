@@ -1,0 +1,53 @@
+// The other end of the connections, in a process of its own and in libibverbs alone: numbers what
+// it sends, and finds what was lost, came twice or in another order.
+#ifndef TESTS_NATIVE_CHECKING_PEER_H_
+#define TESTS_NATIVE_CHECKING_PEER_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "tests/native/shared_page.h"
+
+namespace baton::native {
+
+// Sums over its connections. Replies that are missing count as lost when a later one comes, and at
+// the end.
+struct PeerRecord {
+  std::atomic<uint16_t> port = 0;  // told by who started it: connect there
+  std::atomic<uint32_t> connected = 0;
+  std::atomic<bool> stop = false;  // no new message; ends when all are answered
+  std::atomic<uint64_t> sent = 0, answered = 0;
+  std::atomic<uint64_t> lost = 0, repeated = 0, reordered = 0, torn = 0;
+  // Of messages on their way to the service, as its count tells.
+  std::atomic<uint64_t> miscounted = 0;
+  std::atomic<uint64_t> longest_silence_ns = 0;  // of a connection that has messages unanswered
+  char failure[256] = {};                        // what ended it; empty: nothing has
+};
+
+class CheckingPeer {
+ public:
+  // The program's main() begins with it: it does not return in a peer, which is this program again.
+  static void RunIfPeer(int argc, char** argv);
+
+  // Starts it. `window`: messages of a connection that are unanswered at a time, at most 32.
+  CheckingPeer(const std::string& host, uint32_t connections, uint32_t window);
+  ~CheckingPeer();  // kills it
+  CheckingPeer(const CheckingPeer&) = delete;
+  CheckingPeer& operator=(const CheckingPeer&) = delete;
+
+  const PeerRecord& record() const { return *record_.get(); }
+  void Connect(uint16_t port) { record_->port.store(port); }
+  // Whether it has ended, with its record complete, within some patience.
+  bool Finish();
+
+ private:
+  SharedPage<PeerRecord> record_;
+  pid_t process_ = -1;
+};
+
+}  // namespace baton::native
+
+#endif  // TESTS_NATIVE_CHECKING_PEER_H_

@@ -1,0 +1,180 @@
+#include "tests/native/echo_service.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/rdma_device.h"
+#include "tests/harness/patience.h"
+#include "tests/native/echo_owner.h"
+#include "tests/native/message.h"
+
+namespace baton::native {
+namespace {
+
+constexpr uint32_t kShard = 0;
+constexpr uint64_t kFirstWorker = 1;  // ids; the keeper's own is this one
+// A poll that finds nothing but markers uses a request for a notification up and does not say so.
+constexpr int kLongestSleepMs = 100;
+constexpr std::chrono::nanoseconds kEstablish = std::chrono::seconds(20);
+
+// No connection is to end.
+class Watcher final : public driver::DriverObserver {
+ public:
+  explicit Watcher(OwnerRecord* record) : record_(record) {}
+  void OnConnectionState(uint32_t connection, std::string_view what) override {
+    if (what == "established") return;
+    Fail(absl::StrCat("connection ", connection, " ", absl::string_view(what.data(), what.size())));
+  }
+  void OnRefusedConnection(std::string_view why) override { Fail(std::string(why)); }
+  void Fail(const std::string& why) {
+    if (record_->failure[0] != '\0') return;
+    std::snprintf(record_->failure, sizeof(record_->failure), "%s", why.c_str());
+  }
+
+ private:
+  OwnerRecord* const record_;
+};
+
+arena::Shape ShapeFor(const EchoOptions& options) {
+  arena::Shape shape = {};
+  shape.shards = 1;
+  shape.connections = options.connections;
+  shape.send_queue_depth = shape.receive_queue_depth = options.depth;
+  shape.connection_state_bytes = 64;
+  shape.shard_state_bytes = 64;
+  shape.workers = 1;
+  shape.buffer_bytes =
+      std::bit_ceil(2 * uint64_t{options.connections} * options.depth * sizeof(Message));
+  shape.completion_log_entries =
+      std::bit_ceil(static_cast<uint32_t>(arena::RequiredCompletionEntries(shape)));
+  return shape;
+}
+
+// For as long as it lives.
+absl::Status Own(EchoOwner* owner, driver::QueueDriver* driver, verbs::Device* device, bool sleeps,
+                 OwnerRecord* record) {
+  const uint64_t before = record->answered;
+  for (bool asked = false;; ++record->turns) {
+    device->Progress();
+    BATON_ASSIGN_OR_RETURN(const bool found, owner->Turn());
+    record->recovery = driver->recovery();
+    record->answered = before + owner->answered();
+    if (found) {
+      asked = false;
+    } else if (!sleeps) {
+      sched_yield();
+    } else if (!std::exchange(asked, true)) {
+      BATON_RETURN_IF_ERROR(driver->RequestNotification(kShard));
+    } else {
+      pollfd event = {device->event_fd(), POLLIN, 0};
+      (void)poll(&event, 1, kLongestSleepMs);
+      asked = false;
+    }
+  }
+}
+
+}  // namespace
+
+EchoService::EchoService(const std::string& host, const EchoOptions& options)
+    : options_(options), observer_(std::make_unique<Watcher>(record_.get())) {
+  device_ = verbs::rdma::CreateRdmaDevice({}).value();
+  BATON_CHECK(device_->CheckForkable().ok());
+  arena_.emplace(arena::Arena::Create(ShapeFor(options), "echo").value());
+  driver_ = driver::QueueDriver::Create(&*arena_, device_.get(), observer_.get()).value();
+  port_ = driver_->Listen({host, 0}).value().port;
+}
+
+EchoService::~EchoService() {
+  for (size_t i = 0; i < children_.size(); ++i) Kill(i);
+}
+
+bool EchoService::Establish() {
+  EchoOwner owner(&*arena_, driver_.get(), kFirstWorker);
+  if (!owner.Adopt().ok()) return false;
+  const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kEstablish).count();
+  while (Ended() != 0) {
+    if (MonotonicNanoseconds() > deadline) return false;
+    device_->Progress();
+    uint32_t shard;
+    while (driver_->HandleEvent(&shard)) {
+    }
+    while (driver_->HandleDeviceEvent(&shard)) {
+    }
+    if (!owner.Turn().ok()) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+uint32_t EchoService::Ended() const {
+  uint32_t ended = 0;
+  for (uint32_t i = 0; i < options_.connections; ++i) {
+    const auto state = arena::ConnectionState(arena_->connection(i).state);
+    if (state != arena::ConnectionState::kEstablished) ++ended;
+  }
+  return ended;
+}
+
+size_t EchoService::Fork() {
+  int go[2];
+  BATON_CHECK(pipe(go) == 0);
+  const pid_t pid = fork();
+  BATON_CHECK(pid >= 0);
+  if (pid == 0) {
+    close(go[1]);
+    Wait(go[0], kFirstWorker + 1 + children_.size());
+  }
+  close(go[0]);
+  children_.push_back({pid, go[1]});
+  return children_.size() - 1;
+}
+
+void EchoService::Wait(int go, uint64_t worker_id) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Watcher watcher(record_.get());
+  char begin = 0;
+  if (read(go, &begin, 1) != 1) _exit(0);
+  const absl::Status status = [&] {
+    BATON_RETURN_IF_ERROR(device_->AfterFork());
+    BATON_ASSIGN_OR_RETURN(
+        std::unique_ptr<driver::QueueDriver> driver,
+        driver::QueueDriver::Recover(&*arena_, device_.get(), &watcher, driver_->objects()));
+    EchoOwner owner(&*arena_, driver.get(), worker_id);
+    BATON_RETURN_IF_ERROR(owner.Adopt());
+    record_->turns.store(0);
+    ++record_->took_over;
+    return Own(&owner, driver.get(), device_.get(), options_.sleeps, record_.get());
+  }();
+  watcher.Fail(status.ToString());
+  _exit(1);
+}
+
+void EchoService::Begin(size_t child) {
+  const char begin = 1;
+  BATON_CHECK(write(children_[child].go, &begin, 1) == 1);
+}
+
+void EchoService::Kill(size_t child) {
+  Child& one = children_[child];
+  if (one.pid < 0) return;
+  kill(one.pid, SIGKILL);
+  BATON_CHECK(waitpid(one.pid, nullptr, 0) == one.pid);
+  close(one.go);
+  one = {};
+}
+
+}  // namespace baton::native

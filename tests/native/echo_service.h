@@ -1,0 +1,80 @@
+// A service whose queues are driven by processes that are forked from the one that opened the
+// device: that one (the keeper) makes device, arena and connections, and then drives nothing; each
+// child is ready to take over, as driver and as worker in one, when the one before is dead.
+#ifndef TESTS_NATIVE_ECHO_SERVICE_H_
+#define TESTS_NATIVE_ECHO_SERVICE_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/verbs/verbs.h"
+#include "tests/native/shared_page.h"
+
+namespace baton::native {
+
+// What owners tell the keeper. One at a time writes.
+struct OwnerRecord {
+  std::atomic<uint64_t> took_over = 0;  // owners that have recovered
+  std::atomic<uint64_t> answered = 0;   // messages, by all
+  std::atomic<uint64_t> turns = 0;      // of the present one's loop, since it took over
+  driver::RecoveryCounters recovery;    // of the present one, as of its last turn
+  char failure[512] = {};               // why one has ended by itself; empty: none has
+};
+
+struct EchoOptions {
+  uint32_t connections = 4;
+  uint32_t depth = 16;  // of each queue; the peer's window is at most that
+  bool sleeps = true;   // owners wait for notifications; otherwise they yield
+};
+
+class EchoService {
+ public:
+  EchoService(const std::string& host, const EchoOptions& options);
+  ~EchoService();  // kills what runs
+
+  uint16_t port() const { return port_; }
+  // Turns until all connections are established.
+  bool Establish();
+
+  // A child that waits for its turn. Its index.
+  size_t Fork();
+  size_t children() const { return children_.size(); }
+  // Makes it the owner. The one before is dead.
+  void Begin(size_t child);
+  void Kill(size_t child);  // and waits for its end
+  pid_t pid(size_t child) const { return children_[child].pid; }
+
+  OwnerRecord& record() const { return *record_.get(); }
+  arena::Arena& arena() { return *arena_; }
+  // Connections that are not established any more.
+  uint32_t Ended() const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    int go = -1;  // a byte there makes it the owner
+  };
+
+  [[noreturn]] void Wait(int go, uint64_t worker_id);
+
+  const EchoOptions options_;
+  SharedPage<OwnerRecord> record_;
+  std::unique_ptr<driver::DriverObserver> observer_;
+  std::unique_ptr<verbs::Device> device_;
+  std::optional<arena::Arena> arena_;
+  std::unique_ptr<driver::QueueDriver> driver_;
+  uint16_t port_ = 0;
+  std::vector<Child> children_;
+};
+
+}  // namespace baton::native
+
+#endif  // TESTS_NATIVE_ECHO_SERVICE_H_

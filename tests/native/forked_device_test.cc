@@ -1,0 +1,350 @@
+// What a process can do with the rdma device of the one that it was forked from, and what it
+// cannot.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "tests/harness/patience.h"
+#include "tests/lib/verbs/connected_test.h"
+#include "tests/native/shared_page.h"
+
+namespace baton::native {
+namespace {
+
+using verbs::Completion;
+using verbs::CompletionStatus;
+using verbs::Opcode;
+using verbs::QueuePairState;
+using verbs::testing::Buffer;
+using verbs::testing::kAllAccess;
+using verbs::testing::PostReceive;
+using verbs::testing::PostSend;
+using verbs::testing::Request;
+using verbs::testing::Side;
+
+// For what a forked process does: a function that returns what is wrong.
+#define NEED(condition)                                                   \
+  do {                                                                    \
+    if (!(condition)) return absl::StrCat(__LINE__, " not: " #condition); \
+  } while (false)
+
+struct Outcome {
+  char wrong[512] = {};
+  std::atomic<bool> ended = false;
+};
+
+// The server's side is used by forked processes, the client's by this one.
+class ForkedDevice : public ::testing::Test {
+ protected:
+  static constexpr size_t kBytes = 1 << 16;
+
+  void Join() { verbs::testing::Connect(client, server, {.host = Host()}); }
+  static const char* Host() { return std::getenv("BATON_VM_ADDRESS"); }
+  static std::unique_ptr<verbs::Device> Open() { return verbs::rdma::CreateRdmaDevice({}).value(); }
+
+  // What `work` returns in a forked process, which has called AfterFork.
+  std::string InChild(const std::function<std::string()>& work) {
+    SharedPage<Outcome> outcome;
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const absl::Status status = server.device->AfterFork();
+      const std::string wrong = status.ok() ? work() : status.ToString();
+      std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
+      outcome->ended = true;
+      _exit(0);
+    }
+    const uint64_t deadline =
+        MonotonicNanoseconds() +
+        harness::Patient(std::chrono::nanoseconds(std::chrono::seconds(10))).count();
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+      client.Turn();
+      if (MonotonicNanoseconds() > deadline) kill(child, SIGKILL);
+    }
+    return outcome->ended ? outcome->wrong : absl::StrCat("it has ended with status ", status);
+  }
+
+  // Of the forked process's own, while the other goes on by itself.
+  static bool Until(Side& side, const std::function<bool()>& done) {
+    const uint64_t deadline =
+        MonotonicNanoseconds() +
+        harness::Patient(std::chrono::nanoseconds(std::chrono::seconds(5))).count();
+    while (!done()) {
+      if (MonotonicNanoseconds() > deadline) return false;
+      side.Turn();
+    }
+    return true;
+  }
+  Completion Next(Side& side) {
+    if (!Until(side, [&] { return !side.completions.empty(); })) return {.wr_id = ~uint64_t{0}};
+    const Completion next = side.completions.front();
+    side.completions.pop_front();
+    return next;
+  }
+  std::string Completes(Side& side, uint64_t wr_id, CompletionStatus status) {
+    const Completion completion = Next(side);
+    if (completion.wr_id == wr_id && completion.status == status) return "";
+    return absl::StrCat("wr_id ", completion.wr_id, " with ",
+                        std::string(verbs::CompletionStatusName(completion.status)), " instead of ",
+                        wr_id, " with ", std::string(verbs::CompletionStatusName(status)));
+  }
+  // A message from each side arrives.
+  std::string Talks() {
+    for (uint64_t i = 0; i < 3; ++i) {
+      NEED(PostReceive(*server.queue_pair, 100 + i, {theirs.Sge(0, 64)}).ok());
+      NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 200 + i), {theirs.Sge(64, 8)}).ok());
+      NEED(Completes(server, 200 + i, CompletionStatus::kSuccess).empty());
+    }
+    return "";
+  }
+  void AwaitTalk() {
+    for (uint64_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(Completes(client, 300 + i, CompletionStatus::kSuccess), "");
+    }
+  }
+  void ExpectTalk() {
+    for (uint64_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(PostReceive(*client.queue_pair, 300 + i, {ours.Sge(0, 64)}).ok());
+    }
+  }
+
+  Side client{Open()};
+  Side server{Open()};
+  Buffer ours{client.device.get(), kBytes, kAllAccess};
+  Buffer theirs{server.device.get(), kBytes, kAllAccess};
+};
+
+TEST_F(ForkedDevice, shouldTellThatItCanBeUsedSo) {
+  EXPECT_TRUE(server.device->CheckForkable().ok()) << server.device->CheckForkable();
+}
+
+TEST_F(ForkedDevice, shouldPostAndPoll) {
+  Join();
+  for (int generation = 0; generation < 3; ++generation) {
+    ExpectTalk();
+    EXPECT_EQ(InChild([&] { return Talks(); }), "");
+    AwaitTalk();
+  }
+}
+
+TEST_F(ForkedDevice, shouldReceiveWhatWasPostedBeforeTheFork) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+  ours.Fill(0, "hello");
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
+  EXPECT_EQ(InChild([&]() -> std::string {
+              const std::string wrong = Completes(server, 1, CompletionStatus::kSuccess);
+              NEED(wrong.empty());
+              NEED(theirs.Text(0, 5) == "hello");
+              return "";
+            }),
+            "");
+}
+
+TEST_F(ForkedDevice, shouldWakeForACompletion) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+  SharedPage<std::atomic<bool>> asked;
+  const pid_t sender = fork();  // after the child has gone to sleep, as far as one can tell
+  if (sender == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!client.device->AfterFork().ok()) _exit(1);
+    while (!asked->load()) usleep(1000);
+    usleep(100'000);
+    _exit(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok() ? 0 : 1);
+  }
+  EXPECT_EQ(InChild([&]() -> std::string {
+              pollfd readable = {server.device->event_fd(), POLLIN, 0};
+              NEED(poll(&readable, 1, 0) == 0);
+              NEED(server.queue->RequestNotification().ok());
+              server.Turn();
+              NEED(server.completions.empty());
+              asked->store(true);
+              NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
+              NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+              NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+              return "";
+            }),
+            "");
+  int status = 1;
+  ASSERT_EQ(waitpid(sender, &status, 0), sender);
+  EXPECT_EQ(status, 0);
+  // The process that made it had no part in that notification, and is not held up by it.
+  pollfd readable = {server.device->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+}
+
+TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+  EXPECT_EQ(
+      InChild([&]() -> std::string {
+        NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+        NEED(server.queue_pair->SetError().ok());
+        NEED(server.queue_pair->state() == QueuePairState::kError);
+        NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
+        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)}).ok());
+        NEED(Completes(server, 2, CompletionStatus::kFlushError).empty());
+        return "";
+      }),
+      "");
+  EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
+}
+
+TEST_F(ForkedDevice, shouldTellAFullQueue) {
+  Join();
+  EXPECT_EQ(InChild([&]() -> std::string {
+              // The client has no receives: nothing of it completes.
+              absl::Status status;
+              int taken = 0;
+              for (; status.ok() && taken < 10'000; ++taken) {
+                status =
+                    PostSend(*server.queue_pair, Request(Opcode::kSend, 2), {theirs.Sge(0, 5)});
+              }
+              NEED(status.code() == absl::StatusCode::kResourceExhausted);
+              NEED(taken > 64);
+              return "";
+            }),
+            "");
+}
+
+// The pool's: what the opener has made of it since is asked for.
+TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
+  SharedPage<std::atomic<bool>> joined;
+  SharedPage<Outcome> outcome;
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const std::string wrong = [&]() -> std::string {
+      NEED(server.device->AfterFork().ok());
+      NEED(!PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok());
+      while (!joined->load()) usleep(1000);
+      return Talks();
+    }();
+    std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
+    outcome->ended = true;
+    _exit(0);
+  }
+  Join();
+  ExpectTalk();
+  joined->store(true);
+  AwaitTalk();
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(outcome->ended);
+  EXPECT_STREQ(outcome->wrong, "");
+}
+
+TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
+  const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
+  verbs::QueuePairOptions options;
+  options.send_queue = options.receive_queue = server.queue.get();
+  options.max_send_requests = 16;
+  options.shared_receive_queue = shared.get();
+  server.queue_pair = server.device->CreateQueuePair(options).value();
+  Join();
+  SharedPage<std::atomic<bool>> posted;
+  EXPECT_EQ(InChild([&]() -> std::string {
+              for (uint64_t i = 0; i < 3; ++i) {
+                const verbs::ScatterGather sge = theirs.Sge(0, 64);
+                const verbs::ReceiveRequest request = {10 + i, {&sge, 1}};
+                size_t taken = 0;
+                NEED(shared->PostReceive({&request, 1}, &taken).ok());
+              }
+              NEED(shared->ArmLimit(3).ok());
+              return "";
+            }),
+            "");
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
+  EXPECT_EQ(InChild([&]() -> std::string {
+              NEED(Completes(server, 10, CompletionStatus::kSuccess).empty());
+              NEED(server.queue_pair->SetError().ok());
+              NEED(Until(server, [&] { return server.queue_pair->receives_drained(); }));
+              // The device's events are the opener's.
+              NEED(server.device_events.empty() ||
+                   server.device_events[0].type == verbs::DeviceEventType::kLastWorkRequestReached);
+              return "";
+            }),
+            "");
+  EXPECT_TRUE(Until(server, [&] {
+    for (const verbs::DeviceEvent& event : server.device_events) {
+      if (event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) return true;
+    }
+    return false;
+  }));
+  server.id.reset();
+  server.queue_pair.reset();
+}
+
+TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
+  Join();
+  EXPECT_EQ(InChild([&]() -> std::string {
+              const auto refused = [](const absl::Status& status) {
+                return status.code() == absl::StatusCode::kFailedPrecondition;
+              };
+              verbs::Device& device = *server.device;
+              NEED(refused(device.Listen({Host(), 0}, 1).status()));
+              NEED(refused(device.Connect({Host(), 1}, server.queue_pair.get(), {}).status()));
+              NEED(refused(device.CreateCompletionQueue(1).status()));
+              NEED(refused(device.CreateSharedReceiveQueue(1, 1).status()));
+              NEED(refused(device.RegisterMemory(theirs.data(), 64, verbs::kLocalWrite).status()));
+              verbs::QueuePairOptions options;
+              options.send_queue = options.receive_queue = server.queue.get();
+              NEED(refused(device.CreateQueuePair(options).status()));
+              NEED(refused(server.id->Disconnect()));
+              return "";
+            }),
+            "");
+}
+
+// A forked process that ends in an orderly way destroys its copies.
+TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
+  Join();
+  EXPECT_EQ(InChild([&]() -> std::string {
+              server.id.reset();
+              server.queue_pair.reset();
+              theirs.region.reset();
+              server.queue.reset();
+              server.device.reset();
+              return "";
+            }),
+            "");
+  ExpectTalk();
+  EXPECT_EQ(InChild([&] { return Talks(); }), "");
+  AwaitTalk();
+}
+
+// Whose notifications forked processes have taken: ibv_destroy_cq would wait for ever.
+TEST_F(ForkedDevice, shouldNotHoldItsOpenerUp) {
+  Join();
+  ASSERT_TRUE(PostReceive(*client.queue_pair, 300, {ours.Sge(0, 64)}).ok());
+  EXPECT_EQ(
+      InChild([&]() -> std::string {
+        NEED(server.queue->RequestNotification().ok());
+        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 1), {theirs.Sge(0, 5)}).ok());
+        pollfd readable = {server.device->event_fd(), POLLIN, 0};
+        NEED(poll(&readable, 1, 10'000 * harness::Slowness()) == 1);
+        NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+        NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+        return "";
+      }),
+      "");
+  // The end of the test destroys all.
+}
+
+}  // namespace
+}  // namespace baton::native

@@ -1,0 +1,144 @@
+// A driver is killed at random moments, with the device's queues in its hands, and the next process
+// goes on with them: a peer that knows nothing of it misses no message, and gets none twice or in
+// another order.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "lib/base/clock.h"
+#include "tests/harness/patience.h"
+#include "tests/native/checking_peer.h"
+#include "tests/native/echo_service.h"
+
+namespace baton::native {
+namespace {
+
+constexpr uint64_t kMicrosecond = 1000;
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+std::string HostUnderTest() {
+  const char* const host = std::getenv("BATON_VM_ADDRESS");
+  return host == nullptr ? "" : host;
+}
+
+void Sleep(uint64_t nanoseconds) {
+  const timespec time = {static_cast<time_t>(nanoseconds / 1'000'000'000),
+                         static_cast<long>(nanoseconds % 1'000'000'000)};
+  nanosleep(&time, nullptr);
+}
+
+// What the recoveries of all owners have met.
+struct Met {
+  uint64_t found_posted = 0, never_posted = 0, receives = 0, markers = 0, resumed = 0;
+  uint64_t within_recovery = 0;  // killed before they had taken over
+
+  void Add(const driver::RecoveryCounters& one) {
+    found_posted += one.sends_found_posted;
+    never_posted += one.sends_never_posted;
+    receives += one.receives_ambiguous;
+    markers += one.markers;
+    resumed += one.transactions_resumed;
+  }
+};
+
+class NativeKills : public ::testing::Test {
+ protected:
+  void Run(const EchoOptions& options, uint64_t kills) {
+    const uint64_t seed = FromEnvironment("BATON_NATIVE_SEED", std::random_device()());
+    std::mt19937_64 random(seed);
+    std::cout << kills << " kills, seed " << seed << std::endl;
+    CheckingPeer peer(HostUnderTest(), options.connections, options.depth / 2);
+    EchoService service(HostUnderTest(), options);
+    peer.Connect(service.port());
+    ASSERT_TRUE(service.Establish());
+    Met met;
+    const uint64_t begin = MonotonicNanoseconds();
+    for (uint64_t killed = 0; killed < kills; ++killed) {
+      KillOne(service, peer, random, killed, &met);
+      ASSERT_STREQ(service.record().failure, "") << "after " << killed << " kills";
+      ASSERT_STREQ(peer.record().failure, "") << "after " << killed << " kills";
+    }
+    const uint64_t took = MonotonicNanoseconds() - begin;
+    service.Begin(service.Fork());
+    ASSERT_TRUE(peer.Finish());
+    EXPECT_STREQ(service.record().failure, "");
+    EXPECT_EQ(service.Ended(), 0u);
+    const PeerRecord& record = peer.record();
+    std::cout << record.sent << " messages, " << record.lost << " lost, " << record.repeated
+              << " repeated, " << record.reordered << " reordered, " << record.torn << " torn, "
+              << record.miscounted << " miscounted; longest silence "
+              << record.longest_silence_ns / kMicrosecond << " us\n"
+              << kills << " kills in " << took / 1'000'000 << " ms, " << met.within_recovery
+              << " of them before the owner had taken over; ambiguous sends: " << met.found_posted
+              << " had been posted, " << met.never_posted
+              << " had not; ambiguous receives: " << met.receives << "; markers: " << met.markers
+              << "; transactions resumed: " << met.resumed << std::endl;
+    EXPECT_STREQ(record.failure, "");
+    EXPECT_EQ(record.answered, record.sent);
+    EXPECT_EQ(record.lost, 0u);
+    EXPECT_EQ(record.repeated, 0u);
+    EXPECT_EQ(record.reordered, 0u);
+    EXPECT_EQ(record.torn, 0u);
+    EXPECT_EQ(record.miscounted, 0u);
+    // It was under load.
+    EXPECT_GT(record.sent, kills);
+  }
+
+ private:
+  static constexpr size_t kStandbys = 3;
+
+  // Begins an owner, lets it live for a while, and kills it. Two of three live until they have
+  // taken over; so that work goes on, and what one connection may have of markers is not used up.
+  void KillOne(EchoService& service, const CheckingPeer& peer, std::mt19937_64& random,
+               uint64_t number, Met* met) {
+    while (service.children() < number + 1 + kStandbys) service.Fork();
+    const uint64_t before = service.record().took_over;
+    const uint64_t answered = peer.record().answered;
+    service.record().recovery = {};
+    service.Begin(number);
+    const uint64_t patience =
+        harness::Patient(std::chrono::nanoseconds(std::chrono::seconds(20))).count();
+    const uint64_t deadline = MonotonicNanoseconds() + patience;
+    if (number % 3 != 0) {
+      while (service.record().took_over == before || peer.record().answered < answered + 8) {
+        ASSERT_STREQ(service.record().failure, "");
+        ASSERT_STREQ(peer.record().failure, "");
+        ASSERT_LT(MonotonicNanoseconds(), deadline) << "owner " << number << " does not go on";
+        Sleep(100 * kMicrosecond);
+      }
+    }
+    Sleep(random() % (3000 * kMicrosecond));
+    service.Kill(number);
+    if (service.record().took_over == before) ++met->within_recovery;
+    met->Add(service.record().recovery);
+  }
+};
+
+TEST_F(NativeKills, shouldLoseAndRepeatNothing) {
+  Run({}, FromEnvironment("BATON_NATIVE_KILLS", 100));
+}
+
+TEST_F(NativeKills, shouldLoseAndRepeatNothingWhenOwnersDoNotSleep) {
+  EchoOptions options;
+  options.sleeps = false;
+  options.connections = 2;
+  Run(options, FromEnvironment("BATON_NATIVE_KILLS", 100));
+}
+
+}  // namespace
+}  // namespace baton::native
+
+int main(int argc, char** argv) {
+  baton::native::CheckingPeer::RunIfPeer(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
