@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
@@ -30,65 +29,13 @@ constexpr int kTransactionsPerTurn = 32;
 // the largest transaction, even when the driver was in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
-constexpr size_t kReportedRequests = 256;
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
 // its removal does so at once; one that has shared receives, a second later at most.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
-// A report looks at so many connections for requests in flight; its counters are exact anyway.
-constexpr uint32_t kReportedConnections = 1024;
-
-// "3 workers (7, 8, 9) died on receive 17 of it, completion 4711 of shard 0: it is failed"
-std::string Describe(uint32_t shard, const Poisoning& poisoned) {
-  std::string what(CompletionKindName(poisoned.kind));
-  if (poisoned.kind == arena::CompletionKind::kSend ||
-      poisoned.kind == arena::CompletionKind::kReceive) {
-    absl::StrAppend(&what, " ", poisoned.sequence);
-  }
-  return absl::StrCat(
-      "connection ", poisoned.connection, " is failed: ", poisoned.deaths, " workers (",
-      absl::StrJoin(poisoned.worker_ids, ", "), ") died on its ", what, ", completion ",
-      poisoned.completion, " of shard ", shard,
-      poisoned.guessed ? ", the oldest that was not dealt with: which one it was they did not tell"
-                       : "");
-}
 
 }  // namespace
-
-std::string_view CompletionKindName(arena::CompletionKind kind) {
-  switch (kind) {
-    case arena::CompletionKind::kSend:
-      return "send";
-    case arena::CompletionKind::kReceive:
-      return "receive";
-    case arena::CompletionKind::kConnectRequest:
-      return "connect_request";
-    case arena::CompletionKind::kEstablished:
-      return "established";
-    case arena::CompletionKind::kDisconnected:
-      return "disconnected";
-    case arena::CompletionKind::kConnectFailed:
-      return "connect_failed";
-  }
-  return "unknown";
-}
-
-std::string_view RequestOutcomeName(RequestOutcome outcome) {
-  switch (outcome) {
-    case RequestOutcome::kNeverSubmitted:
-      return "never_submitted";
-    case RequestOutcome::kInFlight:
-      return "in_flight";
-    case RequestOutcome::kCompletedUndelivered:
-      return "completed_undelivered";
-    case RequestOutcome::kDeliveredUncommitted:
-      return "delivered_uncommitted";
-    case RequestOutcome::kPoisoned:
-      return "poisoned";
-  }
-  return "unknown";
-}
 
 Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
     : arena_(arena), listener_(listener), options_(options), workers_(arena->shape().workers) {
@@ -248,7 +195,8 @@ bool Engine::ApplyCommits(uint32_t shard) {
       const bool asked = state.asked_epoch == state.ownership.epoch();
       // Who gives a shard back without being asked wants none.
       if (!asked) workers_[state.ownership.owner_slot()].ready = false;
-      const Ended ended = EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+      const EndedOwnership ended =
+          EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
       Assign(shard);
       WakeNotified();
       MakeReport(shard, ended);
@@ -424,13 +372,14 @@ void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool
   if (worker.id != id || worker.stopped) return;
   worker.stopped = true;
   const uint64_t now = options_.nanoseconds();
-  std::vector<std::pair<uint32_t, Ended>> moved;
+  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (shards_[shard].handoff_worker_id == id) {
       CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
     }
     if (shards_[shard].ownership.owner_slot() != slot) continue;
-    Ended& ended = moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
+    EndedOwnership& ended =
+        moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
     shards_[shard].blackout_start_ns = now;
     // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
     if (!worker.pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
@@ -536,7 +485,7 @@ void Engine::NameHeirs() {
 // ---------------------------------------------------------------- changes of owner
 
 // The cut. What the owner has published up to here counts and is applied; nothing after it does.
-Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
+EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
   ShardState& state = shards_[shard];
   uint64_t recovered = 0;
   if (!released) {
@@ -549,7 +498,8 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
     }
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
+  const EndedOwnership ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered,
+                                cause};
   if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   state.planned = released;
   --workers_[state.ownership.owner_slot()].shards;
@@ -559,7 +509,7 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
 }
 
 // A completion on which so many owners died in a row is given to no other.
-std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const Ended& ended) {
+std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const EndedOwnership& ended) {
   ShardState& state = shards_[shard];
   if (state.planned) return std::nullopt;  // its release was the last that it did
   const DeathCount::Blame blame = state.deaths.Add(
@@ -678,73 +628,47 @@ void Engine::FinishHandoff(uint32_t shard, const absl::Status& status, double bl
 
 // Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
 // since the cut, because the engine has done nothing else.
-void Engine::MakeReport(uint32_t shard, const Ended& ended) {
-  const arena::ShardRecord& record = arena_->shard(shard);
-  const driver::ShardCounters& counters = driver_->counters(shard);
-  ReconciliationReport report;
-  report.epoch = ended.epoch;
-  report.cause = std::string(ended.cause);
-  report.former_worker_id = ended.owner_id;
-  report.successor_worker_id = shards_[shard].ownership.owner_id();
-  report.transactions_recovered = ended.recovered;
-  report.never_submitted = counters.sends_committed - counters.sends_posted +
-                           counters.receives_committed - counters.receives_posted;
-  report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
-                     counters.receives_completed;
-  // A worker's word, and good for this report only.
-  const uint64_t read =
-      std::clamp(arena::LoadRelaxed(arena_->bank(shard, report.epoch).read_cursor),
-                 record.acknowledged, record.completion_tail);
-  report.delivered_uncommitted = read - record.acknowledged;
-  report.completed_undelivered = record.completion_tail - read;
-  report.unix_micros = UnixMicroseconds();
-  for (uint64_t i = record.acknowledged;
-       i < record.completion_tail && report.requests.size() < kReportedRequests; ++i) {
-    const arena::CompletionEntry& entry = arena_->completion(shard, i);
-    const auto kind = arena::CompletionKind(entry.kind);
-    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    const bool send = kind == arena::CompletionKind::kSend;
-    report.requests.push_back(
-        {entry.connection, send, entry.sequence,
-         send ? arena_->send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
-         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
-         : i < read                                      ? RequestOutcome::kDeliveredUncommitted
-                                                         : RequestOutcome::kCompletedUndelivered});
-  }
-  ListRequests(shard, &report);
+void Engine::MakeReport(uint32_t shard, const EndedOwnership& ended) {
+  ReconciliationReport& report = shards_[shard].report;
+  report = Reconcile(*arena_, shard, driver_->counters(shard), ended);
   listener_->OnEvent("ownership_ended",
                      absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
                                   report.former_worker_id, " ended: ", report.cause),
                      report.former_worker_id, static_cast<int>(shard), -1);
-  report.poisoned = ended.poisoned;
   if (report.poisoned) {
-    listener_->OnEvent("connection_poisoned", Describe(shard, *report.poisoned),
+    listener_->OnEvent("connection_poisoned", DescribePoisoning(shard, *report.poisoned),
                        report.former_worker_id, static_cast<int>(shard),
                        static_cast<int>(report.poisoned->connection));
   }
-  shards_[shard].report = std::move(report);
 }
 
-// Requests without a completion, in the order of connections.
-void Engine::ListRequests(uint32_t shard, ReconciliationReport* report) const {
-  const uint32_t looked_at = std::min(arena_->shape().connections, kReportedConnections);
-  for (uint32_t index = 0; index < looked_at; ++index) {
-    const arena::ConnectionRecord& connection = arena_->connection(index);
-    if (connection.shard != shard ||
-        connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
-      continue;
-    }
-    for (const bool send : {true, false}) {
-      const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
-      for (uint64_t i = cursors.completed; i < cursors.committed; ++i) {
-        if (report->requests.size() == kReportedRequests) return;
-        report->requests.push_back(
-            {index, send, i, send ? arena_->send_request(index, i).opcode : uint8_t{0},
-             i < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
-      }
-    }
-  }
+ShardOwner Engine::owner(uint32_t shard) const {
+  const driver::Ownership& ownership = shards_[shard].ownership;
+  return {ownership.epoch(), ownership.owner_id(), ownership.owner_slot(), ownership.heir_id()};
 }
+
+// ---------------------------------------------------------------- connections and the device
+
+absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
+  return driver_->Listen(address);
+}
+
+bool Engine::IsListening(const verbs::Address& address) const {
+  return driver_->IsListening(address);
+}
+
+std::vector<verbs::Address> Engine::listeners() const { return driver_->listeners(); }
+
+absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
+                                         std::string_view private_data, uint64_t tag) {
+  return driver_->Connect(shard, address, private_data, tag);
+}
+
+absl::StatusOr<uint32_t> Engine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
+  return driver_->Grant(offset, length, access);
+}
+
+absl::Status Engine::Revoke(uint32_t grant) { return driver_->Revoke(grant); }
 
 void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
   const arena::ConnectionRecord& record = arena_->connection(connection);

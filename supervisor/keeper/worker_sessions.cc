@@ -48,7 +48,7 @@ void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
 }  // namespace
 
 WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               const arena::Arena& arena, Engine& engine, EventLog& events)
+                               const arena::Arena& arena, ServiceEngine& engine, EventLog& events)
     : loop_(loop),
       config_(config),
       arena_(arena),
@@ -135,7 +135,7 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = Grant(request.grant(), reply.mutable_granted());
         break;
       case WorkerRequest::kRevoke:
-        engine_.Run([&] { status = engine_.driver().Revoke(request.revoke().grant()); });
+        engine_.Run([&] { status = engine_.Revoke(request.revoke().grant()); });
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));
@@ -339,13 +339,13 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
   const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
   absl::StatusOr<verbs::Address> address;
   engine_.Run([&] {
-    const size_t existing = engine_.driver().listeners().size();
-    if (!engine_.driver().IsListening(asked) && existing >= config_.service().max_listeners()) {
+    const size_t existing = engine_.listeners().size();
+    if (!engine_.IsListening(asked) && existing >= config_.service().max_listeners()) {
       address = absl::ResourceExhaustedError(
           absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
       return;
     }
-    address = engine_.driver().Listen(asked);
+    address = engine_.Listen(asked);
   });
   BATON_RETURN_IF_ERROR(address.status());
   listening->set_port(address->port);
@@ -360,14 +360,14 @@ absl::Status WorkerSessions::Connect(const Session& session,
   }
   absl::StatusOr<uint32_t> connection;
   engine_.Run([&] {
-    if (engine_.ownership(request.shard()).owner_id() != session.id) {
+    if (engine_.owner(request.shard()).worker_id != session.id) {
       connection = absl::FailedPreconditionError(
           absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
       return;
     }
-    connection = engine_.driver().Connect(request.shard(),
-                                          {request.host(), static_cast<uint16_t>(request.port())},
-                                          request.private_data(), request.tag());
+    connection =
+        engine_.Connect(request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
+                        request.private_data(), request.tag());
     if (connection.ok()) {
       connecting->set_generation(arena_.connection(*connection).generation);
     }
@@ -384,7 +384,7 @@ absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
       (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
       (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
   absl::StatusOr<uint32_t> grant;
-  engine_.Run([&] { grant = engine_.driver().Grant(request.offset(), request.length(), access); });
+  engine_.Run([&] { grant = engine_.Grant(request.offset(), request.length(), access); });
   BATON_RETURN_IF_ERROR(grant.status());
   granted->set_grant(*grant);
   granted->set_rkey(arena_.grant(*grant).rkey);
@@ -497,7 +497,7 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
   }
   SessionPtr newest;
   engine_.Run([&] {
-    const uint64_t owner = engine_.ownership(shard).owner_id();
+    const uint64_t owner = engine_.owner(shard).worker_id;
     for (const SessionPtr& session : slots_) {
       if (!session || session->id == owner || !engine_.IsReady(session->slot)) continue;
       if (!newest || session->id > newest->id) newest = session;
@@ -586,7 +586,7 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
   engine_.Run([&] {
     engine_.SetStalled(session->slot, session->id, stalled);
     for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-      owner |= engine_.ownership(i).owner_id() == session->id;
+      owner |= engine_.owner(i).worker_id == session->id;
     }
   });
   if (stalled && owner) {

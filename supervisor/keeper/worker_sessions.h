@@ -17,9 +17,9 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/death_watcher.h"
-#include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
 
@@ -51,7 +51,7 @@ class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 const arena::Arena& arena, Engine& engine, EventLog& events);
+                 const arena::Arena& arena, ServiceEngine& engine, EventLog& events);
 
   // At most one, which outlives it.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
@@ -131,7 +131,7 @@ class WorkerSessions {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
-  Engine& engine_;
+  ServiceEngine& engine_;
   EventLog& events_;
   const uint32_t heartbeat_ms_;
   const uint32_t hang_beats_;  // looks in vain after which a worker counts as hung
