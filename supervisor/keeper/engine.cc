@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,7 +37,7 @@ constexpr int kLossPauseMs = 5;
 }  // namespace
 
 Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
-    : arena_(arena), listener_(listener), options_(options), workers_(arena->shape().workers) {
+    : arena_(arena), listener_(listener), options_(options), roster_(arena) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(driver::Ownership(arena, i));
   }
@@ -146,7 +145,7 @@ bool Engine::Turn() {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
   if (loss_) ContinueLoss();
-  WakeNotified();
+  roster_.WakeNotified();
   return worked;
 }
 
@@ -194,11 +193,11 @@ bool Engine::ApplyCommits(uint32_t shard) {
       // Even if that was withdrawn in the meantime: it could not know.
       const bool asked = state.asked_epoch == state.ownership.epoch();
       // Who gives a shard back without being asked wants none.
-      if (!asked) workers_[state.ownership.owner_slot()].ready = false;
+      if (!asked) roster_[state.ownership.owner_slot()].ready = false;
       const EndedOwnership ended =
           EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
       Assign(shard);
-      WakeNotified();
+      roster_.WakeNotified();
       MakeReport(shard, ended);
       break;
     }
@@ -248,33 +247,14 @@ void Engine::ContinueLoss() {
     driver_->GiveUp(shard, "the device does not complete what is outstanding");
     NotifyOwner(shard);
   }
-  WakeNotified();
+  roster_.WakeNotified();
   listener_->OnDeviceLost(loss_->why);
   stop_.store(true);
 }
 
 void Engine::NotifyOwner(uint32_t shard) {
   const uint32_t slot = shards_[shard].ownership.owner_slot();
-  if (slot == arena::kNobody) return;
-  workers_[slot].notify = true;
-  any_notified_ = true;
-}
-
-void Engine::WakeNotified() {
-  if (!any_notified_) return;
-  any_notified_ = false;
-  // Orders what was published before the look at `sleeping`; Worker::ArmEvent has the other half.
-  arena::FullFence();
-  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
-    Worker& worker = workers_[slot];
-    if (!worker.notify) continue;
-    worker.notify = false;
-    uint32_t& sleeping = arena_->worker(slot).sleeping;
-    if (worker.id == 0 || arena::LoadRelaxed(sleeping) == 0) continue;
-    arena::StoreRelaxed(sleeping, 0u);
-    // A full socket is readable already; a closed one is its worker's problem.
-    (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
+  if (slot != arena::kNobody) roster_.Notify(slot);
 }
 
 bool Engine::MaySleep() {
@@ -293,25 +273,13 @@ bool Engine::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  std::array<Worker*, arena::kMaxWorkers> listened;
-  size_t count = 0;
-  for (Worker& worker : workers_) {
-    if (!worker.wake || worker.deaf) continue;
-    entries[2 + count] = {worker.wake.get(), POLLIN, 0};
-    listened[count++] = &worker;
-  }
-  if (poll(entries.data(), 2 + count, timeout_ms) <= 0) return false;
+  const size_t workers = roster_.ListenForSignals(&entries[2]);
+  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (entries[2 + i].revents == 0) continue;
-    char signals[256];
-    const ssize_t got = recv(listened[i]->wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
-    // An end would be told again at once, for ever.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) listened[i]->deaf = true;
-  }
+  roster_.TakeSignals(&entries[2]);
   return true;
 }
 
@@ -324,41 +292,37 @@ bool Engine::BeginSleep() {
 
 void Engine::EndSleep() {
   arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
-  WakeNotified();
+  roster_.WakeNotified();
 }
 
 // ---------------------------------------------------------------- workers
 
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
-  workers_[slot] = Worker{id, std::move(wake), versions, standing};
-  uint64_t& stop_requested = arena_->header().stop_requested;
-  arena::StoreRelease(stop_requested, stop_requested & ~(uint64_t{1} << slot));
+  roster_.Add(slot, id, std::move(wake), versions, standing);
 }
 
 void Engine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
-  if (workers_[slot].id != id) return;
-  workers_[slot].standing = standing;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->standing = standing;
   NameHeirs();
 }
 
 void Engine::AskToStop(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id != id) return;
-  arena::DriverMemoryHeader& header = arena_->header();
-  arena::StoreRelease(header.stop_requested, header.stop_requested | uint64_t{1} << slot);
-  arena::StoreRelease(header.ownership_changes, header.ownership_changes + 1);
-  workers_[slot].notify = any_notified_ = true;
+  if (roster_.Find(slot, id) != nullptr) roster_.AskToStop(slot);
 }
 
 void Engine::SetReady(uint32_t slot) {
-  workers_[slot].ready = true;
+  roster_[slot].ready = true;
   AssignWaiting();
   NameHeirs();
 }
 
 void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
-  if (workers_[slot].id != id) return;
-  workers_[slot].stalled = stalled;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->stalled = stalled;
   if (!stalled) AssignWaiting();
   NameHeirs();
 }
@@ -368,9 +332,9 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
 }
 
 void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
-  Worker& worker = workers_[slot];
-  if (worker.id != id || worker.stopped) return;
-  worker.stopped = true;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr || worker->stopped) return;
+  worker->stopped = true;
   const uint64_t now = options_.nanoseconds();
   std::vector<std::pair<uint32_t, EndedOwnership>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -382,72 +346,41 @@ void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool
         moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
     shards_[shard].blackout_start_ns = now;
     // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
-    if (!worker.pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
+    if (!worker->pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
     if (await_death) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
-  WakeNotified();
+  roster_.WakeNotified();
   for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
   NameHeirs();
 }
 
 void Engine::PardonDeath(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id == id) workers_[slot].pardoned = true;
+  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->pardoned = true;
 }
 
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id != id) return;
+  if (roster_.Find(slot, id) == nullptr) return;
   WorkerStopped(slot, id, "crash");
   for (ShardState& state : shards_) {
     state.ownership.ProveDead(id);
     if (state.awaited_death_id == id) state.awaited_death_id = 0;
   }
-  workers_[slot] = Worker{};
+  roster_.Remove(slot);
   AssignWaiting();
 }
 
-bool Engine::ReadsStateOf(const Worker& worker, uint32_t shard) const {
-  const uint32_t version = shards_[shard].state_version;
-  return version == 0 || worker.versions.Reads(version);
-}
-
-bool Engine::CanServe(const Worker& worker) {
-  return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped;
-}
-
-bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
-  return CanServe(worker) && ReadsStateOf(worker, shard);
-}
-
-// The first in standing, of those the one with the fewest shards, of those the newest.
-bool Engine::IsBetter(const Worker& worker, const Worker& than) const {
-  if (worker.standing != than.standing) return worker.standing > than.standing;
-  if (worker.shards != than.shards) return worker.shards < than.shards;
-  return worker.id > than.id;
-}
-
-uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
-  uint32_t best = arena::kNobody;
-  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
-    const Worker& worker = workers_[slot];
-    if (slot == except || !MayOwn(worker, shard)) continue;
-    if (worker.id == shards_[shard].handoff_worker_id) return slot;
-    if (best == arena::kNobody || IsBetter(worker, workers_[best])) best = slot;
-  }
-  return best;
-}
-
-std::string Engine::WhyNobody(uint32_t shard) const {
-  if (std::none_of(workers_.begin(), workers_.end(), CanServe)) return "no worker is ready";
-  return absl::StrCat("no worker that is ready reads state version ", shards_[shard].state_version,
-                      ", which its last owner writes");
+Roster::Vacancy Engine::VacancyOf(uint32_t shard) const {
+  const ShardState& state = shards_[shard];
+  return {state.state_version, state.handoff_worker_id, state.ownership.owner_slot()};
 }
 
 void Engine::Assign(uint32_t shard) {
   ShardState& state = shards_[shard];
-  const uint32_t slot = ChooseWorker(shard, arena::kNobody);
+  const Roster::Vacancy vacancy = VacancyOf(shard);
+  const uint32_t slot = roster_.Choose(vacancy);
   if (slot == arena::kNobody) {
-    state.waiting_reason = WhyNobody(shard);
+    state.waiting_reason = roster_.WhyNobody(vacancy);
     return;
   }
   if (state.awaited_death_id != 0) {
@@ -459,7 +392,7 @@ void Engine::Assign(uint32_t shard) {
     state.waiting_reason = "the deaths of its former owners are not proven yet";
     return;
   }
-  Worker& worker = workers_[slot];
+  Roster::Worker& worker = roster_[slot];
   state.ownership.Grant(slot, worker.id);
   state.waiting_reason.clear();
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
@@ -476,9 +409,8 @@ void Engine::AssignWaiting() {
 
 void Engine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    driver::Ownership& ownership = shards_[shard].ownership;
-    const uint32_t heir = ChooseWorker(shard, ownership.owner_slot());
-    ownership.NameHeir(heir == arena::kNobody ? 0 : workers_[heir].id);
+    const uint32_t heir = roster_.Choose(VacancyOf(shard));
+    shards_[shard].ownership.NameHeir(heir == arena::kNobody ? 0 : roster_[heir].id);
   }
 }
 
@@ -502,7 +434,7 @@ EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool
                                 cause};
   if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   state.planned = released;
-  --workers_[state.ownership.owner_slot()].shards;
+  --roster_[state.ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner, so that it learns
   state.ownership.End(released);
   return ended;
@@ -579,18 +511,18 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      id, static_cast<int>(shard), -1);
   // Its threads run on until it is killed, and a late store to a log or a state slot would be the
   // successor's: it starts only when the process is dead.
-  workers_[slot].fenced = true;
+  roster_[slot].fenced = true;
   StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
-  const Worker& worker = workers_[slot];
-  if (!CanServe(worker)) {
+  const Roster::Worker& worker = roster_[slot];
+  if (!Roster::CanServe(worker)) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
-  if (!ReadsStateOf(worker, shard)) {
+  if (!Roster::ReadsState(worker, state.state_version)) {
     return done(
         absl::FailedPreconditionError(absl::StrCat(
             "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",

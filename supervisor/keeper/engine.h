@@ -27,6 +27,7 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/death_count.h"
+#include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
@@ -83,10 +84,10 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void SetReady(uint32_t slot) override;
   void SetStalled(uint32_t slot, uint64_t id, bool stalled) override;
   bool IsReady(uint32_t slot) const override {
-    return workers_[slot].ready && !workers_[slot].stopped;
+    return roster_[slot].ready && !roster_[slot].stopped;
   }
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
-  bool IsFenced(uint32_t slot) const override { return workers_[slot].fenced; }
+  bool IsFenced(uint32_t slot) const override { return roster_[slot].fenced; }
   void PardonDeath(uint32_t slot, uint64_t id) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
 
@@ -127,20 +128,6 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   uint64_t poisoned_connections(uint32_t shard) const override { return shards_[shard].poisoned; }
 
  private:
-  struct Worker {
-    uint64_t id = 0;  // 0: the slot is free
-    FileDescriptor wake;
-    StateVersions versions;
-    Standing standing = Standing::kFirst;
-    bool ready = false;
-    bool stalled = false;
-    bool stopped = false;
-    bool fenced = false;
-    bool pardoned = false;
-    bool notify = false;  // has something new
-    bool deaf = false;    // closed its end of `wake`
-    uint32_t shards = 0;
-  };
   struct ShardState {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
@@ -176,7 +163,6 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   bool PollShard(uint32_t shard);
   bool MaySleep();
   void NotifyOwner(uint32_t shard);
-  void WakeNotified();
 
   // `await_death`: its shards move only when its process is proven dead.
   void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
@@ -189,12 +175,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void Assign(uint32_t shard);
   void AssignWaiting();
   void NameHeirs();
-  uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
-  bool IsBetter(const Worker& worker, const Worker& than) const;
-  static bool CanServe(const Worker& worker);
-  bool ReadsStateOf(const Worker& worker, uint32_t shard) const;
-  bool MayOwn(const Worker& worker, uint32_t shard) const;
-  std::string WhyNobody(uint32_t shard) const;
+  Roster::Vacancy VacancyOf(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
@@ -208,8 +189,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
   std::vector<ShardState> shards_;
-  std::vector<Worker> workers_;
-  bool any_notified_ = false;
+  Roster roster_;
   verbs::DeviceInfo device_info_;
   std::optional<Loss> loss_;  // of the device
 
