@@ -66,15 +66,15 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
   return out;
 }
 
-v1::Shard DescribeShard(Engine& engine, uint32_t shard) {
+v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard) {
   const arena::ShardRecord& record = engine.arena().shard(shard);
-  const driver::ShardCounters& counters = engine.driver().counters(shard);
-  const driver::Ownership& ownership = engine.ownership(shard);
+  const driver::ShardCounters counters = engine.counters(shard);
+  const ShardOwner owner = engine.owner(shard);
   v1::Shard out;
   out.set_index(shard);
-  out.set_epoch(ownership.epoch());
-  out.set_owner_worker_id(ownership.owner_id());
-  out.set_heir_worker_id(ownership.heir_id());
+  out.set_epoch(owner.epoch);
+  out.set_owner_worker_id(owner.worker_id);
+  out.set_heir_worker_id(owner.heir_id);
   out.set_connections(record.connections);
   out.set_commits(counters.transactions);
   out.set_sends_posted(counters.sends_posted);
@@ -103,14 +103,14 @@ namespace {
 
 // What its peer can send while nobody serves it: of its own receives, or of its shard's together
 // with all who share them.
-void DescribeWindow(const Engine& engine, uint32_t connection, v1::Connection* out) {
+void DescribeWindow(const ServiceEngine& engine, uint32_t connection, v1::Connection* out) {
   const arena::ConnectionRecord& record = engine.arena().connection(connection);
   uint64_t receives = record.receive.posted - record.receive.completed;
   uint64_t completed = record.receive.completed;
-  uint64_t since_ns = engine.driver().established_ns(connection);
+  uint64_t since_ns = engine.established_ns(connection);
   if (arena::HasSharedReceives(engine.arena().shape())) {
     receives = engine.arena().shard(record.shard).shared_receives_posted;
-    completed = engine.driver().counters(record.shard).receives_completed;
+    completed = engine.counters(record.shard).receives_completed;
     since_ns = engine.arena().header().keeper_start;
     out->set_receive_window_shared(true);
   }
@@ -122,7 +122,7 @@ void DescribeWindow(const Engine& engine, uint32_t connection, v1::Connection* o
 
 }  // namespace
 
-v1::Connection DescribeConnection(const Engine& engine, uint32_t connection) {
+v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
   const arena::ConnectionRecord& record = engine.arena().connection(connection);
   v1::Connection out;
   out.set_index(connection);

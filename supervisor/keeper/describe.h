@@ -5,16 +5,16 @@
 #include <cstdint>
 
 #include "proto/baton/v1/types.pb.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
 
-v1::Shard DescribeShard(Engine& engine, uint32_t shard);
+v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard);
 // How long `receives` last at the rate of `completed` in `elapsed_ns`, in microseconds; 0: nobody
 // knows.
 double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
 
-v1::Connection DescribeConnection(const Engine& engine, uint32_t connection);
+v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection);
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 

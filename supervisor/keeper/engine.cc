@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
@@ -30,68 +28,16 @@ constexpr int kTransactionsPerTurn = 32;
 // the largest transaction, even when the driver was in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
-constexpr size_t kReportedRequests = 256;
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
 // its removal does so at once; one that has shared receives, a second later at most.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
-// A report looks at so many connections for requests in flight; its counters are exact anyway.
-constexpr uint32_t kReportedConnections = 1024;
-
-// "3 workers (7, 8, 9) died on receive 17 of it, completion 4711 of shard 0: it is failed"
-std::string Describe(uint32_t shard, const Poisoning& poisoned) {
-  std::string what(CompletionKindName(poisoned.kind));
-  if (poisoned.kind == arena::CompletionKind::kSend ||
-      poisoned.kind == arena::CompletionKind::kReceive) {
-    absl::StrAppend(&what, " ", poisoned.sequence);
-  }
-  return absl::StrCat(
-      "connection ", poisoned.connection, " is failed: ", poisoned.deaths, " workers (",
-      absl::StrJoin(poisoned.worker_ids, ", "), ") died on its ", what, ", completion ",
-      poisoned.completion, " of shard ", shard,
-      poisoned.guessed ? ", the oldest that was not dealt with: which one it was they did not tell"
-                       : "");
-}
 
 }  // namespace
 
-std::string_view CompletionKindName(arena::CompletionKind kind) {
-  switch (kind) {
-    case arena::CompletionKind::kSend:
-      return "send";
-    case arena::CompletionKind::kReceive:
-      return "receive";
-    case arena::CompletionKind::kConnectRequest:
-      return "connect_request";
-    case arena::CompletionKind::kEstablished:
-      return "established";
-    case arena::CompletionKind::kDisconnected:
-      return "disconnected";
-    case arena::CompletionKind::kConnectFailed:
-      return "connect_failed";
-  }
-  return "unknown";
-}
-
-std::string_view RequestOutcomeName(RequestOutcome outcome) {
-  switch (outcome) {
-    case RequestOutcome::kNeverSubmitted:
-      return "never_submitted";
-    case RequestOutcome::kInFlight:
-      return "in_flight";
-    case RequestOutcome::kCompletedUndelivered:
-      return "completed_undelivered";
-    case RequestOutcome::kDeliveredUncommitted:
-      return "delivered_uncommitted";
-    case RequestOutcome::kPoisoned:
-      return "poisoned";
-  }
-  return "unknown";
-}
-
 Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
-    : arena_(arena), listener_(listener), options_(options), workers_(arena->shape().workers) {
+    : arena_(arena), listener_(listener), options_(options), roster_(arena) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(driver::Ownership(arena, i));
   }
@@ -200,7 +146,7 @@ bool Engine::Turn() {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
   if (loss_) ContinueLoss();
-  WakeNotified();
+  roster_.WakeNotified();
   return worked;
 }
 
@@ -259,10 +205,11 @@ bool Engine::ApplyCommits(uint32_t shard) {
       // Even if that was withdrawn in the meantime: it could not know.
       const bool asked = state.asked_epoch == state.ownership.epoch();
       // Who gives a shard back without being asked wants none.
-      if (!asked) workers_[state.ownership.owner_slot()].ready = false;
-      const Ended ended = EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
+      if (!asked) roster_[state.ownership.owner_slot()].ready = false;
+      const EndedOwnership ended =
+          EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
       Assign(shard);
-      WakeNotified();
+      roster_.WakeNotified();
       MakeReport(shard, ended);
       break;
     }
@@ -312,33 +259,14 @@ void Engine::ContinueLoss() {
     driver_->GiveUp(shard, "the device does not complete what is outstanding");
     NotifyOwner(shard);
   }
-  WakeNotified();
+  roster_.WakeNotified();
   listener_->OnDeviceLost(loss_->why);
   stop_.store(true);
 }
 
 void Engine::NotifyOwner(uint32_t shard) {
   const uint32_t slot = shards_[shard].ownership.owner_slot();
-  if (slot == arena::kNobody) return;
-  workers_[slot].notify = true;
-  any_notified_ = true;
-}
-
-void Engine::WakeNotified() {
-  if (!any_notified_) return;
-  any_notified_ = false;
-  // Orders what was published before the look at `sleeping`; Worker::ArmEvent has the other half.
-  arena::FullFence();
-  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
-    Worker& worker = workers_[slot];
-    if (!worker.notify) continue;
-    worker.notify = false;
-    uint32_t& sleeping = arena_->worker(slot).sleeping;
-    if (worker.id == 0 || arena::LoadRelaxed(sleeping) == 0) continue;
-    arena::StoreRelaxed(sleeping, 0u);
-    // A full socket is readable already; a closed one is its worker's problem.
-    (void)send(worker.wake.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
+  if (slot != arena::kNobody) roster_.Notify(slot);
 }
 
 bool Engine::MaySleep() {
@@ -358,25 +286,13 @@ bool Engine::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  std::array<Worker*, arena::kMaxWorkers> listened;
-  size_t count = 0;
-  for (Worker& worker : workers_) {
-    if (!worker.wake || worker.deaf) continue;
-    entries[2 + count] = {worker.wake.get(), POLLIN, 0};
-    listened[count++] = &worker;
-  }
-  if (poll(entries.data(), 2 + count, timeout_ms) <= 0) return false;
+  const size_t workers = roster_.ListenForSignals(&entries[2]);
+  if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (entries[2 + i].revents == 0) continue;
-    char signals[256];
-    const ssize_t got = recv(listened[i]->wake.get(), signals, sizeof(signals), MSG_DONTWAIT);
-    // An end would be told again at once, for ever.
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) listened[i]->deaf = true;
-  }
+  roster_.TakeSignals(&entries[2]);
   return true;
 }
 
@@ -389,41 +305,37 @@ bool Engine::BeginSleep() {
 
 void Engine::EndSleep() {
   arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
-  WakeNotified();
+  roster_.WakeNotified();
 }
 
 // ---------------------------------------------------------------- workers
 
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
-  workers_[slot] = Worker{id, std::move(wake), versions, standing};
-  uint64_t& stop_requested = arena_->header().stop_requested;
-  arena::StoreRelease(stop_requested, stop_requested & ~(uint64_t{1} << slot));
+  roster_.Add(slot, id, std::move(wake), versions, standing);
 }
 
 void Engine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
-  if (workers_[slot].id != id) return;
-  workers_[slot].standing = standing;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->standing = standing;
   NameHeirs();
 }
 
 void Engine::AskToStop(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id != id) return;
-  arena::DriverMemoryHeader& header = arena_->header();
-  arena::StoreRelease(header.stop_requested, header.stop_requested | uint64_t{1} << slot);
-  arena::StoreRelease(header.ownership_changes, header.ownership_changes + 1);
-  workers_[slot].notify = any_notified_ = true;
+  if (roster_.Find(slot, id) != nullptr) roster_.AskToStop(slot);
 }
 
 void Engine::SetReady(uint32_t slot) {
-  workers_[slot].ready = true;
+  roster_[slot].ready = true;
   AssignWaiting();
   NameHeirs();
 }
 
 void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
-  if (workers_[slot].id != id) return;
-  workers_[slot].stalled = stalled;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->stalled = stalled;
   if (!stalled) AssignWaiting();
   NameHeirs();
 }
@@ -433,85 +345,55 @@ void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
 }
 
 void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
-  Worker& worker = workers_[slot];
-  if (worker.id != id || worker.stopped) return;
-  worker.stopped = true;
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr || worker->stopped) return;
+  worker->stopped = true;
   const uint64_t now = options_.nanoseconds();
-  std::vector<std::pair<uint32_t, Ended>> moved;
+  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (shards_[shard].handoff_worker_id == id) {
       CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
     }
     if (shards_[shard].ownership.owner_slot() != slot) continue;
-    Ended& ended = moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
+    EndedOwnership& ended =
+        moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
     shards_[shard].blackout_start_ns = now;
     // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
-    if (!worker.pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
+    if (!worker->pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
     if (await_death) shards_[shard].awaited_death_id = id;
     Assign(shard);
   }
-  WakeNotified();
+  roster_.WakeNotified();
   for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
   NameHeirs();
 }
 
 void Engine::PardonDeath(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id == id) workers_[slot].pardoned = true;
+  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->pardoned = true;
 }
 
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
-  if (workers_[slot].id != id) return;
+  if (roster_.Find(slot, id) == nullptr) return;
   WorkerStopped(slot, id, "crash");
   for (ShardState& state : shards_) {
     state.ownership.ProveDead(id);
     if (state.awaited_death_id == id) state.awaited_death_id = 0;
   }
-  workers_[slot] = Worker{};
+  roster_.Remove(slot);
   AssignWaiting();
 }
 
-bool Engine::ReadsStateOf(const Worker& worker, uint32_t shard) const {
-  const uint32_t version = shards_[shard].state_version;
-  return version == 0 || worker.versions.Reads(version);
-}
-
-bool Engine::CanServe(const Worker& worker) {
-  return worker.id != 0 && worker.ready && !worker.stalled && !worker.stopped;
-}
-
-bool Engine::MayOwn(const Worker& worker, uint32_t shard) const {
-  return CanServe(worker) && ReadsStateOf(worker, shard);
-}
-
-// The first in standing, of those the one with the fewest shards, of those the newest.
-bool Engine::IsBetter(const Worker& worker, const Worker& than) const {
-  if (worker.standing != than.standing) return worker.standing > than.standing;
-  if (worker.shards != than.shards) return worker.shards < than.shards;
-  return worker.id > than.id;
-}
-
-uint32_t Engine::ChooseWorker(uint32_t shard, uint32_t except) const {
-  uint32_t best = arena::kNobody;
-  for (uint32_t slot = 0; slot < workers_.size(); ++slot) {
-    const Worker& worker = workers_[slot];
-    if (slot == except || !MayOwn(worker, shard)) continue;
-    if (worker.id == shards_[shard].handoff_worker_id) return slot;
-    if (best == arena::kNobody || IsBetter(worker, workers_[best])) best = slot;
-  }
-  return best;
-}
-
-std::string Engine::WhyNobody(uint32_t shard) const {
-  if (std::none_of(workers_.begin(), workers_.end(), CanServe)) return "no worker is ready";
-  return absl::StrCat("no worker that is ready reads state version ", shards_[shard].state_version,
-                      ", which its last owner writes");
+Roster::Vacancy Engine::VacancyOf(uint32_t shard) const {
+  const ShardState& state = shards_[shard];
+  return {state.state_version, state.handoff_worker_id, state.ownership.owner_slot()};
 }
 
 void Engine::Assign(uint32_t shard) {
   ShardState& state = shards_[shard];
-  const uint32_t slot = ChooseWorker(shard, arena::kNobody);
+  const Roster::Vacancy vacancy = VacancyOf(shard);
+  const uint32_t slot = roster_.Choose(vacancy);
   if (slot == arena::kNobody) {
-    state.waiting_reason = WhyNobody(shard);
+    state.waiting_reason = roster_.WhyNobody(vacancy);
     return;
   }
   if (state.awaited_death_id != 0) {
@@ -523,7 +405,7 @@ void Engine::Assign(uint32_t shard) {
     state.waiting_reason = "the deaths of its former owners are not proven yet";
     return;
   }
-  Worker& worker = workers_[slot];
+  Roster::Worker& worker = roster_[slot];
   state.ownership.Grant(slot, worker.id);
   state.waiting_reason.clear();
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
@@ -540,16 +422,15 @@ void Engine::AssignWaiting() {
 
 void Engine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    driver::Ownership& ownership = shards_[shard].ownership;
-    const uint32_t heir = ChooseWorker(shard, ownership.owner_slot());
-    ownership.NameHeir(heir == arena::kNobody ? 0 : workers_[heir].id);
+    const uint32_t heir = roster_.Choose(VacancyOf(shard));
+    shards_[shard].ownership.NameHeir(heir == arena::kNobody ? 0 : roster_[heir].id);
   }
 }
 
 // ---------------------------------------------------------------- changes of owner
 
 // The cut. What the owner has published up to here counts and is applied; nothing after it does.
-Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
+EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
   ShardState& state = shards_[shard];
   uint64_t recovered = 0;
   if (!released) {
@@ -562,17 +443,18 @@ Engine::Ended Engine::EndOwnership(uint32_t shard, std::string_view cause, bool 
     }
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  const Ended ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
+  const EndedOwnership ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered,
+                                cause};
   if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   state.planned = released;
-  --workers_[state.ownership.owner_slot()].shards;
+  --roster_[state.ownership.owner_slot()].shards;
   NotifyOwner(shard);  // the former owner, so that it learns
   state.ownership.End(released);
   return ended;
 }
 
 // A completion on which so many owners died in a row is given to no other.
-std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const Ended& ended) {
+std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const EndedOwnership& ended) {
   ShardState& state = shards_[shard];
   if (state.planned) return std::nullopt;  // its release was the last that it did
   const DeathCount::Blame blame = state.deaths.Add(
@@ -642,18 +524,18 @@ void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
                      id, static_cast<int>(shard), -1);
   // Its threads run on until it is killed, and a late store to a log or a state slot would be the
   // successor's: it starts only when the process is dead.
-  workers_[slot].fenced = true;
+  roster_[slot].fenced = true;
   StopWorker(slot, id, "fenced", /*await_death=*/true);
   listener_->OnFenced(id);
 }
 
 void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
-  const Worker& worker = workers_[slot];
-  if (!CanServe(worker)) {
+  const Roster::Worker& worker = roster_[slot];
+  if (!Roster::CanServe(worker)) {
     return done(absl::FailedPreconditionError("the successor is not ready"), 0);
   }
-  if (!ReadsStateOf(worker, shard)) {
+  if (!Roster::ReadsState(worker, state.state_version)) {
     return done(
         absl::FailedPreconditionError(absl::StrCat(
             "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
@@ -691,73 +573,47 @@ void Engine::FinishHandoff(uint32_t shard, const absl::Status& status, double bl
 
 // Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
 // since the cut, because the engine has done nothing else.
-void Engine::MakeReport(uint32_t shard, const Ended& ended) {
-  const arena::ShardRecord& record = arena_->shard(shard);
-  const driver::ShardCounters& counters = driver_->counters(shard);
-  ReconciliationReport report;
-  report.epoch = ended.epoch;
-  report.cause = std::string(ended.cause);
-  report.former_worker_id = ended.owner_id;
-  report.successor_worker_id = shards_[shard].ownership.owner_id();
-  report.transactions_recovered = ended.recovered;
-  report.never_submitted = counters.sends_committed - counters.sends_posted +
-                           counters.receives_committed - counters.receives_posted;
-  report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
-                     counters.receives_completed;
-  // A worker's word, and good for this report only.
-  const uint64_t read =
-      std::clamp(arena::LoadRelaxed(arena_->bank(shard, report.epoch).read_cursor),
-                 record.acknowledged, record.completion_tail);
-  report.delivered_uncommitted = read - record.acknowledged;
-  report.completed_undelivered = record.completion_tail - read;
-  report.unix_micros = UnixMicroseconds();
-  for (uint64_t i = record.acknowledged;
-       i < record.completion_tail && report.requests.size() < kReportedRequests; ++i) {
-    const arena::CompletionEntry& entry = arena_->completion(shard, i);
-    const auto kind = arena::CompletionKind(entry.kind);
-    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    const bool send = kind == arena::CompletionKind::kSend;
-    report.requests.push_back(
-        {entry.connection, send, entry.sequence,
-         send ? arena_->send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
-         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
-         : i < read                                      ? RequestOutcome::kDeliveredUncommitted
-                                                         : RequestOutcome::kCompletedUndelivered});
-  }
-  ListRequests(shard, &report);
+void Engine::MakeReport(uint32_t shard, const EndedOwnership& ended) {
+  ReconciliationReport& report = shards_[shard].report;
+  report = Reconcile(*arena_, shard, driver_->counters(shard), ended);
   listener_->OnEvent("ownership_ended",
                      absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
                                   report.former_worker_id, " ended: ", report.cause),
                      report.former_worker_id, static_cast<int>(shard), -1);
-  report.poisoned = ended.poisoned;
   if (report.poisoned) {
-    listener_->OnEvent("connection_poisoned", Describe(shard, *report.poisoned),
+    listener_->OnEvent("connection_poisoned", DescribePoisoning(shard, *report.poisoned),
                        report.former_worker_id, static_cast<int>(shard),
                        static_cast<int>(report.poisoned->connection));
   }
-  shards_[shard].report = std::move(report);
 }
 
-// Requests without a completion, in the order of connections.
-void Engine::ListRequests(uint32_t shard, ReconciliationReport* report) const {
-  const uint32_t looked_at = std::min(arena_->shape().connections, kReportedConnections);
-  for (uint32_t index = 0; index < looked_at; ++index) {
-    const arena::ConnectionRecord& connection = arena_->connection(index);
-    if (connection.shard != shard ||
-        connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
-      continue;
-    }
-    for (const bool send : {true, false}) {
-      const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
-      for (uint64_t i = cursors.completed; i < cursors.committed; ++i) {
-        if (report->requests.size() == kReportedRequests) return;
-        report->requests.push_back(
-            {index, send, i, send ? arena_->send_request(index, i).opcode : uint8_t{0},
-             i < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
-      }
-    }
-  }
+ShardOwner Engine::owner(uint32_t shard) const {
+  const driver::Ownership& ownership = shards_[shard].ownership;
+  return {ownership.epoch(), ownership.owner_id(), ownership.owner_slot(), ownership.heir_id()};
 }
+
+// ---------------------------------------------------------------- connections and the device
+
+absl::StatusOr<verbs::Address> Engine::Listen(const verbs::Address& address) {
+  return driver_->Listen(address);
+}
+
+bool Engine::IsListening(const verbs::Address& address) const {
+  return driver_->IsListening(address);
+}
+
+std::vector<verbs::Address> Engine::listeners() const { return driver_->listeners(); }
+
+absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
+                                         std::string_view private_data, uint64_t tag) {
+  return driver_->Connect(shard, address, private_data, tag);
+}
+
+absl::StatusOr<uint32_t> Engine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
+  return driver_->Grant(offset, length, access);
+}
+
+absl::Status Engine::Revoke(uint32_t grant) { return driver_->Revoke(grant); }
 
 void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
   const arena::ConnectionRecord& record = arena_->connection(connection);

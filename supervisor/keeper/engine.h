@@ -27,6 +27,8 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/death_count.h"
+#include "supervisor/keeper/roster.h"
+#include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
 
@@ -49,102 +51,22 @@ struct EngineOptions {
   std::function<uint64_t()> nanoseconds = MonotonicNanoseconds;  // a simulation has its own time
 };
 
-// What became of a work request that was outstanding when a shard changed hands.
-enum class RequestOutcome : uint8_t {
-  kNeverSubmitted,
-  kInFlight,
-  kCompletedUndelivered,
-  kDeliveredUncommitted,
-  kPoisoned,  // completed, and no owner is given the completion any more
-};
-std::string_view RequestOutcomeName(RequestOutcome outcome);
-
-struct ReportedRequest {
-  uint32_t connection = 0;
-  bool send = false;
-  uint64_t sequence = 0;
-  uint8_t opcode = 0;  // verbs::Opcode, of sends
-  RequestOutcome outcome = RequestOutcome::kInFlight;
-};
-
-std::string_view CompletionKindName(arena::CompletionKind kind);
-
-// A connection that was failed because owners died on a completion of it.
-struct Poisoning {
-  uint32_t connection = 0;
-  uint32_t generation = 0;
-  uint64_t completion = 0;  // index in the shard's completion log
-  arena::CompletionKind kind = arena::CompletionKind::kReceive;
-  uint64_t sequence = 0;  // of its work request; of sends and receives
-  bool guessed = false;   // the owners had no completion in common that they named
-  uint32_t deaths = 0;
-  std::vector<uint64_t> worker_ids;  // the last DeathCount::kRemembered
-};
-
-struct ReconciliationReport {
-  uint64_t epoch = 0;
-  std::string cause;
-  uint64_t former_worker_id = 0;
-  uint64_t successor_worker_id = 0;
-  uint64_t transactions_recovered = 0;
-  uint64_t never_submitted = 0;
-  uint64_t in_flight = 0;
-  uint64_t completed_undelivered = 0;
-  uint64_t delivered_uncommitted = 0;
-  std::vector<ReportedRequest> requests;
-  std::optional<Poisoning> poisoned;
-  int64_t unix_micros = 0;
-};
-
-// Formats of application state that a worker declared. All zero: it declared nothing, and takes
-// what comes.
-struct StateVersions {
-  uint32_t reads_min = 0;
-  uint32_t reads_max = 0;
-  uint32_t writes = 0;
-
-  bool declared() const { return reads_min != 0 || reads_max != 0 || writes != 0; }
-  bool Reads(uint32_t version) const {
-    return !declared() || (reads_min <= version && version <= reads_max);
-  }
-};
-
-// Who is chosen first as successor and heir; the others only when no such worker is ready.
-enum class Standing : uint8_t { kLast, kFirst };
-
-// On the engine's thread.
-class EngineListener {
+class Engine final : public ServiceEngine, private driver::DriverObserver {
  public:
-  virtual ~EngineListener() = default;
-  virtual void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
-                       int shard, int connection) = 0;
-  // The worker wrote what no correct worker writes: it is to be killed.
-  virtual void OnFenced(uint64_t worker_id) = 0;
-  // The device can no longer be used: all connections have ended, and the engine has stopped.
-  virtual void OnDeviceLost(const absl::Status& why) = 0;
-};
-
-class Engine : private driver::DriverObserver {
- public:
-  using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
-
   // `arena`, `device` and `listener` outlive it. The thread starts with Start.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(arena::Arena* arena, verbs::Device* device,
                                                         EngineListener* listener,
                                                         const EngineOptions& options);
   ~Engine() override;  // stops the thread
 
-  void Start();
-  void Stop();
+  void Start() override;
+  void Stop() override;
 
-  // Any thread.
-  std::string_view device_name() const { return device_->name(); }
+  std::string_view device_name() const override { return device_->name(); }
 
-  // Any thread: runs `work` on the engine's thread, soon. False, and nothing, once it has stopped.
-  bool Post(std::function<void()> work);
-  // Any thread but the engine's: the same, and waits for it. An engine that was not started has no
-  // other thread than the caller's.
-  void Run(const std::function<void()>& work);
+  bool Post(std::function<void()> work) override;
+  // An engine that was not started has no other thread than the caller's.
+  void Run(const std::function<void()>& work) override;
 
   // ---- The rest is for the engine's thread, or for who takes its place: a simulation drives an
   // engine that was not started with these.
@@ -160,63 +82,58 @@ class Engine : private driver::DriverObserver {
   bool AwaitSignal(int timeout_ms);
   void EndSleep();
 
-  // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
-  // shares one can take the other's signals, and make writing it block.
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
-                 Standing standing = Standing::kFirst);
-  void SetStanding(uint32_t slot, uint64_t id, Standing standing);
-  // Tells the worker in the arena that it should end.
-  void AskToStop(uint32_t slot, uint64_t id);
-  void SetReady(uint32_t slot);  // again, after it gave a shard back unasked
-  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
-  void SetStalled(uint32_t slot, uint64_t id, bool stalled);
-  bool IsReady(uint32_t slot) const { return workers_[slot].ready && !workers_[slot].stopped; }
-  // All its registered threads are dead, or it has detached: it writes no more.
-  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
-  // It wrote what is invalid, and is not believed before its process is dead.
-  bool IsFenced(uint32_t slot) const { return workers_[slot].fenced; }
-  // Its death, which is to come, is somebody else's doing: no completion is blamed for it.
-  void PardonDeath(uint32_t slot, uint64_t id);
-  // Its process is gone; the slot may be used again after this.
-  void WorkerDead(uint32_t slot, uint64_t id);
+                 Standing standing = Standing::kFirst) override;
+  void SetStanding(uint32_t slot, uint64_t id, Standing standing) override;
+  void AskToStop(uint32_t slot, uint64_t id) override;
+  void SetReady(uint32_t slot) override;
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override;
+  bool IsReady(uint32_t slot) const override {
+    return roster_[slot].ready && !roster_[slot].stopped;
+  }
+  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
+  bool IsFenced(uint32_t slot) const override { return roster_[slot].fenced; }
+  void PardonDeath(uint32_t slot, uint64_t id) override;
+  void WorkerDead(uint32_t slot, uint64_t id) override;
 
-  // Moves `shard` to the worker in `slot`. `done` is called when it has committed for the first
-  // time, or with why it did not come to that.
-  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done);
-  void CancelHandoff(uint32_t shard, const absl::Status& why);
+  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;
+  void CancelHandoff(uint32_t shard, const absl::Status& why) override;
+
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
+  bool IsListening(const verbs::Address& address) const override;
+  std::vector<verbs::Address> listeners() const override;
+  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                   std::string_view private_data, uint64_t tag) override;
+  absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
+  absl::Status Revoke(uint32_t grant) override;
+  driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
+  uint64_t established_ns(uint32_t connection) const override {
+    return driver_->established_ns(connection);
+  }
+  uint32_t connection_count() const override { return driver_->connection_count(); }
 
   driver::QueueDriver& driver() { return *driver_; }
-  const driver::QueueDriver& driver() const { return *driver_; }
   int device_event_fd() const { return device_->event_fd(); }
-  // As it was when the device last told of a change.
-  const verbs::DeviceInfo& device_info() const { return device_info_; }
-  const arena::Arena& arena() const { return *arena_; }
   const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
-  const LatencyHistogram& handoff_blackout(uint32_t shard) const {
+
+  const arena::Arena& arena() const override { return *arena_; }
+  const verbs::DeviceInfo& device_info() const override { return device_info_; }
+  ShardOwner owner(uint32_t shard) const override;
+  const LatencyHistogram& handoff_blackout(uint32_t shard) const override {
     return shards_[shard].handoff_blackout;
   }
-  const LatencyHistogram& failover_blackout(uint32_t shard) const {
+  const LatencyHistogram& failover_blackout(uint32_t shard) const override {
     return shards_[shard].failover_blackout;
   }
-  const ReconciliationReport& last_report(uint32_t shard) const { return shards_[shard].report; }
-  const std::string& waiting_reason(uint32_t shard) const { return shards_[shard].waiting_reason; }
-  uint64_t poisoned_connections(uint32_t shard) const { return shards_[shard].poisoned; }
+  const ReconciliationReport& last_report(uint32_t shard) const override {
+    return shards_[shard].report;
+  }
+  const std::string& waiting_reason(uint32_t shard) const override {
+    return shards_[shard].waiting_reason;
+  }
+  uint64_t poisoned_connections(uint32_t shard) const override { return shards_[shard].poisoned; }
 
  private:
-  struct Worker {
-    uint64_t id = 0;  // 0: the slot is free
-    FileDescriptor wake;
-    StateVersions versions;
-    Standing standing = Standing::kFirst;
-    bool ready = false;
-    bool stalled = false;
-    bool stopped = false;
-    bool fenced = false;
-    bool pardoned = false;
-    bool notify = false;  // has something new
-    bool deaf = false;    // closed its end of `wake`
-    uint32_t shards = 0;
-  };
   struct ShardState {
     explicit ShardState(driver::Ownership owner) : ownership(owner) {}
     driver::Ownership ownership;
@@ -240,14 +157,6 @@ class Engine : private driver::DriverObserver {
     uint64_t deadline_ns = 0;  // for the connections to end by themselves
   };
 
-  struct Ended {
-    uint64_t epoch;
-    uint64_t owner_id;
-    uint64_t recovered;  // transactions that were published and applied only at the cut
-    std::string_view cause;
-    std::optional<Poisoning> poisoned = {};
-  };
-
   Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
 
   void Loop();
@@ -261,26 +170,19 @@ class Engine : private driver::DriverObserver {
   bool PollShard(uint32_t shard);
   bool MaySleep();
   void NotifyOwner(uint32_t shard);
-  void WakeNotified();
 
   // `await_death`: its shards move only when its process is proven dead.
   void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
   void OnFirstCommit(uint32_t shard);
   void OnRefused(uint32_t shard);
   void OnInvalidCommit(uint32_t shard, const absl::Status& why);
-  Ended EndOwnership(uint32_t shard, std::string_view cause, bool released);
-  std::optional<Poisoning> CountDeath(uint32_t shard, const Ended& ended);
-  void MakeReport(uint32_t shard, const Ended& ended);
-  void ListRequests(uint32_t shard, ReconciliationReport* report) const;
+  EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, bool released);
+  std::optional<Poisoning> CountDeath(uint32_t shard, const EndedOwnership& ended);
+  void MakeReport(uint32_t shard, const EndedOwnership& ended);
   void Assign(uint32_t shard);
   void AssignWaiting();
   void NameHeirs();
-  uint32_t ChooseWorker(uint32_t shard, uint32_t except) const;
-  bool IsBetter(const Worker& worker, const Worker& than) const;
-  static bool CanServe(const Worker& worker);
-  bool ReadsStateOf(const Worker& worker, uint32_t shard) const;
-  bool MayOwn(const Worker& worker, uint32_t shard) const;
-  std::string WhyNobody(uint32_t shard) const;
+  Roster::Vacancy VacancyOf(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
@@ -294,8 +196,7 @@ class Engine : private driver::DriverObserver {
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
   std::vector<ShardState> shards_;
-  std::vector<Worker> workers_;
-  bool any_notified_ = false;
+  Roster roster_;
   verbs::DeviceInfo device_info_;
   std::optional<Loss> loss_;  // of the device
 

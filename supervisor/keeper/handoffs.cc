@@ -14,7 +14,7 @@ namespace {
 
 class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
  public:
-  PendingMoves(boost::asio::io_context& loop, Engine& engine, size_t count,
+  PendingMoves(boost::asio::io_context& loop, ServiceEngine& engine, size_t count,
                std::function<void(const HandoffsResult&)> done)
       : loop_(loop), engine_(engine), left_(count), done_(std::move(done)), deadline_(loop) {}
 
@@ -66,7 +66,7 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
   }
 
   boost::asio::io_context& loop_;
-  Engine& engine_;
+  ServiceEngine& engine_;
   size_t left_;
   std::function<void(const HandoffsResult&)> done_;
   HandoffsResult result_;
@@ -76,8 +76,9 @@ class PendingMoves : public std::enable_shared_from_this<PendingMoves> {
 
 }  // namespace
 
-void MoveShards(boost::asio::io_context& loop, Engine& engine, const std::vector<ShardMove>& moves,
-                uint32_t timeout_ms, std::function<void(const HandoffsResult&)> done) {
+void MoveShards(boost::asio::io_context& loop, ServiceEngine& engine,
+                const std::vector<ShardMove>& moves, uint32_t timeout_ms,
+                std::function<void(const HandoffsResult&)> done) {
   if (moves.empty()) return boost::asio::post(loop, [done = std::move(done)] { done({}); });
   std::make_shared<PendingMoves>(loop, engine, moves.size(), std::move(done))
       ->Start(moves, timeout_ms);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
 
@@ -27,8 +27,9 @@ struct HandoffsResult {
 // Thread-compatible: the management loop's thread, on which `done` is called when the last shard
 // has moved or failed to. `loop` and `engine` outlive the move. A shard that has not moved after
 // `timeout_ms` stays with its owner.
-void MoveShards(boost::asio::io_context& loop, Engine& engine, const std::vector<ShardMove>& moves,
-                uint32_t timeout_ms, std::function<void(const HandoffsResult&)> done);
+void MoveShards(boost::asio::io_context& loop, ServiceEngine& engine,
+                const std::vector<ShardMove>& moves, uint32_t timeout_ms,
+                std::function<void(const HandoffsResult&)> done);
 
 }  // namespace baton::keeper
 

@@ -58,9 +58,9 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
                                                          keeper.get(), engine_options));
   for (const v1::ListenerConfig& listener : service.listeners()) {
-    BATON_RETURN_IF_ERROR(keeper->engine_->driver()
-                              .Listen({listener.host(), static_cast<uint16_t>(listener.port())})
-                              .status());
+    BATON_RETURN_IF_ERROR(
+        keeper->engine_->Listen({listener.host(), static_cast<uint16_t>(listener.port())})
+            .status());
   }
   keeper->engine_->Start();
   keeper->workers_ = std::make_unique<WorkerSessions>(

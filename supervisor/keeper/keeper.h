@@ -34,7 +34,7 @@ class Keeper : private EngineListener {
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
   absl::Status Run();
 
-  Engine& engine() { return *engine_; }
+  ServiceEngine& engine() { return *engine_; }
 
  private:
   struct Acceptor {
@@ -62,7 +62,7 @@ class Keeper : private EngineListener {
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;
   std::optional<arena::Arena> arena_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ServiceEngine> engine_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<Management> management_;

@@ -33,7 +33,7 @@ absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::Managemen
 }  // namespace
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                       Engine& engine, EventLog& events, WorkerSessions& workers,
+                       ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
                        Upgrades& upgrades)
     : loop_(loop),
       config_(config),
@@ -156,8 +156,8 @@ void Management::Describe(internal::Description* description) {
       failovers.Merge(engine_.failover_blackout(i));
     }
     *service->mutable_device_state() = DescribeDevice(engine_.device_info());
-    service->set_connection_count(engine_.driver().connection_count());
-    for (const verbs::Address& address : engine_.driver().listeners()) {
+    service->set_connection_count(engine_.connection_count());
+    for (const verbs::Address& address : engine_.listeners()) {
       v1::Listener* listener = service->add_listeners();
       listener->set_host(address.host);
       listener->set_port(address.port);

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -24,8 +24,8 @@ namespace baton::keeper {
 class Management {
  public:
   // All references outlive it.
-  Management(boost::asio::io_context& loop, const internal::KeeperConfig& config, Engine& engine,
-             EventLog& events, WorkerSessions& workers, Upgrades& upgrades);
+  Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -47,7 +47,7 @@ class Management {
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
-  Engine& engine_;
+  ServiceEngine& engine_;
   EventLog& events_;
   WorkerSessions& workers_;
   Upgrades& upgrades_;

@@ -85,7 +85,7 @@ struct Upgrades::Current {
 };
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   Engine& engine, EventLog& events, WorkerSessions& workers)
+                   ServiceEngine& engine, EventLog& events, WorkerSessions& workers)
     : loop_(loop),
       config_(config),
       engine_(engine),
@@ -433,7 +433,7 @@ std::string Upgrades::ShardThatWentBack() {
   std::string found;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
-      const uint64_t owner = engine_.ownership(shard).owner_id();
+      const uint64_t owner = engine_.owner(shard).worker_id;
       if (owner == 0 || current_->new_workers.count(owner) != 0) continue;
       found = absl::StrCat("shard ", shard, " went back to worker ", owner);
     }
@@ -464,7 +464,7 @@ bool Upgrades::PromoteNewWorkers() {
   bool all = true;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
-      all = all && current_->new_workers.count(engine_.ownership(shard).owner_id()) != 0;
+      all = all && current_->new_workers.count(engine_.owner(shard).worker_id) != 0;
     }
     if (!all) return;
     for (const WorkerInfo& worker : workers) {
@@ -525,7 +525,7 @@ void Upgrades::Return(const std::string& why) {
   std::vector<ShardMove> moves;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
-      const uint32_t owner = engine_.ownership(shard).owner_slot();
+      const uint32_t owner = engine_.owner(shard).slot;
       if (std::count(new_slots.begin(), new_slots.end(), owner) == 0 || old_slots.empty()) continue;
       moves.push_back({shard, old_slots[shard % old_slots.size()]});
     }

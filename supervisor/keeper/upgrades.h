@@ -29,10 +29,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
 #include "supervisor/keeper/program.h"
+#include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -44,8 +44,8 @@ class Upgrades : private WorkerObserver {
   static constexpr size_t kHistory = 16;
 
   // All references outlive it. It observes `workers`.
-  Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config, Engine& engine,
-           EventLog& events, WorkerSessions& workers);
+  Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+           ServiceEngine& engine, EventLog& events, WorkerSessions& workers);
   ~Upgrades() override;
 
   // Starts one: its new processes run when this returns. kInvalidArgument names the field;
@@ -106,7 +106,7 @@ class Upgrades : private WorkerObserver {
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
-  Engine& engine_;
+  ServiceEngine& engine_;
   EventLog& events_;
   WorkerSessions& workers_;
   boost::asio::steady_timer timer_;

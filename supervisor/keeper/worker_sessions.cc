@@ -48,7 +48,7 @@ void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
 }  // namespace
 
 WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               const arena::Arena& arena, Engine& engine, EventLog& events)
+                               const arena::Arena& arena, ServiceEngine& engine, EventLog& events)
     : loop_(loop),
       config_(config),
       arena_(arena),
@@ -56,14 +56,18 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       events_(events),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
-      watcher_(&arena, static_cast<int>(config.service().realtime_priority()),
-               [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
-                                                                                uint64_t id) {
-                 if (wait_for_process) return;
-                 engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
-               }),
       heartbeat_timer_(loop),
-      slots_(arena.shape().workers) {
+      slots_(arena.shape().workers),
+      reserved_(arena.shape().workers, 0) {
+  if (!arena::IsNative(arena.shape())) {
+    watcher_ = std::make_unique<DeathWatcher>(
+        &arena, static_cast<int>(config.service().realtime_priority()),
+        [&engine, wait_for_process = config.service().outside_effects()](uint32_t slot,
+                                                                         uint64_t id) {
+          if (wait_for_process) return;
+          engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
+        });
+  }
   WatchHeartbeats();
 }
 
@@ -78,12 +82,10 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   if (!connector.ok()) return;
   auto session = std::make_shared<Session>(loop_);
   session->peer = *peer;
-  session->connector = *std::move(connector);
-  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
-  session->socket = framed;
+  session->process.assign(connector->Release());
   std::erase_if(strangers_, [](const auto& stranger) {
     const SessionPtr waiting = stranger.lock();
-    return !waiting || waiting->id != 0;
+    return !waiting || waiting->attached;
   });
   if (strangers_.size() >= kMaxStrangers) {
     // The oldest has had the most time.
@@ -91,6 +93,23 @@ void WorkerSessions::Accept(FileDescriptor socket) {
     strangers_.pop_front();
   }
   strangers_.push_back(session);
+  Start(session, std::move(socket));
+}
+
+void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& peer,
+                                 FileDescriptor pidfd, const Reservation& reservation) {
+  auto session = std::make_shared<Session>(loop_);
+  session->peer = peer;
+  session->id = reservation.worker_id;
+  session->slot = reservation.slot;
+  session->process.assign(pidfd.Release());
+  WatchProcess(session);
+  Start(session, std::move(socket));
+}
+
+void WorkerSessions::Start(const SessionPtr& session, FileDescriptor socket) {
+  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
+  session->socket = framed;
   framed->Start([this, session] { return OnFrame(session); },
                 [this, session](absl::Status why) { OnClosed(session, why); });
 }
@@ -115,7 +134,7 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   using internal::WorkerRequest;
   internal::WorkerReply reply;
   absl::Status status;
-  if ((session->id == 0) != (request.request_case() == WorkerRequest::kAttach)) {
+  if (session->attached == (request.request_case() == WorkerRequest::kAttach)) {
     status = absl::FailedPreconditionError("attach comes first, and once");
   } else {
     switch (request.request_case()) {
@@ -135,7 +154,7 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = Grant(request.grant(), reply.mutable_granted());
         break;
       case WorkerRequest::kRevoke:
-        engine_.Run([&] { status = engine_.driver().Revoke(request.revoke().grant()); });
+        engine_.Run([&] { status = engine_.Revoke(request.revoke().grant()); });
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));
@@ -155,12 +174,53 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   return reply;
 }
 
+// ---------------------------------------------------------------- places
+
+absl::StatusOr<uint32_t> WorkerSessions::FreeSlot() const {
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (IsFree(slot)) return slot;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("all ", slots_.size(),
+                                                   " workers of the service are attached: raise "
+                                                   "max_workers"));
+}
+
+uint32_t WorkerSessions::free_slots() const {
+  uint32_t count = 0;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) count += IsFree(slot);
+  return count;
+}
+
+absl::StatusOr<Reservation> WorkerSessions::Reserve() {
+  BATON_ASSIGN_OR_RETURN(const uint32_t slot, FreeSlot());
+  reserved_[slot] = ++last_id_;
+  return Reservation{slot, reserved_[slot]};
+}
+
+void WorkerSessions::Release(const Reservation& reservation) {
+  if (reserved_[reservation.slot] == reservation.worker_id) reserved_[reservation.slot] = 0;
+}
+
+bool WorkerSessions::HasPlace(const Session& session) const {
+  if (session.attached) return slots_[session.slot].get() == &session;
+  return session.id != 0 && reserved_[session.slot] == session.id;
+}
+
+void WorkerSessions::LeavePlace(const SessionPtr& session) {
+  if (watcher_) watcher_->Forget(session->slot);
+  slots_[session->slot] = nullptr;
+  reserved_[session->slot] = 0;
+  session->process.close();
+  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
+}
+
 // ---------------------------------------------------------------- attaching
 
 absl::Status WorkerSessions::CheckAttach(const Session& session,
                                          const internal::AttachArena& attach) const {
   const auto& uids = config_.service().worker_uids();
-  if (session.peer.uid != geteuid() && session.peer.uid != 0 &&
+  const bool is_child = session.id != 0;
+  if (!is_child && session.peer.uid != geteuid() && session.peer.uid != 0 &&
       std::find(uids.begin(), uids.end(), session.peer.uid) == uids.end()) {
     return absl::PermissionDeniedError(
         absl::StrCat("uid ", session.peer.uid, " may not attach to service ",
@@ -195,24 +255,17 @@ absl::Status WorkerSessions::CheckAttach(const Session& session,
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> WorkerSessions::FreeSlot() const {
-  const auto free = std::find(slots_.begin(), slots_.end(), nullptr);
-  if (free == slots_.end()) {
-    return absl::ResourceExhaustedError(absl::StrCat("all ", slots_.size(),
-                                                     " workers of the service are attached: raise "
-                                                     "max_workers"));
-  }
-  return static_cast<uint32_t>(free - slots_.begin());
-}
-
 absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::AttachArena& attach,
                                     internal::Attached* attached, std::vector<int>* descriptors,
                                     FileDescriptor* keep) {
   BATON_RETURN_IF_ERROR(CheckAttach(*session, attach));
-  BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
+  const bool is_child = session->id != 0;
+  if (!is_child) {
+    BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
+  }
   // Who speaks for a dead process cannot be watched, nor killed.
-  pollfd connector = {session->connector.get(), POLLIN, 0};
-  if (poll(&connector, 1, 0) != 0) {
+  pollfd process = {session->process.native_handle(), POLLIN, 0};
+  if (poll(&process, 1, 0) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", session->peer.pid, ", which connected, is dead"));
   }
@@ -223,16 +276,16 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   FileDescriptor wake(pair[0]);  // the worker's end
   FileDescriptor engine_wake(pair[1]);
 
-  session->id = ++last_id_;
+  if (!is_child) {
+    session->id = ++last_id_;
+    WatchProcess(session);
+  }
+  session->attached = true;
   session->attached_with = attach;
   session->attached_ns = session->heartbeat_ns = MonotonicNanoseconds();
   slots_[session->slot] = session;
+  reserved_[session->slot] = 0;
   arena_.worker(session->slot) = arena::WorkerSlot{};
-  session->process.assign(session->connector.Release());
-  session->process.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                              [this, session](const boost::system::error_code& error) {
-                                if (!error) OnProcessGone(session);
-                              });
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
   engine_.Run([&] {
@@ -256,6 +309,13 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   return absl::OkStatus();
 }
 
+void WorkerSessions::WatchProcess(const SessionPtr& session) {
+  session->process.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                              [this, session](const boost::system::error_code& error) {
+                                if (!error) OnProcessGone(session);
+                              });
+}
+
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state == v1::WORKER_STATE_READY) {
     // It may have given a shard back unasked, and wants shards again.
@@ -266,7 +326,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat_ns = MonotonicNanoseconds();
   session->silent_beats = 0;  // counted from now on: it may have warmed up for long
-  watcher_.Watch(session->slot, session->id);
+  if (watcher_) watcher_->Watch(session->slot, session->id);
   engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
   if (observer_) observer_->OnReady(session->id);
@@ -284,10 +344,7 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
   });
   if (!believed) return absl::FailedPreconditionError("the worker was fenced and is being killed");
   session->detached = true;
-  watcher_.Forget(session->slot);
-  slots_[session->slot] = nullptr;
-  session->process.close();
-  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
+  LeavePlace(session);
   AddEvent("worker_detached", absl::StrCat("worker ", session->id, " detached"), session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
   return absl::OkStatus();
@@ -296,7 +353,7 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
 // A worker that loses its socket without a word is ending or broken. It still maps the arena, so
 // it is made sure that it ends.
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
-  if (session->id == 0 || session->detached || slots_[session->slot] != session) return;
+  if (!HasPlace(*session)) return;
   NoteKill(*session, MessageOf(why));
   (void)Signal(*session, SIGKILL);
 }
@@ -316,15 +373,15 @@ absl::Status WorkerSessions::Signal(Session& session, int signal) {
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   // It may have detached in the same turn of the loop, and its slot be another's.
-  if (slots_[session->slot] != session) return;
-  watcher_.Forget(session->slot);
-  engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
-  slots_[session->slot] = nullptr;
-  session->process.close();
+  if (!HasPlace(*session)) return;
+  if (session->attached) {
+    engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
+  }
+  LeavePlace(session);
   if (const auto socket = session->socket.lock()) socket->Close();
-  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
   AddEvent("worker_dead",
-           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead"),
+           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead",
+                        session->attached ? "" : ": it had not attached"),
            session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
 }
@@ -339,13 +396,13 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
   const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
   absl::StatusOr<verbs::Address> address;
   engine_.Run([&] {
-    const size_t existing = engine_.driver().listeners().size();
-    if (!engine_.driver().IsListening(asked) && existing >= config_.service().max_listeners()) {
+    const size_t existing = engine_.listeners().size();
+    if (!engine_.IsListening(asked) && existing >= config_.service().max_listeners()) {
       address = absl::ResourceExhaustedError(
           absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
       return;
     }
-    address = engine_.driver().Listen(asked);
+    address = engine_.Listen(asked);
   });
   BATON_RETURN_IF_ERROR(address.status());
   listening->set_port(address->port);
@@ -360,14 +417,14 @@ absl::Status WorkerSessions::Connect(const Session& session,
   }
   absl::StatusOr<uint32_t> connection;
   engine_.Run([&] {
-    if (engine_.ownership(request.shard()).owner_id() != session.id) {
+    if (engine_.owner(request.shard()).worker_id != session.id) {
       connection = absl::FailedPreconditionError(
           absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
       return;
     }
-    connection = engine_.driver().Connect(request.shard(),
-                                          {request.host(), static_cast<uint16_t>(request.port())},
-                                          request.private_data(), request.tag());
+    connection =
+        engine_.Connect(request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
+                        request.private_data(), request.tag());
     if (connection.ok()) {
       connecting->set_generation(arena_.connection(*connection).generation);
     }
@@ -384,7 +441,7 @@ absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
       (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
       (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
   absl::StatusOr<uint32_t> grant;
-  engine_.Run([&] { grant = engine_.driver().Grant(request.offset(), request.length(), access); });
+  engine_.Run([&] { grant = engine_.Grant(request.offset(), request.length(), access); });
   BATON_RETURN_IF_ERROR(grant.status());
   granted->set_grant(*grant);
   granted->set_rkey(arena_.grant(*grant).rkey);
@@ -497,7 +554,7 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
   }
   SessionPtr newest;
   engine_.Run([&] {
-    const uint64_t owner = engine_.ownership(shard).owner_id();
+    const uint64_t owner = engine_.owner(shard).worker_id;
     for (const SessionPtr& session : slots_) {
       if (!session || session->id == owner || !engine_.IsReady(session->slot)) continue;
       if (!newest || session->id > newest->id) newest = session;
@@ -538,10 +595,6 @@ void WorkerSessions::AskToStop(uint64_t worker_id) {
     return;
   }
   engine_.Run([&] { engine_.AskToStop(session->slot, worker_id); });
-}
-
-uint32_t WorkerSessions::free_slots() const {
-  return static_cast<uint32_t>(std::count(slots_.begin(), slots_.end(), nullptr));
 }
 
 std::vector<v1::Worker> WorkerSessions::Describe() const {
@@ -586,7 +639,7 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
   engine_.Run([&] {
     engine_.SetStalled(session->slot, session->id, stalled);
     for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
-      owner |= engine_.ownership(i).owner_id() == session->id;
+      owner |= engine_.owner(i).worker_id == session->id;
     }
   });
   if (stalled && owner) {

@@ -17,9 +17,9 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/death_watcher.h"
-#include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
 
@@ -35,6 +35,12 @@ struct WorkerInfo {
   StateVersions state_versions;
 };
 
+// The place of a worker whose process does not exist yet.
+struct Reservation {
+  uint32_t slot = 0;
+  uint64_t worker_id = 0;
+};
+
 // Told of workers as they come and go; on the management loop's thread.
 class WorkerObserver {
  public:
@@ -42,7 +48,8 @@ class WorkerObserver {
   // Returns its standing as a successor.
   virtual Standing OnAttached(uint64_t worker_id, pid_t pid) = 0;
   virtual void OnReady(uint64_t worker_id) = 0;
-  // Its process is dead, or it has detached. `kill_cause`: why we killed it; empty: we did not.
+  // Its process is dead, or it has detached; of a child also before it attached. `kill_cause`: why
+  // we killed it; empty: we did not.
   virtual void OnGone(uint64_t worker_id, const std::string& kill_cause) = 0;
 };
 
@@ -51,13 +58,22 @@ class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 const arena::Arena& arena, Engine& engine, EventLog& events);
+                 const arena::Arena& arena, ServiceEngine& engine, EventLog& events);
 
   // At most one, which outlives it.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
 
   // A client of the service's socket.
   void Accept(FileDescriptor socket);
+
+  // For a process that is to be forked. Kept until AcceptChild, or Release when there is none.
+  absl::StatusOr<Reservation> Reserve();
+  void Release(const Reservation& reservation);
+  // Our end of a socket pair with a child of this process, which may attach whoever it is, and is
+  // the reserved worker then. It is watched and killed as a worker is from now on; if it ends
+  // before it attaches, so does the reservation. Who forked it reaps it.
+  void AcceptChild(FileDescriptor socket, const PeerCredentials& peer, FileDescriptor pidfd,
+                   const Reservation& reservation);
 
   // The worker that `token` was made for; each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
@@ -87,11 +103,11 @@ class WorkerSessions {
  private:
   struct Session {
     explicit Session(boost::asio::io_context& loop) : process(loop) {}
-    uint64_t id = 0;  // 0: not attached yet
+    uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
     uint32_t slot = 0;
-    std::weak_ptr<FramedSession> socket;  // whose callbacks hold the session
-    FileDescriptor connector;             // pidfd, until the worker is attached: then
-    boost::asio::posix::stream_descriptor process;
+    bool attached = false;
+    std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
+    boost::asio::posix::stream_descriptor process;  // pidfd
     PeerCredentials peer;
     internal::AttachArena attached_with;
     v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
@@ -104,6 +120,11 @@ class WorkerSessions {
   };
   using SessionPtr = std::shared_ptr<Session>;
 
+  void Start(const SessionPtr& session, FileDescriptor socket);
+  void WatchProcess(const SessionPtr& session);
+  // Its slot is its own: it is attached, or that is reserved for it.
+  bool HasPlace(const Session& session) const;
+  void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   void NoteKill(Session& session, std::string_view cause);
@@ -121,6 +142,7 @@ class WorkerSessions {
                        internal::Connecting* connecting);
   absl::Status Grant(const internal::GrantRequest& request, internal::Granted* granted);
   absl::Status Detach(const SessionPtr& session);
+  bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
@@ -131,13 +153,14 @@ class WorkerSessions {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
-  Engine& engine_;
+  ServiceEngine& engine_;
   EventLog& events_;
   const uint32_t heartbeat_ms_;
-  const uint32_t hang_beats_;  // looks in vain after which a worker counts as hung
-  DeathWatcher watcher_;
+  const uint32_t hang_beats_;              // looks in vain after which a worker counts as hung
+  std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   boost::asio::steady_timer heartbeat_timer_;
-  std::vector<SessionPtr> slots_;
+  std::vector<SessionPtr> slots_;                 // that are attached
+  std::vector<uint64_t> reserved_;                // worker id by slot; 0: it is not reserved
   std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
   std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
   uint64_t last_id_ = 0;

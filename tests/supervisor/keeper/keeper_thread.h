@@ -31,7 +31,7 @@ class KeeperThread {
   absl::Status Start(const Change& change = nullptr, const EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
-  Engine& engine() { return keeper_->engine(); }
+  Engine& engine() { return dynamic_cast<Engine&>(keeper_->engine()); }
 
   const harness::TempDirectory& directory() const { return directory_; }
   std::string socket() const { return directory_.File("kv.sock"); }

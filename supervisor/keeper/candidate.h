@@ -1,0 +1,27 @@
+// What a worker is chosen by as the next owner of a shard.
+#ifndef SUPERVISOR_KEEPER_CANDIDATE_H_
+#define SUPERVISOR_KEEPER_CANDIDATE_H_
+
+#include <cstdint>
+
+namespace baton::keeper {
+
+// Formats of application state that a worker declared. All zero: it declared nothing, and takes
+// what comes.
+struct StateVersions {
+  uint32_t reads_min = 0;
+  uint32_t reads_max = 0;
+  uint32_t writes = 0;
+
+  bool declared() const { return reads_min != 0 || reads_max != 0 || writes != 0; }
+  bool Reads(uint32_t version) const {
+    return !declared() || (reads_min <= version && version <= reads_max);
+  }
+};
+
+// Who is chosen first as successor and heir; the others only when no such worker is ready.
+enum class Standing : uint8_t { kLast, kFirst };
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_CANDIDATE_H_

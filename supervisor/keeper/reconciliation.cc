@@ -1,0 +1,133 @@
+#include "supervisor/keeper/reconciliation.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr size_t kReportedRequests = 256;
+// A report looks at so many connections for requests in flight; its counters are exact anyway.
+constexpr uint32_t kReportedConnections = 1024;
+
+// Requests whose completions nobody has dealt with. The owner's word is that it has seen those
+// before `read`.
+void ListCompleted(const arena::Arena& arena, uint32_t shard, uint64_t read,
+                   ReconciliationReport* report) {
+  const arena::ShardRecord& record = arena.shard(shard);
+  for (uint64_t i = record.acknowledged;
+       i < record.completion_tail && report->requests.size() < kReportedRequests; ++i) {
+    const arena::CompletionEntry& entry = arena.completion(shard, i);
+    const auto kind = arena::CompletionKind(entry.kind);
+    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
+    const bool send = kind == arena::CompletionKind::kSend;
+    report->requests.push_back(
+        {entry.connection, send, entry.sequence,
+         send ? arena.send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
+         (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
+         : i < read                                      ? RequestOutcome::kDeliveredUncommitted
+                                                         : RequestOutcome::kCompletedUndelivered});
+  }
+}
+
+// Requests without a completion, in the order of connections.
+void ListOutstanding(const arena::Arena& arena, uint32_t shard, ReconciliationReport* report) {
+  const uint32_t looked_at = std::min(arena.shape().connections, kReportedConnections);
+  for (uint32_t index = 0; index < looked_at; ++index) {
+    const arena::ConnectionRecord& connection = arena.connection(index);
+    if (connection.shard != shard ||
+        connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
+      continue;
+    }
+    for (const bool send : {true, false}) {
+      const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
+      for (uint64_t i = cursors.completed; i < cursors.committed; ++i) {
+        if (report->requests.size() == kReportedRequests) return;
+        report->requests.push_back(
+            {index, send, i, send ? arena.send_request(index, i).opcode : uint8_t{0},
+             i < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view CompletionKindName(arena::CompletionKind kind) {
+  switch (kind) {
+    case arena::CompletionKind::kSend:
+      return "send";
+    case arena::CompletionKind::kReceive:
+      return "receive";
+    case arena::CompletionKind::kConnectRequest:
+      return "connect_request";
+    case arena::CompletionKind::kEstablished:
+      return "established";
+    case arena::CompletionKind::kDisconnected:
+      return "disconnected";
+    case arena::CompletionKind::kConnectFailed:
+      return "connect_failed";
+  }
+  return "unknown";
+}
+
+std::string_view RequestOutcomeName(RequestOutcome outcome) {
+  switch (outcome) {
+    case RequestOutcome::kNeverSubmitted:
+      return "never_submitted";
+    case RequestOutcome::kInFlight:
+      return "in_flight";
+    case RequestOutcome::kCompletedUndelivered:
+      return "completed_undelivered";
+    case RequestOutcome::kDeliveredUncommitted:
+      return "delivered_uncommitted";
+    case RequestOutcome::kPoisoned:
+      return "poisoned";
+  }
+  return "unknown";
+}
+
+std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned) {
+  std::string what(CompletionKindName(poisoned.kind));
+  if (poisoned.kind == arena::CompletionKind::kSend ||
+      poisoned.kind == arena::CompletionKind::kReceive) {
+    absl::StrAppend(&what, " ", poisoned.sequence);
+  }
+  return absl::StrCat(
+      "connection ", poisoned.connection, " is failed: ", poisoned.deaths, " workers (",
+      absl::StrJoin(poisoned.worker_ids, ", "), ") died on its ", what, ", completion ",
+      poisoned.completion, " of shard ", shard,
+      poisoned.guessed ? ", the oldest that was not dealt with: which one it was they did not tell"
+                       : "");
+}
+
+ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
+                               const driver::ShardCounters& counters, const EndedOwnership& ended) {
+  const arena::ShardRecord& record = arena.shard(shard);
+  ReconciliationReport report;
+  report.epoch = ended.epoch;
+  report.cause = std::string(ended.cause);
+  report.former_worker_id = ended.owner_id;
+  report.successor_worker_id = record.owner.owner_worker_id;
+  report.transactions_recovered = ended.recovered;
+  report.never_submitted = counters.sends_committed - counters.sends_posted +
+                           counters.receives_committed - counters.receives_posted;
+  report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
+                     counters.receives_completed;
+  // A worker's word, and good for this report only.
+  const uint64_t read = std::clamp(arena::LoadRelaxed(arena.bank(shard, report.epoch).read_cursor),
+                                   record.acknowledged, record.completion_tail);
+  report.delivered_uncommitted = read - record.acknowledged;
+  report.completed_undelivered = record.completion_tail - read;
+  report.unix_micros = UnixMicroseconds();
+  report.poisoned = ended.poisoned;
+  ListCompleted(arena, shard, read, &report);
+  ListOutstanding(arena, shard, &report);
+  return report;
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,114 @@
+// The engine of a service, as its keeper knows it: who moves the service's shards between workers.
+// Of a brokered service it is an Engine, which operates the queues, too.
+#ifndef SUPERVISOR_KEEPER_SERVICE_ENGINE_H_
+#define SUPERVISOR_KEEPER_SERVICE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/latency_histogram.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/verbs/verbs.h"
+#include "supervisor/keeper/candidate.h"
+#include "supervisor/keeper/reconciliation.h"
+
+namespace baton::keeper {
+
+// On the engine's thread.
+class EngineListener {
+ public:
+  virtual ~EngineListener() = default;
+  virtual void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
+                       int shard, int connection) = 0;
+  // The worker wrote what no correct worker writes: it is to be killed.
+  virtual void OnFenced(uint64_t worker_id) = 0;
+  // The device can no longer be used: all connections have ended, and the engine has stopped.
+  virtual void OnDeviceLost(const absl::Status& why) = 0;
+};
+
+// Whom a shard is given to.
+struct ShardOwner {
+  uint64_t epoch = 0;
+  uint64_t worker_id = 0;  // 0: nobody
+  uint32_t slot = arena::kNobody;
+  uint64_t heir_id = 0;  // 0: nobody is named
+};
+
+class ServiceEngine {
+ public:
+  using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
+
+  virtual ~ServiceEngine() = default;
+
+  virtual void Start() = 0;
+  virtual void Stop() = 0;
+
+  // Any thread.
+  virtual std::string_view device_name() const = 0;
+
+  // Any thread: runs `work` on the engine's thread, soon or at once. False, and nothing, once it
+  // has stopped.
+  virtual bool Post(std::function<void()> work) = 0;
+  // The same, and waits for it. Not on a thread of the engine's own.
+  virtual void Run(const std::function<void()>& work) = 0;
+
+  // ---- The rest is for the engine's thread.
+
+  // `wake`: our end of a socket pair; a byte either way wakes the other side. Not an eventfd: who
+  // shares one can take the other's signals, and make writing it block.
+  virtual void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                         Standing standing) = 0;
+  virtual void SetStanding(uint32_t slot, uint64_t id, Standing standing) = 0;
+  // Tells the worker in the arena that it should end.
+  virtual void AskToStop(uint32_t slot, uint64_t id) = 0;
+  virtual void SetReady(uint32_t slot) = 0;  // again, after it gave a shard back unasked
+  // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
+  virtual void SetStalled(uint32_t slot, uint64_t id, bool stalled) = 0;
+  virtual bool IsReady(uint32_t slot) const = 0;
+  // All its registered threads are dead, or it has detached: it writes no more.
+  virtual void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) = 0;
+  // It wrote what is invalid, and is not believed before its process is dead.
+  virtual bool IsFenced(uint32_t slot) const = 0;
+  // Its death, which is to come, is somebody else's doing: no completion is blamed for it.
+  virtual void PardonDeath(uint32_t slot, uint64_t id) = 0;
+  // Its process is gone; the slot may be used again after this.
+  virtual void WorkerDead(uint32_t slot, uint64_t id) = 0;
+
+  // Moves `shard` to the worker in `slot`. `done` is called when it has committed for the first
+  // time, or with why it did not come to that.
+  virtual void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) = 0;
+  virtual void CancelHandoff(uint32_t shard, const absl::Status& why) = 0;
+
+  // As QueueDriver's.
+  virtual absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) = 0;
+  virtual bool IsListening(const verbs::Address& address) const = 0;
+  virtual std::vector<verbs::Address> listeners() const = 0;
+  virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                           std::string_view private_data, uint64_t tag) = 0;
+  virtual absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) = 0;
+  virtual absl::Status Revoke(uint32_t grant) = 0;
+  virtual driver::ShardCounters counters(uint32_t shard) const = 0;
+  virtual uint64_t established_ns(uint32_t connection) const = 0;
+  virtual uint32_t connection_count() const = 0;
+
+  virtual const arena::Arena& arena() const = 0;
+  // As it was when the device last told of a change.
+  virtual const verbs::DeviceInfo& device_info() const = 0;
+  virtual ShardOwner owner(uint32_t shard) const = 0;
+  virtual const LatencyHistogram& handoff_blackout(uint32_t shard) const = 0;
+  virtual const LatencyHistogram& failover_blackout(uint32_t shard) const = 0;
+  virtual const ReconciliationReport& last_report(uint32_t shard) const = 0;
+  virtual const std::string& waiting_reason(uint32_t shard) const = 0;
+  virtual uint64_t poisoned_connections(uint32_t shard) const = 0;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SERVICE_ENGINE_H_

@@ -1,0 +1,90 @@
+// An engine that only remembers what it was told: everything is done at once, on the caller's
+// thread.
+#ifndef TESTS_SUPERVISOR_KEEPER_INLINE_ENGINE_H_
+#define TESTS_SUPERVISOR_KEEPER_INLINE_ENGINE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "supervisor/keeper/roster.h"
+#include "supervisor/keeper/service_engine.h"
+
+namespace baton::keeper::testing {
+
+class InlineEngine final : public ServiceEngine {
+ public:
+  explicit InlineEngine(arena::Arena* arena) : roster(arena), arena_(*arena) {}
+
+  void Start() override {}
+  void Stop() override {}
+  std::string_view device_name() const override { return device_info_.name; }
+  bool Post(std::function<void()> work) override {
+    work();
+    return true;
+  }
+  void Run(const std::function<void()>& work) override { work(); }
+
+  void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
+                 Standing standing) override {
+    roster.Add(slot, id, std::move(wake), versions, standing);
+  }
+  void SetStanding(uint32_t slot, uint64_t, Standing standing) override {
+    roster[slot].standing = standing;
+  }
+  void AskToStop(uint32_t slot, uint64_t) override { roster.AskToStop(slot); }
+  void SetReady(uint32_t slot) override { roster[slot].ready = true; }
+  void SetStalled(uint32_t slot, uint64_t, bool stalled) override {
+    roster[slot].stalled = stalled;
+  }
+  bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
+  void WorkerStopped(uint32_t slot, uint64_t, std::string_view) override {
+    roster[slot].stopped = true;
+  }
+  bool IsFenced(uint32_t slot) const override { return roster[slot].fenced; }
+  void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
+  void WorkerDead(uint32_t slot, uint64_t id) override {
+    dead.push_back(id);
+    roster.Remove(slot);
+  }
+
+  void Handoff(uint32_t, uint32_t, HandoffDone done) override { done(Unsupported(), 0); }
+  void CancelHandoff(uint32_t, const absl::Status&) override {}
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address&) override { return Unsupported(); }
+  bool IsListening(const verbs::Address&) const override { return false; }
+  std::vector<verbs::Address> listeners() const override { return {}; }
+  absl::StatusOr<uint32_t> Connect(uint32_t, const verbs::Address&, std::string_view,
+                                   uint64_t) override {
+    return Unsupported();
+  }
+  absl::StatusOr<uint32_t> Grant(uint64_t, uint64_t, uint32_t) override { return Unsupported(); }
+  absl::Status Revoke(uint32_t) override { return Unsupported(); }
+
+  driver::ShardCounters counters(uint32_t) const override { return {}; }
+  uint64_t established_ns(uint32_t) const override { return 0; }
+  uint32_t connection_count() const override { return 0; }
+  const arena::Arena& arena() const override { return arena_; }
+  const verbs::DeviceInfo& device_info() const override { return device_info_; }
+  ShardOwner owner(uint32_t) const override { return {}; }
+  const LatencyHistogram& handoff_blackout(uint32_t) const override { return blackout_; }
+  const LatencyHistogram& failover_blackout(uint32_t) const override { return blackout_; }
+  const ReconciliationReport& last_report(uint32_t) const override { return report_; }
+  const std::string& waiting_reason(uint32_t) const override { return report_.cause; }
+  uint64_t poisoned_connections(uint32_t) const override { return 0; }
+
+  Roster roster;
+  std::vector<uint64_t> dead;  // worker ids, in their order
+
+ private:
+  static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }
+
+  const arena::Arena& arena_;
+  verbs::DeviceInfo device_info_;
+  LatencyHistogram blackout_;
+  ReconciliationReport report_;
+};
+
+}  // namespace baton::keeper::testing
+
+#endif  // TESTS_SUPERVISOR_KEEPER_INLINE_ENGINE_H_

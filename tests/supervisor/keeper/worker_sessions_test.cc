@@ -1,0 +1,224 @@
+#include "supervisor/keeper/worker_sessions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/base/check.h"
+#include "lib/channel/message_channel.h"
+#include "tests/harness/patience.h"
+#include "tests/harness/temp_directory.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/supervisor/keeper/forked_child.h"
+#include "tests/supervisor/keeper/inline_engine.h"
+#include "tests/supervisor/keeper/keeper_thread.h"
+
+namespace baton::keeper {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::ForkedChild;
+using ::testing::HasSubstr;
+using testing::InlineEngine;
+using testing::RawClient;
+
+constexpr uint32_t kWorkers = 2;
+constexpr uint32_t kUid = 4242, kGid = 4243;  // of the children; no worker_uids
+
+// The sessions of a native service, in a process of one thread, as its keeper's. The sockets of the
+// children are the test's: it speaks for them.
+class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
+ protected:
+  WorkerSessionsTest() { sessions.SetObserver(this); }
+
+  static arena::Shape Shape(uint32_t pooled_queue_pairs) {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.workers = kWorkers;
+    shape.pooled_queue_pairs = pooled_queue_pairs;
+    return shape;
+  }
+  static internal::KeeperConfig Config() {
+    internal::KeeperConfig config;
+    config.mutable_service()->set_name("kv");
+    config.mutable_service()->set_heartbeat_ms(1000);
+    config.mutable_service()->set_hang_timeout_ms(60'000 * harness::Slowness());
+    return config;
+  }
+
+  Standing OnAttached(uint64_t worker_id, pid_t) override {
+    attached.push_back(worker_id);
+    return Standing::kFirst;
+  }
+  void OnReady(uint64_t) override {}
+  void OnGone(uint64_t worker_id, const std::string&) override { gone.push_back(worker_id); }
+
+  // One that is only there to live and die.
+  static std::unique_ptr<ForkedChild> Process() {
+    return std::make_unique<ForkedChild>([](const ForkedChild::Parent& parent) { parent.Await(); });
+  }
+
+  // Returns the child's end.
+  std::unique_ptr<MessageChannel> AcceptChild(const ForkedChild& process,
+                                              const Reservation& reservation) {
+    auto [ours, theirs] = SocketPair();
+    const PeerCredentials peer = {process.pid(), kUid, kGid};
+    FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, process.pid(), 0)));
+    BATON_CHECK(pidfd);
+    sessions.AcceptChild(std::move(ours), peer, std::move(pidfd), reservation);
+    return std::make_unique<MessageChannel>(std::move(theirs));
+  }
+  // As the keeper's acceptor.
+  std::unique_ptr<MessageChannel> AcceptClient() {
+    const std::string path = directory.File("kv.sock");
+    const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+    auto client = std::make_unique<MessageChannel>(ConnectUnix(path).value());
+    FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    BATON_CHECK(socket);
+    sessions.Accept(std::move(socket));
+    return client;
+  }
+  static std::pair<FileDescriptor, FileDescriptor> SocketPair() {
+    int pair[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+    return {FileDescriptor(pair[0]), FileDescriptor(pair[1])};
+  }
+
+  void Until(const std::function<bool()>& done) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + harness::Patient(std::chrono::seconds(20));
+    while (!done()) {
+      BATON_CHECK(std::chrono::steady_clock::now() < deadline);
+      loop.run_one_for(std::chrono::seconds(1));
+    }
+  }
+  internal::WorkerReply Ask(MessageChannel& client, const internal::WorkerRequest& request) {
+    internal::WorkerReply reply;
+    BATON_CHECK(client.Enqueue(request).ok());
+    Until([&] {
+      const absl::Status filled = client.Fill();
+      const bool whole = client.NextFrame(&reply).value();  // also when it was the last
+      BATON_CHECK(whole || filled.ok());
+      return whole;
+    });
+    return reply;
+  }
+  internal::WorkerReply Attach(MessageChannel& client) {
+    return Ask(client, RawClient::AttachRequest());
+  }
+
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  boost::asio::io_context loop{1};
+  const internal::KeeperConfig config = Config();
+  EventLog events{"kv", [](const v1::Event&) {}};
+  arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
+  InlineEngine engine{&arena};
+  WorkerSessions sessions{loop, config, arena, engine, events};
+  std::vector<uint64_t> attached, gone;  // as we were told
+};
+
+TEST_F(WorkerSessionsTest, shouldGiveAChildThePlaceThatWasReservedForIt) {
+  const Reservation first = sessions.Reserve().value();
+  const Reservation second = sessions.Reserve().value();
+  EXPECT_NE(first.slot, second.slot);
+  EXPECT_NE(first.worker_id, second.worker_id);
+  const auto process = Process();
+  const auto client = AcceptChild(*process, second);
+  const internal::WorkerReply reply = Attach(*client);
+  ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
+  EXPECT_EQ(reply.attached().worker_id(), second.worker_id);
+  EXPECT_EQ(reply.attached().worker_slot(), second.slot);
+  EXPECT_EQ(engine.roster[second.slot].id, second.worker_id);
+  EXPECT_EQ(engine.roster[first.slot].id, 0u);
+  EXPECT_THAT(attached, ElementsAre(second.worker_id));
+  const std::vector<WorkerInfo> workers = sessions.List();
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_EQ(workers[0].pid, process->pid());
+  EXPECT_EQ(workers[0].uid, kUid);
+  EXPECT_NE(Attach(*client).status_code(), 0);  // once
+}
+
+TEST_F(WorkerSessionsTest, shouldKeepReservedPlacesFromOthers) {
+  const Reservation first = sessions.Reserve().value();
+  EXPECT_EQ(sessions.free_slots(), 1u);
+  ASSERT_TRUE(sessions.Reserve().ok());
+  EXPECT_EQ(sessions.free_slots(), 0u);
+  EXPECT_EQ(sessions.Reserve().status().code(), absl::StatusCode::kResourceExhausted);
+  const auto client = AcceptClient();
+  EXPECT_EQ(Attach(*client).status_code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  sessions.Release(first);
+  EXPECT_EQ(sessions.free_slots(), 1u);
+  const internal::WorkerReply reply = Attach(*client);
+  ASSERT_EQ(reply.status_code(), 0) << reply.status_message();
+  EXPECT_EQ(reply.attached().worker_slot(), first.slot);
+  EXPECT_GT(reply.attached().worker_id(), first.worker_id);
+  // It is this process: were its socket closed, it would be killed.
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
+}
+
+TEST_F(WorkerSessionsTest, shouldEndTheReservationOfAChildThatDiesBeforeItAttaches) {
+  const Reservation reservation = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reservation);
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_TRUE(engine.dead.empty());  // it never knew it
+  EXPECT_EQ(events.events().back().kind(), "worker_dead");
+  EXPECT_THAT(events.events().back().message(), HasSubstr("had not attached"));
+}
+
+TEST_F(WorkerSessionsTest, shouldKillAChildThatClosesItsSocketBeforeItAttaches) {
+  const auto process = Process();
+  AcceptChild(*process, sessions.Reserve().value()).reset();
+  Until([&] { return !gone.empty(); });
+  const int status = process->Wait();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+}
+
+TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
+  const Reservation reservation = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reservation);
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reservation.worker_id));
+  EXPECT_THAT(engine.dead, ElementsAre(reservation.worker_id));
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_NE(sessions.Reserve().value().worker_id, reservation.worker_id);
+}
+
+TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const auto before = threads();
+  const WorkerSessions native(loop, config, arena, engine, events);
+  EXPECT_EQ(threads(), before);
+  arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
+  InlineEngine broker(&shared);
+  const WorkerSessions brokered(loop, config, shared, broker, events);
+  EXPECT_EQ(threads(), before + 1);
+}
+
+}  // namespace
+}  // namespace baton::keeper
