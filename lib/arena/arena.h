@@ -86,6 +86,9 @@ class Arena {
   }
 
   // Of native services.
+  NativeShard& native_shard(uint32_t shard) const {
+    return *At<NativeShard>(recovery_, recovery_map_.NativeShardOf(shard));
+  }
   MailCursors& notices(uint32_t shard) const {
     return *At<MailCursors>(recovery_, recovery_map_.Notices(shard));
   }

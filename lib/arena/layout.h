@@ -256,6 +256,9 @@ static_assert(offsetof(DriverMemoryHeader, stop_requested) == 320);
 static_assert(sizeof(DriverMemoryHeader) == 384);
 
 inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
+// With a worker slot: that worker may make itself the owner, and has not yet. Of native services.
+inline constexpr uint32_t kClaim = 0x8000;
+constexpr bool IsClaim(uint32_t slot) { return slot != kNobody && (slot & kClaim) != 0; }
 
 // `ownership` moves a whole shard with one store.
 struct OwnershipRecord {
@@ -554,6 +557,23 @@ struct PooledQueuePair {
 };
 static_assert(sizeof(PooledQueuePair) == 8);
 
+// How a shard of a native service changes hands, beside its OwnershipRecord.
+struct NativeShard {
+  // The keeper's: who may claim the shard when its owner is dead or gives it up, worker slot + 1;
+  // 0: nobody.
+  uint64_t heir;
+  // The drivers'. CLOCK_MONOTONIC, nanoseconds.
+  uint64_t change_begun_ns;  // of the last change of owner
+  uint64_t blackout_ns;      // of the last one: from its begin to the first commit
+  uint64_t served_epoch;     // the last whose owner has committed
+  uint64_t cause;            // of the last change, ChangeCause
+  uint64_t former_worker_id;
+  uint64_t recovered;  // transactions of the former owner that were applied only then
+  uint8_t pad0[8];
+};
+static_assert(sizeof(NativeShard) == kLineBytes);
+enum class ChangeCause : uint64_t { kDeath = 1, kRelease = 2 };
+
 struct NativeConnection {
   // The keeper's.
   char end_reason[128];
@@ -718,8 +738,9 @@ struct RecoveryMemoryMap {
         pool_bytes(
             AlignUp(uint64_t{shape.pooled_queue_pairs} * sizeof(PooledQueuePair), kLineBytes)),
         native(spare_buffers + spare_buffers_bytes),
-        native_connections(
-            AlignUp(native + shape.shards * (notice_bytes + order_bytes + pool_bytes), kPageBytes)),
+        native_connections(AlignUp(
+            native + shape.shards * (sizeof(NativeShard) + notice_bytes + order_bytes + pool_bytes),
+            kPageBytes)),
         total(IsNative(shape) ? AlignUp(native_connections +
                                             uint64_t{shape.connections} * sizeof(NativeConnection),
                                         kPageBytes)
@@ -736,8 +757,11 @@ struct RecoveryMemoryMap {
   }
 
   // Of native services.
+  constexpr uint64_t NativeShardOf(uint32_t shard) const {
+    return native + shard * (sizeof(NativeShard) + notice_bytes + order_bytes + pool_bytes);
+  }
   constexpr uint64_t Notices(uint32_t shard) const {
-    return native + shard * (notice_bytes + order_bytes + pool_bytes);
+    return NativeShardOf(shard) + sizeof(NativeShard);
   }
   constexpr uint64_t Orders(uint32_t shard) const { return Notices(shard) + notice_bytes; }
   constexpr uint64_t Pool(uint32_t shard) const { return Orders(shard) + order_bytes; }

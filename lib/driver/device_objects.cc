@@ -32,7 +32,36 @@ void ClearLogs(const arena::Arena& arena) {
   }
 }
 
+constexpr int kListenBacklog = 1024;
+
 }  // namespace
+
+const verbs::Listener* DeviceObjects::FindListener(const verbs::Address& address) const {
+  for (const Listener& one : listeners) {
+    if (one.asked.host == address.host &&
+        (one.asked.port == address.port || one.listener->address().port == address.port)) {
+      return one.listener.get();
+    }
+  }
+  return nullptr;
+}
+
+std::vector<verbs::Address> DeviceObjects::ListenAddresses() const {
+  std::vector<verbs::Address> addresses;
+  for (const Listener& one : listeners) addresses.push_back(one.listener->address());
+  return addresses;
+}
+
+absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* objects,
+                                          const verbs::Address& address) {
+  if (const verbs::Listener* const existing = objects->FindListener(address)) {
+    return existing->address();
+  }
+  BATON_ASSIGN_OR_RETURN(auto listener, device->Listen(address, kListenBacklog));
+  const verbs::Address bound = listener->address();
+  objects->listeners.push_back({std::move(listener), address});
+  return bound;
+}
 
 absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
                                                                    verbs::Device* device) {

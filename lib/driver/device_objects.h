@@ -23,6 +23,10 @@ struct DeviceObjects {
     verbs::Address asked;
   };
 
+  // That was asked for with this address, or has it; nullptr: there is none.
+  const verbs::Listener* FindListener(const verbs::Address& address) const;
+  std::vector<verbs::Address> ListenAddresses() const;
+
   std::unique_ptr<verbs::MemoryRegion> buffers;
   std::unique_ptr<verbs::MemoryRegion> spares;
   std::vector<std::unique_ptr<verbs::CompletionQueue>> completion_queues;
@@ -43,6 +47,10 @@ struct DeviceObjects {
 // the device has not got.
 absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena* arena,
                                                                    verbs::Device* device);
+
+// Idempotent: returns the address of the listener that was asked for with the same one before.
+absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* objects,
+                                          const verbs::Address& address);
 
 }  // namespace baton::driver
 

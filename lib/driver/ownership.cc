@@ -1,5 +1,7 @@
 #include "lib/driver/ownership.h"
 
+#include <atomic>
+
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 
@@ -18,6 +20,11 @@ bool Ownership::CanGrant() const { return NextEpoch() != 0; }
 void Ownership::Grant(uint32_t worker_slot, uint64_t worker_id) {
   const uint64_t next = NextEpoch();
   BATON_CHECK(!owned() && next != 0);
+  writers_[next % arena::kCommitBanks] = worker_id;
+  BeginEpoch(next, worker_slot, worker_id);
+}
+
+void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot, uint64_t worker_id) {
   arena::ShardRecord& shard = arena_->shard(shard_);
   arena::BankHeader& bank = arena_->bank(shard_, next);
   arena::StoreRelaxed(bank.tail, arena::PackCursor(next, 0));
@@ -27,7 +34,6 @@ void Ownership::Grant(uint32_t worker_slot, uint64_t worker_id) {
   shard.commit_head = arena::PackCursor(next, 0);
   shard.owner.owner_worker_id = worker_id;
   shard.owner.release_requested = 0;
-  writers_[next % arena::kCommitBanks] = worker_id;
   // The one word that moves the shard: everything above is visible with it.
   arena::StoreRelease(shard.owner.ownership, arena::PackOwnership(next, worker_slot));
   Announce();
@@ -42,6 +48,36 @@ void Ownership::End(bool released) {
   shard.owner.owner_worker_id = 0;
   if (released) writers_[epoch() % arena::kCommitBanks] = 0;
   arena::StoreRelease(shard.owner.ownership, arena::PackOwnership(epoch(), arena::kNobody));
+  Announce();
+}
+
+uint64_t Ownership::word() const { return arena::LoadAcquire(record().ownership); }
+
+bool Ownership::Move(uint64_t seen, uint32_t to) {
+  const uint64_t word = arena::PackOwnership(arena::OwnershipEpoch(seen), to);
+  const bool moved =
+      std::atomic_ref<uint64_t>(record().ownership).compare_exchange_strong(seen, word);
+  if (moved) Announce();
+  return moved;
+}
+
+// All former owners have released, or are dead: every bank is free.
+void Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
+  BATON_CHECK(owner_slot() == (arena::kClaim | worker_slot));
+  const uint64_t head = arena_->shard(shard_).commit_head;
+  if (arena::CursorIsOf(head, epoch())) {  // else a claimant died in the middle of this
+    record().cut_tail = arena::CursorIndex(head);
+    record().cut_epoch = epoch();
+    arena::OrderForCrash();
+  }
+  BeginEpoch(epoch() + 1, worker_slot, worker_id);
+}
+
+void Ownership::HandOver(uint32_t worker_slot) {
+  record().release_requested = 0;
+  record().owner_worker_id = 0;
+  const uint32_t to = worker_slot == arena::kNobody ? arena::kNobody : arena::kClaim | worker_slot;
+  arena::StoreRelease(record().ownership, arena::PackOwnership(epoch(), to));
   Announce();
 }
 
@@ -61,8 +97,9 @@ void Ownership::AskRelease(bool ask) {
 }
 
 void Ownership::Announce() {
-  uint64_t& changes = arena_->header().ownership_changes;
-  arena::StoreRelease(changes, changes + 1);
+  // Several processes of a native service count.
+  std::atomic_ref<uint64_t>(arena_->header().ownership_changes)
+      .fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace baton::driver

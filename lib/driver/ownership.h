@@ -5,7 +5,7 @@
 // later is in a bank that nobody reads. A bank is used again only when its former writer gave the
 // shard away by itself or its process is proven dead.
 //
-// Thread-compatible: one thread, the driver's.
+// Thread-compatible: one thread, the driver's; of native services one thread of each process.
 #ifndef LIB_DRIVER_OWNERSHIP_H_
 #define LIB_DRIVER_OWNERSHIP_H_
 
@@ -39,16 +39,34 @@ class Ownership {
   // The worker's process is gone: nothing of it can be stored any more.
   void ProveDead(uint64_t worker_id);
 
+  // ---- Of native services, whose processes move the word themselves: it is compared and swapped.
+  // A claim is the right to end the epoch in the word, and to begin the next as its owner.
+
+  uint64_t word() const;
+  // False: the word is not `seen` any more.
+  bool Claim(uint64_t seen, uint32_t worker_slot) {
+    return Move(seen, arena::kClaim | worker_slot);
+  }
+  // Likewise, for a claimant or an owner that is dead and has no heir.
+  bool Vacate(uint64_t seen) { return Move(seen, arena::kNobody); }
+  // By who has claimed it, once all commits that count are applied.
+  void TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
+  // By the owner, whose release was applied: to the claim of this worker, or kNobody.
+  void HandOver(uint32_t worker_slot);
+
   void NameHeir(uint64_t worker_id);  // 0: none
 
   // Asks the owner to release; withdrawn with false.
   void AskRelease(bool ask);
+  // Whoever watches the records looks again.
+  void Announce();
   bool release_asked() const { return record().release_requested != 0; }
 
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   uint64_t NextEpoch() const;  // 0: none is possible
-  void Announce();
+  bool Move(uint64_t seen, uint32_t to);
+  void BeginEpoch(uint64_t epoch, uint32_t worker_slot, uint64_t worker_id);
 
   arena::Arena* arena_;
   uint32_t shard_;

@@ -13,6 +13,7 @@
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/device_needs.h"
+#include "lib/driver/grants.h"
 #include "lib/driver/poison.h"
 
 namespace baton::driver {
@@ -31,7 +32,6 @@ using verbs::CompletionStatus;
 
 constexpr size_t kPostChunk = 64;
 constexpr size_t kPollBatch = 64;
-constexpr int kListenBacklog = 1024;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
@@ -84,6 +84,7 @@ uint64_t QueueDriver::PendingEntries(uint32_t shard) const {
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
   const uint64_t tail = arena::LoadAcquire(arena_->bank(shard, epoch).tail);
   if (!arena::CursorIsOf(tail, epoch)) return 0;  // a late store of another epoch
+  if (!arena::CursorIsOf(record.commit_head, epoch)) return 0;
   const uint64_t pending = arena::CursorIndex(tail) - arena::CursorIndex(record.commit_head);
   return pending <= arena::kCommitLogEntries ? pending : 1;
 }
@@ -93,6 +94,8 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
   // A driver that died after it may have told nobody.
   if (record.released_epoch == epoch && epoch != 0) return CommitOutcome::kReleased;
+  // The cut of this epoch was made, by who died before it had begun the next.
+  if (!arena::CursorIsOf(record.commit_head, epoch)) return CommitOutcome::kIdle;
   const uint64_t head = arena::CursorIndex(record.commit_head);
   const uint64_t tail_word = arena::LoadAcquire(arena_->bank(shard, epoch).tail);
   if (!arena::CursorIsOf(tail_word, epoch)) return CommitOutcome::kIdle;
@@ -572,34 +575,15 @@ void QueueDriver::ForgetRequest(uint32_t index) {
 // ---------------------------------------------------------------- connection manager
 
 bool QueueDriver::IsListening(const verbs::Address& address) const {
-  return FindListener(address) != nullptr;
-}
-
-const verbs::Listener* QueueDriver::FindListener(const verbs::Address& address) const {
-  for (const DeviceObjects::Listener& slot : objects_->listeners) {
-    if (slot.asked.host == address.host &&
-        (slot.asked.port == address.port || slot.listener->address().port == address.port)) {
-      return slot.listener.get();
-    }
-  }
-  return nullptr;
+  return objects_->FindListener(address) != nullptr;
 }
 
 absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address) {
-  if (const verbs::Listener* existing = FindListener(address)) return existing->address();
-  BATON_RETURN_IF_ERROR(CheckDeviceKept());
-  BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
-  const verbs::Address bound = listener->address();
-  objects_->listeners.push_back({std::move(listener), address});
-  return bound;
+  if (objects_->FindListener(address) == nullptr) BATON_RETURN_IF_ERROR(CheckDeviceKept());
+  return ListenOnce(device_, objects_.get(), address);
 }
 
-std::vector<verbs::Address> QueueDriver::listeners() const {
-  std::vector<verbs::Address> addresses;
-  for (const DeviceObjects::Listener& slot : objects_->listeners)
-    addresses.push_back(slot.listener->address());
-  return addresses;
-}
+std::vector<verbs::Address> QueueDriver::listeners() const { return objects_->ListenAddresses(); }
 
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
   verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
@@ -936,40 +920,11 @@ void QueueDriver::Reject(const CommitEntry& entry) {
 // ---------------------------------------------------------------- remote access
 
 absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, uint32_t access) {
-  const uint64_t total = arena_->shape().buffer_bytes;
-  if (length == 0 || offset > total || length > total - offset) {
-    return absl::InvalidArgumentError(absl::StrCat("offset, length: ", length, " bytes at ", offset,
-                                                   " are not within the ", total,
-                                                   " bytes of the buffers"));
-  }
-  if ((access & verbs::kRemoteAtomic) != 0 && !device_->limits().atomics) {
-    return absl::UnimplementedError(
-        absl::StrCat("access: device ", std::string(device_->name()), " has no atomics"));
-  }
-  auto& grants = objects_->grants;
-  const auto free = std::find(grants.begin(), grants.end(), nullptr);
-  if (free == grants.end()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("all ", grants.size(), " grants of the service are in use: revoke one"));
-  }
-  BATON_ASSIGN_OR_RETURN(*free,
-                         device_->RegisterMemory(arena_->buffers() + offset, length, access));
-  const auto index = static_cast<uint32_t>(free - grants.begin());
-  arena::GrantRecord& grant = arena_->grant(index);
-  grant.offset = offset;
-  grant.rkey = (*free)->rkey();
-  grant.access = access;
-  arena::StoreRelease(grant.length, length);
-  return index;
+  return GrantAccess(*arena_, device_, objects_.get(), offset, length, access);
 }
 
 absl::Status QueueDriver::Revoke(uint32_t grant) {
-  if (grant >= objects_->grants.size() || !objects_->grants[grant]) {
-    return absl::NotFoundError(absl::StrCat("grant ", grant, " does not exist"));
-  }
-  objects_->grants[grant].reset();
-  arena::StoreRelease(arena_->grant(grant).length, uint64_t{0});
-  return absl::OkStatus();
+  return RevokeAccess(*arena_, objects_.get(), grant);
 }
 
 void QueueDriver::ForgetUnacknowledged(uint32_t shard) {

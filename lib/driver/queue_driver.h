@@ -267,7 +267,6 @@ class QueueDriver {
   // The connection with this queue pair, or that had it last.
   uint32_t FindQueuePair(uint32_t number) const;
   void ForgetRequest(uint32_t connection);
-  const verbs::Listener* FindListener(const verbs::Address& address) const;
   uint32_t LeastUsedShard() const;
   void FillAddresses(uint32_t connection, const verbs::ConnectionId& id);
 

@@ -22,7 +22,6 @@ using arena::OrderKind;
 using arena::PooledState;
 using verbs::CompletionStatus;
 
-constexpr int kListenBacklog = 1024;
 constexpr uint32_t kNoConnection = ~0u;
 constexpr int kPerTurn = 64;  // events, and orders of each shard
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
@@ -86,18 +85,6 @@ absl::Status ConnectionManager::FillPool() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<verbs::Address> ConnectionManager::Listen(const verbs::Address& address) {
-  for (const driver::DeviceObjects::Listener& one : objects_->listeners) {
-    if (one.asked.host == address.host && one.asked.port == address.port) {
-      return one.listener->address();
-    }
-  }
-  BATON_ASSIGN_OR_RETURN(auto listener, device_->Listen(address, kListenBacklog));
-  const verbs::Address bound = listener->address();
-  objects_->listeners.push_back({std::move(listener), address});
-  return bound;
-}
-
 bool ConnectionManager::Turn() {
   device_->Progress();
   bool worked = false;
@@ -144,8 +131,8 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   arena::ConnectionRecord fresh = {};
   fresh.generation = record.generation + 1;
   fresh.shard = LeastUsedShard();
-  fresh.private_data_length = static_cast<uint32_t>(
-      std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
+  fresh.private_data_length =
+      static_cast<uint32_t>(std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
   std::memcpy(fresh.private_data, event.private_data.data(), fresh.private_data_length);
   fresh.listener_port = event.listener ? event.listener->address().port : 0;
   const verbs::Address local = event.new_id->local_address();
@@ -275,8 +262,8 @@ void ConnectionManager::Accept(uint32_t index) {
   Connection& connection = connections_[index];
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kAccepted;
-  connection.pooled =
-      pool_.Find(*arena_, connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
+  connection.pooled = pool_.Find(*arena_, connection.shard,
+                                 arena::LoadRelaxed(arena_->connection(index).qp_number));
   absl::Status status = absl::InternalError("its queue pair is none of the shard's");
   if (connection.pooled >= 0) {
     verbs::ConnectionParameters parameters;

@@ -44,7 +44,12 @@ class ConnectionManager {
   const std::shared_ptr<driver::DeviceObjects>& objects() const { return objects_; }
   const QueuePairPool& pool() const { return pool_; }
 
-  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address);
+  absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
+    return driver::ListenOnce(device_, objects_.get(), address);
+  }
+  uint32_t connection_count() const {
+    return static_cast<uint32_t>(connections_.size() - free_.size());
+  }
 
   // Everything that the device and the drivers have to say; returns whether there was something.
   // Bounded: more waits for the next call. Call it when the device's event_fd is readable, and when

@@ -22,9 +22,7 @@ class Mailbox {
   }
 
   // ---- The writer's. What the entry speaks of is in memory before.
-  bool full() const {
-    return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_;
-  }
+  bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
   // One that is told and not done yet. For what may be told again.
   bool Holds(const arena::MailEntry& entry) const {
     for (uint64_t i = arena::LoadAcquire(cursors_->head); i < cursors_->tail; ++i) {
@@ -43,7 +41,9 @@ class Mailbox {
 
   // ---- The reader's. An entry stays until it is passed: who comes after a dead reader sees it.
   bool empty() const { return arena::LoadAcquire(cursors_->tail) == cursors_->head; }
-  arena::MailEntry Next() const { return arena::CopyOnce(entries_[cursors_->head & (capacity_ - 1)]); }
+  arena::MailEntry Next() const {
+    return arena::CopyOnce(entries_[cursors_->head & (capacity_ - 1)]);
+  }
   void Pass() { arena::StoreRelease(cursors_->head, cursors_->head + 1); }
 
  private:

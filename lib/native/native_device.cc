@@ -21,7 +21,8 @@ using arena::OrderKind;
 using arena::PooledState;
 
 absl::Status KeepersWork(absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat(what, ": only the keeper of a native service does that"));
+  return absl::UnimplementedError(
+      absl::StrCat(what, ": only the keeper of a native service does that"));
 }
 
 // Text of a fixed field that another process writes.
@@ -257,9 +258,9 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
     return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get(), &state,
                                              /*taken=*/true);
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,
-                   " are in use, or wait until they may be used again: raise queue_pairs_per_shard"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,
+      " are in use, or wait until they may be used again: raise queue_pairs_per_shard"));
 }
 
 // ---------------------------------------------------------------- notices
@@ -286,8 +287,8 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
       BATON_CHECK(notice_.connection < ids_.size());
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
-      const bool handled = arena_->native_connection(notice_.connection).handled_generation ==
-                           notice_.generation;
+      const bool handled =
+          arena_->native_connection(notice_.connection).handled_generation == notice_.generation;
       const bool request = NoticeKind(notice_.kind) == NoticeKind::kRequested;
       if (request ? handled : ids_[notice_.connection] == nullptr) continue;
       *shard = candidate;
@@ -326,12 +327,13 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
       if (verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kGeneralError) {
         return false;
       }
-      event->type = verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kRetryExceeded
-                        ? verbs::CmEventType::kUnreachable
-                        : verbs::CmEventType::kDisconnected;
+      event->type =
+          verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kRetryExceeded
+              ? verbs::CmEventType::kUnreachable
+              : verbs::CmEventType::kDisconnected;
       if (notice.status != 0) {
-        event->status = absl::UnavailableError(
-            TextOf(arena_->native_connection(notice.connection).end_reason));
+        event->status =
+            absl::UnavailableError(TextOf(arena_->native_connection(notice.connection).end_reason));
       }
       return true;
     default:
@@ -345,9 +347,8 @@ bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
   const NoticeKind kind = NoticeKind(notice->kind);
-  const bool failed =
-      kind == NoticeKind::kEnded &&
-      verbs::CompletionStatus(notice->status) == verbs::CompletionStatus::kGeneralError;
+  const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
+                                                        verbs::CompletionStatus::kGeneralError;
   if (!failed && kind != NoticeKind::kReceiveDrained) return false;
   *event = {};
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed

@@ -377,6 +377,64 @@ TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
   EXPECT_EQ(map.total, 3162112u);
 }
 
+TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
+  EXPECT_EQ(kClaim, 0x8000u);
+  EXPECT_TRUE(IsClaim(kClaim | 5));
+  EXPECT_FALSE(IsClaim(5));
+  EXPECT_FALSE(IsClaim(kNobody));
+  EXPECT_EQ(static_cast<int>(NoticeKind::kRequested), 1);
+  EXPECT_EQ(static_cast<int>(NoticeKind::kReceiveDrained), 4);
+  EXPECT_EQ(static_cast<int>(OrderKind::kAccept), 1);
+  EXPECT_EQ(static_cast<int>(OrderKind::kFree), 4);
+  EXPECT_EQ(sizeof(MailEntry), 16u);
+  EXPECT_EQ(offsetof(MailEntry, kind), 0u);
+  EXPECT_EQ(offsetof(MailEntry, status), 1u);
+  EXPECT_EQ(offsetof(MailEntry, connection), 4u);
+  EXPECT_EQ(offsetof(MailEntry, generation), 8u);
+  EXPECT_EQ(sizeof(MailCursors), 128u);
+  EXPECT_EQ(offsetof(MailCursors, tail), 0u);
+  EXPECT_EQ(offsetof(MailCursors, head), 64u);
+  EXPECT_EQ(kNotices, 256u);
+  EXPECT_EQ(sizeof(PooledQueuePair), 8u);
+  EXPECT_EQ(offsetof(PooledQueuePair, number), 0u);
+  EXPECT_EQ(offsetof(PooledQueuePair, state), 4u);
+  EXPECT_EQ(static_cast<int>(PooledState::kSpent), 2);
+  EXPECT_EQ(sizeof(NativeShard), 64u);
+  EXPECT_EQ(offsetof(NativeShard, heir), 0u);
+  EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 8u);
+  EXPECT_EQ(offsetof(NativeShard, blackout_ns), 16u);
+  EXPECT_EQ(offsetof(NativeShard, served_epoch), 24u);
+  EXPECT_EQ(offsetof(NativeShard, cause), 32u);
+  EXPECT_EQ(offsetof(NativeShard, former_worker_id), 40u);
+  EXPECT_EQ(offsetof(NativeShard, recovered), 48u);
+  EXPECT_EQ(static_cast<int>(ChangeCause::kRelease), 2);
+  EXPECT_EQ(sizeof(NativeConnection), 512u);
+  EXPECT_EQ(offsetof(NativeConnection, end_reason), 0u);
+  EXPECT_EQ(offsetof(NativeConnection, initiator_depth), 128u);
+  EXPECT_EQ(offsetof(NativeConnection, responder_resources), 129u);
+  EXPECT_EQ(offsetof(NativeConnection, freed_generation), 132u);
+  EXPECT_EQ(offsetof(NativeConnection, answer_length), 192u);
+  EXPECT_EQ(offsetof(NativeConnection, handled_generation), 196u);
+  EXPECT_EQ(offsetof(NativeConnection, answer), 256u);
+}
+
+TEST(Layout, shouldPlaceWhatNativeOwnersAndTheirKeeperShare) {
+  Shape shape = kShape;  // 3 shards, 5 connections
+  shape.pooled_queue_pairs = 9;
+  EXPECT_TRUE(IsNative(shape));
+  EXPECT_FALSE(IsNative(kShape));
+  const RecoveryMemoryMap map(shape);
+  EXPECT_EQ(map.native, RecoveryMemoryMap(kShape).total);
+  EXPECT_EQ(map.NativeShardOf(0), 3162112u);
+  EXPECT_EQ(map.Notices(0), 3162176u);
+  EXPECT_EQ(map.Orders(0), 3166400u);         // 128 + 256 x 16 behind
+  EXPECT_EQ(map.Pool(0), 3167040u);           // 128 + 32 x 16 behind
+  EXPECT_EQ(map.NativeShardOf(1), 3167168u);  // 9 x 8 behind, to a line
+  EXPECT_EQ(map.NativeConnectionOf(0), 3178496u);
+  EXPECT_EQ(map.NativeConnectionOf(4), 3180544u);
+  EXPECT_EQ(map.total, 3182592u);
+}
+
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {
   // 5 connections x (2 x (16 + 32) + 4 events) + 1
   EXPECT_EQ(RequiredCompletionEntries(kShape), 512u);

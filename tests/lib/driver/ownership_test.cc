@@ -128,5 +128,60 @@ TEST_F(OwnershipTest, shouldNameOneHeir) {
   EXPECT_EQ(ownership.heir_id(), 0u);
 }
 
+// ---------------------------------------------------------------- native services
+
+TEST_F(OwnershipTest, shouldMoveByAClaim) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  arena.shard(0).commit_head = arena::PackCursor(1, 7);
+  const uint64_t changes = arena.header().ownership_changes;
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
+  EXPECT_NE(arena.header().ownership_changes, changes);
+  EXPECT_EQ(ownership.epoch(), 1u);
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+  ownership.TakeClaimed(kBobsSlot, kBob);
+  EXPECT_EQ(ownership.epoch(), 2u);
+  EXPECT_EQ(ownership.owner_slot(), kBobsSlot);
+  EXPECT_EQ(ownership.owner_id(), kBob);
+  EXPECT_EQ(record.cut_epoch, 1u);
+  EXPECT_EQ(record.cut_tail, 7u);
+  EXPECT_EQ(arena.shard(0).commit_head, arena::PackCursor(2, 0));
+}
+
+TEST_F(OwnershipTest, shouldRefuseAClaimThatComesTooLate) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  const uint64_t seen = ownership.word();
+  ASSERT_TRUE(ownership.Claim(seen, kBobsSlot));
+  EXPECT_FALSE(ownership.Claim(seen, kAnnsSlot));
+  EXPECT_FALSE(ownership.Vacate(seen));
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+}
+
+// Bob claimed, began the next epoch, and died before the word said so.
+TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  arena.shard(0).commit_head = arena::PackCursor(1, 7);
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
+  const uint64_t claim = ownership.word();
+  ownership.TakeClaimed(kBobsSlot, kBob);
+  record.ownership = claim;
+  ASSERT_TRUE(ownership.Claim(claim, kAnnsSlot));
+  ownership.TakeClaimed(kAnnsSlot, kAnn);
+  EXPECT_EQ(ownership.epoch(), 2u);
+  EXPECT_EQ(record.cut_epoch, 1u);
+  EXPECT_EQ(record.cut_tail, 7u);
+}
+
+TEST_F(OwnershipTest, shouldHandOverToAClaimOrToNobody) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.AskRelease(true);
+  ownership.HandOver(kBobsSlot);
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+  EXPECT_FALSE(ownership.release_asked());
+  ownership.TakeClaimed(kBobsSlot, kBob);
+  ownership.HandOver(arena::kNobody);
+  EXPECT_FALSE(ownership.owned());
+  EXPECT_EQ(ownership.epoch(), 2u);
+}
+
 }  // namespace
 }  // namespace baton::driver

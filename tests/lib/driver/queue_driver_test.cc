@@ -984,5 +984,18 @@ TEST_F(PoisonTest, shouldNeverRewriteALogThatSomebodyMayRead) {
   EXPECT_DEATH((void)driver->Poison(0, 0, "poisoned"), "");
 }
 
+// Who died between that and the word of the next epoch had applied all of this one.
+TEST_F(QueueDriverTest, shouldApplyNothingOfAnEpochWhoseCutIsMade) {
+  writer().ShardState("once", 1);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  writer().ShardState("again", 1);
+  writer().Publish();
+  EXPECT_EQ(driver->PendingEntries(0), 1u);
+  arena->shard(0).commit_head = arena::PackCursor(2, 0);
+  EXPECT_EQ(driver->PendingEntries(0), 0u);
+  EXPECT_EQ(driver->ApplyNext(0, &error), CommitOutcome::kIdle);
+  EXPECT_EQ(arena->shard(0).state_length, 4u);
+}
+
 }  // namespace
 }  // namespace baton::driver
