@@ -152,6 +152,25 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
       ->needs("--dev")
       ->group("With --dev");
+  app.add_option_function<std::string>(
+         "--native",
+         [&](const std::string& object) {
+           service.set_mode(v1::NATIVE);
+           service.mutable_native()->set_object(object);
+         },
+         "Shared object of native workers, an absolute path [workers are brokered]")
+      ->needs("--dev")
+      ->group("With --dev");
+  app.add_option_function<std::vector<std::string>>(
+         "--native-argument",
+         [&](const std::vector<std::string>& arguments) {
+           for (const std::string& one : arguments) service.mutable_native()->add_arguments(one);
+         },
+         "Argument of their main; may be repeated")
+      ->needs("--native")
+      ->group("With --dev");
+  AddCapacity(app, "--native-workers", "Native workers that are kept running [2]",
+              [&, narrow](uint64_t n) { service.mutable_native()->set_workers(narrow(n)); });
   app.add_option("--device", flags.device, "soft, rdma (the only one there is) or rdma:NAME [soft]")
       ->needs("--dev")
       ->group("With --dev");

@@ -215,6 +215,40 @@ void CheckDevice(v1::ServiceConfig& service, const Node& node) {
   }
 }
 
+// Of each shard, unless it says so: the share of the connections that it has when all have equally
+// many, and some that wait until they may be used again.
+uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
+  const uint64_t share =
+      (uint64_t{service.max_connections()} + service.shards() - 1) / std::max(1u, service.shards());
+  return static_cast<uint32_t>(std::max<uint64_t>(8, share + share / 4));
+}
+
+void CheckNative(v1::ServiceConfig& service, const Node& node) {
+  if (service.mode() == v1::BROKERED) {
+    if (service.has_native()) node.Refuse("native", "is for mode NATIVE, and the mode is BROKERED");
+    return;
+  }
+  if (service.mode() != v1::NATIVE) return node.Refuse("mode", "is neither BROKERED nor NATIVE");
+  if (service.device().has_soft()) {
+    node.Refuse("mode",
+                "NATIVE needs an rdma device: connections of the soft device live in one process");
+  }
+  if (service.shared_receive_queue_depth() != 0) {
+    node.Refuse("shared_receive_queue_depth", "is not there for NATIVE services yet; set it to 0");
+  }
+  v1::NativeConfig& native = *service.mutable_native();
+  const Node native_node = node.Child("native", native);
+  const std::string& object = native.object();
+  if (object.empty() || object.front() != '/' || object.find('\0') != std::string::npos) {
+    native_node.Refuse(
+        "object", absl::StrCat("\"", object, "\" is not the absolute path of a shared object"));
+  }
+  native_node.CheckRange(
+      {"workers", std::min(2u, service.max_workers()), 1, service.max_workers()});
+  native_node.CheckRange(
+      {"queue_pairs_per_shard", DefaultQueuePairs(service), 1, arena::kMaxConnections});
+}
+
 void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std::string>& names) {
   if (!IsName(service.name())) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
@@ -233,6 +267,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   CheckName(service, node, names);
   CheckDevice(service, node);
   for (const Range& range : kServiceRanges) node.CheckRange(range);
+  CheckNative(service, node);
   if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
     node.Refuse("max_listeners", absl::StrCat(service.listeners_size(), " listeners are more than ",
                                               service.max_listeners(), "; raise max_listeners"));

@@ -81,6 +81,26 @@ TEST(ConfigTest, KeepsAGidIndexOfZeroApartFromNone) {
   EXPECT_EQ(last->services(0).device().rdma().gid_index(), 255u);
 }
 
+std::string Native(const std::string& native, const std::string& more = "") {
+  return "state_dir: \"/s\" services { name: \"kv\" mode: NATIVE native { " + native +
+         " } device { rdma {} } " + more + " }";
+}
+
+TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
+  const auto parse = [](const std::string& native, const std::string& more) {
+    const absl::StatusOr<v1::Config> config =
+        ParseConfig(Native("object: \"/s.so\" " + native, more), "baton.conf");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->services(0).native();
+  };
+  EXPECT_EQ(parse("", "").workers(), 2u);
+  EXPECT_EQ(parse("", "").queue_pairs_per_shard(), 80u);  // 64 connections, and a quarter
+  EXPECT_EQ(parse("", "shards: 4").queue_pairs_per_shard(), 20u);
+  EXPECT_EQ(parse("", "max_connections: 2").queue_pairs_per_shard(), 8u);
+  EXPECT_EQ(parse("queue_pairs_per_shard: 7", "").queue_pairs_per_shard(), 7u);
+  EXPECT_EQ(parse("", "max_workers: 1").workers(), 1u);
+}
+
 struct BadConfig {
   const char* what;
   std::string text;
@@ -206,6 +226,26 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"MaxInlineBytes", With("max_inline_bytes: 4097"),
                   "baton.conf:5:3: services[0].max_inline_bytes: 4097 is not between 0 and 4096; "
                   "leave it out for 0"},
+        BadConfig{"NativeOnSoft", With("mode: NATIVE native { object: \"/s.so\" }"),
+                  "baton.conf:5:3: services[0].mode: NATIVE needs an rdma device: connections of "
+                  "the soft device live in one process"},
+        BadConfig{"NativeOfBrokered", With("native { object: \"/s.so\" }"),
+                  "baton.conf:5:3: services[0].native: is for mode NATIVE, and the mode is "
+                  "BROKERED"},
+        BadConfig{"NativeWithoutObject", Native("workers: 2"),
+                  "baton.conf: services[0].native.object: \"\" is not the absolute path of a "
+                  "shared object"},
+        BadConfig{
+            "NativeObject", Native("object: \"s.so\""),
+            "baton.conf:1:61: services[0].native.object: \"s.so\" is not the absolute path of "
+            "a shared object"},
+        BadConfig{"NativeWorkers", Native("object: \"/s.so\" workers: 17"),
+                  "baton.conf:1:77: services[0].native.workers: 17 is not between 1 and 16; leave "
+                  "it out for 2"},
+        BadConfig{
+            "NativeSharedReceives", Native("object: \"/s.so\"", "shared_receive_queue_depth: 64"),
+            "baton.conf:1:98: services[0].shared_receive_queue_depth: is not there for NATIVE "
+            "services yet; set it to 0"},
         BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
                   "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "
                   "max_listeners"},
