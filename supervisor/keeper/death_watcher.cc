@@ -53,6 +53,19 @@ void DeathWatcher::Notify() {
           nullptr, 0);
 }
 
+bool DeathWatcher::IsDead(const arena::Arena& arena, uint32_t slot) {
+  bool marked = false;
+  for (const arena::ThreadLock& lock : arena.worker(slot).thread_locks) {
+    const uint32_t word = arena::LoadAcquire(lock.futex);
+    if ((word & FUTEX_OWNER_DIED) != 0) {
+      marked = true;
+    } else if ((word & FUTEX_TID_MASK) != 0) {
+      return false;
+    }
+  }
+  return marked;
+}
+
 // Finds a lock whose holder lives, and sees to it that the kernel will wake us: it wakes only locks
 // that say somebody waits.
 DeathWatcher::Locks DeathWatcher::Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const {

@@ -28,6 +28,9 @@ class DeathWatcher {
   DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death);
   ~DeathWatcher();
 
+  // Every thread of the worker in the slot that held a lock is dead.
+  static bool IsDead(const arena::Arena& arena, uint32_t slot);
+
   // The worker holds the locks of its slot from now on.
   void Watch(uint32_t slot, uint64_t worker_id);
   void Forget(uint32_t slot);

@@ -158,7 +158,7 @@ void Engine::Drive(uint32_t shard) {
   PollShard(shard);
   while (ApplyCommits(shard)) {
   }
-  WakeNotified();
+  roster_.WakeNotified();
 }
 
 bool Engine::RunPosted() {

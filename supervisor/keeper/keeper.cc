@@ -29,56 +29,121 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
 
-Keeper::Keeper(const internal::KeeperConfig& config)
-    : config_(config),
-      signals_(loop_, SIGTERM, SIGINT),
-      events_(config.service().name(), [this](const v1::Event& event) {
-        spdlog::info("{}: {}", event.kind(), event.message());
-        if (management_) management_->Publish(event);
-      }) {}
-
-Keeper::~Keeper() {
-  if (engine_) engine_->Stop();
-}
-
-absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
-                                                       EngineOptions engine_options) {
-  std::unique_ptr<Keeper> keeper(new Keeper(config));
-  const v1::ServiceConfig& service = keeper->config_.service();
-  BATON_ASSIGN_OR_RETURN(keeper->device_, OpenDevice(service.device()));
+absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfig& service) {
+  Foundation foundation;
+  BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service.device()));
   const arena::Shape shape = ShapeOf(service);
   if (service.device().has_rdma()) {
     RaiseMemlockLimit();
     BATON_RETURN_IF_ERROR(CheckMemlockLimit(driver::NeedsOf(shape).registered_bytes));
   }
-  BATON_ASSIGN_OR_RETURN(keeper->arena_, arena::Arena::Create(shape, service.name()));
-  engine_options.outside_effects = service.outside_effects();
-  engine_options.realtime_priority = static_cast<int>(service.realtime_priority());
-  if (service.poison_deaths() != 0) engine_options.poison_deaths = service.poison_deaths();
-  BATON_ASSIGN_OR_RETURN(keeper->engine_, Engine::Create(&*keeper->arena_, keeper->device_.get(),
-                                                         keeper.get(), engine_options));
-  for (const v1::ListenerConfig& listener : service.listeners()) {
-    BATON_RETURN_IF_ERROR(
-        keeper->engine_->Listen({listener.host(), static_cast<uint16_t>(listener.port())})
-            .status());
-  }
-  keeper->engine_->Start();
-  keeper->workers_ = std::make_unique<WorkerSessions>(
-      keeper->loop_, keeper->config_, *keeper->arena_, *keeper->engine_, keeper->events_);
-  keeper->upgrades_ = std::make_unique<Upgrades>(keeper->loop_, keeper->config_, *keeper->engine_,
-                                                 keeper->events_, *keeper->workers_);
-  keeper->management_ =
-      std::make_unique<Management>(keeper->loop_, keeper->config_, *keeper->engine_,
-                                   keeper->events_, *keeper->workers_, *keeper->upgrades_);
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, service.name()));
+  foundation.arena = std::make_unique<arena::Arena>(std::move(arena));
+  if (service.mode() != v1::NATIVE) return foundation;
+  NativeEngineOptions options;
+  options.outside_effects = service.outside_effects();
+  options.realtime_priority = static_cast<int>(service.realtime_priority());
+  BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
+                                                                 foundation.device.get(), options));
+  BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
+  return foundation;
+}
+
+Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
+    : config_(config),
+      signals_(loop_, SIGTERM, SIGINT),
+      events_(config.service().name(),
+              [this](const v1::Event& event) {
+                spdlog::info("{}: {}", event.kind(), event.message());
+                if (management_) management_->Publish(event);
+              }),
+      device_(std::move(foundation.device)),
+      arena_(std::move(foundation.arena)),
+      native_(foundation.native.get()),
+      native_timer_(loop_),
+      kept_descriptors_(std::move(foundation.descriptors)) {
+  engine_ = std::move(foundation.native);
+}
+
+Keeper::~Keeper() {
+  if (engine_) engine_->Stop();
+  for (const auto& descriptor : native_descriptors_) descriptor->release();  // the engine's
+}
+
+absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
+                                                       EngineOptions engine_options) {
+  BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config.service()));
+  std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
+  BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
+  keeper->MakeManagement();
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
-  BATON_RETURN_IF_ERROR(keeper->Listen(
-      WorkerSocketPath(config.state_dir(), service.name()), 0666,
-      [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
-  BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service.name()),
-                                       0600, [raw = keeper.get()](FileDescriptor client) {
+  const std::string& service = config.service().name();
+  if (keeper->native_ == nullptr) {
+    BATON_RETURN_IF_ERROR(keeper->Listen(
+        WorkerSocketPath(config.state_dir(), service), 0666,
+        [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
+  }
+  BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service), 0600,
+                                       [raw = keeper.get()](FileDescriptor client) {
                                          raw->management_->Accept(std::move(client));
                                        }));
+  if (keeper->native_workers_ != nullptr) keeper->native_workers_->KeepRunning();
   return keeper;
+}
+
+absl::Status Keeper::MakeEngine(EngineOptions options) {
+  const v1::ServiceConfig& service = config_.service();
+  if (native_ != nullptr) {
+    native_->SetListener(this);
+  } else {
+    options.outside_effects = service.outside_effects();
+    options.realtime_priority = static_cast<int>(service.realtime_priority());
+    if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
+    BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), this, options));
+  }
+  for (const v1::ListenerConfig& listener : service.listeners()) {
+    BATON_RETURN_IF_ERROR(
+        engine_->Listen({listener.host(), static_cast<uint16_t>(listener.port())}).status());
+  }
+  engine_->Start();
+  return absl::OkStatus();
+}
+
+void Keeper::MakeManagement() {
+  workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
+  if (native_ != nullptr) {
+    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_,
+                                                    kept_descriptors_);
+    native_workers_ = programs.get();
+    programs_ = std::move(programs);
+  } else {
+    programs_ = std::make_unique<BrokeredPrograms>(config_.launcher());
+  }
+  upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, events_, *workers_, *programs_);
+  management_ =
+      std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_, *upgrades_);
+  if (native_ == nullptr) return;
+  for (const int fd : native_->descriptors()) {
+    native_descriptors_.push_back(
+        std::make_unique<boost::asio::posix::stream_descriptor>(loop_, fd));
+  }
+  TurnNative();
+}
+
+// Whenever a descriptor is readable, and every now and then.
+void Keeper::TurnNative() {
+  native_->Turn();
+  for (const auto& descriptor : native_descriptors_) {
+    descriptor->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [this](const boost::system::error_code& error) {
+                             if (!error) native_timer_.cancel();
+                           });
+  }
+  native_timer_.expires_after(std::chrono::milliseconds(NativeEngine::kTurnMs));
+  native_timer_.async_wait([this](const boost::system::error_code&) {
+    for (const auto& descriptor : native_descriptors_) descriptor->cancel();
+    TurnNative();
+  });
 }
 
 absl::Status Keeper::Listen(const std::string& path, uint32_t mode,

@@ -9,8 +9,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,8 @@
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/management.h"
+#include "supervisor/keeper/native_engine.h"
+#include "supervisor/keeper/native_workers.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -44,7 +47,19 @@ class Keeper : private EngineListener {
     std::function<void(FileDescriptor)> on_client;
   };
 
-  explicit Keeper(const internal::KeeperConfig& config);
+  // What is made before there is any descriptor that native workers are not to have.
+  struct Foundation {
+    std::unique_ptr<verbs::Device> device;
+    std::unique_ptr<arena::Arena> arena;
+    std::unique_ptr<NativeEngine> native;  // of native services
+    std::vector<int> descriptors;          // likewise: all that are open
+  };
+
+  static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
+  Keeper(const internal::KeeperConfig& config, Foundation foundation);
+  absl::Status MakeEngine(EngineOptions options);
+  void MakeManagement();
+  void TurnNative();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
@@ -61,9 +76,15 @@ class Keeper : private EngineListener {
   boost::asio::signal_set signals_;
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;
-  std::optional<arena::Arena> arena_;
+  std::unique_ptr<arena::Arena> arena_;
   std::unique_ptr<ServiceEngine> engine_;
+  NativeEngine* native_ = nullptr;  // engine_, of native services
+  boost::asio::steady_timer native_timer_;
+  std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
+  std::vector<int> kept_descriptors_;
   std::unique_ptr<WorkerSessions> workers_;
+  std::unique_ptr<WorkerPrograms> programs_;
+  NativeWorkers* native_workers_ = nullptr;  // programs_, of native services
   std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;

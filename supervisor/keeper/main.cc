@@ -1,12 +1,16 @@
 // baton-keeper: owns one service. Started by batond, which writes its configuration (text format
 // of baton.internal.KeeperConfig) to standard input and learns through the descriptor in
 // BATON_READY_FD that workers can attach.
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <system_error>
 
@@ -14,6 +18,8 @@
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
 #include "spdlog/async.h"
+#include "spdlog/details/null_mutex.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
@@ -25,11 +31,41 @@ constexpr size_t kLogLines = 8192;
 constexpr unsigned kLogSeconds = 2;
 constexpr unsigned kEndSeconds = 5;
 
+// A log that nobody reads stops neither the keeper nor, below, its end.
+class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    pollfd reader = {STDERR_FILENO, POLLOUT, 0};
+    // At most PIPE_BUF bytes are written whole, or the pipe is not writable (pipe(7)).
+    if (poll(&reader, 1, 0) == 1 && (reader.revents & POLLOUT) != 0) {
+      (void)!write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF));
+    }
+  }
+  void flush_() override {}
+};
+
+// Written by a thread of its own, the oldest lines are lost when it falls behind; without a thread
+// in the keeper of a native service, which forks.
+void StartLog(bool native) {
+  if (native) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("baton-keeper", std::make_shared<PatientSink>()));
+    return;
+  }
+  spdlog::init_thread_pool(kLogLines, 1);
+  spdlog::set_default_logger(
+      spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("baton-keeper"));
+}
+
 int Run() {
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());
   baton::internal::KeeperConfig config;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+  const bool parsed = google::protobuf::TextFormat::ParseFromString(text, &config);
+  StartLog(config.service().mode() == baton::v1::NATIVE);
+  if (!parsed) {
     spdlog::error("standard input is not a KeeperConfig: batond starts this program");
     return 2;
   }
@@ -65,11 +101,6 @@ int Run() {
 }  // namespace
 
 int main() {
-  // Written by a thread of its own, the oldest lines are lost when it falls behind: a log that
-  // nobody reads stops neither the keeper nor, below, its end.
-  spdlog::init_thread_pool(kLogLines, 1);
-  spdlog::set_default_logger(
-      spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("baton-keeper"));
   const int result = Run();
   alarm(kLogSeconds);
   spdlog::shutdown();

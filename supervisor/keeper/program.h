@@ -30,6 +30,37 @@ struct StartedProgram {
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher);
 
+// How the processes of a service's workers come into being.
+class WorkerPrograms {
+ public:
+  virtual ~WorkerPrograms() = default;
+  // kInvalidArgument says what is wrong with `path`, in terms of the field exec.
+  virtual absl::Status Check(const std::string& path) const = 0;
+  // Of a worker that lives.
+  virtual absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const = 0;
+  // A process with a worker of this program. The caller watches its end, and reaps it.
+  virtual absl::StatusOr<StartedProgram> Start(const internal::Program& program) = 0;
+  // It has taken the place of the one before.
+  virtual void OnServing(const internal::Program& program) = 0;
+};
+
+// Any programs, started through baton-launch. Nobody but their service manager keeps them running.
+class BrokeredPrograms final : public WorkerPrograms {
+ public:
+  explicit BrokeredPrograms(const std::string& launcher) : launcher_(launcher) {}
+  absl::Status Check(const std::string& path) const override { return CheckExecutable(path); }
+  absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override {
+    return ReadProgram(pid, uid, gid);
+  }
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override {
+    return StartProgram(program, launcher_);
+  }
+  void OnServing(const internal::Program&) override {}
+
+ private:
+  const std::string launcher_;
+};
+
 // How it ended, "was killed by signal 6 (Aborted)"; empty while it runs.
 std::string ReapProgram(int pidfd);
 

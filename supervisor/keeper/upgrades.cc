@@ -85,12 +85,14 @@ struct Upgrades::Current {
 };
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   ServiceEngine& engine, EventLog& events, WorkerSessions& workers)
+                   ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
+                   WorkerPrograms& programs)
     : loop_(loop),
       config_(config),
       engine_(engine),
       events_(events),
       workers_(workers),
+      programs_(programs),
       timer_(loop) {
   workers_.SetObserver(this);
 }
@@ -110,7 +112,7 @@ absl::Status Upgrades::CheckIdle() const {
 
 absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
   BATON_RETURN_IF_ERROR(CheckIdle());
-  BATON_RETURN_IF_ERROR(CheckExecutable(plan.exec()));
+  BATON_RETURN_IF_ERROR(programs_.Check(plan.exec()));
   const std::vector<WorkerInfo> workers = workers_.List();
   const auto model = std::find_if(workers.begin(), workers.end(),
                                   [](const WorkerInfo& worker) { return worker.ready; });
@@ -120,7 +122,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
         "directory and arguments: start the new program as you did the first one");
   }
   BATON_ASSIGN_OR_RETURN(internal::Program old_program,
-                         ReadProgram(model->pid, model->uid, model->gid));
+                         programs_.Of(model->pid, model->uid, model->gid));
   internal::Program new_program = old_program;
   new_program.set_path(plan.exec());
   if (plan.replace_arguments()) {
@@ -154,7 +156,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Rollback(const internal::Rollback& request
         absl::StrCat("the file of the program before was replaced, ", program.path(),
                      ": name one that is there with `baton upgrade --exec`"));
   }
-  BATON_RETURN_IF_ERROR(CheckExecutable(program.path()));
+  BATON_RETURN_IF_ERROR(programs_.Check(program.path()));
   v1::UpgradePlan plan;
   plan.set_ready_timeout_ms(request.ready_timeout_ms());
   plan.set_watch_window_ms(request.watch_window_ms());
@@ -233,8 +235,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
 
 absl::Status Upgrades::Launch(uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
-    BATON_ASSIGN_OR_RETURN(StartedProgram started,
-                           StartProgram(current_->new_program, config_.launcher()));
+    BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(current_->new_program));
     auto child = std::make_shared<Child>(loop_, std::move(started));
     current_->children.push_back(child);
     WatchChild(child);
@@ -553,6 +554,7 @@ void Upgrades::OnReturned(const HandoffsResult& result) {
 
 void Upgrades::Retire() {
   EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
+  programs_.OnServing(current_->new_program);
   End(current_->old_workers);
 }
 

@@ -45,7 +45,8 @@ class Upgrades : private WorkerObserver {
 
   // All references outlive it. It observes `workers`.
   Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-           ServiceEngine& engine, EventLog& events, WorkerSessions& workers);
+           ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
+           WorkerPrograms& programs);
   ~Upgrades() override;
 
   // Starts one: its new processes run when this returns. kInvalidArgument names the field;
@@ -109,6 +110,7 @@ class Upgrades : private WorkerObserver {
   ServiceEngine& engine_;
   EventLog& events_;
   WorkerSessions& workers_;
+  WorkerPrograms& programs_;
   boost::asio::steady_timer timer_;
   std::unique_ptr<Current> current_;
   std::deque<v1::Upgrade> history_;             // the newest first

@@ -1,0 +1,44 @@
+// A native worker's process: forked from the keeper, which has opened the device that it uses.
+#ifndef SUPERVISOR_KEEPER_FORK_WORKER_H_
+#define SUPERVISOR_KEEPER_FORK_WORKER_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/keeper/native_driver.h"
+
+namespace baton::keeper {
+
+struct NativeProgram {
+  std::string object;  // path of the shared object
+  std::vector<std::string> arguments;
+  std::optional<uid_t> uid;  // that it runs as; the keeper's
+  std::optional<gid_t> gid;
+
+  bool operator==(const NativeProgram&) const = default;
+};
+
+struct ForkedWorker {
+  pid_t pid = 0;
+  FileDescriptor pidfd;
+  FileDescriptor session;  // the keeper's end
+};
+
+// Descriptors of this process. Called when there are only those that workers inherit, it says which
+// a fork keeps.
+absl::StatusOr<std::vector<int>> OpenDescriptors();
+
+// kFailedPrecondition: this process has more than one thread, so a lock may be held for ever in a
+// fork of it. `inheritance.session` is made here. What goes wrong in the child is told as news.
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
+                                        const std::vector<int>& kept_descriptors);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_FORK_WORKER_H_

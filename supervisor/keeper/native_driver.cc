@@ -1,0 +1,308 @@
+#include "supervisor/keeper/native_driver.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/base/version.h"
+
+namespace baton::keeper {
+namespace {
+
+using driver::CommitOutcome;
+
+// Transactions of one shard in one call, as in a turn of the engine.
+constexpr int kTransactionsPerDrive = 32;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message) {
+  std::string line = absl::StrCat(View(kind), " ", shard, " ", connection, " ", View(message));
+  line.resize(std::min(line.size(), kNewsBytes));
+  return line;
+}
+
+NativeDriver::NativeDriver(NativeInheritance inheritance)
+    : inheritance_(std::move(inheritance)), watched_(arena().shape().workers, 0) {
+  for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
+  device_ =
+      std::make_unique<native::NativeDevice>(&arena(), inheritance_.device, inheritance_.pool,
+                                             inheritance_.objects.get(), [this] { WakeKeeper(); });
+  driver_ = driver::QueueDriver::Attach(&arena(), device_.get(), this, inheritance_.objects);
+  host_.version = BATON_NATIVE_VERSION;
+  host_.bytes = sizeof(host_);
+  host_.baton_release = kRelease;
+  host_.context = this;
+  host_.socket = inheritance_.session;
+  host_.attend = [](void* self) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->Attend());
+  };
+  host_.adopt = [](void* self, uint32_t shard, uint64_t epoch) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->Adopt(shard, epoch));
+  };
+  host_.drive = [](void* self, uint32_t shard) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->Drive(shard));
+  };
+  host_.request_notification = [](void* self, uint32_t shard) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->RequestNotification(shard));
+  };
+  host_.release = [](void* self, uint32_t shard, uint64_t epoch) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->Release(shard, epoch));
+  };
+  host_.last_error = [](void* self) {
+    return static_cast<NativeDriver*>(self)->last_error_.c_str();
+  };
+}
+
+absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Create(NativeInheritance inheritance) {
+  std::unique_ptr<NativeDriver> driver(new NativeDriver(std::move(inheritance)));
+  driver->epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!driver->epoll_) return ErrnoStatus(errno, "epoll_create1");
+  const NativeInheritance& from = driver->inheritance_;
+  for (const int fd : {from.wakes[from.slot], from.device->event_fd()}) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_ctl(driver->epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "epoll_ctl");
+    }
+  }
+  driver->host_.event_fd = driver->epoll_.get();
+  driver->watcher_.emplace(&driver->arena(), from.realtime_priority,
+                           [raw = driver.get()](uint32_t, uint64_t) {
+                             raw->somebody_died_.store(true);
+                             const NativeInheritance& own = raw->inheritance_;
+                             (void)eventfd_write(own.wakes[own.slot], 1);
+                           });
+  return driver;
+}
+
+NativeDriver::~NativeDriver() {
+  watcher_.reset();
+  driver_.reset();
+  device_.reset();
+}
+
+int NativeDriver::Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  last_error_ = std::string(MessageOf(status));
+  Tell("native_driver_failed", -1, -1, last_error_);
+  return -EIO;
+}
+
+void NativeDriver::WakeKeeper() const { (void)eventfd_write(inheritance_.keeper_wake, 1); }
+
+void NativeDriver::Tell(std::string_view kind, int shard, int connection,
+                        std::string_view message) const {
+  const std::string line = NewsLine(kind, shard, connection, message);
+  // A keeper that does not listen, or is gone, hears of it by other ways or not at all.
+  (void)send(inheritance_.news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// ---------------------------------------------------------------- turns
+
+absl::Status NativeDriver::Attend() {
+  // Who owns no shard asks for no notification before it sleeps.
+  if (std::exchange(slept_, operated_ == 0)) {
+    eventfd_t count;
+    (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
+    inheritance_.device->Progress();
+  }
+  HandleNotices();
+  const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
+  if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {
+    return absl::OkStatus();
+  }
+  somebody_died_.store(false);
+  seen_changes_ = changes;
+  ClaimInheritance();
+  BATON_RETURN_IF_ERROR(TakeClaimed());
+  WatchOwners();
+  return absl::OkStatus();
+}
+
+void NativeDriver::HandleNotices() {
+  uint32_t shard;
+  while (driver_->HandleEvent(&shard) || driver_->HandleDeviceEvent(&shard)) {
+  }
+}
+
+absl::Status NativeDriver::Drive(uint32_t shard) {
+  for (int i = 0; i < kTransactionsPerDrive; ++i) {
+    absl::Status error;
+    const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+    if (outcome == CommitOutcome::kInvalid) {
+      return absl::InternalError(
+          absl::StrCat("shard ", shard, ": an invalid transaction: ", error.message()));
+    }
+    if (outcome == CommitOutcome::kIdle) break;
+    const arena::NativeShard& record = arena().native_shard(shard);
+    if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
+    if (outcome == CommitOutcome::kReleased) break;
+  }
+  return driver_->PollCompletions(shard).status();
+}
+
+void NativeDriver::OnFirstCommit(uint32_t shard) {
+  arena::NativeShard& record = arena().native_shard(shard);
+  record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
+  arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
+  WakeKeeper();
+}
+
+absl::Status NativeDriver::RequestNotification(uint32_t shard) {
+  slept_ = true;
+  return driver_->RequestNotification(shard);
+}
+
+// ---------------------------------------------------------------- ownership
+
+// Of a shard whose owner gave it up, or has no thread left that could use it.
+void NativeDriver::ClaimInheritance() {
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    const uint64_t word = ownerships_[shard].word();
+    const uint32_t slot = arena::OwnershipSlot(word);
+    const uint32_t former = arena::IsClaim(slot) ? slot & ~arena::kClaim : slot;
+    if (former == inheritance_.slot) continue;
+    if (slot != arena::kNobody && !DeathWatcher::IsDead(arena(), former)) continue;
+    if (ownerships_[shard].Claim(word, inheritance_.slot)) {
+      BATON_CRASH_POINT("native-claimed");
+    }
+  }
+}
+
+// Can be killed and done again, by this worker's heir.
+absl::Status NativeDriver::TakeClaimed() {
+  std::vector<uint32_t> claimed;
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
+    arena::NativeShard& record = arena().native_shard(shard);
+    const bool released = arena().shard(shard).released_epoch == ownerships_[shard].epoch() &&
+                          ownerships_[shard].epoch() != 0;
+    record.cause =
+        static_cast<uint64_t>(released ? arena::ChangeCause::kRelease : arena::ChangeCause::kDeath);
+    if (!released) record.change_begun_ns = MonotonicNanoseconds();
+    if (ownerships_[shard].owner_id() != 0) {
+      record.former_worker_id = ownerships_[shard].owner_id();
+    }
+    claimed.push_back(shard);
+  }
+  if (claimed.empty()) return absl::OkStatus();
+  device_->Restore(claimed);
+  BATON_RETURN_IF_ERROR(driver_->Adopt(claimed));
+  for (const uint32_t shard : claimed) {
+    BATON_RETURN_IF_ERROR(ApplyRest(shard));
+    BATON_CRASH_POINT("native-before-taking");
+    ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
+    BATON_CRASH_POINT("native-taken");
+  }
+  operated_ += static_cast<uint32_t>(claimed.size());
+  WakeKeeper();
+  return absl::OkStatus();
+}
+
+// What the former owner had committed. An invalid transaction is where it ends: nothing of that, or
+// after it, counts.
+absl::Status NativeDriver::ApplyRest(uint32_t shard) {
+  uint64_t recovered = 0;
+  absl::Status error;
+  while (recovered < arena::kCommitLogEntries) {
+    const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+    if (outcome == CommitOutcome::kInvalid) {
+      Tell("invalid_transaction", static_cast<int>(shard), -1, MessageOf(error));
+    }
+    if (outcome != CommitOutcome::kApplied) break;
+    ++recovered;
+  }
+  arena().native_shard(shard).recovered = recovered;
+  return absl::OkStatus();
+}
+
+void NativeDriver::WatchOwners() {
+  std::vector<uint64_t> wanted(watched_.size(), 0);
+  for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
+    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    const uint64_t word = ownerships_[shard].word();
+    uint32_t slot = arena::OwnershipSlot(word);
+    if (arena::IsClaim(slot)) slot &= ~arena::kClaim;
+    if (slot == arena::kNobody || slot == inheritance_.slot) continue;
+    wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
+  }
+  for (uint32_t slot = 0; slot < wanted.size(); ++slot) {
+    if (wanted[slot] == watched_[slot]) continue;
+    watched_[slot] = wanted[slot];
+    // The number only tells one watch of a slot from the next.
+    wanted[slot] == 0 ? watcher_->Forget(slot) : watcher_->Watch(slot, wanted[slot]);
+  }
+}
+
+// TakeClaimed has done it, before it moved the word that says so.
+absl::Status NativeDriver::Adopt(uint32_t shard, uint64_t epoch) {
+  if (driver_->Operates(shard) && ownerships_[shard].epoch() == epoch) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("shard ", shard, " epoch ", epoch, " was never taken over by this process"));
+}
+
+absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
+  if (!driver_->Operates(shard)) return absl::OkStatus();
+  const uint64_t word = ownerships_[shard].word();
+  const bool ours =
+      arena::OwnershipEpoch(word) == epoch && arena::OwnershipSlot(word) == inheritance_.slot;
+  if (ours) BATON_RETURN_IF_ERROR(Drive(shard));
+  driver_->Leave(shard);
+  device_->Forget(shard);
+  --operated_;
+  slept_ = true;
+  if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
+  arena::NativeShard& record = arena().native_shard(shard);
+  record.change_begun_ns = MonotonicNanoseconds();
+  record.former_worker_id = inheritance_.worker_id;
+  const uint64_t heir = arena::LoadAcquire(record.heir);
+  const bool named = heir != 0 && heir - 1 != inheritance_.slot;
+  BATON_CRASH_POINT("native-before-hand-over");
+  ownerships_[shard].HandOver(named ? static_cast<uint32_t>(heir - 1) : arena::kNobody);
+  if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
+  WakeKeeper();
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- what the driver tells
+
+void NativeDriver::OnConnectionState(uint32_t connection, std::string_view what) {
+  const arena::ConnectionRecord& record = arena().connection(connection);
+  Tell("connection", static_cast<int>(record.shard), static_cast<int>(connection),
+       absl::StrCat("connection ", connection, " with ",
+                    static_cast<const char*>(record.peer_address), " ", View(what)));
+}
+
+void NativeDriver::OnRefusedConnection(std::string_view why) {
+  Tell("connection_refused", -1, -1, why);
+}
+
+void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {
+  Tell("queue_pair_failed", -1, connection == kNoConnection ? -1 : static_cast<int>(connection),
+       event.text);
+}
+
+void NativeDriver::OnSlotFree(uint32_t connection) { device_->FreeSlot(connection); }
+
+}  // namespace baton::keeper

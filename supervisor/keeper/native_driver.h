@@ -1,0 +1,102 @@
+// A native worker's driver: behind lib/native/host.h, in a process that the keeper has forked. It
+// operates the queues of the shards that the worker owns, and makes the worker the owner of those
+// that it inherits: from an owner that is dead, from one that gave its shard up, or because the
+// keeper says so.
+//
+// Thread-compatible: the thread that the worker library uses. One thread of its own waits for the
+// death of those whose heir the worker is.
+#ifndef SUPERVISOR_KEEPER_NATIVE_DRIVER_H_
+#define SUPERVISOR_KEEPER_NATIVE_DRIVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/driver/device_objects.h"
+#include "lib/driver/ownership.h"
+#include "lib/driver/queue_driver.h"
+#include "lib/native/host.h"
+#include "lib/native/native_device.h"
+#include "lib/native/queue_pair_pool.h"
+#include "supervisor/keeper/death_watcher.h"
+
+namespace baton::keeper {
+
+// What a native worker's process inherits from its keeper.
+struct NativeInheritance {
+  arena::Arena* arena = nullptr;
+  verbs::Device* device = nullptr;
+  const native::QueuePairPool* pool = nullptr;
+  std::shared_ptr<driver::DeviceObjects> objects;
+  uint32_t slot = 0;       // of the worker
+  uint64_t worker_id = 0;  // likewise
+  int session = -1;        // one end of its session with the keeper
+  int keeper_wake = -1;    // eventfd: there are orders, or a shard has changed hands
+  std::vector<int> wakes;  // eventfds, by worker slot
+  int news = -1;           // datagrams for the keeper's event log; see NewsLine
+  int realtime_priority = 0;
+};
+
+// "<kind> <shard> <connection> <message>"; -1: none. More than fits is cut.
+inline constexpr size_t kNewsBytes = 1024;
+std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);
+
+class NativeDriver final : private driver::DriverObserver {
+ public:
+  static absl::StatusOr<std::unique_ptr<NativeDriver>> Create(NativeInheritance inheritance);
+  ~NativeDriver() override;
+
+  BatonNativeHost* host() { return &host_; }
+
+ private:
+  explicit NativeDriver(NativeInheritance inheritance);
+
+  // The host's functions.
+  absl::Status Attend();
+  absl::Status Adopt(uint32_t shard, uint64_t epoch);
+  absl::Status Drive(uint32_t shard);
+  absl::Status RequestNotification(uint32_t shard);
+  absl::Status Release(uint32_t shard, uint64_t epoch);
+  int Report(const absl::Status& status);
+
+  void HandleNotices();
+  void ClaimInheritance();
+  absl::Status TakeClaimed();
+  absl::Status ApplyRest(uint32_t shard);
+  void WatchOwners();
+  void OnFirstCommit(uint32_t shard);
+  void WakeKeeper() const;
+  void Tell(std::string_view kind, int shard, int connection, std::string_view message) const;
+
+  void OnConnectionState(uint32_t connection, std::string_view what) override;
+  void OnRefusedConnection(std::string_view why) override;
+  void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
+  void OnSlotFree(uint32_t connection) override;
+
+  arena::Arena& arena() const { return *inheritance_.arena; }
+
+  NativeInheritance inheritance_;
+  BatonNativeHost host_ = {};
+  FileDescriptor epoll_;  // what the worker's thread sleeps on
+  std::vector<driver::Ownership> ownerships_;
+  std::unique_ptr<native::NativeDevice> device_;
+  std::unique_ptr<driver::QueueDriver> driver_;
+  uint64_t seen_changes_ = ~uint64_t{0};
+  uint32_t operated_ = 0;  // shards
+  bool slept_ = true;      // our descriptors may be readable
+  std::atomic<bool> somebody_died_{false};
+  std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
+  std::string last_error_;
+  std::optional<DeathWatcher> watcher_;  // last: its thread uses the others
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_NATIVE_DRIVER_H_

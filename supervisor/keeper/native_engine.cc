@@ -1,0 +1,397 @@
+#include "supervisor/keeper/native_engine.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/driver/connection_state.h"
+#include "lib/driver/grants.h"
+#include "supervisor/keeper/device_event_text.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr int kNewsPerTurn = 256;
+
+}  // namespace
+
+NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device,
+                           const NativeEngineOptions& options)
+    : arena_(arena),
+      device_(device),
+      options_(options),
+      roster_(arena),
+      device_info_(device->info()) {
+  for (uint32_t i = 0; i < arena->shape().shards; ++i) {
+    shards_.emplace_back(driver::Ownership(arena, i));
+    arena::StoreRelease(arena->shard(i).owner.ownership, arena::PackOwnership(0, arena::kNobody));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(
+    arena::Arena* arena, verbs::Device* device, const NativeEngineOptions& options) {
+  BATON_RETURN_IF_ERROR(device->CheckForkable());
+  std::unique_ptr<NativeEngine> engine(new NativeEngine(arena, device, options));
+  BATON_RETURN_IF_ERROR(engine->Open());
+  BATON_ASSIGN_OR_RETURN(engine->manager_,
+                         native::ConnectionManager::Create(
+                             arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
+                               const uint32_t slot = raw->shards_[shard].ownership.owner_slot();
+                               if (slot != arena::kNobody) raw->Wake(slot & ~arena::kClaim);
+                             }));
+  return engine;
+}
+
+absl::Status NativeEngine::Open() {
+  const auto open = [](FileDescriptor* descriptor) {
+    descriptor->Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return *descriptor ? absl::OkStatus() : ErrnoStatus(errno, "eventfd (see RLIMIT_NOFILE)");
+  };
+  BATON_RETURN_IF_ERROR(open(&wake_));
+  wakes_.resize(arena_->shape().workers);
+  for (FileDescriptor& wake : wakes_) BATON_RETURN_IF_ERROR(open(&wake));
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return ErrnoStatus(errno, "a socket pair for news (see RLIMIT_NOFILE)");
+  }
+  news_.Reset(pair[0]);
+  news_of_ours_.Reset(pair[1]);
+  return absl::OkStatus();
+}
+
+NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id) {
+  NativeInheritance inheritance;
+  inheritance.arena = arena_;
+  inheritance.device = device_;
+  inheritance.pool = &manager_->pool();
+  inheritance.objects = manager_->objects();
+  inheritance.slot = slot;
+  inheritance.worker_id = worker_id;
+  inheritance.keeper_wake = wake_.get();
+  for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
+  inheritance.news = news_of_ours_.get();
+  inheritance.realtime_priority = options_.realtime_priority;
+  return inheritance;
+}
+
+std::vector<int> NativeEngine::descriptors() const {
+  return {wake_.get(), news_.get(), device_->event_fd()};
+}
+
+// ---------------------------------------------------------------- turns
+
+void NativeEngine::Turn() {
+  eventfd_t count;
+  (void)eventfd_read(wake_.get(), &count);
+  while (manager_->Turn()) {
+  }
+  LookAtShards();
+  ReadNews();
+  roster_.WakeNotified();
+}
+
+void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }
+
+void NativeEngine::ReadNews() {
+  std::array<char, kNewsBytes> line;
+  for (int i = 0; i < kNewsPerTurn; ++i) {
+    const ssize_t got = recv(news_.get(), line.data(), line.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    const std::vector<std::string> parts = absl::StrSplit(
+        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
+    int shard = -1, connection = -1;
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &shard) ||
+        !absl::SimpleAtoi(parts[2], &connection)) {
+      continue;
+    }
+    listener_->OnEvent(parts[0], parts[3], 0, shard, connection);
+  }
+}
+
+// What workers have done among themselves.
+void NativeEngine::LookAtShards() {
+  bool changed = false;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    ShardState& state = shards_[shard];
+    const uint64_t word = state.ownership.word();
+    const uint64_t epoch = arena::OwnershipEpoch(word);
+    const uint32_t slot = arena::OwnershipSlot(word);
+    if (slot == arena::kNobody) {
+      GiveToSomebody(shard);
+    } else if (!arena::IsClaim(slot) && epoch != state.known_epoch) {
+      OnNewOwner(shard, slot);
+      changed = true;
+    }
+    const uint64_t served = arena::LoadAcquire(arena_->native_shard(shard).served_epoch);
+    if (served == state.known_epoch && served != state.served_epoch) {
+      OnFirstCommit(shard);
+      changed = true;
+    }
+  }
+  if (changed) NameHeirs();
+}
+
+void NativeEngine::OnNewOwner(uint32_t shard, uint32_t slot) {
+  ShardState& state = shards_[shard];
+  const arena::NativeShard& change = arena_->native_shard(shard);
+  const uint64_t former_epoch = std::exchange(state.known_epoch, state.ownership.epoch());
+  state.waiting_reason.clear();
+  const Roster::Worker& worker = roster_[slot];
+  if (worker.versions.declared()) state.state_version = worker.versions.writes;
+  if (former_epoch == 0) return;
+  const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
+  const bool asked = state.asked_epoch == former_epoch;
+  EndedOwnership ended;
+  ended.epoch = former_epoch;
+  ended.owner_id = change.former_worker_id;
+  ended.recovered = change.recovered;
+  ended.cause = !released ? "crash" : asked ? "handoff" : "release";
+  state.report = Reconcile(*arena_, shard, counters(shard), ended);
+  state.report.successor_worker_id = worker.id;
+  listener_->OnEvent("ownership_ended",
+                     absl::StrCat("shard ", shard, " epoch ", ended.epoch, " of worker ",
+                                  ended.owner_id, " ended: ", std::string(ended.cause)),
+                     ended.owner_id, static_cast<int>(shard), -1);
+}
+
+void NativeEngine::OnFirstCommit(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const arena::NativeShard& change = arena_->native_shard(shard);
+  state.served_epoch = state.known_epoch;
+  const uint64_t blackout = change.blackout_ns;
+  const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
+  if (state.known_epoch > 1) {
+    (released ? state.handoff_blackout : state.failover_blackout).Record(blackout);
+  }
+  const uint64_t owner = state.ownership.owner_id();
+  listener_->OnEvent("shard_moved",
+                     absl::StrCat("shard ", shard, " epoch ", state.known_epoch, ": worker ", owner,
+                                  " goes on after ", blackout / 1000, " us"),
+                     owner, static_cast<int>(shard), -1);
+  if (state.handoff_worker_id == 0 || state.ownership.release_asked()) return;
+  FinishHandoff(shard,
+                owner == state.handoff_worker_id
+                    ? absl::OkStatus()
+                    : absl::AbortedError(absl::StrCat("worker ", owner, " took the shard over")),
+                static_cast<double>(blackout) / 1000);
+}
+
+// ---------------------------------------------------------------- who is next
+
+Roster::Vacancy NativeEngine::VacancyOf(uint32_t shard) const {
+  const ShardState& state = shards_[shard];
+  return {state.state_version, state.handoff_worker_id, arena::kNobody};
+}
+
+void NativeEngine::GiveToSomebody(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint32_t slot = roster_.Choose(VacancyOf(shard));
+  if (slot == arena::kNobody) {
+    state.waiting_reason = roster_.WhyNobody(VacancyOf(shard));
+    return;
+  }
+  const uint64_t word = state.ownership.word();
+  if (arena::OwnershipSlot(word) == arena::kNobody && state.ownership.Claim(word, slot)) {
+    Wake(slot);
+  }
+}
+
+// With outside effects the kernel's word on a thread is not enough: nobody may claim before the
+// process is dead, and then it is given to somebody.
+void NativeEngine::NameHeirs() {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    ShardState& state = shards_[shard];
+    Roster::Vacancy vacancy = VacancyOf(shard);
+    const uint32_t owner = state.ownership.owner_slot();
+    if (owner != arena::kNobody) vacancy.except_slot = owner & ~arena::kClaim;
+    const uint32_t heir = roster_.Choose(vacancy);
+    const bool may_claim =
+        heir != arena::kNobody && (!options_.outside_effects || state.ownership.release_asked());
+    const uint64_t named = may_claim ? heir + 1 : 0;
+    uint64_t& word = arena_->native_shard(shard).heir;
+    state.ownership.NameHeir(heir == arena::kNobody ? 0 : roster_[heir].id);
+    if (arena::LoadRelaxed(word) == named) continue;
+    arena::StoreRelease(word, named);
+    // Its watch begins, and it looks whether there is something to claim already.
+    state.ownership.Announce();
+    if (named != 0) Wake(heir);
+  }
+}
+
+// ---------------------------------------------------------------- workers
+
+void NativeEngine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake,
+                             StateVersions versions, Standing standing) {
+  roster_.Add(slot, id, std::move(wake), versions, standing);
+}
+
+void NativeEngine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->standing = standing;
+  NameHeirs();
+}
+
+void NativeEngine::AskToStop(uint32_t slot, uint64_t id) {
+  if (roster_.Find(slot, id) == nullptr) return;
+  roster_.AskToStop(slot);
+  roster_.WakeNotified();
+}
+
+void NativeEngine::SetReady(uint32_t slot) {
+  roster_[slot].ready = true;
+  LookAtShards();
+  NameHeirs();
+}
+
+void NativeEngine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->stalled = stalled;
+  NameHeirs();
+}
+
+void NativeEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr || worker->stopped) return;
+  worker->stopped = true;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (shards_[shard].handoff_worker_id == id) {
+      CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
+    }
+  }
+  NameHeirs();
+}
+
+// Its heir has claimed its shards, as a rule long before this. What nobody has claimed is given to
+// somebody, so that the slot is in no word any more.
+void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
+  if (roster_.Find(slot, id) == nullptr) return;
+  WorkerStopped(slot, id, "crash");
+  roster_.Remove(slot);
+  for (ShardState& state : shards_) {
+    const uint64_t word = state.ownership.word();
+    const uint32_t owner = arena::OwnershipSlot(word);
+    if (owner != arena::kNobody && (owner & ~arena::kClaim) == slot) {
+      state.ownership.Vacate(word);
+    }
+  }
+  LookAtShards();
+  NameHeirs();
+}
+
+// ---------------------------------------------------------------- handoff
+
+void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
+  ShardState& state = shards_[shard];
+  const Roster::Worker& worker = roster_[slot];
+  if (!Roster::CanServe(worker)) {
+    return done(absl::FailedPreconditionError("the successor is not ready"), 0);
+  }
+  if (!Roster::ReadsState(worker, state.state_version)) {
+    return done(
+        absl::FailedPreconditionError(absl::StrCat(
+            "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
+            worker.versions.reads_max, ", the shard's owner writes version ", state.state_version)),
+        0);
+  }
+  if (state.handoff_worker_id != 0) {
+    return done(absl::AbortedError("another handoff of this shard is under way"), 0);
+  }
+  if (state.ownership.owner_slot() == slot) return done(absl::OkStatus(), 0);
+  state.handoff_worker_id = worker.id;
+  state.handoff_done = std::move(done);
+  if (state.ownership.owner_slot() == arena::kNobody) return GiveToSomebody(shard);
+  state.asked_epoch = state.ownership.epoch();
+  state.ownership.AskRelease(true);
+  NameHeirs();
+  const uint32_t owner = state.ownership.owner_slot();
+  if (owner != arena::kNobody) roster_.Notify(owner & ~arena::kClaim);
+  roster_.WakeNotified();
+}
+
+void NativeEngine::CancelHandoff(uint32_t shard, const absl::Status& why) {
+  ShardState& state = shards_[shard];
+  if (state.handoff_worker_id == 0) return;
+  state.ownership.AskRelease(false);
+  FinishHandoff(shard, why, 0);
+  NameHeirs();
+}
+
+void NativeEngine::FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us) {
+  ShardState& state = shards_[shard];
+  state.handoff_worker_id = 0;
+  const HandoffDone done = std::exchange(state.handoff_done, nullptr);
+  if (done) done(status, blackout_us);
+}
+
+// ---------------------------------------------------------------- what workers ask for
+
+absl::StatusOr<uint32_t> NativeEngine::Connect(uint32_t, const verbs::Address&, std::string_view,
+                                               uint64_t) {
+  return absl::UnimplementedError("native services only listen: they cannot connect to a peer yet");
+}
+
+absl::StatusOr<uint32_t> NativeEngine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
+  return driver::GrantAccess(*arena_, device_, manager_->objects().get(), offset, length, access);
+}
+
+absl::Status NativeEngine::Revoke(uint32_t grant) {
+  return driver::RevokeAccess(*arena_, manager_->objects().get(), grant);
+}
+
+// ---------------------------------------------------------------- what is told
+
+driver::ShardCounters NativeEngine::counters(uint32_t shard) const {
+  driver::ShardCounters counters;
+  counters.transactions = arena::LoadRelaxed(arena_->shard(shard).transactions);
+  for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+    const arena::ConnectionRecord& connection = arena_->connection(i);
+    if (arena::LoadAcquire(connection.shard) != shard || !driver::IsLive(connection)) continue;
+    const arena::QueueCursors send = connection.send, receive = connection.receive;
+    counters.sends_committed += send.committed;
+    counters.sends_posted += send.posted;
+    counters.sends_completed += send.completed;
+    counters.receives_committed += receive.committed;
+    counters.receives_posted += receive.posted;
+    counters.receives_completed += receive.completed;
+  }
+  return counters;
+}
+
+ShardOwner NativeEngine::owner(uint32_t shard) const {
+  const driver::Ownership& ownership = shards_[shard].ownership;
+  ShardOwner owner;
+  owner.epoch = ownership.epoch();
+  owner.slot = ownership.owner_slot();
+  if (arena::IsClaim(owner.slot)) owner.slot = arena::kNobody;
+  if (owner.slot != arena::kNobody) owner.worker_id = ownership.owner_id();
+  owner.heir_id = ownership.heir_id();
+  return owner;
+}
+
+void NativeEngine::OnRefusedConnection(std::string_view why) {
+  listener_->OnEvent("connection_refused", std::string(why), 0, -1, -1);
+}
+
+void NativeEngine::OnDeviceEvent(const verbs::DeviceEvent& event) {
+  device_info_ = device_->info();
+  const DeviceEventText text = DescribeDeviceEvent(event, device_info_);
+  listener_->OnEvent(text.kind, text.message, 0, -1, -1);
+  if (event.type == verbs::DeviceEventType::kDeviceLost) {
+    listener_->OnDeviceLost(absl::UnavailableError(
+        absl::StrCat("device ", device_info_.name, " is lost: ", event.text)));
+  }
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,178 @@
+#include "supervisor/keeper/native_workers.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+
+namespace baton::keeper {
+namespace {
+
+// Between forks, when they end soon after their start.
+constexpr std::chrono::milliseconds kShortestPause(10);
+constexpr std::chrono::milliseconds kLongestPause(5000);
+constexpr uint64_t kLongLifeNs = 2'000'000'000;
+
+NativeProgram ProgramOf(const v1::NativeConfig& config) {
+  NativeProgram program;
+  program.object = config.object();
+  program.arguments.assign(config.arguments().begin(), config.arguments().end());
+  if (config.has_uid()) program.uid = config.uid();
+  if (config.has_gid()) program.gid = config.gid();
+  return program;
+}
+
+}  // namespace
+
+NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                             std::vector<int> kept_descriptors)
+    : loop_(loop),
+      program_(ProgramOf(config.service().native())),
+      wanted_(config.service().native().workers()),
+      engine_(engine),
+      sessions_(sessions),
+      events_(events),
+      kept_descriptors_(std::move(kept_descriptors)),
+      pause_(loop),
+      pause_length_(kShortestPause) {}
+
+NativeWorkers::~NativeWorkers() {
+  for (const auto& [pid, process] : processes_) {
+    syscall(SYS_pidfd_send_signal, process->pidfd.native_handle(), SIGKILL, nullptr, 0);
+  }
+}
+
+void NativeWorkers::KeepRunning() {
+  const auto serving = [this] {
+    return std::count_if(processes_.begin(), processes_.end(),
+                         [this](const auto& one) { return one.second->program == program_; });
+  };
+  while (!pausing_ && serving() < wanted_) {
+    const absl::StatusOr<StartedProgram> started = Fork(program_, /*on_trial=*/false);
+    if (started.ok()) continue;
+    events_.Add("native_worker_failed", std::string(MessageOf(started.status())),
+                UnixMicroseconds(), 0, -1, -1);
+    StartLater();
+  }
+}
+
+absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
+  BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
+  absl::StatusOr<ForkedWorker> forked = ForkWorker(
+      program, engine_.InheritanceOf(reserved.slot, reserved.worker_id), kept_descriptors_);
+  if (!forked.ok()) {
+    sessions_.Release(reserved);
+    return forked.status();
+  }
+  auto process = std::make_unique<Process>(loop_);
+  process->program = program;
+  process->on_trial = on_trial;
+  process->worker_id = reserved.worker_id;
+  process->forked_ns = MonotonicNanoseconds();
+  process->pidfd.assign(dup(forked->pidfd.get()));
+  process->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                            [this, pid = forked->pid](const boost::system::error_code& error) {
+                              if (!error) OnEnded(pid);
+                            });
+  StartedProgram started;
+  started.pid = forked->pid;
+  started.pidfd.Reset(dup(forked->pidfd.get()));
+  processes_[forked->pid] = std::move(process);
+  PeerCredentials credentials;
+  credentials.pid = forked->pid;
+  credentials.uid = program.uid.value_or(geteuid());
+  credentials.gid = program.gid.value_or(getegid());
+  events_.Add("native_worker_forked",
+              absl::StrCat("worker ", reserved.worker_id, " (pid ", forked->pid,
+                           ") was forked for ", program.object),
+              UnixMicroseconds(), reserved.worker_id, -1, -1);
+  sessions_.AcceptChild(std::move(forked->session), credentials, std::move(forked->pidfd),
+                        reserved);
+  return started;
+}
+
+void NativeWorkers::OnEnded(pid_t pid) {
+  const auto found = processes_.find(pid);
+  const Process& process = *found->second;
+  const std::string how =
+      process.on_trial ? "ended" : ReapProgram(found->second->pidfd.native_handle());
+  const uint64_t life = MonotonicNanoseconds() - process.forked_ns;
+  events_.Add("native_worker_ended",
+              absl::StrCat("worker ", process.worker_id, " (pid ", pid, ") ", how),
+              UnixMicroseconds(), process.worker_id, -1, -1);
+  processes_.erase(found);
+  pause_length_ = life >= kLongLifeNs ? kShortestPause : std::min(2 * pause_length_, kLongestPause);
+  StartLater();
+}
+
+// ---------------------------------------------------------------- upgrades
+
+absl::Status NativeWorkers::Check(const std::string& path) const {
+  if (path.empty() || path[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exec: \"", path,
+                     "\" is not the absolute path of a shared object, which native services "
+                     "are upgraded to"));
+  }
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISREG(file.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<internal::Program> NativeWorkers::Of(pid_t, uint32_t uid, uint32_t gid) const {
+  internal::Program program;
+  program.set_path(program_.object);
+  for (const std::string& argument : program_.arguments) program.add_arguments(argument);
+  program.set_uid(uid);
+  program.set_gid(gid);
+  return program;
+}
+
+NativeProgram NativeWorkers::Native(const internal::Program& program) const {
+  NativeProgram native = program_;
+  native.object = program.path();
+  native.arguments.assign(program.arguments().begin(), program.arguments().end());
+  return native;
+}
+
+absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& program) {
+  return Fork(Native(program), /*on_trial=*/true);
+}
+
+// Also those that were forked in the place of others while the new ones were watched.
+void NativeWorkers::OnServing(const internal::Program& program) {
+  program_ = Native(program);
+  for (const auto& [pid, process] : processes_) {
+    if (!(process->program == program_)) sessions_.AskToStop(process->worker_id);
+  }
+  KeepRunning();
+}
+
+void NativeWorkers::StartLater() {
+  if (std::exchange(pausing_, true)) return;
+  pause_.expires_after(pause_length_);
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    pausing_ = false;
+    if (!error) KeepRunning();
+  });
+}
+
+}  // namespace baton::keeper

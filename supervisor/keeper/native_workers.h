@@ -1,0 +1,73 @@
+// The processes of a native service: forks them, and others in the place of those that end. A
+// program is a shared object with its arguments.
+#ifndef SUPERVISOR_KEEPER_NATIVE_WORKERS_H_
+#define SUPERVISOR_KEEPER_NATIVE_WORKERS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/native_engine.h"
+#include "supervisor/keeper/program.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class NativeWorkers final : public WorkerPrograms {
+ public:
+  // All references outlive it. `kept_descriptors`: that the forks keep.
+  NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                std::vector<int> kept_descriptors);
+  ~NativeWorkers() override;  // kills them
+
+  // Forks until there are as many of the program that serves as the configuration says.
+  void KeepRunning();
+
+  absl::Status Check(const std::string& path) const override;
+  absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override;
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
+  void OnServing(const internal::Program& program) override;
+
+ private:
+  struct Process {
+    explicit Process(boost::asio::io_context& loop) : pidfd(loop) {}
+    NativeProgram program;
+    bool on_trial = false;  // somebody else reaps it
+    uint64_t worker_id = 0;
+    uint64_t forked_ns = 0;
+    boost::asio::posix::stream_descriptor pidfd;
+  };
+
+  NativeProgram Native(const internal::Program& program) const;
+  absl::StatusOr<StartedProgram> Fork(const NativeProgram& program, bool on_trial);
+  void OnEnded(pid_t pid);
+  void StartLater();
+
+  boost::asio::io_context& loop_;
+  NativeProgram program_;  // that serves
+  const uint32_t wanted_;
+  NativeEngine& engine_;
+  WorkerSessions& sessions_;
+  EventLog& events_;
+  const std::vector<int> kept_descriptors_;
+  boost::asio::steady_timer pause_;
+  std::chrono::milliseconds pause_length_;
+  bool pausing_ = false;
+  std::map<pid_t, std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_NATIVE_WORKERS_H_
