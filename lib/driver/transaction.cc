@@ -155,6 +155,11 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
       if (entry.target_shard >= arena_.shape().shards) {
         return Invalid("target_shard: ", entry.target_shard, " does not exist");
       }
+      if (arena::IsNative(arena_.shape()) && entry.target_shard != shard &&
+          CommitKind(entry.kind) == CommitKind::kAccept) {
+        return Invalid("target_shard: ", entry.target_shard,
+                       ", a connection of a native service stays in its shard, which is ", shard);
+      }
       return CheckTarget(shard, entry);
     case CommitKind::kDisconnect:
       return CheckTarget(shard, entry);

@@ -71,8 +71,8 @@ class Driver final : public driver::DriverObserver {
 
 class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
  protected:
-  void SetUp() override {
-    arena::Shape shape = driver::testing::TestShape(1);
+  void SetUp() override { Make(driver::testing::TestShape(1)); }
+  void Make(arena::Shape shape) {
     shape.pooled_queue_pairs = kPool;
     device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
@@ -263,6 +263,17 @@ TEST_F(NativeDeviceTest, shouldRefuseWhenNoSlotIsFree) {
   ASSERT_TRUE(Until([&] { return late.rejected; }));
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_THAT(refused[0], HasSubstr("max_connections"));
+}
+
+// Its queue pair would be of the wrong pool.
+TEST_F(NativeDeviceTest, shouldRefuseToMoveAConnectionToAnotherShard) {
+  TearDown();
+  Make(driver::testing::TestShape(2));
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer->Accept(connection, 1);
+  EXPECT_EQ(Commit(), CommitOutcome::kInvalid);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("stays in its shard, which is 0"));
 }
 
 // ---------------------------------------------------------------- drivers that die
