@@ -42,6 +42,8 @@ class NativeQueuePair final : public verbs::QueuePair {
                   bool taken)
       : device_(device), inherited_(inherited), pooled_state_(pooled_state), unused_(taken) {
     device_->queue_pairs_.insert(this);
+    // What it was in its last connection is over (Device::AfterFork).
+    (void)inherited_->state();
   }
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;

@@ -24,7 +24,6 @@
 namespace baton::keeper {
 namespace {
 
-// Of the process; null in the keeper itself.
 NativeDriver* g_driver = nullptr;
 
 absl::StatusOr<std::vector<int>> Numbers(const char* directory) {
@@ -116,9 +115,7 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
 
 }  // namespace
 
-extern "C" BatonNativeHost* baton_native_host() {
-  return g_driver == nullptr ? nullptr : g_driver->host();
-}
+BatonNativeHost* HostOfThisProcess() { return g_driver == nullptr ? nullptr : g_driver->host(); }
 
 absl::StatusOr<std::vector<int>> OpenDescriptors() { return Numbers("/proc/self/fd"); }
 

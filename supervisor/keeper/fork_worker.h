@@ -30,6 +30,9 @@ struct ForkedWorker {
   FileDescriptor session;  // the keeper's end
 };
 
+// Of a native worker; nullptr in the keeper itself. What baton_native_host returns.
+BatonNativeHost* HostOfThisProcess();
+
 // Descriptors of this process. Called when there are only those that workers inherit, it says which
 // a fork keeps.
 absl::StatusOr<std::vector<int>> OpenDescriptors();

@@ -72,7 +72,7 @@ struct TheKeeper final : private keeper::EngineListener {
     engine = keeper::Engine::Create(arena, device.get(), this, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
     workers.emplace(loop, config, *arena, *engine, events);
-    upgrades.emplace(loop, config, *engine, events, *workers);
+    upgrades.emplace(loop, config, *engine, events, *workers, programs);
     management.emplace(loop, config, *engine, events, *workers, *upgrades);
   }
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
@@ -105,6 +105,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<keeper::Engine> engine;
   std::optional<keeper::WorkerSessions> workers;
+  keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
   std::optional<keeper::Management> management;
 };
