@@ -1,0 +1,308 @@
+// The engine of a native service and the drivers of its workers, in one process: who owns a shard
+// when, whoever dies. That queues go on in another process is tests/native's and the machine's to
+// show.
+#include "supervisor/keeper/native_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/driver/raw_peer.h"
+#include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
+
+namespace baton::keeper {
+namespace {
+
+using arena::CompletionKind;
+using driver::testing::CommitWriter;
+using driver::testing::Pump;
+using driver::testing::RawPeer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// In one process nothing has to survive a fork.
+class UnforkedDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::Status CheckForkable() const override { return absl::OkStatus(); }
+};
+
+// A worker's process: its driver, and the locks of its threads.
+class Worker {
+ public:
+  Worker(NativeEngine& engine, arena::Arena& arena, uint32_t slot)
+      : slot_(slot), arena_(arena), driver_(Make(engine, slot)) {
+    arena_.worker(slot) = arena::WorkerSlot{};
+    lock() = static_cast<uint32_t>(getpid());
+  }
+  // Of all its threads, as the kernel does it.
+  void Die() {
+    driver_.reset();
+    std::atomic_ref<uint32_t>(lock()).store(FUTEX_OWNER_DIED);
+    syscall(SYS_futex, &lock(), FUTEX_WAKE, 64, nullptr, nullptr, 0);
+  }
+  int Attend() { return host().attend(host().context); }
+  int Drive(uint32_t shard) { return host().drive(host().context, shard); }
+  int Release(uint32_t shard, uint64_t epoch) {
+    return host().release(host().context, shard, epoch);
+  }
+  uint64_t id() const { return slot_ + 1; }
+
+ private:
+  static std::unique_ptr<NativeDriver> Make(NativeEngine& engine, uint32_t slot) {
+    return NativeDriver::Create(engine.InheritanceOf(slot, slot + 1)).value();
+  }
+  BatonNativeHost& host() { return *driver_->host(); }
+  uint32_t& lock() { return arena_.worker(slot_).thread_locks[0].futex; }
+
+  const uint32_t slot_;
+  arena::Arena& arena_;
+  std::unique_ptr<NativeDriver> driver_;
+};
+
+class NativeEngineTest : public ::testing::Test, private EngineListener {
+ protected:
+  void SetUp() override {
+    arena::Shape shape = driver::testing::TestShape(1);
+    shape.pooled_queue_pairs = 4;
+    shape.workers = 4;
+    arena_.emplace(arena::Arena::Create(shape, "kv").value());
+    device_ = std::make_unique<UnforkedDevice>(verbs::testing::OpenDevice(fabric_).value());
+    MakeEngine({});
+    writer_.emplace(&*arena_, 0);
+  }
+  void MakeEngine(const NativeEngineOptions& options) {
+    engine_.reset();
+    engine_ = NativeEngine::Create(&*arena_, device_.get(), options).value();
+    engine_->SetListener(this);
+  }
+  void TearDown() override {
+    for (auto& worker : workers_) worker.reset();
+    engine_.reset();
+  }
+
+  Worker& Start(uint32_t slot) {
+    workers_[slot] = std::make_unique<Worker>(*engine_, *arena_, slot);
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    close(pair[0]);
+    engine_->AddWorker(slot, slot + 1, FileDescriptor(pair[1]), {}, Standing::kFirst);
+    engine_->SetReady(slot);
+    return *workers_[slot];
+  }
+  void Bury(uint32_t slot) {
+    workers_[slot].reset();
+    engine_->WorkerDead(slot, slot + 1);
+  }
+  uint64_t owner() { return engine_->owner(0).worker_id; }
+  uint64_t epoch() { return engine_->owner(0).epoch; }
+
+  void Commit(Worker& worker) {
+    writer_->Publish();
+    ASSERT_EQ(worker.Drive(0), 0);
+    engine_->Turn();
+  }
+  // The first transaction of a new owner.
+  void Begin(Worker& worker) {
+    writer_->Begin(epoch());
+    writer_->Acknowledge(read_);
+    Commit(worker);
+  }
+
+  arena::CompletionEntry Next(Worker& worker, RawPeer& peer) {
+    const auto turn = [&] {
+      engine_->Turn();
+      ASSERT_EQ(worker.Attend(), 0);
+      ASSERT_EQ(worker.Drive(0), 0);
+      peer.Turn();
+    };
+    EXPECT_TRUE(Pump(turn, [&] { return arena_->shard(0).completion_tail > read_; }));
+    return arena_->completion(0, read_++);
+  }
+  void Connect(Worker& worker, RawPeer& peer) {
+    peer.Connect(engine_->Listen({fabric_.host, 0}).value().port, "");
+    connection_ = Next(worker, peer).connection;
+    writer_->Receive(connection_, 0, 1024);
+    writer_->Accept(connection_, 0);
+    Commit(worker);
+    EXPECT_EQ(CompletionKind(Next(worker, peer).kind), CompletionKind::kEstablished);
+  }
+  // A message of the peer, answered by the owner.
+  void Exchange(Worker& worker, RawPeer& peer) {
+    const size_t answers = peer.received.size();
+    peer.Receive();
+    peer.Send("ping");
+    EXPECT_EQ(CompletionKind(Next(worker, peer).kind), CompletionKind::kReceive);
+    writer_->Send(connection_, 2048, 4);
+    writer_->Receive(connection_, 0, 1024);
+    writer_->Acknowledge(read_);
+    Commit(worker);
+    EXPECT_EQ(CompletionKind(Next(worker, peer).kind), CompletionKind::kSend);
+    EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == answers + 1; }));
+  }
+
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
+    if (kind == "ownership_ended" || kind == "shard_moved") {
+      events_.push_back(message.substr(0, message.find(" goes on")));
+    }
+  }
+  void OnFenced(uint64_t) override { FAIL(); }
+  void OnDeviceLost(const absl::Status& why) override { FAIL() << why; }
+
+  const verbs::testing::Fabric fabric_ = verbs::testing::FabricUnderTest();
+  std::optional<arena::Arena> arena_;
+  std::unique_ptr<UnforkedDevice> device_;
+  std::unique_ptr<NativeEngine> engine_;
+  std::array<std::unique_ptr<Worker>, 4> workers_;
+  std::optional<CommitWriter> writer_;
+  uint64_t read_ = 0;
+  uint32_t connection_ = 0;
+  std::vector<std::string> events_;
+};
+
+TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
+  const std::unique_ptr<verbs::Device> soft = verbs::testing::OpenDevice(fabric_).value();
+  if (soft->CheckForkable().ok()) GTEST_SKIP() << "this device survives a fork";
+  EXPECT_EQ(NativeEngine::Create(&*arena_, soft.get(), {}).status(), soft->CheckForkable());
+}
+
+TEST_F(NativeEngineTest, shouldGiveAShardToTheFirstWorkerThatIsReady) {
+  EXPECT_EQ(owner(), 0u);
+  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  Worker& worker = Start(0);
+  EXPECT_EQ(owner(), 0u);  // it may take it, and has not
+  ASSERT_EQ(worker.Attend(), 0);
+  EXPECT_EQ(owner(), worker.id());
+  EXPECT_EQ(epoch(), 1u);
+  Begin(worker);
+  EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1"));
+}
+
+TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
+  Worker& owner_of_it = Start(0);
+  ASSERT_EQ(owner_of_it.Attend(), 0);
+  Begin(owner_of_it);
+  Worker& heir = Start(1);
+  EXPECT_EQ(engine_->owner(0).heir_id, heir.id());
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(heir.Attend(), 0);
+  EXPECT_EQ(owner(), owner_of_it.id());
+}
+
+// The keeper does nothing in this.
+TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  Exchange(first, peer);
+  Worker& heir = Start(1);
+  ASSERT_EQ(heir.Attend(), 0);
+  first.Die();
+  ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); }, [&] { return owner() == heir.id(); }));
+  EXPECT_EQ(epoch(), 2u);
+  Begin(heir);
+  Exchange(heir, peer);
+  EXPECT_FALSE(peer.disconnected);
+  EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1", "shard 0 epoch 1 of worker 1 ended: crash",
+                                   "shard 0 epoch 2: worker 2"));
+  EXPECT_EQ(engine_->failover_blackout(0).count(), 1u);
+}
+
+// What the dead owner had published counts, and nothing else.
+TEST_F(NativeEngineTest, shouldApplyWhatADeadOwnerHadPublished) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  Worker& heir = Start(1);
+  ASSERT_EQ(heir.Attend(), 0);
+  peer.Receive();
+  writer_->Send(connection_, 2048, 4);
+  writer_->Publish();
+  first.Die();
+  ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); }, [&] { return owner() == heir.id(); }));
+  Begin(heir);
+  EXPECT_EQ(engine_->last_report(0).transactions_recovered, 1u);
+  EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
+  EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == 1; }));
+}
+
+TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  Worker& second = Start(1);
+  Start(2);
+  absl::Status moved = absl::UnknownError("not yet");
+  engine_->Handoff(0, 1, [&](const absl::Status& status, double) { moved = status; });
+  EXPECT_EQ(arena_->shard(0).owner.release_requested, 1u);
+  writer_->Release().Publish();
+  ASSERT_EQ(first.Drive(0), 0);
+  ASSERT_EQ(first.Release(0, 1), 0);
+  ASSERT_EQ(second.Attend(), 0);
+  EXPECT_EQ(owner(), second.id());
+  EXPECT_EQ(moved.code(), absl::StatusCode::kUnknown);  // until it serves
+  Begin(second);
+  EXPECT_TRUE(moved.ok()) << moved;
+  EXPECT_EQ(engine_->handoff_blackout(0).count(), 1u);
+  Exchange(second, peer);
+}
+
+TEST_F(NativeEngineTest, shouldGiveAShardWhoseClaimantDiedToAnother) {
+  Start(0).Die();  // it was ready, and may take the shard
+  Bury(0);
+  EXPECT_EQ(engine_->owner(0).slot, arena::kNobody);
+  Worker& other = Start(1);
+  ASSERT_EQ(other.Attend(), 0);
+  EXPECT_EQ(owner(), other.id());
+}
+
+TEST_F(NativeEngineTest, shouldKeepAShardForWhoComesWhenAllAreDead) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  first.Die();
+  Bury(0);
+  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  Worker& next = Start(1);
+  ASSERT_EQ(next.Attend(), 0);
+  Begin(next);
+  Exchange(next, peer);
+}
+
+TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven) {
+  MakeEngine({.outside_effects = true});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  Worker& second = Start(1);
+  first.Die();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(second.Attend(), 0);
+  EXPECT_EQ(owner(), first.id());
+  Bury(0);
+  ASSERT_EQ(second.Attend(), 0);
+  EXPECT_EQ(owner(), second.id());
+}
+
+}  // namespace
+}  // namespace baton::keeper
