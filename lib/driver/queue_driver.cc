@@ -345,9 +345,11 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
 absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   verbs::Completion* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
+  bool took = false;
   for (;;) {
     const size_t abandoned = abandoned_.size() + ending_.size();
     BATON_ASSIGN_OR_RETURN(const int count, queue.Poll({slots, kPollBatch}));
+    took |= count > 0;
     for (int i = 0; i < count; ++i) {
       BATON_CRASH_POINT("driver-polled");
       LogCompletion(shard, slots[i]);
@@ -358,7 +360,7 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   }
   if (!ending_.empty()) FinishEnding(shard);
   if (!abandoned_.empty()) FinishAbandoned(shard);
-  return shards_[shard].log.Publish();
+  return shards_[shard].log.Publish() || took;
 }
 
 absl::Status QueueDriver::RequestNotification(uint32_t shard) {

@@ -120,8 +120,9 @@ class QueueDriver {
   // tail counts as one entry, which ApplyNext then finds invalid.
   uint64_t PendingEntries(uint32_t shard) const;
 
-  // Moves what the completion queue has to the completion log. Returns whether the owner has
-  // something new; an error means the completion queue is unusable.
+  // Moves what the completion queue has to the completion log. Returns whether there was something:
+  // for the owner as a rule, though not a recovery's markers, but it has used up a notification
+  // that was asked for. An error means the completion queue is unusable.
   BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 

@@ -158,7 +158,13 @@ absl::Status NativeDriver::Drive(uint32_t shard) {
     if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
     if (outcome == CommitOutcome::kReleased) break;
   }
-  return driver_->PollCompletions(shard).status();
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(shard));
+    // The last look before a sleep: what it has found may be nothing for the worker, and has used
+    // up the notification.
+    if (!took || !slept_) return absl::OkStatus();
+    BATON_RETURN_IF_ERROR(driver_->RequestNotification(shard));
+  }
 }
 
 void NativeDriver::OnFirstCommit(uint32_t shard) {

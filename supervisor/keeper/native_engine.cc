@@ -295,16 +295,8 @@ void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
 void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
   const Roster::Worker& worker = roster_[slot];
-  if (!Roster::CanServe(worker)) {
-    return done(absl::FailedPreconditionError("the successor is not ready"), 0);
-  }
-  if (!Roster::ReadsState(worker, state.state_version)) {
-    return done(
-        absl::FailedPreconditionError(absl::StrCat(
-            "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
-            worker.versions.reads_max, ", the shard's owner writes version ", state.state_version)),
-        0);
-  }
+  const absl::Status fit = Roster::CheckSuccessor(worker, state.state_version);
+  if (!fit.ok()) return done(fit, 0);
   if (state.handoff_worker_id != 0) {
     return done(absl::AbortedError("another handoff of this shard is under way"), 0);
   }

@@ -56,6 +56,14 @@ uint32_t Roster::Choose(const Vacancy& vacancy) const {
   return best;
 }
 
+absl::Status Roster::CheckSuccessor(const Worker& worker, uint32_t version) {
+  if (!CanServe(worker)) return absl::FailedPreconditionError("the successor is not ready");
+  if (ReadsState(worker, version)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker.id, " reads state versions ", worker.versions.reads_min, " to ",
+      worker.versions.reads_max, ", the shard's owner writes version ", version));
+}
+
 std::string Roster::WhyNobody(const Vacancy& vacancy) const {
   if (std::none_of(workers_.begin(), workers_.end(), CanServe)) return "no worker is ready";
   return absl::StrCat("no worker that is ready reads state version ", vacancy.state_version,

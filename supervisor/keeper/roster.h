@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/keeper/candidate.h"
@@ -57,6 +58,8 @@ class Roster {
 
   static bool CanServe(const Worker& worker);
   static bool ReadsState(const Worker& worker, uint32_t version);
+  // kFailedPrecondition: why the worker cannot take a shard whose owner writes this version.
+  static absl::Status CheckSuccessor(const Worker& worker, uint32_t version);
   // Slot of the best worker for it; kNobody: there is none, WhyNobody tells why.
   uint32_t Choose(const Vacancy& vacancy) const;
   std::string WhyNobody(const Vacancy& vacancy) const;

@@ -234,6 +234,19 @@ TEST_F(RecoveryTest, shouldHoldSendsThatAreCommittedBeforeTheMarkerHasCompleted)
   EXPECT_THAT(Outstanding(false), ElementsAre("1", "2"));
 }
 
+// It has used up the notification that was asked for before a sleep.
+TEST_F(RecoveryTest, shouldTellThatItTookACompletionThatIsNobodysNews) {
+  CommitSends(1);
+  DieAfterPosting(0);
+  Recover();
+  ASSERT_THAT(Outstanding(false), ElementsAre("marker"));
+  EXPECT_EQ(driver->PollCompletions(0), absl::StatusOr<bool>(false));
+  CompleteSend();
+  const uint64_t news = arena->shard(0).completion_tail;
+  EXPECT_EQ(driver->PollCompletions(0), absl::StatusOr<bool>(true));
+  EXPECT_EQ(arena->shard(0).completion_tail, news);
+}
+
 // ---- Markers of recoveries that were killed.
 
 TEST_F(RecoveryTest, shouldWaitForTheMarkerOfAnEarlierRecovery) {

@@ -218,8 +218,9 @@ TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
   Begin(heir);
   Exchange(heir, peer);
   EXPECT_FALSE(peer.disconnected);
-  EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1", "shard 0 epoch 1 of worker 1 ended: crash",
-                                   "shard 0 epoch 2: worker 2"));
+  EXPECT_THAT(events_,
+              ElementsAre("shard 0 epoch 1: worker 1", "shard 0 epoch 1 of worker 1 ended: crash",
+                          "shard 0 epoch 2: worker 2"));
   EXPECT_EQ(engine_->failover_blackout(0).count(), 1u);
 }
 
