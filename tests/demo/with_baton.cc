@@ -17,15 +17,17 @@
 #include "tests/demo/measure.h"
 #include "tests/demo/scenario.h"
 #include "tests/demo/workers.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/poison_peer.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::demo {
 namespace {
 
-// An owner that is silent for so many heartbeats is killed.
+// An owner that is silent for so many heartbeats is killed. In an emulated machine one that is well
+// may get no processor for so long.
 constexpr int kHeartbeatMs = 20;
-constexpr int kHangTimeoutMs = 250;
+const int kHangTimeoutMs = 250 * harness::Slowness();
 // Watched for long enough to see one that is bad, and one that is good no longer than to show it.
 constexpr uint32_t kWatchMs = 150;
 constexpr uint32_t kBadWatchMs = 20'000;
