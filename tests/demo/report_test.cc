@@ -42,6 +42,7 @@ DemoResult Asked() {
 TEST(ReportTest, WhatIsMissingIsNotOk) {
   DemoResult result = Asked();
   EXPECT_FALSE(IsOk(result));
+  EXPECT_NE(ToJson(result).find("\"all_run\":false"), std::string::npos);
   result.baton.events.push_back({EventKind::kPoison, 0, 100, ""});
   EXPECT_TRUE(IsOk(result));
   auto json = harness::JsonObject::Parse(ToJson(result));

@@ -128,6 +128,10 @@ class Act {
         {Kind::kControlKill, "control killed", options_.control_kills, &Act::KillControl},
         {Kind::kPoison, "messages of which workers die", options_.poisons, &Act::Poison},
     };
+    for (const Events& events : all) {
+      const std::string why_not = workers_->WhyNot(events.kind);
+      if (events.count != 0 && !why_not.empty()) result_->not_run[events.kind] = why_not;
+    }
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
     BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
@@ -139,10 +143,9 @@ class Act {
   absl::Status Do(const Events& events) {
     if (events.count == 0) return absl::OkStatus();
     std::fprintf(stderr, "%s:\n", events.title);
-    const std::string why_not = workers_->WhyNot(events.kind);
-    if (!why_not.empty()) {
-      std::fprintf(stderr, "  not run: %s\n", why_not.c_str());
-      result_->not_run[events.kind] = why_not;
+    if (const auto why_not = result_->not_run.find(events.kind);
+        why_not != result_->not_run.end()) {
+      std::fprintf(stderr, "  not run: %s\n", why_not->second.c_str());
       return absl::OkStatus();
     }
     for (uint32_t i = 0; i < events.count; ++i) BATON_RETURN_IF_ERROR((this->*events.show)(i));
