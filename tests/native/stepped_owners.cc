@@ -75,7 +75,7 @@ bool SteppedOwners::Settled() const {
     if (markers.begun != markers.completed) return false;
   }
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
-    if (arena.spare(i).owner != 0) return false;
+    if (arena.spare(0, i).owner != 0) return false;
   }
   // The record is of the end of a turn.
   return service_->record().turns != 0;
