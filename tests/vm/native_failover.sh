@@ -106,13 +106,17 @@ for count in 1 100; do
   baseline "$count"
   native "$count"
 done
+# quantiles FILE
+quantiles() {
+  echo "p10 $(quantile 0.1 "$1"), p50 $(quantile 0.5 "$1"), p99 $(quantile 0.99 "$1")"
+}
 table() {
   local one
   for one in baseline1 native1 baseline100 native100; do
-    echo "$one: $(wc -l <"$work/silences.$one") kills, silence in us p50 $(quantile 0.5 "$work/silences.$one")," \
-      "p99 $(quantile 0.99 "$work/silences.$one"); without a kill p50 $(quantile 0.5 "$work/quiet.$one")," \
-      "p99 $(quantile 0.99 "$work/quiet.$one")"
+    echo "$one: $(wc -l <"$work/silences.$one") kills, silence in us $(quantiles "$work/silences.$one");" \
+      "without a kill $(quantiles "$work/quiet.$one")"
   done
+  cp "$work"/silences.* "$work"/quiet.* "$BATON_VM_RESULTS"
 }
 table
 failed=0
