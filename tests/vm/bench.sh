@@ -12,7 +12,7 @@ for metric in echo_64B_p50 echo_64B_p99 write_64B_p50 write_64B_p99 messages_64B
   grep -Eq "\"$metric\":\{\"to_polling\":${positive}[0-9.]*,\"to_events\":$positive" "$json" ||
     { echo "no ratios of $metric in: $(<"$json")" && exit 1; }
 done
-for side in polling events brokered; do
+for side in polling events brokered native; do
   grep -Eq "\"$side\":\{\"metrics\":\{\"echo_64B_p50\":$positive" "$json" ||
     { echo "no figures of $side in: $(<"$json")" && exit 1; }
   grep -Eq "\"$side\":\{.*\"server_running_us\":$positive" "$json" ||
