@@ -345,7 +345,6 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
 
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   uint32_t shard = 0;
-  verbs::CmEvent other;
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
   const NoticeKind kind = NoticeKind(notice->kind);

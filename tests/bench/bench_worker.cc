@@ -1,4 +1,4 @@
-// bench-worker: the benchmark's server as a worker of Baton.
+// bench-worker: the benchmark's server as a worker of Baton, brokered or native.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -15,6 +15,7 @@ namespace {
 struct Flags {
   WorkerOptions worker;
   std::string host;
+  uint16_t port = 0;
 };
 
 class BenchConnection final : public Queue {
@@ -95,7 +96,7 @@ absl::Status Serve(const Flags& flags) {
   Bench bench;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
                          Worker::Attach(flags.worker, &bench));
-  BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(flags.host, 0));
+  BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(flags.host, flags.port));
   BATON_RETURN_IF_ERROR(worker->Ready());
   std::printf("bench server ready port=%u\n", unsigned{port});
   std::fflush(stdout);
@@ -108,6 +109,7 @@ int Main(int argc, char** argv) {
   app.add_option("--socket", flags.worker.socket, "the service's socket")->required();
   app.add_option("--service", flags.worker.service, "name of the service")->required();
   app.add_option("--host", flags.host, "IPv4 address to listen on")->required();
+  app.add_option("--port", flags.port, "to listen on [any]");
   app.add_option("--yield-microseconds", flags.worker.yield_microseconds,
                  "how long it yields before it sleeps");
   CLI11_PARSE(app, argc, argv);

@@ -1,5 +1,5 @@
-// The data path of Baton on a real RDMA device, brokered, beside raw verbs: in one run, on one
-// device, in turns. `./run bench rdma` starts it.
+// The data path of Baton on a real RDMA device, brokered and native, beside raw verbs: in one run,
+// on one device, in turns. `./run bench rdma` starts it.
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -54,6 +54,8 @@ class Benchmark {
       auto& side = sides_[static_cast<size_t>(name)];
       if (name == SideName::kBrokered) {
         BATON_ASSIGN_OR_RETURN(side, Side::StartBrokered(options_.side));
+      } else if (name == SideName::kNative) {
+        BATON_ASSIGN_OR_RETURN(side, Side::StartNative(options_.side));
       } else {
         BATON_ASSIGN_OR_RETURN(side, Side::StartRaw(options_.side, name == SideName::kPolling));
       }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/bench/quantile.h"
 #include "worker/examples/common/json_line.h"
@@ -12,6 +13,8 @@ namespace baton::bench {
 namespace {
 
 using examples::JsonLine;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 bool IsQuiet(const Round& round) { return round.others_cores < kQuietCores; }
 
@@ -76,22 +79,30 @@ double MedianOf(const Results& results, const Metric& metric, SideName side) {
   return MedianCost(results, metric.workload, side, metric.value) * metric.factor;
 }
 
-double MedianRatio(const Results& results, const Metric& metric, SideName reference) {
+double MedianRatio(const Results& results, const Metric& metric, SideName side,
+                   SideName reference) {
   return Median(results, [&](const Round& round) {
-    return Divide(round.Of(metric.workload, SideName::kBrokered).*metric.value,
+    return Divide(round.Of(metric.workload, side).*metric.value,
                   round.Of(metric.workload, reference).*metric.value);
   });
 }
 
 std::string ToTable(const Results& results) {
-  std::string text = absl::StrFormat("%-16s %12s %12s\n", "brokered to raw", "polling", "events");
-  for (const Metric& metric : kMetrics) {
-    absl::StrAppendFormat(&text, "%-16s %12.2f %12.2f   %s\n", metric.name,
-                          MedianRatio(results, metric, SideName::kPolling),
-                          MedianRatio(results, metric, SideName::kEvents),
-                          metric.more_is_better ? "more is better" : "less is better");
+  std::string text;
+  for (const SideName side : kWorkerSides) {
+    absl::StrAppendFormat(&text, "%-16s %12s %12s\n", absl::StrCat(View(NameOf(side)), " to raw"),
+                          "polling", "events");
+    for (const Metric& metric : kMetrics) {
+      absl::StrAppendFormat(&text, "%-16s %12.2f %12.2f   %s\n", metric.name,
+                            MedianRatio(results, metric, side, SideName::kPolling),
+                            MedianRatio(results, metric, side, SideName::kEvents),
+                            metric.more_is_better ? "more is better" : "less is better");
+    }
+    text += '\n';
   }
-  absl::StrAppendFormat(&text, "\n%-16s %12s %12s %12s\n", "", "polling", "events", "brokered");
+  absl::StrAppendFormat(&text, "%-16s", "");
+  for (const SideName side : kSides) absl::StrAppendFormat(&text, " %12s", NameOf(side));
+  text += '\n';
   for (const Metric& metric : kMetrics) {
     absl::StrAppendFormat(&text, "%-16s", metric.name);
     for (const SideName side : kSides) {
@@ -121,13 +132,17 @@ std::string ToTable(const Results& results) {
 
 std::string ToJson(const Results& results) {
   JsonLine json, ratios, sides, reference;
-  for (const Metric& metric : kMetrics) {
-    ratios.Raw(metric.name,
-               JsonLine()
-                   .Number("to_polling", MedianRatio(results, metric, SideName::kPolling))
-                   .Number("to_events", MedianRatio(results, metric, SideName::kEvents))
-                   .Flag("more_is_better", metric.more_is_better)
-                   .Finish());
+  for (const SideName side : kWorkerSides) {
+    JsonLine of_side;
+    for (const Metric& metric : kMetrics) {
+      of_side.Raw(metric.name,
+                  JsonLine()
+                      .Number("to_polling", MedianRatio(results, metric, side, SideName::kPolling))
+                      .Number("to_events", MedianRatio(results, metric, side, SideName::kEvents))
+                      .Flag("more_is_better", metric.more_is_better)
+                      .Finish());
+    }
+    ratios.Raw(NameOf(side), of_side.Finish());
   }
   for (const SideName side : kSides) {
     JsonLine workloads;

@@ -34,7 +34,7 @@ inline constexpr std::array<Metric, 7> kMetrics = {{
 // Over the quiet rounds; over all when none was.
 double MedianOf(const Results& results, const Metric& metric, SideName side);
 // Of the ratios of the rounds, brokered to `reference`.
-double MedianRatio(const Results& results, const Metric& metric, SideName reference);
+double MedianRatio(const Results& results, const Metric& metric, SideName side, SideName reference);
 
 std::string ToTable(const Results& results);
 std::string ToJson(const Results& results);

@@ -12,9 +12,10 @@
 
 namespace baton::bench {
 
-enum class SideName : uint8_t { kPolling, kEvents, kBrokered };
-inline constexpr std::array<SideName, 3> kSides = {SideName::kPolling, SideName::kEvents,
-                                                   SideName::kBrokered};
+enum class SideName : uint8_t { kPolling, kEvents, kBrokered, kNative };
+inline constexpr std::array<SideName, 4> kSides = {SideName::kPolling, SideName::kEvents,
+                                                   SideName::kBrokered, SideName::kNative};
+inline constexpr std::array<SideName, 2> kWorkerSides = {SideName::kBrokered, SideName::kNative};
 constexpr std::string_view NameOf(SideName side) {
   switch (side) {
     case SideName::kPolling:
@@ -23,6 +24,8 @@ constexpr std::string_view NameOf(SideName side) {
       return "events";
     case SideName::kBrokered:
       return "brokered";
+    case SideName::kNative:
+      return "native";
   }
   return "";
 }

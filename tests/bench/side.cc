@@ -1,9 +1,14 @@
 #include "tests/bench/side.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 
 namespace baton::bench {
@@ -11,6 +16,7 @@ namespace {
 
 constexpr const char* kService = "bench";
 constexpr std::chrono::seconds kStart{60};
+constexpr int kFirstPort = 20000, kPorts = 20000;
 
 }  // namespace
 
@@ -38,18 +44,59 @@ absl::StatusOr<std::unique_ptr<Side>> Side::StartRaw(const SideOptions& options,
   return side;
 }
 
-absl::StatusOr<std::unique_ptr<Side>> Side::StartBrokered(const SideOptions& options) {
-  auto side = std::make_unique<Side>();
+absl::Status Side::StartCluster(const SideOptions& options,
+                                std::vector<std::string> batond_arguments) {
   harness::ClusterOptions cluster;
   cluster.binaries = harness::Binaries(options.binary_directory);
   cluster.fabric = {options.device, options.host};
   cluster.service = kService;
   cluster.shards = 1;
   cluster.max_connections = 4;
-  BATON_ASSIGN_OR_RETURN(side->cluster_, harness::Cluster::Start(std::move(cluster)));
-  const pid_t keeper = side->cluster_->batond().FindChild("baton-keeper");
+  cluster.batond_arguments = std::move(batond_arguments);
+  BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
+  const pid_t keeper = cluster_->batond().FindChild("baton-keeper");
   if (keeper == 0) return absl::InternalError("batond has no keeper");
-  side->processes_.push_back(keeper);
+  processes_.push_back(keeper);
+  return absl::OkStatus();
+}
+
+// Its worker says nothing to us: where it listens is told it.
+absl::StatusOr<std::unique_ptr<Side>> Side::StartNative(const SideOptions& options) {
+  BATON_ASSIGN_OR_RETURN(const std::string object,
+                         harness::Binaries(options.binary_directory).Find("bench-worker.so"));
+  const uint16_t port = static_cast<uint16_t>(kFirstPort + getpid() % kPorts);
+  std::vector<std::string> worker = {"--socket", "-",          "--service", kService,
+                                     "--host",   options.host, "--port",    std::to_string(port)};
+  worker.insert(worker.end(), options.worker_arguments.begin(), options.worker_arguments.end());
+  std::vector<std::string> batond = {"--native", std::filesystem::absolute(object),
+                                     "--native-workers", "1"};
+  for (const std::string& argument : worker) batond.push_back("--native-argument=" + argument);
+  auto side = std::make_unique<Side>();
+  BATON_RETURN_IF_ERROR(side->StartCluster(options, std::move(batond)));
+  // The keeper's one child serves.
+  std::ifstream children(
+      absl::StrCat("/proc/", side->processes_[0], "/task/", side->processes_[0], "/children"));
+  pid_t owner = 0;
+  children >> owner;
+  side->processes_ = {owner};
+  const auto deadline = std::chrono::steady_clock::now() + kStart;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(options.host, port);
+    if (client.ok()) {
+      side->client_ = *std::move(client);
+      return side;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      side->DumpLogs();
+      return client.status();
+    }
+    usleep(100'000);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Side>> Side::StartBrokered(const SideOptions& options) {
+  auto side = std::make_unique<Side>();
+  BATON_RETURN_IF_ERROR(side->StartCluster(options, {}));
   harness::ChildOptions program;
   BATON_ASSIGN_OR_RETURN(program.program,
                          harness::Binaries(options.binary_directory).Find("bench-worker"));

@@ -30,6 +30,7 @@ class Side {
  public:
   static absl::StatusOr<std::unique_ptr<Side>> StartRaw(const SideOptions& options, bool polls);
   static absl::StatusOr<std::unique_ptr<Side>> StartBrokered(const SideOptions& options);
+  static absl::StatusOr<std::unique_ptr<Side>> StartNative(const SideOptions& options);
 
   Client& client() { return *client_; }
   // Those that serve: not those that manage.
@@ -38,6 +39,7 @@ class Side {
 
  private:
   absl::Status Start(harness::ChildOptions program, const std::string& host);
+  absl::Status StartCluster(const SideOptions& options, std::vector<std::string> batond_arguments);
 
   std::unique_ptr<harness::Cluster> cluster_;
   std::unique_ptr<harness::ChildProcess> server_;

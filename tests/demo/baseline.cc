@@ -5,6 +5,7 @@
 #include "tests/demo/cpu_meter.h"
 #include "tests/demo/measure.h"
 #include "tests/demo/scenario.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/temp_directory.h"
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/demo/event.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/json_object.h"
@@ -15,21 +14,6 @@ namespace baton::demo {
 namespace {
 
 constexpr std::chrono::seconds kLong{120};
-
-TEST(EventTest, StatisticsAreOfOneKind) {
-  std::vector<Event> events;
-  for (int i = 1; i <= 20; ++i) {
-    events.push_back({EventKind::kHandoff, 0, i * 10.0, i == 7 ? "trouble" : ""});
-    events.push_back({EventKind::kCrashHot, 0, 9999, ""});
-  }
-  const BlackoutStatistics statistics = Summarize(events, EventKind::kHandoff);
-  EXPECT_EQ(statistics.count, 20u);
-  EXPECT_EQ(statistics.ok, 19u);
-  EXPECT_EQ(statistics.p50_us, 100);
-  EXPECT_EQ(statistics.p99_us, 200);
-  EXPECT_EQ(statistics.max_us, 200);
-  EXPECT_EQ(Summarize(events, EventKind::kControlKill).max_us, 0);
-}
 
 TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
   auto directory = harness::TempDirectory::Create();
@@ -77,6 +61,7 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
 
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *line << (*demo)->LogTail();
   EXPECT_TRUE(json->Flag("ok"));
+  EXPECT_TRUE(json->Flag("all_run"));
   EXPECT_EQ(json->Count("connections"), 8u);
   EXPECT_GT(json->Count("messages"), 1000u);
   for (const char* name :
@@ -98,6 +83,25 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
   EXPECT_EQ(json->Count("baseline.disconnects"), 16u);
   EXPECT_GT(json->Number("baseline.gap_us.max"), 0);
   EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));
+}
+
+// tests/vm/native_demo.sh is the demonstration with native workers.
+TEST(DemoTest, RefusesNativeWorkersOnTheSoftDevice) {
+  auto directory = harness::TempDirectory::Create();
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  auto program = harness::Binaries().Find("demo");
+  ASSERT_TRUE(program.ok()) << program.status();
+  harness::ChildOptions options;
+  options.program = *program;
+  options.log_path = directory->File("log");
+  options.arguments = {"--mode", "native", "--device", "soft", "--output", directory->File("out")};
+  auto demo = harness::ChildProcess::Start(options);
+  ASSERT_TRUE(demo.ok()) << demo.status();
+  auto status = (*demo)->WaitEnd(kLong);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 2) << *status;
+  EXPECT_NE((*demo)->LogTail().find("--mode native needs an rdma device"), std::string::npos)
+      << (*demo)->LogTail();
 }
 
 }  // namespace

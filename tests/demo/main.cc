@@ -2,6 +2,7 @@
 // traffic, with Baton and then without.
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -19,7 +20,14 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--output", output, "directory for the picture and its data [out/demo]");
   app.add_option("--connections", options.connections, "connections of the peer [64]")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  app.add_option(
+         "--mode", options.mode,
+         "of the workers: brokered, programs whose queues the keeper operates; native, which "
+         "operate them themselves and need an rdma device [brokered]")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Mode>{
+          {ModeName(Mode::kBrokered), Mode::kBrokered}, {ModeName(Mode::kNative), Mode::kNative}}));
+  app.add_option("--device", options.fabric.device,
+                 "soft, rdma, or rdma:NAME [rdma with --mode native, else soft]");
   app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
   app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
   app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
@@ -43,6 +51,21 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
       "fail unless the median gap of the baseline is so many times the median blackout of "
       "handoffs, of upgrades and of hot crashes; 0: any [0]");
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
+}
+
+// Native workers need a device whose queues several processes reach.
+bool ChooseDevice(const CLI::App& app, DemoOptions& options) {
+  if (options.mode != Mode::kNative || options.fabric.device != "soft") return true;
+  if (app.count("--device") == 0) {
+    options.fabric.device = "rdma";
+    std::fprintf(stderr, "native workers: on an rdma device\n");
+    return true;
+  }
+  std::fprintf(
+      stderr,
+      "demo: --mode native needs an rdma device: connections of the soft device live in one "
+      "process, so no worker can take them over; leave --device out, or say rdma\n");
+  return false;
 }
 
 // All parties share a few cores here. Without real-time priorities the times are those of the
@@ -70,6 +93,7 @@ int Main(int argc, char** argv) {
       "event ended as it should."};
   AddFlags(app, result.options, output, json);
   CLI11_PARSE(app, argc, argv);
+  if (!ChooseDevice(app, result.options)) return 2;
   std::error_code error;
   std::filesystem::create_directories(output, error);
   if (error) {

@@ -3,23 +3,24 @@
 #define TESTS_DEMO_SCENARIO_H_
 
 #include <cstdint>
-#include <functional>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "tests/demo/event.h"
-#include "tests/harness/binaries.h"
-#include "tests/harness/cluster.h"
 #include "tests/harness/json_object.h"
-#include "tests/harness/peer_process.h"
 #include "tests/lib/verbs/fabric.h"
 
 namespace baton::demo {
 
+// Who operates the service's queues: its keeper, for workers that are programs, or workers that the
+// keeper forks.
+enum class Mode : uint8_t { kBrokered, kNative };
+inline const char* ModeName(Mode mode) { return mode == Mode::kNative ? "native" : "brokered"; }
+
 struct DemoOptions {
+  Mode mode = Mode::kBrokered;
   verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   uint32_t connections = 64;
   uint32_t shards = 4;
@@ -54,10 +55,11 @@ struct InsideBlackout {
 // What one act came to.
 struct ActResult {
   std::vector<Event> events;
-  uint64_t start_us = 0;       // CLOCK_MONOTONIC, of the traffic
-  uint64_t rate = 0;           // messages per second
-  double cores_used = 0;       // while nothing happened
-  double cores_of_others = 0;  // on average: what measured times have to be judged by
+  std::map<EventKind, std::string> not_run;  // kinds that were asked for, and why not
+  uint64_t start_us = 0;                     // CLOCK_MONOTONIC, of the traffic
+  uint64_t rate = 0;                         // messages per second
+  double cores_used = 0;                     // while nothing happened
+  double cores_of_others = 0;                // on average: what measured times have to be judged by
   InsideBlackout handoff_inside;
   InsideBlackout failover_inside;
   harness::JsonObject peer;    // its final line

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,15 +16,18 @@
 #include "tests/demo/cpu_meter.h"
 #include "tests/demo/measure.h"
 #include "tests/demo/scenario.h"
+#include "tests/demo/workers.h"
+#include "tests/harness/patience.h"
 #include "tests/harness/poison_peer.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::demo {
 namespace {
 
-// An owner that is silent for so many heartbeats is killed.
+// An owner that is silent for so many heartbeats is killed. In an emulated machine one that is well
+// may get no processor for so long.
 constexpr int kHeartbeatMs = 20;
-constexpr int kHangTimeoutMs = 250;
+const int kHangTimeoutMs = 250 * harness::Slowness();
 // Watched for long enough to see one that is bad, and one that is good no longer than to show it.
 constexpr uint32_t kWatchMs = 150;
 constexpr uint32_t kBadWatchMs = 20'000;
@@ -35,9 +39,14 @@ constexpr uint64_t kMinRate = 2000;
 constexpr uint64_t kMaxRate = 20'000;
 constexpr size_t kPoisonDeaths = 3;  // the default of poison_deaths
 
+std::unique_ptr<Workers> MakeWorkers(const DemoOptions& options) {
+  return options.mode == Mode::kNative ? MakeNativeWorkers(options) : MakeBrokeredWorkers(options);
+}
+
 class Act {
  public:
-  Act(const DemoOptions& options, ActResult* result) : options_(options), result_(result) {}
+  Act(const DemoOptions& options, ActResult* result)
+      : options_(options), result_(result), workers_(MakeWorkers(options)) {}
 
   absl::Status Run(const std::string& timeline_path) {
     absl::Status status = Start(timeline_path);
@@ -48,7 +57,12 @@ class Act {
   }
 
  private:
-  using Worker = std::unique_ptr<harness::LedgerWorker>;
+  struct Events {
+    EventKind kind;
+    const char* title;
+    uint32_t count;
+    absl::Status (Act::*show)(uint32_t number);
+  };
 
   absl::Status Start(const std::string& timeline_path) {
     harness::ClusterOptions cluster;
@@ -62,9 +76,9 @@ class Act {
       cluster.batond_arguments.push_back(flag);
       cluster.batond_arguments.push_back(std::to_string(value));
     }
+    BATON_RETURN_IF_ERROR(workers_->Configure(&cluster));
     BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
-    BATON_ASSIGN_OR_RETURN(owner_, StartLedger(1));
-    BATON_RETURN_IF_ERROR(cluster_->WaitUntilOwner(owner_->id));
+    BATON_RETURN_IF_ERROR(workers_->Start(cluster_.get()));
     harness::PeerOptions peer;
     peer.connections = options_.connections;
     peer.rate = options_.rate != 0 ? options_.rate : kTrialRate;
@@ -73,13 +87,6 @@ class Act {
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, cluster_->StartPeer(peer));
     return SetRate();
-  }
-
-  absl::StatusOr<Worker> StartLedger(int version) {
-    harness::LedgerOptions ledger;
-    ledger.version = version;
-    ledger.arguments = options_.PriorityArguments();
-    return cluster_->StartLedger(ledger);
   }
 
   static double CoresUsedInASecond() {
@@ -105,25 +112,43 @@ class Act {
   }
 
   absl::Status DoEvents() {
-    std::fprintf(stderr, "planned handoffs, from v1 to v2 and back:\n");
-    for (uint32_t i = 0; i < options_.handoffs; ++i) BATON_RETURN_IF_ERROR(Handoff());
-    BATON_RETURN_IF_ERROR(DoUpgrades());
-    std::fprintf(stderr, "the owner killed, with a hot standby:\n");
-    BATON_RETURN_IF_ERROR(StartStandby());
-    for (uint32_t i = 0; i < options_.crashes; ++i) BATON_RETURN_IF_ERROR(CrashWithStandby());
-    std::fprintf(stderr, "the owner stopped, with a hot standby:\n");
-    for (uint32_t i = 0; i < options_.hangs; ++i) BATON_RETURN_IF_ERROR(HangWithStandby());
-    std::fprintf(stderr, "the owner killed, without a standby:\n");
-    BATON_RETURN_IF_ERROR(Retire(standby_));
-    for (uint32_t i = 0; i < options_.cold_crashes; ++i) BATON_RETURN_IF_ERROR(CrashAlone());
-    std::fprintf(stderr, "control killed:\n");
-    for (uint32_t i = 0; i < options_.control_kills; ++i) BATON_RETURN_IF_ERROR(KillControl());
-    std::fprintf(stderr, "messages of which workers die:\n");
-    for (uint32_t i = 0; i < options_.poisons; ++i) BATON_RETURN_IF_ERROR(Poison(i));
+    using Kind = EventKind;
+    const Events all[] = {
+        {Kind::kHandoff, "planned handoffs", options_.handoffs, &Act::Handoff},
+        {Kind::kUpgrade, "upgrades, from one version to the other", options_.upgrades,
+         &Act::Upgrade},
+        {Kind::kBadUpgrade, "upgrades to a program that crashes, is never healthy, or hangs",
+         options_.bad_upgrades, &Act::BadUpgrade},
+        {Kind::kCrashHot, "the owner killed, with a hot standby", options_.crashes,
+         &Act::CrashWithStandby},
+        {Kind::kHang, "the owner stopped, with a hot standby", options_.hangs,
+         &Act::HangWithStandby},
+        {Kind::kCrashCold, "the owner killed, without a standby", options_.cold_crashes,
+         &Act::CrashAlone},
+        {Kind::kControlKill, "control killed", options_.control_kills, &Act::KillControl},
+        {Kind::kPoison, "messages of which workers die", options_.poisons, &Act::Poison},
+    };
+    for (const Events& events : all) {
+      const std::string why_not = workers_->WhyNot(events.kind);
+      if (events.count != 0 && !why_not.empty()) result_->not_run[events.kind] = why_not;
+    }
+    for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
     BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
     result_->handoff_inside = Inside(service.service().handoff_blackout());
     result_->failover_inside = Inside(service.service().failover_blackout());
+    return absl::OkStatus();
+  }
+
+  absl::Status Do(const Events& events) {
+    if (events.count == 0) return absl::OkStatus();
+    std::fprintf(stderr, "%s:\n", events.title);
+    if (const auto why_not = result_->not_run.find(events.kind);
+        why_not != result_->not_run.end()) {
+      std::fprintf(stderr, "  not run: %s\n", why_not->second.c_str());
+      return absl::OkStatus();
+    }
+    for (uint32_t i = 0; i < events.count; ++i) BATON_RETURN_IF_ERROR((this->*events.show)(i));
     return absl::OkStatus();
   }
 
@@ -135,76 +160,44 @@ class Act {
     return {.connections = options_.connections, .version = version, .disconnects = false};
   }
 
-  // Of the other version than the owner's, so that the replies show who made them.
-  absl::StatusOr<Worker> StartOther() { return StartLedger(3 - owner_->version); }
-
-  absl::Status StartStandby() {
-    BATON_ASSIGN_OR_RETURN(standby_, StartOther());
-    return absl::OkStatus();
-  }
-
-  absl::Status Retire(Worker& worker) {
-    BATON_RETURN_IF_ERROR(worker->process->Terminate(std::chrono::seconds(10)));
-    BATON_RETURN_IF_ERROR(cluster_->WaitUntilGone(worker->id));
-    worker.reset();
-    return absl::OkStatus();
-  }
-
-  absl::Status Handoff() {
-    BATON_RETURN_IF_ERROR(StartStandby());
+  absl::Status Handoff(uint32_t) {
+    BATON_RETURN_IF_ERROR(workers_->StandBy());
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kHandoff, AnsweredBy(standby_->version),
-        [&] { return cluster_->Handoff(standby_->id); }, &result_->events));
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
-    std::swap(owner_, standby_);
-    return Retire(standby_);
+        *peer_, EventKind::kHandoff, AnsweredBy(workers_->standby().version()),
+        [&] { return cluster_->Handoff(workers_->standby().id()); }, &result_->events));
+    return Judge(workers_->OnHandoff());
   }
 
-  absl::Status CrashWithStandby() {
+  absl::Status CrashWithStandby(uint32_t) {
+    BATON_RETURN_IF_ERROR(workers_->StandBy());
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kCrashHot, AnsweredBy(standby_->version),
-        [&] { return owner_->process->Kill(); }, &result_->events));
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilGone(owner_->id)));
-    std::swap(owner_, standby_);
-    return Judge(StartStandby());
+        *peer_, EventKind::kCrashHot, AnsweredBy(workers_->standby().version()),
+        [&] { return workers_->owner().Kill(); }, &result_->events));
+    return Judge(workers_->OnDeath());
   }
 
-  absl::Status HangWithStandby() {
+  absl::Status HangWithStandby(uint32_t) {
+    BATON_RETURN_IF_ERROR(workers_->StandBy());
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kHang, AnsweredBy(standby_->version),
+        *peer_, EventKind::kHang, AnsweredBy(workers_->standby().version()),
         [&]() -> absl::Status {
-          BATON_RETURN_IF_ERROR(owner_->process->Signal(SIGSTOP));
-          // The keeper kills it.
-          return owner_->process->WaitEnd(std::chrono::seconds(10)).status();
+          BATON_RETURN_IF_ERROR(workers_->owner().Signal(SIGSTOP));
+          return workers_->owner().WaitEnd();  // the keeper kills it
         },
         &result_->events));
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(standby_->id)));
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilGone(owner_->id)));
-    std::swap(owner_, standby_);
-    return Judge(StartStandby());
-  }
-
-  absl::Status DoUpgrades() {
-    if (options_.upgrades + options_.bad_upgrades == 0) return absl::OkStatus();
-    std::fprintf(stderr, "upgrades, from one version to the other:\n");
-    for (uint32_t i = 0; i < options_.upgrades; ++i) BATON_RETURN_IF_ERROR(Upgrade());
-    std::fprintf(stderr, "upgrades to a program that crashes, is never healthy, or hangs:\n");
-    for (uint32_t i = 0; i < options_.bad_upgrades; ++i) {
-      BATON_RETURN_IF_ERROR(BadUpgrade(kFaults[i % std::size(kFaults)]));
-    }
-    return TakeOver();
+    return Judge(workers_->OnDeath());
   }
 
   // To the other version, in the owner's place: it ends.
-  absl::Status Upgrade() {
+  absl::Status Upgrade(uint32_t) {
     LetTrafficRun();
     harness::UpgradeOptions upgrade;
-    const int version = 3 - owner_->version;
-    upgrade.program = absl::StrCat("ledger-v", version);
+    const int version = 3 - workers_->owner().version();
+    upgrade.program = workers_->ProgramNamed(absl::StrCat("ledger-v", version));
+    upgrade.plan.set_workers(1);
     upgrade.plan.set_watch_window_ms(kWatchMs);
     v1::Upgrade status;
     Event start{EventKind::kUpgradeStart, MonotonicNanoseconds() / 1000, 0, ""};
@@ -217,10 +210,7 @@ class Act {
         },
         &result_->events));
     BATON_RETURN_IF_ERROR(Judge(WaitForPhase(status.id(), v1::UPGRADE_PHASE_COMPLETED)));
-    owner_ = std::make_unique<harness::LedgerWorker>();  // a child of the keeper now
-    owner_->id = status.new_worker_ids(0);
-    owner_->version = version;
-    BATON_RETURN_IF_ERROR(Judge(cluster_->WaitUntilOwner(owner_->id)));
+    BATON_RETURN_IF_ERROR(Judge(workers_->OnUpgrade(status.new_worker_ids(0), version)));
     result_->events.push_back(start);
     return absl::OkStatus();
   }
@@ -251,10 +241,12 @@ class Act {
                                       {"unhealthy", v1::UPGRADE_PHASE_FAILED},
                                       {"hang", v1::UPGRADE_PHASE_ROLLED_BACK}};
 
-  absl::Status BadUpgrade(const Fault& fault) {
+  absl::Status BadUpgrade(uint32_t number) {
+    const Fault& fault = kFaults[number % std::size(kFaults)];
     LetTrafficRun();
     harness::UpgradeOptions upgrade;
-    upgrade.program = "ledger-faulty";
+    upgrade.program = workers_->ProgramNamed("ledger-faulty");
+    upgrade.plan.set_workers(1);
     upgrade.arguments = options_.PriorityArguments();
     upgrade.arguments.insert(upgrade.arguments.end(), {"--fault", fault.kind, "--fault-after-ms",
                                                        std::to_string(kFaultAfterMs)});
@@ -263,13 +255,13 @@ class Act {
       upgrade.plan.set_ready_timeout_ms(kUnhealthyTimeoutMs);
     }
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kBadUpgrade, AnsweredBy(owner_->version),
+        *peer_, EventKind::kBadUpgrade, AnsweredBy(workers_->owner().version()),
         [&]() -> absl::Status {
           BATON_ASSIGN_OR_RETURN(const v1::Upgrade status, cluster_->StartUpgrade(upgrade));
           return WaitForPhase(status.id(), fault.end);
         },
         &result_->events));
-    return Judge(cluster_->WaitUntilOwner(owner_->id));
+    return Judge(workers_->OnBadUpgrade());
   }
 
   absl::Status WaitForPhase(uint64_t id, v1::UpgradePhase phase) {
@@ -279,39 +271,23 @@ class Act {
         absl::StrCat("upgrade ", id, " ended otherwise: ", upgrade.ShortDebugString()));
   }
 
-  // From the worker that the last upgrade has left, so that the owner is ours to kill.
-  absl::Status TakeOver() {
-    if (owner_->process != nullptr) return absl::OkStatus();
-    BATON_RETURN_IF_ERROR(StartStandby());
-    BATON_RETURN_IF_ERROR(cluster_->Handoff(standby_->id));
-    BATON_RETURN_IF_ERROR(cluster_->operators().KillWorker("ledger", owner_->id).status());
-    BATON_RETURN_IF_ERROR(cluster_->WaitUntilGone(owner_->id));
-    owner_ = std::move(standby_);
-    return cluster_->WaitUntilOwner(owner_->id);
-  }
-
-  absl::Status CrashAlone() {
+  absl::Status CrashAlone(uint32_t) {
+    BATON_RETURN_IF_ERROR(workers_->DismissStandby());
     LetTrafficRun();
-    const int version = 3 - owner_->version;
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kCrashCold, AnsweredBy(version),
-        [&]() -> absl::Status {
-          BATON_RETURN_IF_ERROR(owner_->process->Kill());
-          BATON_ASSIGN_OR_RETURN(owner_, StartLedger(version));
-          return absl::OkStatus();
-        },
-        &result_->events));
-    return Judge(cluster_->WaitUntilOwner(owner_->id));
+        *peer_, EventKind::kCrashCold, AnsweredBy(workers_->VersionAfterKillAll()),
+        [&] { return workers_->KillAll(); }, &result_->events));
+    return Judge(workers_->OnKillAll());
   }
 
-  absl::Status KillControl() {
+  absl::Status KillControl(uint32_t) {
     BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse before, cluster_->operators().GetStatus());
     const FileDescriptor control(
         static_cast<int>(syscall(SYS_pidfd_open, before.control_pid(), 0)));
     if (!control) return ErrnoStatus(errno, "cannot open control's pidfd");
     LetTrafficRun();
     BATON_RETURN_IF_ERROR(Measure(
-        *peer_, EventKind::kControlKill, AnsweredBy(owner_->version),
+        *peer_, EventKind::kControlKill, AnsweredBy(workers_->owner().version()),
         [&]() -> absl::Status {
           if (syscall(SYS_pidfd_send_signal, control.get(), SIGKILL, nullptr, 0) != 0) {
             return ErrnoStatus(errno, "cannot kill control");
@@ -325,21 +301,13 @@ class Act {
               std::chrono::seconds(20));
         },
         &result_->events));
-    return Judge(cluster_->WaitUntilOwner(owner_->id));
+    return Judge(cluster_->WaitUntilOwner(workers_->owner().id()));
   }
 
   // Three workers die of a message that another peer sends. With it its connection is gone, and
   // the fourth, which has the same defect, serves on.
   absl::Status Poison(uint32_t number) {
-    std::vector<Worker> others(kPoisonDeaths);
-    for (Worker& worker : others) {
-      BATON_ASSIGN_OR_RETURN(worker, StartMortal());
-    }
-    Worker first;
-    BATON_ASSIGN_OR_RETURN(first, StartMortal());
-    BATON_RETURN_IF_ERROR(cluster_->Handoff(first->id));
-    BATON_RETURN_IF_ERROR(Retire(owner_));
-    others.push_back(std::move(first));
+    BATON_RETURN_IF_ERROR(workers_->MakeMortal(kPoisonDeaths));
     harness::PoisonPeer poisoner(uint64_t{1} << 62 | number, options_.fabric);
     BATON_RETURN_IF_ERROR(poisoner.Connect(cluster_->port()));
     LetTrafficRun();
@@ -350,23 +318,7 @@ class Act {
           return poisoner.WaitDisconnected();
         },
         &result_->events));
-    // The locks of the dead tell of them before their processes are gone.
-    BATON_RETURN_IF_ERROR(Judge(harness::WaitUntil("all workers but one to have died", [&] {
-      std::erase_if(others, [](const Worker& worker) { return worker->process->HasEnded(); });
-      return others.size() <= 1;
-    })));
-    if (others.empty()) return Judge(absl::InternalError("no worker is left"));
-    owner_ = std::move(others.front());
-    return Judge(cluster_->WaitUntilOwner(owner_->id));
-  }
-
-  absl::StatusOr<Worker> StartMortal() {
-    harness::LedgerOptions ledger;
-    ledger.program = "ledger-v1-test-hooks";
-    ledger.arguments = options_.PriorityArguments();
-    ledger.arguments.insert(ledger.arguments.end(),
-                            {"--crash-on-amount", std::to_string(harness::kPoisonAmount)});
-    return cluster_->StartLedger(ledger);
+    return Judge(workers_->OnMortalsDead());
   }
 
   // What has to follow the last event belongs to it.
@@ -380,19 +332,14 @@ class Act {
     if (peer_ == nullptr) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(result_->peer, peer_->Stop());
     result_->peer_finished = true;
-    for (Worker* worker : {&owner_, &standby_}) {
-      if (*worker == nullptr || (*worker)->process == nullptr) continue;
-      if ((*worker)->process->HasEnded()) continue;
-      BATON_RETURN_IF_ERROR((*worker)->process->Terminate(std::chrono::seconds(10)));
-    }
+    BATON_RETURN_IF_ERROR(workers_->Finish());
     return cluster_->Stop();
   }
 
   const DemoOptions& options_;
   ActResult* const result_;
   std::unique_ptr<harness::Cluster> cluster_;  // first: the others are its children's neighbours
-  Worker owner_;
-  Worker standby_;
+  const std::unique_ptr<Workers> workers_;
   std::unique_ptr<harness::PeerProcess> peer_;
 };
 

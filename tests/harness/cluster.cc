@@ -92,12 +92,23 @@ absl::Status Cluster::StartBatond() {
                      absl::StrCat(options_.max_connections)};
   child.arguments.insert(child.arguments.end(), options_.batond_arguments.begin(),
                          options_.batond_arguments.end());
+  AddNative(&child.arguments);
   AddPatience(&child.arguments);
   BATON_ASSIGN_OR_RETURN(batond_, ChildProcess::Start(child));
   BATON_RETURN_IF_ERROR(batond_->ReadLineWith("batond ready", kStart).status());
   operators_ = std::make_unique<OperatorClient>(OperatorSocketPath());
   BATON_ASSIGN_OR_RETURN(keeper_, KeeperView::Connect(directory_.File("state"), options_.service));
   return operators_->GetStatus().status();
+}
+
+void Cluster::AddNative(std::vector<std::string>* arguments) const {
+  if (options_.native_object.empty()) return;
+  arguments->insert(arguments->end(), {"--native", options_.native_object});
+  std::vector<std::string> ledger = LedgerArguments("native");
+  ledger.insert(ledger.end(), options_.native_arguments.begin(), options_.native_arguments.end());
+  for (const std::string& argument : ledger) {
+    arguments->push_back("--native-argument=" + argument);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<LedgerWorker>> Cluster::StartLedger(int version) {
@@ -157,6 +168,18 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> Cluster::StartPeer(PeerOptions opti
   options.port = port_;
   options.log_path = NewLog("baton-peer");
   return PeerProcess::Start(options);
+}
+
+absl::Status Cluster::WaitUntilListening() {
+  return WaitUntil(
+      "the service to listen",
+      [&] {
+        const absl::StatusOr<v1::GetServiceResponse> service = GetService();
+        if (!service.ok() || service->service().listeners_size() == 0) return false;
+        port_ = static_cast<uint16_t>(service->service().listeners(0).port());
+        return true;
+      },
+      kStart);
 }
 
 absl::StatusOr<v1::GetServiceResponse> Cluster::GetService() {

@@ -35,6 +35,10 @@ struct ClusterOptions {
   uint32_t message_bytes = 64;  // of the ledger
   std::vector<std::string> batond_arguments;
   std::string keeper = "baton-keeper";  // program that batond runs as its keepers
+  // Path of a ledger as a shared object: the service's workers are native. Empty: they are
+  // brokered.
+  std::string native_object;
+  std::vector<std::string> native_arguments;  // besides those that every ledger has
 };
 
 struct LedgerOptions {
@@ -74,7 +78,7 @@ class Cluster {
   OperatorClient& operators() { return *operators_; }
   KeeperView& keeper() { return *keeper_; }  // valid as long as that keeper lives
   ChildProcess& batond() { return *batond_; }
-  // Where the service listens; 0 before the first worker.
+  // Where the service listens; 0 before the first worker has said it.
   uint16_t port() const { return port_; }
 
   // A new ledger-v1 or ledger-v2, attached and ready.
@@ -86,6 +90,9 @@ class Cluster {
   absl::StatusOr<std::unique_ptr<ChildProcess>> SpawnLedger(const LedgerOptions& options);
   // A peer of the service with its port and program filled in.
   absl::StatusOr<std::unique_ptr<PeerProcess>> StartPeer(PeerOptions options);
+
+  // Of native workers: until one has said where the service listens.
+  absl::Status WaitUntilListening();
 
   absl::StatusOr<v1::GetServiceResponse> GetService();
   // Whether `worker` owns every shard; false as well when control cannot say.
@@ -113,6 +120,7 @@ class Cluster {
   Cluster(ClusterOptions options, TempDirectory directory)
       : options_(std::move(options)), directory_(std::move(directory)) {}
   absl::Status StartBatond();
+  void AddNative(std::vector<std::string>* arguments) const;
   std::string NewLog(const std::string& program);
 
   const ClusterOptions options_;

@@ -32,7 +32,8 @@ class CheckingPeer {
   // The program's main() begins with it: it does not return in a peer, which is this program again.
   static void RunIfPeer(int argc, char** argv);
 
-  // Starts it. `window`: messages of a connection that are unanswered at a time, at most 32.
+  // Starts it. `window`: messages of a connection that are unanswered at a time, at most 32; and as
+  // many again, one by one, while no reply comes.
   CheckingPeer(const std::string& host, uint32_t connections, uint32_t window);
   ~CheckingPeer();  // kills it
   CheckingPeer(const CheckingPeer&) = delete;

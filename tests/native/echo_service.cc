@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <csignal>
@@ -26,7 +27,8 @@ namespace baton::native {
 namespace {
 
 constexpr uint32_t kShard = 0;
-constexpr uint64_t kFirstWorker = 1;  // ids; the keeper's own is this one
+constexpr uint64_t kLeastBuffers = 4096;  // of an arena
+constexpr uint64_t kFirstWorker = 1;      // ids; the keeper's own is this one
 // A poll that finds nothing but markers uses a request for a notification up and does not say so.
 constexpr int kLongestSleepMs = 100;
 constexpr std::chrono::nanoseconds kEstablish = std::chrono::seconds(20);
@@ -57,8 +59,8 @@ arena::Shape ShapeFor(const EchoOptions& options) {
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
   shape.workers = 1;
-  shape.buffer_bytes =
-      std::bit_ceil(2 * uint64_t{options.connections} * options.depth * sizeof(Message));
+  shape.buffer_bytes = std::bit_ceil(
+      std::max(kLeastBuffers, 2 * uint64_t{options.connections} * options.depth * sizeof(Message)));
   shape.completion_log_entries =
       std::bit_ceil(static_cast<uint32_t>(arena::RequiredCompletionEntries(shape)));
   return shape;

@@ -249,6 +249,48 @@ TEST_F(ForkedDevice, shouldUseAQueuePairThatWasConnectedAfterTheFork) {
   EXPECT_STREQ(outcome->wrong, "");
 }
 
+// Likewise: a provider refuses what it has last seen reset, and asking is what tells it.
+TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
+  enum Step { kBegun, kReset, kNew, kAsked, kJoined };
+  SharedPage<std::atomic<int>> step;
+  SharedPage<Outcome> outcome;
+  const auto await = [&](Step wanted) {
+    while (step->load() < wanted && !outcome->ended) usleep(1000);
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const std::string wrong = [&]() -> std::string {
+      NEED(server.device->AfterFork().ok());
+      NEED(server.queue_pair->SetReset().ok());
+      step->store(kReset);
+      await(kNew);
+      NEED(server.queue_pair->state() == QueuePairState::kInit);
+      NEED(PostReceive(*server.queue_pair, 99, {theirs.Sge(0, 64)}).ok());
+      step->store(kAsked);
+      await(kJoined);
+      NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+      return Talks();
+    }();
+    std::snprintf(outcome->wrong, sizeof(outcome->wrong), "%s", wrong.c_str());
+    outcome->ended = true;
+    _exit(0);
+  }
+  await(kReset);
+  ASSERT_TRUE(server.queue_pair->SetReset().ok() && server.queue_pair->SetInit().ok());
+  step->store(kNew);
+  await(kAsked);
+  if (!outcome->ended) {
+    Join();
+    ExpectTalk();
+    step->store(kJoined);
+    AwaitTalk();
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(outcome->ended);
+  EXPECT_STREQ(outcome->wrong, "");
+}
+
 TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
   const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
   verbs::QueuePairOptions options;

@@ -4,31 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <ctime>
 #include <iostream>
 #include <random>
-#include <string>
 
 #include "lib/base/clock.h"
 #include "tests/harness/patience.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"
+#include "tests/native/native_environment.h"
 
 namespace baton::native {
 namespace {
 
 constexpr uint64_t kMicrosecond = 1000;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
-
-std::string HostUnderTest() {
-  const char* const host = std::getenv("BATON_VM_ADDRESS");
-  return host == nullptr ? "" : host;
-}
 
 void Sleep(uint64_t nanoseconds) {
   const timespec time = {static_cast<time_t>(nanoseconds / 1'000'000'000),

@@ -1,0 +1,64 @@
+// Owners of an EchoService that are killed at a chosen instruction, one after the other.
+#ifndef TESTS_NATIVE_STEPPED_OWNERS_H_
+#define TESTS_NATIVE_STEPPED_OWNERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "lib/driver/queue_driver.h"
+#include "tests/native/checking_peer.h"
+#include "tests/native/echo_service.h"
+#include "tests/native/stepper.h"
+
+namespace baton::native {
+
+// The functions to run to.
+uintptr_t StartOfRecovery();  // QueueDriver::Recover
+uintptr_t StartOfTurn();      // EchoOwner::Turn
+uintptr_t StartOfPoll();      // QueueDriver::PollCompletions
+uintptr_t StartOfCommit();    // QueueDriver::ApplyNext
+uintptr_t StartOfPost();      // PostAndRing: sends, with their doorbell
+
+class SteppedOwners {
+ public:
+  // `window`: the peer's.
+  SteppedOwners(EchoService* service, const CheckingPeer* peer, const EchoOptions& options,
+                uint32_t window);
+
+  // The next owner, which has executed nothing yet.
+  Stepper& Begin();
+  Stepper& owner() { return *owner_; }
+  // Runs it until the device has told it what became of everything that its predecessor left, it
+  // has answered messages, and is at the start of a turn with messages on all connections to
+  // answer.
+  absl::Status RunToWork();
+  // As RunToWork, whether or not it has answered any. What its recovery has found is complete then.
+  absl::Status RunToSettled();
+  void Kill();
+  void Release();  // the last one: it goes on by itself
+
+  // Of all of them that RunToWork or RunToSettled were for.
+  uint64_t sends_found_posted() const { return sends_found_posted_; }
+  uint64_t sends_never_posted() const { return sends_never_posted_; }
+
+ private:
+  static constexpr size_t kStandbys = 3;
+
+  absl::Status Advance(uintptr_t function);
+  bool Settled() const;
+  void AwaitMessages() const;
+
+  EchoService* const service_;
+  const CheckingPeer* const peer_;
+  const uint32_t connections_;
+  const uint64_t all_windows_;
+  size_t next_ = 0;
+  std::optional<Stepper> owner_;
+  uint64_t sends_found_posted_ = 0, sends_never_posted_ = 0;
+};
+
+}  // namespace baton::native
+
+#endif  // TESTS_NATIVE_STEPPED_OWNERS_H_

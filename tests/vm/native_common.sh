@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Services with native workers on rxe0; to be sourced, after ledger_common.sh or pingd_common.sh.
+# shellcheck disable=SC2154  # work, state and port are theirs
+set -euo pipefail
+
+# start_native SERVICE OBJECT [FIELDS]: batond with the service, whose native workers run OBJECT with
+# $worker_flags. FIELDS are of its configuration, and $native_fields of `native` there.
+start_native() {
+  local name=$1 object=$2 fields=${3:-} field argument arguments=''
+  for argument in --socket "$state/$name.sock" --service "$name" \
+    --listen "$BATON_VM_ADDRESS:$port" "${worker_flags[@]}"; do
+    arguments+=" arguments: \"$argument\""
+  done
+  for field in 'shards: 2' 'max_connections: 16' 'ready_timeout_ms: 120000' 'hang_timeout_ms: 120000'; do
+    [[ $fields == *"${field%:*}"* ]] || fields+=" $field"
+  done
+  echo "state_dir: \"$state\" services { name: \"$name\" device { rdma { device: \"rxe0\" } }" \
+    "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }" >"$work/config"
+  # Files: the workers, which have the same output, would fill a pipe that nobody reads.
+  batond --start-timeout 300 --config "$work/config" >"$state.out" 2>"$state.log" &
+  batond=$!
+  wait_for "batond" has_started
+  exec {log}<"$state.log"
+}
+worker_flags=()
+# shellcheck disable=SC2317  # wait_for calls it
+has_started() {
+  kill -0 "$batond" || die "batond: $(cat "$state.log")"
+  grep -q '^batond ready' "$state.out"
+}
+
+# follow: reads what has been logged since. Starts no process: that takes long here.
+#   pid_of[WORKER], owner_of[SHARD] (who made its last first commit), ready[WORKER] (that lives)
+#   moves, forks, ends (how many)
+declare -A pid_of owner_of ready
+moves=0 forks=0 ends=0 partial=''
+follow() {
+  local line
+  while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
+    line=$partial$line partial=''
+    if [[ $line =~ worker_attached:\ worker\ ([0-9]+)\ .*pid\ ([0-9]+) ]]; then
+      pid_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    elif [[ $line =~ worker_ready:\ worker\ ([0-9]+) ]]; then
+      ready[${BASH_REMATCH[1]}]=1
+    elif [[ $line =~ native_worker_ended:\ worker\ ([0-9]+) ]]; then
+      unset "ready[${BASH_REMATCH[1]}]"
+      ends=$((ends + 1))
+    elif [[ $line == *native_worker_forked:* ]]; then
+      forks=$((forks + 1))
+    elif [[ $line =~ shard_moved:\ shard\ ([0-9]+)\ epoch\ [0-9]+:\ worker\ ([0-9]+) ]]; then
+      owner_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+      moves=$((moves + 1))
+    fi
+  done
+}
+
+# are_ready COUNT: workers.
+are_ready() { follow && [[ ${#ready[@]} -ge $1 ]]; }
+# are_served COUNT: shards.
+are_served() { follow && [[ ${#owner_of[@]} -eq $1 ]]; }
+# went_on WORKER COUNT: it owns nothing, and so many workers are ready.
+went_on() {
+  local owner
+  are_ready "$2" && [[ -z ${ready[$1]:-} ]] || return 1
+  for owner in "${owner_of[@]}"; do [[ $owner != "$1" ]] || return 1; done
+}
+# soon COMMAND...: waits until it holds, closely, and says nothing.
+soon() {
+  local deadline=$((SECONDS + ${patience:-120}))
+  until "$@"; do
+    [[ $SECONDS -lt $deadline ]] || die "waited in vain for $*"
+    pause 0.02
+  done
+}
+
+# kill_owner SHARD SIGNAL: returns when another worker goes on with its shards and one more stands by:
+# two are ready. The pid that it had is $killed.
+kill_owner() {
+  local owner
+  follow
+  owner=${owner_of[$1]}
+  killed=${pid_of[$owner]}
+  kill "-$2" "$killed" || die "worker $owner, $killed, is gone"
+  soon went_on "$owner" 2
+}
+
+# blackouts: what the keeper says of the shards' blackouts, in microseconds.
+blackouts() {
+  sed -n 's/.*shard_moved: .* epoch \([0-9]*\): .* after \([0-9]*\) us$/\1 \2/p' "$state.log" |
+    awk '$1 > 1 { print $2 }' | sort -n |
+    awk '{ us[NR] = $1 } END { printf "%d blackouts, in us p50 %d, p99 %d, longest %d\n", NR,
+      us[int((NR + 1) / 2)], us[int(NR * 0.99 + 0.99)], us[NR] }'
+}

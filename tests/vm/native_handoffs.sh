@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# native_handoffs.sh HANDOFFS: the shards of a native service move between its workers as planned, under
+# checked load: nothing is lost, repeated, reordered or disconnected, and nobody dies.
+set -euo pipefail
+# shellcheck source=tests/vm/ledger_common.sh
+source "$(dirname "$0")/ledger_common.sh"
+# shellcheck source=tests/vm/native_common.sh
+source "$(dirname "$0")/native_common.sh"
+
+start_native kv "$BATON_BIN/ledger-v1.so"
+wait_for "two workers" are_ready 2
+start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+wait_for "both shards to be served" are_served 2
+
+# owner_is SHARD WORKER
+owner_is() { follow && [[ ${owner_of[$1]} == "$2" ]]; }
+workers=("${!ready[@]}")
+for ((i = 0; i < $1; ++i)); do
+  shard=$((i % 2))
+  to=${workers[0]}
+  [[ ${owner_of[$shard]} != "$to" ]] || to=${workers[1]}
+  operator handoff kv --shard "$shard" --to "$to" >"$work/handoff" 2>&1 ||
+    die "handoff $i of shard $shard to worker $to: $(cat "$work/handoff")"
+  soon owner_is "$shard" "$to"
+done
+# Both, to one worker.
+to=${workers[1]}
+operator handoff kv --to "$to" >"$work/handoff" 2>&1 || die "of both: $(cat "$work/handoff")"
+soon owner_is 0 "$to"
+soon owner_is 1 "$to"
+
+check_peer checked
+follow
+[[ $ends -eq 0 ]] || die "$ends workers have ended"
+! log_has 'ownership_ended: .* ended: crash' || die "an ownership ended by a crash"
+say "$(tail -n 1 "$work/checked.out" | cut -d, -f 5-15)"
+blackouts
+say "$1 handoffs"

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# native_kills.sh KILLS SECONDS WORKERS [SEED]: the owner of a shard of a native service is killed at
+# random moments under checked load, so often or for so long: nothing is lost, repeated, reordered or
+# disconnected. The last line says how many kills there were. Of more workers than two, more stand by.
+set -euo pipefail
+# shellcheck source=tests/vm/ledger_common.sh
+source "$(dirname "$0")/ledger_common.sh"
+# shellcheck source=tests/vm/native_common.sh
+source "$(dirname "$0")/native_common.sh"
+kills=$1 limit=$2 seed=${4:-$RANDOM}
+# shellcheck disable=SC2034  # of start_native
+native_fields="workers: $3"
+RANDOM=$seed
+say "seed $seed"
+
+start_native kv "$BATON_BIN/ledger-v1.so"
+wait_for "two workers" are_ready 2
+start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+wait_for "both shards to be served" are_served 2
+for ((i = 0; i < kills && SECONDS < limit; ++i)); do
+  pause "0.$((RANDOM % 4))$((RANDOM % 10))"
+  kill_owner $((RANDOM % 2)) KILL
+done
+check_peer checked
+say "$(tail -n 1 "$work/checked.out" | cut -d, -f 5-15)"
+blackouts
+echo "$i kills with seed $seed: 0 lost, 0 duplicated, 0 reordered"
