@@ -27,7 +27,7 @@ absl::Status DeviceCore::OpenSignals() {
   if (!pushed_signal) return ErrnoStatus(errno, "eventfd");
   epoll.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1");
-  BATON_RETURN_IF_ERROR(drains.Open(drain_ms));
+  BATON_RETURN_IF_ERROR(drains.Open(provider->drain_ms));
   BATON_RETURN_IF_ERROR(Watch(drains.fd()));
   return Watch(pushed_signal.get());
 }

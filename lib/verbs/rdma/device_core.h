@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/objects.h"
+#include "lib/verbs/rdma/provider.h"
 #include "lib/verbs/rdma/shared_page.h"
 #include "lib/verbs/rdma/timeout_queue.h"
 #include "lib/verbs/verbs.h"
@@ -90,10 +91,9 @@ struct DeviceCore {
   absl::flat_hash_map<uint32_t, RdmaQueuePair*> queue_pairs;  // by number
   absl::flat_hash_set<RdmaCompletionQueue*> completion_queues;
   bool forked = false;  // this process is not the opener
-  bool soft_roce = false;
+  const Provider* provider = nullptr;
   SharedPage<ProcessesRecord> processes;
-  uint32_t drain_ms = 0;  // of drains
-  bool look = true;       // somebody may sleep or have slept: look at the channels in the next turn
+  bool look = true;  // somebody may sleep or have slept: look at the channels in the next turn
   uint8_t port = 1;
   std::string source;            // the one address of this device; empty: all that it has
   unsigned int peer_rights = 0;  // IBV_ACCESS_*, that a queue pair can give its peer

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "lib/verbs/rdma/doorbell.h"
 #include "lib/verbs/rdma/posting.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"
 
@@ -524,8 +523,9 @@ absl::Status RdmaQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
       TranslateRequest,
       [this](ibv_send_wr* chain, size_t count, size_t* taken) {
         ibv_send_wr* bad = nullptr;
-        const int error = core_->forked ? PostAndRing(queue_pair_.get(), chain, &bad)
-                                        : ibv_post_send(queue_pair_.get(), chain, &bad);
+        const int error = core_->forked
+                              ? core_->provider->post_send_forked(queue_pair_.get(), chain, &bad)
+                              : ibv_post_send(queue_pair_.get(), chain, &bad);
         *taken = TakenOf(chain, bad, count);
         return error == 0 ? absl::OkStatus() : CannotPost(error, "send");
       });

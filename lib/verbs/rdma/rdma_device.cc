@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -17,9 +16,9 @@
 #include "lib/verbs/rdma/async_event.h"
 #include "lib/verbs/rdma/connection.h"
 #include "lib/verbs/rdma/device_core.h"
-#include "lib/verbs/rdma/doorbell.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/port.h"
+#include "lib/verbs/rdma/provider.h"
 #include "lib/verbs/rdma/queue_pair.h"
 #include "lib/verbs/rdma/shared_receive_queue.h"
 
@@ -28,12 +27,6 @@ namespace {
 
 // The channels are looked at, which is a system call, once in so many turns, and around a sleep.
 constexpr uint32_t kTurnsBetweenLooks = 64;
-// What the last receive of a queue pair in error is given to complete in where the provider does
-// not tell, or did not yet. Soft-RoCE never tells (Linux 6.1), and flushes in a tasklet that is due
-// at once (rxe_qp_error); others tell with an event.
-constexpr uint32_t kDrainMs = 1000;
-constexpr uint32_t kSoftRoceDrainMs = 100;
-constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 // Descriptors that one look tells of. What it leaves out is the first that the next one has.
 constexpr int kChannelsPerLook = 16;
@@ -222,8 +215,7 @@ absl::Status RdmaDevice::ReadLimits() {
   limits_.send_with_invalidate = (device.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
   core_.peer_rights = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
   if (limits_.atomics) core_.peer_rights |= IBV_ACCESS_REMOTE_ATOMIC;
-  core_.soft_roce = device.vendor_id == kSoftRoceVendor;
-  core_.drain_ms = core_.soft_roce ? kSoftRoceDrainMs : kDrainMs;
+  core_.provider = &ProviderOf(device);
   core_.max_responder_resources = static_cast<uint8_t>(std::min(device.max_qp_rd_atom, 255));
   core_.max_initiator_depth = static_cast<uint8_t>(std::min(device.max_qp_init_rd_atom, 255));
   return absl::OkStatus();
@@ -233,38 +225,14 @@ absl::Status RdmaDevice::ReadLimits() {
 
 // rdma.md, "After a fork", has what a provider must be like, and what was tried.
 absl::Status RdmaDevice::CheckForkable() const {
-  const std::string device = absl::StrCat("device ", std::string(name()));
-  if (!core_.soft_roce) {
-    return absl::UnimplementedError(absl::StrCat(
-        device,
-        ": its provider may keep its place in a queue in memory that a forked process has a "
-        "copy of; only Soft-RoCE's is known not to"));
-  }
-  ibv_cq_init_attr_ex wanted = {};
-  wanted.cqe = 1;
-  ibv_cq_ex* const queue = ibv_create_cq_ex(core_.context.get(), &wanted);
-  if (queue == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        device,
-        ": its provider has no extended completion queues, and a process that is killed "
-        "while it polls others loses completions (ibv_create_cq_ex: ",
-        std::strerror(errno), ")"));
-  }
-  (void)ibv_destroy_cq(ibv_cq_ex_to_cq(queue));
-  if (const int error = CheckDoorbell(*core_.context); error != 0) {
+  if (core_.provider->post_send_forked == nullptr) {
     return absl::UnimplementedError(
-        absl::StrCat(device,
-                     ": the kernel takes its doorbell from the process that opened it alone "
-                     "(UVERBS_METHOD_INVOKE_WRITE: ",
-                     std::strerror(error), "): a newer one is needed"));
+        absl::StrCat("device ", std::string(name()),
+                     ": its provider may keep its place in a queue in memory that a forked process "
+                     "has a copy of; only Soft-RoCE's is known not to"));
   }
-  if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(device,
-                     ": libibverbs keeps registered memory from forked processes: unset "
-                     "RDMAV_FORK_SAFE and IBV_FORK_SAFE"));
-  }
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(core_.provider->check_forkable(core_.context.get()));
+  return CheckMemoryForkable();
 }
 
 absl::Status RdmaDevice::AfterFork() {

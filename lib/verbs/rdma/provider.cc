@@ -1,0 +1,75 @@
+#include "lib/verbs/rdma/provider.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/verbs/rdma/doorbell.h"
+
+namespace baton::verbs::rdma {
+namespace {
+
+constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
+
+absl::Status CheckSoftRoceForkable(ibv_context* context) {
+  const char* const device = ibv_get_device_name(context->device);
+  ibv_cq_init_attr_ex wanted = {};
+  wanted.cqe = 1;
+  ibv_cq_ex* const queue = ibv_create_cq_ex(context, &wanted);
+  if (queue == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("device ", device,
+                     ": its provider has no extended completion queues, and a process that is "
+                     "killed while it polls others loses completions (ibv_create_cq_ex: ",
+                     std::strerror(errno), ")"));
+  }
+  (void)ibv_destroy_cq(ibv_cq_ex_to_cq(queue));
+  if (const int error = CheckDoorbell(*context); error != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("device ", device,
+                     ": the kernel takes its doorbell from the process that opened it alone "
+                     "(UVERBS_METHOD_INVOKE_WRITE: ",
+                     std::strerror(error), "): a newer one is needed"));
+  }
+  return absl::OkStatus();
+}
+
+// As libibverbs reads it (check_env).
+bool IsSet(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") != 0;
+}
+
+constexpr Provider kGeneral = {
+    .drain_ms = 1000,
+    .post_send_forked = nullptr,
+    .check_forkable = nullptr,
+};
+
+// It never tells of the last receive (Linux 6.1), and flushes in a tasklet that is due at once
+// (rxe_qp_error).
+constexpr Provider kSoftRoce = {
+    .drain_ms = 100,
+    .post_send_forked = PostAndRing,
+    .check_forkable = CheckSoftRoceForkable,
+};
+
+}  // namespace
+
+const Provider& ProviderOf(const ibv_device_attr& device) {
+  return device.vendor_id == kSoftRoceVendor ? kSoftRoce : kGeneral;
+}
+
+// On Linux 5.13 and newer ibv_is_fork_initialized says that this is not needed, and ibv_fork_init
+// does it all the same (rdma-core 44, memory.c): so what makes libibverbs call it is looked at,
+// too.
+absl::Status CheckMemoryForkable() {
+  const bool wanted = IsSet("RDMAV_FORK_SAFE") || IsSet("IBV_FORK_SAFE");
+  if (!wanted && ibv_is_fork_initialized() != IBV_FORK_ENABLED) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "libibverbs keeps registered memory from forked processes: unset RDMAV_FORK_SAFE and "
+      "IBV_FORK_SAFE");
+}
+
+}  // namespace baton::verbs::rdma
