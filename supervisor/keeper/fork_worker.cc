@@ -108,7 +108,7 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
   CloseAllBut(std::move(kept));
   const int news = inheritance.news;
   const absl::Status status = BecomeWorker(program, keeper, std::move(inheritance));
-  const std::string line = NewsLine("native_worker_failed", -1, -1, MessageOf(status));
+  const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
   (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   _exit(127);
 }

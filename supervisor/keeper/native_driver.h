@@ -44,6 +44,9 @@ struct NativeInheritance {
   int realtime_priority = 0;
 };
 
+// Kind of the news that a worker's process cannot run its object.
+inline constexpr std::string_view kWorkerFailed = "native_worker_failed";
+
 // "<kind> <shard> <connection> <message>"; -1: none. More than fits is cut.
 inline constexpr size_t kNewsBytes = 1024;
 std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);

@@ -114,6 +114,7 @@ void NativeEngine::ReadNews() {
         !absl::SimpleAtoi(parts[2], &connection)) {
       continue;
     }
+    if (parts[0] == kWorkerFailed) last_failure_ = parts[3];
     listener_->OnEvent(parts[0], parts[3], 0, shard, connection);
   }
 }
@@ -198,6 +199,9 @@ void NativeEngine::GiveToSomebody(uint32_t shard) {
   const uint32_t slot = roster_.Choose(VacancyOf(shard));
   if (slot == arena::kNobody) {
     state.waiting_reason = roster_.WhyNobody(VacancyOf(shard));
+    if (!last_failure_.empty()) {
+      absl::StrAppend(&state.waiting_reason, "; the last one could not be run: ", last_failure_);
+    }
     return;
   }
   const uint64_t word = state.ownership.word();
@@ -249,6 +253,7 @@ void NativeEngine::AskToStop(uint32_t slot, uint64_t id) {
 }
 
 void NativeEngine::SetReady(uint32_t slot) {
+  last_failure_.clear();
   roster_[slot].ready = true;
   LookAtShards();
   NameHeirs();

@@ -154,6 +154,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   std::vector<ShardState> shards_;
   Roster roster_;
   verbs::DeviceInfo device_info_;
+  std::string last_failure_;  // why a worker could not be run; empty: one was ready since
 };
 
 }  // namespace baton::keeper

@@ -192,6 +192,18 @@ TEST_F(NativeEngineTest, shouldGiveAShardToTheFirstWorkerThatIsReady) {
   EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1"));
 }
 
+TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
+  const std::string line = NewsLine(kWorkerFailed, -1, -1, "/kv.so: no such file");
+  ASSERT_GT(send(engine_->InheritanceOf(0, 1).news, line.data(), line.size(), 0), 0);
+  engine_->Turn();
+  engine_->Turn();
+  EXPECT_EQ(engine_->waiting_reason(0),
+            "no worker is ready; the last one could not be run: /kv.so: no such file");
+  ASSERT_EQ(Start(0).Attend(), 0);
+  Bury(0);
+  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+}
+
 TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
   Worker& owner_of_it = Start(0);
   ASSERT_EQ(owner_of_it.Attend(), 0);
