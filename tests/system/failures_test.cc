@@ -126,8 +126,9 @@ TEST_F(Failures, shouldEndOnlyTheConnectionThatWritesWhereItMayNot) {
   ASSERT_TRUE(driver::testing::Pump([&] { peer.Turn(); }, [&] { return !peer.sent.empty(); }));
   EXPECT_EQ(peer.sent[0].status, verbs::CompletionStatus::kRemoteAccessError);
   AwaitConnections(1);
+  // The peer may be faster than the word that it is connected.
   EXPECT_THAT(Baton({"events", "ledger"}),
-              ::testing::ContainsRegex("connection 1 with [^ ]* ended: "));
+              ::testing::ContainsRegex("connection 1 with [^ ]* (ended|not established): "));
 }
 
 TEST_F(Failures, shouldRefuseConnectionsBeyondTheServicesAndTellBothSides) {

@@ -184,8 +184,12 @@ TEST_F(WaitingTest, shouldHearThatTheKeeperIsGone) {
   Establish(peer, *worker);
   Arm();
   keeper.Stop();
-  EXPECT_TRUE(Readable(kDeadlineMs));
-  const auto polled = worker->Poll();
+  // What it had said before comes first.
+  absl::StatusOr<int> polled = 0;
+  while (polled.ok()) {
+    ASSERT_TRUE(Readable(kDeadlineMs));
+    polled = worker->Poll();
+  }
   EXPECT_EQ(polled.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(polled.status().message()), HasSubstr("keeper of service kv is gone"));
   EXPECT_EQ(worker->Listen(fabric.host, 0).status().code(), absl::StatusCode::kUnavailable);
