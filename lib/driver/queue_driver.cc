@@ -595,7 +595,10 @@ absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
     options.max_receive_requests = 0;
     options.shared_receive_queue = objects_->shared_receive_queues[record(index).shard].get();
   }
-  BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(options));
+  // One of a pool that a driver took, and died, is the connection's already.
+  if (sole_ || device_of(index).queue_pair == nullptr) {
+    BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(options));
+  }
   record(index).qp_number = device_of(index).queue_pair->number();
   by_queue_pair_[record(index).qp_number] = index;
   return absl::OkStatus();

@@ -37,10 +37,8 @@ std::string TextOf(const char (&field)[size]) {
 // waits for the keeper to make it new.
 class NativeQueuePair final : public verbs::QueuePair {
  public:
-  // `taken`: by this process just now, and not used yet.
-  NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited, uint32_t* pooled_state,
-                  bool taken)
-      : device_(device), inherited_(inherited), pooled_state_(pooled_state), unused_(taken) {
+  NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited)
+      : device_(device), inherited_(inherited) {
     device_->queue_pairs_.insert(this);
     // What it was in its last connection is over (Device::AfterFork).
     (void)inherited_->state();
@@ -48,11 +46,7 @@ class NativeQueuePair final : public verbs::QueuePair {
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
     device_->queue_pairs_.erase(this);
-    if (unused_) {
-      arena::StoreRelease(*pooled_state_, static_cast<uint32_t>(PooledState::kFree));
-    } else if (!inherited_->SetReset().ok()) {
-      (void)inherited_->SetError();
-    }
+    if (!inherited_->SetReset().ok()) (void)inherited_->SetError();
   }
   // It belongs to the shard's next driver: destroying this changes nothing.
   void Leave() { device_ = nullptr; }
@@ -65,19 +59,14 @@ class NativeQueuePair final : public verbs::QueuePair {
   }
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
-    unused_ = false;
     return inherited_->PostReceive(requests, posted);
   }
   absl::Status SetError() override { return inherited_->SetError(); }
   bool receives_drained() const override { return inherited_->receives_drained(); }
 
-  void SetUsed() { unused_ = false; }
-
  private:
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
-  uint32_t* const pooled_state_;
-  bool unused_;
 };
 
 // The driver's word to the keeper about a connection.
@@ -86,6 +75,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   NativeConnectionId(NativeDevice* device, uint32_t connection)
       : device_(device),
         connection_(connection),
+        shard_(device->record(connection).shard),
         generation_(device->record(connection).generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
@@ -110,7 +100,6 @@ class NativeConnectionId final : public verbs::ConnectionId {
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override {
     BATON_CHECK(queue_pair->number() == device_->record(connection_).qp_number);
-    static_cast<NativeQueuePair*>(queue_pair)->SetUsed();
     return Answer(parameters.private_data, OrderKind::kAccept);
   }
   absl::Status Reject(std::string_view private_data) override {
@@ -135,10 +124,11 @@ class NativeConnectionId final : public verbs::ConnectionId {
     Order(kind);
     return absl::OkStatus();
   }
-  void Order(OrderKind kind) { device_->Order(connection_, generation_, kind); }
+  void Order(OrderKind kind) { device_->Order(shard_, connection_, generation_, kind); }
 
   NativeDevice* device_;
   const uint32_t connection_;
+  const uint32_t shard_;
   const uint32_t generation_;
   bool ended_ = false;
 };
@@ -165,33 +155,32 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-      if (record(i).shard == shard) RestoreConnection(i);
+      if (record(i).shard == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard);
   }
 }
 
-void NativeDevice::RestoreConnection(uint32_t index) {
+void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   const ConnectionState state = driver::StateOf(record(index));
   if (state == ConnectionState::kFree) {
     // Who died may not have said so. One whose request is still to be handled is free, too.
     const arena::NativeConnection& told = arena_->native_connection(index);
-    if (told.handled_generation == record(index).generation &&
-        arena::LoadAcquire(told.freed_generation) != record(index).generation) {
-      FreeSlot(index);
+    // Read once: the keeper may be giving the slot to another at this moment.
+    const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
+    if (arena::LoadRelaxed(record(index).generation) == generation &&
+        arena::LoadAcquire(told.freed_generation) != generation) {
+      Order(shard, index, generation, OrderKind::kFree);
     }
     return;
   }
   driver::DeviceObjects::Connection& device = objects_->connections[index];
   device.id = std::make_unique<NativeConnectionId>(this, index);
-  const uint32_t shard = record(index).shard;
   const int place = pool_->Find(*arena_, shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
   if (inherited->state() == verbs::QueuePairState::kReset) return;  // it was destroyed
-  device.queue_pair = std::make_unique<NativeQueuePair>(
-      this, inherited, &arena_->pooled(shard, static_cast<uint32_t>(place)).state,
-      /*taken=*/false);
+  device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
 }
 
 // Those that were taken by nobody: a driver died before it had written down what for.
@@ -206,6 +195,9 @@ void NativeDevice::RestorePool(uint32_t shard) {
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
+    // One that was put back is in RESET. It was never connected: a record would name it.
+    verbs::QueuePair& unused = *pool_->shards[shard][i];
+    if (unused.state() == verbs::QueuePairState::kReset && !unused.SetInit().ok()) continue;
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
 }
@@ -228,12 +220,12 @@ void NativeDevice::Forget(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-void NativeDevice::Order(uint32_t connection, uint32_t generation, OrderKind kind) {
+void NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation, OrderKind kind) {
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.connection = connection;
   entry.generation = generation;
-  Mailbox orders = Mailbox::Orders(*arena_, record(connection).shard);
+  Mailbox orders = Mailbox::Orders(*arena_, shard);
   // A successor gives those of the dead again: once is enough, however many die.
   if (orders.Holds(entry)) return;
   BATON_CHECK(!orders.full());
@@ -242,7 +234,7 @@ void NativeDevice::Order(uint32_t connection, uint32_t generation, OrderKind kin
 }
 
 void NativeDevice::FreeSlot(uint32_t connection) {
-  Order(connection, record(connection).generation, OrderKind::kFree);
+  Order(record(connection).shard, connection, record(connection).generation, OrderKind::kFree);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
@@ -257,8 +249,7 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
     uint32_t& state = arena_->pooled(shard, i).state;
     if (PooledState(arena::LoadAcquire(state)) != PooledState::kFree) continue;
     arena::StoreRelease(state, static_cast<uint32_t>(PooledState::kTaken));
-    return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get(), &state,
-                                             /*taken=*/true);
+    return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get());
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       "all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,

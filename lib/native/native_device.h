@@ -69,8 +69,8 @@ class NativeDevice final : public verbs::Device {
   const arena::ConnectionRecord& record(uint32_t connection) const {
     return arena_->connection(connection);
   }
-  void Order(uint32_t connection, uint32_t generation, arena::OrderKind kind);
-  void RestoreConnection(uint32_t connection);
+  void Order(uint32_t shard, uint32_t connection, uint32_t generation, arena::OrderKind kind);
+  void RestoreConnection(uint32_t shard, uint32_t connection);
   void RestorePool(uint32_t shard);
   void Pass();
   const arena::MailEntry* NextNotice(uint32_t* shard);

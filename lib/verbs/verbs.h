@@ -167,6 +167,9 @@ class CompletionQueue {
   // caller polls once more after it, before it sleeps: a poll that finds something has used the
   // request up, and it asks and polls again.
   virtual absl::Status RequestNotification() = 0;
+
+  // This process polls it no more, for now: another does, and what comes is not for our event_fd.
+  virtual void ForgetNotification() {}
 };
 
 // Receives for all queue pairs that were made with it: each message takes the next one when it

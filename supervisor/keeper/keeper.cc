@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,12 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
   BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
+  // What batond has given us is ours alone.
+  for (const char* name : {"BATON_READY_FD", "BATON_STORE_FD"}) {
+    if (const char* const text = std::getenv(name)) {
+      std::erase(foundation.descriptors, std::atoi(text));
+    }
+  }
   return foundation;
 }
 

@@ -135,6 +135,9 @@ absl::Status NativeDriver::Attend() {
   seen_changes_ = changes;
   ClaimInheritance();
   BATON_RETURN_IF_ERROR(TakeClaimed());
+  // Of what was adopted just now: its connections have what they need of it before the worker sees
+  // their completions.
+  HandleNotices();
   WatchOwners();
   return absl::OkStatus();
 }
@@ -189,7 +192,11 @@ void NativeDriver::ClaimInheritance() {
     const uint32_t slot = arena::OwnershipSlot(word);
     const uint32_t former = arena::IsClaim(slot) ? slot & ~arena::kClaim : slot;
     if (former == inheritance_.slot) continue;
-    if (slot != arena::kNobody && !DeathWatcher::IsDead(arena(), former)) continue;
+    const bool may_take_from_the_dead = !inheritance_.outside_effects;
+    if (slot != arena::kNobody &&
+        !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
+      continue;
+    }
     if (ownerships_[shard].Claim(word, inheritance_.slot)) {
       BATON_CRASH_POINT("native-claimed");
     }
@@ -276,6 +283,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   if (ours) BATON_RETURN_IF_ERROR(Drive(shard));
   driver_->Leave(shard);
   device_->Forget(shard);
+  inheritance_.objects->completion_queues[shard]->ForgetNotification();
   --operated_;
   slept_ = true;
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
@@ -285,7 +293,8 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   const uint64_t heir = arena::LoadAcquire(record.heir);
   const bool named = heir != 0 && heir - 1 != inheritance_.slot;
   BATON_CRASH_POINT("native-before-hand-over");
-  ownerships_[shard].HandOver(named ? static_cast<uint32_t>(heir - 1) : arena::kNobody);
+  // Whoever is the heir by now claims it.
+  ownerships_[shard].HandOver(arena::kNobody);
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
   WakeKeeper();
   return absl::OkStatus();

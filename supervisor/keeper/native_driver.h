@@ -42,6 +42,7 @@ struct NativeInheritance {
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
   int realtime_priority = 0;
+  bool outside_effects = false;  // a shard is taken from nobody but who has given it up
 };
 
 // Kind of the news that a worker's process cannot run its object.

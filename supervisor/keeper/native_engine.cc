@@ -81,6 +81,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   for (const FileDescriptor& wake : wakes_) inheritance.wakes.push_back(wake.get());
   inheritance.news = news_of_ours_.get();
   inheritance.realtime_priority = options_.realtime_priority;
+  inheritance.outside_effects = options_.outside_effects;
   return inheritance;
 }
 
@@ -93,8 +94,8 @@ std::vector<int> NativeEngine::descriptors() const {
 void NativeEngine::Turn() {
   eventfd_t count;
   (void)eventfd_read(wake_.get(), &count);
-  while (manager_->Turn()) {
-  }
+  // What is left waits for the next turn, which is at once.
+  if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
   LookAtShards();
   ReadNews();
   roster_.WakeNotified();
@@ -127,6 +128,7 @@ void NativeEngine::LookAtShards() {
     const uint64_t word = state.ownership.word();
     const uint64_t epoch = arena::OwnershipEpoch(word);
     const uint32_t slot = arena::OwnershipSlot(word);
+    NoteRelease(shard);
     if (slot == arena::kNobody) {
       GiveToSomebody(shard);
     } else if (!arena::IsClaim(slot) && epoch != state.known_epoch) {
@@ -140,6 +142,25 @@ void NativeEngine::LookAtShards() {
     }
   }
   if (changed) NameHeirs();
+}
+
+// Who gives a shard back without being asked does not serve it, and wants none.
+void NativeEngine::NoteRelease(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint64_t released = arena::LoadAcquire(arena_->shard(shard).released_epoch);
+  if (released == 0 || released == state.noted_release) return;
+  state.noted_release = released;
+  if (released == state.asked_epoch) return;
+  const uint64_t former = arena_->native_shard(shard).former_worker_id;
+  for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
+    if (former != 0 && roster_[slot].id == former) roster_[slot].ready = false;
+  }
+  if (state.handoff_worker_id != 0 && state.handoff_worker_id == former) {
+    FinishHandoff(shard,
+                  absl::AbortedError(absl::StrCat("worker ", former,
+                                                  " could not adopt the shard and gave it back")),
+                  0);
+  }
 }
 
 void NativeEngine::OnNewOwner(uint32_t shard, uint32_t slot) {
@@ -371,8 +392,13 @@ ShardOwner NativeEngine::owner(uint32_t shard) const {
   ShardOwner owner;
   owner.epoch = ownership.epoch();
   owner.slot = ownership.owner_slot();
-  if (arena::IsClaim(owner.slot)) owner.slot = arena::kNobody;
-  if (owner.slot != arena::kNobody) owner.worker_id = ownership.owner_id();
+  if (arena::IsClaim(owner.slot)) {
+    // As good as its owner: who hangs in this is to be killed, too.
+    owner.slot &= ~arena::kClaim;
+    owner.worker_id = roster_[owner.slot].id;
+  } else if (owner.slot != arena::kNobody) {
+    owner.worker_id = ownership.owner_id();
+  }
   owner.heir_id = ownership.heir_id();
   return owner;
 }

@@ -120,6 +120,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     uint64_t known_epoch = 0;    // whose owner is known here
     uint64_t served_epoch = 0;   // whose first commit is known here
     uint64_t asked_epoch = 0;    // the last that was asked to release
+    uint64_t noted_release = 0;  // the last epoch whose release is known here
     uint64_t handoff_worker_id = 0;
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
@@ -131,6 +132,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
   void ReadNews();
   void LookAtShards();
+  void NoteRelease(uint32_t shard);
   void OnNewOwner(uint32_t shard, uint32_t slot);
   void OnFirstCommit(uint32_t shard);
   void GiveToSomebody(uint32_t shard);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -21,7 +22,8 @@ void Roster::Add(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions 
 void Roster::AskToStop(uint32_t slot) {
   arena::DriverMemoryHeader& header = arena_->header();
   arena::StoreRelease(header.stop_requested, header.stop_requested | uint64_t{1} << slot);
-  arena::StoreRelease(header.ownership_changes, header.ownership_changes + 1);
+  // Several processes of a native service count.
+  std::atomic_ref<uint64_t>(header.ownership_changes).fetch_add(1, std::memory_order_release);
   Notify(slot);
 }
 

@@ -234,6 +234,11 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
   (void)channel_.release();
 }
 
+void RdmaCompletionQueue::ForgetNotification() {
+  if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
+  notice_ = Notice::kNone;
+}
+
 void RdmaCompletionQueue::AfterFork() {
   notice_ = Notice::kNone;
   watched_ = false;

@@ -20,6 +20,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
   absl::Status RequestNotification() override;
+  void ForgetNotification() override;
 
   void AfterFork();
 

@@ -335,6 +335,23 @@ TEST_F(NativeDeviceTest, shouldAcceptOnce) {
   EXPECT_EQ(arena->shard(0).completion_tail, read);
 }
 
+// It died with a queue pair in the connection's record, and before it had accepted: the successor
+// goes on with that one.
+TEST_F(NativeDeviceTest, shouldKeepTheQueuePairThatADeadDriverTook) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  arena->pooled(0, 2).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  arena->connection(connection).qp_number = arena->pooled(0, 2).number;
+  Die();
+  Succeed();
+  CommitAccept(connection);
+  EXPECT_EQ(arena->connection(connection).qp_number, arena->pooled(0, 2).number);
+  EXPECT_EQ(arena->pooled(0, 0).state, static_cast<uint32_t>(arena::PooledState::kFree));
+  NextOfKind(CompletionKind::kEstablished);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  ExchangeAMessage(connection, peer);
+}
+
 // A slot that is free and of which its driver had not said so.
 TEST_F(NativeDeviceTest, shouldFreeASlotThatADeadDriverKept) {
   RawPeer peer;

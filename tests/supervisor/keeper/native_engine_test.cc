@@ -184,7 +184,7 @@ TEST_F(NativeEngineTest, shouldGiveAShardToTheFirstWorkerThatIsReady) {
   EXPECT_EQ(owner(), 0u);
   EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
   Worker& worker = Start(0);
-  EXPECT_EQ(owner(), 0u);  // it may take it, and has not
+  EXPECT_EQ(epoch(), 0u);  // it may take it, and has not
   ASSERT_EQ(worker.Attend(), 0);
   EXPECT_EQ(owner(), worker.id());
   EXPECT_EQ(epoch(), 1u);
@@ -279,6 +279,24 @@ TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
   Exchange(second, peer);
 }
 
+// It does not serve the shard, and would give it back again and again.
+TEST_F(NativeEngineTest, shouldGiveNothingToWhoGaveItBackUnasked) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  writer_->Begin(epoch());
+  writer_->Release().Publish();
+  ASSERT_EQ(first.Drive(0), 0);
+  ASSERT_EQ(first.Release(0, 1), 0);
+  engine_->Turn();
+  EXPECT_EQ(owner(), 0u);
+  EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+  Worker& second = Start(1);
+  ASSERT_EQ(second.Attend(), 0);
+  EXPECT_EQ(owner(), second.id());
+  engine_->SetReady(0);  // it asks for shards again
+  EXPECT_EQ(engine_->owner(0).heir_id, first.id());
+}
+
 TEST_F(NativeEngineTest, shouldGiveAShardWhoseClaimantDiedToAnother) {
   Start(0).Die();  // it was ready, and may take the shard
   Bury(0);
@@ -309,6 +327,8 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   ASSERT_EQ(first.Attend(), 0);
   Begin(first);
   Worker& second = Start(1);
+  // Not even of one that was to be handed over.
+  engine_->Handoff(0, 1, [](const absl::Status&, double) {});
   first.Die();
   for (int i = 0; i < 3; ++i) ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), first.id());
