@@ -73,7 +73,7 @@ class NativeDriver final : private driver::DriverObserver {
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
-  absl::Status ApplyRest(uint32_t shard);
+  void ApplyRest(uint32_t shard);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
   void WakeKeeper() const;

@@ -16,6 +16,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "supervisor/keeper/native_driver.h"
 
 namespace baton::keeper {
 namespace {
@@ -63,7 +64,7 @@ void NativeWorkers::KeepRunning() {
   while (!pausing_ && serving() < wanted_) {
     const absl::StatusOr<StartedProgram> started = Fork(program_, /*on_trial=*/false);
     if (started.ok()) continue;
-    events_.Add("native_worker_failed", std::string(MessageOf(started.status())),
+    events_.Add(std::string(kWorkerFailed), std::string(MessageOf(started.status())),
                 UnixMicroseconds(), 0, -1, -1);
     StartLater();
   }
