@@ -494,6 +494,7 @@ void QueueDriver::Settle(uint32_t index, bool receive) {
   }
   arena::StoreRelease(cursors.posted, cursors.completed);
   BATON_CRASH_POINT("driver-settled");
+  observer_->OnSettled(index, receive, cursors.completed);
   arena::StoreRelaxed(receive ? connection.receive_attempted : connection.send_attempted,
                       static_cast<uint32_t>(cursors.completed));
 }

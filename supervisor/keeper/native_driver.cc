@@ -190,7 +190,7 @@ void NativeDriver::ClaimInheritance() {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::OwnershipSlot(word);
-    const uint32_t former = arena::IsClaim(slot) ? slot & ~arena::kClaim : slot;
+    const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot) continue;
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
     if (slot != arena::kNobody &&
@@ -254,8 +254,7 @@ void NativeDriver::WatchOwners() {
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
-    uint32_t slot = arena::OwnershipSlot(word);
-    if (arena::IsClaim(slot)) slot &= ~arena::kClaim;
+    const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
     if (slot == arena::kNobody || slot == inheritance_.slot) continue;
     wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
   }
@@ -292,8 +291,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   const uint64_t heir = arena::LoadAcquire(record.heir);
   const bool named = heir != 0 && heir - 1 != inheritance_.slot;
   BATON_CRASH_POINT("native-before-hand-over");
-  // Whoever is the heir by now claims it.
-  ownerships_[shard].HandOver(arena::kNobody);
+  ownerships_[shard].HandOver();
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
   WakeKeeper();
   return absl::OkStatus();

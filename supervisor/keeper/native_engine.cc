@@ -46,8 +46,9 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(
   BATON_ASSIGN_OR_RETURN(engine->manager_,
                          native::ConnectionManager::Create(
                              arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
-                               const uint32_t slot = raw->shards_[shard].ownership.owner_slot();
-                               if (slot != arena::kNobody) raw->Wake(slot & ~arena::kClaim);
+                               const uint32_t slot = arena::ClaimantOrOwner(
+                                   raw->shards_[shard].ownership.owner_slot());
+                               if (slot != arena::kNobody) raw->Wake(slot);
                              }));
   return engine;
 }
@@ -237,8 +238,7 @@ void NativeEngine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ShardState& state = shards_[shard];
     Roster::Vacancy vacancy = VacancyOf(shard);
-    const uint32_t owner = state.ownership.owner_slot();
-    if (owner != arena::kNobody) vacancy.except_slot = owner & ~arena::kClaim;
+    vacancy.except_slot = arena::ClaimantOrOwner(state.ownership.owner_slot());
     const uint32_t heir = roster_.Choose(vacancy);
     const bool may_claim =
         heir != arena::kNobody && (!options_.outside_effects || state.ownership.release_asked());
@@ -307,10 +307,7 @@ void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
   roster_.Remove(slot);
   for (ShardState& state : shards_) {
     const uint64_t word = state.ownership.word();
-    const uint32_t owner = arena::OwnershipSlot(word);
-    if (owner != arena::kNobody && (owner & ~arena::kClaim) == slot) {
-      state.ownership.Vacate(word);
-    }
+    if (arena::ClaimantOrOwner(arena::OwnershipSlot(word)) == slot) state.ownership.Vacate(word);
   }
   LookAtShards();
   NameHeirs();
@@ -333,8 +330,8 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.asked_epoch = state.ownership.epoch();
   state.ownership.AskRelease(true);
   NameHeirs();
-  const uint32_t owner = state.ownership.owner_slot();
-  if (owner != arena::kNobody) roster_.Notify(owner & ~arena::kClaim);
+  const uint32_t owner = arena::ClaimantOrOwner(state.ownership.owner_slot());
+  if (owner != arena::kNobody) roster_.Notify(owner);
   roster_.WakeNotified();
 }
 
@@ -394,7 +391,7 @@ ShardOwner NativeEngine::owner(uint32_t shard) const {
   owner.slot = ownership.owner_slot();
   if (arena::IsClaim(owner.slot)) {
     // As good as its owner: who hangs in this is to be killed, too.
-    owner.slot &= ~arena::kClaim;
+    owner.slot = arena::ClaimantOrOwner(owner.slot);
     owner.worker_id = roster_[owner.slot].id;
   } else if (owner.slot != arena::kNobody) {
     owner.worker_id = ownership.owner_id();
