@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "lib/driver/connection_state.h"
 #include "lib/driver/grants.h"
 #include "supervisor/keeper/device_event_text.h"
+#include "supervisor/keeper/native_reports.h"
 
 namespace baton::keeper {
 namespace {
@@ -83,6 +85,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.news = news_of_ours_.get();
   inheritance.realtime_priority = options_.realtime_priority;
   inheritance.outside_effects = options_.outside_effects;
+  inheritance.poison_deaths = options_.poison_deaths;
   return inheritance;
 }
 
@@ -136,6 +139,7 @@ void NativeEngine::LookAtShards() {
       OnNewOwner(shard, slot);
       changed = true;
     }
+    ReadReports(shard);
     const uint64_t served = arena::LoadAcquire(arena_->native_shard(shard).served_epoch);
     if (served == state.known_epoch && served != state.served_epoch) {
       OnFirstCommit(shard);
@@ -166,25 +170,48 @@ void NativeEngine::NoteRelease(uint32_t shard) {
 
 void NativeEngine::OnNewOwner(uint32_t shard, uint32_t slot) {
   ShardState& state = shards_[shard];
-  const arena::NativeShard& change = arena_->native_shard(shard);
-  const uint64_t former_epoch = std::exchange(state.known_epoch, state.ownership.epoch());
+  state.known_epoch = state.ownership.epoch();
   state.waiting_reason.clear();
   const Roster::Worker& worker = roster_[slot];
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
-  if (former_epoch == 0) return;
-  const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
-  const bool asked = state.asked_epoch == former_epoch;
-  EndedOwnership ended;
-  ended.epoch = former_epoch;
-  ended.owner_id = change.former_worker_id;
-  ended.recovered = change.recovered;
-  ended.cause = !released ? "crash" : asked ? "handoff" : "release";
-  state.report = Reconcile(*arena_, shard, counters(shard), ended);
-  state.report.successor_worker_id = worker.id;
-  listener_->OnEvent("ownership_ended",
-                     absl::StrCat("shard ", shard, " epoch ", ended.epoch, " of worker ",
-                                  ended.owner_id, " ended: ", std::string(ended.cause)),
-                     ended.owner_id, static_cast<int>(shard), -1);
+}
+
+// What successors have found: of every owner that has ended, as far as it is still there.
+void NativeEngine::ReadReports(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint64_t last = state.known_epoch == 0 ? 0 : state.known_epoch - 1;
+  if (last > arena::kNativeReports) {
+    state.reported_epoch = std::max(state.reported_epoch, last - arena::kNativeReports);
+  }
+  for (; state.reported_epoch < last; ++state.reported_epoch) {
+    const uint64_t epoch = state.reported_epoch + 1;
+    if (!ReadReport(shard, epoch)) return;  // it is being written: at the next turn
+    const ReconciliationReport& report = state.report;
+    listener_->OnEvent("ownership_ended",
+                       absl::StrCat("shard ", shard, " epoch ", epoch, " of worker ",
+                                    report.former_worker_id, " ended: ", report.cause),
+                       report.former_worker_id, static_cast<int>(shard), -1);
+    if (report.poisoned) {
+      listener_->OnEvent("connection_poisoned", DescribePoisoning(shard, *report.poisoned),
+                         report.former_worker_id, static_cast<int>(shard),
+                         static_cast<int>(report.poisoned->connection));
+    }
+  }
+  const uint64_t epoch = state.report.epoch;
+  if (epoch == 0) return;
+  const uint64_t version = arena::LoadRelaxed(arena_->native_report(shard, epoch).version);
+  if (version != state.report_version) ReadReport(shard, epoch);
+}
+
+bool NativeEngine::ReadReport(uint32_t shard, uint64_t epoch) {
+  ShardState& state = shards_[shard];
+  uint64_t version = 0;
+  std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, shard, epoch, &version);
+  if (!report) return false;
+  report->cause = !report->released ? "crash" : state.asked_epoch == epoch ? "handoff" : "release";
+  state.report = *std::move(report);
+  state.report_version = version;
+  return true;
 }
 
 void NativeEngine::OnFirstCommit(uint32_t shard) {
@@ -285,6 +312,14 @@ void NativeEngine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
   if (worker == nullptr) return;
   worker->stalled = stalled;
   NameHeirs();
+}
+
+// Of what it owns: that is what its death could be blamed on something of.
+void NativeEngine::PardonDeath(uint32_t slot, uint64_t id) {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot()) != slot) continue;
+    arena::StoreRelease(arena_->native_shard(shard).pardoned_worker_id, id);
+  }
 }
 
 void NativeEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {

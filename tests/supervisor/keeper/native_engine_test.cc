@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -18,6 +19,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -155,7 +158,25 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == answers + 1; }));
   }
 
+  void TakeOver(Worker& heir) {
+    ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); },
+                     [&] { return arena_->shard(0).owner.owner_worker_id == heir.id(); }));
+    Begin(heir);
+  }
+  // In the handler of the next completion.
+  void Die(Worker& worker) {
+    arena::StoreRelaxed(arena_->bank(0, epoch()).handling, read_ + 1);
+    worker.Die();
+  }
+  // A message that is not looked at yet.
+  void GetMessage(Worker& worker, RawPeer& peer, std::string_view text) {
+    peer.Send(text);
+    Next(worker, peer);
+    --read_;
+  }
+
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
+    if (kind == "connection_poisoned") poisonings_.push_back(message);
     if (kind == "ownership_ended" || kind == "shard_moved") {
       events_.push_back(message.substr(0, message.find(" goes on")));
     }
@@ -172,6 +193,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   uint64_t read_ = 0;
   uint32_t connection_ = 0;
   std::vector<std::string> events_;
+  std::vector<std::string> poisonings_;
 };
 
 TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
@@ -336,6 +358,146 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
 }
+
+// ---- Poison.
+
+// Every owner dies of one message. The third death fails its connection, and the next owner goes on
+// with the other.
+TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer good, bad;
+  Connect(first, good);
+  const uint32_t good_connection = connection_;
+  Connect(first, bad);
+  GetMessage(first, bad, "poison");
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    Start(slot + 1);
+    EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+    Die(*workers_[slot]);
+    TakeOver(*workers_[slot + 1]);
+  }
+  Worker& last = *workers_[3];
+  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  EXPECT_THAT(poisonings_, ElementsAre(HasSubstr(absl::StrCat("connection ", connection_,
+                                                              " is failed: 3 workers (1, 2, 3)"))));
+  ASSERT_TRUE(engine_->last_report(0).poisoned.has_value());
+  EXPECT_FALSE(engine_->last_report(0).poisoned->guessed);
+  arena::CompletionEntry entry = Next(last, bad);
+  EXPECT_EQ(entry.connection, connection_);
+  EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
+  while (CompletionKind(entry.kind) != CompletionKind::kDisconnected) entry = Next(last, bad);
+  EXPECT_TRUE(Pump([&] { bad.Turn(); }, [&] { return bad.disconnected; }));
+  connection_ = good_connection;
+  Exchange(last, good);
+  EXPECT_FALSE(good.disconnected);
+}
+
+TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "fine");
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    Start(slot + 1);
+    engine_->PardonDeath(slot, slot + 1);
+    Die(*workers_[slot]);
+    TakeOver(*workers_[slot + 1]);
+  }
+  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 0u);
+  EXPECT_EQ(CompletionKind(Next(*workers_[3], peer).kind), CompletionKind::kReceive);
+  EXPECT_FALSE(peer.disconnected);
+}
+
+struct Killed {};
+
+// Where heirs are killed while they count and poison: what their own heirs make of it.
+class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void TearDown() override {
+    SetCrashPointHandler(nullptr);
+    NativeEngineTest::TearDown();
+  }
+  // Who is to take over: has claimed, or may.
+  uint32_t heir() {
+    const uint32_t slot = arena::OwnershipSlot(arena_->shard(0).owner.ownership);
+    return arena::IsClaim(slot) ? arena::ClaimantOrOwner(slot)
+                                : static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+  }
+  // The heir takes over until it comes to the crash point, and is dead.
+  void KillTheHeirAt(const char* point) {
+    const uint32_t slot = this->heir();
+    Worker& heir = *workers_[slot];
+    point_ = point;
+    SetCrashPointHandler([](const char* name) {
+      if (std::string_view(name) == point_) throw Killed();
+    });
+    bool killed = false;
+    const auto attend = [&] {
+      try {
+        heir.Attend();
+      } catch (const Killed&) {
+        killed = true;
+      }
+    };
+    ASSERT_TRUE(Pump(attend, [&] { return killed; }));
+    SetCrashPointHandler([](const char*) {});
+    heir.Die();
+    Bury(slot);
+  }
+  static inline std::string_view point_;
+};
+
+TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "poison");
+  for (uint32_t slot = 1; slot < 4; ++slot) Start(slot);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt(GetParam()));
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-before-taking"));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).run, 1u);
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
+  MakeEngine({.poison_deaths = 1});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "poison");
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt(GetParam()));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  const arena::CompletionEntry entry = Next(last, peer);
+  EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
+  EXPECT_EQ(entry.flags, arena::kCompletionPoisoned);  // told as a failure, and not left out
+}
+
+INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
+                         ::testing::Values("native-claimed", "native-deaths-written",
+                                           "native-death-counted", "native-before-taking"),
+                         [](const auto& point) {
+                           std::string name = point.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace baton::keeper
