@@ -42,19 +42,18 @@ void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_
     return;
   }
   deaths->guessed = guessed ? 1 : 0;
-  deaths->blamed_level = static_cast<uint8_t>(driver::LevelFor(arena.completion(shard, *completion)));
+  deaths->blamed_level =
+      static_cast<uint8_t>(driver::LevelFor(arena.completion(shard, *completion)));
   deaths->blamed = *completion + 1;
 }
 
-Poisoning PoisonBlamed(driver::QueueDriver* driver, uint32_t shard,
-                       const NativeDeaths& deaths) {
+Poisoning PoisonBlamed(driver::QueueDriver* driver, uint32_t shard, const NativeDeaths& deaths) {
   const DeathCount count(deaths);
   const DeathCount::Blame blame =
       deaths.guessed != 0 ? DeathCount::Blame::kOldest : DeathCount::Blame::kSuspect;
   const uint64_t completion = deaths.blamed - 1;
-  const arena::CompletionEntry entry =
-      driver->Poison(shard, completion, "poisoned: owners died on it",
-                     arena::PoisonLevel(deaths.blamed_level));
+  const arena::CompletionEntry entry = driver->Poison(
+      shard, completion, "poisoned: owners died on it", arena::PoisonLevel(deaths.blamed_level));
   return {entry.connection,
           arena::GenerationOf(entry),
           completion,

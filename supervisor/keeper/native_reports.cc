@@ -40,8 +40,7 @@ void FillPoisoning(const Poisoning& poisoned, NativeReport* out) {
   out->poison_guessed = poisoned.guessed ? 1 : 0;
   out->poisoned_completion = poisoned.completion;
   out->poisoned_sequence = poisoned.sequence;
-  const size_t remembered =
-      std::min<size_t>(poisoned.worker_ids.size(), arena::kRememberedDeaths);
+  const size_t remembered = std::min<size_t>(poisoned.worker_ids.size(), arena::kRememberedDeaths);
   out->poison_remembered = static_cast<uint8_t>(remembered);
   std::copy_n(poisoned.worker_ids.begin(), remembered, out->poisoned_workers);
 }
@@ -63,6 +62,16 @@ std::optional<Poisoning> PoisoningOf(const NativeReport& report) {
   return poisoned;
 }
 
+void SetOutcome(uint32_t connection, bool receive, uint64_t begin, uint64_t end,
+                RequestOutcome outcome, ReconciliationReport* report) {
+  for (ReportedRequest& request : report->requests) {
+    if (request.connection == connection && request.send != receive && request.sequence >= begin &&
+        request.sequence < end) {
+      request.outcome = outcome;
+    }
+  }
+}
+
 }  // namespace
 
 void NativeReports::FindAmbiguous(uint32_t shard, ReconciliationReport* report) {
@@ -77,17 +86,30 @@ void NativeReports::FindAmbiguous(uint32_t shard, ReconciliationReport* report) 
       ambiguous_.push_back({shard, report->epoch, i, receive, begin, begin + count});
       report->never_submitted -= count;
       report->ambiguous += count;
-      for (ReportedRequest& request : report->requests) {
-        if (request.connection == i && request.send != receive && request.sequence >= begin &&
-            request.sequence < begin + count) {
-          request.outcome = RequestOutcome::kAmbiguous;
-        }
-      }
+      SetOutcome(i, receive, begin, begin + count, RequestOutcome::kAmbiguous, report);
     }
   }
 }
 
+// What the dead driver never posted was posted by its successor meanwhile.
+void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report) {
+  std::erase_if(never_posted_, [&](const Ambiguous& settled) {
+    if (settled.shard != shard) return false;
+    const arena::ConnectionRecord& connection = arena_->connection(settled.connection);
+    const arena::QueueCursors& cursors = settled.receive ? connection.receive : connection.send;
+    const uint64_t begin = std::max(settled.begin, cursors.completed);
+    const uint64_t end = std::min(settled.end, cursors.posted);
+    if (begin >= end) return true;
+    report->in_flight -= end - begin;
+    report->never_submitted += end - begin;
+    SetOutcome(settled.connection, settled.receive, begin, end, RequestOutcome::kNeverSubmitted,
+               report);
+    return true;
+  });
+}
+
 void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
+  CorrectSettled(shard, &report);
   FindAmbiguous(shard, &report);
   NativeReport& out = arena_->native_report(shard, report.epoch);
   const Writing writing(out);
@@ -105,8 +127,8 @@ void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
                                                     : arena::ChangeCause::kDeath);
   out.poison_deaths = 0;
   if (report.poisoned) FillPoisoning(*report.poisoned, &out);
-  out.listed = static_cast<uint32_t>(
-      std::min<size_t>(report.requests.size(), arena::kReportedRequests));
+  out.listed =
+      static_cast<uint32_t>(std::min<size_t>(report.requests.size(), arena::kReportedRequests));
   for (uint32_t i = 0; i < out.listed; ++i) {
     const ReportedRequest& request = report.requests[i];
     out.requests[i] = {request.connection,
@@ -119,6 +141,15 @@ void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
 }
 
 bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
+  const arena::ConnectionRecord& record = arena_->connection(connection);
+  const bool owned =
+      !arena::IsClaim(arena::OwnershipSlot(arena_->shard(record.shard).owner.ownership));
+  const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
+  const auto never = static_cast<int32_t>(attempted - static_cast<uint32_t>(end));
+  if (!owned && never > 0) {
+    never_posted_.push_back(
+        {record.shard, 0, connection, receive, end, end + static_cast<uint64_t>(never)});
+  }
   bool said = false;
   std::erase_if(ambiguous_, [&](const Ambiguous& open) {
     if (open.connection != connection || open.receive != receive) return false;

@@ -34,9 +34,11 @@ class NativeReports {
   };
 
   void FindAmbiguous(uint32_t shard, ReconciliationReport* report);
+  void CorrectSettled(uint32_t shard, ReconciliationReport* report);
 
   arena::Arena* arena_;
   std::vector<Ambiguous> ambiguous_;
+  std::vector<Ambiguous> never_posted_;  // as the device told before the report was written
 };
 
 // Of the end of `epoch`. None if it is not there, not any more, or being written right now.

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
+#include "supervisor/keeper/native_reports.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -77,6 +79,8 @@ class Worker {
   std::unique_ptr<NativeDriver> driver_;
 };
 
+struct Killed {};
+
 class NativeEngineTest : public ::testing::Test, private EngineListener {
  protected:
   void SetUp() override {
@@ -94,6 +98,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     engine_->SetListener(this);
   }
   void TearDown() override {
+    SetCrashPointHandler(nullptr);
     for (auto& worker : workers_) worker.reset();
     engine_.reset();
   }
@@ -158,6 +163,24 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == answers + 1; }));
   }
 
+  // Does it, again and again, until it comes to the crash point.
+  void KillAt(std::string_view point, const std::function<void()>& turn) {
+    point_ = point;
+    SetCrashPointHandler([](const char* name) {
+      if (name == point_) throw Killed();
+    });
+    bool killed = false;
+    const auto attempt = [&] {
+      try {
+        turn();
+      } catch (const Killed&) {
+        killed = true;
+      }
+    };
+    EXPECT_TRUE(Pump(attempt, [&] { return killed; }));
+    SetCrashPointHandler([](const char*) {});
+    ASSERT_TRUE(killed);
+  }
   void TakeOver(Worker& heir) {
     ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); },
                      [&] { return arena_->shard(0).owner.owner_worker_id == heir.id(); }));
@@ -194,6 +217,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   uint32_t connection_ = 0;
   std::vector<std::string> events_;
   std::vector<std::string> poisonings_;
+  static inline std::string_view point_;
 };
 
 TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
@@ -413,15 +437,9 @@ TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
   EXPECT_FALSE(peer.disconnected);
 }
 
-struct Killed {};
-
 // Where heirs are killed while they count and poison: what their own heirs make of it.
 class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInterface<const char*> {
  protected:
-  void TearDown() override {
-    SetCrashPointHandler(nullptr);
-    NativeEngineTest::TearDown();
-  }
   // Who is to take over: has claimed, or may.
   uint32_t heir() {
     const uint32_t slot = arena::OwnershipSlot(arena_->shard(0).owner.ownership);
@@ -432,24 +450,10 @@ class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInter
   void KillTheHeirAt(const char* point) {
     const uint32_t slot = this->heir();
     Worker& heir = *workers_[slot];
-    point_ = point;
-    SetCrashPointHandler([](const char* name) {
-      if (std::string_view(name) == point_) throw Killed();
-    });
-    bool killed = false;
-    const auto attend = [&] {
-      try {
-        heir.Attend();
-      } catch (const Killed&) {
-        killed = true;
-      }
-    };
-    ASSERT_TRUE(Pump(attend, [&] { return killed; }));
-    SetCrashPointHandler([](const char*) {});
+    ASSERT_NO_FATAL_FAILURE(KillAt(point, [&] { heir.Attend(); }));
     heir.Die();
     Bury(slot);
   }
-  static inline std::string_view point_;
 };
 
 TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
@@ -498,6 +502,102 @@ INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// ---- Reports.
+
+TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer, slow;
+  Connect(first, peer);
+  const uint32_t busy = connection_;
+  // Accepted, with a send behind that waits until it is established.
+  slow.Connect(engine_->listeners()[0].port, "");
+  const uint32_t waiting = Next(first, slow).connection;
+  writer_->Send(waiting, 2048, 4);
+  writer_->Accept(waiting, 0).Acknowledge(read_);
+  Commit(first);
+  // Two messages, of which it has read one; and a receive in flight.
+  writer_->Receive(busy, 0, 64);
+  writer_->Receive(busy, 64, 64);
+  Commit(first);
+  GetMessage(first, peer, "one");
+  ++read_;
+  GetMessage(first, peer, "two");
+  arena::StoreRelaxed(arena_->bank(0, 1).read_cursor, read_);
+  --read_;
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  // Two changes of owner, of which the keeper sees nothing.
+  for (int i = 0; i < 2; ++i) {
+    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    workers_[engine_->owner(0).slot]->Die();
+    ASSERT_TRUE(Pump([&] { ASSERT_EQ(workers_[heir]->Attend(), 0); },
+                     [&] { return arena_->shard(0).owner.owner_worker_id == heir + 1; }));
+    if (i == 0) {
+      uint64_t version = 0;
+      const std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, 0, 1, &version);
+      ASSERT_TRUE(report.has_value());
+      EXPECT_EQ(report->former_worker_id, 1u);
+      EXPECT_EQ(report->successor_worker_id, heir + 1);
+      EXPECT_EQ(report->never_submitted, 1u);
+      EXPECT_EQ(report->in_flight, 1u);
+      EXPECT_EQ(report->completed_undelivered, 1u);
+      EXPECT_EQ(report->delivered_uncommitted, 1u);
+      EXPECT_EQ(report->ambiguous, 0u);
+      EXPECT_EQ(report->requests.size(), 4u);
+      const uint32_t next = heir == 1 ? 2 : 1;
+      arena_->native_shard(0).heir = next + 1;
+      arena_->header().ownership_changes += 1;
+      ASSERT_EQ(workers_[next]->Attend(), 0);
+    }
+  }
+  events_.clear();
+  engine_->Turn();
+  EXPECT_THAT(events_, ElementsAre(HasSubstr("epoch 1 of worker 1 ended: crash"),
+                                   HasSubstr("epoch 2 of worker ")));
+  EXPECT_EQ(engine_->last_report(0).epoch, 2u);
+  EXPECT_EQ(engine_->last_report(0).in_flight, 1u);
+}
+
+// The owner dies beside its post: only the device can tell whether it was one.
+class AmbiguousTest : public NativeEngineTest {
+ protected:
+  RequestOutcome DieAt(const char* point) {
+    Worker& first = Start(0);
+    EXPECT_EQ(first.Attend(), 0);
+    Begin(first);
+    RawPeer peer;
+    Connect(first, peer);
+    Worker& heir = Start(1);
+    EXPECT_EQ(heir.Attend(), 0);
+    writer_->Send(connection_, 2048, 4);
+    writer_->Publish();
+    KillAt(point, [&] { first.Drive(0); });
+    first.Die();
+    TakeOver(heir);
+    peer.Receive();
+    EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
+    engine_->Turn();
+    const ReconciliationReport& report = engine_->last_report(0);
+    EXPECT_EQ(report.ambiguous, 0u);
+    EXPECT_EQ(report.in_flight + report.never_submitted, 2u);  // and a receive
+    for (const ReportedRequest& request : report.requests) {
+      if (request.send) return request.outcome;
+    }
+    ADD_FAILURE() << "the send is not told of";
+    return RequestOutcome::kAmbiguous;
+  }
+};
+
+TEST_F(AmbiguousTest, shouldReportASendThatWasNeverPostedOnceTheDeviceHasTold) {
+  EXPECT_EQ(DieAt("driver-before-post"), RequestOutcome::kNeverSubmitted);
+}
+
+// Its peer has no receive: it cannot have completed.
+TEST_F(AmbiguousTest, shouldReportASendThatWasPostedOnceTheDeviceHasTold) {
+  EXPECT_EQ(DieAt("driver-after-post"), RequestOutcome::kInFlight);
+}
 
 }  // namespace
 }  // namespace baton::keeper
