@@ -13,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/memlock.h"
+#include "lib/base/readiness.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
@@ -49,7 +50,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
                                                                  foundation.device.get(), options));
   BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
   // What batond has given us is ours alone.
-  for (const char* name : {"BATON_READY_FD", "BATON_STORE_FD"}) {
+  for (const char* name : {kReadyVariable, "BATON_STORE_FD"}) {
     if (const char* const text = std::getenv(name)) {
       std::erase(foundation.descriptors, std::atoi(text));
     }

@@ -259,8 +259,8 @@ void NativeEngine::GiveToSomebody(uint32_t shard) {
   }
 }
 
-// With outside effects the kernel's word on a thread is not enough: nobody may claim before the
-// process is dead, and then it is given to somebody.
+// With outside effects an heir is named for a release that is asked for, and only then: of an owner
+// that dies, the process has to be dead first, and then the shard is given to somebody.
 void NativeEngine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ShardState& state = shards_[shard];
