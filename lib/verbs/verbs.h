@@ -396,6 +396,10 @@ class Device {
   // that takes nothing from the device, or from other processes. Notifications that the opener or
   // another has asked for may wake in vain.
   virtual absl::Status AfterFork();
+
+  // Of a forked process, after AfterFork: the descriptors that it needs for what it can use. All
+  // others that the device had at the fork it may close.
+  virtual std::vector<int> ForkedDescriptors() const { return {}; }
 };
 
 }  // namespace baton::verbs
