@@ -6,14 +6,12 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/memlock.h"
-#include "lib/base/readiness.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
@@ -48,13 +46,6 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
-  BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
-  // What batond has given us is ours alone.
-  for (const char* name : {kReadyVariable, "BATON_STORE_FD"}) {
-    if (const char* const text = std::getenv(name)) {
-      std::erase(foundation.descriptors, std::atoi(text));
-    }
-  }
   return foundation;
 }
 
@@ -69,8 +60,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       device_(std::move(foundation.device)),
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
-      native_timer_(loop_),
-      kept_descriptors_(std::move(foundation.descriptors)) {
+      native_timer_(loop_) {
   engine_ = std::move(foundation.native);
 }
 
@@ -121,8 +111,7 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
 void Keeper::MakeManagement() {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
   if (native_ != nullptr) {
-    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_,
-                                                    kept_descriptors_);
+    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_);
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {

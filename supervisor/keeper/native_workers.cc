@@ -35,15 +35,13 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 }  // namespace
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                             std::vector<int> kept_descriptors)
+                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
       engine_(engine),
       sessions_(sessions),
       events_(events),
-      kept_descriptors_(std::move(kept_descriptors)),
       pause_(loop),
       pause_length_(kShortestPause) {}
 
@@ -69,8 +67,8 @@ void NativeWorkers::KeepRunning() {
 
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
   BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
-  absl::StatusOr<ForkedWorker> forked = ForkWorker(
-      program, engine_.InheritanceOf(reserved.slot, reserved.worker_id), kept_descriptors_);
+  absl::StatusOr<ForkedWorker> forked =
+      ForkWorker(program, engine_.InheritanceOf(reserved.slot, reserved.worker_id));
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();

@@ -61,7 +61,10 @@ class Worker {
     syscall(SYS_futex, &lock(), FUTEX_WAKE, 64, nullptr, nullptr, 0);
   }
   int Attend() { return host().attend(host().context); }
-  int Drive(uint32_t shard) { return host().drive(host().context, shard); }
+  int Drive(uint32_t shard) {
+    const int error = host().apply(host().context, shard);
+    return error != 0 ? error : host().poll(host().context, shard);
+  }
   int Release(uint32_t shard, uint64_t epoch) {
     return host().release(host().context, shard, epoch);
   }
