@@ -228,29 +228,34 @@ bool NativeDriver::IsDeath(uint32_t shard) const {
 void NativeDriver::BeginChange(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   const driver::Ownership& ownership = ownerships_[shard];
-  record.cause = static_cast<uint64_t>(IsDeath(shard) ? arena::ChangeCause::kDeath
-                                                      : arena::ChangeCause::kRelease);
+  NoteCause(shard);
   if (ownership.owner_id() != 0) record.former_worker_id = ownership.owner_id();
   if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
   record.change_begun_ns = MonotonicNanoseconds();
+  record.recovered = 0;
   arena::OrderForCrash();
   record.change_epoch = ownership.epoch();
 }
 
-// What the former owner had committed. An invalid transaction is where it ends: nothing of that, or
-// after it, counts.
+void NativeDriver::NoteCause(uint32_t shard) {
+  arena().native_shard(shard).cause = static_cast<uint64_t>(
+      IsDeath(shard) ? arena::ChangeCause::kDeath : arena::ChangeCause::kRelease);
+}
+
+// What the former owner had committed, of which a claimant that died may have applied some. An
+// invalid transaction is where it ends: nothing of that, or after it, counts.
 void NativeDriver::ApplyRest(uint32_t shard) {
-  uint64_t recovered = 0;
   absl::Status error;
-  while (recovered < arena::kCommitLogEntries) {
+  for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
     const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
     if (outcome == CommitOutcome::kInvalid) {
       Tell("invalid_transaction", static_cast<int>(shard), -1, MessageOf(error));
     }
     if (outcome != CommitOutcome::kApplied) break;
-    ++recovered;
+    ++arena().native_shard(shard).recovered;
+    BATON_CRASH_POINT("native-rest-applied");
   }
-  arena().native_shard(shard).recovered = recovered;
+  NoteCause(shard);  // that may have been its release
 }
 
 // A completion on which so many owners died in a row is given to no other.

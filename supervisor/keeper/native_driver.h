@@ -86,6 +86,7 @@ class NativeDriver final : private driver::DriverObserver {
   absl::Status TakeClaimed();
   bool IsDeath(uint32_t shard) const;
   void BeginChange(uint32_t shard);
+  void NoteCause(uint32_t shard);
   void ApplyRest(uint32_t shard);
   std::optional<Poisoning> CountDeath(uint32_t shard, uint64_t logged);
   void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
