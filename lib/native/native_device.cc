@@ -176,7 +176,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   }
   driver::DeviceObjects::Connection& device = objects_->connections[index];
   device.id = std::make_unique<NativeConnectionId>(this, index);
-  const int place = pool_->Find(*arena_, shard, record(index).qp_number);
+  const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
   if (inherited->state() == verbs::QueuePairState::kReset) return;  // it was destroyed
@@ -189,7 +189,7 @@ void NativeDevice::RestorePool(uint32_t shard) {
   std::vector<bool> used(count);
   for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
     if (record(i).shard != shard) continue;
-    const int place = pool_->Find(*arena_, shard, record(i).qp_number);
+    const int place = pool_->Find(shard, record(i).qp_number);
     if (place >= 0) used[static_cast<size_t>(place)] = true;
   }
   for (uint32_t i = 0; i < count; ++i) {

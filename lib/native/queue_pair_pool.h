@@ -5,9 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "lib/arena/arena.h"
+#include "absl/container/flat_hash_map.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::native {
@@ -16,13 +17,22 @@ namespace baton::native {
 // the same queue pairs of the device; who may use which one is in the arena (PooledQueuePair).
 struct QueuePairPool {
   std::vector<std::vector<std::unique_ptr<verbs::QueuePair>>> shards;
+  struct Place {
+    uint32_t shard, index;
+  };
+  // By number, which they keep. A successor looks each of its connections' up before it serves.
+  absl::flat_hash_map<uint32_t, Place> places;
 
-  // Its place in the shard's pool; -1: it is not of the pool.
-  int Find(const arena::Arena& arena, uint32_t shard, uint32_t number) const {
-    for (uint32_t i = 0; number != 0 && i < shards[shard].size(); ++i) {
-      if (arena.pooled(shard, i).number == number) return static_cast<int>(i);
-    }
-    return -1;
+  void Add(uint32_t shard, std::unique_ptr<verbs::QueuePair> queue_pair) {
+    places[queue_pair->number()] = {shard, static_cast<uint32_t>(shards[shard].size())};
+    shards[shard].push_back(std::move(queue_pair));
+  }
+  // Its place in the shard's pool; -1: it is not of that.
+  int Find(uint32_t shard, uint32_t number) const {
+    const auto found = places.find(number);
+    return found == places.end() || found->second.shard != shard
+               ? -1
+               : static_cast<int>(found->second.index);
   }
 };
 

@@ -208,7 +208,12 @@ bool NativeEngine::ReadReport(uint32_t shard, uint64_t epoch) {
   uint64_t version = 0;
   std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, shard, epoch, &version);
   if (!report) return false;
-  report->cause = !report->released ? "crash" : state.asked_epoch == epoch ? "handoff" : "release";
+  if (report->released) {
+    report->cause = state.asked_epoch == epoch ? "handoff" : "release";
+  } else {
+    const bool explained = report->former_worker_id == state.explained_worker_id;
+    report->cause = explained ? std::string(state.explanation) : "crash";
+  }
   state.report = *std::move(report);
   state.report_version = version;
   return true;
@@ -218,6 +223,7 @@ void NativeEngine::OnFirstCommit(uint32_t shard) {
   ShardState& state = shards_[shard];
   const arena::NativeShard& change = arena_->native_shard(shard);
   state.served_epoch = state.known_epoch;
+  last_served_ns_ = MonotonicNanoseconds();
   const uint64_t blackout = change.blackout_ns;
   const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
   if (state.known_epoch > 1) {
@@ -319,6 +325,15 @@ void NativeEngine::PardonDeath(uint32_t slot, uint64_t id) {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot()) != slot) continue;
     arena::StoreRelease(arena_->native_shard(shard).pardoned_worker_id, id);
+  }
+}
+
+// Its heir may have made its report before the process is known to be dead.
+void NativeEngine::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
+  for (ShardState& state : shards_) {
+    if (state.ownership.owner_slot() != slot) continue;
+    state.explained_worker_id = id;
+    state.explanation = cause;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +31,7 @@ class Roster {
     bool stopped = false;
     bool fenced = false;
     bool pardoned = false;
+    std::string_view death = "crash";  // cause of its death, in reports; a literal
     bool notify = false;  // has something new
     bool deaf = false;    // closed its end of `wake`
     uint32_t shards = 0;  // that it owns

@@ -650,6 +650,23 @@ INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
 
 // ---- Reports.
 
+// The heir is quicker than the proof of the death.
+TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
+  engine_->ExplainDeath(0, 1, "hang");
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    workers_[engine_->owner(0).slot]->Die();
+    TakeOver(*workers_[heir]);
+    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
+    engine_->WorkerStopped(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
+    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
+  }
+}
+
 TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   Worker& first = Start(0);
   ASSERT_EQ(first.Attend(), 0);
