@@ -262,8 +262,8 @@ void ConnectionManager::Accept(uint32_t index) {
   Connection& connection = connections_[index];
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kAccepted;
-  connection.pooled = pool_.Find(connection.shard,
-                                 arena::LoadRelaxed(arena_->connection(index).qp_number));
+  connection.pooled =
+      pool_.Find(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   absl::Status status = absl::InternalError("its queue pair is none of the shard's");
   if (connection.pooled >= 0) {
     verbs::ConnectionParameters parameters;

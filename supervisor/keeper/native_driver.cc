@@ -72,9 +72,10 @@ absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Create(NativeInherit
     }
   }
   driver->host_.event_fd = driver->epoll_.get();
+  if (!from.watch_deaths) return driver;
   driver->watcher_.emplace(&driver->arena(), from.realtime_priority,
                            [raw = driver.get()](uint32_t, uint64_t) {
-                             raw->somebody_died_.store(true);
+                             raw->LookForDeaths();
                              const NativeInheritance& own = raw->inheritance_;
                              (void)eventfd_write(own.wakes[own.slot], 1);
                            });
@@ -185,6 +186,7 @@ void NativeDriver::ClaimInheritance() {
         !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
       continue;
     }
+    BATON_CRASH_POINT("native-before-claim");
     if (ownerships_[shard].Claim(word, inheritance_.slot)) {
       BATON_CRASH_POINT("native-claimed");
     }
@@ -286,6 +288,7 @@ void NativeDriver::MakeReport(uint32_t shard, std::optional<Poisoning> poisoned)
 }
 
 void NativeDriver::WatchOwners() {
+  if (!watcher_) return;
   std::vector<uint64_t> wanted(watched_.size(), 0);
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;

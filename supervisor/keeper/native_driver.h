@@ -46,6 +46,7 @@ struct NativeInheritance {
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
+  bool watch_deaths = true;      // false: who made the driver calls LookForDeaths
 };
 
 // Kind of the news that a worker's process cannot run its object.
@@ -61,6 +62,9 @@ class NativeDriver final : private driver::DriverObserver {
   ~NativeDriver() override;
 
   BatonNativeHost* host() { return &host_; }
+
+  // With the next Attend: an owner whose heir this is may be dead. Any thread.
+  void LookForDeaths() { somebody_died_.store(true); }
 
  private:
   explicit NativeDriver(NativeInheritance inheritance);
@@ -118,7 +122,7 @@ class NativeDriver final : private driver::DriverObserver {
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;
-  std::optional<DeathWatcher> watcher_;  // last: its thread uses the others
+  std::optional<DeathWatcher> watcher_;  // if deaths are watched; last: its thread uses the others
 };
 
 }  // namespace baton::keeper

@@ -115,9 +115,10 @@ void NativeWorkers::OnEnded(pid_t pid) {
   processes_.erase(found);
   engine_.Turn();  // it may have committed just before
   const bool served = engine_.last_served_ns() >= forked_ns;
-  pause_length_ = MonotonicNanoseconds() - forked_ns >= kLongLifeNs
-                      ? kShortestPause
-                      : std::min(2 * pause_length_, served ? kLongestPauseOfServers : kLongestPause);
+  pause_length_ =
+      MonotonicNanoseconds() - forked_ns >= kLongLifeNs
+          ? kShortestPause
+          : std::min(2 * pause_length_, served ? kLongestPauseOfServers : kLongestPause);
   StartLater();
 }
 

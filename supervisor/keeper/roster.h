@@ -32,9 +32,9 @@ class Roster {
     bool fenced = false;
     bool pardoned = false;
     std::string_view death = "crash";  // cause of its death, in reports; a literal
-    bool notify = false;  // has something new
-    bool deaf = false;    // closed its end of `wake`
-    uint32_t shards = 0;  // that it owns
+    bool notify = false;               // has something new
+    bool deaf = false;                 // closed its end of `wake`
+    uint32_t shards = 0;               // that it owns
   };
 
   // What a shard wants of its next owner.

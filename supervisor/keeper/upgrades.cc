@@ -73,7 +73,7 @@ struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
   uint32_t watch_window_ms = 0;
-  bool workers_named = false;                // how many new ones, by the operator
+  bool workers_named = false;                   // how many new ones, by the operator
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
   steady_clock::time_point deadline;         // of the phase

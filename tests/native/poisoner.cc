@@ -1,6 +1,6 @@
 // poisoner PORT: connects to a ledger of which workers die by kPoisonAmount, asks for something
-// harmless, for that, and for something more, and waits until its connection has ended. On the device
-// of BATON_TEST_DEVICE and BATON_TEST_HOST.
+// harmless, for that, and for something more, and waits until its connection has ended. On the
+// device of BATON_TEST_DEVICE and BATON_TEST_HOST.
 #include <cstdlib>
 #include <iostream>
 #include <string>

@@ -1,5 +1,5 @@
-// Which processes the keeper of a native service forks and ends. They are real; their device only says
-// that it survives a fork, and nothing is connected to it.
+// Which processes the keeper of a native service forks and ends. They are real; their device only
+// says that it survives a fork, and nothing is connected to it.
 #include "supervisor/keeper/native_workers.h"
 
 #include <gmock/gmock.h>
@@ -99,8 +99,8 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   static pid_t PidIn(const std::string& line) {
     int pid = 0;
     const size_t at = line.find("pid ") + 4;
-    BATON_CHECK(absl::SimpleAtoi(line.substr(at, line.find_first_not_of("0123456789", at) - at),
-                                 &pid));
+    BATON_CHECK(
+        absl::SimpleAtoi(line.substr(at, line.find_first_not_of("0123456789", at) - at), &pid));
     return pid;
   }
 

@@ -33,8 +33,8 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::InlineEngine;
+using ::testing::IsEmpty;
 using testing::RawClient;
 
 constexpr uint32_t kWorkers = 2;
