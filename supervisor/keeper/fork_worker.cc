@@ -20,6 +20,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
+#include "supervisor/keeper/lifeline.h"
 
 namespace baton::keeper {
 namespace {
@@ -65,7 +66,7 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-absl::Status TakeIdentity(const NativeProgram& program, pid_t keeper) {
+absl::Status TakeIdentity(const NativeProgram& program) {
   if (program.gid) {
     if (setgroups(0, nullptr) != 0) return ErrnoStatus(errno, "setgroups");
     if (setresgid(*program.gid, *program.gid, *program.gid) != 0) {
@@ -75,19 +76,18 @@ absl::Status TakeIdentity(const NativeProgram& program, pid_t keeper) {
   if (program.uid && setresuid(*program.uid, *program.uid, *program.uid) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot become uid ", *program.uid));
   }
-  // Nobody takes the connections over from a keeper that dies, and with it they are gone. (Not
-  // before the identity is taken on: that would forget it.)
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(0);
   // Not by an executable with other rights, either.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
   return absl::OkStatus();
 }
 
 // Returns only with an error.
-absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
-                          NativeInheritance inheritance) {
-  BATON_RETURN_IF_ERROR(TakeIdentity(program, keeper));
+absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance) {
+  BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
+  BATON_RETURN_IF_ERROR(TakeIdentity(program));
+  const absl::Status tied = TieToLifeline(lifeline.Release());  // for as long as the process lives
+  if (absl::IsUnavailable(tied)) _exit(0);
+  BATON_RETURN_IF_ERROR(tied);
   BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
   // For as long as the process lives.
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
@@ -98,8 +98,8 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
   object.Run(program.arguments);
 }
 
-[[noreturn]] void RunChild(const NativeProgram& program, pid_t keeper,
-                           NativeInheritance inheritance, std::vector<int> kept) {
+[[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance,
+                           std::vector<int> kept) {
   setsid();
   prctl(PR_SET_NAME, "baton-native");
   ResetSignals();
@@ -107,7 +107,7 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
   kept.push_back(inheritance.news);
   CloseAllBut(std::move(kept));
   const int news = inheritance.news;
-  const absl::Status status = BecomeWorker(program, keeper, std::move(inheritance));
+  const absl::Status status = BecomeWorker(program, std::move(inheritance));
   const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
   (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   _exit(127);
@@ -134,10 +134,9 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInhe
   worker.session.Reset(pair[0]);
   const FileDescriptor child_end(pair[1]);
   inheritance.session = child_end.get();
-  const pid_t keeper = getpid();
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
-  if (worker.pid == 0) RunChild(program, keeper, std::move(inheritance), kept_descriptors);
+  if (worker.pid == 0) RunChild(program, std::move(inheritance), kept_descriptors);
   worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");

@@ -25,6 +25,8 @@ using driver::CommitOutcome;
 // Transactions of one shard in one call, as in a turn of the engine.
 constexpr int kTransactionsPerDrive = 32;
 
+constexpr uint64_t kUnseen = ~uint64_t{0};
+
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -123,7 +125,8 @@ absl::Status NativeDriver::Attend() {
   // Who owns no shard asks for no notification before it sleeps.
   if (std::exchange(slept_, operated_ == 0)) {
     eventfd_t count;
-    (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
+    // Also by a keeper that has named another heir, and cannot announce it (adoption.h).
+    if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
     inheritance_.device->Progress();
   }
   HandleNotices();

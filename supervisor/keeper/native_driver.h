@@ -41,6 +41,7 @@ struct NativeInheritance {
   int keeper_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
+  int lifeline = -1;       // which the process ends with (lifeline.h)
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
 };

@@ -22,6 +22,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/native_driver.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
@@ -50,6 +51,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void Turn();
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
+
+  // Of the engine itself, for who comes after a keeper that died.
+  NativeFiles Files() const;
 
   void Start() override {}
   void Stop() override {}

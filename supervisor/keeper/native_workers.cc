@@ -39,13 +39,14 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                              NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                             std::vector<int> kept_descriptors)
+                             int lifeline, std::vector<int> kept_descriptors)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
       engine_(engine),
       sessions_(sessions),
       events_(events),
+      lifeline_(lifeline),
       kept_descriptors_(std::move(kept_descriptors)),
       pause_(loop),
       pause_length_(kShortestPause) {}
@@ -72,8 +73,10 @@ void NativeWorkers::KeepRunning() {
 
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
   BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
-  absl::StatusOr<ForkedWorker> forked = ForkWorker(
-      program, engine_.InheritanceOf(reserved.slot, reserved.worker_id), kept_descriptors_);
+  NativeInheritance inheritance = engine_.InheritanceOf(reserved.slot, reserved.worker_id);
+  inheritance.lifeline = lifeline_;
+  absl::StatusOr<ForkedWorker> forked =
+      ForkWorker(program, std::move(inheritance), kept_descriptors_);
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();

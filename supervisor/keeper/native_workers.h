@@ -26,9 +26,10 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it. `kept_descriptors`: that the forks keep.
+  // All references outlive it. `lifeline`: the workers' end; `kept_descriptors`: that the forks
+  // keep.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                NativeEngine& engine, WorkerSessions& sessions, EventLog& events, int lifeline,
                 std::vector<int> kept_descriptors);
   ~NativeWorkers() override;  // kills them
 
@@ -61,6 +62,7 @@ class NativeWorkers final : public WorkerPrograms {
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   EventLog& events_;
+  const int lifeline_;
   const std::vector<int> kept_descriptors_;
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;

@@ -1,0 +1,108 @@
+// A native service whose keeper died (native_keeper_death.md): its workers go on, its connections
+// are kept by batond, and this is how the next keeper works for them until the last is gone.
+//
+// It cannot do all that the former one did. The device's objects are in the hands of processes that
+// inherited them, which this one did not: it can make no queue pair of theirs, and fork nobody who
+// could use them. So it lets the connections drain: it tells owners what happens to them at the
+// connection manager, carries out what owners order there, and names heirs among the workers that
+// live. Then the workers are ended, and the service is begun anew.
+#ifndef SUPERVISOR_KEEPER_ADOPTION_H_
+#define SUPERVISOR_KEEPER_ADOPTION_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/rdma/adopted_ids.h"
+#include "supervisor/keeper/held_descriptors.h"
+#include "supervisor/keeper/lifeline.h"
+
+namespace baton::keeper {
+
+// What a keeper gives batond to hold, before it forks the first worker.
+struct NativeFiles {
+  const arena::Arena* arena = nullptr;
+  std::vector<int> device;     // whose objects live as long as one of these is open
+  int connection_manager = -1;
+  int keeper_wake = -1;        // eventfd: there are orders
+  int news = -1;               // datagrams from workers, our end
+  std::vector<int> wakes;      // eventfds, by worker slot
+};
+absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline);
+
+// Thread-compatible, and without a thread.
+class Adoption {
+ public:
+  // Takes over what is held. Null: there is nothing, or not all that it takes. An error: why it
+  // cannot be adopted.
+  static absl::StatusOr<std::unique_ptr<Adoption>> Begin(HeldDescriptors* held);
+
+  uint32_t connection_count() const { return count_; }
+
+  // Everything that there may be to do. Call it when one of these descriptors is readable, and
+  // every kTurnMs.
+  void Turn();
+  static constexpr int kTurnMs = 200;
+  std::vector<int> descriptors() const;
+
+  // Why there is nothing more to wait for; empty: there is.
+  std::string WhyOver() const;
+
+  // Ends the workers, proves that they are dead, and gives everything back. What connections there
+  // are end with it.
+  static absl::Status End(HeldDescriptors* held);
+
+ private:
+  enum class Phase : uint8_t { kNone, kLive, kOver };
+  struct Connection {
+    Phase phase = Phase::kNone;
+    uint32_t generation = 0;
+    uint32_t shard = 0;
+    int64_t number = -1;          // of its id; -1: it has none
+    uint64_t drained_at_ns = 0;   // when its shared receives count as flushed; 0: not to be told
+  };
+
+  Adoption() = default;
+  absl::Status TakeIds(HeldDescriptors* held);
+  void Sort(const std::vector<verbs::rdma::AdoptedId>& ids);
+  void Judge(uint32_t connection);
+  bool IsKnownToDriver(uint32_t connection, uint32_t generation) const;
+  bool WasEstablished(uint32_t connection, uint32_t generation) const;
+  bool Holds(uint32_t shard, uint32_t connection, uint32_t generation,
+             arena::NoticeKind kind) const;
+
+  bool HandleEvent();
+  bool HandleOrder(uint32_t shard);
+  void Disconnect(uint32_t connection);
+  void Free(uint32_t connection);
+  void DestroyId(uint32_t connection);
+  void Finish(uint32_t connection, verbs::CompletionStatus status, std::string_view why);
+  void TellDrained();
+  void Tell(uint32_t connection, arena::NoticeKind kind, verbs::CompletionStatus status);
+  void SendWaiting(uint32_t shard);
+  void LookAtShard(uint32_t shard);
+  void NameHeir(uint32_t shard);
+  bool IsAlive(uint32_t slot) const;
+  void ReadNews();
+
+  std::unique_ptr<arena::Arena> arena_;
+  std::unique_ptr<verbs::rdma::AdoptedIds> ids_;
+  FileDescriptor proof_, keeper_wake_, news_;
+  std::vector<FileDescriptor> wakes_;  // by worker slot
+  std::vector<Connection> connections_;
+  std::vector<uint64_t> served_epochs_;                   // known, by shard
+  std::vector<std::deque<arena::MailEntry>> waiting_;     // no room in the ring, by shard
+  uint32_t count_ = 0;                                    // connections whose slot is not free
+  bool device_removed_ = false;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_ADOPTION_H_
