@@ -1,6 +1,5 @@
 #include "supervisor/keeper/adoption.h"
 
-#include <linux/futex.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -21,7 +20,6 @@
 #include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 #include "spdlog/spdlog.h"
-#include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/native_driver.h"
 
 namespace baton::keeper {
@@ -86,56 +84,59 @@ absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifelin
 
 // ---------------------------------------------------------------- taking over
 
-absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held) {
+absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
+                                                          const v1::ServiceConfig& service) {
   BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> complete, held->Get(kComplete));
   if (complete.empty()) return nullptr;
-  std::unique_ptr<Adoption> adoption(new Adoption);
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> arena, held->Get(kArena));
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> links, held->Get(kLinks));
-  BATON_ASSIGN_OR_RETURN(adoption->wakes_, held->Get(kWakes));
+  AdoptedFiles files;
+  BATON_ASSIGN_OR_RETURN(files.wakes, held->Get(kWakes));
   if (arena.size() != 4 || links.size() != 3) {
     return absl::InternalError("what is held of the former keeper is not what a keeper gives");
   }
   BATON_ASSIGN_OR_RETURN(arena::Arena attached,
                          arena::Arena::AttachKeeper(std::move(arena[0]), std::move(arena[1]),
                                                     std::move(arena[2]), std::move(arena[3])));
-  adoption->arena_ = std::make_unique<arena::Arena>(std::move(attached));
-  const arena::Shape& shape = adoption->arena_->shape();
-  if (adoption->wakes_.size() != shape.workers || !arena::IsNative(shape)) {
+  files.arena = std::make_unique<arena::Arena>(std::move(attached));
+  if (files.wakes.size() != files.arena->shape().workers ||
+      !arena::IsNative(files.arena->shape())) {
     return absl::InternalError("what is held of the former keeper does not fit its arena");
   }
-  adoption->proof_ = std::move(links[0]);
-  adoption->keeper_wake_ = std::move(links[1]);
-  adoption->news_ = std::move(links[2]);
-  adoption->connections_.resize(shape.connections);
-  adoption->waiting_.resize(shape.shards);
-  for (uint32_t i = 0; i < shape.shards; ++i) {
-    const uint64_t epoch = arena::LoadAcquire(adoption->arena_->native_shard(i).served_epoch);
-    adoption->served_epochs_.push_back(epoch);
-    spdlog::info("shard_kept: shard {} epoch {}: worker {} goes on", i, epoch,
-                 arena::LoadRelaxed(adoption->arena_->shard(i).owner.owner_worker_id));
-  }
-  BATON_RETURN_IF_ERROR(adoption->TakeIds(held));
-  return adoption;
+  files.proof = std::move(links[0]);
+  files.keeper_wake = std::move(links[1]);
+  files.news = std::move(links[2]);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<AdoptedIds> ids, verbs::rdma::OpenAdoptedIds());
+  BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> taken, TakeIds(held, ids.get()));
+  return std::make_unique<Adoption>(std::move(files), std::move(ids), taken, service);
 }
 
-// Ours is held, too, before it has anything: should this process be killed in the middle, each id is
-// in a file that somebody has open.
-absl::Status Adoption::TakeIds(HeldDescriptors* held) {
-  BATON_ASSIGN_OR_RETURN(ids_, AdoptedIds::Open());
+Adoption::Adoption(AdoptedFiles files, std::unique_ptr<AdoptedIds> ids,
+                   const std::vector<AdoptedId>& taken, const v1::ServiceConfig& service)
+    : files_(std::move(files)),
+      arena_(files_.arena.get()),
+      ids_(std::move(ids)),
+      shards_(arena_, std::move(files_.wakes), service),
+      connections_(arena_->shape().connections),
+      waiting_(arena_->shape().shards) {
+  Sort(taken);
+}
+
+// Ours is held, too, before it has anything: should this process be killed in the middle, each id
+// is in a file that somebody has open.
+absl::StatusOr<std::vector<AdoptedId>> Adoption::TakeIds(HeldDescriptors* held, AdoptedIds* ids) {
   BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> former, held->Get(kIds));
   std::vector<int> files;
   for (const FileDescriptor& file : former) files.push_back(file.get());
-  files.push_back(ids_->fd());
+  files.push_back(ids->fd());
   BATON_RETURN_IF_ERROR(held->Put(kIds, files));
-  std::vector<AdoptedId> ids;
+  std::vector<AdoptedId> all;
   for (const FileDescriptor& file : former) {
-    BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> some, ids_->TakeFrom(file.get()));
-    ids.insert(ids.end(), some.begin(), some.end());
+    BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> some, ids->TakeFrom(file.get()));
+    all.insert(all.end(), some.begin(), some.end());
   }
-  BATON_RETURN_IF_ERROR(held->Put(kIds, {ids_->fd()}));
-  Sort(ids);
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(held->Put(kIds, {ids->fd()}));
+  return all;
 }
 
 // Which id is whose, by the two addresses. Two connections can have the same: the older one is
@@ -147,7 +148,8 @@ void Adoption::Sort(const std::vector<AdoptedId>& ids) {
     Connection& connection = connections_[i];
     connection.generation = arena::LoadRelaxed(record.generation);
     connection.shard = arena::LoadRelaxed(record.shard);
-    if (connection.generation == arena::LoadAcquire(arena_->native_connection(i).freed_generation)) {
+    if (connection.generation ==
+        arena::LoadAcquire(arena_->native_connection(i).freed_generation)) {
       continue;
     }
     connection.phase = Phase::kLive;
@@ -205,8 +207,9 @@ void Adoption::Judge(uint32_t index) {
                   "the service's keeper died while the connection was made");
   }
   if (connection.number < 0) {
-    return Finish(index, CompletionStatus::kFatalError,
-                  "it was not found again, or not for certain, after the service's keeper had died");
+    return Finish(
+        index, CompletionStatus::kFatalError,
+        "it was not found again, or not for certain, after the service's keeper had died");
   }
   if (!ids_->IsConnected(static_cast<uint32_t>(connection.number))) {
     Finish(index, CompletionStatus::kSuccess, "");
@@ -216,20 +219,20 @@ void Adoption::Judge(uint32_t index) {
 // ---------------------------------------------------------------- turns
 
 std::vector<int> Adoption::descriptors() const {
-  return {ids_->fd(), keeper_wake_.get(), news_.get(), proof_.get()};
+  return {ids_->fd(), files_.keeper_wake.get(), files_.news.get(), files_.proof.get()};
 }
 
 std::string Adoption::WhyOver() const {
   if (count_ == 0) return "no connection is left";
   if (device_removed_) return "the device is being removed from the machine";
-  pollfd entry = {proof_.get(), 0, 0};
+  pollfd entry = {files_.proof.get(), 0, 0};
   if (poll(&entry, 1, 0) == 1) return "no worker is left";
-  return "";
+  return shards_.WhyStuck();
 }
 
 void Adoption::Turn() {
   eventfd_t count;
-  (void)eventfd_read(keeper_wake_.get(), &count);
+  (void)eventfd_read(files_.keeper_wake.get(), &count);
   bool more = false;
   for (int i = 0; i < kPerTurn && (more = HandleEvent()); ++i) {
   }
@@ -238,12 +241,11 @@ void Adoption::Turn() {
     }
     more |= !Mailbox::Orders(*arena_, shard).empty();
     SendWaiting(shard);
-    LookAtShard(shard);
-    NameHeir(shard);
   }
+  shards_.Turn(MonotonicNanoseconds());
   TellDrained();
   ReadNews();
-  if (more) (void)eventfd_write(keeper_wake_.get(), 1);
+  if (more) (void)eventfd_write(files_.keeper_wake.get(), 1);
 }
 
 bool Adoption::HandleEvent() {
@@ -345,50 +347,13 @@ void Adoption::SendWaiting(uint32_t shard) {
   for (; !waiting.empty() && !notices.full(); waiting.pop_front(), sent = true) {
     notices.Put(waiting.front());
   }
-  const uint64_t word = arena::LoadAcquire(arena_->shard(shard).owner.ownership);
-  const uint32_t slot = arena::OwnershipSlot(word) & ~arena::kClaim;
-  if (sent && slot < wakes_.size()) (void)eventfd_write(wakes_[slot].get(), 1);
-}
-
-// ---------------------------------------------------------------- shards
-
-void Adoption::LookAtShard(uint32_t shard) {
-  const arena::NativeShard& change = arena_->native_shard(shard);
-  const uint64_t served = arena::LoadAcquire(change.served_epoch);
-  if (std::exchange(served_epochs_[shard], served) == served) return;
-  spdlog::info("shard_moved: shard {} epoch {}: worker {} goes on after {} us", shard, served,
-               arena::LoadRelaxed(arena_->shard(shard).owner.owner_worker_id),
-               arena::LoadRelaxed(change.blackout_ns) / 1000);
-}
-
-bool Adoption::IsAlive(uint32_t slot) const {
-  for (const arena::ThreadLock& lock : arena_->worker(slot).thread_locks) {
-    const uint32_t word = arena::LoadAcquire(lock.futex);
-    if ((word & FUTEX_TID_MASK) != 0 && (word & FUTEX_OWNER_DIED) == 0) return true;
-  }
-  return false;
-}
-
-// Who was named before stays it for as long as it lives and has nothing. Nobody else is forked, so
-// there are as many successors as there were workers.
-void Adoption::NameHeir(uint32_t shard) {
-  const uint64_t word = arena::LoadAcquire(arena_->shard(shard).owner.ownership);
-  const uint32_t owner = arena::OwnershipSlot(word) & ~arena::kClaim;
-  uint64_t& heir = arena_->native_shard(shard).heir;
-  const uint64_t named = arena::LoadRelaxed(heir);
-  if (named != 0 && named - 1 != owner && IsAlive(static_cast<uint32_t>(named - 1))) return;
-  for (uint32_t slot = 0; slot < wakes_.size(); ++slot) {
-    if (slot == owner || !IsAlive(slot)) continue;
-    arena::StoreRelease(heir, uint64_t{slot} + 1);
-    (void)eventfd_write(wakes_[slot].get(), 1);  // it looks whether there is something to claim
-    return;
-  }
+  if (sent) shards_.WakeDriver(shard);
 }
 
 void Adoption::ReadNews() {
   std::array<char, kNewsBytes> line;
   for (int i = 0; i < kNewsPerTurn; ++i) {
-    const ssize_t got = recv(news_.get(), line.data(), line.size(), MSG_DONTWAIT);
+    const ssize_t got = recv(files_.news.get(), line.data(), line.size(), MSG_DONTWAIT);
     if (got <= 0) return;
     const std::vector<std::string> parts = absl::StrSplit(
         absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));

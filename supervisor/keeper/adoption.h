@@ -1,4 +1,4 @@
-// A native service whose keeper died (native_keeper_death.md): its workers go on, its connections
+// A native service whose keeper died (keeper_death.md): its workers go on, its connections
 // are kept by batond, and this is how the next keeper works for them until the last is gone.
 //
 // It cannot do all that the former one did. The device's objects are in the hands of processes that
@@ -21,6 +21,8 @@
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/adopted_ids.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/adopted_shards.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/lifeline.h"
 
@@ -29,20 +31,33 @@ namespace baton::keeper {
 // What a keeper gives batond to hold, before it forks the first worker.
 struct NativeFiles {
   const arena::Arena* arena = nullptr;
-  std::vector<int> device;     // whose objects live as long as one of these is open
+  std::vector<int> device;  // whose objects live as long as one of these is open
   int connection_manager = -1;
-  int keeper_wake = -1;        // eventfd: there are orders
-  int news = -1;               // datagrams from workers, our end
-  std::vector<int> wakes;      // eventfds, by worker slot
+  int keeper_wake = -1;    // eventfd: there are orders
+  int news = -1;           // datagrams from workers, our end
+  std::vector<int> wakes;  // eventfds, by worker slot
 };
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline);
+
+// What came of it, for the next.
+struct AdoptedFiles {
+  std::unique_ptr<arena::Arena> arena;
+  FileDescriptor keeper_wake, news;
+  FileDescriptor proof;  // Lifeline's
+  std::vector<FileDescriptor> wakes;
+};
 
 // Thread-compatible, and without a thread.
 class Adoption {
  public:
   // Takes over what is held. Null: there is nothing, or not all that it takes. An error: why it
   // cannot be adopted.
-  static absl::StatusOr<std::unique_ptr<Adoption>> Begin(HeldDescriptors* held);
+  static absl::StatusOr<std::unique_ptr<Adoption>> Begin(HeldDescriptors* held,
+                                                         const v1::ServiceConfig& service);
+
+  // `taken`: all that `ids` has.
+  Adoption(AdoptedFiles files, std::unique_ptr<verbs::rdma::AdoptedIds> ids,
+           const std::vector<verbs::rdma::AdoptedId>& taken, const v1::ServiceConfig& service);
 
   uint32_t connection_count() const { return count_; }
 
@@ -65,12 +80,12 @@ class Adoption {
     Phase phase = Phase::kNone;
     uint32_t generation = 0;
     uint32_t shard = 0;
-    int64_t number = -1;          // of its id; -1: it has none
-    uint64_t drained_at_ns = 0;   // when its shared receives count as flushed; 0: not to be told
+    int64_t number = -1;         // of its id; -1: it has none
+    uint64_t drained_at_ns = 0;  // when its shared receives count as flushed; 0: not to be told
   };
 
-  Adoption() = default;
-  absl::Status TakeIds(HeldDescriptors* held);
+  static absl::StatusOr<std::vector<verbs::rdma::AdoptedId>> TakeIds(HeldDescriptors* held,
+                                                                     verbs::rdma::AdoptedIds* ids);
   void Sort(const std::vector<verbs::rdma::AdoptedId>& ids);
   void Judge(uint32_t connection);
   bool IsKnownToDriver(uint32_t connection, uint32_t generation) const;
@@ -87,19 +102,15 @@ class Adoption {
   void TellDrained();
   void Tell(uint32_t connection, arena::NoticeKind kind, verbs::CompletionStatus status);
   void SendWaiting(uint32_t shard);
-  void LookAtShard(uint32_t shard);
-  void NameHeir(uint32_t shard);
-  bool IsAlive(uint32_t slot) const;
   void ReadNews();
 
-  std::unique_ptr<arena::Arena> arena_;
-  std::unique_ptr<verbs::rdma::AdoptedIds> ids_;
-  FileDescriptor proof_, keeper_wake_, news_;
-  std::vector<FileDescriptor> wakes_;  // by worker slot
+  AdoptedFiles files_;
+  const arena::Arena* const arena_;  // of files_
+  const std::unique_ptr<verbs::rdma::AdoptedIds> ids_;
+  AdoptedShards shards_;
   std::vector<Connection> connections_;
-  std::vector<uint64_t> served_epochs_;                   // known, by shard
-  std::vector<std::deque<arena::MailEntry>> waiting_;     // no room in the ring, by shard
-  uint32_t count_ = 0;                                    // connections whose slot is not free
+  std::vector<std::deque<arena::MailEntry>> waiting_;  // no room in the ring, by shard
+  uint32_t count_ = 0;                                 // connections whose slot is not free
   bool device_removed_ = false;
 };
 

@@ -98,7 +98,7 @@ class Drain {
 
 bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
   const std::string& service = config.service().name();
-  absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held);
+  absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
   if (!adoption.ok()) {
     spdlog::error("adoption_failed: service {}: its keeper died, and its connections end: {}",
                   service, MessageOf(adoption.status()));

@@ -13,7 +13,9 @@ namespace {
 // More than batond keeps for one service.
 constexpr size_t kMostEntries = 64;
 
-std::string Entry(const std::string& name, size_t number) { return absl::StrCat(name, ".", number); }
+std::string Entry(const std::string& name, size_t number) {
+  return absl::StrCat(name, ".", number);
+}
 
 }  // namespace
 
@@ -71,14 +73,6 @@ absl::Status HeldDescriptors::DropEntry(const std::string& entry) {
   internal::StoreRequest request;
   request.mutable_drop()->set_name(entry);
   return Ask(request, {}, nullptr).status();
-}
-
-absl::Status HeldDescriptors::Drop(const std::string& name) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> entries, List());
-  for (const std::string& entry : entries) {
-    if (entry.substr(0, entry.rfind('.')) == name) BATON_RETURN_IF_ERROR(DropEntry(entry));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status HeldDescriptors::DropAll() {

@@ -29,7 +29,6 @@ class HeldDescriptors {
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
   // In the order of Put; empty: there are none of that name.
   absl::StatusOr<std::vector<FileDescriptor>> Get(const std::string& name);
-  absl::Status Drop(const std::string& name);
   absl::Status DropAll();
 
  private:

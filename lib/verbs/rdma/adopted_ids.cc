@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/socket_address.h"
 
@@ -55,15 +56,25 @@ int MigrateOne(int file, int other_file, uint32_t number) {
   return Ask(file, RDMA_USER_CM_CMD_MIGRATE_ID, command, &answer);
 }
 
-}  // namespace
+class KernelIds final : public AdoptedIds {
+ public:
+  explicit KernelIds(FileDescriptor file) : file_(std::move(file)) {}
+  int fd() const override { return file_.get(); }
+  absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int other_file) override;
+  std::optional<Event> NextEvent() override;
+  bool IsConnected(uint32_t number) const override;
+  void Disconnect(uint32_t number) override;
+  void Destroy(uint32_t number) override;
 
-absl::StatusOr<std::unique_ptr<AdoptedIds>> AdoptedIds::Open() {
-  FileDescriptor file(open(kFile, O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return ErrnoStatus(errno, kFile);
-  return std::unique_ptr<AdoptedIds>(new AdoptedIds(std::move(file)));
-}
+ private:
+  std::optional<AdoptedId> Query(uint32_t number) const;
+  std::vector<uint32_t> Migrate(int other_file);
+  void CloseListeners(int other_file, std::vector<uint32_t>* numbers);
 
-absl::StatusOr<std::vector<AdoptedId>> AdoptedIds::TakeFrom(int other_file) {
+  const FileDescriptor file_;
+};
+
+absl::StatusOr<std::vector<AdoptedId>> KernelIds::TakeFrom(int other_file) {
   // What is no such file, or not ours to take from, says so for any number.
   const int error = MigrateOne(file_.get(), other_file, ~0u);
   if (error != ENOENT) return ErrnoStatus(error, "taking over the ids of an rdma_cm file");
@@ -76,7 +87,7 @@ absl::StatusOr<std::vector<AdoptedId>> AdoptedIds::TakeFrom(int other_file) {
   return connections;
 }
 
-std::vector<uint32_t> AdoptedIds::Migrate(int other_file) {
+std::vector<uint32_t> KernelIds::Migrate(int other_file) {
   std::vector<uint32_t> numbers;
   for (uint32_t number = 0, gap = 0; gap < kLongestGap; ++number, ++gap) {
     const int error = MigrateOne(file_.get(), other_file, number);
@@ -89,7 +100,7 @@ std::vector<uint32_t> AdoptedIds::Migrate(int other_file) {
 // The kernel has made an id for each request that nobody took yet. They end with their listener,
 // but for those that are told of here: an id that is destroyed while the kernel still has the
 // request's event would leave that event with what is no more.
-void AdoptedIds::CloseListeners(int other_file, std::vector<uint32_t>* numbers) {
+void KernelIds::CloseListeners(int other_file, std::vector<uint32_t>* numbers) {
   std::vector<uint32_t> listeners;
   for (const uint32_t number : *numbers) {
     const std::optional<AdoptedId> id = Query(number);
@@ -109,7 +120,7 @@ void AdoptedIds::CloseListeners(int other_file, std::vector<uint32_t>* numbers) 
   }
 }
 
-std::optional<AdoptedId> AdoptedIds::Query(uint32_t number) const {
+std::optional<AdoptedId> KernelIds::Query(uint32_t number) const {
   rdma_ucm_query command = {};
   command.id = number;
   command.option = RDMA_USER_CM_QUERY_ADDR;
@@ -124,7 +135,7 @@ std::optional<AdoptedId> AdoptedIds::Query(uint32_t number) const {
   return id;
 }
 
-std::optional<AdoptedIds::Event> AdoptedIds::NextEvent() {
+std::optional<AdoptedIds::Event> KernelIds::NextEvent() {
   rdma_ucm_event_resp event = {};
   while (Ask(file_.get(), RDMA_USER_CM_CMD_GET_EVENT, rdma_ucm_get_event{}, &event) == 0) {
     switch (CmEventNumber(event.event)) {
@@ -144,7 +155,7 @@ std::optional<AdoptedIds::Event> AdoptedIds::NextEvent() {
 
 // The kernel has the attributes of a queue pair that is ready to send as long as its connection is
 // neither over nor being ended (cm_init_qp_rts_attr).
-bool AdoptedIds::IsConnected(uint32_t number) const {
+bool KernelIds::IsConnected(uint32_t number) const {
   rdma_ucm_init_qp_attr command = {};
   command.id = number;
   command.qp_state = IBV_QPS_RTS;
@@ -152,17 +163,25 @@ bool AdoptedIds::IsConnected(uint32_t number) const {
   return Ask(file_.get(), RDMA_USER_CM_CMD_INIT_QP_ATTR, command, &answer) == 0;
 }
 
-void AdoptedIds::Disconnect(uint32_t number) {
+void KernelIds::Disconnect(uint32_t number) {
   rdma_ucm_disconnect command = {};
   command.id = number;
   (void)Give(file_.get(), RDMA_USER_CM_CMD_DISCONNECT, command);
 }
 
-void AdoptedIds::Destroy(uint32_t number) {
+void KernelIds::Destroy(uint32_t number) {
   rdma_ucm_destroy_id command = {};
   command.id = number;
   rdma_ucm_destroy_id_resp answer = {};
   (void)Ask(file_.get(), RDMA_USER_CM_CMD_DESTROY_ID, command, &answer);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdoptedIds>> OpenAdoptedIds() {
+  FileDescriptor file(open(kFile, O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return ErrnoStatus(errno, kFile);
+  return std::make_unique<KernelIds>(std::move(file));
 }
 
 }  // namespace baton::verbs::rdma

@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/base/file_descriptor.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::rdma {
@@ -31,39 +30,32 @@ enum class AdoptedEvent : uint8_t { kDisconnected, kDeviceRemoved };
 
 class AdoptedIds {
  public:
-  static absl::StatusOr<std::unique_ptr<AdoptedIds>> Open();
+  virtual ~AdoptedIds() = default;
 
   // The file, which holds the connections from TakeFrom on: kept open elsewhere, too, it keeps them
   // when this process dies. Readable while there are events.
-  int fd() const { return file_.get(); }
+  virtual int fd() const = 0;
 
   // Takes all ids over. Listeners are closed: nobody could answer. So are the requests that nobody
   // had been told of.
-  absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int other_file);
+  virtual absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int other_file) = 0;
 
   struct Event {
     uint32_t number = 0;
     AdoptedEvent kind = AdoptedEvent::kDisconnected;
   };
   // Those that change nothing are left out.
-  std::optional<Event> NextEvent();
+  virtual std::optional<Event> NextEvent() = 0;
 
   // By the kernel's word, which also knows of events that died with who was told of them.
-  bool IsConnected(uint32_t number) const;
+  virtual bool IsConnected(uint32_t number) const = 0;
   // Also the answer to who disconnected first.
-  void Disconnect(uint32_t number);
+  virtual void Disconnect(uint32_t number) = 0;
   // Of a connection that is not over, its peer is told.
-  void Destroy(uint32_t number);
-
- private:
-  explicit AdoptedIds(FileDescriptor file) : file_(std::move(file)) {}
-
-  std::optional<AdoptedId> Query(uint32_t number) const;
-  std::vector<uint32_t> Migrate(int other_file);
-  void CloseListeners(int other_file, std::vector<uint32_t>* numbers);
-
-  FileDescriptor file_;
+  virtual void Destroy(uint32_t number) = 0;
 };
+
+absl::StatusOr<std::unique_ptr<AdoptedIds>> OpenAdoptedIds();
 
 }  // namespace baton::verbs::rdma
 
