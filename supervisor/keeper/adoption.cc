@@ -212,6 +212,7 @@ void Adoption::Judge(uint32_t index) {
         "it was not found again, or not for certain, after the service's keeper had died");
   }
   if (!ids_->IsConnected(static_cast<uint32_t>(connection.number))) {
+    ids_->Disconnect(static_cast<uint32_t>(connection.number));  // the answer, if it waits for one
     Finish(index, CompletionStatus::kSuccess, "");
   }
 }

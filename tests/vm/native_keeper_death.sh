@@ -29,16 +29,17 @@ are_gone() {
   for pid in "$@"; do ! kill -0 "$pid" 2>/dev/null || return 1; done
 }
 
-native_fields='workers: 3'
-start_native kv "$BATON_BIN/ledger-v1.so"
-wait_for "three workers" are_ready 3
+native_fields='workers: 4'
+start_native kv "$BATON_BIN/ledger-v1.so" "hang_timeout_ms: 10000"
+wait_for "four workers" are_ready 4
 start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
 start_peer leaver rxe0 "$BATON_VM_ADDRESS"
+start_peer early rxe0 "$BATON_VM_ADDRESS"
 wait_for "both shards to be served" are_served 2
 settle checked
 
 # Nobody is there in its place: batond is stopped. The owner of shard 0 dies, and its heir, in whose
-# memory all is, goes on.
+# memory all is, goes on. A peer that disconnects is answered by who comes.
 keeper=$(keeper_pid)
 follow
 first=${pid_of[${owner_of[0]}]}
@@ -49,9 +50,14 @@ kill -KILL "$first"
 settle checked
 say "with no keeper the owners went on, and an heir in the place of one"
 
+settle early
+echo stop >"$work/early.in"
 mark
 kill -CONT "$batond"
-wait_for "an adoption" has_logged 'adopted: service kv: .* 5 connections go on'
+wait_for "an adoption" has_logged 'adopted: service kv: .* 6 connections go on'
+wait "${peers[early]}" || die "peer early was not served as it should be: $(tail -n 1 "$work/early.out")"
+rm "$work/early.in"
+wait_for "its connection to have ended" has_logged 'adopted_connection_ended: .* 5 are left'
 settle checked
 expect "the list" 'adopted, draining: 5 connections' operator service list
 expect "an upgrade" 'adopted, draining' operator upgrade kv --exec "$BATON_BIN/ledger-v1.so"
@@ -72,6 +78,15 @@ kill -KILL "$second"
 settle checked
 say "and the next heir"
 
+# It hangs, and is killed.
+follow
+third=${pid_of[${owner_of[0]}]}
+mark
+kill -STOP "$third"
+wait_for "worker $third to be killed" has_logged "worker_killed: .*pid $third\\).* no sign of life"
+settle checked
+say "and the last"
+
 # The adopter dies.
 mark
 kill -KILL "$(keeper_pid)"
@@ -82,12 +97,12 @@ say "and another adopter came"
 # The last connection ends.
 mark
 follow
-third=${pid_of[${owner_of[0]}]}
+last=${pid_of[${owner_of[0]}]}
 check_peer checked
 wait_for "the service to begin anew" has_logged 'drained: service kv: .* no connection is left'
 ready=() owner_of=()
-wait_for "three new workers" are_ready 3
-are_gone "$third" || die "worker $third of the former keeper is alive"
+wait_for "four new workers" are_ready 4
+are_gone "$last" || die "worker $last of the former keeper is alive"
 start_peer anew rxe0 "$BATON_VM_ADDRESS" --connections 2
 settle anew
 say "drained, the service is another's"
@@ -102,7 +117,7 @@ settle anew
 kill -USR1 "$(keeper_pid)"
 wait_for "the peer to be disconnected" has_ended anew
 ready=()
-wait_for "three new workers" are_ready 3
+wait_for "four new workers" are_ready 4
 are_gone "${former[@]}" || die "workers of the former keeper are alive"
 say "told to end them, it did"
 
@@ -126,7 +141,7 @@ batond_flags=(--libexec "$work/libexec")
 state=/run/control
 ready=() owner_of=() pid_of=()
 start_native kv "$BATON_BIN/ledger-v1.so"
-wait_for "three workers" are_ready 3
+wait_for "four workers" are_ready 4
 start_peer control rxe0 "$BATON_VM_ADDRESS"
 settle control
 follow

@@ -200,6 +200,7 @@ TEST_F(AdoptionTest, shouldTellOfAnEndThatNobodySaw) {
   kernel_.connected.clear();
   EXPECT_EQ(Adopt().connection_count(), 1u);
   EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+  EXPECT_THAT(kernel_.disconnected, ElementsAre(100));  // the peer is answered
   EXPECT_TRUE(WasWoken(0));
 }
 
