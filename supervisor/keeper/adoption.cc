@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/driver/connection_state.h"
@@ -48,7 +47,7 @@ constexpr int kNewsPerTurn = 256;
 constexpr int kEndMs = 10'000;
 // From the error state to the last receive that a queue pair had taken of a shared queue, where the
 // device does not tell (lib/verbs/rdma/provider.cc).
-constexpr uint64_t kDrainNs = 1'000'000'000;
+constexpr uint64_t kFlushNs = 1'000'000'000;
 
 std::string TextOf(const char (&field)[arena::kAddressBytes]) {
   return std::string(field, strnlen(field, sizeof(field)));
@@ -231,7 +230,7 @@ std::string Adoption::WhyOver() const {
   return shards_.WhyStuck();
 }
 
-void Adoption::Turn() {
+void Adoption::Turn(uint64_t now_ns) {
   eventfd_t count;
   (void)eventfd_read(files_.keeper_wake.get(), &count);
   bool more = false;
@@ -243,8 +242,8 @@ void Adoption::Turn() {
     more |= !Mailbox::Orders(*arena_, shard).empty();
     SendWaiting(shard);
   }
-  shards_.Turn(MonotonicNanoseconds());
-  TellDrained();
+  shards_.Turn(now_ns);
+  TellDrained(now_ns);
   ReadNews();
   if (more) (void)eventfd_write(files_.keeper_wake.get(), 1);
 }
@@ -281,7 +280,7 @@ void Adoption::Disconnect(uint32_t index) {
   if (connection.phase != Phase::kLive) return;
   ids_->Disconnect(static_cast<uint32_t>(connection.number));
   connection.phase = Phase::kOver;
-  connection.drained_at_ns = MonotonicNanoseconds() + kDrainNs;
+  connection.flushing = true;
 }
 
 void Adoption::Free(uint32_t index) {
@@ -289,7 +288,7 @@ void Adoption::Free(uint32_t index) {
   DestroyId(index);
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
-  connection.drained_at_ns = 0;
+  connection.flushing = false;
   --count_;
   spdlog::info("adopted_connection_ended: connection {} with {} has ended: {} are left", index,
                TextOf(arena_->connection(index).peer_address), count_);
@@ -304,7 +303,7 @@ void Adoption::DestroyId(uint32_t index) {
 void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view why) {
   Connection& connection = connections_[index];
   connection.phase = Phase::kOver;
-  connection.drained_at_ns = MonotonicNanoseconds() + kDrainNs;
+  connection.flushing = true;
   char(&reason)[128] = arena_->native_connection(index).end_reason;
   const size_t length = std::min(why.size(), sizeof(reason) - 1);
   std::memcpy(reason, why.data(), length);
@@ -314,17 +313,17 @@ void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view 
 
 // ---------------------------------------------------------------- notices
 
-void Adoption::TellDrained() {
+// The time counts from when the driver has read that it is over.
+void Adoption::TellDrained(uint64_t now_ns) {
   if (!arena::HasSharedReceives(arena_->shape())) return;
-  const uint64_t now = MonotonicNanoseconds();
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     Connection& connection = connections_[i];
-    if (connection.drained_at_ns == 0) continue;
-    // The time counts from when the driver has read it.
-    if (Holds(connection.shard, i, connection.generation, NoticeKind::kEnded)) {
-      connection.drained_at_ns = now + kDrainNs;
-    } else if (now >= connection.drained_at_ns) {
-      connection.drained_at_ns = 0;
+    if (!connection.flushing) continue;
+    if (connection.flushed_at_ns == 0 ||
+        Holds(connection.shard, i, connection.generation, NoticeKind::kEnded)) {
+      connection.flushed_at_ns = now_ns + kFlushNs;
+    } else if (now_ns >= connection.flushed_at_ns) {
+      connection.flushing = false;
       Tell(i, NoticeKind::kReceiveDrained, CompletionStatus::kSuccess);
     }
   }

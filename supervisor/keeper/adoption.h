@@ -62,8 +62,8 @@ class Adoption {
   uint32_t connection_count() const { return count_; }
 
   // Everything that there may be to do. Call it when one of these descriptors is readable, and
-  // every kTurnMs.
-  void Turn();
+  // every kTurnMs. `now_ns`: MonotonicNanoseconds().
+  void Turn(uint64_t now_ns);
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
 
@@ -81,7 +81,8 @@ class Adoption {
     uint32_t generation = 0;
     uint32_t shard = 0;
     int64_t number = -1;         // of its id; -1: it has none
-    uint64_t drained_at_ns = 0;  // when its shared receives count as flushed; 0: not to be told
+    bool flushing = false;       // shared receives that it has taken
+    uint64_t flushed_at_ns = 0;  // 0: not known yet
   };
 
   static absl::StatusOr<std::vector<verbs::rdma::AdoptedId>> TakeIds(HeldDescriptors* held,
@@ -99,7 +100,7 @@ class Adoption {
   void Free(uint32_t connection);
   void DestroyId(uint32_t connection);
   void Finish(uint32_t connection, verbs::CompletionStatus status, std::string_view why);
-  void TellDrained();
+  void TellDrained(uint64_t now_ns);
   void Tell(uint32_t connection, arena::NoticeKind kind, verbs::CompletionStatus status);
   void SendWaiting(uint32_t shard);
   void ReadNews();

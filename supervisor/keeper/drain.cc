@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
@@ -54,7 +55,7 @@ class Drain {
   // Why it is over; empty: told to stop.
   std::string Run() {
     for (;;) {
-      adoption_->Turn();
+      adoption_->Turn(MonotonicNanoseconds());
       if (std::string why = adoption_->WhyOver(); !why.empty()) return why;
       Tell();
       switch (signals_.Take()) {

@@ -79,8 +79,8 @@ FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0
 
 class AdoptionTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    arena::Shape shape = driver::testing::TestShape(1);
+  void SetUp() override { Make(driver::testing::TestShape(1)); }
+  void Make(arena::Shape shape) {
     shape.pooled_queue_pairs = 4;
     shape.workers = 4;
     arena_.emplace(arena::Arena::Create(shape, "kv").value());
@@ -155,6 +155,7 @@ class AdoptionTest : public ::testing::Test {
     return eventfd_read(wakes_[slot].get(), &count) == 0;
   }
 
+  uint64_t now_ = 0;
   std::optional<arena::Arena> arena_;
   v1::ServiceConfig service_;
   Kernel kernel_;
@@ -176,7 +177,7 @@ TEST_F(AdoptionTest, shouldKeepWhatIsConnected) {
   Connect(0, 100);
   Connect(2, 102);
   Adoption& adoption = Adopt();
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_EQ(adoption.connection_count(), 2u);
   EXPECT_THAT(Told(), IsEmpty());
   EXPECT_THAT(kernel_.destroyed, IsEmpty());
@@ -258,7 +259,7 @@ TEST_F(AdoptionTest, shouldTellOfADisconnectOnceAndAnswerIt) {
   Adoption& adoption = Adopt();
   kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
   kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(Told(), ElementsAre(IsEnd(1, CompletionStatus::kSuccess)));
   EXPECT_THAT(kernel_.disconnected, ElementsAre(101));
   EXPECT_TRUE(WasWoken(0));
@@ -271,14 +272,14 @@ TEST_F(AdoptionTest, shouldCarryOutOrdersUntilNoConnectionIsLeft) {
   Order(OrderKind::kAccept, 0);  // given again by a successor
   Order(OrderKind::kDisconnect, 0);
   Order(OrderKind::kFree, 0);
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(kernel_.disconnected, ElementsAre(100));
   EXPECT_THAT(kernel_.destroyed, ElementsAre(100));
   EXPECT_EQ(arena_->native_connection(0).freed_generation, 7u);
   EXPECT_EQ(adoption.connection_count(), 1u);
   EXPECT_EQ(adoption.WhyOver(), "");
   Order(OrderKind::kFree, 1);
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 101));
   EXPECT_EQ(adoption.WhyOver(), "no connection is left");
   EXPECT_TRUE(Mailbox::Orders(*arena_, 0).empty());
@@ -292,7 +293,7 @@ TEST_F(AdoptionTest, shouldIgnoreOrdersForAnotherGeneration) {
   Mailbox::Orders(*arena_, 0).Put(stale);
   stale.connection = ~0u;
   Mailbox::Orders(*arena_, 0).Put(stale);
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(kernel_.disconnected, IsEmpty());
   EXPECT_TRUE(Mailbox::Orders(*arena_, 0).empty());
 }
@@ -301,7 +302,7 @@ TEST_F(AdoptionTest, shouldBeOverWhenTheDeviceIsRemoved) {
   Connect(0, 100);
   Adoption& adoption = Adopt();
   kernel_.events.push_back({100, AdoptedEvent::kDeviceRemoved});
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
   EXPECT_THAT(adoption.WhyOver(), HasSubstr("device"));
 }
@@ -311,10 +312,30 @@ TEST_F(AdoptionTest, shouldKeepNoticesThatTheRingHasNoRoomFor) {
   Adoption& adoption = Adopt();
   for (uint32_t i = 0; i < arena::kNotices; ++i) Notice(NoticeKind::kReceiveDrained, 3);
   kernel_.events.push_back({100, AdoptedEvent::kDisconnected});
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_EQ(Told().size(), arena::kNotices);
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+}
+
+TEST_F(AdoptionTest, shouldCountSharedReceivesAsFlushedASecondAfterTheDriverKnowsOfTheEnd) {
+  arena::Shape shape = driver::testing::TestShape(1);
+  shape.shared_receive_queue_depth = 8;
+  Make(shape);
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  kernel_.events.push_back({100, AdoptedEvent::kDisconnected});
+  adoption.Turn(1 * kSecond);
+  adoption.Turn(5 * kSecond);  // still unread
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+  adoption.Turn(6 * kSecond - 1);
+  EXPECT_THAT(Told(), IsEmpty());
+  adoption.Turn(6 * kSecond);
+  const std::vector<MailEntry> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(NoticeKind(told[0].kind), NoticeKind::kReceiveDrained);
+  adoption.Turn(9 * kSecond);
+  EXPECT_THAT(Told(), IsEmpty());
 }
 
 // ---------------------------------------------------------------- who follows an owner
@@ -324,10 +345,10 @@ TEST_F(AdoptionTest, shouldNameAWorkerThatLivesInThePlaceOfADeadHeir) {
   for (const uint32_t slot : {0, 1, 3}) Lock(slot) = 1000 + slot;
   arena_->native_shard(0).heir = 1 + 1;
   Adoption& adoption = Adopt();
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_EQ(arena_->native_shard(0).heir, 1u + 1);
   Lock(1) = FUTEX_OWNER_DIED;
-  adoption.Turn();
+  adoption.Turn(++now_);
   EXPECT_EQ(arena_->native_shard(0).heir, 3u + 1);
   EXPECT_TRUE(WasWoken(3));
   EXPECT_FALSE(WasWoken(2));
@@ -338,7 +359,7 @@ TEST_F(AdoptionTest, shouldNameAnotherHeirWhenTheFormerOneOwns) {
   for (const uint32_t slot : {1, 2}) Lock(slot) = 1000 + slot;
   arena_->native_shard(0).heir = 1 + 1;
   SetOwner(1);
-  Adopt().Turn();
+  Adopt().Turn(++now_);
   EXPECT_EQ(arena_->native_shard(0).heir, 2u + 1);
 }
 
