@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"

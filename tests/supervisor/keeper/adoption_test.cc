@@ -244,6 +244,25 @@ TEST_F(AdoptionTest, shouldFailConnectionsThatItCannotTellApart) {
   EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 100));
 }
 
+// Whose the one is that is left, nobody knows.
+TEST_F(AdoptionTest, shouldFailTwoConnectionsWithOneId) {
+  Connect(0, 100);
+  Connect(1, 100);
+  ids_.pop_back();
+  Adopt();
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError),
+                                  IsEnd(1, CompletionStatus::kFatalError)));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100));
+}
+
+TEST_F(AdoptionTest, shouldFailAConnectionWithTwoIds) {
+  Connect(0, 100);
+  ids_.push_back({55, {"10.0.0.1", 7471}, {"10.0.0.2", 100}});
+  Adopt();
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError)));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 55));
+}
+
 TEST_F(AdoptionTest, shouldDestroyTheIdOfAConnectionThatIsNotInTheArena) {
   Connect(0, 100);
   ids_.push_back({55, {"10.0.0.1", 7471}, {"10.0.0.2", 55}});
