@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,15 +48,6 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
   BATON_ASSIGN_OR_RETURN(foundation.lifeline, MakeLifeline());
-  BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
-  std::erase(foundation.descriptors, foundation.lifeline.hold.get());
-  std::erase(foundation.descriptors, foundation.lifeline.proof.get());
-  // What batond has given us is ours alone.
-  for (const char* name : {"BATON_READY_FD", "BATON_STORE_FD"}) {
-    if (const char* const text = std::getenv(name)) {
-      std::erase(foundation.descriptors, std::atoi(text));
-    }
-  }
   return foundation;
 }
 
@@ -73,8 +63,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
       native_timer_(loop_),
-      lifeline_(std::move(foundation.lifeline)),
-      kept_descriptors_(std::move(foundation.descriptors)) {
+      lifeline_(std::move(foundation.lifeline)) {
   engine_ = std::move(foundation.native);
 }
 
@@ -145,8 +134,8 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
 void Keeper::MakeManagement() {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
   if (native_ != nullptr) {
-    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_,
-                                                    lifeline_.worker.get(), kept_descriptors_);
+    auto programs =
+        std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_, lifeline_);
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {

@@ -58,7 +58,6 @@ class Keeper : private EngineListener {
     std::unique_ptr<arena::Arena> arena;
     std::unique_ptr<NativeEngine> native;  // of native services
     Lifeline lifeline;                     // likewise
-    std::vector<int> descriptors;          // likewise: all that workers are to have
   };
 
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
@@ -89,7 +88,6 @@ class Keeper : private EngineListener {
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
   Lifeline lifeline_;  // of native services
-  std::vector<int> kept_descriptors_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services

@@ -39,7 +39,7 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                              NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                             int lifeline, std::vector<int> kept_descriptors)
+                             const Lifeline& lifeline)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
@@ -47,7 +47,6 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
       sessions_(sessions),
       events_(events),
       lifeline_(lifeline),
-      kept_descriptors_(std::move(kept_descriptors)),
       pause_(loop),
       pause_length_(kShortestPause) {}
 
@@ -74,9 +73,9 @@ void NativeWorkers::KeepRunning() {
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
   BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
   NativeInheritance inheritance = engine_.InheritanceOf(reserved.slot, reserved.worker_id);
-  inheritance.lifeline = lifeline_;
-  absl::StatusOr<ForkedWorker> forked =
-      ForkWorker(program, std::move(inheritance), kept_descriptors_);
+  inheritance.lifeline = lifeline_.worker.get();
+  inheritance.presence = lifeline_.presence.get();
+  absl::StatusOr<ForkedWorker> forked = ForkWorker(program, std::move(inheritance));
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();

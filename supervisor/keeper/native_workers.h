@@ -11,12 +11,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/worker_sessions.h"
@@ -26,11 +26,10 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it. `lifeline`: the workers' end; `kept_descriptors`: that the forks
-  // keep.
+  // All references outlive it. `lifeline`: what the workers' lives hang on.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, EventLog& events, int lifeline,
-                std::vector<int> kept_descriptors);
+                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                const Lifeline& lifeline);
   ~NativeWorkers() override;  // kills them
 
   // Forks until there are as many of the program that serves as the configuration says.
@@ -62,8 +61,7 @@ class NativeWorkers final : public WorkerPrograms {
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   EventLog& events_;
-  const int lifeline_;
-  const std::vector<int> kept_descriptors_;
+  const Lifeline& lifeline_;
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;
   bool pausing_ = false;

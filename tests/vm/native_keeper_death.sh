@@ -29,8 +29,12 @@ are_gone() {
   for pid in "$@"; do ! kill -0 "$pid" 2>/dev/null || return 1; done
 }
 
-native_fields='workers: 4'
-start_native kv "$BATON_BIN/ledger-v1.so" "hang_timeout_ms: 10000"
+# As nobody in particular, who reads the object all the same.
+object=$(mktemp -d)/ledger-v1.so
+chmod 755 "${object%/*}"
+cp "$BATON_BIN/ledger-v1.so" "$object"
+native_fields='workers: 4 uid: 4321 gid: 1234'
+start_native kv "$object" "hang_timeout_ms: 10000"
 wait_for "four workers" are_ready 4
 start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
 start_peer leaver rxe0 "$BATON_VM_ADDRESS"
@@ -60,7 +64,7 @@ rm "$work/early.in"
 wait_for "its connection to have ended" has_logged 'adopted_connection_ended: .* 5 are left'
 settle checked
 expect "the list" 'adopted, draining: 5 connections' operator service list
-expect "an upgrade" 'adopted, draining' operator upgrade kv --exec "$BATON_BIN/ledger-v1.so"
+expect "an upgrade" 'adopted, draining' operator upgrade kv --exec "$object"
 ! timeout 60 baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --json \
   --duration 1 >"$work/refused" 2>&1 || die "a new connection was taken: $(cat "$work/refused")"
 grep -q 'nobody listens' "$work/refused" || die "a new connection was refused otherwise: $(cat "$work/refused")"
@@ -140,7 +144,7 @@ chmod +x "$work/libexec/baton-keeper"
 batond_flags=(--libexec "$work/libexec")
 state=/run/control
 ready=() owner_of=() pid_of=()
-start_native kv "$BATON_BIN/ledger-v1.so"
+start_native kv "$object"
 wait_for "four workers" are_ready 4
 start_peer control rxe0 "$BATON_VM_ADDRESS"
 settle control
