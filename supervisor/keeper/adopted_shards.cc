@@ -32,8 +32,7 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
 
 uint32_t AdoptedShards::OwnerOf(uint32_t shard) const {
   const uint64_t word = arena::LoadAcquire(arena_->shard(shard).owner.ownership);
-  const uint32_t slot = arena::OwnershipSlot(word);
-  return arena::IsClaim(slot) ? slot & ~arena::kClaim : slot;
+  return arena::ClaimantOrOwner(arena::OwnershipSlot(word));
 }
 
 // A thread of the worker in that slot that lives; 0: there is none.

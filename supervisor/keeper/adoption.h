@@ -25,18 +25,11 @@
 #include "supervisor/keeper/adopted_shards.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/lifeline.h"
+#include "supervisor/keeper/native_files.h"
 
 namespace baton::keeper {
 
-// What a keeper gives batond to hold, before it forks the first worker.
-struct NativeFiles {
-  const arena::Arena* arena = nullptr;
-  std::vector<int> device;  // whose objects live as long as one of these is open
-  int connection_manager = -1;
-  int keeper_wake = -1;    // eventfd: there are orders
-  int news = -1;           // datagrams from workers, our end
-  std::vector<int> wakes;  // eventfds, by worker slot
-};
+// Gives batond what the next keeper needs, before the first worker is forked.
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline);
 
 // What came of it, for the next.

@@ -22,9 +22,9 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/native_deaths.h"
 #include "supervisor/keeper/native_driver.h"
+#include "supervisor/keeper/native_files.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
