@@ -20,6 +20,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
+#include "lib/native/prefault.h"
 
 namespace baton::keeper {
 namespace {
@@ -95,6 +96,8 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
   g_driver = driver.release();
   BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
                          native::NativeObject::Load(program.object));
+  // What the page faults of a heir cost, a peer waits for.
+  native::Prefault();
   object.Run(program.arguments);
 }
 

@@ -93,8 +93,9 @@ class NativeDriver final : private driver::DriverObserver {
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
   uint64_t seen_changes_ = ~uint64_t{0};
-  uint32_t operated_ = 0;  // shards
-  bool slept_ = true;      // our descriptors may be readable
+  uint32_t operated_ = 0;   // shards
+  bool slept_ = true;       // our descriptors may be readable
+  bool watch_due_ = false;  // of the next turn, which comes before any sleep
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;
