@@ -88,8 +88,11 @@ struct SendRequest {
   absl::Span<const ScatterGather> sges;
 };
 
-bool IsAtomic(Opcode opcode);
-bool IsAnswered(Opcode opcode);  // with data of the peer: READ and atomics
+constexpr bool IsAtomic(Opcode opcode) {
+  return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
+}
+// With data of the peer.
+constexpr bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
 
 // For devices: what is wrong with a request that is to be inline. kInvalidArgument.
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data);
@@ -396,6 +399,10 @@ class Device {
   // that takes nothing from the device, or from other processes. Notifications that the opener or
   // another has asked for may wake in vain.
   virtual absl::Status AfterFork();
+
+  // Of a forked process, after AfterFork: the descriptors that it needs for what it can use. All
+  // others that the device had at the fork it may close.
+  virtual std::vector<int> ForkedDescriptors() const { return {}; }
 };
 
 }  // namespace baton::verbs

@@ -49,11 +49,12 @@ std::vector<std::string> Sockets(const v1::Config& config) {
   return paths;
 }
 
-// Users besides our own may operate, or attach workers.
+// Users besides our own may operate, attach workers, or be those that native workers run as.
 bool ServesOthers(const v1::Config& config) {
   return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
-         std::any_of(config.services().begin(), config.services().end(),
-                     [](const auto& service) { return service.worker_uids_size() > 0; });
+         std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
+           return service.worker_uids_size() > 0 || service.native().has_uid();
+         });
 }
 
 int Fail(const absl::Status& status) {

@@ -223,6 +223,17 @@ uint32_t DefaultQueuePairs(const v1::ServiceConfig& service) {
   return static_cast<uint32_t>(std::max<uint64_t>(8, share + share / 4));
 }
 
+// A uid alone would leave the workers in batond's group. The last number is none: to the kernel it
+// means that nothing changes.
+void CheckIdentity(const v1::NativeConfig& native, const Node& node) {
+  if (native.has_uid() && !native.has_gid()) {
+    node.Refuse("gid", "is missing: name the group that the workers of that uid are in, too");
+  }
+  constexpr uint32_t kNone = ~0u;
+  if (native.has_uid() && native.uid() == kNone) node.Refuse("uid", "4294967295 is no user");
+  if (native.has_gid() && native.gid() == kNone) node.Refuse("gid", "4294967295 is no group");
+}
+
 void CheckNative(v1::ServiceConfig& service, const Node& node) {
   if (service.mode() == v1::BROKERED) {
     if (service.has_native()) node.Refuse("native", "is for mode NATIVE, and the mode is BROKERED");
@@ -243,6 +254,7 @@ void CheckNative(v1::ServiceConfig& service, const Node& node) {
     native_node.Refuse(
         "object", absl::StrCat("\"", object, "\" is not the absolute path of a shared object"));
   }
+  CheckIdentity(native, native_node);
   native_node.CheckRange(
       {"workers", std::min(2u, service.max_workers()), 1, service.max_workers()});
   native_node.CheckRange(

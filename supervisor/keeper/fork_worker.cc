@@ -1,7 +1,6 @@
 #include "supervisor/keeper/fork_worker.h"
 
 #include <dirent.h>
-#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -9,9 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -21,34 +18,31 @@
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
 #include "lib/native/prefault.h"
+#include "supervisor/keeper/confine.h"
 
 namespace baton::keeper {
 namespace {
 
 NativeDriver* g_driver = nullptr;
 
-absl::StatusOr<std::vector<int>> Numbers(const char* directory) {
-  std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(directory), closedir);
-  if (!entries) return ErrnoStatus(errno, absl::StrCat("opendir of ", directory));
-  std::vector<int> numbers;
-  while (const dirent* const entry = readdir(entries.get())) {
-    const int number = std::atoi(entry->d_name);
-    if (entry->d_name[0] != '.' && number != dirfd(entries.get())) numbers.push_back(number);
-  }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
+// A lock that another thread held would be held in the child for ever.
+absl::Status CheckAlone() {
+  std::unique_ptr<DIR, int (*)(DIR*)> threads(opendir("/proc/self/task"), closedir);
+  if (!threads) return ErrnoStatus(errno, "opendir of /proc/self/task");
+  int count = 0;
+  while (const dirent* const entry = readdir(threads.get())) count += entry->d_name[0] != '.';
+  if (count == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this keeper has ", count, " threads: a native one must have one"));
 }
 
-void CloseAllBut(std::vector<int> kept) {
-  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO});
-  std::sort(kept.begin(), kept.end());
-  unsigned int first = 0;
-  for (const int fd : kept) {
-    const auto number = static_cast<unsigned int>(fd);
-    if (number > first) (void)syscall(SYS_close_range, first, number - 1, 0);
-    first = std::max(first, number + 1);
-  }
-  (void)syscall(SYS_close_range, first, ~0u, 0);
+// native_workers.md has the list.
+std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
+  std::vector<int> descriptors = inheritance.device->ForkedDescriptors();
+  descriptors.insert(descriptors.end(), inheritance.wakes.begin(), inheritance.wakes.end());
+  descriptors.insert(descriptors.end(),
+                     {inheritance.session, inheritance.keeper_wake, inheritance.news});
+  return descriptors;
 }
 
 // As a program starts: nothing that the keeper handles or blocks.
@@ -66,30 +60,17 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-absl::Status TakeIdentity(const NativeProgram& program, pid_t keeper) {
-  if (program.gid) {
-    if (setgroups(0, nullptr) != 0) return ErrnoStatus(errno, "setgroups");
-    if (setresgid(*program.gid, *program.gid, *program.gid) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("cannot become gid ", *program.gid));
-    }
-  }
-  if (program.uid && setresuid(*program.uid, *program.uid, *program.uid) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot become uid ", *program.uid));
-  }
+// Returns only with an error.
+absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
+                          NativeInheritance inheritance) {
+  BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
+  BATON_RETURN_IF_ERROR(KeepOnly(DescriptorsOf(inheritance)));
+  ForgetKeepersVariables();
+  BATON_RETURN_IF_ERROR(Confine({program.uid, program.gid, inheritance.realtime_priority}));
   // Nobody takes the connections over from a keeper that dies, and with it they are gone. (Not
   // before the identity is taken on: that would forget it.)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != keeper) _exit(0);
-  // Not by an executable with other rights, either.
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
-  return absl::OkStatus();
-}
-
-// Returns only with an error.
-absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
-                          NativeInheritance inheritance) {
-  BATON_RETURN_IF_ERROR(TakeIdentity(program, keeper));
-  BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
   // For as long as the process lives.
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
                          NativeDriver::Create(std::move(inheritance)));
@@ -102,13 +83,10 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
 }
 
 [[noreturn]] void RunChild(const NativeProgram& program, pid_t keeper,
-                           NativeInheritance inheritance, std::vector<int> kept) {
+                           NativeInheritance inheritance) {
   setsid();
   prctl(PR_SET_NAME, "baton-native");
   ResetSignals();
-  kept.push_back(inheritance.session);
-  kept.push_back(inheritance.news);
-  CloseAllBut(std::move(kept));
   const int news = inheritance.news;
   const absl::Status status = BecomeWorker(program, keeper, std::move(inheritance));
   const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
@@ -120,15 +98,9 @@ absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
 
 BatonNativeHost* HostOfThisProcess() { return g_driver == nullptr ? nullptr : g_driver->host(); }
 
-absl::StatusOr<std::vector<int>> OpenDescriptors() { return Numbers("/proc/self/fd"); }
-
-absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
-                                        const std::vector<int>& kept_descriptors) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<int> threads, Numbers("/proc/self/task"));
-  if (threads.size() != 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this keeper has ", threads.size(), " threads: a native one must have one"));
-  }
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
+                                        NativeInheritance inheritance) {
+  BATON_RETURN_IF_ERROR(CheckAlone());
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     return ErrnoStatus(errno, "a socket pair for the worker (see RLIMIT_NOFILE)");
@@ -140,7 +112,7 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInhe
   const pid_t keeper = getpid();
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
-  if (worker.pid == 0) RunChild(program, keeper, std::move(inheritance), kept_descriptors);
+  if (worker.pid == 0) RunChild(program, keeper, std::move(inheritance));
   worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");

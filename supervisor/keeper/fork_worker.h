@@ -1,4 +1,5 @@
 // A native worker's process: forked from the keeper, which has opened the device that it uses.
+// native_workers.md has what such a process is given, and what it can reach.
 #ifndef SUPERVISOR_KEEPER_FORK_WORKER_H_
 #define SUPERVISOR_KEEPER_FORK_WORKER_H_
 
@@ -33,14 +34,10 @@ struct ForkedWorker {
 // Of a native worker; nullptr in the keeper itself. What baton_native_host returns.
 BatonNativeHost* HostOfThisProcess();
 
-// Descriptors of this process. Called when there are only those that workers inherit, it says which
-// a fork keeps.
-absl::StatusOr<std::vector<int>> OpenDescriptors();
-
 // kFailedPrecondition: this process has more than one thread, so a lock may be held for ever in a
 // fork of it. `inheritance.session` is made here. What goes wrong in the child is told as news.
-absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
-                                        const std::vector<int>& kept_descriptors);
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
+                                        NativeInheritance inheritance);
 
 }  // namespace baton::keeper
 

@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,15 +43,9 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   NativeEngineOptions options;
   options.outside_effects = service.outside_effects();
   options.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
-  BATON_ASSIGN_OR_RETURN(foundation.descriptors, OpenDescriptors());
-  // What batond has given us is ours alone.
-  for (const char* name : {"BATON_READY_FD", "BATON_STORE_FD"}) {
-    if (const char* const text = std::getenv(name)) {
-      std::erase(foundation.descriptors, std::atoi(text));
-    }
-  }
   return foundation;
 }
 
@@ -67,8 +60,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       device_(std::move(foundation.device)),
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
-      native_timer_(loop_),
-      kept_descriptors_(std::move(foundation.descriptors)) {
+      native_timer_(loop_) {
   engine_ = std::move(foundation.native);
 }
 
@@ -119,8 +111,7 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
 void Keeper::MakeManagement() {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
   if (native_ != nullptr) {
-    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_,
-                                                    kept_descriptors_);
+    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_);
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {

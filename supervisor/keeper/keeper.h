@@ -52,7 +52,6 @@ class Keeper : private EngineListener {
     std::unique_ptr<verbs::Device> device;
     std::unique_ptr<arena::Arena> arena;
     std::unique_ptr<NativeEngine> native;  // of native services
-    std::vector<int> descriptors;          // likewise: all that are open
   };
 
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
@@ -81,7 +80,6 @@ class Keeper : private EngineListener {
   NativeEngine* native_ = nullptr;  // engine_, of native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
-  std::vector<int> kept_descriptors_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services

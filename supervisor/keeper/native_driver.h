@@ -26,6 +26,8 @@
 #include "lib/native/native_device.h"
 #include "lib/native/queue_pair_pool.h"
 #include "supervisor/keeper/death_watcher.h"
+#include "supervisor/keeper/native_reports.h"
+#include "supervisor/keeper/reconciliation.h"
 
 namespace baton::keeper {
 
@@ -43,6 +45,7 @@ struct NativeInheritance {
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
+  uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
 };
 
 // Kind of the news that a worker's process cannot run its object.
@@ -65,15 +68,27 @@ class NativeDriver final : private driver::DriverObserver {
   // The host's functions.
   absl::Status Attend();
   absl::Status Adopt(uint32_t shard, uint64_t epoch);
-  absl::Status Drive(uint32_t shard);
+  absl::Status Apply(uint32_t shard);
+  absl::Status Poll(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
   absl::Status Release(uint32_t shard, uint64_t epoch);
-  int Report(const absl::Status& status);
+  int Report(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
+  int Fail(const absl::Status& status);
+  // As the host calls them.
+  template <auto kFunction, typename... Arguments>
+  static int Call(void* self, Arguments... arguments) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report((driver->*kFunction)(arguments...));
+  }
 
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
+  bool IsDeath(uint32_t shard) const;
+  void BeginChange(uint32_t shard);
   void ApplyRest(uint32_t shard);
+  std::optional<Poisoning> CountDeath(uint32_t shard, uint64_t logged);
+  void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
   void WakeKeeper() const;
@@ -83,6 +98,7 @@ class NativeDriver final : private driver::DriverObserver {
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
   void OnSlotFree(uint32_t connection) override;
+  void OnSettled(uint32_t connection, bool receive, uint64_t end) override;
 
   arena::Arena& arena() const { return *inheritance_.arena; }
 
@@ -92,9 +108,12 @@ class NativeDriver final : private driver::DriverObserver {
   std::vector<driver::Ownership> ownerships_;
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
+  NativeReports reports_;
   uint64_t seen_changes_ = ~uint64_t{0};
-  uint32_t operated_ = 0;   // shards
-  bool slept_ = true;       // our descriptors may be readable
+  uint32_t operated_ = 0;  // shards
+  bool slept_ = true;      // our descriptors may be readable
+  // Between a request for notification and the sleep, the worker library looks once more.
+  bool arming_ = false, last_look_ = false;
   bool watch_due_ = false;  // of the next turn, which comes before any sleep
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched

@@ -1,14 +1,11 @@
 #include "supervisor/keeper/native_workers.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,15 +35,13 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 }  // namespace
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                             std::vector<int> kept_descriptors)
+                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
       engine_(engine),
       sessions_(sessions),
       events_(events),
-      kept_descriptors_(std::move(kept_descriptors)),
       pause_(loop),
       pause_length_(kShortestPause) {}
 
@@ -72,8 +67,8 @@ void NativeWorkers::KeepRunning() {
 
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
   BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
-  absl::StatusOr<ForkedWorker> forked = ForkWorker(
-      program, engine_.InheritanceOf(reserved.slot, reserved.worker_id), kept_descriptors_);
+  absl::StatusOr<ForkedWorker> forked =
+      ForkWorker(program, engine_.InheritanceOf(reserved.slot, reserved.worker_id));
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();
@@ -122,20 +117,7 @@ void NativeWorkers::OnEnded(pid_t pid) {
 // ---------------------------------------------------------------- upgrades
 
 absl::Status NativeWorkers::Check(const std::string& path) const {
-  if (path.empty() || path[0] != '/') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("exec: \"", path,
-                     "\" is not the absolute path of a shared object, which native services "
-                     "are upgraded to"));
-  }
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
-  }
-  if (!S_ISREG(file.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
-  }
-  return absl::OkStatus();
+  return CheckProgramFile(path, "a shared object, which native services are upgraded to", 0);
 }
 
 absl::StatusOr<internal::Program> NativeWorkers::Of(pid_t, uint32_t uid, uint32_t gid) const {

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -26,10 +25,9 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it. `kept_descriptors`: that the forks keep.
+  // All references outlive it.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                std::vector<int> kept_descriptors);
+                NativeEngine& engine, WorkerSessions& sessions, EventLog& events);
   ~NativeWorkers() override;  // kills them
 
   // Forks until there are as many of the program that serves as the configuration says.
@@ -61,7 +59,6 @@ class NativeWorkers final : public WorkerPrograms {
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   EventLog& events_;
-  const std::vector<int> kept_descriptors_;
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;
   bool pausing_ = false;

@@ -27,6 +27,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   // It was overrun, or the device is lost: so are the queue pairs that complete here.
   void SetUnusable();
   ibv_cq* queue() const { return queue_.get(); }
+  int channel_fd() const { return channel_->fd; }
 
  private:
   // Of the notification, in our channel. A look there is a system call.

@@ -111,6 +111,7 @@ class RdmaDevice final : public Device {
   int event_fd() const override { return core_.epoll.get(); }
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
+  std::vector<int> ForkedDescriptors() const override;
 
  private:
   absl::Status Open();
@@ -243,6 +244,16 @@ absl::Status RdmaDevice::AfterFork() {
   look_for_events_ = false;
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
   return core_.OpenSignals();
+}
+
+// Not those of asynchronous events and the connection manager, nor librdmacm's own uverbs file.
+std::vector<int> RdmaDevice::ForkedDescriptors() const {
+  std::vector<int> descriptors = {core_.context->cmd_fd, core_.epoll.get(),
+                                  core_.pushed_signal.get(), core_.drains.fd()};
+  for (const RdmaCompletionQueue* const queue : core_.completion_queues) {
+    descriptors.push_back(queue->channel_fd());
+  }
+  return descriptors;
 }
 
 // What was not made here is not taken down here.

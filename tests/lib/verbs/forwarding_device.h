@@ -44,6 +44,7 @@ class ForwardingDevice : public Device {
   int event_fd() const override { return inner_->event_fd(); }
   absl::Status CheckForkable() const override { return inner_->CheckForkable(); }
   absl::Status AfterFork() override { return inner_->AfterFork(); }
+  std::vector<int> ForkedDescriptors() const override { return inner_->ForkedDescriptors(); }
 
  protected:
   Device& inner() { return *inner_; }

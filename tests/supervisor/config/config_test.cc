@@ -242,6 +242,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"NativeWorkers", Native("object: \"/s.so\" workers: 17"),
                   "baton.conf:1:77: services[0].native.workers: 17 is not between 1 and 16; leave "
                   "it out for 2"},
+        BadConfig{"NativeUidAlone", Native("object: \"/s.so\" uid: 99"),
+                  "baton.conf: services[0].native.gid: is missing: name the group that the "
+                  "workers of that uid are in, too"},
+        BadConfig{"NativeUidOfNobody", Native("object: \"/s.so\" uid: 4294967295 gid: 99"),
+                  "baton.conf:1:77: services[0].native.uid: 4294967295 is no user"},
+        BadConfig{"NativeGidOfNobody", Native("object: \"/s.so\" gid: 4294967295"),
+                  "baton.conf:1:77: services[0].native.gid: 4294967295 is no group"},
         BadConfig{
             "NativeSharedReceives", Native("object: \"/s.so\"", "shared_receive_queue_depth: 64"),
             "baton.conf:1:98: services[0].shared_receive_queue_depth: is not there for NATIVE "

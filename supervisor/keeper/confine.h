@@ -1,0 +1,34 @@
+// What a forked process gives up before it runs a service's code. native_workers.md has what is
+// left to it.
+#ifndef SUPERVISOR_KEEPER_CONFINE_H_
+#define SUPERVISOR_KEEPER_CONFINE_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton::keeper {
+
+// Closes all descriptors but `kept` and standard output and error; standard input, which has the
+// keeper's configuration, is /dev/null then. Kept ones that are negative are none.
+absl::Status KeepOnly(std::vector<int> kept);
+
+// Variables of the environment that were meant for the keeper alone.
+void ForgetKeepersVariables();
+
+struct Identity {
+  std::optional<uid_t> uid;  // that it becomes; it stays who it is
+  std::optional<gid_t> gid;
+  int realtime_priority = 0;  // that its threads may have at most; 0: none
+};
+
+// For good, whatever the process executes: takes the identity, without supplementary groups where
+// one is given, and gives up every capability. The kernel forgets PR_SET_PDEATHSIG over it.
+absl::Status Confine(const Identity& identity);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_CONFINE_H_

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# What a native worker's process is given: all its descriptors, who it is, and the memory that it
+# shares. supervisor/keeper/native_workers.md has the list. And that one who is nobody can serve.
+set -euo pipefail
+# shellcheck source=tests/vm/ledger_common.sh
+source "$(dirname "$0")/ledger_common.sh"
+# shellcheck source=tests/vm/native_common.sh
+source "$(dirname "$0")/native_common.sh"
+
+# Where others than root can read it.
+objects=$(mktemp -d)
+chmod 755 "$objects"
+cp "$BATON_BIN/confined_worker.so" "$BATON_BIN/ledger-v1.so" "$objects"
+
+# have_told COUNT: workers, in the output that they share with batond.
+have_told() { [[ $(grep -c ' told$' "$state.out") -ge $1 ]]; }
+# report NUMBER: what the NUMBERth of them has told, in one order.
+report() {
+  local pid
+  pid=$(grep ' told$' "$state.out" | sed -n "$1s/ .*//p")
+  sed -n "s/^$pid //p" "$state.out" | sed 's/:\[[0-9]*\]$//; s/\t/ /g; s/ *$//' | sort | uniq -c |
+    sed 's/^ *//'
+}
+# expect_report NUMBER IDENTITY...: the whole of it, for two shards and the 16 workers that may be.
+# Of the event descriptors 16 are the workers', one the keeper's, one the device's.
+expect_report() {
+  local number=$1
+  shift
+  {
+    cat <<END
+1 CapAmb: 0000000000000000
+1 CapEff: 0000000000000000
+1 CapInh: 0000000000000000
+1 CapPrm: 0000000000000000
+1 NoNewPrivs: 1
+18 descriptor anon_inode:[eventfd]
+2 descriptor anon_inode:[eventpoll]
+2 descriptor anon_inode:[infinibandevent]
+1 descriptor anon_inode:[timerfd]
+1 descriptor /dev/infiniband/uverbs0
+1 descriptor /dev/null
+1 descriptor $state.log
+1 descriptor $state.out
+2 descriptor socket
+1 shares /dev/infiniband/uverbs0
+1 shares /dev/zero (deleted)
+1 shares /memfd:baton-buffers-kv (deleted)
+1 shares /memfd:baton-driver-log-kv (deleted)
+1 shares /memfd:baton-recovery-kv (deleted)
+1 shares /memfd:baton-worker-log-kv (deleted)
+1 told
+END
+    printf '1 %s\n' "$@"
+  } | sort >"$work/wanted"
+  report "$number" | sort | diff "$work/wanted" - ||
+    die "what worker $number was given (>) is not what it should be (<)"
+}
+
+# As who batond is. The third comes when the keeper has connections of its own.
+native_fields='' start_native kv "$objects/confined_worker.so"
+wait_for "two workers' reports" have_told 2
+expect "the service" "NATIVE|kv" operator service list
+kill -KILL "$(grep ' told$' "$state.out" | sed -n '1s/ .*//p')"
+wait_for "a third" have_told 3
+for number in 1 2 3; do
+  expect_report "$number" 'Uid: 0 0 0 0' 'Gid: 0 0 0 0' "$(sed -n 's/\t/ /gp' /proc/self/status | sed -n 's/ *$//; /^Groups:/p')"
+done
+# Control: the keeper itself has more than that.
+keeper=$(pgrep -x baton-keeper)
+[[ $(find "/proc/$keeper/fd" -lname '/dev/infiniband/*' | wc -l) -ge 3 ]] ||
+  die "the keeper has no more files of the device than its workers"
+kill "$batond"
+wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
+
+# As nobody in particular.
+identity='uid: 4321 gid: 1234'
+native_fields=$identity start_native kv "$objects/confined_worker.so"
+wait_for "two workers' reports" have_told 2
+for number in 1 2; do
+  expect_report "$number" 'Uid: 4321 4321 4321 4321' 'Gid: 1234 1234 1234 1234' 'Groups:'
+done
+kill "$batond"
+wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
+say "workers have what they should"
+
+# Such workers serve, take over from each other, and reach control.
+native_fields=$identity start_native kv "$objects/ledger-v1.so"
+wait_for "two workers" are_ready 2
+start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+wait_for "both shards to be served" are_served 2
+for _ in 1 2; do kill_owner 0 KILL; done
+have_streams() { [[ $(operator worker list kv | grep -c ' open ') -eq 2 ]]; }
+wait_for "two streams to control" have_streams
+check_peer checked
+say "$(tail -n 1 "$work/checked.out" | cut -d, -f 5-15)"
