@@ -53,27 +53,18 @@ class NativeQueuePair final : public verbs::QueuePair {
   verbs::QueuePairState state() const override { return inherited_->state(); }
   uint32_t max_inline_data() const override { return inherited_->max_inline_data(); }
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
-    return Known().PostSend(requests, posted);
+    return inherited_->PostSend(requests, posted);
   }
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
-    return Known().PostReceive(requests, posted);
+    return inherited_->PostReceive(requests, posted);
   }
-  absl::Status SetError() override { return Known().SetError(); }
-  bool receives_drained() const override { return Known().receives_drained(); }
+  absl::Status SetError() override { return inherited_->SetError(); }
+  bool receives_drained() const override { return inherited_->receives_drained(); }
 
  private:
-  // What it was before the fork, or in its last connection, is over (Device::AfterFork). Asked with
-  // the first use: an heir of many connections answers the first that has a request before it has
-  // asked for all.
-  verbs::QueuePair& Known() const {
-    if (!std::exchange(asked_, true)) (void)inherited_->state();
-    return *inherited_;
-  }
-
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
-  mutable bool asked_ = false;
 };
 
 // The driver's word to the keeper about a connection.
@@ -186,9 +177,11 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
-  // That of an established one is never destroyed: it drains first.
-  if (state != ConnectionState::kEstablished &&
-      inherited->state() == verbs::QueuePairState::kReset) {
+  // That of an established one is never destroyed: it drains first. So an heir of many connections
+  // answers the first that has a request without having asked the kernel for any.
+  if (state == ConnectionState::kEstablished) {
+    inherited->NoteConnected(record(index).initiator_depth != 0);
+  } else if (inherited->state() == verbs::QueuePairState::kReset) {
     return;  // it was destroyed
   }
   device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
@@ -260,7 +253,10 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
     uint32_t& state = arena_->pooled(shard, i).state;
     if (PooledState(arena::LoadAcquire(state)) != PooledState::kFree) continue;
     arena::StoreRelease(state, static_cast<uint32_t>(PooledState::kTaken));
-    return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get());
+    verbs::QueuePair* const inherited = pool_->shards[shard][i].get();
+    // What it was before the fork, or in its last connection, is over (Device::AfterFork).
+    (void)inherited->state();
+    return std::make_unique<NativeQueuePair>(this, inherited);
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       "all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,

@@ -403,6 +403,13 @@ QueuePairState RdmaQueuePair::AskState() const {
   return state_;
 }
 
+// Should it be in error by now, its completions say so.
+void RdmaQueuePair::NoteConnected(bool reads) {
+  state_ = QueuePairState::kReadyToSend;
+  reads_ = reads;
+  drained_ = drain_awaited_ = false;
+}
+
 absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
   if (state_ != QueuePairState::kInit || link_ != nullptr) {
     return absl::FailedPreconditionError(

@@ -79,6 +79,7 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   bool receives_drained() const override;
+  void NoteConnected(bool reads) override;
 
   // The last of its shared receives has completed, or was given the time to.
   void OnDrained(const char* how);
