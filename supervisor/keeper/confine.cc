@@ -30,7 +30,8 @@ absl::Status TakeIdentity(const Identity& identity) {
   if (!identity.uid && !identity.gid) return absl::OkStatus();
   // The keeper's would stay, whoever the process is.
   if (setgroups(0, nullptr) != 0) {
-    return ErrnoStatus(errno, "setgroups: native.uid and native.gid need a batond that runs as root");
+    return ErrnoStatus(errno,
+                       "setgroups: native.uid and native.gid need a batond that runs as root");
   }
   if (identity.gid && setresgid(*identity.gid, *identity.gid, *identity.gid) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot become gid ", *identity.gid));

@@ -1,6 +1,6 @@
 // An object whose workers tell what they were given, and serve nothing: descriptors, the identity
-// that the kernel knows, and memory that they share with others. Each line is told whole, and begins
-// with the pid; the last one is "told".
+// that the kernel knows, and memory that they share with others. Each line is told whole, and
+// begins with the pid; the last one is "told".
 #include <dirent.h>
 #include <unistd.h>
 
@@ -39,8 +39,8 @@ void TellStatus() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     const std::string name = line.substr(0, line.find(':'));
-    for (const char* const wanted : {"Uid", "Gid", "Groups", "NoNewPrivs", "CapInh", "CapPrm",
-                                     "CapEff", "CapAmb"}) {
+    for (const char* const wanted :
+         {"Uid", "Gid", "Groups", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapAmb"}) {
       if (name == wanted) Tell(line);
     }
   }

@@ -102,7 +102,8 @@ TEST(ConfineTest, shouldCloseAllButTheListedDescriptors) {
   for (const char* const name : {"BATON_READY_FD", "BATON_STORE_FD", "NOTIFY_SOCKET"}) {
     findings.Expect(name, std::getenv(name) == nullptr, true);
   }
-  findings.Expect("another", std::string(std::getenv("BATON_OF_THE_SERVICE")), std::string("stays"));
+  findings.Expect("another", std::string(std::getenv("BATON_OF_THE_SERVICE")),
+                  std::string("stays"));
   findings.End();
 }
 
