@@ -23,10 +23,13 @@ using arena::PooledState;
 using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
+constexpr uint32_t kNoShard = ~0u;
 constexpr int kPerTurn = 64;  // events, and orders of each shard
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s).
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
+// Operators are told that a queue is low at most so often.
+constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
 template <size_t size>
 void SetText(char (&field)[size], std::string_view text) {
@@ -46,6 +49,7 @@ ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
       wake_driver_(std::move(wake_driver)),
       connections_(arena->shape().connections),
       used_(arena->shape().shards, 0),
+      low_ns_(arena->shape().shards, 0),
       waiting_(arena->shape().shards) {
   for (uint32_t i = 0; i < connections_.size(); ++i) free_.push_back(i);
 }
@@ -94,6 +98,7 @@ bool ConnectionManager::Turn() {
     for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) worked = true;
     worked |= SendWaiting(shard);
   }
+  ArmLimits();
   return RenewQueuePairs() || worked;
 }
 
@@ -110,8 +115,16 @@ bool ConnectionManager::HandleEvent() {
   return true;
 }
 
+// Of those that connections can be accepted into, if there are any.
 uint32_t ConnectionManager::LeastUsedShard() const {
-  return static_cast<uint32_t>(std::min_element(used_.begin(), used_.end()) - used_.begin());
+  uint32_t best = 0;
+  const auto broken = [this](uint32_t shard) {
+    return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0;
+  };
+  for (uint32_t i = 1; i < used_.size(); ++i) {
+    if (!broken(i) && (broken(best) || used_[i] < used_[best])) best = i;
+  }
+  return best;
 }
 
 // The record is the driver's from the notice on.
@@ -179,6 +192,35 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
+// That takes its receives from the queue which the event is about.
+uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const {
+  const auto& queues = objects_->shared_receive_queues;
+  for (uint32_t i = 0; event.shared_receive_queue != nullptr && i < queues.size(); ++i) {
+    if (queues[i].get() == event.shared_receive_queue) return i;
+  }
+  return kNoShard;
+}
+
+// As QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
+void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
+  arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i].phase != Phase::kAccepted || connections_[i].shard != shard) continue;
+    Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
+  }
+}
+
+// A driver arms it once (QueueDriver::ArmLimit) and does not hear that it was reached.
+void ConnectionManager::ArmLimits() {
+  const uint32_t depth = arena_->shape().shared_receive_queue_depth;
+  for (uint32_t shard = 0; shard < low_ns_.size(); ++shard) {
+    if (low_ns_[shard] == 0 || MonotonicNanoseconds() - low_ns_[shard] < kLowPauseNs) continue;
+    if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_posted) <= depth / 2) continue;
+    low_ns_[shard] = 0;
+    (void)objects_->shared_receive_queues[shard]->ArmLimit(depth / 4);
+  }
+}
+
 bool ConnectionManager::HandleDeviceEvent() {
   verbs::DeviceEvent event;
   if (!device_->NextDeviceEvent(&event)) return false;
@@ -189,6 +231,14 @@ bool ConnectionManager::HandleDeviceEvent() {
   }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {
     Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, event.text);
+  }
+  if (const uint32_t shard = SharingShard(event); shard != kNoShard) {
+    event.text = absl::StrCat("of shard ", shard, ": ", event.text);
+    if (event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
+      low_ns_[shard] = MonotonicNanoseconds();
+    } else {
+      OnSharedReceiveQueueFailed(shard, event.text);
+    }
   }
   observer_->OnDeviceEvent(event);
   return true;

@@ -80,6 +80,9 @@ class ConnectionManager {
   void OnRequest(verbs::CmEvent& event);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   bool HandleDeviceEvent();
+  uint32_t SharingShard(const verbs::DeviceEvent& event) const;
+  void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
+  void ArmLimits();
   bool HandleOrder(uint32_t shard);
   void Accept(uint32_t connection);
   void Reject(uint32_t connection);
@@ -105,6 +108,9 @@ class ConnectionManager {
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections
   std::deque<Spent> spent_;     // oldest first
+  // When operators were told that a shard's shared receives are low, and the limit is to be armed
+  // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
+  std::vector<uint64_t> low_ns_;
   // Notices that the ring had no room for, by shard: at most a few for each connection.
   std::vector<std::deque<arena::MailEntry>> waiting_;
 };

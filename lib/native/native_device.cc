@@ -46,10 +46,16 @@ class NativeQueuePair final : public verbs::QueuePair {
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
     device_->queue_pairs_.erase(this);
+    Leave();
     if (!inherited_->SetReset().ok()) (void)inherited_->SetError();
   }
   // It belongs to the shard's next driver: destroying this changes nothing.
-  void Leave() { device_ = nullptr; }
+  void Leave() {
+    if (draining_) --device_->draining_;
+    device_ = nullptr;
+  }
+  // The opener has heard it from the device.
+  void TellDrained() { drained_ = true; }
 
   uint32_t number() const override { return inherited_->number(); }
   verbs::QueuePairState state() const override { return inherited_->state(); }
@@ -62,11 +68,17 @@ class NativeQueuePair final : public verbs::QueuePair {
     return inherited_->PostReceive(requests, posted);
   }
   absl::Status SetError() override { return inherited_->SetError(); }
-  bool receives_drained() const override { return inherited_->receives_drained(); }
+  bool receives_drained() const override {
+    if (drained_ || inherited_->receives_drained()) return true;
+    if (!std::exchange(draining_, true)) ++device_->draining_;
+    return false;
+  }
 
  private:
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
+  bool drained_ = false;
+  mutable bool draining_ = false;  // somebody waits for it
 };
 
 // The driver's word to the keeper about a connection.
@@ -334,7 +346,16 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
   }
 }
 
+// What this process waits for itself is told here; what the device has to say, the keeper.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  if (NextToldEvent(event)) return true;
+  while (device_->NextDeviceEvent(event)) {
+    if (event->type == verbs::DeviceEventType::kLastWorkRequestReached) return true;
+  }
+  return false;
+}
+
+bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   uint32_t shard = 0;
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
@@ -342,6 +363,8 @@ bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
                                                         verbs::CompletionStatus::kGeneralError;
   if (!failed && kind != NoticeKind::kReceiveDrained) return false;
+  const auto& queue_pair = objects_->connections[notice->connection].queue_pair;
+  if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellDrained();
   *event = {};
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;

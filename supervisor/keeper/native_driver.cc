@@ -126,6 +126,7 @@ absl::Status NativeDriver::Attend() {
     (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
     inheritance_.device->Progress();
   }
+  device_->Progress();
   HandleNotices();
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
   if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::native {
 namespace {
@@ -33,6 +36,21 @@ using ::testing::SizeIs;
 
 constexpr uint32_t kPool = 3;
 
+// That has more to tell.
+class TellingDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  verbs::DeviceInfo info() const override { return {}; }
+  bool NextDeviceEvent(verbs::DeviceEvent* event) override {
+    if (told.empty()) return false;
+    *event = told.front();
+    told.pop_front();
+    return true;
+  }
+
+  std::deque<verbs::DeviceEvent> told;
+};
+
 // A driver of all shards, as in a process of its own.
 class Driver final : public driver::DriverObserver {
  public:
@@ -48,6 +66,7 @@ class Driver final : public driver::DriverObserver {
     driver.reset();
     native.reset();
     for (auto& queue : objects->completion_queues) (void)queue.release();
+    for (auto& queue : objects->shared_receive_queues) (void)queue.release();
     (void)objects->buffers.release();
     (void)objects->spares.release();
   }
@@ -66,6 +85,9 @@ class Driver final : public driver::DriverObserver {
     to->buffers.reset(from->buffers.get());
     to->spares.reset(from->spares.get());
     for (auto& queue : from->completion_queues) to->completion_queues.emplace_back(queue.get());
+    for (auto& queue : from->shared_receive_queues) {
+      to->shared_receive_queues.emplace_back(queue.get());
+    }
   }
 };
 
@@ -74,7 +96,8 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   void SetUp() override { Make(driver::testing::TestShape(1)); }
   void Make(arena::Shape shape) {
     shape.pooled_queue_pairs = kPool;
-    device = verbs::testing::OpenDevice(fabric).value();
+    shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+    if (!device) device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
     port = manager->Listen({fabric.host, 0}).value().port;
@@ -169,7 +192,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   bool notice_waits() { return !Mailbox::Notices(*arena, 0).empty(); }
 
   void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
-  void OnDeviceEvent(const verbs::DeviceEvent&) override {}
+  void OnDeviceEvent(const verbs::DeviceEvent& event) override { told.push_back(event.text); }
 
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   std::unique_ptr<verbs::Device> device;
@@ -179,7 +202,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   std::optional<CommitWriter> writer;
   uint64_t read = 0;
   std::vector<RawPeer*> peers;
-  std::vector<std::string> refused;
+  std::vector<std::string> refused, told;
   uint16_t port = 0;
   absl::Status error;
 };
@@ -388,6 +411,182 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   Die();
   Succeed();
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
+}
+
+// ---------------------------------------------------------------- shared receives
+
+class SharingTest : public NativeDeviceTest {
+ protected:
+  static constexpr uint32_t kDepth = 4;
+
+  void SetUp() override { Make(SharedShape()); }
+  static arena::Shape SharedShape(uint32_t shards = 1) {
+    arena::Shape shape = driver::testing::TestShape(shards);
+    shape.shared_receive_queue_depth = kDepth;
+    return shape;
+  }
+
+  static uint64_t Offset(uint64_t slot) { return slot * RawPeer::kSlotBytes; }
+  void Post(std::initializer_list<uint16_t> slots) {
+    for (const uint16_t slot : slots) writer->SharedReceive(slot, Offset(slot), 1024);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  uint32_t Joined(RawPeer& peer) {
+    const uint32_t connection = Requested(peer);
+    writer->Accept(connection, 0, "welcome");
+    writer->Acknowledge(read);
+    EXPECT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+    EXPECT_TRUE(Until([&] { return peer.established; }));
+    return connection;
+  }
+  // In whichever slot it arrives.
+  uint64_t Takes(RawPeer& peer, uint32_t connection, std::string_view text) {
+    peer.Send(text);
+    const arena::CompletionEntry entry = NextOfKind(CompletionKind::kReceive);
+    EXPECT_EQ(entry.connection, connection);
+    EXPECT_EQ(
+        std::string_view(reinterpret_cast<const char*>(arena->buffers()) + Offset(entry.sequence),
+                         entry.byte_len),
+        text);
+    return entry.sequence;
+  }
+  arena::SharedReceiveState StateAt(uint32_t slot) {
+    return arena::StateOf(arena->shared_receive(0, slot));
+  }
+};
+
+TEST_F(SharingTest, shouldReceiveForWhicheverConnectionHasAMessage) {
+  Post({0, 1, 2});
+  RawPeer one, two;
+  const uint32_t first = Joined(one), second = Joined(two);
+  std::set<uint64_t> slots = {Takes(two, second, "for two"), Takes(one, first, "for one")};
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 1u);
+  slots.insert(Takes(two, second, "again"));
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
+}
+
+// Neither when its driver lives, nor when it dies in the end of the connection, is what the others
+// may receive taken along; and each slot, and each queue pair, serves again.
+TEST_F(SharingTest, shouldEndAConnectionAndKeepWhatTheOthersShare) {
+  Post({0, 1, 2});
+  RawPeer stays;
+  const uint32_t kept = Joined(stays);
+  for (const bool dies : {false, true}) {
+    RawPeer goes;
+    const uint32_t connection = Joined(goes);
+    goes.Disconnect();
+    if (dies) {
+      ASSERT_TRUE(Until([&] {
+        return state(connection) == ConnectionState::kDraining ||
+               state(connection) == ConnectionState::kClosed;
+      }));
+      Die();
+      Succeed();
+    }
+    EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(state(connection), ConnectionState::kFree);
+    ASSERT_TRUE(Until([&] {
+      return arena->native_connection(connection).freed_generation ==
+             arena->connection(connection).generation;
+    }));
+    peers.pop_back();
+  }
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 3u);
+  const std::set<uint64_t> slots = {Takes(stays, kept, "a"), Takes(stays, kept, "b"),
+                                    Takes(stays, kept, "c")};
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
+}
+
+// What a driver that died may have posted is out of use until it completes, and the window is not
+// smaller for it.
+TEST_F(SharingTest, shouldNotPostAgainWhatADeadDriverMayHavePosted) {
+  Post({0, 1});
+  arena->shared_receive(0, 1).word = arena::PackSharedReceiveState(
+      arena::SharedReceiveState::kAttempted, arena::GenerationOf(arena->shared_receive(0, 1)));
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 1u);
+  EXPECT_EQ(arena->shard(0).shared_receives_unsure, 1u);
+  Post({2, 3, 4});
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  std::set<uint64_t> slots;
+  for (int i = 0; i < 5; ++i) slots.insert(Takes(peer, connection, "message"));
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(arena->shard(0).shared_receives_unsure, 0u);
+}
+
+// Many such deaths later no owner could post what it needs: said, instead of peers that wait.
+TEST_F(SharingTest, shouldTakeAQueueForBrokenOfWhichTooMuchIsOutOfUse) {
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  const auto attempt = [&](uint32_t slot) {
+    arena->shared_receive(0, slot).word =
+        arena::PackSharedReceiveState(arena::SharedReceiveState::kAttempted, 1);
+  };
+  for (uint32_t slot = 0; slot < 2 * kDepth - 2; ++slot) attempt(slot);
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 0u);
+  EXPECT_EQ(state(connection), ConnectionState::kEstablished);
+  attempt(2 * kDepth - 2);
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 1u);
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+  EXPECT_THAT(owner->states.back(), HasSubstr("out of use"));
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+class FailingQueueTest : public SharingTest {
+ protected:
+  void SetUp() override {
+    auto telling = std::make_unique<TellingDevice>(verbs::testing::OpenDevice(fabric).value());
+    teller = telling.get();
+    device = std::move(telling);
+    Make(SharedShape(2));
+  }
+  void Tell(verbs::DeviceEventType type, uint32_t shard) {
+    verbs::DeviceEvent event;
+    event.type = type;
+    event.shared_receive_queue = manager->objects()->shared_receive_queues[shard].get();
+    event.text = "as it says";
+    teller->told.push_back(event);
+    TurnKeeper();
+  }
+
+  TellingDevice* teller = nullptr;
+};
+
+TEST_F(FailingQueueTest, shouldTellOperatorsWhichQueueIsLow) {
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
+  EXPECT_THAT(told, ::testing::ElementsAre("of shard 1: as it says"));
+  EXPECT_EQ(arena->shard(1).shared_receives_refused, 0u);
+}
+
+// Its connections end, and who comes later is given to another shard.
+TEST_F(FailingQueueTest, shouldEndTheConnectionsOfAQueueThatFailed) {
+  Post({0, 1});
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueFailed, 0);
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 1u);
+  ASSERT_TRUE(Until([&] { return state(connection) == ConnectionState::kClosed; }));
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+  for (int i = 0; i < 2; ++i) {
+    RawPeer late;
+    const uint32_t used = static_cast<uint32_t>(i) + 1;
+    Ask(late);
+    ASSERT_TRUE(KeeperUntil([&] { return arena->connection(used).generation == 1; }));
+    EXPECT_EQ(arena->connection(used).shard, 1u);
+    peers.pop_back();
+  }
 }
 
 }  // namespace
