@@ -33,8 +33,11 @@ class NativeDriver {
   void Adopt(uint32_t shard, uint64_t epoch) {
     if (status_.ok()) Check("adopt", host_->adopt(host_->context, shard, epoch));
   }
-  void Drive(uint32_t shard) {
-    if (status_.ok()) Check("drive", host_->drive(host_->context, shard));
+  void Apply(uint32_t shard) {
+    if (status_.ok()) Check("apply", host_->apply(host_->context, shard));
+  }
+  void Poll(uint32_t shard) {
+    if (status_.ok()) Check("poll", host_->poll(host_->context, shard));
   }
   void RequestNotification(uint32_t shard) {
     if (status_.ok()) {

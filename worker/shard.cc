@@ -51,6 +51,8 @@ Shard::Shard(WorkerImpl* impl, uint32_t index)
   const uint32_t slots = arena::SharedReceiveSlots(impl->arena().shape());
   staged_->shared.reserve(std::min(slots, kMaxStagedRequests));
   shared_free_.reserve(slots);
+  shared_unacknowledged_.reserve(slots);
+  unacknowledged_.reserve(impl->arena().shape().connections);
 }
 
 Shard::~Shard() = default;
@@ -61,20 +63,18 @@ absl::Span<const uint8_t> Shard::state() const {
   return {impl_->arena().shard_state(index_, state_slot_), state_length_};
 }
 
-absl::Status Shard::CheckUsable(const Connection& connection) const {
-  if (epoch_ == 0)
+absl::Status Shard::WhyUnusable(const Connection& connection) const {
+  if (epoch_ == 0) {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
-  if (connection.shard_ != this || connection.known_epoch_ != epoch_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
   }
-  return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("connection ", connection.index_, " has ended or moved to another shard"));
 }
 
-// What a connection does not do: it is known as soon as it is established.
+// A READ or atomic, which a connection may not do: it is known as soon as it is established.
 absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode) const {
   const arena::Arena& arena = impl_->arena();
-  if (!verbs::IsAnswered(opcode) || arena.header().tells_depths == 0 || !connection.established() ||
+  if (arena.header().tells_depths == 0 || !connection.established() ||
       arena.connection(connection.index_).initiator_depth != 0) {
     return absl::OkStatus();
   }
@@ -84,30 +84,30 @@ absl::Status Shard::CheckPeer(const Connection& connection, verbs::Opcode opcode
 }
 
 uint32_t Shard::EntryRoom() const {
-  const arena::ShardRecord& record = impl_->arena().shard(index_);
-  const uint64_t folded = arena::CursorIndex(arena::LoadAcquire(record.commit_head));
-  const uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded);
+  uint64_t log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
+  if (log_room < arena::kMaxTransactionEntries) {
+    folded_ = arena::CursorIndex(arena::LoadAcquire(impl_->arena().shard(index_).commit_head));
+    log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
+  }
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
   const uint64_t used =
       staged_->entries.size() + SharedEntries(staged_->shared.size()) + kReservedEntries;
   return room > used ? static_cast<uint32_t>(room - used) : 0;
 }
 
-absl::StatusOr<uint32_t> Shard::EntryOf(Connection& connection) {
-  if (connection.entry_ != 0) return connection.entry_ - 1;
+absl::Status Shard::AddConnection(Connection& connection) {
   if (EntryRoom() == 0) {
     return absl::ResourceExhaustedError(
         "no room in the commit log: commit, and go on when the driver has caught up");
   }
-  CommitEntry entry = {};
+  CommitEntry& entry = staged_->entries.emplace_back();
   entry.kind = static_cast<uint8_t>(CommitKind::kConnection);
   entry.connection = connection.index_;
   entry.generation = connection.generation_;
   entry.state_slot = arena::kKeepState;
-  staged_->entries.push_back(entry);
   staged_->connections.push_back(&connection);
   connection.entry_ = static_cast<uint32_t>(staged_->entries.size());
-  return connection.entry_ - 1;
+  return absl::OkStatus();
 }
 
 namespace {
@@ -183,14 +183,17 @@ absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buf
         "the connections of the service share their receives (shared_receive_queue_depth): post "
         "them with ReceiveShared");
   }
-  arena::WorkRequest request = {};
-  request.tag = tag;
-  BATON_RETURN_IF_ERROR(FillBuffers(buffers, impl_->arena().shape().buffer_bytes, &request));
   if (connection.receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the receive log");
   }
-  BATON_RETURN_IF_ERROR(EntryOf(connection).status());
-  impl_->arena().receive_request(connection.index_, connection.receive_staged_) = request;
+  const arena::Arena& arena = impl_->arena();
+  // Nobody reads it before it is committed.
+  arena::WorkRequest& request =
+      arena.receive_request(connection.index_, connection.receive_staged_);
+  request.opcode = request.flags = 0;
+  request.tag = tag;
+  BATON_RETURN_IF_ERROR(FillBuffers(buffers, arena.shape().buffer_bytes, &request));
+  BATON_RETURN_IF_ERROR(EnterConnection(connection));
   ++connection.receive_staged_;
   ++staged_->requests;
   BATON_CRASH_POINT("worker-receive-staged");
@@ -254,14 +257,15 @@ void Shard::LoadSharedReceives() {
 
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
-  arena::WorkRequest request = {};
-  BATON_RETURN_IF_ERROR(FillSend(work, impl_->arena(), &request));
-  BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   if (connection.send_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
-  BATON_RETURN_IF_ERROR(EntryOf(connection).status());
-  impl_->arena().send_request(connection.index_, connection.send_staged_) = request;
+  const arena::Arena& arena = impl_->arena();
+  // Nobody reads it before it is committed.
+  BATON_RETURN_IF_ERROR(
+      FillSend(work, arena, &arena.send_request(connection.index_, connection.send_staged_)));
+  if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
+  BATON_RETURN_IF_ERROR(EnterConnection(connection));
   ++connection.send_staged_;
   ++staged_->requests;
   BATON_CRASH_POINT("worker-send-staged");
@@ -276,10 +280,10 @@ absl::Status Shard::SetState(Connection& connection, absl::Span<const uint8_t> s
     return Invalid("state: ", state.size(), " bytes, the service keeps ", capacity,
                    " (connection_state_bytes)");
   }
-  BATON_ASSIGN_OR_RETURN(const uint32_t index, EntryOf(connection));
+  BATON_RETURN_IF_ERROR(EnterConnection(connection));
   const uint32_t slot = 1 - connection.state_slot_;
   CopyState(state, impl_->arena().connection_state(connection.index_, slot));
-  CommitEntry& entry = staged_->entries[index];
+  CommitEntry& entry = staged_->entries[connection.entry_ - 1];
   entry.state_slot = slot;
   entry.state_length = static_cast<uint32_t>(state.size());
   entry.state_version = version;
@@ -353,7 +357,7 @@ absl::Status Shard::Commit() {
     return absl::AbortedError(absl::StrCat("shard ", index_, " is not ours any more"));
   }
   if (NothingStaged() && delivered_ == acknowledged_) return absl::OkStatus();
-  if (EntryRoom() == 0 && staged_->entries.empty() && staged_->shared.empty()) {
+  if (staged_->entries.empty() && staged_->shared.empty() && EntryRoom() == 0) {
     return absl::ResourceExhaustedError("no room in the commit log");
   }
   Publish(/*release=*/false);
@@ -384,19 +388,16 @@ void Shard::Publish(bool release) {
     entry.send_end = connection->send_staged_;
     entry.receive_end = connection->receive_staged_;
   }
-  AddSharedReceives();
+  if (!staged_->shared.empty()) AddSharedReceives();
   std::vector<CommitEntry>& entries = staged_->entries;
   if (staged_->has_state) entries.push_back(staged_->state);
   if (delivered_ != acknowledged_ || entries.empty()) {
-    CommitEntry acknowledge = {};
+    CommitEntry& acknowledge = entries.emplace_back();
     acknowledge.kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
     acknowledge.acknowledged = delivered_;
-    entries.push_back(acknowledge);
   }
   if (release) {
-    CommitEntry last = {};
-    last.kind = static_cast<uint8_t>(CommitKind::kRelease);
-    entries.push_back(last);
+    entries.emplace_back().kind = static_cast<uint8_t>(CommitKind::kRelease);
   }
   entries.back().flags = arena::kCommitLast;
   const arena::Arena& arena = impl_->arena();
@@ -406,7 +407,7 @@ void Shard::Publish(bool release) {
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
   BATON_CRASH_POINT("commit-before-publish");
-  arena::StoreRelease(arena.bank(index_, epoch_).tail, arena::PackCursor(epoch_, commit_tail_));
+  arena::StoreRelease(bank_->tail, arena::PackCursor(epoch_, commit_tail_));
   BATON_CRASH_POINT("commit-published");
   impl_->TellDriver(*this, release);
   BATON_CRASH_POINT("commit-driver-woken");
@@ -441,23 +442,26 @@ void Shard::Publish(bool release) {
   staged_->requests = 0;
 }
 
+void Shard::NoteDelivered(Connection& connection) {
+  if (!std::exchange(connection.unacknowledged_, true)) unacknowledged_.push_back(&connection);
+}
+
 // Log entries of acknowledged completions may be used again.
 void Shard::NoteAcknowledged() {
-  for (; acknowledged_ < delivered_; ++acknowledged_) {
-    const arena::CompletionEntry& entry = impl_->arena().completion(index_, acknowledged_);
-    const auto kind = arena::CompletionKind(entry.kind);
-    if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
-    if (arena::IsSharedReceive(entry.wr_id)) {
-      // One that we were not told of the driver posts again.
-      if ((entry.flags & arena::kCompletionVoid) != 0) continue;
-      shared_free_.push_back(static_cast<uint16_t>(arena::SharedReceiveSlot(entry.wr_id)));
-      continue;
-    }
-    Connection* connection = impl_->Resolve(*this, entry.connection, entry.generation);
-    if (!connection) continue;
-    (kind == arena::CompletionKind::kSend ? connection->send_acknowledged_
-                                          : connection->receive_acknowledged_) = entry.sequence + 1;
+  acknowledged_ = delivered_;
+  for (Connection* connection : unacknowledged_) {
+    connection->send_acknowledged_ = connection->send_completed_;
+    connection->receive_acknowledged_ = connection->receive_completed_;
   }
+  shared_free_.insert(shared_free_.end(), shared_unacknowledged_.begin(),
+                      shared_unacknowledged_.end());
+  ForgetDelivered();
+}
+
+void Shard::ForgetDelivered() {
+  for (Connection* connection : unacknowledged_) connection->unacknowledged_ = false;
+  unacknowledged_.clear();
+  shared_unacknowledged_.clear();
 }
 
 // An application that was given nothing has no reason to commit, and what was skipped would stay.

@@ -31,6 +31,10 @@
 
 namespace baton {
 
+namespace arena {
+struct BankHeader;
+}
+
 class Shard;
 class Worker;
 class WorkerImpl;
@@ -74,9 +78,10 @@ class Connection {
   uint64_t receive_staged_ = 0, receive_committed_ = 0, receive_completed_ = 0,
            receive_acknowledged_ = 0;
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
-  uint32_t entry_ = 0;        // 1 + index of its entry in the open transaction; 0: none
-  uint64_t known_epoch_ = 0;  // of the shard when this was loaded; 0: ended or moved
-  uint64_t ended_epoch_ = 0;  // of the shard when its end was delivered
+  uint32_t entry_ = 0;           // 1 + index of its entry in the open transaction; 0: none
+  uint64_t known_epoch_ = 0;     // of the shard when this was loaded; 0: ended or moved
+  uint64_t ended_epoch_ = 0;     // of the shard when its end was delivered
+  bool unacknowledged_ = false;  // among its shard's
 };
 
 struct Completion {
@@ -195,30 +200,46 @@ class Shard {
 
   Shard(WorkerImpl* impl, uint32_t index);
 
-  absl::Status CheckUsable(const Connection& connection) const;
+  absl::Status CheckUsable(const Connection& connection) const {
+    const bool usable =
+        epoch_ != 0 && connection.shard_ == this && connection.known_epoch_ == epoch_;
+    return usable ? absl::OkStatus() : WhyUnusable(connection);
+  }
+  absl::Status WhyUnusable(const Connection& connection) const;
   absl::Status CheckPeer(const Connection& connection, verbs::Opcode opcode) const;
-  absl::StatusOr<uint32_t> EntryOf(Connection& connection);
+  absl::Status EnterConnection(Connection& connection) {
+    return connection.entry_ != 0 ? absl::OkStatus() : AddConnection(connection);
+  }
+  absl::Status AddConnection(Connection& connection);
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
   void AddSharedReceives();
   void Publish(bool release);
+  void NoteDelivered(Connection& connection);
   void NoteAcknowledged();
+  void ForgetDelivered();
   bool NothingStaged() const;
   bool OnlySkipped() const;
   void LoadSharedReceives();
 
   WorkerImpl* impl_;
   uint32_t index_;
-  uint64_t epoch_ = 0;           // 0: not ours
-  uint64_t released_epoch_ = 0;  // the last one that we gave back
+  uint64_t epoch_ = 0;                 // 0: not ours
+  uint64_t released_epoch_ = 0;        // the last one that we gave back
+  arena::BankHeader* bank_ = nullptr;  // of the epoch
   uint64_t commit_tail_ = 0;
-  uint64_t delivered_ = 0;     // completions given to the application, or skipped
-  uint64_t handed_ = 0;        // up to the last that was given to it
-  uint64_t acknowledged_ = 0;  // as committed
+  mutable uint64_t folded_ = 0;  // entries that the driver is done with: so many, or more
+  uint64_t delivered_ = 0;       // completions given to the application, or skipped
+  uint64_t handed_ = 0;          // up to the last that was given to it
+  uint64_t acknowledged_ = 0;    // as committed
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
   std::vector<uint16_t> shared_free_;  // slots of shared receives that are nobody's, the next last
   uint32_t shared_outstanding_ = 0;
+  // Of completions between acknowledged_ and delivered_: their connections, and their slots of
+  // shared receives.
+  std::vector<Connection*> unacknowledged_;
+  std::vector<uint16_t> shared_unacknowledged_;
   std::unique_ptr<Staged> staged_;
 
  public:

@@ -25,6 +25,8 @@
 namespace baton {
 namespace {
 
+// Of a native worker: nobody that it waits for needs its processor.
+constexpr int kLooksPerYield = 4;
 constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
@@ -248,7 +250,8 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   } else if (polls_ % kPollsBetweenKeeperChecks == 0) {
     CheckKeeper();
   }
-  if (native_) Drive();
+  // Unless a look for work has just done so.
+  if (native_ && !std::exchange(driven_, false)) Drive();
   int work = HandleOwnership();
   for (auto& shard : shards_) {
     if (Owns(*shard)) work += Deliver(*shard);
@@ -343,7 +346,9 @@ bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {
   }
   const arena::ShardRecord& record = arena_->shard(shard.index_);
   shard.epoch_ = epoch;
-  shard.commit_tail_ = 0;
+  shard.bank_ = &arena_->bank(shard.index_, epoch);
+  shard.commit_tail_ = shard.folded_ = 0;
+  shard.ForgetDelivered();
   shard.acknowledged_ = shard.delivered_ = record.acknowledged;
   shard.handed_ = shard.acknowledged_;
   shard.LoadSharedReceives();
@@ -372,6 +377,7 @@ void WorkerImpl::Release(Shard& shard) {
   if (options_.commit_mode == CommitMode::kManual) {
     shard.Abandon();
     shard.delivered_ = shard.acknowledged_;
+    shard.ForgetDelivered();
   }
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
@@ -380,6 +386,7 @@ void WorkerImpl::Release(Shard& shard) {
 
 void WorkerImpl::Lose(Shard& shard) {
   shard.Abandon();
+  shard.ForgetDelivered();
   const uint64_t epoch = std::exchange(shard.epoch_, 0);
   if (native_) native_->Release(shard.index_, epoch);
   service_->OnLost(shard);
@@ -388,7 +395,7 @@ void WorkerImpl::Lose(Shard& shard) {
 // Hints, to be read when we are dead: whether we are in a handler now, and of which completion.
 void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
   if (!Owns(shard)) return;
-  arena::BankHeader& bank = arena_->bank(shard.index_, shard.epoch_);
+  arena::BankHeader& bank = *shard.bank_;
   if (layout_version_ >= 2) {
     arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
   }
@@ -407,6 +414,7 @@ void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connect
   if (kind == arena::CompletionKind::kReceive && !arena::IsSharedReceive(entry.wr_id)) {
     connection.receive_completed_ = entry.sequence + 1;
   }
+  shard.NoteDelivered(connection);
   shard.handed_ = shard.delivered_;
   // Before the handler: should it be our last, this is what we died on.
   TellHandling(shard, /*in_handler=*/true);
@@ -435,6 +443,8 @@ int WorkerImpl::Deliver(Shard& shard) {
     ++count;
     if (arena::IsSharedReceive(entry.wr_id) && (entry.flags & arena::kCompletionVoid) == 0) {
       --shard.shared_outstanding_;
+      shard.shared_unacknowledged_.push_back(
+          static_cast<uint16_t>(arena::SharedReceiveSlot(entry.wr_id)));
     }
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
@@ -492,7 +502,9 @@ Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generatio
 // but for completions that we have not been given yet.
 void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
   const arena::ConnectionRecord& record = arena_->connection(index);
+  const bool unacknowledged = connection.unacknowledged_;
   connection = Connection{};
+  connection.unacknowledged_ = unacknowledged;
   connection.shard_ = &shard;
   connection.index_ = index;
   connection.generation_ = record.generation;
@@ -511,13 +523,13 @@ void WorkerImpl::Load(Connection& connection, Shard& shard, uint32_t index) {
 // The driver in our own process: nobody needs to be woken.
 void WorkerImpl::TellNativeDriver(const Shard& shard, bool released) {
   if (released) return native_->Release(shard.index_, shard.epoch_);
-  native_->Drive(shard.index_);
+  native_->Apply(shard.index_);
 }
 
 void WorkerImpl::Drive() {
   native_->Attend();
   for (const auto& shard : shards_) {
-    if (Owns(*shard)) native_->Drive(shard->index_);
+    if (Owns(*shard)) native_->Poll(shard->index_);
   }
 }
 
@@ -529,7 +541,9 @@ void WorkerImpl::WakeDriver() {
   }
 }
 
-bool WorkerImpl::HasWork() {
+bool WorkerImpl::HasWork() { return driven_ = LookForWork(); }
+
+bool WorkerImpl::LookForWork() {
   if (native_) {
     Drive();
     if (!native_->status().ok()) return true;  // for Poll to tell
@@ -564,7 +578,9 @@ absl::Status WorkerImpl::Wait(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
     const uint64_t until = MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
     do {
-      if (HasWork()) return absl::OkStatus();
+      for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
+        if (HasWork()) return absl::OkStatus();
+      }
       sched_yield();
     } while (MonotonicNanoseconds() < until);
   }

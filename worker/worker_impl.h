@@ -81,6 +81,7 @@ class WorkerImpl final : public Worker {
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();
   bool HasWork();
+  bool LookForWork();
   void CheckKeeper();
   void LoseKeeper();
   void HoldUntilTheEnd();
@@ -115,6 +116,7 @@ class WorkerImpl final : public Worker {
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
   bool armed_ = false;
+  bool driven_ = false;    // since the last turn, by a look for work that found some
   bool attached_ = false;  // the keeper counts us among its workers
   bool keeper_gone_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;

@@ -54,6 +54,13 @@ T CopyOnce(const T& shared) {
   return copy;
 }
 
+template <typename T>
+void CopyOnce(const T& shared, T* copy) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::memcpy(copy, &shared, sizeof(T));
+  asm volatile("" : : "r"(copy) : "memory");
+}
+
 }  // namespace baton::arena
 
 #endif  // LIB_ARENA_ATOMIC_ACCESS_H_

@@ -1,5 +1,8 @@
 #include "lib/driver/completion_log.h"
 
+#include <cstddef>
+#include <cstring>
+
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/crash_point.h"
@@ -20,10 +23,11 @@ void CompletionLog::Append(const arena::CompletionEntry& entry) {
   BATON_CHECK(tail_ - arena_->shard(shard_).acknowledged < arena_->shape().completion_log_entries);
   // The slot behind says that nothing was filled there, before this one says that it was.
   arena::StoreRelaxed(arena_->completion(shard_, tail_ + 1).wr_id, arena::kInvalidWrId);
+  // This one has had none since the append before.
   arena::CompletionEntry& slot = arena_->completion(shard_, tail_);
-  arena::CompletionEntry filled = entry;
-  filled.wr_id = arena::kInvalidWrId;
-  slot = filled;
+  constexpr size_t kBody = offsetof(arena::CompletionEntry, tag);
+  std::memcpy(reinterpret_cast<uint8_t*>(&slot) + kBody,
+              reinterpret_cast<const uint8_t*>(&entry) + kBody, sizeof(entry) - kBody);
   BATON_CRASH_POINT("driver-entry-filled");
   // A slot is whole once it has its wr_id.
   arena::StoreRelease(slot.wr_id, entry.wr_id);

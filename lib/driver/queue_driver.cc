@@ -52,6 +52,7 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       device_(device),
       observer_(observer),
       objects_(std::move(objects)),
+      lkey_(objects_->buffers->lkey()),
       reader_(std::make_unique<TransactionReader>(*arena)),
       slots_(arena->shape().connections),
       sends_(kPostChunk),
@@ -299,19 +300,18 @@ absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
                                     absl::Span<const arena::WorkRequest> requests, size_t* posted) {
   const ConnectionRecord& target = record(connection);
   const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
-  const uint32_t lkey = objects_->buffers->lkey();
   uint64_t sequence = receive ? target.receive.posted : target.send.posted;
   const Direction direction = receive ? Direction::kReceive : Direction::kSend;
   verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
-  const uint32_t max_inline =
-      std::min(arena_->shape().max_inline_bytes, queue_pair.max_inline_data());
+  uint32_t max_inline = receive ? 0 : arena_->shape().max_inline_bytes;
+  if (max_inline > 0) max_inline = std::min(max_inline, queue_pair.max_inline_data());
   size_t sge = 0;
   for (size_t i = 0; i < requests.size(); ++i, ++sequence) {
     const arena::WorkRequest& from = requests[i];
     const size_t first = sge;
     uint64_t length = 0;
     for (int j = 0; j < from.sge_count; ++j) {
-      sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey};
+      sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey_};
       length += from.sges[j].length;
     }
     const absl::Span<const verbs::ScatterGather> list(sges_.data() + first, from.sge_count);

@@ -320,6 +320,7 @@ class QueueDriver {
   verbs::Device* device_;
   DriverObserver* observer_;
   std::shared_ptr<DeviceObjects> objects_;
+  uint32_t lkey_;  // of the buffers
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
   std::vector<Slot> slots_;  // by connection

@@ -57,11 +57,10 @@ RequestLimits LimitsOf(const arena::Arena& arena) {
 TransactionReader::TransactionReader(const arena::Arena& arena)
     : arena_(arena),
       limits_(LimitsOf(arena)),
+      parts_(arena::kMaxTransactionEntries),
+      requests_(kMaxTransactionRequests),
       seen_(arena.shape().connections, 0),
-      seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {
-  transaction_.parts.reserve(arena::kMaxTransactionEntries);
-  transaction_.requests.reserve(kMaxTransactionRequests);
-}
+      seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {}
 
 absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool receive,
                                              const RequestLimits& limits) {
@@ -109,24 +108,25 @@ absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t he
   ++reads_;
   resumed_ = resumed;
   shared_ = 0;
-  transaction_.requests.clear();
+  request_count_ = 0;
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
-  for (TransactionPart& part : transaction_.parts) {
-    BATON_RETURN_IF_ERROR(CheckPart(shard, part, &part == &transaction_.parts.back()));
+  for (size_t i = 0; i < part_count_; ++i) {
+    BATON_RETURN_IF_ERROR(CheckPart(shard, parts_[i], i + 1 == part_count_));
   }
+  transaction_ = {{parts_.data(), part_count_},
+                  {requests_.data(), request_count_},
+                  static_cast<uint32_t>(part_count_)};
   return absl::OkStatus();
 }
 
 absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head,
                                             uint64_t tail) {
-  transaction_.parts.clear();
   const uint64_t limit = std::min<uint64_t>(tail - head, arena::kMaxTransactionEntries);
-  for (uint64_t i = 0; i < limit; ++i) {
-    transaction_.parts.push_back({arena::CopyOnce(arena_.commit_entry(shard, epoch, head + i))});
-    if (transaction_.parts.back().entry.flags & arena::kCommitLast) {
-      transaction_.entries = static_cast<uint32_t>(i + 1);
-      return absl::OkStatus();
-    }
+  for (part_count_ = 0; part_count_ < limit;) {
+    CommitEntry& entry = parts_[part_count_].entry;
+    arena::CopyOnce(arena_.commit_entry(shard, epoch, head + part_count_), &entry);
+    ++part_count_;
+    if ((entry.flags & arena::kCommitLast) != 0) return absl::OkStatus();
   }
   return Invalid("flags: no entry ends the transaction, ", tail - head, " are published and ",
                  arena::kMaxTransactionEntries, " allowed");
@@ -190,7 +190,8 @@ absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& e
 
 // By the accept in this very transaction.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
-  return std::any_of(transaction_.parts.begin(), transaction_.parts.end(), [&](const auto& part) {
+  const absl::Span<const TransactionPart> parts(parts_.data(), part_count_);
+  return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
     return CommitKind(part.entry.kind) == CommitKind::kAccept &&
            part.entry.connection == entry.connection &&
            part.entry.target_shard == arena_.connection(entry.connection).shard;
@@ -217,10 +218,10 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
   BATON_RETURN_IF_ERROR(CheckReceiveEnd(entry));
   BATON_RETURN_IF_ERROR(
       CheckEnd("send_end", entry.send_end, record.send, arena_.shape().send_queue_depth));
-  part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
+  part.first_receive = static_cast<uint32_t>(request_count_);
   BATON_RETURN_IF_ERROR(
       CopyRequests(entry.connection, true, record.receive.committed, entry.receive_end));
-  part.first_send = static_cast<uint32_t>(transaction_.requests.size());
+  part.first_send = static_cast<uint32_t>(request_count_);
   return CopyRequests(entry.connection, false, record.send.committed, entry.send_end);
 }
 
@@ -244,7 +245,7 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
     return Invalid("count: ", named.count, " is not between 1 and ",
                    arena::kSharedReceivesPerEntry);
   }
-  part.first_receive = static_cast<uint32_t>(transaction_.requests.size());
+  part.first_receive = static_cast<uint32_t>(request_count_);
   uint16_t kept = 0;
   for (uint32_t i = 0; i < named.count; ++i) {
     const uint16_t slot = named.slots[i];
@@ -257,13 +258,12 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
       if (resumed_) continue;
       return Invalid("slots[", i, "]: ", slot, " is not free");
     }
-    if (transaction_.requests.size() == kMaxTransactionRequests) {
+    if (request_count_ == kMaxTransactionRequests) {
       return Invalid("slots: more than ", kMaxTransactionRequests,
                      " work requests in one transaction");
     }
-    transaction_.requests.push_back(arena::CopyOnce(arena_.shared_receive_request(shard, slot)));
     const absl::Status checked =
-        CheckRequest(transaction_.requests.back(), /*receive=*/true, limits_);
+        CopyRequest(arena_.shared_receive_request(shard, slot), /*receive=*/true);
     if (!checked.ok()) return Invalid("shared receive ", slot, ": ", checked.message());
     named.slots[kept++] = slot;
   }
@@ -280,21 +280,26 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
 
 absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, uint64_t from,
                                              uint64_t to) {
-  if (transaction_.requests.size() + (to - from) > kMaxTransactionRequests) {
+  if (request_count_ + (to - from) > kMaxTransactionRequests) {
     return Invalid("send_end, receive_end: more than ", kMaxTransactionRequests,
                    " work requests in one transaction");
   }
   for (uint64_t sequence = from; sequence < to; ++sequence) {
-    transaction_.requests.push_back(
-        arena::CopyOnce(receive ? arena_.receive_request(connection, sequence)
-                                : arena_.send_request(connection, sequence)));
-    absl::Status checked = CheckRequest(transaction_.requests.back(), receive, limits_);
+    const absl::Status checked = CopyRequest(receive ? arena_.receive_request(connection, sequence)
+                                                     : arena_.send_request(connection, sequence),
+                                             receive);
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status TransactionReader::CopyRequest(const WorkRequest& shared, bool receive) {
+  WorkRequest& request = requests_[request_count_++];
+  arena::CopyOnce(shared, &request);
+  return CheckRequest(request, receive, limits_);
 }
 
 absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEntry& entry) const {

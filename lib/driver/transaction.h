@@ -3,10 +3,12 @@
 #ifndef LIB_DRIVER_TRANSACTION_H_
 #define LIB_DRIVER_TRANSACTION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "lib/arena/arena.h"
 #include "lib/verbs/verbs.h"
 
@@ -24,8 +26,8 @@ struct TransactionPart {
 };
 
 struct Transaction {
-  std::vector<TransactionPart> parts;
-  std::vector<arena::WorkRequest> requests;
+  absl::Span<const TransactionPart> parts;
+  absl::Span<const arena::WorkRequest> requests;
   uint32_t entries = 0;  // of the commit log
 };
 
@@ -68,9 +70,15 @@ class TransactionReader {
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CheckShardState(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CopyRequests(uint32_t connection, bool receive, uint64_t from, uint64_t to);
+  absl::Status CopyRequest(const arena::WorkRequest& shared, bool receive);
 
   const arena::Arena& arena_;
   const RequestLimits limits_;
+  // Scratch: as many as are allowed, of which so many are this Read's.
+  std::vector<TransactionPart> parts_;
+  std::vector<arena::WorkRequest> requests_;
+  size_t part_count_ = 0;
+  size_t request_count_ = 0;
   Transaction transaction_;
   std::vector<uint64_t> seen_;         // per connection: the Read that last named it
   std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define BATON_NATIVE_VERSION 1
+#define BATON_NATIVE_VERSION 2
 #define BATON_NATIVE_HOST_SYMBOL "baton_native_host"
 #define BATON_NATIVE_OBJECT_SYMBOL "baton_native_object"
 #define BATON_NATIVE_EXPORT __attribute__((visibility("default")))
@@ -27,7 +27,7 @@ struct BatonNativeHost {
   void* context; /* first argument of the functions */
   /* Of a worker session in the keeper, connected. Whoever takes it sets -1 here and closes it. */
   int32_t socket;
-  /* For poll and epoll, of the host: readable when attend or drive has something to do that was
+  /* For poll and epoll, of the host: readable when attend or poll has something to do that was
    * asked for with request_notification, or that the host waits for by itself. */
   int32_t event_fd;
 
@@ -37,10 +37,12 @@ struct BatonNativeHost {
    * is its driver. What a dead one left is settled before it returns, as far as the worker's
    * records in the arena depend on it. */
   int (*adopt)(void* context, uint32_t shard, uint64_t epoch);
-  /* Of an adopted shard: applies what is committed, and moves what is completed to its log. */
-  int (*drive)(void* context, uint32_t shard);
+  /* Of an adopted shard: applies what is committed. */
+  int (*apply)(void* context, uint32_t shard);
+  /* Of an adopted shard: moves what is completed to its log. */
+  int (*poll)(void* context, uint32_t shard);
   /* Of an adopted shard: event_fd becomes readable at its next completion. One that came before is
-   * found by the next drive. */
+   * found by the next poll. */
   int (*request_notification)(void* context, uint32_t shard);
   /* The worker neither reads nor writes the shard any more: it has published the transaction that
    * gives it away, or has seen that the shard is not its own since a later epoch. */

@@ -282,6 +282,14 @@ void NativeDevice::Pass() {
   notices.Pass();
 }
 
+bool NativeDevice::HasNotice() const {
+  // The last one is passed when the next is asked for, and a drain is told by our own device.
+  if (given_from_ >= 0 || draining_ != 0) return true;
+  return std::any_of(shards_.begin(), shards_.end(), [this](uint32_t shard) {
+           return !Mailbox::Notices(*arena_, shard).empty();
+         });
+}
+
 // The first that still counts; it stays in its ring.
 const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
   Pass();

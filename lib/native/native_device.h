@@ -47,6 +47,8 @@ class NativeDevice final : public verbs::Device {
   // free.
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
+  // There may be an event, or one of the device.
+  bool HasNotice() const;
   // One of `shards` that Restore was given, in turn. An event is passed when the next is asked for:
   // a driver that dies before leaves it to its successor.
   bool NextEvent(verbs::CmEvent* event) override;

@@ -93,12 +93,6 @@ std::string_view PortStateName(PortState state) {
   return "unknown";
 }
 
-bool IsAtomic(Opcode opcode) {
-  return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
-}
-
-bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
-
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data) {
   if (IsAnswered(request.opcode)) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(OpcodeName(request.opcode)),

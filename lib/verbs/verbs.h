@@ -88,8 +88,11 @@ struct SendRequest {
   absl::Span<const ScatterGather> sges;
 };
 
-bool IsAtomic(Opcode opcode);
-bool IsAnswered(Opcode opcode);  // with data of the peer: READ and atomics
+constexpr bool IsAtomic(Opcode opcode) {
+  return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
+}
+// With data of the peer.
+constexpr bool IsAnswered(Opcode opcode) { return opcode == Opcode::kRead || IsAtomic(opcode); }
 
 // For devices: what is wrong with a request that is to be inline. kInvalidArgument.
 absl::Status CheckInline(const SendRequest& request, uint32_t max_inline_data);

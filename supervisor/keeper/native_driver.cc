@@ -22,9 +22,6 @@ namespace {
 
 using driver::CommitOutcome;
 
-// Transactions of one shard in one call, as in a turn of the engine.
-constexpr int kTransactionsPerDrive = 32;
-
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -55,9 +52,13 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
     auto* const driver = static_cast<NativeDriver*>(self);
     return driver->Report(driver->Adopt(shard, epoch));
   };
-  host_.drive = [](void* self, uint32_t shard) {
+  host_.apply = [](void* self, uint32_t shard) {
     auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Drive(shard));
+    return driver->Report(driver->Apply(shard));
+  };
+  host_.poll = [](void* self, uint32_t shard) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report(driver->Poll(shard));
   };
   host_.request_notification = [](void* self, uint32_t shard) {
     auto* const driver = static_cast<NativeDriver*>(self);
@@ -101,8 +102,7 @@ NativeDriver::~NativeDriver() {
   device_.reset();
 }
 
-int NativeDriver::Report(const absl::Status& status) {
-  if (status.ok()) return 0;
+int NativeDriver::Fail(const absl::Status& status) {
   last_error_ = std::string(MessageOf(status));
   Tell("native_driver_failed", -1, -1, last_error_);
   return -EIO;
@@ -120,14 +120,16 @@ void NativeDriver::Tell(std::string_view kind, int shard, int connection,
 // ---------------------------------------------------------------- turns
 
 absl::Status NativeDriver::Attend() {
-  // Who owns no shard asks for no notification before it sleeps.
-  if (std::exchange(slept_, operated_ == 0)) {
+  last_look_ = std::exchange(arming_, false);
+  if (slept_ && !last_look_) {
     eventfd_t count;
     (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
     inheritance_.device->Progress();
   }
+  // Who owns no shard asks for no notification before it sleeps.
+  slept_ = last_look_ || operated_ == 0;
   device_->Progress();
-  HandleNotices();
+  if (device_->HasNotice()) HandleNotices();
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
   if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {
     return absl::OkStatus();
@@ -149,24 +151,25 @@ void NativeDriver::HandleNotices() {
   }
 }
 
-absl::Status NativeDriver::Drive(uint32_t shard) {
-  for (int i = 0; i < kTransactionsPerDrive; ++i) {
-    absl::Status error;
-    const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
-    if (outcome == CommitOutcome::kInvalid) {
-      return absl::InternalError(
-          absl::StrCat("shard ", shard, ": an invalid transaction: ", error.message()));
-    }
-    if (outcome == CommitOutcome::kIdle) break;
-    const arena::NativeShard& record = arena().native_shard(shard);
-    if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
-    if (outcome == CommitOutcome::kReleased) break;
+// There is never more than one: each is applied when it is published.
+absl::Status NativeDriver::Apply(uint32_t shard) {
+  absl::Status error;
+  const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+  if (outcome == CommitOutcome::kInvalid) {
+    return absl::InternalError(
+        absl::StrCat("shard ", shard, ": an invalid transaction: ", error.message()));
   }
+  if (outcome == CommitOutcome::kIdle) return absl::OkStatus();
+  const arena::NativeShard& record = arena().native_shard(shard);
+  if (record.served_epoch != ownerships_[shard].epoch()) OnFirstCommit(shard);
+  return absl::OkStatus();
+}
+
+absl::Status NativeDriver::Poll(uint32_t shard) {
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(shard));
-    // The last look before a sleep: what it has found may be nothing for the worker, and has used
-    // up the notification.
-    if (!took || !slept_) return absl::OkStatus();
+    // What was found may be nothing for the worker, and has used up the notification.
+    if (!took || !last_look_) return absl::OkStatus();
     BATON_RETURN_IF_ERROR(driver_->RequestNotification(shard));
   }
 }
@@ -179,7 +182,7 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
-  slept_ = true;
+  arming_ = slept_ = true;
   return driver_->RequestNotification(shard);
 }
 
@@ -280,7 +283,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   const uint64_t word = ownerships_[shard].word();
   const bool ours =
       arena::OwnershipEpoch(word) == epoch && arena::OwnershipSlot(word) == inheritance_.slot;
-  if (ours) BATON_RETURN_IF_ERROR(Drive(shard));
+  if (ours) BATON_RETURN_IF_ERROR(Apply(shard));
   driver_->Leave(shard);
   device_->Forget(shard);
   inheritance_.objects->completion_queues[shard]->ForgetNotification();

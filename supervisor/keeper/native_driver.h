@@ -65,10 +65,12 @@ class NativeDriver final : private driver::DriverObserver {
   // The host's functions.
   absl::Status Attend();
   absl::Status Adopt(uint32_t shard, uint64_t epoch);
-  absl::Status Drive(uint32_t shard);
+  absl::Status Apply(uint32_t shard);
+  absl::Status Poll(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
   absl::Status Release(uint32_t shard, uint64_t epoch);
-  int Report(const absl::Status& status);
+  int Report(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
+  int Fail(const absl::Status& status);
 
   void HandleNotices();
   void ClaimInheritance();
@@ -95,6 +97,8 @@ class NativeDriver final : private driver::DriverObserver {
   uint64_t seen_changes_ = ~uint64_t{0};
   uint32_t operated_ = 0;  // shards
   bool slept_ = true;      // our descriptors may be readable
+  // Between a request for notification and the sleep, the worker library looks once more.
+  bool arming_ = false, last_look_ = false;
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;

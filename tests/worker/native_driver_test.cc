@@ -90,7 +90,8 @@ class NativeDriverTest : public ::testing::Test {
         [](void* self, uint32_t shard, uint64_t epoch) {
           return Of(self).Note(absl::StrCat("adopt ", shard, " of ", epoch));
         },
-        [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("drive ", shard)); },
+        [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("apply ", shard)); },
+        [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("poll ", shard)); },
         [](void* self, uint32_t shard) {
           return Of(self).Note(absl::StrCat("request_notification ", shard));
         },
@@ -186,9 +187,9 @@ TEST_F(NativeDriverTest, shouldAttachOnce) {
 
 TEST_F(NativeDriverTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit) {
   Serve();
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "drive 0"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0"));
   ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
   Detach();
 }
 
@@ -197,7 +198,7 @@ TEST_F(NativeDriverTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   ownership_->AskRelease(true);
   TakeCalls();
   ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0", "OnRelease", "release 0 of 1"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0", "OnRelease", "release 0 of 1"));
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend"));
   Detach();
@@ -209,7 +210,7 @@ TEST_F(NativeDriverTest, shouldReleaseWhatWasTakenAway) {
   ownership_->End(false);
   TakeCalls();
   ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0", "release 0 of 1"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0", "release 0 of 1"));
   Detach();
 }
 
@@ -224,7 +225,7 @@ TEST_F(NativeDriverTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
   Serve();
   TakeCalls();
   EXPECT_TRUE(worker_->ArmEvent());
-  EXPECT_THAT(TakeCalls(), ElementsAre("request_notification 0", "attend", "drive 0"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("request_notification 0", "attend", "poll 0"));
   EXPECT_EQ(arena_->worker(kSlot).sleeping, 1u);  // the keeper may still have something to tell
   Detach();
 }
@@ -251,7 +252,7 @@ TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
   EXPECT_EQ(poll(&entry, 1, 0), 0);
   TakeCalls();
   ASSERT_TRUE(worker_->Poll().ok());
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
   EXPECT_EQ(worker_->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
   worker_.reset();
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
@@ -259,16 +260,16 @@ TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
 
 TEST_F(NativeDriverTest, shouldEndWithTheErrorOfItsDriver) {
   Serve();
-  failing_ = "drive";
+  failing_ = "poll";
   TakeCalls();
   const absl::Status status = worker_->Poll().status();
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("(drive)"), HasSubstr("the completion queue is overrun"),
+              AllOf(HasSubstr("(poll)"), HasSubstr("the completion queue is overrun"),
                     HasSubstr("errno 5")));
   EXPECT_FALSE(worker_->ArmEvent());
   EXPECT_EQ(worker_->Poll().status(), status);
   worker_.reset();
-  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "drive 0"));
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
 }
 
 TEST_F(NativeDriverTest, shouldNotServeAShardThatItsDriverCannotAdopt) {
@@ -289,7 +290,7 @@ TEST_F(NativeDriverTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFail
   uint32_t held = 0, holder = 0;
   std::thread thread([&] {
     Serve();
-    failing_ = "drive";
+    failing_ = "poll";
     holder = arena::LoadRelaxed(*lock) & FUTEX_TID_MASK;
     EXPECT_FALSE(worker_->Poll().ok());
     worker_.reset();

@@ -31,9 +31,11 @@ class InProcessHost {
     host_.adopt = [](void* self, uint32_t shard, uint64_t epoch) {
       return static_cast<InProcessHost*>(self)->Adopt(shard, epoch);
     };
-    host_.drive = [](void* self, uint32_t shard) {
+    // The engine of the keeper does both at a time.
+    host_.apply = [](void* self, uint32_t shard) {
       return static_cast<InProcessHost*>(self)->Drive(shard);
     };
+    host_.poll = host_.apply;
     host_.request_notification = [](void* self, uint32_t shard) {
       return static_cast<InProcessHost*>(self)->RequestNotification(shard);
     };

@@ -32,8 +32,8 @@ inline ibv_sge* ListOf(absl::Span<const ScatterGather> sges) {
   return reinterpret_cast<ibv_sge*>(const_cast<ScatterGather*>(sges.data()));
 }
 
-inline ibv_recv_wr TranslateReceive(const ReceiveRequest& from) {
-  return {from.wr_id, nullptr, ListOf(from.sges), static_cast<int>(from.sges.size())};
+inline void TranslateReceive(const ReceiveRequest& from, ibv_recv_wr* to) {
+  *to = {from.wr_id, nullptr, ListOf(from.sges), static_cast<int>(from.sges.size())};
 }
 
 inline absl::Status CheckSges(size_t count, uint32_t limit) {
@@ -57,7 +57,8 @@ size_t TakenOf(const Request* chain, const Request* bad, size_t count) {
 }
 
 // Posts in chains of kChain, up to the first that `check` refuses. `translate` makes one request of
-// the provider's of one of ours, `post` hands a chain over and sets how many of it were taken.
+// the provider's, but for its `next`, of one of ours, `post` hands a chain over and sets how many
+// of it were taken.
 template <typename Theirs, typename Ours, typename Check, typename Translate, typename Post>
 absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const Check& check,
                           const Translate& translate, const Post& post) {
@@ -70,7 +71,7 @@ absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const
       const Ours& request = requests[*posted + count];
       refused = check(request);
       if (!refused.ok()) break;
-      chain[count] = translate(request);
+      translate(request, &chain[count]);
       chain[count].next = nullptr;
       if (count > 0) chain[count - 1].next = &chain[count];
     }

@@ -121,34 +121,27 @@ QueuePairState StateFrom(ibv_qp_state state) {
   }
 }
 
-ibv_send_wr TranslateRequest(const SendRequest& from) {
-  ibv_send_wr to = {};
-  to.wr_id = from.wr_id;
-  to.sg_list = ListOf(from.sges);
-  to.num_sge = static_cast<int>(from.sges.size());
-  to.opcode = OpcodeOf(from.opcode);
-  to.send_flags = IBV_SEND_SIGNALED;
-  if (from.fence) to.send_flags |= IBV_SEND_FENCE;
-  if (from.solicited) to.send_flags |= IBV_SEND_SOLICITED;
-  if (from.inline_data) to.send_flags |= IBV_SEND_INLINE;
-  switch (from.opcode) {
-    case Opcode::kSendWithInvalidate:
-      to.invalidate_rkey = from.invalidate_rkey;
-      break;
-    case Opcode::kSendWithImmediate:
-    case Opcode::kWriteWithImmediate:
-      to.imm_data = htonl(from.immediate);
-      break;
-    default:
-      break;
+// What other opcodes or kinds of queue pair have beside stays as it is.
+void TranslateRequest(const SendRequest& from, ibv_send_wr* to) {
+  to->wr_id = from.wr_id;
+  to->sg_list = ListOf(from.sges);
+  to->num_sge = static_cast<int>(from.sges.size());
+  to->opcode = OpcodeOf(from.opcode);
+  to->send_flags = IBV_SEND_SIGNALED;
+  if (from.fence) to->send_flags |= IBV_SEND_FENCE;
+  if (from.solicited) to->send_flags |= IBV_SEND_SOLICITED;
+  if (from.inline_data) to->send_flags |= IBV_SEND_INLINE;
+  if (from.opcode == Opcode::kSendWithInvalidate) {
+    to->invalidate_rkey = from.invalidate_rkey;
+  } else {
+    to->imm_data = htonl(from.immediate);
   }
   if (IsAtomic(from.opcode)) {
-    to.wr.atomic = {from.remote_address, from.compare_add, from.swap, from.rkey};
+    to->wr.atomic = {from.remote_address, from.compare_add, from.swap, from.rkey};
   } else {
-    to.wr.rdma.remote_addr = from.remote_address;
-    to.wr.rdma.rkey = from.rkey;
+    to->wr.rdma.remote_addr = from.remote_address;
+    to->wr.rdma.rkey = from.rkey;
   }
-  return to;
 }
 
 // What a completion has beside its wr_id.
