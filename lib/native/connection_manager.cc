@@ -99,6 +99,7 @@ bool ConnectionManager::Turn() {
     worked |= SendWaiting(shard);
   }
   ArmLimits();
+  worked |= GiveHeldSlots();
   return RenewQueuePairs() || worked;
 }
 
@@ -141,9 +142,10 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   free_.pop_front();
   Connection& connection = connections_[index];
   arena::ConnectionRecord& record = arena_->connection(index);
+  const uint32_t shard = LeastUsedShard();
   arena::ConnectionRecord fresh = {};
-  fresh.generation = record.generation + 1;
-  fresh.shard = LeastUsedShard();
+  fresh.generation = record.generation;
+  fresh.shard = record.shard;
   fresh.private_data_length =
       static_cast<uint32_t>(std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
   std::memcpy(fresh.private_data, event.private_data.data(), fresh.private_data_length);
@@ -153,13 +155,17 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
   SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
   record = fresh;
+  // Drivers look for free slots of their shards: one that finds it in its shard finds it to be this
+  // one.
+  arena::StoreRelease(record.generation, fresh.generation + 1);
+  arena::StoreRelease(record.shard, shard);
   event.new_id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
   connection.phase = Phase::kRequested;
-  connection.generation = fresh.generation;
-  connection.shard = fresh.shard;
+  connection.generation = fresh.generation + 1;
+  connection.shard = connection.first_shard = shard;
   connection.pooled = -1;
   connection.id = std::move(event.new_id);
-  ++used_[fresh.shard];
+  ++used_[shard];
   Tell(index, NoticeKind::kRequested);
 }
 
@@ -177,6 +183,7 @@ void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
                                       ? CompletionStatus::kRetryExceeded
                                   : event.status.ok() ? CompletionStatus::kSuccess
                                                       : CompletionStatus::kFatalError;
+  connection.end = status;
   Tell(index, NoticeKind::kEnded, status, MessageOf(event.status));
 }
 
@@ -280,8 +287,10 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
-  if (index < connections_.size() && connections_[index].phase != Phase::kNone &&
-      connections_[index].generation == order.generation && connections_[index].shard == shard) {
+  const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
+                     connections_[index].generation == order.generation;
+  if (known && connections_[index].shard != shard) FollowMove(index, shard);
+  if (known && connections_[index].shard == shard) {
     switch (OrderKind(order.kind)) {
       case OrderKind::kAccept:
         Accept(index);
@@ -299,6 +308,17 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   }
   orders.Pass();
   return true;
+}
+
+// Its driver accepts it into another shard, and gives its orders there from then on. What was told
+// of its end in the first nobody has heard.
+void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
+  if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
+  Connection& connection = connections_[index];
+  --used_[connection.shard];
+  ++used_[shard];
+  connection.shard = shard;
+  if (connection.phase == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
 }
 
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
@@ -358,7 +378,20 @@ void ConnectionManager::Free(uint32_t index) {
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
-  free_.push_back(index);
+  if (connection.shard == connection.first_shard) return free_.push_back(index);
+  const arena::ShardRecord& first = arena_->shard(connection.first_shard);
+  held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+}
+
+// Its request may still take room in the first shard's log: with others in its place that log would
+// overflow.
+bool ConnectionManager::GiveHeldSlots() {
+  return std::erase_if(held_, [this](const Held& held) {
+           const arena::ShardRecord& first = arena_->shard(held.shard);
+           if (arena::LoadAcquire(first.acknowledged) < held.acknowledged) return false;
+           free_.push_back(held.connection);
+           return true;
+         }) != 0;
 }
 
 // One that cannot be made new stays out of use.

@@ -87,7 +87,6 @@ class NativeConnectionId final : public verbs::ConnectionId {
   NativeConnectionId(NativeDevice* device, uint32_t connection)
       : device_(device),
         connection_(connection),
-        shard_(device->record(connection).shard),
         generation_(device->record(connection).generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
@@ -136,11 +135,13 @@ class NativeConnectionId final : public verbs::ConnectionId {
     Order(kind);
     return absl::OkStatus();
   }
-  void Order(OrderKind kind) { device_->Order(shard_, connection_, generation_, kind); }
+  // From the shard that it was accepted into, once it was.
+  void Order(OrderKind kind) {
+    device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
+  }
 
   NativeDevice* device_;
   const uint32_t connection_;
-  const uint32_t shard_;
   const uint32_t generation_;
   bool ended_ = false;
 };
@@ -167,7 +168,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-      if (record(i).shard == shard) RestoreConnection(shard, i);
+      // Before its generation: the keeper may be giving the slot to another at this moment.
+      if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard);
   }
@@ -178,7 +180,6 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   if (state == ConnectionState::kFree) {
     // Who died may not have said so. One whose request is still to be handled is free, too.
     const arena::NativeConnection& told = arena_->native_connection(index);
-    // Read once: the keeper may be giving the slot to another at this moment.
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
@@ -285,9 +286,8 @@ void NativeDevice::Pass() {
 bool NativeDevice::HasNotice() const {
   // The last one is passed when the next is asked for, and a drain is told by our own device.
   if (given_from_ >= 0 || draining_ != 0) return true;
-  return std::any_of(shards_.begin(), shards_.end(), [this](uint32_t shard) {
-           return !Mailbox::Notices(*arena_, shard).empty();
-         });
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
 // The first that still counts; it stays in its ring.
