@@ -89,6 +89,12 @@ class Arena {
   NativeShard& native_shard(uint32_t shard) const {
     return *At<NativeShard>(recovery_, recovery_map_.NativeShardOf(shard));
   }
+  NativeDeaths& native_deaths(uint32_t shard, uint32_t copy) const {
+    return At<NativeDeaths>(recovery_, recovery_map_.NativeDeathsOf(shard))[copy];
+  }
+  NativeReport& native_report(uint32_t shard, uint64_t epoch) const {
+    return At<NativeReport>(recovery_, recovery_map_.NativeReports(shard))[epoch % kNativeReports];
+  }
   MailCursors& notices(uint32_t shard) const {
     return *At<MailCursors>(recovery_, recovery_map_.Notices(shard));
   }

@@ -259,10 +259,11 @@ inline constexpr uint32_t kNobody = 0xffff;  // no worker slot
 // With a worker slot: that worker may make itself the owner, and has not yet. Of native services.
 inline constexpr uint32_t kClaim = 0x8000;
 constexpr bool IsClaim(uint32_t slot) { return slot != kNobody && (slot & kClaim) != 0; }
+constexpr uint32_t ClaimantOrOwner(uint32_t slot) { return IsClaim(slot) ? slot & ~kClaim : slot; }
 
 // `ownership` moves a whole shard with one store.
 struct OwnershipRecord {
-  uint64_t ownership;  // PackOwnership(epoch, worker slot or kNobody)
+  uint64_t ownership;  // PackOwnership(epoch, worker slot or kNobody, sequence)
   uint64_t owner_worker_id;
   uint64_t heir_worker_id;     // 0: none
   uint64_t release_requested;  // the epoch that is asked to release; 0: none
@@ -559,20 +560,107 @@ static_assert(sizeof(PooledQueuePair) == 8);
 
 // How a shard of a native service changes hands, beside its OwnershipRecord.
 struct NativeShard {
-  // The keeper's: who may claim the shard when its owner is dead or gives it up, worker slot + 1;
+  // The keeper's. Who may claim the shard when its owner is dead or gives it up, worker slot + 1;
   // 0: nobody.
   uint64_t heir;
+  uint64_t pardoned_worker_id;  // whose death is no completion's doing; 0: nobody's
+  uint8_t pad0[48];
   // The drivers'. CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // of the last change of owner
+  uint64_t change_epoch;     // that it ends: not of another one
   uint64_t blackout_ns;      // of the last one: from its begin to the first commit
   uint64_t served_epoch;     // the last whose owner has committed
   uint64_t cause;            // of the last change, ChangeCause
   uint64_t former_worker_id;
   uint64_t recovered;  // transactions of the former owner that were applied only then
-  uint8_t pad0[8];
+  uint8_t pad1[8];
 };
-static_assert(sizeof(NativeShard) == kLineBytes);
+static_assert(offsetof(NativeShard, change_begun_ns) == kLineBytes);
+static_assert(sizeof(NativeShard) == 2 * kLineBytes);
 enum class ChangeCause : uint64_t { kDeath = 1, kRelease = 2 };
+
+// The deaths of a shard's owners as they are counted for "Poison", by whoever recovers the shard.
+// There are two: one is valid, the other is written, and the later `version` is the valid one.
+struct NativeDeath {
+  uint64_t worker_id;
+  uint64_t handling;  // 1 + the completion that it named; 0: none
+};
+inline constexpr uint32_t kRememberedDeaths = 16;
+struct NativeDeaths {
+  uint64_t version;        // 0: being written
+  uint64_t counted_epoch;  // the last whose end was looked at
+  uint64_t acknowledged;   // at the last death
+  uint64_t logged;         // completions, at the first death
+  uint64_t suspect;        // 1 + the last completion that was named; 0: none
+  uint64_t blamed;         // 1 + the completion that is being taken out; 0: none
+  uint32_t deaths;         // without progress
+  uint32_t run;            // that named `suspect`, one after the other
+  uint64_t poisoned;       // connections, in all
+  uint8_t blamed_level;    // PoisonLevel
+  uint8_t guessed;         // 1: `blamed` is the oldest, which nobody has named
+  uint8_t pad0[2];
+  uint32_t remembered;
+  uint8_t pad1[56];
+  NativeDeath last[kRememberedDeaths];
+};
+static_assert(offsetof(NativeDeaths, blamed_level) == 64);
+static_assert(offsetof(NativeDeaths, last) == 2 * kLineBytes);
+static_assert(sizeof(NativeDeaths) == 384);
+inline constexpr uint32_t kNativeDeathsCopies = 2;
+
+// What became of the work requests that were outstanding when an epoch ended, as whoever began the
+// next one has found. That of epoch e is number e % kNativeReports of its shard.
+enum class NativeOutcome : uint8_t {
+  kNeverSubmitted = 0,
+  kInFlight = 1,
+  kCompletedUndelivered = 2,
+  kDeliveredUncommitted = 3,
+  kPoisoned = 4,
+  kAmbiguous = 5,  // the device has not told yet whether it was submitted
+};
+struct NativeRequest {
+  uint32_t connection;
+  uint8_t send;
+  uint8_t opcode;   // verbs::Opcode, of sends
+  uint8_t outcome;  // NativeOutcome
+  uint8_t pad0;
+  uint64_t sequence;
+};
+static_assert(sizeof(NativeRequest) == 16);
+inline constexpr uint32_t kReportedRequests = 256;
+struct NativeReport {
+  uint64_t version;  // odd while it is written; grows with each change
+  uint64_t epoch;    // that has ended; 0: none
+  uint64_t former_worker_id;
+  uint64_t successor_worker_id;
+  uint64_t recovered;
+  int64_t unix_micros;
+  uint64_t never_submitted;
+  uint64_t in_flight;
+  uint64_t completed_undelivered;
+  uint64_t delivered_uncommitted;
+  uint64_t ambiguous;  // 0 in the end
+  uint32_t cause;      // ChangeCause
+  uint32_t listed;     // of `requests`
+  // A connection that was failed for the deaths on a completion of it; 0 deaths: none was.
+  uint32_t poison_deaths;
+  uint32_t poisoned_connection;
+  uint32_t poisoned_generation;
+  uint8_t poisoned_kind;   // CompletionKind
+  uint8_t poison_guessed;  // as NativeDeaths::guessed
+  uint8_t poison_remembered;
+  uint8_t pad0;
+  uint64_t poisoned_completion;
+  uint64_t poisoned_sequence;
+  uint64_t poisoned_workers[kRememberedDeaths];
+  NativeRequest requests[kReportedRequests];
+};
+static_assert(offsetof(NativeReport, cause) == 88);
+static_assert(offsetof(NativeReport, poison_deaths) == 96);
+static_assert(offsetof(NativeReport, poisoned_completion) == 112);
+static_assert(offsetof(NativeReport, requests) == 4 * kLineBytes);
+static_assert(sizeof(NativeReport) == 4352);
+inline constexpr uint32_t kNativeReports = 4;
 
 struct NativeConnection {
   // The keeper's.
@@ -601,11 +689,19 @@ constexpr uint64_t PackCursor(uint64_t epoch, uint64_t index) {
 constexpr bool CursorIsOf(uint64_t word, uint64_t epoch) { return word >> 48 == (epoch & 0xffff); }
 constexpr uint64_t CursorIndex(uint64_t word) { return word & 0xffff'ffff'ffff; }
 
-constexpr uint64_t PackOwnership(uint64_t epoch, uint32_t worker_slot) {
-  return epoch << 16 | (worker_slot & 0xffff);
+// sequence (12 bits), epoch (36), worker slot (16). The sequence grows with each claim, so that a
+// claimant that was stopped before its swap does not find the word that it has seen again. In a
+// brokered service, whose word nobody swaps, it is 0: workers of version 1 take the two for the
+// epoch.
+inline constexpr uint64_t kEpochs = uint64_t{1} << 36;
+inline constexpr uint32_t kClaimSequences = 1u << 12;
+constexpr uint64_t PackOwnership(uint64_t epoch, uint32_t worker_slot, uint32_t sequence = 0) {
+  return uint64_t{sequence % kClaimSequences} << 52 | epoch % kEpochs << 16 |
+         (worker_slot & 0xffff);
 }
-constexpr uint64_t OwnershipEpoch(uint64_t word) { return word >> 16; }
+constexpr uint64_t OwnershipEpoch(uint64_t word) { return word >> 16 & (kEpochs - 1); }
 constexpr uint32_t OwnershipSlot(uint64_t word) { return static_cast<uint32_t>(word & 0xffff); }
+constexpr uint32_t OwnershipSequence(uint64_t word) { return static_cast<uint32_t>(word >> 52); }
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 
@@ -737,10 +833,11 @@ struct RecoveryMemoryMap {
         order_bytes(sizeof(MailCursors) + OrdersOf(shape) * sizeof(MailEntry)),
         pool_bytes(
             AlignUp(uint64_t{shape.pooled_queue_pairs} * sizeof(PooledQueuePair), kLineBytes)),
+        native_shard_bytes(sizeof(NativeShard) + kNativeDeathsCopies * sizeof(NativeDeaths) +
+                           kNativeReports * sizeof(NativeReport) + notice_bytes + order_bytes +
+                           pool_bytes),
         native(spare_buffers + spare_buffers_bytes),
-        native_connections(AlignUp(
-            native + shape.shards * (sizeof(NativeShard) + notice_bytes + order_bytes + pool_bytes),
-            kPageBytes)),
+        native_connections(AlignUp(native + shape.shards * native_shard_bytes, kPageBytes)),
         total(IsNative(shape) ? AlignUp(native_connections +
                                             uint64_t{shape.connections} * sizeof(NativeConnection),
                                         kPageBytes)
@@ -758,10 +855,16 @@ struct RecoveryMemoryMap {
 
   // Of native services.
   constexpr uint64_t NativeShardOf(uint32_t shard) const {
-    return native + shard * (sizeof(NativeShard) + notice_bytes + order_bytes + pool_bytes);
+    return native + shard * native_shard_bytes;
+  }
+  constexpr uint64_t NativeDeathsOf(uint32_t shard) const {
+    return NativeShardOf(shard) + sizeof(NativeShard);
+  }
+  constexpr uint64_t NativeReports(uint32_t shard) const {
+    return NativeDeathsOf(shard) + kNativeDeathsCopies * sizeof(NativeDeaths);
   }
   constexpr uint64_t Notices(uint32_t shard) const {
-    return NativeShardOf(shard) + sizeof(NativeShard);
+    return NativeReports(shard) + kNativeReports * sizeof(NativeReport);
   }
   constexpr uint64_t Orders(uint32_t shard) const { return Notices(shard) + notice_bytes; }
   constexpr uint64_t Pool(uint32_t shard) const { return Orders(shard) + order_bytes; }
@@ -770,7 +873,7 @@ struct RecoveryMemoryMap {
   }
 
   uint64_t poll_slots, spares, spare_buffers, spare_buffers_bytes, notice_bytes, order_bytes,
-      pool_bytes, native, native_connections, total;
+      pool_bytes, native_shard_bytes, native, native_connections, total;
 };
 
 }  // namespace baton::arena

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "lib/base/errno_status.h"
+#include "lib/base/readiness.h"
 
 namespace baton {
 
@@ -29,8 +30,9 @@ std::vector<char*> PointersTo(std::vector<std::string>& strings) {
 }
 
 bool IsForOneProcess(std::string_view variable) {
-  return variable.starts_with("NOTIFY_SOCKET=") || variable.starts_with("BATON_READY_FD=") ||
-         variable.starts_with("BATON_STORE_FD=");
+  const std::string_view name = variable.substr(0, variable.find('='));
+  return name.size() < variable.size() &&
+         (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_STORE_FD");
 }
 
 }  // namespace baton

@@ -7,15 +7,18 @@
 
 namespace baton {
 
-// Tells the process that started us, through the descriptor in BATON_READY_FD, that we serve.
+// The descriptor through which the process that started us is told. For us alone.
+inline constexpr char kReadyVariable[] = "BATON_READY_FD";
+
+// Tells the process that started us that we serve.
 // Nobody listening is no error.
 inline void TellReady() {
-  const char* text = std::getenv("BATON_READY_FD");
+  const char* text = std::getenv(kReadyVariable);
   if (!text) return;
   const int fd = std::atoi(text);
   const char byte = 1;
   if (write(fd, &byte, 1) == 1) close(fd);
-  unsetenv("BATON_READY_FD");
+  unsetenv(kReadyVariable);
 }
 
 }  // namespace baton

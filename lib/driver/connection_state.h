@@ -2,6 +2,8 @@
 #ifndef LIB_DRIVER_CONNECTION_STATE_H_
 #define LIB_DRIVER_CONNECTION_STATE_H_
 
+#include <cstdint>
+
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/layout.h"
 
@@ -17,6 +19,14 @@ inline bool IsLive(const arena::ConnectionRecord& record) {
   return state == arena::ConnectionState::kRequested ||
          state == arena::ConnectionState::kConnecting ||
          state == arena::ConnectionState::kEstablished;
+}
+
+// Requests behind `posted` that may have been posted all the same.
+inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive) {
+  const uint64_t posted = receive ? record.receive.posted : record.send.posted;
+  const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
+  const auto ahead = static_cast<int32_t>(attempted - static_cast<uint32_t>(posted));
+  return ahead > 0 ? static_cast<uint32_t>(ahead) : 0;
 }
 
 // Everything that was written to the record before is visible with it.

@@ -35,8 +35,13 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot, uint64_t worker_
   shard.owner.owner_worker_id = worker_id;
   shard.owner.release_requested = 0;
   // The one word that moves the shard: everything above is visible with it.
-  arena::StoreRelease(shard.owner.ownership, arena::PackOwnership(next, worker_slot));
+  arena::StoreRelease(shard.owner.ownership, WordOf(next, worker_slot));
   Announce();
+}
+
+// As stored, by who has the right to: the sequence is as it was.
+uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
+  return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(record().ownership));
 }
 
 void Ownership::End(bool released) {
@@ -47,14 +52,14 @@ void Ownership::End(bool released) {
   shard.owner.release_requested = 0;
   shard.owner.owner_worker_id = 0;
   if (released) writers_[epoch() % arena::kCommitBanks] = 0;
-  arena::StoreRelease(shard.owner.ownership, arena::PackOwnership(epoch(), arena::kNobody));
+  arena::StoreRelease(shard.owner.ownership, WordOf(epoch(), arena::kNobody));
   Announce();
 }
 
 uint64_t Ownership::word() const { return arena::LoadAcquire(record().ownership); }
 
-bool Ownership::Move(uint64_t seen, uint32_t to) {
-  const uint64_t word = arena::PackOwnership(arena::OwnershipEpoch(seen), to);
+bool Ownership::Move(uint64_t seen, uint32_t to, uint32_t sequence) {
+  const uint64_t word = arena::PackOwnership(arena::OwnershipEpoch(seen), to, sequence);
   const bool moved =
       std::atomic_ref<uint64_t>(record().ownership).compare_exchange_strong(seen, word);
   if (moved) Announce();
@@ -73,11 +78,10 @@ void Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
   BeginEpoch(epoch() + 1, worker_slot, worker_id);
 }
 
-void Ownership::HandOver(uint32_t worker_slot) {
+void Ownership::HandOver() {
   record().release_requested = 0;
   record().owner_worker_id = 0;
-  const uint32_t to = worker_slot == arena::kNobody ? arena::kNobody : arena::kClaim | worker_slot;
-  arena::StoreRelease(record().ownership, arena::PackOwnership(epoch(), to));
+  arena::StoreRelease(record().ownership, WordOf(epoch(), arena::kNobody));
   Announce();
 }
 

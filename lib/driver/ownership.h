@@ -43,16 +43,16 @@ class Ownership {
   // A claim is the right to end the epoch in the word, and to begin the next as its owner.
 
   uint64_t word() const;
-  // False: the word is not `seen` any more.
+  // False: the word is not `seen` any more, or was not in between.
   bool Claim(uint64_t seen, uint32_t worker_slot) {
-    return Move(seen, arena::kClaim | worker_slot);
+    return Move(seen, arena::kClaim | worker_slot, arena::OwnershipSequence(seen) + 1);
   }
   // Likewise, for a claimant or an owner that is dead and has no heir.
-  bool Vacate(uint64_t seen) { return Move(seen, arena::kNobody); }
+  bool Vacate(uint64_t seen) { return Move(seen, arena::kNobody, arena::OwnershipSequence(seen)); }
   // By who has claimed it, once all commits that count are applied.
   void TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
-  // By the owner, whose release was applied: to the claim of this worker, or kNobody.
-  void HandOver(uint32_t worker_slot);
+  // By the owner, whose release was applied: to nobody. Whoever is the heir claims it.
+  void HandOver();
 
   void NameHeir(uint64_t worker_id);  // 0: none
 
@@ -65,7 +65,8 @@ class Ownership {
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   uint64_t NextEpoch() const;  // 0: none is possible
-  bool Move(uint64_t seen, uint32_t to);
+  uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
+  bool Move(uint64_t seen, uint32_t to, uint32_t sequence);
   void BeginEpoch(uint64_t epoch, uint32_t worker_slot, uint64_t worker_id);
 
   arena::Arena* arena_;

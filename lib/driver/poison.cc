@@ -66,16 +66,18 @@ std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end)
   return oldest;
 }
 
-CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::string_view why) {
+CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::string_view why,
+                                    std::optional<PoisonLevel> known) {
   const arena::ShardRecord& owned = arena_->shard(shard);
-  BATON_CHECK(arena::OwnershipSlot(owned.owner.ownership) == arena::kNobody);
+  const uint32_t slot = arena::OwnershipSlot(owned.owner.ownership);
+  BATON_CHECK(slot == arena::kNobody || arena::IsClaim(slot));
   BATON_CHECK(completion >= owned.acknowledged && completion < owned.completion_tail);
   const CompletionEntry blamed = arena_->completion(shard, completion);
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
   // What it completes from now on follows. One that was accepted into another shard completes
   // there, where an owner lives: it only ends, as by itself.
-  PoisonLevel level = LevelFor(blamed);
+  PoisonLevel level = known.value_or(LevelFor(blamed));
   if (connection.generation == generation && connection.shard == shard) {
     level = std::max(level, PoisonLevel(connection.poison));
     connection.poison = static_cast<uint32_t>(level);

@@ -80,6 +80,12 @@ class DriverObserver {
   // Of one of several drivers: the connection has ended, and its slot may be another's. Told again
   // by a successor.
   virtual void OnSlotFree(uint32_t connection) { (void)connection; }
+  // What a dead driver had maybe posted is known: requests before `end` were submitted.
+  virtual void OnSettled(uint32_t connection, bool receive, uint64_t end) {
+    (void)connection;
+    (void)receive;
+    (void)end;
+  }
 };
 
 class QueueDriver {
@@ -165,8 +171,10 @@ class QueueDriver {
   // not failed before if there is one.
   std::optional<uint64_t> OldestToBlame(uint32_t shard, uint64_t end) const;
   // Fails the connection of an unacknowledged completion, and rewrites what the log has of it from
-  // there on. Returns the entry as it was. Nobody owns the shard: nobody reads its log.
-  arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why);
+  // there on. Returns the entry as it was. Nobody owns the shard, or it is only claimed: nobody
+  // reads its log. `known`: the level that a driver chose that died in this; none: by the entry.
+  arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why,
+                                std::optional<arena::PoisonLevel> known = std::nullopt);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
   // MonotonicNanoseconds() when it was established; 0: it was not, or by a driver that died.

@@ -36,14 +36,6 @@ uint8_t Outstanding(const MarkerCursors& markers) {
   return static_cast<uint8_t>(markers.begun - markers.completed);
 }
 
-// Requests behind `posted` that may have been posted all the same.
-uint32_t MaybePosted(const ConnectionRecord& record, bool receive) {
-  const uint64_t posted = receive ? record.receive.posted : record.send.posted;
-  const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
-  const auto ahead = static_cast<int32_t>(attempted - static_cast<uint32_t>(posted));
-  return ahead > 0 ? static_cast<uint32_t>(ahead) : 0;
-}
-
 uint64_t LengthOf(const arena::WorkRequest& request) {
   uint64_t length = 0;
   for (int i = 0; i < std::min<int>(request.sge_count, arena::kMaxSges); ++i) {
@@ -507,6 +499,7 @@ void QueueDriver::Settle(uint32_t index, bool receive) {
   }
   arena::StoreRelease(cursors.posted, cursors.completed);
   BATON_CRASH_POINT("driver-settled");
+  observer_->OnSettled(index, receive, cursors.completed);
   arena::StoreRelaxed(receive ? connection.receive_attempted : connection.send_attempted,
                       static_cast<uint32_t>(cursors.completed));
 }

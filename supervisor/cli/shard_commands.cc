@@ -81,12 +81,17 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
        {"Delivered, uncommitted", absl::StrCat(report.delivered_uncommitted(),
                                                " (read, not acknowledged: delivered again)")}},
       "  ");
+  if (report.ambiguous() != 0) {
+    out << "  Ambiguous: " << report.ambiguous()
+        << " (maybe posted by the former owner; the device has not told yet)\n";
+  }
   if (report.has_poisoned()) {
     out << "\n  Poisoned: " << FormatPoisoned(report.poisoned()) << "\n";
   }
   if (report.work_requests().empty()) return;
   const uint64_t all = report.never_submitted() + report.in_flight() +
-                       report.completed_undelivered() + report.delivered_uncommitted();
+                       report.completed_undelivered() + report.delivered_uncommitted() +
+                       report.ambiguous();
   out << "\n  Work requests (" << report.work_requests_size() << " of " << all << "):\n";
   Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
   for (const v1::WorkRequestOutcome& outcome : report.work_requests()) {

@@ -12,8 +12,13 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
   death.worker_id = worker_id;
   death.acknowledged = record.acknowledged;
   death.logged = record.completion_tail;
-  // Completions are delivered after the commit that tells of the adoption.
-  if (record.owner.cut_epoch != epoch || record.owner.cut_tail == 0) return death;
+  // Completions are delivered after the commit that tells of the adoption. Who has claimed the
+  // shard looks before the cut.
+  const bool committed = record.owner.cut_epoch == epoch
+                             ? record.owner.cut_tail != 0
+                             : arena::CursorIsOf(record.commit_head, epoch) &&
+                                   arena::CursorIndex(record.commit_head) != 0;
+  if (!committed) return death;
   const arena::BankHeader& bank = arena.bank(shard, epoch);
   const uint64_t handling = arena::LoadRelaxed(bank.handling);
   if (handling > record.acknowledged && handling <= record.completion_tail) {
@@ -25,6 +30,31 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
     death.in_the_dark = read > record.acknowledged;
   }
   return death;
+}
+
+DeathCount::DeathCount(const arena::NativeDeaths& saved)
+    : acknowledged_(saved.acknowledged),
+      logged_(saved.logged),
+      deaths_(saved.deaths),
+      run_(saved.run) {
+  if (saved.suspect != 0) suspect_ = saved.suspect - 1;
+  for (uint32_t i = 0; i < std::min(saved.remembered, arena::kRememberedDeaths); ++i) {
+    Death& death = last_.emplace_back();
+    death.worker_id = saved.last[i].worker_id;
+    if (saved.last[i].handling != 0) death.handling = saved.last[i].handling - 1;
+  }
+}
+
+void DeathCount::Save(arena::NativeDeaths* saved) const {
+  saved->acknowledged = acknowledged_;
+  saved->logged = logged_;
+  saved->deaths = deaths_;
+  saved->run = run_;
+  saved->suspect = suspect_ ? *suspect_ + 1 : 0;
+  saved->remembered = static_cast<uint32_t>(last_.size());
+  for (uint32_t i = 0; i < last_.size(); ++i) {
+    saved->last[i] = {last_[i].worker_id, last_[i].handling ? *last_[i].handling + 1 : 0};
+  }
 }
 
 DeathCount::Blame DeathCount::Add(const Death& death, uint32_t limit) {

@@ -24,12 +24,17 @@ struct Death {
   bool in_the_dark = false;
 };
 
-// Of the epoch that has just ended.
+// Of the epoch that has just ended, or is claimed.
 Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id);
 
 // Thread-compatible.
 class DeathCount {
  public:
+  DeathCount() = default;
+  // As it was saved.
+  explicit DeathCount(const arena::NativeDeaths& saved);
+  void Save(arena::NativeDeaths* saved) const;
+
   enum class Blame : uint8_t {
     kNobody,
     kSuspect,  // `suspect`: so many owners died in its handler, one after the other
@@ -48,7 +53,7 @@ class DeathCount {
   std::vector<uint64_t> WorkersOf(Blame blame) const;
   uint32_t DeathsOf(Blame blame) const { return blame == Blame::kSuspect ? run_ : deaths_; }
 
-  static constexpr size_t kRemembered = 16;
+  static constexpr size_t kRemembered = arena::kRememberedDeaths;
 
  private:
   uint64_t acknowledged_ = 0;        // at the last death

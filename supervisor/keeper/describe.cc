@@ -29,6 +29,7 @@ void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport
   out->set_in_flight(report.in_flight);
   out->set_completed_undelivered(report.completed_undelivered);
   out->set_delivered_uncommitted(report.delivered_uncommitted);
+  out->set_ambiguous(report.ambiguous);
   out->set_unix_micros(report.unix_micros);
   if (report.poisoned) DescribePoisoning(*report.poisoned, out->mutable_poisoned());
   for (const ReportedRequest& request : report.requests) {

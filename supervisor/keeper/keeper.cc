@@ -43,6 +43,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   NativeEngineOptions options;
   options.outside_effects = service.outside_effects();
   options.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
   return foundation;

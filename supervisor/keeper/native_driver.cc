@@ -16,6 +16,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "supervisor/keeper/native_deaths.h"
 
 namespace baton::keeper {
 namespace {
@@ -33,7 +34,9 @@ std::string NewsLine(std::string_view kind, int shard, int connection, std::stri
 }
 
 NativeDriver::NativeDriver(NativeInheritance inheritance)
-    : inheritance_(std::move(inheritance)), watched_(arena().shape().workers, 0) {
+    : inheritance_(std::move(inheritance)),
+      reports_(inheritance_.arena),
+      watched_(arena().shape().workers, 0) {
   for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
   device_ =
       std::make_unique<native::NativeDevice>(&arena(), inheritance_.device, inheritance_.pool,
@@ -44,30 +47,12 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
   host_.baton_release = kRelease;
   host_.context = this;
   host_.socket = inheritance_.session;
-  host_.attend = [](void* self) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Attend());
-  };
-  host_.adopt = [](void* self, uint32_t shard, uint64_t epoch) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Adopt(shard, epoch));
-  };
-  host_.apply = [](void* self, uint32_t shard) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Apply(shard));
-  };
-  host_.poll = [](void* self, uint32_t shard) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Poll(shard));
-  };
-  host_.request_notification = [](void* self, uint32_t shard) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->RequestNotification(shard));
-  };
-  host_.release = [](void* self, uint32_t shard, uint64_t epoch) {
-    auto* const driver = static_cast<NativeDriver*>(self);
-    return driver->Report(driver->Release(shard, epoch));
-  };
+  host_.attend = Call<&NativeDriver::Attend>;
+  host_.adopt = Call<&NativeDriver::Adopt, uint32_t, uint64_t>;
+  host_.apply = Call<&NativeDriver::Apply, uint32_t>;
+  host_.poll = Call<&NativeDriver::Poll, uint32_t>;
+  host_.request_notification = Call<&NativeDriver::RequestNotification, uint32_t>;
+  host_.release = Call<&NativeDriver::Release, uint32_t, uint64_t>;
   host_.last_error = [](void* self) {
     return static_cast<NativeDriver*>(self)->last_error_.c_str();
   };
@@ -194,7 +179,7 @@ void NativeDriver::ClaimInheritance() {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::OwnershipSlot(word);
-    const uint32_t former = arena::IsClaim(slot) ? slot & ~arena::kClaim : slot;
+    const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot) continue;
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
     if (slot != arena::kNobody &&
@@ -210,24 +195,21 @@ void NativeDriver::ClaimInheritance() {
 // Can be killed and done again, by this worker's heir.
 absl::Status NativeDriver::TakeClaimed() {
   std::vector<uint32_t> claimed;
+  std::vector<uint64_t> logged;  // completions that their former owners knew of
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
-    arena::NativeShard& record = arena().native_shard(shard);
-    const bool released = arena().shard(shard).released_epoch == ownerships_[shard].epoch() &&
-                          ownerships_[shard].epoch() != 0;
-    record.cause =
-        static_cast<uint64_t>(released ? arena::ChangeCause::kRelease : arena::ChangeCause::kDeath);
-    if (!released) record.change_begun_ns = MonotonicNanoseconds();
-    if (ownerships_[shard].owner_id() != 0) {
-      record.former_worker_id = ownerships_[shard].owner_id();
-    }
+    BeginChange(shard);
     claimed.push_back(shard);
+    logged.push_back(arena().shard(shard).completion_tail);
   }
   if (claimed.empty()) return absl::OkStatus();
   device_->Restore(claimed);
   BATON_RETURN_IF_ERROR(driver_->Adopt(claimed));
-  for (const uint32_t shard : claimed) {
+  for (size_t i = 0; i < claimed.size(); ++i) {
+    const uint32_t shard = claimed[i];
     ApplyRest(shard);
+    const std::optional<Poisoning> poisoned = CountDeath(shard, logged[i]);
+    MakeReport(shard, poisoned);
     BATON_CRASH_POINT("native-before-taking");
     ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
     BATON_CRASH_POINT("native-taken");
@@ -235,6 +217,25 @@ absl::Status NativeDriver::TakeClaimed() {
   operated_ += static_cast<uint32_t>(claimed.size());
   WakeKeeper();
   return absl::OkStatus();
+}
+
+// Its owner has not given up the shard that is claimed.
+bool NativeDriver::IsDeath(uint32_t shard) const {
+  return ownerships_[shard].owner_id() != 0 &&
+         arena().shard(shard).released_epoch != ownerships_[shard].epoch();
+}
+
+// Of the shard that is claimed; by its first claimant, or, if it is a release, by its owner.
+void NativeDriver::BeginChange(uint32_t shard) {
+  arena::NativeShard& record = arena().native_shard(shard);
+  const driver::Ownership& ownership = ownerships_[shard];
+  record.cause = static_cast<uint64_t>(IsDeath(shard) ? arena::ChangeCause::kDeath
+                                                      : arena::ChangeCause::kRelease);
+  if (ownership.owner_id() != 0) record.former_worker_id = ownership.owner_id();
+  if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
+  record.change_begun_ns = MonotonicNanoseconds();
+  arena::OrderForCrash();
+  record.change_epoch = ownership.epoch();
 }
 
 // What the former owner had committed. An invalid transaction is where it ends: nothing of that, or
@@ -253,13 +254,39 @@ void NativeDriver::ApplyRest(uint32_t shard) {
   arena().native_shard(shard).recovered = recovered;
 }
 
+// A completion on which so many owners died in a row is given to no other.
+std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard, uint64_t logged) {
+  const uint64_t former = ownerships_[shard].owner_id();
+  Death death;
+  if (IsDeath(shard) &&
+      arena::LoadAcquire(arena().native_shard(shard).pardoned_worker_id) != former) {
+    death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former);
+    death.logged = logged;
+  }
+  return CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
+}
+
+// As it is before the successor does anything of its own.
+void NativeDriver::MakeReport(uint32_t shard, std::optional<Poisoning> poisoned) {
+  const arena::NativeShard& change = arena().native_shard(shard);
+  EndedOwnership ended;
+  ended.epoch = ownerships_[shard].epoch();
+  if (ended.epoch == 0) return;
+  ended.owner_id = change.former_worker_id;
+  ended.recovered = change.recovered;
+  ended.poisoned = std::move(poisoned);
+  ReconciliationReport report = Reconcile(arena(), shard, driver_->counters(shard), ended);
+  report.successor_worker_id = inheritance_.worker_id;
+  report.released = !IsDeath(shard);
+  reports_.Write(shard, std::move(report));
+}
+
 void NativeDriver::WatchOwners() {
   std::vector<uint64_t> wanted(watched_.size(), 0);
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
-    uint32_t slot = arena::OwnershipSlot(word);
-    if (arena::IsClaim(slot)) slot &= ~arena::kClaim;
+    const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
     if (slot == arena::kNobody || slot == inheritance_.slot) continue;
     wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
   }
@@ -290,14 +317,11 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   --operated_;
   slept_ = true;
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
-  arena::NativeShard& record = arena().native_shard(shard);
-  record.change_begun_ns = MonotonicNanoseconds();
-  record.former_worker_id = inheritance_.worker_id;
-  const uint64_t heir = arena::LoadAcquire(record.heir);
+  BeginChange(shard);
+  const uint64_t heir = arena::LoadAcquire(arena().native_shard(shard).heir);
   const bool named = heir != 0 && heir - 1 != inheritance_.slot;
   BATON_CRASH_POINT("native-before-hand-over");
-  // Whoever is the heir by now claims it.
-  ownerships_[shard].HandOver(arena::kNobody);
+  ownerships_[shard].HandOver();
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
   WakeKeeper();
   return absl::OkStatus();
@@ -322,5 +346,9 @@ void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t conne
 }
 
 void NativeDriver::OnSlotFree(uint32_t connection) { device_->FreeSlot(connection); }
+
+void NativeDriver::OnSettled(uint32_t connection, bool receive, uint64_t end) {
+  if (reports_.OnSettled(connection, receive, end)) WakeKeeper();
+}
 
 }  // namespace baton::keeper

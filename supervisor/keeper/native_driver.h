@@ -26,6 +26,8 @@
 #include "lib/native/native_device.h"
 #include "lib/native/queue_pair_pool.h"
 #include "supervisor/keeper/death_watcher.h"
+#include "supervisor/keeper/native_reports.h"
+#include "supervisor/keeper/reconciliation.h"
 
 namespace baton::keeper {
 
@@ -43,6 +45,7 @@ struct NativeInheritance {
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
+  uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
 };
 
 // Kind of the news that a worker's process cannot run its object.
@@ -71,11 +74,21 @@ class NativeDriver final : private driver::DriverObserver {
   absl::Status Release(uint32_t shard, uint64_t epoch);
   int Report(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
   int Fail(const absl::Status& status);
+  // As the host calls them.
+  template <auto kFunction, typename... Arguments>
+  static int Call(void* self, Arguments... arguments) {
+    auto* const driver = static_cast<NativeDriver*>(self);
+    return driver->Report((driver->*kFunction)(arguments...));
+  }
 
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
+  bool IsDeath(uint32_t shard) const;
+  void BeginChange(uint32_t shard);
   void ApplyRest(uint32_t shard);
+  std::optional<Poisoning> CountDeath(uint32_t shard, uint64_t logged);
+  void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
   void WakeKeeper() const;
@@ -85,6 +98,7 @@ class NativeDriver final : private driver::DriverObserver {
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) override;
   void OnSlotFree(uint32_t connection) override;
+  void OnSettled(uint32_t connection, bool receive, uint64_t end) override;
 
   arena::Arena& arena() const { return *inheritance_.arena; }
 
@@ -94,6 +108,7 @@ class NativeDriver final : private driver::DriverObserver {
   std::vector<driver::Ownership> ownerships_;
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
+  NativeReports reports_;
   uint64_t seen_changes_ = ~uint64_t{0};
   uint32_t operated_ = 0;  // shards
   bool slept_ = true;      // our descriptors may be readable

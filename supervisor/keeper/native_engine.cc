@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "lib/driver/connection_state.h"
 #include "lib/driver/grants.h"
 #include "supervisor/keeper/device_event_text.h"
+#include "supervisor/keeper/native_reports.h"
 
 namespace baton::keeper {
 namespace {
@@ -46,8 +48,9 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(
   BATON_ASSIGN_OR_RETURN(engine->manager_,
                          native::ConnectionManager::Create(
                              arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
-                               const uint32_t slot = raw->shards_[shard].ownership.owner_slot();
-                               if (slot != arena::kNobody) raw->Wake(slot & ~arena::kClaim);
+                               const uint32_t slot = arena::ClaimantOrOwner(
+                                   raw->shards_[shard].ownership.owner_slot());
+                               if (slot != arena::kNobody) raw->Wake(slot);
                              }));
   return engine;
 }
@@ -82,6 +85,7 @@ NativeInheritance NativeEngine::InheritanceOf(uint32_t slot, uint64_t worker_id)
   inheritance.news = news_of_ours_.get();
   inheritance.realtime_priority = options_.realtime_priority;
   inheritance.outside_effects = options_.outside_effects;
+  inheritance.poison_deaths = options_.poison_deaths;
   return inheritance;
 }
 
@@ -136,6 +140,7 @@ void NativeEngine::LookAtShards() {
       OnNewOwner(shard, slot);
       changed = true;
     }
+    ReadReports(shard);
     const uint64_t served = arena::LoadAcquire(arena_->native_shard(shard).served_epoch);
     if (served == state.known_epoch && served != state.served_epoch) {
       OnFirstCommit(shard);
@@ -175,25 +180,48 @@ void NativeEngine::NoteRelease(uint32_t shard) {
 
 void NativeEngine::OnNewOwner(uint32_t shard, uint32_t slot) {
   ShardState& state = shards_[shard];
-  const arena::NativeShard& change = arena_->native_shard(shard);
-  const uint64_t former_epoch = std::exchange(state.known_epoch, state.ownership.epoch());
+  state.known_epoch = state.ownership.epoch();
   state.waiting_reason.clear();
   const Roster::Worker& worker = roster_[slot];
   if (worker.versions.declared()) state.state_version = worker.versions.writes;
-  if (former_epoch == 0) return;
-  const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
-  const bool asked = state.asked_epoch == former_epoch;
-  EndedOwnership ended;
-  ended.epoch = former_epoch;
-  ended.owner_id = change.former_worker_id;
-  ended.recovered = change.recovered;
-  ended.cause = !released ? "crash" : asked ? "handoff" : "release";
-  state.report = Reconcile(*arena_, shard, counters(shard), ended);
-  state.report.successor_worker_id = worker.id;
-  listener_->OnEvent("ownership_ended",
-                     absl::StrCat("shard ", shard, " epoch ", ended.epoch, " of worker ",
-                                  ended.owner_id, " ended: ", std::string(ended.cause)),
-                     ended.owner_id, static_cast<int>(shard), -1);
+}
+
+// What successors have found: of every owner that has ended, as far as it is still there.
+void NativeEngine::ReadReports(uint32_t shard) {
+  ShardState& state = shards_[shard];
+  const uint64_t last = state.known_epoch == 0 ? 0 : state.known_epoch - 1;
+  if (last > arena::kNativeReports) {
+    state.reported_epoch = std::max(state.reported_epoch, last - arena::kNativeReports);
+  }
+  for (; state.reported_epoch < last; ++state.reported_epoch) {
+    const uint64_t epoch = state.reported_epoch + 1;
+    if (!ReadReport(shard, epoch)) return;  // it is being written: at the next turn
+    const ReconciliationReport& report = state.report;
+    listener_->OnEvent("ownership_ended",
+                       absl::StrCat("shard ", shard, " epoch ", epoch, " of worker ",
+                                    report.former_worker_id, " ended: ", report.cause),
+                       report.former_worker_id, static_cast<int>(shard), -1);
+    if (report.poisoned) {
+      listener_->OnEvent("connection_poisoned", DescribePoisoning(shard, *report.poisoned),
+                         report.former_worker_id, static_cast<int>(shard),
+                         static_cast<int>(report.poisoned->connection));
+    }
+  }
+  const uint64_t epoch = state.report.epoch;
+  if (epoch == 0) return;
+  const uint64_t version = arena::LoadRelaxed(arena_->native_report(shard, epoch).version);
+  if (version != state.report_version) ReadReport(shard, epoch);
+}
+
+bool NativeEngine::ReadReport(uint32_t shard, uint64_t epoch) {
+  ShardState& state = shards_[shard];
+  uint64_t version = 0;
+  std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, shard, epoch, &version);
+  if (!report) return false;
+  report->cause = !report->released ? "crash" : state.asked_epoch == epoch ? "handoff" : "release";
+  state.report = *std::move(report);
+  state.report_version = version;
+  return true;
 }
 
 void NativeEngine::OnFirstCommit(uint32_t shard) {
@@ -241,14 +269,13 @@ void NativeEngine::GiveToSomebody(uint32_t shard) {
   }
 }
 
-// With outside effects the kernel's word on a thread is not enough: nobody may claim before the
-// process is dead, and then it is given to somebody.
+// With outside effects an heir is named for a release that is asked for, and only then: of an owner
+// that dies, the process has to be dead first, and then the shard is given to somebody.
 void NativeEngine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ShardState& state = shards_[shard];
     Roster::Vacancy vacancy = VacancyOf(shard);
-    const uint32_t owner = state.ownership.owner_slot();
-    if (owner != arena::kNobody) vacancy.except_slot = owner & ~arena::kClaim;
+    vacancy.except_slot = arena::ClaimantOrOwner(state.ownership.owner_slot());
     const uint32_t heir = roster_.Choose(vacancy);
     const bool may_claim =
         heir != arena::kNobody && (!options_.outside_effects || state.ownership.release_asked());
@@ -297,6 +324,14 @@ void NativeEngine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
   NameHeirs();
 }
 
+// Of what it owns: that is what its death could be blamed on something of.
+void NativeEngine::PardonDeath(uint32_t slot, uint64_t id) {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot()) != slot) continue;
+    arena::StoreRelease(arena_->native_shard(shard).pardoned_worker_id, id);
+  }
+}
+
 void NativeEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
   Roster::Worker* const worker = roster_.Find(slot, id);
   if (worker == nullptr || worker->stopped) return;
@@ -317,10 +352,7 @@ void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
   roster_.Remove(slot);
   for (ShardState& state : shards_) {
     const uint64_t word = state.ownership.word();
-    const uint32_t owner = arena::OwnershipSlot(word);
-    if (owner != arena::kNobody && (owner & ~arena::kClaim) == slot) {
-      state.ownership.Vacate(word);
-    }
+    if (arena::ClaimantOrOwner(arena::OwnershipSlot(word)) == slot) state.ownership.Vacate(word);
   }
   LookAtShards();
   NameHeirs();
@@ -343,8 +375,8 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.asked_epoch = state.ownership.epoch();
   state.ownership.AskRelease(true);
   NameHeirs();
-  const uint32_t owner = state.ownership.owner_slot();
-  if (owner != arena::kNobody) roster_.Notify(owner & ~arena::kClaim);
+  const uint32_t owner = arena::ClaimantOrOwner(state.ownership.owner_slot());
+  if (owner != arena::kNobody) roster_.Notify(owner);
   roster_.WakeNotified();
 }
 
@@ -411,7 +443,7 @@ ShardOwner NativeEngine::owner(uint32_t shard) const {
   owner.slot = ownership.owner_slot();
   if (arena::IsClaim(owner.slot)) {
     // As good as its owner: who hangs in this is to be killed, too.
-    owner.slot &= ~arena::kClaim;
+    owner.slot = arena::ClaimantOrOwner(owner.slot);
     owner.worker_id = roster_[owner.slot].id;
   } else if (owner.slot != arena::kNobody) {
     owner.worker_id = ownership.owner_id();

@@ -22,6 +22,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/keeper/native_deaths.h"
 #include "supervisor/keeper/native_driver.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
@@ -32,6 +33,7 @@ struct NativeEngineOptions {
   // A successor starts only when the whole former process is proven dead.
   bool outside_effects = false;
   int realtime_priority = 0;  // of the workers' threads that notice deaths; 0: none
+  uint32_t poison_deaths = 3;
 };
 
 class NativeEngine final : public ServiceEngine, private native::ConnectionObserver {
@@ -70,7 +72,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
   // Its driver is in its process: what it wrote wrong ends it.
   bool IsFenced(uint32_t) const override { return false; }
-  void PardonDeath(uint32_t, uint64_t) override {}
+  void PardonDeath(uint32_t slot, uint64_t id) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
 
   void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;
@@ -109,7 +111,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   const std::string& waiting_reason(uint32_t shard) const override {
     return shards_[shard].waiting_reason;
   }
-  uint64_t poisoned_connections(uint32_t) const override { return 0; }
+  uint64_t poisoned_connections(uint32_t shard) const override {
+    return LoadDeaths(*arena_, shard).poisoned;
+  }
 
  private:
   struct ShardState {
@@ -125,6 +129,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
     ReconciliationReport report;
+    uint64_t reported_epoch = 0;  // the last whose end was told of
+    uint64_t report_version = 0;  // of `report`, in the arena
   };
 
   NativeEngine(arena::Arena* arena, verbs::Device* device, const NativeEngineOptions& options);
@@ -135,6 +141,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void LookAtSharedReceives();
   void NoteRelease(uint32_t shard);
   void OnNewOwner(uint32_t shard, uint32_t slot);
+  void ReadReports(uint32_t shard);
+  bool ReadReport(uint32_t shard, uint64_t epoch);
   void OnFirstCommit(uint32_t shard);
   void GiveToSomebody(uint32_t shard);
   void NameHeirs();

@@ -1,14 +1,11 @@
 #include "supervisor/keeper/native_workers.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,20 +117,7 @@ void NativeWorkers::OnEnded(pid_t pid) {
 // ---------------------------------------------------------------- upgrades
 
 absl::Status NativeWorkers::Check(const std::string& path) const {
-  if (path.empty() || path[0] != '/') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("exec: \"", path,
-                     "\" is not the absolute path of a shared object, which native services "
-                     "are upgraded to"));
-  }
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
-  }
-  if (!S_ISREG(file.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
-  }
-  return absl::OkStatus();
+  return CheckProgramFile(path, "a shared object, which native services are upgraded to", 0);
 }
 
 absl::StatusOr<internal::Program> NativeWorkers::Of(pid_t, uint32_t uid, uint32_t gid) const {

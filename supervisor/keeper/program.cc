@@ -140,17 +140,22 @@ absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t 
   return program;
 }
 
-absl::Status CheckExecutable(const std::string& path) {
+absl::Status CheckProgramFile(const std::string& path, std::string_view what, mode_t mode) {
+  const absl::string_view kind(what.data(), what.size());
   if (path.empty() || path[0] != '/') {
-    return absl::InvalidArgumentError(absl::StrCat("exec: \"", path, "\" is not an absolute path"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("exec: \"", path, "\" is not the absolute path of ", kind));
   }
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
   }
-  if (!S_ISREG(file.st_mode) || (file.st_mode & 0111) == 0) {
+  if (!S_ISREG(file.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
+  }
+  if (mode != 0 && (file.st_mode & mode) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("exec: ", path, " is not an executable file: see its mode"));
+        absl::StrCat("exec: ", path, " is not ", kind, ": see its mode"));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,8 +18,9 @@ namespace baton::keeper {
 // and the directory is "/". kFailedPrecondition: its command line cannot be read.
 absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid);
 
-// kInvalidArgument says what is wrong with `path`, in terms of the field exec.
-absl::Status CheckExecutable(const std::string& path);
+// kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be the
+// absolute path of a file, "of an executable", that has one of these bits in its mode; 0: any file.
+absl::Status CheckProgramFile(const std::string& path, std::string_view what, mode_t mode);
 
 struct StartedProgram {
   pid_t pid = 0;
@@ -48,7 +50,9 @@ class WorkerPrograms {
 class BrokeredPrograms final : public WorkerPrograms {
  public:
   explicit BrokeredPrograms(const std::string& launcher) : launcher_(launcher) {}
-  absl::Status Check(const std::string& path) const override { return CheckExecutable(path); }
+  absl::Status Check(const std::string& path) const override {
+    return CheckProgramFile(path, "an executable", 0111);
+  }
   absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override {
     return ReadProgram(pid, uid, gid);
   }

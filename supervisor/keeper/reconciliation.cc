@@ -87,6 +87,8 @@ std::string_view RequestOutcomeName(RequestOutcome outcome) {
       return "delivered_uncommitted";
     case RequestOutcome::kPoisoned:
       return "poisoned";
+    case RequestOutcome::kAmbiguous:
+      return "ambiguous";
   }
   return "unknown";
 }

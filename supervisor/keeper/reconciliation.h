@@ -19,7 +19,8 @@ enum class RequestOutcome : uint8_t {
   kInFlight,
   kCompletedUndelivered,
   kDeliveredUncommitted,
-  kPoisoned,  // completed, and no owner is given the completion any more
+  kPoisoned,   // completed, and no owner is given the completion any more
+  kAmbiguous,  // maybe submitted: the device has not told yet. Of native services
 };
 std::string_view RequestOutcomeName(RequestOutcome outcome);
 
@@ -50,6 +51,7 @@ std::string DescribePoisoning(uint32_t shard, const Poisoning& poisoned);
 struct ReconciliationReport {
   uint64_t epoch = 0;
   std::string cause;
+  bool released = false;  // of native services: by the owner itself
   uint64_t former_worker_id = 0;
   uint64_t successor_worker_id = 0;
   uint64_t transactions_recovered = 0;
@@ -57,6 +59,7 @@ struct ReconciliationReport {
   uint64_t in_flight = 0;
   uint64_t completed_undelivered = 0;
   uint64_t delivered_uncommitted = 0;
+  uint64_t ambiguous = 0;  // 0 in the end
   std::vector<ReportedRequest> requests;
   std::optional<Poisoning> poisoned;
   int64_t unix_micros = 0;

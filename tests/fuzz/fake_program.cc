@@ -18,7 +18,7 @@ absl::StatusOr<internal::Program> ReadProgram(pid_t, uint32_t uid, uint32_t gid)
   return program;
 }
 
-absl::Status CheckExecutable(const std::string& path) {
+absl::Status CheckProgramFile(const std::string& path, std::string_view, mode_t) {
   if (!path.starts_with('/')) return absl::InvalidArgumentError("exec: is no absolute path");
   return absl::OkStatus();
 }

@@ -382,6 +382,9 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_TRUE(IsClaim(kClaim | 5));
   EXPECT_FALSE(IsClaim(5));
   EXPECT_FALSE(IsClaim(kNobody));
+  EXPECT_EQ(ClaimantOrOwner(kClaim | 5), 5u);
+  EXPECT_EQ(ClaimantOrOwner(5), 5u);
+  EXPECT_EQ(ClaimantOrOwner(kNobody), kNobody);
   EXPECT_EQ(static_cast<int>(NoticeKind::kRequested), 1);
   EXPECT_EQ(static_cast<int>(NoticeKind::kReceiveDrained), 4);
   EXPECT_EQ(static_cast<int>(OrderKind::kAccept), 1);
@@ -399,14 +402,16 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(offsetof(PooledQueuePair, number), 0u);
   EXPECT_EQ(offsetof(PooledQueuePair, state), 4u);
   EXPECT_EQ(static_cast<int>(PooledState::kSpent), 2);
-  EXPECT_EQ(sizeof(NativeShard), 64u);
+  EXPECT_EQ(sizeof(NativeShard), 128u);
   EXPECT_EQ(offsetof(NativeShard, heir), 0u);
-  EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 8u);
-  EXPECT_EQ(offsetof(NativeShard, blackout_ns), 16u);
-  EXPECT_EQ(offsetof(NativeShard, served_epoch), 24u);
-  EXPECT_EQ(offsetof(NativeShard, cause), 32u);
-  EXPECT_EQ(offsetof(NativeShard, former_worker_id), 40u);
-  EXPECT_EQ(offsetof(NativeShard, recovered), 48u);
+  EXPECT_EQ(offsetof(NativeShard, pardoned_worker_id), 8u);
+  EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 64u);
+  EXPECT_EQ(offsetof(NativeShard, change_epoch), 72u);
+  EXPECT_EQ(offsetof(NativeShard, blackout_ns), 80u);
+  EXPECT_EQ(offsetof(NativeShard, served_epoch), 88u);
+  EXPECT_EQ(offsetof(NativeShard, cause), 96u);
+  EXPECT_EQ(offsetof(NativeShard, former_worker_id), 104u);
+  EXPECT_EQ(offsetof(NativeShard, recovered), 112u);
   EXPECT_EQ(static_cast<int>(ChangeCause::kRelease), 2);
   EXPECT_EQ(sizeof(NativeConnection), 512u);
   EXPECT_EQ(offsetof(NativeConnection, end_reason), 0u);
@@ -418,6 +423,63 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(offsetof(NativeConnection, answer), 256u);
 }
 
+TEST(Layout, shouldKeepWhatIsToldOfTheDeathsOfNativeOwners) {
+  EXPECT_EQ(sizeof(NativeDeaths), 384u);
+  EXPECT_EQ(offsetof(NativeDeaths, version), 0u);
+  EXPECT_EQ(offsetof(NativeDeaths, counted_epoch), 8u);
+  EXPECT_EQ(offsetof(NativeDeaths, acknowledged), 16u);
+  EXPECT_EQ(offsetof(NativeDeaths, logged), 24u);
+  EXPECT_EQ(offsetof(NativeDeaths, suspect), 32u);
+  EXPECT_EQ(offsetof(NativeDeaths, blamed), 40u);
+  EXPECT_EQ(offsetof(NativeDeaths, deaths), 48u);
+  EXPECT_EQ(offsetof(NativeDeaths, run), 52u);
+  EXPECT_EQ(offsetof(NativeDeaths, poisoned), 56u);
+  EXPECT_EQ(offsetof(NativeDeaths, blamed_level), 64u);
+  EXPECT_EQ(offsetof(NativeDeaths, guessed), 65u);
+  EXPECT_EQ(offsetof(NativeDeaths, remembered), 68u);
+  EXPECT_EQ(offsetof(NativeDeaths, last), 128u);
+  EXPECT_EQ(sizeof(NativeDeath), 16u);
+  EXPECT_EQ(kRememberedDeaths, 16u);
+  EXPECT_EQ(kNativeDeathsCopies, 2u);
+}
+
+TEST(Layout, shouldKeepTheReportsOfNativeOwners) {
+  EXPECT_EQ(sizeof(NativeReport), 4352u);
+  EXPECT_EQ(offsetof(NativeReport, version), 0u);
+  EXPECT_EQ(offsetof(NativeReport, epoch), 8u);
+  EXPECT_EQ(offsetof(NativeReport, former_worker_id), 16u);
+  EXPECT_EQ(offsetof(NativeReport, successor_worker_id), 24u);
+  EXPECT_EQ(offsetof(NativeReport, recovered), 32u);
+  EXPECT_EQ(offsetof(NativeReport, unix_micros), 40u);
+  EXPECT_EQ(offsetof(NativeReport, never_submitted), 48u);
+  EXPECT_EQ(offsetof(NativeReport, in_flight), 56u);
+  EXPECT_EQ(offsetof(NativeReport, completed_undelivered), 64u);
+  EXPECT_EQ(offsetof(NativeReport, delivered_uncommitted), 72u);
+  EXPECT_EQ(offsetof(NativeReport, ambiguous), 80u);
+  EXPECT_EQ(offsetof(NativeReport, cause), 88u);
+  EXPECT_EQ(offsetof(NativeReport, listed), 92u);
+  EXPECT_EQ(offsetof(NativeReport, poison_deaths), 96u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_connection), 100u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_generation), 104u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_kind), 108u);
+  EXPECT_EQ(offsetof(NativeReport, poison_guessed), 109u);
+  EXPECT_EQ(offsetof(NativeReport, poison_remembered), 110u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_completion), 112u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_sequence), 120u);
+  EXPECT_EQ(offsetof(NativeReport, poisoned_workers), 128u);
+  EXPECT_EQ(offsetof(NativeReport, requests), 256u);
+  EXPECT_EQ(sizeof(NativeRequest), 16u);
+  EXPECT_EQ(offsetof(NativeRequest, connection), 0u);
+  EXPECT_EQ(offsetof(NativeRequest, send), 4u);
+  EXPECT_EQ(offsetof(NativeRequest, opcode), 5u);
+  EXPECT_EQ(offsetof(NativeRequest, outcome), 6u);
+  EXPECT_EQ(offsetof(NativeRequest, sequence), 8u);
+  EXPECT_EQ(static_cast<int>(NativeOutcome::kNeverSubmitted), 0);
+  EXPECT_EQ(static_cast<int>(NativeOutcome::kAmbiguous), 5);
+  EXPECT_EQ(kReportedRequests, 256u);
+  EXPECT_EQ(kNativeReports, 4u);
+}
+
 TEST(Layout, shouldPlaceWhatNativeOwnersAndTheirKeeperShare) {
   Shape shape = kShape;  // 3 shards, 5 connections
   shape.pooled_queue_pairs = 9;
@@ -426,13 +488,15 @@ TEST(Layout, shouldPlaceWhatNativeOwnersAndTheirKeeperShare) {
   const RecoveryMemoryMap map(shape);
   EXPECT_EQ(map.native, RecoveryMemoryMap(kShape).total);
   EXPECT_EQ(map.NativeShardOf(0), 3162112u);
-  EXPECT_EQ(map.Notices(0), 3162176u);
-  EXPECT_EQ(map.Orders(0), 3166400u);         // 128 + 256 x 16 behind
-  EXPECT_EQ(map.Pool(0), 3167040u);           // 128 + 32 x 16 behind
-  EXPECT_EQ(map.NativeShardOf(1), 3167168u);  // 9 x 8 behind, to a line
-  EXPECT_EQ(map.NativeConnectionOf(0), 3178496u);
-  EXPECT_EQ(map.NativeConnectionOf(4), 3180544u);
-  EXPECT_EQ(map.total, 3182592u);
+  EXPECT_EQ(map.NativeDeathsOf(0), 3162240u);
+  EXPECT_EQ(map.NativeReports(0), 3163008u);  // 2 x 384 behind
+  EXPECT_EQ(map.Notices(0), 3180416u);        // 4 x 4352 behind
+  EXPECT_EQ(map.Orders(0), 3184640u);         // 128 + 256 x 16 behind
+  EXPECT_EQ(map.Pool(0), 3185280u);           // 128 + 32 x 16 behind
+  EXPECT_EQ(map.NativeShardOf(1), 3185408u);  // 9 x 8 behind, to a line
+  EXPECT_EQ(map.NativeConnectionOf(0), 3235840u);
+  EXPECT_EQ(map.NativeConnectionOf(4), 3237888u);
+  EXPECT_EQ(map.total, 3239936u);
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {
@@ -457,10 +521,16 @@ TEST(Layout, shouldPackCursorsOwnershipAndRequestIdentifiersReversibly) {
   EXPECT_TRUE(CursorIsOf(cursor, 5));
   EXPECT_TRUE(CursorIsOf(cursor, 0x1'0005));
   EXPECT_FALSE(CursorIsOf(cursor, 6));
-  const uint64_t ownership = PackOwnership(0x1234'5678'9abc, kNobody);
-  EXPECT_EQ(ownership, 0x1234'5678'9abc'ffffu);
-  EXPECT_EQ(OwnershipEpoch(ownership), 0x1234'5678'9abcu);
+  const uint64_t ownership = PackOwnership(0x4'5678'9abc, kNobody);
+  EXPECT_EQ(ownership, 0x0004'5678'9abc'ffffu);
+  EXPECT_EQ(OwnershipEpoch(ownership), 0x4'5678'9abcu);
   EXPECT_EQ(OwnershipSlot(ownership), kNobody);
+  EXPECT_EQ(OwnershipSequence(ownership), 0u);
+  const uint64_t claim = PackOwnership(0xf'5678'9abc, kClaim | 5, 0x1'f12);
+  EXPECT_EQ(claim, 0xf12f'5678'9abc'8005u);
+  EXPECT_EQ(OwnershipEpoch(claim), 0xf'5678'9abcu);
+  EXPECT_EQ(OwnershipSlot(claim), kClaim | 5);
+  EXPECT_EQ(OwnershipSequence(claim), 0xf12u);
   const uint64_t wr_id = PackWrId(65535, 0x1ff, Direction::kReceive, 0x12'3456'789a);
   EXPECT_EQ(wr_id, 0xffff'ff12'3456'789au);
   EXPECT_EQ(WrIdConnection(wr_id), 65535u);

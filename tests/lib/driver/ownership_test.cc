@@ -171,16 +171,46 @@ TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
   EXPECT_EQ(record.cut_tail, 7u);
 }
 
-TEST_F(OwnershipTest, shouldHandOverToAClaimOrToNobody) {
+// Ann's heir has seen the claim of a dead Bob, and stops before its swap. Meanwhile the keeper
+// takes Bob out of the word and gives his slot to Cid, who claims: what the word says is what it
+// said.
+TEST_F(OwnershipTest, shouldRefuseAClaimOnWhatTheWordSaysAgain) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
+  const uint64_t seen = ownership.word();
+  ASSERT_TRUE(ownership.Vacate(seen));
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
+  ASSERT_EQ(arena::OwnershipEpoch(seen), ownership.epoch());
+  ASSERT_EQ(arena::OwnershipSlot(seen), ownership.owner_slot());
+  // All that an epoch and a slot can tell.
+  ASSERT_EQ(arena::PackOwnership(arena::OwnershipEpoch(seen), arena::OwnershipSlot(seen)),
+            arena::PackOwnership(ownership.epoch(), ownership.owner_slot()));
+  EXPECT_FALSE(ownership.Claim(seen, kAnnsSlot));
+  EXPECT_FALSE(ownership.Vacate(seen));
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+}
+
+TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 0u);
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
+  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
+  ownership.TakeClaimed(kBobsSlot, kBob);
+  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
+  ownership.HandOver();
+  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
+  ASSERT_TRUE(ownership.Vacate(ownership.word()));
+  EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 2u);
+}
+
+TEST_F(OwnershipTest, shouldHandOverToNobody) {
   ownership.Grant(kAnnsSlot, kAnn);
   ownership.AskRelease(true);
-  ownership.HandOver(kBobsSlot);
-  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
-  EXPECT_FALSE(ownership.release_asked());
-  ownership.TakeClaimed(kBobsSlot, kBob);
-  ownership.HandOver(arena::kNobody);
+  ownership.HandOver();
   EXPECT_FALSE(ownership.owned());
-  EXPECT_EQ(ownership.epoch(), 2u);
+  EXPECT_FALSE(ownership.release_asked());
+  EXPECT_EQ(ownership.epoch(), 1u);
 }
 
 }  // namespace

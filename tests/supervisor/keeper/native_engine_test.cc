@@ -10,14 +10,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
+#include "supervisor/keeper/native_reports.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -56,7 +61,10 @@ class Worker {
     syscall(SYS_futex, &lock(), FUTEX_WAKE, 64, nullptr, nullptr, 0);
   }
   int Attend() { return host().attend(host().context); }
-  int Drive(uint32_t shard) { return host().drive(host().context, shard); }
+  int Drive(uint32_t shard) {
+    const int error = host().apply(host().context, shard);
+    return error != 0 ? error : host().poll(host().context, shard);
+  }
   int Release(uint32_t shard, uint64_t epoch) {
     return host().release(host().context, shard, epoch);
   }
@@ -73,6 +81,8 @@ class Worker {
   arena::Arena& arena_;
   std::unique_ptr<NativeDriver> driver_;
 };
+
+struct Killed {};
 
 class NativeEngineTest : public ::testing::Test, private EngineListener {
  protected:
@@ -91,6 +101,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     engine_->SetListener(this);
   }
   void TearDown() override {
+    SetCrashPointHandler(nullptr);
     for (auto& worker : workers_) worker.reset();
     engine_.reset();
   }
@@ -155,7 +166,43 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == answers + 1; }));
   }
 
+  // Does it, again and again, until it comes to the crash point.
+  void KillAt(std::string_view point, const std::function<void()>& turn) {
+    point_ = point;
+    SetCrashPointHandler([](const char* name) {
+      if (name == point_) throw Killed();
+    });
+    bool killed = false;
+    const auto attempt = [&] {
+      try {
+        turn();
+      } catch (const Killed&) {
+        killed = true;
+      }
+    };
+    EXPECT_TRUE(Pump(attempt, [&] { return killed; }));
+    SetCrashPointHandler([](const char*) {});
+    ASSERT_TRUE(killed);
+  }
+  void TakeOver(Worker& heir) {
+    ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); },
+                     [&] { return arena_->shard(0).owner.owner_worker_id == heir.id(); }));
+    Begin(heir);
+  }
+  // In the handler of the next completion.
+  void Die(Worker& worker) {
+    arena::StoreRelaxed(arena_->bank(0, epoch()).handling, read_ + 1);
+    worker.Die();
+  }
+  // A message that is not looked at yet.
+  void GetMessage(Worker& worker, RawPeer& peer, std::string_view text) {
+    peer.Send(text);
+    Next(worker, peer);
+    --read_;
+  }
+
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
+    if (kind == "connection_poisoned") poisonings_.push_back(message);
     if (kind == "ownership_ended" || kind == "shard_moved") {
       events_.push_back(message.substr(0, message.find(" goes on")));
     }
@@ -172,6 +219,8 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   uint64_t read_ = 0;
   uint32_t connection_ = 0;
   std::vector<std::string> events_;
+  std::vector<std::string> poisonings_;
+  static inline std::string_view point_;
 };
 
 TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
@@ -335,6 +384,222 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   Bury(0);
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
+}
+
+// ---- Poison.
+
+// Every owner dies of one message. The third death fails its connection, and the next owner goes on
+// with the other.
+TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer good, bad;
+  Connect(first, good);
+  const uint32_t good_connection = connection_;
+  Connect(first, bad);
+  GetMessage(first, bad, "poison");
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    Start(slot + 1);
+    EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+    Die(*workers_[slot]);
+    TakeOver(*workers_[slot + 1]);
+  }
+  Worker& last = *workers_[3];
+  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  EXPECT_THAT(poisonings_, ElementsAre(HasSubstr(absl::StrCat("connection ", connection_,
+                                                              " is failed: 3 workers (1, 2, 3)"))));
+  ASSERT_TRUE(engine_->last_report(0).poisoned.has_value());
+  EXPECT_FALSE(engine_->last_report(0).poisoned->guessed);
+  arena::CompletionEntry entry = Next(last, bad);
+  EXPECT_EQ(entry.connection, connection_);
+  EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
+  while (CompletionKind(entry.kind) != CompletionKind::kDisconnected) entry = Next(last, bad);
+  EXPECT_TRUE(Pump([&] { bad.Turn(); }, [&] { return bad.disconnected; }));
+  connection_ = good_connection;
+  Exchange(last, good);
+  EXPECT_FALSE(good.disconnected);
+}
+
+TEST_F(NativeEngineTest, shouldBlameNothingForADeathThatAnOperatorAskedFor) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "fine");
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    Start(slot + 1);
+    engine_->PardonDeath(slot, slot + 1);
+    Die(*workers_[slot]);
+    TakeOver(*workers_[slot + 1]);
+  }
+  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 0u);
+  EXPECT_EQ(CompletionKind(Next(*workers_[3], peer).kind), CompletionKind::kReceive);
+  EXPECT_FALSE(peer.disconnected);
+}
+
+// Where heirs are killed while they count and poison: what their own heirs make of it.
+class KilledHeirTest : public NativeEngineTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  // Who is to take over: has claimed, or may.
+  uint32_t heir() {
+    const uint32_t slot = arena::OwnershipSlot(arena_->shard(0).owner.ownership);
+    return arena::IsClaim(slot) ? arena::ClaimantOrOwner(slot)
+                                : static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+  }
+  // The heir takes over until it comes to the crash point, and is dead.
+  void KillTheHeirAt(const char* point) {
+    const uint32_t slot = this->heir();
+    Worker& heir = *workers_[slot];
+    ASSERT_NO_FATAL_FAILURE(KillAt(point, [&] { heir.Attend(); }));
+    heir.Die();
+    Bury(slot);
+  }
+};
+
+TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "poison");
+  for (uint32_t slot = 1; slot < 4; ++slot) Start(slot);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt(GetParam()));
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-before-taking"));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).run, 1u);
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
+  MakeEngine({.poison_deaths = 1});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "poison");
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt(GetParam()));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  const arena::CompletionEntry entry = Next(last, peer);
+  EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
+  EXPECT_EQ(entry.flags, arena::kCompletionPoisoned);  // told as a failure, and not left out
+}
+
+INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
+                         ::testing::Values("native-claimed", "native-deaths-written",
+                                           "native-death-counted", "native-before-taking"),
+                         [](const auto& point) {
+                           std::string name = point.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// ---- Reports.
+
+TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer, slow;
+  Connect(first, peer);
+  const uint32_t busy = connection_;
+  // Accepted, with a send behind that waits until it is established.
+  slow.Connect(engine_->listeners()[0].port, "");
+  const uint32_t waiting = Next(first, slow).connection;
+  writer_->Send(waiting, 2048, 4);
+  writer_->Accept(waiting, 0).Acknowledge(read_);
+  Commit(first);
+  // Two messages, of which it has read one; and a receive in flight.
+  writer_->Receive(busy, 0, 64);
+  writer_->Receive(busy, 64, 64);
+  Commit(first);
+  GetMessage(first, peer, "one");
+  ++read_;
+  GetMessage(first, peer, "two");
+  arena::StoreRelaxed(arena_->bank(0, 1).read_cursor, read_);
+  --read_;
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  // Two changes of owner, of which the keeper sees nothing.
+  for (int i = 0; i < 2; ++i) {
+    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    workers_[engine_->owner(0).slot]->Die();
+    ASSERT_TRUE(Pump([&] { ASSERT_EQ(workers_[heir]->Attend(), 0); },
+                     [&] { return arena_->shard(0).owner.owner_worker_id == heir + 1; }));
+    if (i == 0) {
+      uint64_t version = 0;
+      const std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, 0, 1, &version);
+      ASSERT_TRUE(report.has_value());
+      EXPECT_EQ(report->former_worker_id, 1u);
+      EXPECT_EQ(report->successor_worker_id, heir + 1);
+      EXPECT_EQ(report->never_submitted, 1u);
+      EXPECT_EQ(report->in_flight, 1u);
+      EXPECT_EQ(report->completed_undelivered, 1u);
+      EXPECT_EQ(report->delivered_uncommitted, 1u);
+      EXPECT_EQ(report->ambiguous, 0u);
+      EXPECT_EQ(report->requests.size(), 4u);
+      const uint32_t next = heir == 1 ? 2 : 1;
+      arena_->native_shard(0).heir = next + 1;
+      arena_->header().ownership_changes += 1;
+      ASSERT_EQ(workers_[next]->Attend(), 0);
+    }
+  }
+  events_.clear();
+  engine_->Turn();
+  EXPECT_THAT(events_, ElementsAre(HasSubstr("epoch 1 of worker 1 ended: crash"),
+                                   HasSubstr("epoch 2 of worker ")));
+  EXPECT_EQ(engine_->last_report(0).epoch, 2u);
+  EXPECT_EQ(engine_->last_report(0).in_flight, 1u);
+}
+
+// The owner dies beside its post: only the device can tell whether it was one.
+class AmbiguousTest : public NativeEngineTest {
+ protected:
+  RequestOutcome DieAt(const char* point) {
+    Worker& first = Start(0);
+    EXPECT_EQ(first.Attend(), 0);
+    Begin(first);
+    RawPeer peer;
+    Connect(first, peer);
+    Worker& heir = Start(1);
+    EXPECT_EQ(heir.Attend(), 0);
+    writer_->Send(connection_, 2048, 4);
+    writer_->Publish();
+    KillAt(point, [&] { first.Drive(0); });
+    first.Die();
+    TakeOver(heir);
+    peer.Receive();
+    EXPECT_EQ(CompletionKind(Next(heir, peer).kind), CompletionKind::kSend);
+    engine_->Turn();
+    const ReconciliationReport& report = engine_->last_report(0);
+    EXPECT_EQ(report.ambiguous, 0u);
+    EXPECT_EQ(report.in_flight + report.never_submitted, 2u);  // and a receive
+    for (const ReportedRequest& request : report.requests) {
+      if (request.send) return request.outcome;
+    }
+    ADD_FAILURE() << "the send is not told of";
+    return RequestOutcome::kAmbiguous;
+  }
+};
+
+TEST_F(AmbiguousTest, shouldReportASendThatWasNeverPostedOnceTheDeviceHasTold) {
+  EXPECT_EQ(DieAt("driver-before-post"), RequestOutcome::kNeverSubmitted);
+}
+
+// Its peer has no receive: it cannot have completed.
+TEST_F(AmbiguousTest, shouldReportASendThatWasPostedOnceTheDeviceHasTold) {
+  EXPECT_EQ(DieAt("driver-after-post"), RequestOutcome::kInFlight);
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// The deaths of a native service's owners, as they are counted for "Poison" (lib/arena/layout.md):
+// in shared memory, because whoever recovers a shard counts, and may be the next to die.
+#ifndef SUPERVISOR_KEEPER_NATIVE_DEATHS_H_
+#define SUPERVISOR_KEEPER_NATIVE_DEATHS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+#include "supervisor/keeper/death_count.h"
+#include "supervisor/keeper/reconciliation.h"
+
+namespace baton::keeper {
+
+// The valid copy; all zeros if there is none. The keeper may call it while a driver stores.
+arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
+
+// By who has claimed the shard, and has applied what counts of the epoch that it ends: counts the
+// death that ended it, and does to a connection what follows from `limit` of them. Can die in this
+// and be done again. `death.worker_id` 0: it was no death, but a claimant may have died in this.
+std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriver* driver,
+                                          uint32_t shard, const Death& death, uint32_t limit);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_NATIVE_DEATHS_H_
