@@ -668,6 +668,21 @@ TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedToItsNewOwner) {
   ExchangeInSecond(connection, peer);
 }
 
+// Owners of the first shard die on a request whose connection another owner has by now.
+TEST_F(MovingTest, shouldNotEndTheConnectionOfAnotherOwnerForItsRequest) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection, /*acknowledge=*/false);
+  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  Die();
+  SucceedApart(0);
+  driver::Ownership(&*arena, 0).End(/*released=*/false);
+  owner->driver->Poison(0, read - 1, "they died on it");
+  EXPECT_EQ(state(connection), ConnectionState::kEstablished);
+  ExchangeInSecond(connection, peer);
+}
+
 // A worker that says so writes what it does not own.
 TEST_F(MovingTest, shouldFailAConnectionThatIsAcceptedIntoAShardOfAnother) {
   Die();
