@@ -23,6 +23,8 @@ namespace {
 
 using driver::CommitOutcome;
 
+constexpr uint64_t kUnseen = ~uint64_t{0};
+
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -108,7 +110,8 @@ absl::Status NativeDriver::Attend() {
   last_look_ = std::exchange(arming_, false);
   if (slept_ && !last_look_) {
     eventfd_t count;
-    (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
+    // Also by a keeper that has named another heir, and cannot announce it (adoption.h).
+    if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
     inheritance_.device->Progress();
   }
   // Who owns no shard asks for no notification before it sleeps.

@@ -93,6 +93,15 @@ std::vector<int> NativeEngine::descriptors() const {
   return {wake_.get(), news_.get(), device_->event_fd()};
 }
 
+NativeFiles NativeEngine::Files() const {
+  NativeFiles files;
+  files.arena = arena_;
+  files.keeper_wake = wake_.get();
+  files.news = news_.get();
+  for (const FileDescriptor& wake : wakes_) files.wakes.push_back(wake.get());
+  return files;
+}
+
 // ---------------------------------------------------------------- turns
 
 void NativeEngine::Turn() {
