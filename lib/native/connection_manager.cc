@@ -73,6 +73,7 @@ absl::Status ConnectionManager::FillPool() {
   const arena::Shape& shape = arena_->shape();
   const driver::DeviceNeeds needs = driver::NeedsOf(shape);
   pool_.shards.resize(shape.shards);
+  pool_.places.resize(shape.shards);
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
     verbs::QueuePairOptions options =
         driver::QueuePairOptionsFor(needs, objects_->completion_queues[shard].get());
@@ -83,7 +84,7 @@ absl::Status ConnectionManager::FillPool() {
     for (uint32_t i = 0; i < shape.pooled_queue_pairs; ++i) {
       BATON_ASSIGN_OR_RETURN(auto queue_pair, device_->CreateQueuePair(options));
       arena_->pooled(shard, i).number = queue_pair->number();
-      pool_.shards[shard].push_back(std::move(queue_pair));
+      pool_.Add(shard, std::move(queue_pair));
     }
   }
   return absl::OkStatus();
@@ -332,8 +333,8 @@ void ConnectionManager::Accept(uint32_t index) {
   Connection& connection = connections_[index];
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kAccepted;
-  connection.pooled = pool_.Find(*arena_, connection.shard,
-                                 arena::LoadRelaxed(arena_->connection(index).qp_number));
+  connection.pooled =
+      pool_.Find(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   absl::Status status = absl::InternalError("its queue pair is none of the shard's");
   if (connection.pooled >= 0) {
     verbs::ConnectionParameters parameters;
@@ -367,7 +368,7 @@ void ConnectionManager::Free(uint32_t index) {
   Connection& connection = connections_[index];
   connection.id.reset();
   --used_[connection.shard];
-  const int place = pool_.Find(*arena_, connection.shard, arena_->connection(index).qp_number);
+  const int place = pool_.Find(connection.shard, arena_->connection(index).qp_number);
   if (place >= 0) {
     arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));

@@ -40,8 +40,6 @@ class NativeQueuePair final : public verbs::QueuePair {
   NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited)
       : device_(device), inherited_(inherited) {
     device_->queue_pairs_.insert(this);
-    // What it was in its last connection is over (Device::AfterFork).
-    (void)inherited_->state();
   }
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
@@ -61,24 +59,33 @@ class NativeQueuePair final : public verbs::QueuePair {
   verbs::QueuePairState state() const override { return inherited_->state(); }
   uint32_t max_inline_data() const override { return inherited_->max_inline_data(); }
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
-    return inherited_->PostSend(requests, posted);
+    return Known().PostSend(requests, posted);
   }
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
-    return inherited_->PostReceive(requests, posted);
+    return Known().PostReceive(requests, posted);
   }
-  absl::Status SetError() override { return inherited_->SetError(); }
+  absl::Status SetError() override { return Known().SetError(); }
   bool receives_drained() const override {
-    if (drained_ || inherited_->receives_drained()) return true;
+    if (drained_ || Known().receives_drained()) return true;
     if (!std::exchange(draining_, true)) ++device_->draining_;
     return false;
   }
 
  private:
+  // What it was before the fork, or in its last connection, is over (Device::AfterFork). Asked with
+  // the first use: an heir of many connections answers the first that has a request before it has
+  // asked for all.
+  verbs::QueuePair& Known() const {
+    if (!std::exchange(asked_, true)) (void)inherited_->state();
+    return *inherited_;
+  }
+
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
   bool drained_ = false;
   mutable bool draining_ = false;  // somebody waits for it
+  mutable bool asked_ = false;
 };
 
 // The driver's word to the keeper about a connection.
@@ -189,10 +196,14 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   }
   driver::DeviceObjects::Connection& device = objects_->connections[index];
   device.id = std::make_unique<NativeConnectionId>(this, index);
-  const int place = pool_->Find(*arena_, shard, record(index).qp_number);
+  const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
-  if (inherited->state() == verbs::QueuePairState::kReset) return;  // it was destroyed
+  // That of an established one is never destroyed: it drains first.
+  if (state != ConnectionState::kEstablished &&
+      inherited->state() == verbs::QueuePairState::kReset) {
+    return;  // it was destroyed
+  }
   device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
 }
 
@@ -202,7 +213,7 @@ void NativeDevice::RestorePool(uint32_t shard) {
   std::vector<bool> used(count);
   for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
     if (record(i).shard != shard) continue;
-    const int place = pool_->Find(*arena_, shard, record(i).qp_number);
+    const int place = pool_->Find(shard, record(i).qp_number);
     if (place >= 0) used[static_cast<size_t>(place)] = true;
   }
   for (uint32_t i = 0; i < count; ++i) {

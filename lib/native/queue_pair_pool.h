@@ -5,9 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "lib/arena/arena.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::native {
@@ -17,12 +18,18 @@ namespace baton::native {
 struct QueuePairPool {
   std::vector<std::vector<std::unique_ptr<verbs::QueuePair>>> shards;
 
+  // Places in them by number: an heir looks up each of its connections.
+  std::vector<std::unordered_map<uint32_t, uint32_t>> places;
+
+  void Add(uint32_t shard, std::unique_ptr<verbs::QueuePair> queue_pair) {
+    places[shard][queue_pair->number()] = static_cast<uint32_t>(shards[shard].size());
+    shards[shard].push_back(std::move(queue_pair));
+  }
+
   // Its place in the shard's pool; -1: it is not of the pool.
-  int Find(const arena::Arena& arena, uint32_t shard, uint32_t number) const {
-    for (uint32_t i = 0; number != 0 && i < shards[shard].size(); ++i) {
-      if (arena.pooled(shard, i).number == number) return static_cast<int>(i);
-    }
-    return -1;
+  int Find(uint32_t shard, uint32_t number) const {
+    const auto found = places[shard].find(number);
+    return found == places[shard].end() ? -1 : static_cast<int>(found->second);
   }
 };
 

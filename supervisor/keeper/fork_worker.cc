@@ -17,6 +17,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
+#include "lib/native/prefault.h"
 #include "supervisor/keeper/confine.h"
 #include "supervisor/keeper/lifeline.h"
 
@@ -78,6 +79,8 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   g_driver = driver.release();
   BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
                          native::NativeObject::Load(program.object));
+  // What the page faults of a heir cost, a peer waits for.
+  native::Prefault();
   object.Run(program.arguments);
 }
 

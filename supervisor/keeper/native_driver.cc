@@ -118,18 +118,26 @@ absl::Status NativeDriver::Attend() {
   slept_ = last_look_ || operated_ == 0;
   device_->Progress();
   if (device_->HasNotice()) HandleNotices();
+  if (std::exchange(watch_due_, false)) {
+    WatchOwners();
+    WakeKeeper();
+  }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
   if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {
     return absl::OkStatus();
   }
   somebody_died_.store(false);
   seen_changes_ = changes;
+  const uint32_t operated = operated_;
   ClaimInheritance();
   BATON_RETURN_IF_ERROR(TakeClaimed());
   // Of what was adopted just now: its connections have what they need of it before the worker sees
   // their completions.
   HandleNotices();
-  WatchOwners();
+  // What was taken over just now is served first: to watch others wakes a thread, and the keeper,
+  // whom the end of the former owner's process wakes anyway, can wait longer than the peers.
+  watch_due_ = operated_ != operated;
+  if (!watch_due_) WatchOwners();
   return absl::OkStatus();
 }
 
@@ -166,7 +174,7 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
   arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
-  WakeKeeper();
+  if (!watch_due_) WakeKeeper();  // else after the peers that wait
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
@@ -218,7 +226,6 @@ absl::Status NativeDriver::TakeClaimed() {
     BATON_CRASH_POINT("native-taken");
   }
   operated_ += static_cast<uint32_t>(claimed.size());
-  WakeKeeper();
   return absl::OkStatus();
 }
 

@@ -116,6 +116,7 @@ class NativeDriver final : private driver::DriverObserver {
   bool slept_ = true;      // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
+  bool watch_due_ = false;  // of the next turn, which comes before any sleep
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;

@@ -533,7 +533,7 @@ TEST_F(MovingTest, shouldAcceptAConnectionIntoAnotherShard) {
     ASSERT_TRUE(Until([&] { return peer.established; }));
     EXPECT_EQ(peer.private_data.substr(0, 7), "welcome");
     EXPECT_EQ(arena->connection(connection).arriving, 0);
-    EXPECT_GE(manager->pool().Find(*arena, 1, arena->connection(connection).qp_number), 0);
+    EXPECT_GE(manager->pool().Find(1, arena->connection(connection).qp_number), 0);
     ExchangeInSecond(connection, peer);
     EndInSecond(connection, peer);
     EXPECT_TRUE(IsFreed(connection));
