@@ -44,10 +44,16 @@ class NativeQueuePair final : public verbs::QueuePair {
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
     device_->queue_pairs_.erase(this);
+    Leave();
     if (!inherited_->SetReset().ok()) (void)inherited_->SetError();
   }
   // It belongs to the shard's next driver: destroying this changes nothing.
-  void Leave() { device_ = nullptr; }
+  void Leave() {
+    if (draining_) --device_->draining_;
+    device_ = nullptr;
+  }
+  // The opener has heard it from the device.
+  void TellDrained() { drained_ = true; }
 
   uint32_t number() const override { return inherited_->number(); }
   verbs::QueuePairState state() const override { return inherited_->state(); }
@@ -60,11 +66,17 @@ class NativeQueuePair final : public verbs::QueuePair {
     return inherited_->PostReceive(requests, posted);
   }
   absl::Status SetError() override { return inherited_->SetError(); }
-  bool receives_drained() const override { return inherited_->receives_drained(); }
+  bool receives_drained() const override {
+    if (drained_ || inherited_->receives_drained()) return true;
+    if (!std::exchange(draining_, true)) ++device_->draining_;
+    return false;
+  }
 
  private:
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
+  bool drained_ = false;
+  mutable bool draining_ = false;  // somebody waits for it
 };
 
 // The driver's word to the keeper about a connection.
@@ -73,7 +85,6 @@ class NativeConnectionId final : public verbs::ConnectionId {
   NativeConnectionId(NativeDevice* device, uint32_t connection)
       : device_(device),
         connection_(connection),
-        shard_(device->record(connection).shard),
         generation_(device->record(connection).generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
@@ -122,11 +133,13 @@ class NativeConnectionId final : public verbs::ConnectionId {
     Order(kind);
     return absl::OkStatus();
   }
-  void Order(OrderKind kind) { device_->Order(shard_, connection_, generation_, kind); }
+  // From the shard that it was accepted into, once it was.
+  void Order(OrderKind kind) {
+    device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
+  }
 
   NativeDevice* device_;
   const uint32_t connection_;
-  const uint32_t shard_;
   const uint32_t generation_;
   bool ended_ = false;
 };
@@ -153,7 +166,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-      if (record(i).shard == shard) RestoreConnection(shard, i);
+      // Before its generation: the keeper may be giving the slot to another at this moment.
+      if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard);
   }
@@ -164,7 +178,6 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   if (state == ConnectionState::kFree) {
     // Who died may not have said so. One whose request is still to be handled is free, too.
     const arena::NativeConnection& told = arena_->native_connection(index);
-    // Read once: the keeper may be giving the slot to another at this moment.
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
@@ -278,10 +291,10 @@ void NativeDevice::Pass() {
 }
 
 bool NativeDevice::HasNotice() const {
-  // The last one is passed when the next is asked for.
-  return given_from_ >= 0 || std::any_of(shards_.begin(), shards_.end(), [this](uint32_t shard) {
-           return !Mailbox::Notices(*arena_, shard).empty();
-         });
+  // The last one is passed when the next is asked for, and a drain is told by our own device.
+  if (given_from_ >= 0 || draining_ != 0) return true;
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
 // The first that still counts; it stays in its ring.
@@ -348,7 +361,16 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
   }
 }
 
+// What this process waits for itself is told here; what the device has to say, the keeper.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  if (NextToldEvent(event)) return true;
+  while (device_->NextDeviceEvent(event)) {
+    if (event->type == verbs::DeviceEventType::kLastWorkRequestReached) return true;
+  }
+  return false;
+}
+
+bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   uint32_t shard = 0;
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
@@ -356,6 +378,8 @@ bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
                                                         verbs::CompletionStatus::kGeneralError;
   if (!failed && kind != NoticeKind::kReceiveDrained) return false;
+  const auto& queue_pair = objects_->connections[notice->connection].queue_pair;
+  if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellDrained();
   *event = {};
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;

@@ -265,14 +265,25 @@ bool Adoption::HandleOrder(uint32_t shard) {
   if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
-  if (index < connections_.size() && connections_[index].phase != Phase::kNone &&
-      connections_[index].generation == order.generation && connections_[index].shard == shard) {
+  const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
+                     connections_[index].generation == order.generation;
+  if (known && connections_[index].shard != shard) FollowMove(index, shard);
+  if (known && connections_[index].shard == shard) {
     if (OrderKind(order.kind) == OrderKind::kDisconnect) Disconnect(index);
     if (OrderKind(order.kind) == OrderKind::kFree) Free(index);
     // kAccept was carried out, or has failed with the keeper; kReject: likewise.
   }
   orders.Pass();
   return true;
+}
+
+// As ConnectionManager::FollowMove. It was not established, so that it has been failed.
+void Adoption::FollowMove(uint32_t index, uint32_t shard) {
+  if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
+  connections_[index].shard = shard;
+  if (connections_[index].phase == Phase::kOver) {
+    Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError);
+  }
 }
 
 void Adoption::Disconnect(uint32_t index) {

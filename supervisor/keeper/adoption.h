@@ -89,6 +89,7 @@ class Adoption {
 
   bool HandleEvent();
   bool HandleOrder(uint32_t shard);
+  void FollowMove(uint32_t connection, uint32_t shard);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
   void DestroyId(uint32_t connection);

@@ -116,6 +116,7 @@ absl::Status NativeDriver::Attend() {
   }
   // Who owns no shard asks for no notification before it sleeps.
   slept_ = last_look_ || operated_ == 0;
+  device_->Progress();
   if (device_->HasNotice()) HandleNotices();
   if (std::exchange(watch_due_, false)) {
     WatchOwners();

@@ -142,6 +142,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
   void ReadNews();
   void LookAtShards();
+  void LookAtSharedReceives();
   void NoteRelease(uint32_t shard);
   void OnNewOwner(uint32_t shard, uint32_t slot);
   void ReadReports(uint32_t shard);

@@ -246,7 +246,10 @@ absl::Status RdmaDevice::AfterFork() {
   core_.device_events.clear();
   look_for_events_ = false;
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
-  return core_.OpenSignals();
+  BATON_RETURN_IF_ERROR(core_.OpenSignals());
+  // Not before: the timer and the signal were the opener's.
+  for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->ForgetDrain();
+  return absl::OkStatus();
 }
 
 // Not those of asynchronous events and the connection manager, nor librdmacm's own uverbs file.

@@ -115,8 +115,8 @@ class AdoptionTest : public ::testing::Test {
   void Notice(NoticeKind kind, uint32_t index) {
     Mailbox::Notices(*arena_, 0).Put(Entry(static_cast<uint8_t>(kind), index));
   }
-  void Order(OrderKind kind, uint32_t index) {
-    Mailbox::Orders(*arena_, 0).Put(Entry(static_cast<uint8_t>(kind), index));
+  void Order(OrderKind kind, uint32_t index, uint32_t shard = 0) {
+    Mailbox::Orders(*arena_, shard).Put(Entry(static_cast<uint8_t>(kind), index));
   }
 
   // ---- Its successor.
@@ -144,8 +144,8 @@ class AdoptionTest : public ::testing::Test {
     return *adoption_;
   }
   // What the drivers are told, and do not pass.
-  std::vector<MailEntry> Told() {
-    Mailbox notices = Mailbox::Notices(*arena_, 0);
+  std::vector<MailEntry> Told(uint32_t shard = 0) {
+    Mailbox notices = Mailbox::Notices(*arena_, shard);
     std::vector<MailEntry> told;
     for (; !notices.empty(); notices.Pass()) told.push_back(notices.Next());
     return told;
@@ -213,6 +213,26 @@ TEST_F(AdoptionTest, shouldFailAConnectionThatWasBeingMade) {
   EXPECT_THAT(Told(), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
   EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("keeper died while"));
   EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
+}
+
+// Its driver accepts it into another shard meanwhile, where it is to hear of it.
+TEST_F(AdoptionTest, shouldFollowAConnectionIntoAnotherShard) {
+  Make(driver::testing::TestShape(2));
+  Connect(1, 101);
+  arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kRequested);
+  arena_->connection(1).was_established = 0;
+  Adoption& adoption = Adopt();
+  EXPECT_THAT(Told(0), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
+  Order(OrderKind::kAccept, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(1), IsEmpty());  // it has not moved
+  arena_->connection(1).shard = 1;
+  Order(OrderKind::kAccept, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(1), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
+  Order(OrderKind::kFree, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_EQ(adoption.connection_count(), 0u);
 }
 
 TEST_F(AdoptionTest, shouldKeepWhatItsDriverHasNotReadToBeEstablished) {
