@@ -335,10 +335,6 @@ absl::Status Shard::Accept(Connection& connection, std::string_view private_data
 
 absl::Status Shard::Accept(Connection& connection, Shard& shard, std::string_view private_data) {
   if (!impl_->Owns(shard)) return Invalid("shard: ", shard.index_, " is not ours");
-  if (&shard != this && arena::IsNative(impl_->arena().shape())) {
-    return absl::UnimplementedError(absl::StrCat(
-        "shard: a connection of a native service stays in its shard, which is ", index_));
-  }
   return StageDecision(connection, static_cast<uint8_t>(CommitKind::kAccept), shard.index_,
                        private_data);
 }

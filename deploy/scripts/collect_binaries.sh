@@ -23,6 +23,9 @@ LABELS=(
   //worker/examples/pingd:pingd-v1.so
   //worker/examples/pingd:pingd-v2.so
   //worker/examples/echo:echo.so
+  //tests/native:failover-alone
+  //tests/native:failover-peer
+  //tests/native:failover-service.so
 )
 
 if [[ $1 == --labels ]]; then

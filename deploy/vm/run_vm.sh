@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
-# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--results DIR] [--peer SCRIPT2] SCRIPT [ARGUMENTS]
+# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--results DIR] [--count-instructions]
+#           [--peer SCRIPT2] SCRIPT [ARGUMENTS]
 # Boots a virtual machine of Debian's kernel with a Soft-RoCE device, rxe0 at 10.0.0.1, on top of this
 # machine's file system (read-only, with a layer in memory), runs SCRIPT in it as root and in this
 # directory, passes its output on, and ends with its exit status; 124 when the time is over. Baton's
 # programs are on its PATH ($BATON_BIN, or out/bin of this tree); what it leaves in
 # $BATON_VM_RESULTS is in DIR then. With --peer a second machine runs SCRIPT2 at 10.0.0.2, on a wire
 # of their own, and ends with the first; its output is prefixed.
+# --count-instructions: the clock of the machine, which has one processor then, goes by the instructions
+# that it executes, 8 ns each. So what is measured there does not depend on what else the host does.
 # No hardware support is needed or used: the machine is emulated. Without root, files that this user
 # cannot read are not readable in the machine, either.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,11s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 peer='' results=''
+usage() { sed -n '2,14s/^# //p' "$0" >&2; exit 2; }
+cpus=2 memory=2048 limit=600 peer='' results='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
+  if [[ $1 == --count-instructions ]]; then
+    cpus=1 processor=(-accel 'tcg,thread=single' -icount 'shift=3,sleep=on')
+    shift
+    continue
+  fi
   [[ $# -ge 2 ]] || usage
   case $1 in
     --cpus) cpus=$2 ;;
@@ -39,6 +47,8 @@ clock=''
 if grep -qw hypervisor /proc/cpuinfo && [[ ! -d /sys/devices/system/cpu/cpu0/cpufreq ]]; then
   clock=$(awk '/^cpu MHz/ {printf " tsc_early_khz=%d", 1000 * $4; exit}' /proc/cpuinfo)
 fi
+# It is QEMU's own clock that says how many there were.
+[[ ${#processor[@]} -eq 2 ]] || clock=' tsc_early_khz=1000000'
 work=$(mktemp -dt baton-vm-XXXXXX)
 pids=()
 # shellcheck disable=SC2317  # by the trap
@@ -88,7 +98,7 @@ start() {
   # The console is for a machine that does not come up; the script has a channel of its own. The
   # check whether the timer ticks has the machine panic when QEMU gets no processor meanwhile.
   exec timeout --kill-after=5 "$limit" \
-    qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" \
+    qemu-system-x86_64 "${processor[@]}" -cpu max -smp "$cpus" -m "$memory" \
     -nographic -no-reboot -kernel "$kernel/kernel" -initrd "$work/initrd" \
     -append "console=ttyS0 panic=-1 quiet no_timer_check tsc=reliable clocksource=tsc mitigations=off$clock" \
     -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \

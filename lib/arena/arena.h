@@ -49,6 +49,12 @@ class Arena {
   static absl::StatusOr<Arena> Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                       FileDescriptor buffers);
 
+  // A keeper's that comes after the one which created it, to work for native owners that live: it
+  // reads the driver log memory, and writes the recovery memory. kFailedPrecondition: it was made
+  // by another release, whose recovery memory may be another.
+  static absl::StatusOr<Arena> AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
+                                            FileDescriptor buffers, FileDescriptor recovery);
+
   const Shape& shape() const { return shape_; }
   // That both sides know: fields that came later are nobody's.
   uint32_t layout_version() const { return layout_version_; }

@@ -83,7 +83,8 @@ CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::st
     connection.poison = static_cast<uint32_t>(level);
   }
   // Its end is in the log after this, if nothing of it is on the way any more.
-  if (connection.generation == generation) {
+  // That shard may be another driver's, which knows nothing of these deaths.
+  if (connection.generation == generation && Operates(connection.shard)) {
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }
   shards_[shard].log.Publish();

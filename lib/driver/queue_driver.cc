@@ -544,7 +544,8 @@ void QueueDriver::FreeSlot(uint32_t index) {
   BATON_CRASH_POINT("driver-slot-freed");
   --arena_->shard(connection.shard).connections;
   --connection_count_;
-  if (!request_in_log) GiveSlot(index);
+  // Of several drivers one may have this shard, and another the log: their keeper looks there.
+  if (!request_in_log || !sole_) GiveSlot(index);
 }
 
 void QueueDriver::GiveSlot(uint32_t index) {
@@ -571,7 +572,7 @@ void QueueDriver::DropObjects(uint32_t index) {
 // takes room in the log of the first. Its slot serves again only now, or that log would overflow.
 void QueueDriver::ForgetRequest(uint32_t index) {
   if (!std::exchange(slots_[index].request_in_log, false)) return;
-  if (StateOf(record(index)) == ConnectionState::kFree) GiveSlot(index);
+  if (sole_ && StateOf(record(index)) == ConnectionState::kFree) GiveSlot(index);
 }
 
 // ---------------------------------------------------------------- connection manager
@@ -855,13 +856,20 @@ std::string QueueDriver::CopyPrivateData(uint32_t index, uint32_t length) const 
   return data;
 }
 
+// Between shards of one owner. Where owners drive, what one operates is its own, or was the dead
+// one's whose heir it is.
+bool QueueDriver::MayMove(uint32_t from, uint32_t to) const {
+  if (!sole_) return Operates(to);
+  return arena::OwnershipSlot(arena_->shard(from).owner.ownership) ==
+         arena::OwnershipSlot(arena_->shard(to).owner.ownership);
+}
+
 // The request may have gone in the meantime (the peer gave up): then an accept has no effect.
 void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kRequested) return;
   if (entry.target_shard != connection.shard) {
-    if (arena::OwnershipSlot(arena_->shard(entry.target_shard).owner.ownership) !=
-        arena::OwnershipSlot(arena_->shard(shard).owner.ownership)) {
+    if (!MayMove(shard, entry.target_shard)) {
       StartDraining(entry.connection, CompletionStatus::kGeneralError,
                     "accepted into a shard that the worker does not own");
       return;
@@ -890,9 +898,15 @@ void QueueDriver::PrepareAccept(uint32_t shard, const CommitEntry& entry) {
   BATON_CRASH_POINT("driver-accepting");
 }
 
+// It has arrived when its new shard's driver, whoever that will be, needs nothing of this any more.
 void QueueDriver::FinishAccept(const CommitEntry& entry) {
+  AnswerAccept(entry);
+  arena::StoreRelease(record(entry.connection).arriving, uint8_t{0});
+  BATON_CRASH_POINT("driver-arrived");
+}
+
+void QueueDriver::AnswerAccept(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
-  arena::StoreRelease(connection.arriving, uint8_t{0});
   if (StateOf(connection) != ConnectionState::kConnecting || connection.answered != 0) return;
   arena::StoreRelaxed(connection.answered, uint8_t{1});
   BATON_CRASH_POINT("driver-before-accept");

@@ -220,8 +220,10 @@ class QueueDriver {
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
+  bool MayMove(uint32_t from, uint32_t to) const;
   void PrepareAccept(uint32_t shard, const arena::CommitEntry& entry);
   void FinishAccept(const arena::CommitEntry& entry);
+  void AnswerAccept(const arena::CommitEntry& entry);
   void Reject(const arena::CommitEntry& entry);
   absl::Status CreateQueuePair(uint32_t connection);
   std::string CopyPrivateData(uint32_t connection, uint32_t length) const;
@@ -294,6 +296,7 @@ class QueueDriver {
   absl::Status SettlePollSlots(uint32_t shard);
   void RepeatLife(uint32_t connection);
   void SettleQueues(uint32_t connection);
+  void FailArriving(uint32_t connection);
   void PostAllDeferred(uint32_t connection);
   void ResumeTransaction(uint32_t shard);
 

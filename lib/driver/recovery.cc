@@ -70,6 +70,7 @@ std::unique_ptr<QueueDriver> QueueDriver::Attach(arena::Arena* arena, verbs::Dev
 absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
   ++recovery_.recoveries;
   posts_held_ = true;
+  if (!sole_) reader_->SetAdopted(shards);
   std::vector<std::pair<uint32_t, CompletionStatus>> failed;
   for (const uint32_t shard : shards) {
     shards_[shard] = ShardQueue(CompletionLog(*arena_, shard));
@@ -87,6 +88,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
   posts_held_ = false;
   for (const uint32_t connection : connections) SettleQueues(connection);
   for (const uint32_t shard : shards) ResumeTransaction(shard);
+  for (const uint32_t connection : connections) FailArriving(connection);
   for (const uint32_t connection : connections) PostAllDeferred(connection);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(PollCompletions(shard).status());
   BATON_CRASH_POINT("driver-recovered");
@@ -337,6 +339,17 @@ void QueueDriver::RepeatLife(uint32_t index) {
     default:
       break;
   }
+}
+
+// The transaction that accepts it is not ours to finish: the shard that it came from has another
+// owner now.
+void QueueDriver::FailArriving(uint32_t index) {
+  ConnectionRecord& connection = record(index);
+  if (connection.arriving == 0) return;
+  StartDraining(index, CompletionStatus::kGeneralError,
+                "its owner died while it accepted the connection into another shard, and they have "
+                "different owners now");
+  arena::StoreRelease(connection.arriving, uint8_t{0});
 }
 
 void QueueDriver::SettleQueues(uint32_t index) {

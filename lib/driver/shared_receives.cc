@@ -123,9 +123,11 @@ absl::Status QueueDriver::BrokenQueue() {
   return absl::UnavailableError(absl::string_view(kBroken.data(), kBroken.size()));
 }
 
-// A driver that died may not have come to all of its connections.
+// A driver that died may not have come to all of its connections, or was one too many.
 void QueueDriver::RefuseBroken(uint32_t shard) {
-  if (IsBroken(shard)) RefuseShared(shard, "its driver died");
+  if (IsBroken(shard)) {
+    RefuseShared(shard, "drivers died, and what they may have posted is out of use");
+  }
 }
 
 uint32_t QueueDriver::ShardOf(const verbs::SharedReceiveQueue* queue) const {
@@ -245,6 +247,10 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   owner.shared_receives_posted = posted;
   arena::StoreRelaxed(owner.shared_receives_unsure, unsure);
   recovery_.shared_receives_ambiguous += unsure;
+  // With room for less than two an owner may never post again (layout.md).
+  if (SharesReceives() && arena::SharedReceiveSlots(arena_->shape()) - unsure < 2) {
+    owner.shared_receives_refused = 1;
+  }
   shards_[shard].counters.receives_posted += posted;
   shards_[shard].counters.receives_committed += posted + unsure;
 }

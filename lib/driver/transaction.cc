@@ -155,11 +155,6 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
       if (entry.target_shard >= arena_.shape().shards) {
         return Invalid("target_shard: ", entry.target_shard, " does not exist");
       }
-      if (arena::IsNative(arena_.shape()) && entry.target_shard != shard &&
-          CommitKind(entry.kind) == CommitKind::kAccept) {
-        return Invalid("target_shard: ", entry.target_shard,
-                       ", a connection of a native service stays in its shard, which is ", shard);
-      }
       return CheckTarget(shard, entry);
     case CommitKind::kDisconnect:
       return CheckTarget(shard, entry);
@@ -188,8 +183,14 @@ absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& e
   return absl::OkStatus();
 }
 
+void TransactionReader::SetAdopted(absl::Span<const uint32_t> shards) {
+  adopted_.assign(arena_.shape().shards, false);
+  for (const uint32_t shard : shards) adopted_[shard] = true;
+}
+
 // By the accept in this very transaction.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
+  if (!adopted_.empty() && !adopted_[arena_.connection(entry.connection).shard]) return false;
   const absl::Span<const TransactionPart> parts(parts_.data(), part_count_);
   return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
     return CommitKind(part.entry.kind) == CommitKind::kAccept &&

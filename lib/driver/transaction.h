@@ -52,6 +52,10 @@ class TransactionReader {
   absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
                     bool resumed = false);
 
+  // Those that the driver adopts together, if not all: only between these can what is resumed have
+  // moved a connection which nobody else has gone on with.
+  void SetAdopted(absl::Span<const uint32_t> shards);
+
   // What the last successful Read has found.
   const Transaction& transaction() const { return transaction_; }
 
@@ -85,6 +89,7 @@ class TransactionReader {
   uint32_t shared_ = 0;                // such slots in this Read
   uint64_t reads_ = 0;
   bool resumed_ = false;
+  std::vector<bool> adopted_;  // by shard; empty: all
 };
 
 }  // namespace baton::driver

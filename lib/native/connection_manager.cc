@@ -23,10 +23,13 @@ using arena::PooledState;
 using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
+constexpr uint32_t kNoShard = ~0u;
 constexpr int kPerTurn = 64;  // events, and orders of each shard
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s).
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
+// Operators are told that a queue is low at most so often.
+constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
 template <size_t size>
 void SetText(char (&field)[size], std::string_view text) {
@@ -46,6 +49,7 @@ ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
       wake_driver_(std::move(wake_driver)),
       connections_(arena->shape().connections),
       used_(arena->shape().shards, 0),
+      low_ns_(arena->shape().shards, 0),
       waiting_(arena->shape().shards) {
   for (uint32_t i = 0; i < connections_.size(); ++i) free_.push_back(i);
 }
@@ -69,6 +73,7 @@ absl::Status ConnectionManager::FillPool() {
   const arena::Shape& shape = arena_->shape();
   const driver::DeviceNeeds needs = driver::NeedsOf(shape);
   pool_.shards.resize(shape.shards);
+  pool_.places.resize(shape.shards);
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
     verbs::QueuePairOptions options =
         driver::QueuePairOptionsFor(needs, objects_->completion_queues[shard].get());
@@ -94,6 +99,8 @@ bool ConnectionManager::Turn() {
     for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) worked = true;
     worked |= SendWaiting(shard);
   }
+  ArmLimits();
+  worked |= GiveHeldSlots();
   return RenewQueuePairs() || worked;
 }
 
@@ -110,8 +117,16 @@ bool ConnectionManager::HandleEvent() {
   return true;
 }
 
+// Of those that connections can be accepted into, if there are any.
 uint32_t ConnectionManager::LeastUsedShard() const {
-  return static_cast<uint32_t>(std::min_element(used_.begin(), used_.end()) - used_.begin());
+  uint32_t best = 0;
+  const auto broken = [this](uint32_t shard) {
+    return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0;
+  };
+  for (uint32_t i = 1; i < used_.size(); ++i) {
+    if (!broken(i) && (broken(best) || used_[i] < used_[best])) best = i;
+  }
+  return best;
 }
 
 // The record is the driver's from the notice on.
@@ -128,9 +143,10 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   free_.pop_front();
   Connection& connection = connections_[index];
   arena::ConnectionRecord& record = arena_->connection(index);
+  const uint32_t shard = LeastUsedShard();
   arena::ConnectionRecord fresh = {};
-  fresh.generation = record.generation + 1;
-  fresh.shard = LeastUsedShard();
+  fresh.generation = record.generation;
+  fresh.shard = record.shard;
   fresh.private_data_length =
       static_cast<uint32_t>(std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
   std::memcpy(fresh.private_data, event.private_data.data(), fresh.private_data_length);
@@ -140,13 +156,17 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
   SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
   record = fresh;
+  // Drivers look for free slots of their shards: one that finds it in its shard finds it to be this
+  // one.
+  arena::StoreRelease(record.generation, fresh.generation + 1);
+  arena::StoreRelease(record.shard, shard);
   event.new_id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
   connection.phase = Phase::kRequested;
-  connection.generation = fresh.generation;
-  connection.shard = fresh.shard;
+  connection.generation = fresh.generation + 1;
+  connection.shard = connection.first_shard = shard;
   connection.pooled = -1;
   connection.id = std::move(event.new_id);
-  ++used_[fresh.shard];
+  ++used_[shard];
   Tell(index, NoticeKind::kRequested);
 }
 
@@ -164,6 +184,7 @@ void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
                                       ? CompletionStatus::kRetryExceeded
                                   : event.status.ok() ? CompletionStatus::kSuccess
                                                       : CompletionStatus::kFatalError;
+  connection.end = status;
   Tell(index, NoticeKind::kEnded, status, MessageOf(event.status));
 }
 
@@ -179,6 +200,35 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   return kNoConnection;
 }
 
+// That takes its receives from the queue which the event is about.
+uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const {
+  const auto& queues = objects_->shared_receive_queues;
+  for (uint32_t i = 0; event.shared_receive_queue != nullptr && i < queues.size(); ++i) {
+    if (queues[i].get() == event.shared_receive_queue) return i;
+  }
+  return kNoShard;
+}
+
+// As QueueDriver::RefuseShared: the flag keeps drivers from posting and accepting.
+void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
+  arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i].phase != Phase::kAccepted || connections_[i].shard != shard) continue;
+    Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
+  }
+}
+
+// A driver arms it once (QueueDriver::ArmLimit) and does not hear that it was reached.
+void ConnectionManager::ArmLimits() {
+  const uint32_t depth = arena_->shape().shared_receive_queue_depth;
+  for (uint32_t shard = 0; shard < low_ns_.size(); ++shard) {
+    if (low_ns_[shard] == 0 || MonotonicNanoseconds() - low_ns_[shard] < kLowPauseNs) continue;
+    if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_posted) <= depth / 2) continue;
+    low_ns_[shard] = 0;
+    (void)objects_->shared_receive_queues[shard]->ArmLimit(depth / 4);
+  }
+}
+
 bool ConnectionManager::HandleDeviceEvent() {
   verbs::DeviceEvent event;
   if (!device_->NextDeviceEvent(&event)) return false;
@@ -189,6 +239,14 @@ bool ConnectionManager::HandleDeviceEvent() {
   }
   if (event.type == verbs::DeviceEventType::kQueuePairFailed && index != kNoConnection) {
     Tell(index, NoticeKind::kEnded, CompletionStatus::kGeneralError, event.text);
+  }
+  if (const uint32_t shard = SharingShard(event); shard != kNoShard) {
+    event.text = absl::StrCat("of shard ", shard, ": ", event.text);
+    if (event.type == verbs::DeviceEventType::kSharedReceiveQueueLow) {
+      low_ns_[shard] = MonotonicNanoseconds();
+    } else {
+      OnSharedReceiveQueueFailed(shard, event.text);
+    }
   }
   observer_->OnDeviceEvent(event);
   return true;
@@ -230,8 +288,10 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
-  if (index < connections_.size() && connections_[index].phase != Phase::kNone &&
-      connections_[index].generation == order.generation && connections_[index].shard == shard) {
+  const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
+                     connections_[index].generation == order.generation;
+  if (known && connections_[index].shard != shard) FollowMove(index, shard);
+  if (known && connections_[index].shard == shard) {
     switch (OrderKind(order.kind)) {
       case OrderKind::kAccept:
         Accept(index);
@@ -249,6 +309,17 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
   }
   orders.Pass();
   return true;
+}
+
+// Its driver accepts it into another shard, and gives its orders there from then on. What was told
+// of its end in the first nobody has heard.
+void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
+  if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
+  Connection& connection = connections_[index];
+  --used_[connection.shard];
+  ++used_[shard];
+  connection.shard = shard;
+  if (connection.phase == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
 }
 
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
@@ -308,7 +379,20 @@ void ConnectionManager::Free(uint32_t index) {
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
-  free_.push_back(index);
+  if (connection.shard == connection.first_shard) return free_.push_back(index);
+  const arena::ShardRecord& first = arena_->shard(connection.first_shard);
+  held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+}
+
+// Its request may still take room in the first shard's log: with others in its place that log would
+// overflow.
+bool ConnectionManager::GiveHeldSlots() {
+  return std::erase_if(held_, [this](const Held& held) {
+           const arena::ShardRecord& first = arena_->shard(held.shard);
+           if (arena::LoadAcquire(first.acknowledged) < held.acknowledged) return false;
+           free_.push_back(held.connection);
+           return true;
+         }) != 0;
 }
 
 // One that cannot be made new stays out of use.

@@ -62,8 +62,16 @@ class ConnectionManager {
     Phase phase = Phase::kNone;
     uint32_t generation = 0;
     uint32_t shard = 0;
+    uint32_t first_shard = 0;                                         // where it was requested
+    verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // of kEnded, when it was told
     int pooled = -1;  // place of its queue pair in the shard's pool
     std::unique_ptr<verbs::ConnectionId> id;
+  };
+  // A slot whose request takes room in the log of another shard than its last.
+  struct Held {
+    uint32_t connection;
+    uint32_t shard;
+    uint64_t acknowledged;  // it serves again when so much is, there
   };
   // Of a connection whose slot serves again.
   struct Spent {
@@ -80,12 +88,17 @@ class ConnectionManager {
   void OnRequest(verbs::CmEvent& event);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   bool HandleDeviceEvent();
+  uint32_t SharingShard(const verbs::DeviceEvent& event) const;
+  void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
+  void ArmLimits();
   bool HandleOrder(uint32_t shard);
+  void FollowMove(uint32_t connection, uint32_t shard);
   void Accept(uint32_t connection);
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
   bool RenewQueuePairs();
+  bool GiveHeldSlots();
 
   void Tell(uint32_t connection, arena::NoticeKind kind,
             verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
@@ -104,7 +117,11 @@ class ConnectionManager {
   std::vector<Connection> connections_;
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections
-  std::deque<Spent> spent_;     // oldest first
+  std::vector<Held> held_;
+  std::deque<Spent> spent_;  // oldest first
+  // When operators were told that a shard's shared receives are low, and the limit is to be armed
+  // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
+  std::vector<uint64_t> low_ns_;
   // Notices that the ring had no room for, by shard: at most a few for each connection.
   std::vector<std::deque<arena::MailEntry>> waiting_;
 };

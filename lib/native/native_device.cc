@@ -40,16 +40,20 @@ class NativeQueuePair final : public verbs::QueuePair {
   NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited)
       : device_(device), inherited_(inherited) {
     device_->queue_pairs_.insert(this);
-    // What it was in its last connection is over (Device::AfterFork).
-    (void)inherited_->state();
   }
   ~NativeQueuePair() override {
     if (device_ == nullptr) return;
     device_->queue_pairs_.erase(this);
+    Leave();
     if (!inherited_->SetReset().ok()) (void)inherited_->SetError();
   }
   // It belongs to the shard's next driver: destroying this changes nothing.
-  void Leave() { device_ = nullptr; }
+  void Leave() {
+    if (draining_) --device_->draining_;
+    device_ = nullptr;
+  }
+  // The opener has heard it from the device.
+  void TellDrained() { drained_ = true; }
 
   uint32_t number() const override { return inherited_->number(); }
   verbs::QueuePairState state() const override { return inherited_->state(); }
@@ -62,11 +66,17 @@ class NativeQueuePair final : public verbs::QueuePair {
     return inherited_->PostReceive(requests, posted);
   }
   absl::Status SetError() override { return inherited_->SetError(); }
-  bool receives_drained() const override { return inherited_->receives_drained(); }
+  bool receives_drained() const override {
+    if (drained_ || inherited_->receives_drained()) return true;
+    if (!std::exchange(draining_, true)) ++device_->draining_;
+    return false;
+  }
 
  private:
   NativeDevice* device_;
   verbs::QueuePair* const inherited_;
+  bool drained_ = false;
+  mutable bool draining_ = false;  // somebody waits for it
 };
 
 // The driver's word to the keeper about a connection.
@@ -75,7 +85,6 @@ class NativeConnectionId final : public verbs::ConnectionId {
   NativeConnectionId(NativeDevice* device, uint32_t connection)
       : device_(device),
         connection_(connection),
-        shard_(device->record(connection).shard),
         generation_(device->record(connection).generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
@@ -124,11 +133,13 @@ class NativeConnectionId final : public verbs::ConnectionId {
     Order(kind);
     return absl::OkStatus();
   }
-  void Order(OrderKind kind) { device_->Order(shard_, connection_, generation_, kind); }
+  // From the shard that it was accepted into, once it was.
+  void Order(OrderKind kind) {
+    device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
+  }
 
   NativeDevice* device_;
   const uint32_t connection_;
-  const uint32_t shard_;
   const uint32_t generation_;
   bool ended_ = false;
 };
@@ -155,7 +166,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
     for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-      if (record(i).shard == shard) RestoreConnection(shard, i);
+      // Before its generation: the keeper may be giving the slot to another at this moment.
+      if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
     RestorePool(shard);
   }
@@ -166,7 +178,6 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   if (state == ConnectionState::kFree) {
     // Who died may not have said so. One whose request is still to be handled is free, too.
     const arena::NativeConnection& told = arena_->native_connection(index);
-    // Read once: the keeper may be giving the slot to another at this moment.
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
@@ -179,7 +190,13 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
-  if (inherited->state() == verbs::QueuePairState::kReset) return;  // it was destroyed
+  // That of an established one is never destroyed: it drains first. So an heir of many connections
+  // answers the first that has a request without having asked the kernel for any.
+  if (state == ConnectionState::kEstablished) {
+    inherited->NoteConnected(record(index).initiator_depth != 0);
+  } else if (inherited->state() == verbs::QueuePairState::kReset) {
+    return;  // it was destroyed
+  }
   device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
 }
 
@@ -249,7 +266,10 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
     uint32_t& state = arena_->pooled(shard, i).state;
     if (PooledState(arena::LoadAcquire(state)) != PooledState::kFree) continue;
     arena::StoreRelease(state, static_cast<uint32_t>(PooledState::kTaken));
-    return std::make_unique<NativeQueuePair>(this, pool_->shards[shard][i].get());
+    verbs::QueuePair* const inherited = pool_->shards[shard][i].get();
+    // What it was before the fork, or in its last connection, is over (Device::AfterFork).
+    (void)inherited->state();
+    return std::make_unique<NativeQueuePair>(this, inherited);
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       "all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,
@@ -271,10 +291,10 @@ void NativeDevice::Pass() {
 }
 
 bool NativeDevice::HasNotice() const {
-  // The last one is passed when the next is asked for.
-  return given_from_ >= 0 || std::any_of(shards_.begin(), shards_.end(), [this](uint32_t shard) {
-           return !Mailbox::Notices(*arena_, shard).empty();
-         });
+  // The last one is passed when the next is asked for, and a drain is told by our own device.
+  if (given_from_ >= 0 || draining_ != 0) return true;
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
 // The first that still counts; it stays in its ring.
@@ -341,7 +361,16 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
   }
 }
 
+// What this process waits for itself is told here; what the device has to say, the keeper.
 bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
+  if (NextToldEvent(event)) return true;
+  while (device_->NextDeviceEvent(event)) {
+    if (event->type == verbs::DeviceEventType::kLastWorkRequestReached) return true;
+  }
+  return false;
+}
+
+bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   uint32_t shard = 0;
   const MailEntry* const notice = NextNotice(&shard);
   if (notice == nullptr) return false;
@@ -349,6 +378,8 @@ bool NativeDevice::NextDeviceEvent(verbs::DeviceEvent* event) {
   const bool failed = kind == NoticeKind::kEnded && verbs::CompletionStatus(notice->status) ==
                                                         verbs::CompletionStatus::kGeneralError;
   if (!failed && kind != NoticeKind::kReceiveDrained) return false;
+  const auto& queue_pair = objects_->connections[notice->connection].queue_pair;
+  if (!failed && queue_pair) static_cast<NativeQueuePair*>(queue_pair.get())->TellDrained();
   *event = {};
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;

@@ -53,7 +53,11 @@ class NativeDevice final : public verbs::Device {
   // a driver that dies before leaves it to its successor.
   bool NextEvent(verbs::CmEvent* event) override;
   bool NextDeviceEvent(verbs::DeviceEvent* event) override;
-  void Progress() override {}
+  // Of connections that end, with shared receives: the device's word that it is done with them, or
+  // the time until it is.
+  void Progress() override {
+    if (draining_ != 0) device_->Progress();
+  }
   int event_fd() const override { return -1; }  // of completions: the inherited channels
 
   // The keeper's: kUnimplemented.
@@ -77,6 +81,7 @@ class NativeDevice final : public verbs::Device {
   void Pass();
   const arena::MailEntry* NextNotice(uint32_t* shard);
   bool ToEvent(const arena::MailEntry& entry, verbs::CmEvent* event);
+  bool NextToldEvent(verbs::DeviceEvent* event);
 
   const arena::Arena* arena_;
   verbs::Device* device_;
@@ -86,6 +91,7 @@ class NativeDevice final : public verbs::Device {
   std::vector<uint32_t> shards_;          // that are operated
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
+  uint32_t draining_ = 0;  // of them
   arena::MailEntry notice_ = {};
   int given_from_ = -1;  // shard whose notice was given, and is not passed
 };

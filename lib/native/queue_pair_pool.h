@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::native {
@@ -17,22 +17,19 @@ namespace baton::native {
 // the same queue pairs of the device; who may use which one is in the arena (PooledQueuePair).
 struct QueuePairPool {
   std::vector<std::vector<std::unique_ptr<verbs::QueuePair>>> shards;
-  struct Place {
-    uint32_t shard, index;
-  };
-  // By number, which they keep. A successor looks each of its connections' up before it serves.
-  absl::flat_hash_map<uint32_t, Place> places;
+
+  // Places in them by number: an heir looks up each of its connections.
+  std::vector<std::unordered_map<uint32_t, uint32_t>> places;
 
   void Add(uint32_t shard, std::unique_ptr<verbs::QueuePair> queue_pair) {
-    places[queue_pair->number()] = {shard, static_cast<uint32_t>(shards[shard].size())};
+    places[shard][queue_pair->number()] = static_cast<uint32_t>(shards[shard].size());
     shards[shard].push_back(std::move(queue_pair));
   }
-  // Its place in the shard's pool; -1: it is not of that.
+
+  // Its place in the shard's pool; -1: it is not of the pool.
   int Find(uint32_t shard, uint32_t number) const {
-    const auto found = places.find(number);
-    return found == places.end() || found->second.shard != shard
-               ? -1
-               : static_cast<int>(found->second.index);
+    const auto found = places[shard].find(number);
+    return found == places[shard].end() ? -1 : static_cast<int>(found->second);
   }
 };
 

@@ -236,6 +236,10 @@ class QueuePair {
   // that it took have their completions in the completion queue. Until then one that it took would
   // be lost with it. kLastWorkRequestReached tells when this comes true.
   virtual bool receives_drained() const { return false; }
+
+  // In a forked process: another has connected it since, and told us. Its state need not be asked
+  // for. `reads`: the peer answers READs and atomics.
+  virtual void NoteConnected([[maybe_unused]] bool reads) {}
 };
 
 // Endpoint of the connection manager's addresses: IPv4 or IPv6 literal.

@@ -244,9 +244,6 @@ void CheckNative(v1::ServiceConfig& service, const Node& node) {
     node.Refuse("mode",
                 "NATIVE needs an rdma device: connections of the soft device live in one process");
   }
-  if (service.shared_receive_queue_depth() != 0) {
-    node.Refuse("shared_receive_queue_depth", "is not there for NATIVE services yet; set it to 0");
-  }
   v1::NativeConfig& native = *service.mutable_native();
   const Node native_node = node.Child("native", native);
   const std::string& object = native.object();

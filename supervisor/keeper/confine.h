@@ -26,7 +26,7 @@ struct Identity {
 };
 
 // For good, whatever the process executes: takes the identity, without supplementary groups where
-// one is given, and gives up every capability. The kernel forgets PR_SET_PDEATHSIG over it.
+// one is given, and gives up every capability.
 absl::Status Confine(const Identity& identity);
 
 }  // namespace baton::keeper

@@ -17,7 +17,9 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
+#include "lib/native/prefault.h"
 #include "supervisor/keeper/confine.h"
+#include "supervisor/keeper/lifeline.h"
 
 namespace baton::keeper {
 namespace {
@@ -40,7 +42,8 @@ std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
   std::vector<int> descriptors = inheritance.device->ForkedDescriptors();
   descriptors.insert(descriptors.end(), inheritance.wakes.begin(), inheritance.wakes.end());
   descriptors.insert(descriptors.end(),
-                     {inheritance.session, inheritance.keeper_wake, inheritance.news});
+                     {inheritance.session, inheritance.keeper_wake, inheritance.news,
+                      inheritance.lifeline, inheritance.presence});
   return descriptors;
 }
 
@@ -60,32 +63,33 @@ void ResetSignals() {
 }
 
 // Returns only with an error.
-absl::Status BecomeWorker(const NativeProgram& program, pid_t keeper,
-                          NativeInheritance inheritance) {
+absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance) {
   BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
+  BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
+  inheritance.lifeline = lifeline.Release();  // for as long as the process lives
   BATON_RETURN_IF_ERROR(KeepOnly(DescriptorsOf(inheritance)));
   ForgetKeepersVariables();
   BATON_RETURN_IF_ERROR(Confine({program.uid, program.gid, inheritance.realtime_priority}));
-  // Nobody takes the connections over from a keeper that dies, and with it they are gone. (Not
-  // before the identity is taken on: that would forget it.)
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != keeper) _exit(0);
+  const absl::Status tied = TieToLifeline(inheritance.lifeline);
+  if (absl::IsUnavailable(tied)) _exit(0);
+  BATON_RETURN_IF_ERROR(tied);
   // For as long as the process lives.
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
                          NativeDriver::Create(std::move(inheritance)));
   g_driver = driver.release();
   BATON_ASSIGN_OR_RETURN(const native::NativeObject object,
                          native::NativeObject::Load(program.object));
+  // What the page faults of a heir cost, a peer waits for.
+  native::Prefault();
   object.Run(program.arguments);
 }
 
-[[noreturn]] void RunChild(const NativeProgram& program, pid_t keeper,
-                           NativeInheritance inheritance) {
+[[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance) {
   setsid();
   prctl(PR_SET_NAME, "baton-native");
   ResetSignals();
   const int news = inheritance.news;
-  const absl::Status status = BecomeWorker(program, keeper, std::move(inheritance));
+  const absl::Status status = BecomeWorker(program, std::move(inheritance));
   const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
   (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   _exit(127);
@@ -106,10 +110,9 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
   worker.session.Reset(pair[0]);
   const FileDescriptor child_end(pair[1]);
   inheritance.session = child_end.get();
-  const pid_t keeper = getpid();
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
-  if (worker.pid == 0) RunChild(program, keeper, std::move(inheritance));
+  if (worker.pid == 0) RunChild(program, std::move(inheritance));
   worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");

@@ -15,9 +15,11 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
+#include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/open_device.h"
 
 namespace baton::keeper {
@@ -46,6 +48,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
+  BATON_ASSIGN_OR_RETURN(foundation.lifeline, MakeLifeline());
   return foundation;
 }
 
@@ -60,7 +63,8 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       device_(std::move(foundation.device)),
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
-      native_timer_(loop_) {
+      native_timer_(loop_),
+      lifeline_(std::move(foundation.lifeline)) {
   engine_ = std::move(foundation.native);
 }
 
@@ -70,7 +74,8 @@ Keeper::~Keeper() {
 }
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
-                                                       EngineOptions engine_options) {
+                                                       EngineOptions engine_options,
+                                                       HeldDescriptors* held) {
   BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config.service()));
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
   BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
@@ -86,8 +91,27 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
                                        [raw = keeper.get()](FileDescriptor client) {
                                          raw->management_->Accept(std::move(client));
                                        }));
-  if (keeper->native_workers_ != nullptr) keeper->native_workers_->KeepRunning();
+  if (keeper->native_workers_ != nullptr) {
+    if (held != nullptr) keeper->HoldNative(held);
+    keeper->native_workers_->KeepRunning();
+  }
   return keeper;
+}
+
+// From here on the workers' lives hang on batond alone.
+void Keeper::HoldNative(HeldDescriptors* held) {
+  NativeFiles files = native_->Files();
+  const verbs::rdma::KernelFiles device = verbs::rdma::KernelFilesOf(*device_);
+  files.device = device.objects;
+  files.connection_manager = device.connection_manager;
+  const absl::Status status = Hold(held, files, lifeline_);
+  if (status.ok()) return lifeline_.hold.Reset();
+  (void)held->DropAll();
+  events_.Add("not_held",
+              absl::StrCat("connections would end with this keeper: batond does not hold what it "
+                           "would take to keep them: ",
+                           status.message()),
+              UnixMicroseconds(), 0, -1, -1);
 }
 
 absl::Status Keeper::MakeEngine(EngineOptions options) {
@@ -111,7 +135,8 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
 void Keeper::MakeManagement() {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
   if (native_ != nullptr) {
-    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_);
+    auto programs =
+        std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_, lifeline_);
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {

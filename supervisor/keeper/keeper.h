@@ -19,6 +19,8 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/engine.h"
 #include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/held_descriptors.h"
+#include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
@@ -30,8 +32,11 @@ namespace baton::keeper {
 class Keeper : private EngineListener {
  public:
   // `engine_options`: beyond what the configuration says.
+  // `held` is told what the workers of a native service need to outlive this process; null: they
+  // end with it.
   static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
-                                                        EngineOptions engine_options);
+                                                        EngineOptions engine_options,
+                                                        HeldDescriptors* held = nullptr);
   ~Keeper() override;
 
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
@@ -52,12 +57,14 @@ class Keeper : private EngineListener {
     std::unique_ptr<verbs::Device> device;
     std::unique_ptr<arena::Arena> arena;
     std::unique_ptr<NativeEngine> native;  // of native services
+    Lifeline lifeline;                     // likewise
   };
 
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
   Keeper(const internal::KeeperConfig& config, Foundation foundation);
   absl::Status MakeEngine(EngineOptions options);
   void MakeManagement();
+  void HoldNative(HeldDescriptors* held);
   void TurnNative();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
@@ -80,6 +87,7 @@ class Keeper : private EngineListener {
   NativeEngine* native_ = nullptr;  // engine_, of native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
+  Lifeline lifeline_;  // of native services
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services

@@ -23,6 +23,8 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/keeper/drain.h"
+#include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/keeper.h"
 
 namespace {
@@ -78,7 +80,12 @@ int Run() {
 #ifdef BATON_TEST_HOOKS
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;
 #endif
-  auto keeper = baton::keeper::Keeper::Create(config, options);
+  std::unique_ptr<baton::keeper::HeldDescriptors> held;
+  if (config.service().mode() == baton::v1::NATIVE) {
+    held = baton::keeper::HeldDescriptors::OfBatond();
+    if (held && !baton::keeper::DrainFormer(held.get(), config)) return 0;
+  }
+  auto keeper = baton::keeper::Keeper::Create(config, options, held.get());
   const std::string& service = config.service().name();
   if (!keeper.ok()) {
     const std::string why(baton::MessageOf(keeper.status()));
@@ -89,6 +96,8 @@ int Run() {
   baton::SetDownReason(config.state_dir(), service, "");
   baton::TellReady();
   const absl::Status ended = (*keeper)->Run();
+  // What ends in order leaves nothing to adopt.
+  if (held) (void)held->DropAll();
   if (ended.ok()) return 0;
   const std::string why(baton::MessageOf(ended));
   spdlog::error("service {}: ends: {}", service, why);

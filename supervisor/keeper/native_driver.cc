@@ -23,6 +23,8 @@ namespace {
 
 using driver::CommitOutcome;
 
+constexpr uint64_t kUnseen = ~uint64_t{0};
+
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
@@ -109,24 +111,34 @@ absl::Status NativeDriver::Attend() {
   last_look_ = std::exchange(arming_, false);
   if (slept_ && !last_look_) {
     eventfd_t count;
-    (void)eventfd_read(inheritance_.wakes[inheritance_.slot], &count);
+    // Also by a keeper that has named another heir, and cannot announce it (adoption.h).
+    if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
     inheritance_.device->Progress();
   }
   // Who owns no shard asks for no notification before it sleeps.
   slept_ = last_look_ || operated_ == 0;
+  device_->Progress();
   if (device_->HasNotice()) HandleNotices();
+  if (std::exchange(watch_due_, false)) {
+    WatchOwners();
+    WakeKeeper();
+  }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
   if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {
     return absl::OkStatus();
   }
   somebody_died_.store(false);
   seen_changes_ = changes;
+  const uint32_t operated = operated_;
   ClaimInheritance();
   BATON_RETURN_IF_ERROR(TakeClaimed());
   // Of what was adopted just now: its connections have what they need of it before the worker sees
   // their completions.
   HandleNotices();
-  WatchOwners();
+  // What was taken over just now is served first: to watch others wakes a thread, and the keeper,
+  // whom the end of the former owner's process wakes anyway, can wait longer than the peers.
+  watch_due_ = operated_ != operated;
+  if (!watch_due_) WatchOwners();
   return absl::OkStatus();
 }
 
@@ -163,7 +175,7 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   record.blackout_ns = MonotonicNanoseconds() - record.change_begun_ns;
   arena::StoreRelease(record.served_epoch, ownerships_[shard].epoch());
-  WakeKeeper();
+  if (!watch_due_) WakeKeeper();  // else after the peers that wait
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
@@ -216,7 +228,6 @@ absl::Status NativeDriver::TakeClaimed() {
     BATON_CRASH_POINT("native-taken");
   }
   operated_ += static_cast<uint32_t>(claimed.size());
-  WakeKeeper();
   return absl::OkStatus();
 }
 

@@ -43,6 +43,8 @@ struct NativeInheritance {
   int keeper_wake = -1;    // eventfd: there are orders, or a shard has changed hands
   std::vector<int> wakes;  // eventfds, by worker slot
   int news = -1;           // datagrams for the keeper's event log; see NewsLine
+  int lifeline = -1;       // Lifeline::worker; in the worker, an end of its own
+  int presence = -1;       // Lifeline::presence
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
@@ -119,6 +121,7 @@ class NativeDriver final : private driver::DriverObserver {
   bool slept_ = true;      // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
+  bool watch_due_ = false;  // of the next turn, which comes before any sleep
   std::atomic<bool> somebody_died_{false};
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;

@@ -93,6 +93,15 @@ std::vector<int> NativeEngine::descriptors() const {
   return {wake_.get(), news_.get(), device_->event_fd()};
 }
 
+NativeFiles NativeEngine::Files() const {
+  NativeFiles files;
+  files.arena = arena_;
+  files.keeper_wake = wake_.get();
+  files.news = news_.get();
+  for (const FileDescriptor& wake : wakes_) files.wakes.push_back(wake.get());
+  return files;
+}
+
 // ---------------------------------------------------------------- turns
 
 void NativeEngine::Turn() {
@@ -101,6 +110,7 @@ void NativeEngine::Turn() {
   // What is left waits for the next turn, which is at once.
   if (manager_->Turn()) (void)eventfd_write(wake_.get(), 1);
   LookAtShards();
+  LookAtSharedReceives();
   ReadNews();
   roster_.WakeNotified();
 }
@@ -147,6 +157,15 @@ void NativeEngine::LookAtShards() {
     }
   }
   if (changed) NameHeirs();
+}
+
+// When they are broken in all shards, the service has no use of its device.
+void NativeEngine::LookAtSharedReceives() {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) == 0) return;
+  }
+  listener_->OnDeviceLost(
+      absl::UnavailableError("the shared receive queues of all shards are broken"));
 }
 
 // Who gives a shard back without being asked does not serve it, and wants none.
@@ -430,6 +449,13 @@ driver::ShardCounters NativeEngine::counters(uint32_t shard) const {
     counters.receives_committed += receive.committed;
     counters.receives_posted += receive.posted;
     counters.receives_completed += receive.completed;
+  }
+  if (arena::HasSharedReceives(arena_->shape())) {
+    const arena::ShardRecord& record = arena_->shard(shard);
+    counters.receives_posted =
+        counters.receives_completed + arena::LoadRelaxed(record.shared_receives_posted);
+    counters.receives_committed =
+        counters.receives_posted + arena::LoadRelaxed(record.shared_receives_unsure);
   }
   return counters;
 }

@@ -24,6 +24,7 @@
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/native_deaths.h"
 #include "supervisor/keeper/native_driver.h"
+#include "supervisor/keeper/native_files.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
@@ -52,6 +53,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void Turn();
   static constexpr int kTurnMs = 200;
   std::vector<int> descriptors() const;
+
+  // Of the engine itself, for who comes after a keeper that died.
+  NativeFiles Files() const;
 
   void Start() override {}
   void Stop() override {}
@@ -144,6 +148,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
 
   void ReadNews();
   void LookAtShards();
+  void LookAtSharedReceives();
   void NoteRelease(uint32_t shard);
   void OnNewOwner(uint32_t shard, uint32_t slot);
   void ReadReports(uint32_t shard);

@@ -37,7 +37,8 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 }  // namespace
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events)
+                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                             const Lifeline& lifeline)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
@@ -45,6 +46,7 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
       engine_(engine),
       sessions_(sessions),
       events_(events),
+      lifeline_(lifeline),
       pause_(loop),
       pause_length_(kShortestPause) {}
 
@@ -70,8 +72,10 @@ void NativeWorkers::KeepRunning() {
 
 absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program, bool on_trial) {
   BATON_ASSIGN_OR_RETURN(const Reservation reserved, sessions_.Reserve());
-  absl::StatusOr<ForkedWorker> forked =
-      ForkWorker(program, engine_.InheritanceOf(reserved.slot, reserved.worker_id));
+  NativeInheritance inheritance = engine_.InheritanceOf(reserved.slot, reserved.worker_id);
+  inheritance.lifeline = lifeline_.worker.get();
+  inheritance.presence = lifeline_.presence.get();
+  absl::StatusOr<ForkedWorker> forked = ForkWorker(program, std::move(inheritance));
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();

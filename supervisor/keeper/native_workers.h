@@ -16,6 +16,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/worker_sessions.h"
@@ -25,9 +26,10 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it.
+  // All references outlive it. `lifeline`: what the workers' lives hang on.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, EventLog& events);
+                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
+                const Lifeline& lifeline);
   ~NativeWorkers() override;  // kills them
 
   // Forks until there are as many of the program that serves as the configuration says.
@@ -62,6 +64,7 @@ class NativeWorkers final : public WorkerPrograms {
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   EventLog& events_;
+  const Lifeline& lifeline_;
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;
   bool pausing_ = false;

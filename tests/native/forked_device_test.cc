@@ -332,6 +332,37 @@ TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
   server.queue_pair.reset();
 }
 
+// Whoever waits for it has begun to himself, and in this life of the queue pair.
+TEST_F(ForkedDevice, shouldAwaitEachDrainAnew) {
+  const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
+  verbs::QueuePairOptions options;
+  options.send_queue = options.receive_queue = server.queue.get();
+  options.max_send_requests = 16;
+  options.shared_receive_queue = shared.get();
+  server.queue_pair = server.device->CreateQueuePair(options).value();
+  verbs::QueuePair& queue_pair = *server.queue_pair;
+  const auto drains = [&] { return Until(server, [&] { return queue_pair.receives_drained(); }); };
+  // The opener waits already when the other begins.
+  ASSERT_TRUE(queue_pair.SetError().ok());
+  EXPECT_EQ(InChild([&]() -> std::string {
+              NEED(queue_pair.state() == QueuePairState::kError);
+              NEED(!queue_pair.receives_drained());
+              NEED(drains());
+              NEED(queue_pair.SetReset().ok() && queue_pair.SetInit().ok());
+              NEED(!queue_pair.receives_drained());
+              NEED(queue_pair.SetError().ok());
+              NEED(!queue_pair.receives_drained());
+              NEED(drains());
+              server.queue->ForgetNotification();
+              NEED(!queue_pair.receives_drained());
+              NEED(drains());
+              return "";
+            }),
+            "");
+  EXPECT_TRUE(drains());
+  server.queue_pair.reset();
+}
+
 TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
   Join();
   EXPECT_EQ(InChild([&]() -> std::string {

@@ -17,12 +17,13 @@ start_native() {
   echo "state_dir: \"$state\" services { name: \"$name\" device { rdma { device: \"rxe0\" } }" \
     "$fields mode: NATIVE native { object: \"$object\"$arguments ${native_fields:-} } }" >"$work/config"
   # Files: the workers, which have the same output, would fill a pipe that nobody reads.
-  batond --start-timeout 300 --config "$work/config" >"$state.out" 2>"$state.log" &
+  batond --start-timeout 300 "${batond_flags[@]}" --config "$work/config" \
+    >"$state.out" 2>"$state.log" &
   batond=$!
   wait_for "batond" has_started
   exec {log}<"$state.log"
 }
-worker_flags=()
+worker_flags=() batond_flags=()
 # shellcheck disable=SC2317  # wait_for calls it
 has_started() {
   kill -0 "$batond" || die "batond: $(cat "$state.log")"
@@ -47,6 +48,8 @@ follow() {
       ends=$((ends + 1))
     elif [[ $line == *native_worker_forked:* ]]; then
       forks=$((forks + 1))
+    elif [[ $line =~ shard_kept:\ shard\ ([0-9]+)\ epoch\ [0-9]+:\ worker\ ([0-9]+) ]]; then
+      owner_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
     elif [[ $line =~ shard_moved:\ shard\ ([0-9]+)\ epoch\ [0-9]+:\ worker\ ([0-9]+) ]]; then
       owner_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
       moves=$((moves + 1))

@@ -41,6 +41,7 @@ expect_report() {
 1 descriptor /dev/null
 1 descriptor $state.log
 1 descriptor $state.out
+2 descriptor pipe
 2 descriptor socket
 1 shares /dev/infiniband/uverbs0
 1 shares /dev/zero (deleted)

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/rdma/cm_event_number.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
@@ -26,6 +27,13 @@ constexpr char kAddressChange[] = "the network interface has another hardware ad
 
 // Both are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
+
+static_assert(uint32_t{RDMA_CM_EVENT_CONNECT_REQUEST} == uint32_t(CmEventNumber::kConnectRequest));
+static_assert(uint32_t{RDMA_CM_EVENT_CONNECT_ERROR} == uint32_t(CmEventNumber::kConnectError));
+static_assert(uint32_t{RDMA_CM_EVENT_UNREACHABLE} == uint32_t(CmEventNumber::kUnreachable));
+static_assert(uint32_t{RDMA_CM_EVENT_REJECTED} == uint32_t(CmEventNumber::kRejected));
+static_assert(uint32_t{RDMA_CM_EVENT_DISCONNECTED} == uint32_t(CmEventNumber::kDisconnected));
+static_assert(uint32_t{RDMA_CM_EVENT_DEVICE_REMOVAL} == uint32_t(CmEventNumber::kDeviceRemoval));
 
 absl::Status CheckLength(std::string_view private_data, size_t limit) {
   if (private_data.size() <= limit) return absl::OkStatus();

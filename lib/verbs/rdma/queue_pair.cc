@@ -230,6 +230,10 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
 void RdmaCompletionQueue::ForgetNotification() {
   if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
   notice_ = Notice::kNone;
+  // The next who polls awaits the drains of its queue pairs, and makes them new.
+  for (const auto& [number, queue_pair] : core_->queue_pairs) {
+    if (queue_pair->CompletesIn(this)) queue_pair->ForgetDrain();
+  }
 }
 
 void RdmaCompletionQueue::AfterFork() {
@@ -399,8 +403,15 @@ QueuePairState RdmaQueuePair::AskState() const {
   }
   state_ = StateFrom(attributes.qp_state);
   reads_ = attributes.max_rd_atomic > 0;
-  if (state_ != QueuePairState::kError) drained_ = drain_awaited_ = false;
+  if (state_ != QueuePairState::kError) ForgetDrain();
   return state_;
+}
+
+// Should it be in error by now, its completions say so.
+void RdmaQueuePair::NoteConnected(bool reads) {
+  state_ = QueuePairState::kReadyToSend;
+  reads_ = reads;
+  ForgetDrain();
 }
 
 absl::Status RdmaQueuePair::Bind(QueuePairLink* link) {
@@ -471,19 +482,26 @@ void RdmaQueuePair::OnDrained(const char* how) {
   core_->PushDeviceEvent(std::move(event));
 }
 
+void RdmaQueuePair::ForgetDrain() const {
+  if (!drain_awaited_) return;
+  core_->ForgetDrain(this);
+  drained_ = drain_awaited_ = false;
+}
+
 absl::Status RdmaQueuePair::SetReset() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RESET;
   const int error = ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE);
   if (error != 0) return ErrnoStatus(error, "ibv_modify_qp to RESET");
+  ForgetDrain();
   state_ = QueuePairState::kReset;
   return absl::OkStatus();
 }
 
 absl::Status RdmaQueuePair::SetInit() {
   BATON_RETURN_IF_ERROR(MakeReady());
-  core_->ForgetDrain(this);
-  drained_ = drain_awaited_ = reads_ = false;
+  ForgetDrain();
+  reads_ = false;
   state_ = QueuePairState::kInit;
   return absl::OkStatus();
 }

@@ -79,9 +79,12 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   bool receives_drained() const override;
+  void NoteConnected(bool reads) override;
 
   // The last of its shared receives has completed, or was given the time to.
   void OnDrained(const char* how);
+  // What this process knows of that is of another life of the queue pair, or may soon be.
+  void ForgetDrain() const;
 
   // Bound to one connection at a time, and only in INIT.
   absl::Status Bind(QueuePairLink* link);

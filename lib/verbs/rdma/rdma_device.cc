@@ -111,6 +111,9 @@ class RdmaDevice final : public Device {
   int event_fd() const override { return core_.epoll.get(); }
   absl::Status CheckForkable() const override;
   absl::Status AfterFork() override;
+  KernelFiles files() const {
+    return {{core_.context->cmd_fd, core_.context->async_fd}, core_.event_channel->fd};
+  }
   std::vector<int> ForkedDescriptors() const override;
 
  private:
@@ -243,7 +246,10 @@ absl::Status RdmaDevice::AfterFork() {
   core_.device_events.clear();
   look_for_events_ = false;
   for (RdmaCompletionQueue* const queue : core_.completion_queues) queue->AfterFork();
-  return core_.OpenSignals();
+  BATON_RETURN_IF_ERROR(core_.OpenSignals());
+  // Not before: the timer and the signal were the opener's.
+  for (const auto& [number, queue_pair] : core_.queue_pairs) queue_pair->ForgetDrain();
+  return absl::OkStatus();
 }
 
 // Not those of asynchronous events and the connection manager, nor librdmacm's own uverbs file.
@@ -400,6 +406,10 @@ bool RdmaDevice::NextEvent(CmEvent* event) {
 }
 
 }  // namespace
+
+KernelFiles KernelFilesOf(const Device& device) {
+  return static_cast<const RdmaDevice&>(device).files();
+}
 
 std::vector<std::string> ListRdmaDevices() {
   std::vector<std::string> names;

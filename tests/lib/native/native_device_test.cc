@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::native {
 namespace {
@@ -33,7 +36,46 @@ using ::testing::SizeIs;
 
 constexpr uint32_t kPool = 3;
 
-// A driver of all shards, as in a process of its own.
+// That has more to tell.
+class TellingDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  verbs::DeviceInfo info() const override { return {}; }
+  bool NextDeviceEvent(verbs::DeviceEvent* event) override {
+    if (told.empty()) return inner().NextDeviceEvent(event);
+    *event = told.front();
+    told.pop_front();
+    return true;
+  }
+
+  bool NextEvent(verbs::CmEvent* event) override {
+    if (events.empty()) return inner().NextEvent(event);
+    *event = std::move(events.front());
+    events.pop_front();
+    return true;
+  }
+
+  std::deque<verbs::DeviceEvent> told;
+  std::deque<verbs::CmEvent> events;
+};
+
+// What the keeper knows a connection by.
+class NamedId final : public verbs::ConnectionId {
+ public:
+  explicit NamedId(uint32_t connection) {
+    context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
+  }
+  verbs::Address local_address() const override { return {}; }
+  verbs::Address peer_address() const override { return {}; }
+  verbs::ReadDepths depths() const override { return {}; }
+  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
+    return absl::OkStatus();
+  }
+  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
+};
+
+// A driver of some shards, as in a process of its own.
 class Driver final : public driver::DriverObserver {
  public:
   Driver(arena::Arena* arena, verbs::Device* device, const ConnectionManager& manager)
@@ -48,6 +90,7 @@ class Driver final : public driver::DriverObserver {
     driver.reset();
     native.reset();
     for (auto& queue : objects->completion_queues) (void)queue.release();
+    for (auto& queue : objects->shared_receive_queues) (void)queue.release();
     (void)objects->buffers.release();
     (void)objects->spares.release();
   }
@@ -56,7 +99,20 @@ class Driver final : public driver::DriverObserver {
   void OnRefusedConnection(std::string_view why) override { states.emplace_back(why); }
   void OnSlotFree(uint32_t connection) override { native->FreeSlot(connection); }
 
+  absl::Status Adopt(std::vector<uint32_t> adopted) {
+    native->Restore(adopted);
+    shards = adopted;
+    return driver->Adopt(adopted);
+  }
+  void Turn() {
+    uint32_t shard;
+    while (driver->HandleEvent(&shard) || driver->HandleDeviceEvent(&shard)) {
+    }
+    for (const uint32_t one : shards) ASSERT_TRUE(driver->PollCompletions(one).ok());
+  }
+
   std::shared_ptr<driver::DeviceObjects> objects;
+  std::vector<uint32_t> shards;
   std::optional<NativeDevice> native;
   std::unique_ptr<QueueDriver> driver;
   std::vector<std::string> states;
@@ -66,15 +122,19 @@ class Driver final : public driver::DriverObserver {
     to->buffers.reset(from->buffers.get());
     to->spares.reset(from->spares.get());
     for (auto& queue : from->completion_queues) to->completion_queues.emplace_back(queue.get());
+    for (auto& queue : from->shared_receive_queues) {
+      to->shared_receive_queues.emplace_back(queue.get());
+    }
   }
 };
 
 class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
  protected:
   void SetUp() override { Make(driver::testing::TestShape(1)); }
-  void Make(arena::Shape shape) {
-    shape.pooled_queue_pairs = kPool;
-    device = verbs::testing::OpenDevice(fabric).value();
+  void Make(arena::Shape shape, uint32_t pool = kPool) {
+    shape.pooled_queue_pairs = pool;
+    shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+    if (!device) device = verbs::testing::OpenDevice(fabric).value();
     arena.emplace(arena::Arena::Create(shape, "kv").value());
     manager = ConnectionManager::Create(&*arena, device.get(), this, [](uint32_t) {}).value();
     port = manager->Listen({fabric.host, 0}).value().port;
@@ -85,14 +145,14 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   }
   void TearDown() override {
     owner.reset();
+    other.reset();
     manager.reset();
   }
 
   void Die() { owner.reset(); }
   void Succeed() {
     owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
-    owner->native->Restore({0});
-    ASSERT_TRUE(owner->driver->Adopt({0}).ok());
+    ASSERT_TRUE(owner->Adopt({0}).ok());
   }
 
   void TurnKeeper() {
@@ -101,10 +161,8 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   }
   void Turn() {
     TurnKeeper();
-    uint32_t shard;
-    while (owner->driver->HandleEvent(&shard) || owner->driver->HandleDeviceEvent(&shard)) {
-    }
-    ASSERT_TRUE(owner->driver->PollCompletions(0).ok());
+    owner->Turn();
+    if (other) other->Turn();
   }
   bool Until(const std::function<bool()>& done) {
     return Pump([&] { Turn(); }, done);
@@ -169,17 +227,17 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   bool notice_waits() { return !Mailbox::Notices(*arena, 0).empty(); }
 
   void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
-  void OnDeviceEvent(const verbs::DeviceEvent&) override {}
+  void OnDeviceEvent(const verbs::DeviceEvent& event) override { told.push_back(event.text); }
 
   const verbs::testing::Fabric fabric = verbs::testing::FabricUnderTest();
   std::unique_ptr<verbs::Device> device;
   std::optional<arena::Arena> arena;
   std::unique_ptr<ConnectionManager> manager;
-  std::unique_ptr<Driver> owner;
+  std::unique_ptr<Driver> owner, other;
   std::optional<CommitWriter> writer;
   uint64_t read = 0;
   std::vector<RawPeer*> peers;
-  std::vector<std::string> refused;
+  std::vector<std::string> refused, told;
   uint16_t port = 0;
   absl::Status error;
 };
@@ -263,17 +321,6 @@ TEST_F(NativeDeviceTest, shouldRefuseWhenNoSlotIsFree) {
   ASSERT_TRUE(Until([&] { return late.rejected; }));
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_THAT(refused[0], HasSubstr("max_connections"));
-}
-
-// Its queue pair would be of the wrong pool.
-TEST_F(NativeDeviceTest, shouldRefuseToMoveAConnectionToAnotherShard) {
-  TearDown();
-  Make(driver::testing::TestShape(2));
-  RawPeer peer;
-  const uint32_t connection = Requested(peer);
-  writer->Accept(connection, 1);
-  EXPECT_EQ(Commit(), CommitOutcome::kInvalid);
-  EXPECT_THAT(std::string(error.message()), HasSubstr("stays in its shard, which is 0"));
 }
 
 // ---------------------------------------------------------------- drivers that die
@@ -388,6 +435,440 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   Die();
   Succeed();
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
+}
+
+// ---------------------------------------------------------------- into another shard
+
+// Of two shards, each request comes to shard 0 first, and is accepted into shard 1.
+class MovingTest : public NativeDeviceTest {
+ protected:
+  void SetUp() override {
+    auto telling = std::make_unique<TellingDevice>(verbs::testing::OpenDevice(fabric).value());
+    teller = telling.get();
+    device = std::move(telling);
+    Make(driver::testing::TestShape(2), 2 * kPool);
+    driver::Ownership(&*arena, 1).Grant(0, 1);
+    second.emplace(&*arena, 1);
+    second->Begin(1);
+    Die();
+    SucceedInBoth();
+  }
+
+  void SucceedInBoth() {
+    owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    ASSERT_TRUE(owner->Adopt({0, 1}).ok());
+  }
+  // Two heirs, that of `first` before the other.
+  void SucceedApart(uint32_t first) {
+    owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    other = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    Driver& one = first == 0 ? *owner : *other;
+    ASSERT_TRUE(one.Adopt({first}).ok());
+    ASSERT_TRUE((first == 0 ? other : owner)->Adopt({1 - first}).ok());
+  }
+  // Published in shard 0.
+  void Move(uint32_t connection, bool acknowledge = true) {
+    writer->Receive(connection, 0, 1024);
+    writer->Accept(connection, 1, "welcome");
+    if (acknowledge) writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  // As if who committed last in shard 0 had died in the middle of that.
+  void Unfold(uint32_t connection, bool arriving = true) {
+    arena->shard(0).commit_head = arena->shard(0).apply_begun;
+    arena->connection(connection).arriving = arriving;
+  }
+  arena::CompletionEntry NextInSecond(CompletionKind kind) {
+    if (!Until([&] { return arena->shard(1).completion_tail > read_in_second; })) {
+      ADD_FAILURE() << "no completion came";
+      return {};
+    }
+    const arena::CompletionEntry entry = arena->completion(1, read_in_second++);
+    EXPECT_EQ(static_cast<int>(entry.kind), static_cast<int>(kind));
+    return entry;
+  }
+  Driver& in_second() { return other ? *other : *owner; }
+  void CommitInSecond() {
+    second->Acknowledge(read_in_second);
+    second->Publish();
+    ASSERT_EQ(in_second().driver->ApplyNext(1, &error), CommitOutcome::kApplied) << error;
+  }
+  void ExchangeInSecond(uint32_t connection, RawPeer& peer) {
+    const size_t answers = peer.received.size();
+    peer.Receive();
+    peer.Send("ping");
+    EXPECT_EQ(NextInSecond(CompletionKind::kReceive).connection, connection);
+    second->Send(connection, 2048, 5);
+    second->Receive(connection, 0, 1024);
+    CommitInSecond();
+    EXPECT_EQ(NextInSecond(CompletionKind::kSend).status, 0u);
+    ASSERT_TRUE(Until([&] { return peer.received.size() == answers + 1; }));
+  }
+  void EndInSecond(uint32_t connection, RawPeer& peer) {
+    peer.Disconnect();
+    EXPECT_EQ(NextInSecond(CompletionKind::kReceive).connection, connection);  // flushed
+    EXPECT_EQ(NextInSecond(CompletionKind::kDisconnected).connection, connection);
+    CommitInSecond();
+    EXPECT_EQ(state(connection), ConnectionState::kFree);
+  }
+  bool IsFreed(uint32_t connection) {
+    return Until([&] {
+      return arena->native_connection(connection).freed_generation ==
+             arena->connection(connection).generation;
+    });
+  }
+
+  TellingDevice* teller = nullptr;
+  std::optional<CommitWriter> second;
+  uint64_t read_in_second = 0;
+};
+
+TEST_F(MovingTest, shouldAcceptAConnectionIntoAnotherShard) {
+  for (int round = 0; round < 2; ++round) {
+    RawPeer peer;
+    const uint32_t connection = Requested(peer);
+    EXPECT_EQ(arena->connection(connection).shard, 0u);
+    Move(connection);
+    EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+    ASSERT_TRUE(Until([&] { return peer.established; }));
+    EXPECT_EQ(peer.private_data.substr(0, 7), "welcome");
+    EXPECT_EQ(arena->connection(connection).arriving, 0);
+    EXPECT_GE(manager->pool().Find(1, arena->connection(connection).qp_number), 0);
+    ExchangeInSecond(connection, peer);
+    EndInSecond(connection, peer);
+    EXPECT_TRUE(IsFreed(connection));
+    peers.clear();
+  }
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
+// The peer has given up, and its connection's driver did not know.
+TEST_F(MovingTest, shouldTellAnEndThatTheKeeperHeardBeforeTheMove) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  NamedId named(connection);
+  verbs::CmEvent end;
+  end.type = verbs::CmEventType::kUnreachable;
+  end.id = &named;
+  end.status = absl::UnavailableError("no answer");
+  teller->events.push_back(std::move(end));
+  const uint64_t before = arena->notices(0).tail;
+  TurnKeeper();
+  ASSERT_EQ(arena->notices(0).tail, before + 1);
+  Move(connection);
+  EXPECT_EQ(NextInSecond(CompletionKind::kReceive).connection, connection);  // flushed
+  EXPECT_EQ(NextInSecond(CompletionKind::kConnectFailed).connection, connection);
+  EXPECT_THAT(owner->states.back(), HasSubstr("no answer"));
+  CommitInSecond();
+  EXPECT_TRUE(IsFreed(connection));
+}
+
+// Else its requests could take more room in the first shard's log than that has.
+TEST_F(MovingTest, shouldUseTheSlotAgainWhenTheFirstShardHasAcknowledgedTheRequest) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection, /*acknowledge=*/false);
+  NextInSecond(CompletionKind::kEstablished);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  EndInSecond(connection, peer);
+  ASSERT_TRUE(IsFreed(connection));
+  const uint32_t all = arena->shape().connections;
+  std::vector<std::unique_ptr<RawPeer>> many;
+  for (uint32_t i = 0; i < all; ++i) {
+    many.push_back(std::make_unique<RawPeer>());
+    Ask(*many.back());
+  }
+  ASSERT_TRUE(Until([&] { return refused.size() == 1; }));
+  EXPECT_EQ(manager->connection_count(), all);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  const uint32_t generation = arena->connection(connection).generation;
+  RawPeer late;
+  ASSERT_TRUE(Until([&] { return manager->connection_count() == all - 1; }));
+  Ask(late);
+  ASSERT_TRUE(Until([&] { return arena->connection(connection).generation == generation + 1; }));
+}
+
+// Its driver died when the accept was given, or was not: the heir of both shards finishes it.
+TEST_F(MovingTest, shouldFinishWhatADeadDriverHadMoved) {
+  for (const bool ordered : {false, true}) {
+    RawPeer peer;
+    const uint32_t connection = Requested(peer);
+    const uint64_t before = arena->orders(1).tail;
+    Move(connection);
+    EXPECT_EQ(arena->orders(1).tail, before + 1);
+    if (!ordered) {
+      arena->orders(1).tail = before;
+      arena->connection(connection).answered = 0;
+    }
+    Unfold(connection);
+    Die();
+    SucceedInBoth();
+    EXPECT_EQ(arena->orders(1).tail, before + 1);
+    EXPECT_EQ(arena->connection(connection).arriving, 0);
+    EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+    ASSERT_TRUE(Until([&] { return peer.established; }));
+    ExchangeInSecond(connection, peer);
+    EndInSecond(connection, peer);
+    EXPECT_TRUE(IsFreed(connection));
+    peers.clear();
+  }
+}
+
+// Nobody has both shards any more: what was under way ends, in its new shard, and nothing else.
+TEST_F(MovingTest, shouldFailAConnectionThatHadNotArrivedWhenTheShardsAreParted) {
+  for (const uint32_t first : {0u, 1u}) {
+    RawPeer stays, peer;
+    const uint32_t kept = Requested(stays);
+    Move(kept);
+    NextInSecond(CompletionKind::kEstablished);
+    ASSERT_TRUE(Until([&] { return stays.established; }));
+    const uint32_t connection = Requested(peer);
+    Move(connection);
+    Unfold(connection);
+    Die();
+    SucceedApart(first);
+    EXPECT_EQ(arena->connection(connection).arriving, 0);
+    EXPECT_EQ(NextInSecond(CompletionKind::kReceive).connection, connection);  // flushed
+    EXPECT_EQ(NextInSecond(CompletionKind::kConnectFailed).connection, connection);
+    EXPECT_THAT(in_second().states, ::testing::Contains(HasSubstr("different owners")));
+    CommitInSecond();
+    EXPECT_TRUE(IsFreed(connection));
+    // Of that transaction the rest has had its effect: the request is acknowledged.
+    EXPECT_EQ(arena->shard(0).acknowledged, read);
+    ExchangeInSecond(kept, stays);
+    EndInSecond(kept, stays);
+    EXPECT_TRUE(IsFreed(kept));
+    peers.clear();
+    other.reset();
+    Die();
+    SucceedInBoth();
+  }
+}
+
+// It had arrived, and its new owner has gone on before the other shard's heir finishes the
+// transaction.
+TEST_F(MovingTest, shouldLeaveAConnectionThatHadArrivedToItsNewOwner) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection);
+  Unfold(connection, /*arriving=*/false);
+  Die();
+  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  other = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  ASSERT_TRUE(other->Adopt({1}).ok());
+  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  for (int i = 0; i < 3; ++i) ExchangeInSecond(connection, peer);
+  const arena::QueueCursors cursors = arena->connection(connection).receive;
+  ASSERT_TRUE(owner->Adopt({0}).ok());
+  EXPECT_EQ(arena->shard(0).acknowledged, read);
+  EXPECT_EQ(arena->connection(connection).receive.committed, cursors.committed);
+  EXPECT_EQ(arena->connection(connection).receive.posted, cursors.posted);
+  ExchangeInSecond(connection, peer);
+}
+
+// Owners of the first shard die on a request whose connection another owner has by now.
+TEST_F(MovingTest, shouldNotEndTheConnectionOfAnotherOwnerForItsRequest) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection, /*acknowledge=*/false);
+  EXPECT_EQ(NextInSecond(CompletionKind::kEstablished).connection, connection);
+  ASSERT_TRUE(Until([&] { return peer.established; }));
+  Die();
+  SucceedApart(0);
+  driver::Ownership(&*arena, 0).End(/*released=*/false);
+  owner->driver->Poison(0, read - 1, "they died on it");
+  EXPECT_EQ(state(connection), ConnectionState::kEstablished);
+  ExchangeInSecond(connection, peer);
+}
+
+// A worker that says so writes what it does not own.
+TEST_F(MovingTest, shouldFailAConnectionThatIsAcceptedIntoAShardOfAnother) {
+  Die();
+  SucceedApart(0);
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection);
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_THAT(owner->states.back(), HasSubstr("does not own"));
+  ASSERT_TRUE(Until([&] { return peer.rejected; }));
+}
+
+// ---------------------------------------------------------------- shared receives
+
+class SharingTest : public NativeDeviceTest {
+ protected:
+  static constexpr uint32_t kDepth = 4;
+
+  void SetUp() override { Make(SharedShape()); }
+  static arena::Shape SharedShape(uint32_t shards = 1) {
+    arena::Shape shape = driver::testing::TestShape(shards);
+    shape.shared_receive_queue_depth = kDepth;
+    return shape;
+  }
+
+  static uint64_t Offset(uint64_t slot) { return slot * RawPeer::kSlotBytes; }
+  void Post(std::initializer_list<uint16_t> slots) {
+    for (const uint16_t slot : slots) writer->SharedReceive(slot, Offset(slot), 1024);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  }
+  uint32_t Joined(RawPeer& peer) {
+    const uint32_t connection = Requested(peer);
+    writer->Accept(connection, 0, "welcome");
+    writer->Acknowledge(read);
+    EXPECT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(NextOfKind(CompletionKind::kEstablished).connection, connection);
+    EXPECT_TRUE(Until([&] { return peer.established; }));
+    return connection;
+  }
+  // In whichever slot it arrives.
+  uint64_t Takes(RawPeer& peer, uint32_t connection, std::string_view text) {
+    peer.Send(text);
+    const arena::CompletionEntry entry = NextOfKind(CompletionKind::kReceive);
+    EXPECT_EQ(entry.connection, connection);
+    EXPECT_EQ(
+        std::string_view(reinterpret_cast<const char*>(arena->buffers()) + Offset(entry.sequence),
+                         entry.byte_len),
+        text);
+    return entry.sequence;
+  }
+  arena::SharedReceiveState StateAt(uint32_t slot) {
+    return arena::StateOf(arena->shared_receive(0, slot));
+  }
+};
+
+TEST_F(SharingTest, shouldReceiveForWhicheverConnectionHasAMessage) {
+  Post({0, 1, 2});
+  RawPeer one, two;
+  const uint32_t first = Joined(one), second = Joined(two);
+  std::set<uint64_t> slots = {Takes(two, second, "for two"), Takes(one, first, "for one")};
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 1u);
+  slots.insert(Takes(two, second, "again"));
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
+}
+
+// Neither when its driver lives, nor when it dies in the end of the connection, is what the others
+// may receive taken along; and each slot, and each queue pair, serves again.
+TEST_F(SharingTest, shouldEndAConnectionAndKeepWhatTheOthersShare) {
+  Post({0, 1, 2});
+  RawPeer stays;
+  const uint32_t kept = Joined(stays);
+  for (const bool dies : {false, true}) {
+    RawPeer goes;
+    const uint32_t connection = Joined(goes);
+    goes.Disconnect();
+    if (dies) {
+      ASSERT_TRUE(Until([&] {
+        return state(connection) == ConnectionState::kDraining ||
+               state(connection) == ConnectionState::kClosed;
+      }));
+      Die();
+      Succeed();
+    }
+    EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_EQ(state(connection), ConnectionState::kFree);
+    ASSERT_TRUE(Until([&] {
+      return arena->native_connection(connection).freed_generation ==
+             arena->connection(connection).generation;
+    }));
+    peers.pop_back();
+  }
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 3u);
+  const std::set<uint64_t> slots = {Takes(stays, kept, "a"), Takes(stays, kept, "b"),
+                                    Takes(stays, kept, "c")};
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2}));
+}
+
+// What a driver that died may have posted is out of use until it completes, and the window is not
+// smaller for it.
+TEST_F(SharingTest, shouldNotPostAgainWhatADeadDriverMayHavePosted) {
+  Post({0, 1});
+  arena->shared_receive(0, 1).word = arena::PackSharedReceiveState(
+      arena::SharedReceiveState::kAttempted, arena::GenerationOf(arena->shared_receive(0, 1)));
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_posted, 1u);
+  EXPECT_EQ(arena->shard(0).shared_receives_unsure, 1u);
+  Post({2, 3, 4});
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  std::set<uint64_t> slots;
+  for (int i = 0; i < 5; ++i) slots.insert(Takes(peer, connection, "message"));
+  EXPECT_EQ(slots, (std::set<uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(arena->shard(0).shared_receives_unsure, 0u);
+}
+
+// Many such deaths later no owner could post what it needs: said, instead of peers that wait.
+TEST_F(SharingTest, shouldTakeAQueueForBrokenOfWhichTooMuchIsOutOfUse) {
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  const auto attempt = [&](uint32_t slot) {
+    arena->shared_receive(0, slot).word =
+        arena::PackSharedReceiveState(arena::SharedReceiveState::kAttempted, 1);
+  };
+  for (uint32_t slot = 0; slot < 2 * kDepth - 2; ++slot) attempt(slot);
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 0u);
+  EXPECT_EQ(state(connection), ConnectionState::kEstablished);
+  attempt(2 * kDepth - 2);
+  Die();
+  Succeed();
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 1u);
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+  EXPECT_THAT(owner->states.back(), HasSubstr("out of use"));
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+class FailingQueueTest : public SharingTest {
+ protected:
+  void SetUp() override {
+    auto telling = std::make_unique<TellingDevice>(verbs::testing::OpenDevice(fabric).value());
+    teller = telling.get();
+    device = std::move(telling);
+    Make(SharedShape(2));
+  }
+  void Tell(verbs::DeviceEventType type, uint32_t shard) {
+    verbs::DeviceEvent event;
+    event.type = type;
+    event.shared_receive_queue = manager->objects()->shared_receive_queues[shard].get();
+    event.text = "as it says";
+    teller->told.push_back(event);
+    TurnKeeper();
+  }
+
+  TellingDevice* teller = nullptr;
+};
+
+TEST_F(FailingQueueTest, shouldTellOperatorsWhichQueueIsLow) {
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
+  EXPECT_THAT(told, ::testing::ElementsAre("of shard 1: as it says"));
+  EXPECT_EQ(arena->shard(1).shared_receives_refused, 0u);
+}
+
+// Its connections end, and who comes later is given to another shard.
+TEST_F(FailingQueueTest, shouldEndTheConnectionsOfAQueueThatFailed) {
+  Post({0, 1});
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueFailed, 0);
+  EXPECT_EQ(arena->shard(0).shared_receives_refused, 1u);
+  ASSERT_TRUE(Until([&] { return state(connection) == ConnectionState::kClosed; }));
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+  for (int i = 0; i < 2; ++i) {
+    RawPeer late;
+    const uint32_t used = static_cast<uint32_t>(i) + 1;
+    Ask(late);
+    ASSERT_TRUE(KeeperUntil([&] { return arena->connection(used).generation == 1; }));
+    EXPECT_EQ(arena->connection(used).shard, 1u);
+    peers.pop_back();
+  }
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
+#include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -99,6 +101,16 @@ TEST(ConfigTest, KnowsHowManyQueuePairsANativeServiceNeeds) {
   EXPECT_EQ(parse("", "max_connections: 2").queue_pairs_per_shard(), 8u);
   EXPECT_EQ(parse("queue_pairs_per_shard: 7", "").queue_pairs_per_shard(), 7u);
   EXPECT_EQ(parse("", "max_workers: 1").workers(), 1u);
+}
+
+TEST(ConfigTest, LetsNativeServicesShareReceives) {
+  const absl::StatusOr<v1::Config> config =
+      ParseConfig(Native("object: \"/s.so\"", "shared_receive_queue_depth: 64"), "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const arena::Shape shape = ShapeOf(config->services(0));
+  EXPECT_TRUE(arena::IsNative(shape));
+  EXPECT_EQ(shape.shared_receive_queue_depth, 64u);
+  EXPECT_TRUE(arena::ValidateShape(shape).ok());
 }
 
 struct BadConfig {
@@ -249,10 +261,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "baton.conf:1:77: services[0].native.uid: 4294967295 is no user"},
         BadConfig{"NativeGidOfNobody", Native("object: \"/s.so\" gid: 4294967295"),
                   "baton.conf:1:77: services[0].native.gid: 4294967295 is no group"},
-        BadConfig{
-            "NativeSharedReceives", Native("object: \"/s.so\"", "shared_receive_queue_depth: 64"),
-            "baton.conf:1:98: services[0].shared_receive_queue_depth: is not there for NATIVE "
-            "services yet; set it to 0"},
         BadConfig{"MoreListeners", With("max_listeners: 1 listeners {} listeners {}"),
                   "baton.conf:5:3: services[0].max_listeners: 2 listeners are more than 1; raise "
                   "max_listeners"},

@@ -1,0 +1,51 @@
+#include "lib/native/prefault.h"
+
+#include <sys/mman.h>
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+namespace baton::native {
+namespace {
+
+// A line of proc(5)'s maps has a path at its end, of at most PATH_MAX.
+constexpr size_t kLineBytes = 8192;
+
+struct Range {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  bool writable = false;
+};
+
+// All of them first: to read the file maps memory.
+std::vector<Range> MappedRanges() {
+  std::vector<Range> ranges;
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"),
+                                                   std::fclose);
+  std::vector<char> line(kLineBytes);
+  while (maps != nullptr && std::fgets(line.data(), kLineBytes, maps.get()) != nullptr) {
+    Range range;
+    char readable = '-', writable = '-';
+    if (std::sscanf(line.data(), "%" SCNxPTR "-%" SCNxPTR " %c%c", &range.begin, &range.end,
+                    &readable, &writable) != 4) {
+      continue;
+    }
+    range.writable = writable == 'w';
+    if (readable == 'r') ranges.push_back(range);
+  }
+  return ranges;
+}
+
+}  // namespace
+
+void Prefault() {
+  for (const Range& range : MappedRanges()) {
+    (void)madvise(reinterpret_cast<void*>(range.begin), range.end - range.begin,
+                  range.writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+  }
+}
+
+}  // namespace baton::native

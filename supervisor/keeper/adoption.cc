@@ -1,0 +1,389 @@
+#include "supervisor/keeper/adoption.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/driver/connection_state.h"
+#include "lib/native/mailbox.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/keeper/native_driver.h"
+
+namespace baton::keeper {
+namespace {
+
+using arena::ConnectionState;
+using arena::MailEntry;
+using arena::NoticeKind;
+using arena::OrderKind;
+using native::Mailbox;
+using verbs::CompletionStatus;
+using verbs::rdma::AdoptedId;
+using verbs::rdma::AdoptedIds;
+
+// Names of what is held.
+constexpr char kArena[] = "arena";        // worker log, driver log, buffers, recovery memory
+constexpr char kDevice[] = "device";      // never asked for: open is all that it has to be
+constexpr char kLifeline[] = "lifeline";  // likewise
+constexpr char kIds[] = "rdma_cm";        // of the first keeper, then of its successors
+constexpr char kLinks[] = "links";        // proof, keeper_wake, news
+constexpr char kWakes[] = "wakes";
+constexpr char kComplete[] = "complete";  // all of the above are there
+
+constexpr int kPerTurn = 64;
+constexpr int kNewsPerTurn = 256;
+constexpr int kEndMs = 10'000;
+// From the error state to the last receive that a queue pair had taken of a shared queue, where the
+// device does not tell (lib/verbs/rdma/provider.cc).
+constexpr uint64_t kFlushNs = 1'000'000'000;
+
+std::string TextOf(const char (&field)[arena::kAddressBytes]) {
+  return std::string(field, strnlen(field, sizeof(field)));
+}
+
+std::string Key(const std::string& local, const std::string& peer) {
+  return absl::StrCat(local, " ", peer);
+}
+
+std::string KeyOf(const AdoptedId& id) {  // as ConnectionManager writes them down
+  return Key(absl::StrCat(id.local.host, ":", id.local.port),
+             absl::StrCat(id.peer.host, ":", id.peer.port));
+}
+
+}  // namespace
+
+absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline) {
+  const arena::Arena& arena = *files.arena;
+  const std::vector<std::pair<const char*, std::vector<int>>> all = {
+      {kArena,
+       {arena.worker_log_fd(), arena.driver_log_fd(), arena.buffers_fd(), arena.recovery_fd()}},
+      {kDevice, files.device},
+      {kLifeline, {lifeline.hold.get()}},
+      {kIds, {files.connection_manager}},
+      {kLinks, {lifeline.proof.get(), files.keeper_wake, files.news}},
+      {kWakes, files.wakes},
+      {kComplete, {files.keeper_wake}}};
+  for (const auto& [name, descriptors] : all) {
+    BATON_RETURN_IF_ERROR(held->Put(name, descriptors));
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- taking over
+
+absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
+                                                          const v1::ServiceConfig& service) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> complete, held->Get(kComplete));
+  if (complete.empty()) return nullptr;
+  BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> arena, held->Get(kArena));
+  BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> links, held->Get(kLinks));
+  AdoptedFiles files;
+  BATON_ASSIGN_OR_RETURN(files.wakes, held->Get(kWakes));
+  if (arena.size() != 4 || links.size() != 3) {
+    return absl::InternalError("what is held of the former keeper is not what a keeper gives");
+  }
+  BATON_ASSIGN_OR_RETURN(arena::Arena attached,
+                         arena::Arena::AttachKeeper(std::move(arena[0]), std::move(arena[1]),
+                                                    std::move(arena[2]), std::move(arena[3])));
+  files.arena = std::make_unique<arena::Arena>(std::move(attached));
+  if (files.wakes.size() != files.arena->shape().workers ||
+      !arena::IsNative(files.arena->shape())) {
+    return absl::InternalError("what is held of the former keeper does not fit its arena");
+  }
+  files.proof = std::move(links[0]);
+  files.keeper_wake = std::move(links[1]);
+  files.news = std::move(links[2]);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<AdoptedIds> ids, verbs::rdma::OpenAdoptedIds());
+  BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> taken, TakeIds(held, ids.get()));
+  return std::make_unique<Adoption>(std::move(files), std::move(ids), taken, service);
+}
+
+Adoption::Adoption(AdoptedFiles files, std::unique_ptr<AdoptedIds> ids,
+                   const std::vector<AdoptedId>& taken, const v1::ServiceConfig& service)
+    : files_(std::move(files)),
+      arena_(files_.arena.get()),
+      ids_(std::move(ids)),
+      shards_(arena_, std::move(files_.wakes), service),
+      connections_(arena_->shape().connections),
+      waiting_(arena_->shape().shards) {
+  Sort(taken);
+}
+
+// Ours is held, too, before it has anything: should this process be killed in the middle, each id
+// is in a file that somebody has open.
+absl::StatusOr<std::vector<AdoptedId>> Adoption::TakeIds(HeldDescriptors* held, AdoptedIds* ids) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> former, held->Get(kIds));
+  std::vector<int> files;
+  for (const FileDescriptor& file : former) files.push_back(file.get());
+  files.push_back(ids->fd());
+  BATON_RETURN_IF_ERROR(held->Put(kIds, files));
+  std::vector<AdoptedId> all;
+  for (const FileDescriptor& file : former) {
+    BATON_ASSIGN_OR_RETURN(const std::vector<AdoptedId> some, ids->TakeFrom(file.get()));
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  BATON_RETURN_IF_ERROR(held->Put(kIds, {ids->fd()}));
+  return all;
+}
+
+// Which id is whose, by the two addresses. Two connections can have the same: the older one is
+// over, and nobody knows which that is. Both are failed.
+void Adoption::Sort(const std::vector<AdoptedId>& ids) {
+  std::map<std::string, std::vector<uint32_t>> by_key;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    const arena::ConnectionRecord& record = arena_->connection(i);
+    Connection& connection = connections_[i];
+    connection.generation = arena::LoadRelaxed(record.generation);
+    connection.shard = arena::LoadRelaxed(record.shard);
+    if (connection.generation ==
+        arena::LoadAcquire(arena_->native_connection(i).freed_generation)) {
+      continue;
+    }
+    connection.phase = Phase::kLive;
+    ++count_;
+    by_key[Key(TextOf(record.local_address), TextOf(record.peer_address))].push_back(i);
+  }
+  std::map<std::string, int> alike;
+  for (const AdoptedId& id : ids) ++alike[KeyOf(id)];
+  for (const AdoptedId& id : ids) {
+    const auto found = by_key.find(KeyOf(id));
+    if (found == by_key.end() || found->second.size() != 1 || alike[KeyOf(id)] != 1) {
+      ids_->Destroy(id.number);
+    } else {
+      connections_[found->second[0]].number = id.number;
+    }
+  }
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i].phase == Phase::kLive) Judge(i);
+  }
+}
+
+bool Adoption::Holds(uint32_t shard, uint32_t index, uint32_t generation, NoticeKind kind) const {
+  MailEntry entry = {};
+  entry.kind = static_cast<uint8_t>(kind);
+  entry.connection = index;
+  entry.generation = generation;
+  return Mailbox::Notices(*arena_, shard).Holds(entry);
+}
+
+// A notice is passed when what it told is in the records: so it is looked for first.
+bool Adoption::IsKnownToDriver(uint32_t index, uint32_t generation) const {
+  return Holds(connections_[index].shard, index, generation, NoticeKind::kRequested) ||
+         arena::LoadAcquire(arena_->native_connection(index).handled_generation) == generation;
+}
+
+bool Adoption::WasEstablished(uint32_t index, uint32_t generation) const {
+  return Holds(connections_[index].shard, index, generation, NoticeKind::kEstablished) ||
+         arena::LoadRelaxed(arena_->connection(index).was_established) != 0;
+}
+
+// What became of a connection while nobody listened.
+void Adoption::Judge(uint32_t index) {
+  Connection& connection = connections_[index];
+  if (!IsKnownToDriver(index, connection.generation)) {
+    // The keeper was killed before it told anybody.
+    DestroyId(index);
+    arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
+    connection.phase = Phase::kNone;
+    --count_;
+    return;
+  }
+  if (!WasEstablished(index, connection.generation)) {
+    DestroyId(index);
+    return Finish(index, CompletionStatus::kFatalError,
+                  "the service's keeper died while the connection was made");
+  }
+  if (connection.number < 0) {
+    return Finish(
+        index, CompletionStatus::kFatalError,
+        "it was not found again, or not for certain, after the service's keeper had died");
+  }
+  if (!ids_->IsConnected(static_cast<uint32_t>(connection.number))) {
+    ids_->Disconnect(static_cast<uint32_t>(connection.number));  // the answer, if it waits for one
+    Finish(index, CompletionStatus::kSuccess, "");
+  }
+}
+
+// ---------------------------------------------------------------- turns
+
+std::vector<int> Adoption::descriptors() const {
+  return {ids_->fd(), files_.keeper_wake.get(), files_.news.get(), files_.proof.get()};
+}
+
+std::string Adoption::WhyOver() const {
+  if (count_ == 0) return "no connection is left";
+  if (device_removed_) return "the device is being removed from the machine";
+  pollfd entry = {files_.proof.get(), 0, 0};
+  if (poll(&entry, 1, 0) == 1) return "no worker is left";
+  return shards_.WhyStuck();
+}
+
+void Adoption::Turn(uint64_t now_ns) {
+  eventfd_t count;
+  (void)eventfd_read(files_.keeper_wake.get(), &count);
+  bool more = false;
+  for (int i = 0; i < kPerTurn && (more = HandleEvent()); ++i) {
+  }
+  for (uint32_t shard = 0; shard < waiting_.size(); ++shard) {
+    for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) {
+    }
+    more |= !Mailbox::Orders(*arena_, shard).empty();
+    SendWaiting(shard);
+  }
+  shards_.Turn(now_ns);
+  TellDrained(now_ns);
+  ReadNews();
+  if (more) (void)eventfd_write(files_.keeper_wake.get(), 1);
+}
+
+bool Adoption::HandleEvent() {
+  const std::optional<AdoptedIds::Event> event = ids_->NextEvent();
+  if (!event) return false;
+  if (event->kind == verbs::rdma::AdoptedEvent::kDeviceRemoved) device_removed_ = true;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i].number != event->number || connections_[i].phase != Phase::kLive) continue;
+    ids_->Disconnect(event->number);  // the answer
+    Finish(i, CompletionStatus::kSuccess, "");
+  }
+  return true;
+}
+
+bool Adoption::HandleOrder(uint32_t shard) {
+  Mailbox orders = Mailbox::Orders(*arena_, shard);
+  if (orders.empty()) return false;
+  const MailEntry order = orders.Next();
+  const uint32_t index = order.connection;
+  const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
+                     connections_[index].generation == order.generation;
+  if (known && connections_[index].shard != shard) FollowMove(index, shard);
+  if (known && connections_[index].shard == shard) {
+    if (OrderKind(order.kind) == OrderKind::kDisconnect) Disconnect(index);
+    if (OrderKind(order.kind) == OrderKind::kFree) Free(index);
+    // kAccept was carried out, or has failed with the keeper; kReject: likewise.
+  }
+  orders.Pass();
+  return true;
+}
+
+// As ConnectionManager::FollowMove. It was not established, so that it has been failed.
+void Adoption::FollowMove(uint32_t index, uint32_t shard) {
+  if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
+  connections_[index].shard = shard;
+  if (connections_[index].phase == Phase::kOver) {
+    Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError);
+  }
+}
+
+void Adoption::Disconnect(uint32_t index) {
+  Connection& connection = connections_[index];
+  if (connection.phase != Phase::kLive) return;
+  ids_->Disconnect(static_cast<uint32_t>(connection.number));
+  connection.phase = Phase::kOver;
+  connection.flushing = true;
+}
+
+void Adoption::Free(uint32_t index) {
+  Connection& connection = connections_[index];
+  DestroyId(index);
+  arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
+  connection.phase = Phase::kNone;
+  connection.flushing = false;
+  --count_;
+  spdlog::info("adopted_connection_ended: connection {} with {} has ended: {} are left", index,
+               TextOf(arena_->connection(index).peer_address), count_);
+}
+
+void Adoption::DestroyId(uint32_t index) {
+  const int64_t number = std::exchange(connections_[index].number, -1);
+  if (number >= 0) ids_->Destroy(static_cast<uint32_t>(number));
+}
+
+// Its driver sets the queue pair to the error state when it reads this.
+void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view why) {
+  Connection& connection = connections_[index];
+  connection.phase = Phase::kOver;
+  connection.flushing = true;
+  char(&reason)[128] = arena_->native_connection(index).end_reason;
+  const size_t length = std::min(why.size(), sizeof(reason) - 1);
+  std::memcpy(reason, why.data(), length);
+  reason[length] = '\0';
+  Tell(index, NoticeKind::kEnded, status);
+}
+
+// ---------------------------------------------------------------- notices
+
+// The time counts from when the driver has read that it is over.
+void Adoption::TellDrained(uint64_t now_ns) {
+  if (!arena::HasSharedReceives(arena_->shape())) return;
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    Connection& connection = connections_[i];
+    if (!connection.flushing) continue;
+    if (connection.flushed_at_ns == 0 ||
+        Holds(connection.shard, i, connection.generation, NoticeKind::kEnded)) {
+      connection.flushed_at_ns = now_ns + kFlushNs;
+    } else if (now_ns >= connection.flushed_at_ns) {
+      connection.flushing = false;
+      Tell(i, NoticeKind::kReceiveDrained, CompletionStatus::kSuccess);
+    }
+  }
+}
+
+void Adoption::Tell(uint32_t index, NoticeKind kind, CompletionStatus status) {
+  const Connection& connection = connections_[index];
+  MailEntry entry = {};
+  entry.kind = static_cast<uint8_t>(kind);
+  entry.status = static_cast<uint8_t>(status);
+  entry.connection = index;
+  entry.generation = connection.generation;
+  waiting_[connection.shard].push_back(entry);
+  SendWaiting(connection.shard);
+}
+
+void Adoption::SendWaiting(uint32_t shard) {
+  Mailbox notices = Mailbox::Notices(*arena_, shard);
+  std::deque<MailEntry>& waiting = waiting_[shard];
+  bool sent = false;
+  for (; !waiting.empty() && !notices.full(); waiting.pop_front(), sent = true) {
+    notices.Put(waiting.front());
+  }
+  if (sent) shards_.WakeDriver(shard);
+}
+
+void Adoption::ReadNews() {
+  std::array<char, kNewsBytes> line;
+  for (int i = 0; i < kNewsPerTurn; ++i) {
+    const ssize_t got = recv(files_.news.get(), line.data(), line.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    const std::vector<std::string> parts = absl::StrSplit(
+        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
+    if (parts.size() == 4) spdlog::info("{}: {}", parts[0], parts[3]);
+  }
+}
+
+// ---------------------------------------------------------------- the end
+
+absl::Status Adoption::End(HeldDescriptors* held) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> links, held->Get(kLinks));
+  BATON_RETURN_IF_ERROR(held->DropAll());  // which ends them
+  if (links.empty()) return absl::OkStatus();
+  pollfd entry = {links[0].get(), 0, 0};
+  if (poll(&entry, 1, kEndMs) == 1) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("processes of the former keeper's workers are still there ", kEndMs,
+                   " ms after their end: what they have of the device stays taken until they are "
+                   "gone"));
+}
+
+}  // namespace baton::keeper

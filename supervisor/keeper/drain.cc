@@ -1,0 +1,124 @@
+#include "supervisor/keeper/drain.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/readiness.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
+#include "supervisor/config/down_reason.h"
+#include "supervisor/keeper/adoption.h"
+
+namespace baton::keeper {
+namespace {
+
+// Signals, for poll(2), while it lives.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals_, signal);
+    sigprocmask(SIG_BLOCK, &signals_, &before_);
+    descriptor_.Reset(signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~SignalWatch() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  int fd() const { return descriptor_.get(); }
+  int Take() const {  // 0: none has come
+    signalfd_siginfo info = {};
+    return read(fd(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t signals_, before_;
+  FileDescriptor descriptor_;
+};
+
+class Drain {
+ public:
+  Drain(const internal::KeeperConfig& config, Adoption* adoption)
+      : config_(config), adoption_(adoption) {}
+
+  // Why it is over; empty: told to stop.
+  std::string Run() {
+    for (;;) {
+      adoption_->Turn(MonotonicNanoseconds());
+      if (std::string why = adoption_->WhyOver(); !why.empty()) return why;
+      Tell();
+      switch (signals_.Take()) {
+        case 0:
+          break;
+        case SIGUSR1:
+          return "it was told to end them";
+        default:
+          return "";
+      }
+      Wait();
+    }
+  }
+
+ private:
+  void Wait() const {
+    std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}};
+    for (const int fd : adoption_->descriptors()) entries.push_back({fd, POLLIN, 0});
+    (void)poll(entries.data(), entries.size(), Adoption::kTurnMs);
+  }
+
+  void Tell() {
+    const uint32_t count = adoption_->connection_count();
+    if (std::exchange(told_, count) == count) return;
+    SetDownReason(
+        config_.state_dir(), config_.service().name(),
+        absl::StrCat("its keeper died; adopted, draining: ", count,
+                     count == 1 ? " connection goes" : " connections go",
+                     " on with the workers that there were, and new ones are refused until the "
+                     "last has ended (to end them now: kill -USR1 ",
+                     getpid(), ")"));
+  }
+
+  const internal::KeeperConfig& config_;
+  Adoption* const adoption_;
+  SignalWatch signals_;
+  uint32_t told_ = ~0u;
+};
+
+}  // namespace
+
+bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
+  const std::string& service = config.service().name();
+  absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
+  if (!adoption.ok()) {
+    spdlog::error("adoption_failed: service {}: its keeper died, and its connections end: {}",
+                  service, MessageOf(adoption.status()));
+  } else if (*adoption != nullptr) {
+    spdlog::info(
+        "adopted: service {}: its keeper died; {} connections go on with the workers that there "
+        "were, new ones are refused until the last has ended",
+        service, (*adoption)->connection_count());
+    // batond's time limit is for keepers that begin, and this may take for ever.
+    TellReady();
+    const std::string why = Drain(config, adoption->get()).Run();
+    if (why.empty()) return false;
+    spdlog::info("drained: service {}: its workers are ended, and it begins anew: {}", service,
+                 why);
+  }
+  if (const absl::Status status = Adoption::End(held); !status.ok()) {
+    spdlog::error("service {}: {}", service, MessageOf(status));
+  }
+  return true;
+}
+
+}  // namespace baton::keeper

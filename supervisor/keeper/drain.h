@@ -1,0 +1,17 @@
+// A keeper's beginning, in the place of one of a native service that died.
+#ifndef SUPERVISOR_KEEPER_DRAIN_H_
+#define SUPERVISOR_KEEPER_DRAIN_H_
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/held_descriptors.h"
+
+namespace baton::keeper {
+
+// Works for what the former keeper has left (adoption.h), until that is over; meanwhile the service
+// has no keeper that anybody could ask, and its down reason says why. Returns at once when nothing
+// is left. SIGUSR1 ends it. False: told to stop.
+bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_DRAIN_H_

@@ -1,0 +1,84 @@
+#include "supervisor/keeper/held_descriptors.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::keeper {
+namespace {
+
+// More than batond keeps for one service.
+constexpr size_t kMostEntries = 64;
+
+std::string Entry(const std::string& name, size_t number) {
+  return absl::StrCat(name, ".", number);
+}
+
+}  // namespace
+
+std::unique_ptr<HeldDescriptors> HeldDescriptors::OfBatond() {
+  const char* const text = std::getenv("BATON_STORE_FD");
+  if (text == nullptr) return nullptr;
+  return std::make_unique<HeldDescriptors>(FileDescriptor(std::atoi(text)));
+}
+
+absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreRequest& request,
+                                                          const std::vector<int>& sent,
+                                                          std::vector<FileDescriptor>* received) {
+  internal::StoreReply reply;
+  BATON_RETURN_IF_ERROR(channel_.Send(request, sent));
+  BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kTimeoutMs, received));
+  if (reply.status_code() == 0) return reply;
+  return absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
+}
+
+absl::Status HeldDescriptors::Put(const std::string& name, const std::vector<int>& descriptors) {
+  constexpr size_t kPerEntry = kMaxFrameDescriptors;
+  for (size_t first = 0; first < descriptors.size(); first += kPerEntry) {
+    const size_t end = std::min(first + kPerEntry, descriptors.size());
+    internal::StoreRequest request;
+    request.mutable_put()->set_name(Entry(name, first / kPerEntry));
+    const std::vector<int> part(descriptors.begin() + static_cast<ptrdiff_t>(first),
+                                descriptors.begin() + static_cast<ptrdiff_t>(end));
+    BATON_RETURN_IF_ERROR(Ask(request, part, nullptr).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> HeldDescriptors::Get(const std::string& name) {
+  std::vector<FileDescriptor> all;
+  for (size_t number = 0; number < kMostEntries; ++number) {
+    internal::StoreRequest request;
+    request.mutable_get()->set_name(Entry(name, number));
+    std::vector<FileDescriptor> part;
+    const absl::Status status = Ask(request, {}, &part).status();
+    if (absl::IsNotFound(status)) break;
+    BATON_RETURN_IF_ERROR(status);
+    for (FileDescriptor& descriptor : part) all.push_back(std::move(descriptor));
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<std::string>> HeldDescriptors::List() {
+  internal::StoreRequest request;
+  request.mutable_list();
+  BATON_ASSIGN_OR_RETURN(const internal::StoreReply reply, Ask(request, {}, nullptr));
+  return std::vector<std::string>(reply.names().begin(), reply.names().end());
+}
+
+absl::Status HeldDescriptors::DropEntry(const std::string& entry) {
+  internal::StoreRequest request;
+  request.mutable_drop()->set_name(entry);
+  return Ask(request, {}, nullptr).status();
+}
+
+absl::Status HeldDescriptors::DropAll() {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> entries, List());
+  for (const std::string& entry : entries) BATON_RETURN_IF_ERROR(DropEntry(entry));
+  return absl::OkStatus();
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,455 @@
+// What a keeper makes of the arena of one that died: which connections it keeps, what it tells
+// their drivers, what it does for them, and who follows an owner. That the kernel's connections can
+// be taken over is the machine's to show.
+#include "supervisor/keeper/adoption.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/native/mailbox.h"
+#include "supervisor/keeper/adopted_shards.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::keeper {
+namespace {
+
+using arena::ConnectionState;
+using arena::MailEntry;
+using arena::NoticeKind;
+using arena::OrderKind;
+using native::Mailbox;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using verbs::CompletionStatus;
+using verbs::rdma::AdoptedEvent;
+using verbs::rdma::AdoptedId;
+using verbs::rdma::AdoptedIds;
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+// The kernel's side.
+struct Kernel {
+  std::vector<uint32_t> connected, disconnected, destroyed;
+  std::deque<AdoptedIds::Event> events;
+};
+
+class FakeIds final : public AdoptedIds {
+ public:
+  explicit FakeIds(Kernel* kernel) : kernel_(kernel), file_(open("/dev/null", O_RDONLY)) {}
+  int fd() const override { return file_.get(); }
+  absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int) override {
+    return absl::UnimplementedError("the test has taken them");
+  }
+  std::optional<Event> NextEvent() override {
+    if (kernel_->events.empty()) return std::nullopt;
+    const Event event = kernel_->events.front();
+    kernel_->events.pop_front();
+    return event;
+  }
+  bool IsConnected(uint32_t number) const override {
+    return std::count(kernel_->connected.begin(), kernel_->connected.end(), number) != 0;
+  }
+  void Disconnect(uint32_t number) override { kernel_->disconnected.push_back(number); }
+  void Destroy(uint32_t number) override { kernel_->destroyed.push_back(number); }
+
+ private:
+  Kernel* const kernel_;
+  const FileDescriptor file_;
+};
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+class AdoptionTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Make(driver::testing::TestShape(1)); }
+  void Make(arena::Shape shape) {
+    shape.pooled_queue_pairs = 4;
+    shape.workers = 4;
+    arena_.emplace(arena::Arena::Create(shape, "kv").value());
+    service_.set_hang_timeout_ms(5000);
+    SetOwner(0);
+  }
+
+  // ---- What the former keeper and its drivers have left.
+
+  void SetOwner(uint32_t slot) { arena_->shard(0).owner.ownership = arena::PackOwnership(1, slot); }
+  uint32_t& Lock(uint32_t slot) { return arena_->worker(slot).thread_locks[0].futex; }
+  // With `peer_port`, and an id of that number.
+  void Connect(uint32_t index, uint16_t peer_port) {
+    arena::ConnectionRecord& record = arena_->connection(index);
+    record.generation = 7;
+    record.shard = 0;
+    record.state = static_cast<uint32_t>(ConnectionState::kEstablished);
+    record.was_established = 1;
+    std::strcpy(record.local_address, "10.0.0.1:7471");
+    std::strcpy(record.peer_address, absl::StrCat("10.0.0.2:", peer_port).c_str());
+    arena_->native_connection(index).handled_generation = 7;
+    kernel_.connected.push_back(peer_port);
+    ids_.push_back({peer_port, {"10.0.0.1", 7471}, {"10.0.0.2", peer_port}});
+  }
+  static MailEntry Entry(uint8_t kind, uint32_t index) {
+    MailEntry entry = {};
+    entry.kind = kind;
+    entry.connection = index;
+    entry.generation = 7;
+    return entry;
+  }
+  void Notice(NoticeKind kind, uint32_t index) {
+    Mailbox::Notices(*arena_, 0).Put(Entry(static_cast<uint8_t>(kind), index));
+  }
+  void Order(OrderKind kind, uint32_t index, uint32_t shard = 0) {
+    Mailbox::Orders(*arena_, shard).Put(Entry(static_cast<uint8_t>(kind), index));
+  }
+
+  // ---- Its successor.
+
+  Adoption& Adopt() {
+    AdoptedFiles files;
+    files.arena = std::make_unique<arena::Arena>(
+        arena::Arena::AttachKeeper(Copy(arena_->worker_log_fd()), Copy(arena_->driver_log_fd()),
+                                   Copy(arena_->buffers_fd()), Copy(arena_->recovery_fd()))
+            .value());
+    files.keeper_wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair), 0);
+    files.news.Reset(pair[0]);
+    workers_news_.Reset(pair[1]);
+    EXPECT_EQ(pipe2(pair, O_CLOEXEC), 0);
+    files.proof.Reset(pair[0]);
+    presence_.Reset(pair[1]);
+    for (uint32_t i = 0; i < 4; ++i) {
+      files.wakes.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      wakes_.push_back(Copy(files.wakes.back().get()));
+    }
+    adoption_ = std::make_unique<Adoption>(std::move(files), std::make_unique<FakeIds>(&kernel_),
+                                           ids_, service_);
+    return *adoption_;
+  }
+  // What the drivers are told, and do not pass.
+  std::vector<MailEntry> Told(uint32_t shard = 0) {
+    Mailbox notices = Mailbox::Notices(*arena_, shard);
+    std::vector<MailEntry> told;
+    for (; !notices.empty(); notices.Pass()) told.push_back(notices.Next());
+    return told;
+  }
+  bool WasWoken(uint32_t slot) {
+    eventfd_t count;
+    return eventfd_read(wakes_[slot].get(), &count) == 0;
+  }
+
+  uint64_t now_ = 0;
+  std::optional<arena::Arena> arena_;
+  v1::ServiceConfig service_;
+  Kernel kernel_;
+  std::vector<AdoptedId> ids_;
+  FileDescriptor presence_, workers_news_;
+  std::vector<FileDescriptor> wakes_;
+  std::unique_ptr<Adoption> adoption_;
+};
+
+MATCHER_P2(IsEnd, connection, status, "") {
+  return NoticeKind(arg.kind) == NoticeKind::kEnded &&
+         arg.connection == static_cast<uint32_t>(connection) && arg.generation == 7 &&
+         CompletionStatus(arg.status) == status;
+}
+
+// ---------------------------------------------------------------- what is kept
+
+TEST_F(AdoptionTest, shouldKeepWhatIsConnected) {
+  Connect(0, 100);
+  Connect(2, 102);
+  Adoption& adoption = Adopt();
+  adoption.Turn(++now_);
+  EXPECT_EQ(adoption.connection_count(), 2u);
+  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_THAT(kernel_.destroyed, IsEmpty());
+  EXPECT_EQ(adoption.WhyOver(), "");
+}
+
+TEST_F(AdoptionTest, shouldBeOverWithoutConnections) {
+  EXPECT_EQ(Adopt().WhyOver(), "no connection is left");
+}
+
+TEST_F(AdoptionTest, shouldBeOverWhenNoWorkerIsLeft) {
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  EXPECT_EQ(adoption.WhyOver(), "");
+  presence_.Reset();
+  EXPECT_EQ(adoption.WhyOver(), "no worker is left");
+}
+
+TEST_F(AdoptionTest, shouldTellOfAnEndThatNobodySaw) {
+  Connect(0, 100);
+  kernel_.connected.clear();
+  EXPECT_EQ(Adopt().connection_count(), 1u);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+  EXPECT_THAT(kernel_.disconnected, ElementsAre(100));  // the peer is answered
+  EXPECT_TRUE(WasWoken(0));
+}
+
+TEST_F(AdoptionTest, shouldFailAConnectionThatWasBeingMade) {
+  Connect(1, 101);
+  arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kRequested);
+  arena_->connection(1).was_established = 0;
+  EXPECT_EQ(Adopt().connection_count(), 1u);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
+  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("keeper died while"));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
+}
+
+// Its driver accepts it into another shard meanwhile, where it is to hear of it.
+TEST_F(AdoptionTest, shouldFollowAConnectionIntoAnotherShard) {
+  Make(driver::testing::TestShape(2));
+  Connect(1, 101);
+  arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kRequested);
+  arena_->connection(1).was_established = 0;
+  Adoption& adoption = Adopt();
+  EXPECT_THAT(Told(0), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
+  Order(OrderKind::kAccept, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(1), IsEmpty());  // it has not moved
+  arena_->connection(1).shard = 1;
+  Order(OrderKind::kAccept, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(1), ElementsAre(IsEnd(1, CompletionStatus::kFatalError)));
+  Order(OrderKind::kFree, 1, 1);
+  adoption.Turn(++now_);
+  EXPECT_EQ(adoption.connection_count(), 0u);
+}
+
+TEST_F(AdoptionTest, shouldKeepWhatItsDriverHasNotReadToBeEstablished) {
+  Connect(1, 101);
+  arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kRequested);
+  arena_->connection(1).was_established = 0;
+  Notice(NoticeKind::kEstablished, 1);
+  EXPECT_EQ(Adopt().connection_count(), 1u);
+  EXPECT_EQ(Told().size(), 1u);  // that one
+  EXPECT_THAT(kernel_.destroyed, IsEmpty());
+}
+
+TEST_F(AdoptionTest, shouldFreeTheSlotOfAConnectionThatNobodyWasToldOf) {
+  Connect(1, 101);
+  arena_->native_connection(1).handled_generation = 6;
+  EXPECT_EQ(Adopt().connection_count(), 0u);
+  EXPECT_EQ(arena_->native_connection(1).freed_generation, 7u);
+  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
+}
+
+TEST_F(AdoptionTest, shouldFailConnectionsThatItCannotTellApart) {
+  Connect(0, 100);
+  Connect(1, 100);
+  Connect(2, 102);
+  EXPECT_EQ(Adopt().connection_count(), 3u);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError),
+                                  IsEnd(1, CompletionStatus::kFatalError)));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 100));
+}
+
+// Whose the one is that is left, nobody knows.
+TEST_F(AdoptionTest, shouldFailTwoConnectionsWithOneId) {
+  Connect(0, 100);
+  Connect(1, 100);
+  ids_.pop_back();
+  Adopt();
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError),
+                                  IsEnd(1, CompletionStatus::kFatalError)));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100));
+}
+
+TEST_F(AdoptionTest, shouldFailAConnectionWithTwoIds) {
+  Connect(0, 100);
+  ids_.push_back({55, {"10.0.0.1", 7471}, {"10.0.0.2", 100}});
+  Adopt();
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError)));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 55));
+}
+
+TEST_F(AdoptionTest, shouldDestroyTheIdOfAConnectionThatIsNotInTheArena) {
+  Connect(0, 100);
+  ids_.push_back({55, {"10.0.0.1", 7471}, {"10.0.0.2", 55}});
+  Adopt();
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(55));
+}
+
+// ---------------------------------------------------------------- what is done for them
+
+TEST_F(AdoptionTest, shouldTellOfADisconnectOnceAndAnswerIt) {
+  Connect(0, 100);
+  Connect(1, 101);
+  Adoption& adoption = Adopt();
+  kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
+  kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(1, CompletionStatus::kSuccess)));
+  EXPECT_THAT(kernel_.disconnected, ElementsAre(101));
+  EXPECT_TRUE(WasWoken(0));
+}
+
+TEST_F(AdoptionTest, shouldCarryOutOrdersUntilNoConnectionIsLeft) {
+  Connect(0, 100);
+  Connect(1, 101);
+  Adoption& adoption = Adopt();
+  Order(OrderKind::kAccept, 0);  // given again by a successor
+  Order(OrderKind::kDisconnect, 0);
+  Order(OrderKind::kFree, 0);
+  adoption.Turn(++now_);
+  EXPECT_THAT(kernel_.disconnected, ElementsAre(100));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100));
+  EXPECT_EQ(arena_->native_connection(0).freed_generation, 7u);
+  EXPECT_EQ(adoption.connection_count(), 1u);
+  EXPECT_EQ(adoption.WhyOver(), "");
+  Order(OrderKind::kFree, 1);
+  adoption.Turn(++now_);
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 101));
+  EXPECT_EQ(adoption.WhyOver(), "no connection is left");
+  EXPECT_TRUE(Mailbox::Orders(*arena_, 0).empty());
+}
+
+TEST_F(AdoptionTest, shouldIgnoreOrdersForAnotherGeneration) {
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  MailEntry stale = Entry(static_cast<uint8_t>(OrderKind::kDisconnect), 0);
+  stale.generation = 6;
+  Mailbox::Orders(*arena_, 0).Put(stale);
+  stale.connection = ~0u;
+  Mailbox::Orders(*arena_, 0).Put(stale);
+  adoption.Turn(++now_);
+  EXPECT_THAT(kernel_.disconnected, IsEmpty());
+  EXPECT_TRUE(Mailbox::Orders(*arena_, 0).empty());
+}
+
+TEST_F(AdoptionTest, shouldBeOverWhenTheDeviceIsRemoved) {
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  kernel_.events.push_back({100, AdoptedEvent::kDeviceRemoved});
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+  EXPECT_THAT(adoption.WhyOver(), HasSubstr("device"));
+}
+
+TEST_F(AdoptionTest, shouldKeepNoticesThatTheRingHasNoRoomFor) {
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  for (uint32_t i = 0; i < arena::kNotices; ++i) Notice(NoticeKind::kReceiveDrained, 3);
+  kernel_.events.push_back({100, AdoptedEvent::kDisconnected});
+  adoption.Turn(++now_);
+  EXPECT_EQ(Told().size(), arena::kNotices);
+  adoption.Turn(++now_);
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+}
+
+TEST_F(AdoptionTest, shouldCountSharedReceivesAsFlushedASecondAfterTheDriverKnowsOfTheEnd) {
+  arena::Shape shape = driver::testing::TestShape(1);
+  shape.shared_receive_queue_depth = 8;
+  Make(shape);
+  Connect(0, 100);
+  Adoption& adoption = Adopt();
+  kernel_.events.push_back({100, AdoptedEvent::kDisconnected});
+  adoption.Turn(1 * kSecond);
+  adoption.Turn(5 * kSecond);  // still unread
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
+  adoption.Turn(6 * kSecond - 1);
+  EXPECT_THAT(Told(), IsEmpty());
+  adoption.Turn(6 * kSecond);
+  const std::vector<MailEntry> told = Told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(NoticeKind(told[0].kind), NoticeKind::kReceiveDrained);
+  adoption.Turn(9 * kSecond);
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+// ---------------------------------------------------------------- who follows an owner
+
+TEST_F(AdoptionTest, shouldNameAWorkerThatLivesInThePlaceOfADeadHeir) {
+  Connect(0, 100);
+  for (const uint32_t slot : {0, 1, 3}) Lock(slot) = 1000 + slot;
+  arena_->native_shard(0).heir = 1 + 1;
+  Adoption& adoption = Adopt();
+  adoption.Turn(++now_);
+  EXPECT_EQ(arena_->native_shard(0).heir, 1u + 1);
+  Lock(1) = FUTEX_OWNER_DIED;
+  adoption.Turn(++now_);
+  EXPECT_EQ(arena_->native_shard(0).heir, 3u + 1);
+  EXPECT_TRUE(WasWoken(3));
+  EXPECT_FALSE(WasWoken(2));
+}
+
+TEST_F(AdoptionTest, shouldNameAnotherHeirWhenTheFormerOneOwns) {
+  Connect(0, 100);
+  for (const uint32_t slot : {1, 2}) Lock(slot) = 1000 + slot;
+  arena_->native_shard(0).heir = 1 + 1;
+  SetOwner(1);
+  Adopt().Turn(++now_);
+  EXPECT_EQ(arena_->native_shard(0).heir, 2u + 1);
+}
+
+TEST_F(AdoptionTest, shouldBeOverWhenAnOwnerWithOutsideEffectsIsDead) {
+  service_.set_outside_effects(true);
+  Connect(0, 100);
+  Lock(0) = 1000;
+  Adoption& adoption = Adopt();
+  EXPECT_EQ(adoption.WhyOver(), "");
+  Lock(0) = FUTEX_OWNER_DIED;
+  EXPECT_THAT(adoption.WhyOver(), HasSubstr("outside effects"));
+}
+
+// A worker's process, which does nothing.
+class Sleeper {
+ public:
+  Sleeper() : pid_(fork()) {
+    if (pid_ == 0) {
+      for (;;) pause();
+    }
+  }
+  ~Sleeper() {
+    kill(pid_, SIGKILL);
+    if (!reaped_) waitpid(pid_, nullptr, 0);
+  }
+  uint32_t pid() const { return static_cast<uint32_t>(pid_); }
+  bool WasKilled() {
+    int status = 0;
+    reaped_ = waitpid(pid_, &status, 0) == pid_;
+    return reaped_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+  bool Lives() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+
+ private:
+  const pid_t pid_;
+  bool reaped_ = false;
+};
+
+TEST_F(AdoptionTest, shouldKillAnOwnerThatShowsNoSignOfLife) {
+  Sleeper sleeper;
+  Lock(0) = sleeper.pid();
+  std::vector<FileDescriptor> wakes(4);
+  AdoptedShards shards(&*arena_, std::move(wakes), service_);
+  shards.Turn(1 * kSecond);
+  arena_->worker(0).heartbeat = 1;
+  shards.Turn(5 * kSecond);
+  shards.Turn(9 * kSecond);
+  EXPECT_TRUE(sleeper.Lives());  // 5 s after the first look, 4 s after the last beat
+  shards.Turn(10 * kSecond);
+  EXPECT_TRUE(sleeper.WasKilled());
+}
+
+}  // namespace
+}  // namespace baton::keeper
