@@ -1,7 +1,8 @@
 // The ownership of a native service's shard in one process: its keeper's engine and its workers'
-// drivers are the real ones, each worker runs in a thread of its own, and the dice say whose turn it
-// is, at every crash point and between the stores of the worker's library. Workers are killed, retired
-// and started, shards handed over. A seed replays its schedule: BATON_FIRST_SEED, BATON_SCHEDULES.
+// drivers are the real ones, each worker runs in a thread of its own, and the dice say whose turn
+// it is, at every crash point and between the stores of the worker's library. Workers are killed,
+// retired and started, shards handed over. A seed replays its schedule: BATON_FIRST_SEED,
+// BATON_SCHEDULES.
 //
 // Nothing is connected: what goes over the wire is the other simulation's, and the machine tests'.
 #include <gtest/gtest.h>
@@ -386,8 +387,7 @@ class NativeWorld : private keeper::EngineListener {
     slow_until_[slot] = 0;
     stalled_[slot] = false;
     context_.Note("started", id, slot);
-    processes_[slot] =
-        std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
+    processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
     engine_->AddWorker(slot, id, FileDescriptor(), {}, keeper::Standing::kFirst);
     engine_->SetReady(slot);
   }
@@ -436,8 +436,8 @@ uint64_t Setting(const char* name, uint64_t otherwise) {
 volatile uint64_t g_seed = 0;
 void TellSeed(int) {
   std::array<char, 64> line;
-  const int length = snprintf(line.data(), line.size(), "seed %llu\n",
-                              static_cast<unsigned long long>(g_seed));
+  const int length =
+      snprintf(line.data(), line.size(), "seed %llu\n", static_cast<unsigned long long>(g_seed));
   (void)!write(STDERR_FILENO, line.data(), static_cast<size_t>(length));
 }
 

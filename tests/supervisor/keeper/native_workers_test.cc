@@ -18,6 +18,7 @@
 #include "lib/base/check.h"
 #include "lib/native/host.h"
 #include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/lifeline.h"
 #include "tests/harness/patience.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -114,7 +115,8 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   UnforkedDevice device_{verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()};
   std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, &device_, {}).value();
   WorkerSessions sessions_{loop_, config_, arena_, *engine_, events_};
-  NativeWorkers workers_{loop_, config_, *engine_, sessions_, events_};
+  const Lifeline lifeline_ = MakeLifeline().value();
+  NativeWorkers workers_{loop_, config_, *engine_, sessions_, events_, lifeline_};
 };
 
 TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
