@@ -66,7 +66,7 @@ class NativeDriver final : private driver::DriverObserver {
   BatonNativeHost* host() { return &host_; }
 
   // With the next Attend: an owner whose heir this is may be dead. Any thread.
-  void LookForDeaths() { somebody_died_.store(true); }
+  void LookForDeaths() { died_.store(~uint64_t{0}); }
 
  private:
   explicit NativeDriver(NativeInheritance inheritance);
@@ -90,6 +90,7 @@ class NativeDriver final : private driver::DriverObserver {
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
+  bool HasBegun(uint32_t shard) const;
   bool IsDeath(uint32_t shard) const;
   void BeginChange(uint32_t shard);
   void NoteCause(uint32_t shard);
@@ -121,8 +122,8 @@ class NativeDriver final : private driver::DriverObserver {
   bool slept_ = true;      // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
-  bool watch_due_ = false;  // of the next turn, which comes before any sleep
-  std::atomic<bool> somebody_died_{false};
+  bool watch_due_ = false;         // of the next turn, which comes before any sleep
+  std::atomic<uint64_t> died_{0};  // slots of workers
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;
   std::optional<DeathWatcher> watcher_;  // if deaths are watched; last: its thread uses the others

@@ -158,6 +158,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void NameHeirs();
   Roster::Vacancy VacancyOf(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
+  uint32_t Holder(uint32_t shard) const;
   void Wake(uint32_t slot) const;
   uint64_t HeirOf(uint32_t shard) const;
 

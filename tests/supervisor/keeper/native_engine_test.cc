@@ -620,6 +620,44 @@ TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
 }
 
+// Its name stands in the record by then, and its death is no owner's.
+TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
+  MakeEngine({.poison_deaths = 1});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "no poison");
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  engine_->PardonDeath(0, 1);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-begun"));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  uint64_t version = 0;
+  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->former_worker_id, 1u);
+  EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+// The keeper looks at what workers have written before it uses it.
+TEST_F(NativeEngineTest, shouldGiveAwayAShardThatBelongsToNoPossibleWorker) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  for (const uint32_t slot : {arena_->shape().workers, arena::kClaim | 0x7ffeu, 0x7ffeu}) {
+    uint64_t& word = arena_->shard(0).owner.ownership;
+    word = arena::PackOwnership(arena::OwnershipEpoch(word), slot, arena::OwnershipSequence(word));
+    EXPECT_EQ(engine_->owner(0).slot, arena::kNobody);
+    engine_->Turn();
+    engine_->Turn();
+    EXPECT_LT(arena::ClaimantOrOwner(arena::OwnershipSlot(word)), arena_->shape().workers);
+  }
+}
+
 TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   MakeEngine({.poison_deaths = 1});
   Worker& first = Start(0);
@@ -634,6 +672,12 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   Worker& last = *workers_[heir()];
   TakeOver(last);
   EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  uint64_t version = 0;
+  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  ASSERT_TRUE(report.has_value());
+  ASSERT_TRUE(report->poisoned.has_value());
+  EXPECT_EQ(report->poisoned->deaths, 1u);
+  EXPECT_EQ(report->former_worker_id, 1u);
   const arena::CompletionEntry entry = Next(last, peer);
   EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
   EXPECT_EQ(entry.flags, arena::kCompletionPoisoned);  // told as a failure, and not left out
@@ -641,7 +685,8 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
 
 INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                          ::testing::Values("native-claimed", "native-deaths-written",
-                                           "native-death-counted", "native-before-taking"),
+                                           "native-death-counted", "native-reported",
+                                           "native-before-taking", "ownership-epoch-begun"),
                          [](const auto& point) {
                            std::string name = point.param;
                            std::replace(name.begin(), name.end(), '-', '_');
