@@ -22,10 +22,11 @@ void Ownership::Grant(uint32_t worker_slot, uint64_t worker_id) {
   const uint64_t next = NextEpoch();
   BATON_CHECK(!owned() && next != 0);
   writers_[next % arena::kCommitBanks] = worker_id;
-  BeginEpoch(next, worker_slot, worker_id);
+  PrepareEpoch(next, worker_id);
+  BeginEpoch(next, worker_slot);
 }
 
-void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot, uint64_t worker_id) {
+void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::ShardRecord& shard = arena_->shard(shard_);
   arena::BankHeader& bank = arena_->bank(shard_, next);
   arena::StoreRelaxed(bank.tail, arena::PackCursor(next, 0));
@@ -35,9 +36,11 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot, uint64_t worker_
   shard.commit_head = arena::PackCursor(next, 0);
   shard.owner.owner_worker_id = worker_id;
   shard.owner.release_requested = 0;
-  BATON_CRASH_POINT("ownership-epoch-begun");
-  // The one word that moves the shard: everything above is visible with it.
-  arena::StoreRelease(shard.owner.ownership, WordOf(next, worker_slot));
+}
+
+// The one word that moves the shard: everything before is visible with it.
+void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
+  arena::StoreRelease(record().ownership, WordOf(next, worker_slot));
   Announce();
 }
 
@@ -77,7 +80,10 @@ void Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
     record().cut_epoch = epoch();
     arena::OrderForCrash();
   }
-  BeginEpoch(epoch() + 1, worker_slot, worker_id);
+  const uint64_t next = epoch() + 1;
+  PrepareEpoch(next, worker_id);
+  BATON_CRASH_POINT("ownership-epoch-prepared");
+  BeginEpoch(next, worker_slot);
 }
 
 void Ownership::HandOver() {

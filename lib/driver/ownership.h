@@ -67,7 +67,8 @@ class Ownership {
   uint64_t NextEpoch() const;  // 0: none is possible
   uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
   bool Move(uint64_t seen, uint32_t to, uint32_t sequence);
-  void BeginEpoch(uint64_t epoch, uint32_t worker_slot, uint64_t worker_id);
+  void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
+  void BeginEpoch(uint64_t epoch, uint32_t worker_slot);
 
   arena::Arena* arena_;
   uint32_t shard_;

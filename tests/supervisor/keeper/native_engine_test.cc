@@ -632,7 +632,7 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
   engine_->PardonDeath(0, 1);
   Die(first);
-  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-begun"));
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-prepared"));
   Worker& last = *workers_[heir()];
   TakeOver(last);
   EXPECT_EQ(engine_->poisoned_connections(0), 0u);
@@ -686,7 +686,7 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
 INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                          ::testing::Values("native-claimed", "native-deaths-written",
                                            "native-death-counted", "native-reported",
-                                           "native-before-taking", "ownership-epoch-begun"),
+                                           "native-before-taking", "ownership-epoch-prepared"),
                          [](const auto& point) {
                            std::string name = point.param;
                            std::replace(name.begin(), name.end(), '-', '_');
