@@ -4,6 +4,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::driver {
 
@@ -34,6 +35,7 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot, uint64_t worker_
   shard.commit_head = arena::PackCursor(next, 0);
   shard.owner.owner_worker_id = worker_id;
   shard.owner.release_requested = 0;
+  BATON_CRASH_POINT("ownership-epoch-begun");
   // The one word that moves the shard: everything above is visible with it.
   arena::StoreRelease(shard.owner.ownership, WordOf(next, worker_slot));
   Announce();

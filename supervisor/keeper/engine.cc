@@ -28,6 +28,7 @@ constexpr int kTransactionsPerTurn = 32;
 // the largest transaction, even when the driver was in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
+constexpr std::string_view kCrash = "crash";        // as far as nobody knows better
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
 // its removal does so at once; one that has shared receives, a second later at most.
@@ -348,6 +349,7 @@ void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool
   Roster::Worker* const worker = roster_.Find(slot, id);
   if (worker == nullptr || worker->stopped) return;
   worker->stopped = true;
+  if (cause == kCrash) cause = worker->death;
   const uint64_t now = options_.nanoseconds();
   std::vector<std::pair<uint32_t, EndedOwnership>> moved;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -372,9 +374,13 @@ void Engine::PardonDeath(uint32_t slot, uint64_t id) {
   if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->pardoned = true;
 }
 
+void Engine::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
+  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->death = cause;
+}
+
 void Engine::WorkerDead(uint32_t slot, uint64_t id) {
   if (roster_.Find(slot, id) == nullptr) return;
-  WorkerStopped(slot, id, "crash");
+  WorkerStopped(slot, id, kCrash);
   for (ShardState& state : shards_) {
     state.ownership.ProveDead(id);
     if (state.awaited_death_id == id) state.awaited_death_id = 0;

@@ -94,6 +94,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
   bool IsFenced(uint32_t slot) const override { return roster_[slot].fenced; }
   void PardonDeath(uint32_t slot, uint64_t id) override;
+  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
 
   void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;

@@ -97,13 +97,18 @@ std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriv
   // Others of the service can write this, too: it is looked at before it is used.
   if (deaths.blamed > record.acknowledged && deaths.blamed <= record.completion_tail) {
     poisoned = PoisonBlamed(driver, shard, deaths);
-    ++deaths.poisoned;
     BATON_CRASH_POINT("native-poisoned");
   }
+  return poisoned;
+}
+
+void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned) {
+  NativeDeaths deaths = LoadDeaths(*arena, shard);
+  if (deaths.blamed == 0) return;
   DeathCount().Save(&deaths);
   deaths.blamed = 0;
+  if (poisoned) ++deaths.poisoned;
   StoreDeaths(arena, shard, deaths);
-  return poisoned;
 }
 
 }  // namespace baton::keeper

@@ -21,6 +21,8 @@ arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
 // and be done again. `death.worker_id` 0: it was no death, but a claimant may have died in this.
 std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriver* driver,
                                           uint32_t shard, const Death& death, uint32_t limit);
+// Once that is told: until then a successor of the claimant finds what is blamed, and tells it.
+void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned);
 
 }  // namespace baton::keeper
 

@@ -77,9 +77,10 @@ absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Create(NativeInherit
     }
   }
   driver->host_.event_fd = driver->epoll_.get();
+  if (!from.watch_deaths) return driver;
   driver->watcher_.emplace(&driver->arena(), from.realtime_priority,
-                           [raw = driver.get()](uint32_t, uint64_t) {
-                             raw->somebody_died_.store(true);
+                           [raw = driver.get()](uint32_t slot, uint64_t) {
+                             raw->died_.fetch_or(uint64_t{1} << slot);
                              const NativeInheritance& own = raw->inheritance_;
                              (void)eventfd_write(own.wakes[own.slot], 1);
                            });
@@ -126,10 +127,13 @@ absl::Status NativeDriver::Attend() {
     WakeKeeper();
   }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
-  if (changes == seen_changes_ && !somebody_died_.load(std::memory_order_relaxed)) {
+  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0) {
     return absl::OkStatus();
   }
-  somebody_died_.store(false);
+  const uint64_t died = died_.exchange(0);
+  for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
+    if ((died >> slot & 1) != 0) watched_[slot] = 0;  // that watch is over
+  }
   seen_changes_ = changes;
   const uint32_t operated = operated_;
   ClaimInheritance();
@@ -201,11 +205,14 @@ void NativeDriver::ClaimInheritance() {
     const uint32_t slot = arena::OwnershipSlot(word);
     const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot) continue;
+    if (slot != arena::kNobody && former >= arena().shape().workers)
+      continue;  // the keeper mends it
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
     if (slot != arena::kNobody &&
         !(may_take_from_the_dead && DeathWatcher::IsDead(arena(), former))) {
       continue;
     }
+    BATON_CRASH_POINT("native-before-claim");
     if (ownerships_[shard].Claim(word, inheritance_.slot)) {
       BATON_CRASH_POINT("native-claimed");
     }
@@ -218,7 +225,7 @@ absl::Status NativeDriver::TakeClaimed() {
   std::vector<uint64_t> logged;  // completions that their former owners knew of
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
-    BeginChange(shard);
+    if (!HasBegun(shard)) BeginChange(shard);
     claimed.push_back(shard);
     logged.push_back(arena().shard(shard).completion_tail);
   }
@@ -228,14 +235,23 @@ absl::Status NativeDriver::TakeClaimed() {
   for (size_t i = 0; i < claimed.size(); ++i) {
     const uint32_t shard = claimed[i];
     ApplyRest(shard);
-    const std::optional<Poisoning> poisoned = CountDeath(shard, logged[i]);
-    MakeReport(shard, poisoned);
+    if (!HasBegun(shard)) {
+      const std::optional<Poisoning> poisoned = CountDeath(shard, logged[i]);
+      MakeReport(shard, poisoned);
+      BATON_CRASH_POINT("native-reported");
+      ForgetBlamed(&arena(), shard, poisoned.has_value());
+    }
     BATON_CRASH_POINT("native-before-taking");
     ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
     BATON_CRASH_POINT("native-taken");
   }
   operated_ += static_cast<uint32_t>(claimed.size());
   return absl::OkStatus();
+}
+
+// A claimant died when all was done but for the word that says so: the record's owner is that one.
+bool NativeDriver::HasBegun(uint32_t shard) const {
+  return !arena::CursorIsOf(arena().shard(shard).commit_head, ownerships_[shard].epoch());
 }
 
 // Its owner has not given up the shard that is claimed.
@@ -248,29 +264,34 @@ bool NativeDriver::IsDeath(uint32_t shard) const {
 void NativeDriver::BeginChange(uint32_t shard) {
   arena::NativeShard& record = arena().native_shard(shard);
   const driver::Ownership& ownership = ownerships_[shard];
-  record.cause = static_cast<uint64_t>(IsDeath(shard) ? arena::ChangeCause::kDeath
-                                                      : arena::ChangeCause::kRelease);
+  NoteCause(shard);
   if (ownership.owner_id() != 0) record.former_worker_id = ownership.owner_id();
   if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
   record.change_begun_ns = MonotonicNanoseconds();
+  record.recovered = 0;
   arena::OrderForCrash();
   record.change_epoch = ownership.epoch();
 }
 
-// What the former owner had committed. An invalid transaction is where it ends: nothing of that, or
-// after it, counts.
+void NativeDriver::NoteCause(uint32_t shard) {
+  arena().native_shard(shard).cause = static_cast<uint64_t>(
+      IsDeath(shard) ? arena::ChangeCause::kDeath : arena::ChangeCause::kRelease);
+}
+
+// What the former owner had committed, of which a claimant that died may have applied some. An
+// invalid transaction is where it ends: nothing of that, or after it, counts.
 void NativeDriver::ApplyRest(uint32_t shard) {
-  uint64_t recovered = 0;
   absl::Status error;
-  while (recovered < arena::kCommitLogEntries) {
+  for (uint64_t i = 0; i < arena::kCommitLogEntries; ++i) {
     const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
     if (outcome == CommitOutcome::kInvalid) {
       Tell("invalid_transaction", static_cast<int>(shard), -1, MessageOf(error));
     }
     if (outcome != CommitOutcome::kApplied) break;
-    ++recovered;
+    ++arena().native_shard(shard).recovered;
+    BATON_CRASH_POINT("native-rest-applied");
   }
-  arena().native_shard(shard).recovered = recovered;
+  NoteCause(shard);  // that may have been its release
 }
 
 // A completion on which so many owners died in a row is given to no other.
@@ -301,12 +322,13 @@ void NativeDriver::MakeReport(uint32_t shard, std::optional<Poisoning> poisoned)
 }
 
 void NativeDriver::WatchOwners() {
+  if (!watcher_) return;
   std::vector<uint64_t> wanted(watched_.size(), 0);
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::ClaimantOrOwner(arena::OwnershipSlot(word));
-    if (slot == arena::kNobody || slot == inheritance_.slot) continue;
+    if (slot >= wanted.size() || slot == inheritance_.slot) continue;  // nobody, or us
     wanted[slot] = std::max(wanted[slot], arena::OwnershipEpoch(word) + 1);
   }
   for (uint32_t slot = 0; slot < wanted.size(); ++slot) {
@@ -338,7 +360,8 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
   BeginChange(shard);
   const uint64_t heir = arena::LoadAcquire(arena().native_shard(shard).heir);
-  const bool named = heir != 0 && heir - 1 != inheritance_.slot;
+  const bool named =
+      heir != 0 && heir - 1 != inheritance_.slot && heir - 1 < inheritance_.wakes.size();
   BATON_CRASH_POINT("native-before-hand-over");
   ownerships_[shard].HandOver();
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);

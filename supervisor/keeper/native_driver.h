@@ -48,6 +48,7 @@ struct NativeInheritance {
   int realtime_priority = 0;
   bool outside_effects = false;  // a shard is taken from nobody but who has given it up
   uint32_t poison_deaths = 3;    // on one completion, before its connection is failed
+  bool watch_deaths = true;      // false: who made the driver calls LookForDeaths
 };
 
 // Kind of the news that a worker's process cannot run its object.
@@ -63,6 +64,9 @@ class NativeDriver final : private driver::DriverObserver {
   ~NativeDriver() override;
 
   BatonNativeHost* host() { return &host_; }
+
+  // With the next Attend: an owner whose heir this is may be dead. Any thread.
+  void LookForDeaths() { died_.store(~uint64_t{0}); }
 
  private:
   explicit NativeDriver(NativeInheritance inheritance);
@@ -87,8 +91,10 @@ class NativeDriver final : private driver::DriverObserver {
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
+  bool HasBegun(uint32_t shard) const;
   bool IsDeath(uint32_t shard) const;
   void BeginChange(uint32_t shard);
+  void NoteCause(uint32_t shard);
   void ApplyRest(uint32_t shard);
   std::optional<Poisoning> CountDeath(uint32_t shard, uint64_t logged);
   void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
@@ -118,11 +124,11 @@ class NativeDriver final : private driver::DriverObserver {
   bool slept_ = true;  // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
-  bool watch_due_ = false;  // of the next turn, which comes before any sleep
-  std::atomic<bool> somebody_died_{false};
+  bool watch_due_ = false;         // of the next turn, which comes before any sleep
+  std::atomic<uint64_t> died_{0};  // slots of workers
   std::vector<uint64_t> watched_;  // owners' epochs + 1 by slot; 0: not watched
   std::string last_error_;
-  std::optional<DeathWatcher> watcher_;  // last: its thread uses the others
+  std::optional<DeathWatcher> watcher_;  // if deaths are watched; last: its thread uses the others
 };
 
 }  // namespace baton::keeper

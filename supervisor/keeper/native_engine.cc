@@ -48,8 +48,7 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(
   BATON_ASSIGN_OR_RETURN(engine->manager_,
                          native::ConnectionManager::Create(
                              arena, device, engine.get(), [raw = engine.get()](uint32_t shard) {
-                               const uint32_t slot = arena::ClaimantOrOwner(
-                                   raw->shards_[shard].ownership.owner_slot());
+                               const uint32_t slot = raw->Holder(shard);
                                if (slot != arena::kNobody) raw->Wake(slot);
                              }));
   return engine;
@@ -115,6 +114,12 @@ void NativeEngine::Turn() {
   roster_.WakeNotified();
 }
 
+// Its owner or claimant. The word is one that workers write.
+uint32_t NativeEngine::Holder(uint32_t shard) const {
+  const uint32_t slot = arena::ClaimantOrOwner(shards_[shard].ownership.owner_slot());
+  return slot < arena_->shape().workers ? slot : arena::kNobody;
+}
+
 void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }
 
 void NativeEngine::ReadNews() {
@@ -143,7 +148,14 @@ void NativeEngine::LookAtShards() {
     const uint64_t epoch = arena::OwnershipEpoch(word);
     const uint32_t slot = arena::OwnershipSlot(word);
     NoteRelease(shard);
-    if (slot == arena::kNobody) {
+    if (slot != arena::kNobody && arena::ClaimantOrOwner(slot) >= arena_->shape().workers) {
+      listener_->OnEvent("ownership_broken",
+                         absl::StrCat("shard ", shard, " belongs to worker slot ",
+                                      arena::ClaimantOrOwner(slot), " of ", arena_->shape().workers,
+                                      ", which a worker must have written: it is given to another"),
+                         0, static_cast<int>(shard), -1);
+      state.ownership.Vacate(word);
+    } else if (slot == arena::kNobody) {
       GiveToSomebody(shard);
     } else if (!arena::IsClaim(slot) && epoch != state.known_epoch) {
       OnNewOwner(shard, slot);
@@ -173,9 +185,13 @@ void NativeEngine::NoteRelease(uint32_t shard) {
   ShardState& state = shards_[shard];
   const uint64_t released = arena::LoadAcquire(arena_->shard(shard).released_epoch);
   if (released == 0 || released == state.noted_release) return;
+  // Who it was is in memory a little later, until the next change.
+  const arena::NativeShard& change = arena_->native_shard(shard);
+  const uint64_t changed = arena::LoadAcquire(change.change_epoch);
+  if (changed < released) return;
   state.noted_release = released;
-  if (released == state.asked_epoch) return;
-  const uint64_t former = arena_->native_shard(shard).former_worker_id;
+  if (released == state.asked_epoch || changed != released) return;
+  const uint64_t former = change.former_worker_id;
   for (uint32_t slot = 0; slot < arena_->shape().workers; ++slot) {
     if (former != 0 && roster_[slot].id == former) roster_[slot].ready = false;
   }
@@ -204,7 +220,10 @@ void NativeEngine::ReadReports(uint32_t shard) {
   }
   for (; state.reported_epoch < last; ++state.reported_epoch) {
     const uint64_t epoch = state.reported_epoch + 1;
-    if (!ReadReport(shard, epoch)) return;  // it is being written: at the next turn
+    if (!ReadReport(shard, epoch)) {
+      if (epoch < last) continue;  // who wrote it died, and it stays as it is
+      return;                      // it is being written: at the next turn
+    }
     const ReconciliationReport& report = state.report;
     listener_->OnEvent("ownership_ended",
                        absl::StrCat("shard ", shard, " epoch ", epoch, " of worker ",
@@ -227,7 +246,12 @@ bool NativeEngine::ReadReport(uint32_t shard, uint64_t epoch) {
   uint64_t version = 0;
   std::optional<ReconciliationReport> report = ReadNativeReport(*arena_, shard, epoch, &version);
   if (!report) return false;
-  report->cause = !report->released ? "crash" : state.asked_epoch == epoch ? "handoff" : "release";
+  if (report->released) {
+    report->cause = state.asked_epoch == epoch ? "handoff" : "release";
+  } else {
+    const bool explained = report->former_worker_id == state.explained_worker_id;
+    report->cause = explained ? std::string(state.explanation) : "crash";
+  }
   state.report = *std::move(report);
   state.report_version = version;
   return true;
@@ -237,6 +261,7 @@ void NativeEngine::OnFirstCommit(uint32_t shard) {
   ShardState& state = shards_[shard];
   const arena::NativeShard& change = arena_->native_shard(shard);
   state.served_epoch = state.known_epoch;
+  last_served_ns_ = MonotonicNanoseconds();
   const uint64_t blackout = change.blackout_ns;
   const bool released = arena::ChangeCause(change.cause) == arena::ChangeCause::kRelease;
   if (state.known_epoch > 1) {
@@ -284,7 +309,7 @@ void NativeEngine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ShardState& state = shards_[shard];
     Roster::Vacancy vacancy = VacancyOf(shard);
-    vacancy.except_slot = arena::ClaimantOrOwner(state.ownership.owner_slot());
+    vacancy.except_slot = Holder(shard);
     const uint32_t heir = roster_.Choose(vacancy);
     const bool may_claim =
         heir != arena::kNobody && (!options_.outside_effects || state.ownership.release_asked());
@@ -341,6 +366,15 @@ void NativeEngine::PardonDeath(uint32_t slot, uint64_t id) {
   }
 }
 
+// Its heir may have made its report before the process is known to be dead.
+void NativeEngine::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
+  for (ShardState& state : shards_) {
+    if (state.ownership.owner_slot() != slot) continue;
+    state.explained_worker_id = id;
+    state.explanation = cause;
+  }
+}
+
 void NativeEngine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view) {
   Roster::Worker* const worker = roster_.Find(slot, id);
   if (worker == nullptr || worker->stopped) return;
@@ -384,7 +418,7 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.asked_epoch = state.ownership.epoch();
   state.ownership.AskRelease(true);
   NameHeirs();
-  const uint32_t owner = arena::ClaimantOrOwner(state.ownership.owner_slot());
+  const uint32_t owner = Holder(shard);
   if (owner != arena::kNobody) roster_.Notify(owner);
   roster_.WakeNotified();
 }
@@ -449,13 +483,11 @@ ShardOwner NativeEngine::owner(uint32_t shard) const {
   const driver::Ownership& ownership = shards_[shard].ownership;
   ShardOwner owner;
   owner.epoch = ownership.epoch();
-  owner.slot = ownership.owner_slot();
-  if (arena::IsClaim(owner.slot)) {
-    // As good as its owner: who hangs in this is to be killed, too.
-    owner.slot = arena::ClaimantOrOwner(owner.slot);
-    owner.worker_id = roster_[owner.slot].id;
-  } else if (owner.slot != arena::kNobody) {
-    owner.worker_id = ownership.owner_id();
+  // A claimant is as good as its owner: who hangs in this is to be killed, too.
+  owner.slot = Holder(shard);
+  if (owner.slot != arena::kNobody) {
+    const bool claimed = ownership.owner_slot() != owner.slot;
+    owner.worker_id = claimed ? roster_[owner.slot].id : ownership.owner_id();
   }
   owner.heir_id = ownership.heir_id();
   return owner;

@@ -77,6 +77,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   // Its driver is in its process: what it wrote wrong ends it.
   bool IsFenced(uint32_t) const override { return false; }
   void PardonDeath(uint32_t slot, uint64_t id) override;
+  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
   void WorkerDead(uint32_t slot, uint64_t id) override;
 
   void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;
@@ -118,6 +119,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   uint64_t poisoned_connections(uint32_t shard) const override {
     return LoadDeaths(*arena_, shard).poisoned;
   }
+  // When it was last seen that a new owner has committed; CLOCK_MONOTONIC. 0: never.
+  uint64_t last_served_ns() const { return last_served_ns_; }
 
  private:
   struct ShardState {
@@ -129,6 +132,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     uint64_t served_epoch = 0;   // whose first commit is known here
     uint64_t asked_epoch = 0;    // the last that was asked to release
     uint64_t noted_release = 0;  // the last epoch whose release is known here
+    // An owner whose death is known to be no crash, and what it is.
+    uint64_t explained_worker_id = 0;
+    std::string_view explanation;
     uint64_t handoff_worker_id = 0;
     HandoffDone handoff_done;
     LatencyHistogram handoff_blackout, failover_blackout;
@@ -152,6 +158,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void NameHeirs();
   Roster::Vacancy VacancyOf(uint32_t shard) const;
   void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
+  uint32_t Holder(uint32_t shard) const;
   void Wake(uint32_t slot) const;
   uint64_t HeirOf(uint32_t shard) const;
 
@@ -169,6 +176,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   std::vector<ShardState> shards_;
   Roster roster_;
   verbs::DeviceInfo device_info_;
+  uint64_t last_served_ns_ = 0;
   std::string last_failure_;  // why a worker could not be run; empty: one was ready since
 };
 

@@ -33,7 +33,6 @@ class Writing {
 };
 
 void FillPoisoning(const Poisoning& poisoned, NativeReport* out) {
-  out->poison_deaths = poisoned.deaths;
   out->poisoned_connection = poisoned.connection;
   out->poisoned_generation = poisoned.generation;
   out->poisoned_kind = static_cast<uint8_t>(poisoned.kind);
@@ -43,6 +42,8 @@ void FillPoisoning(const Poisoning& poisoned, NativeReport* out) {
   const size_t remembered = std::min<size_t>(poisoned.worker_ids.size(), arena::kRememberedDeaths);
   out->poison_remembered = static_cast<uint8_t>(remembered);
   std::copy_n(poisoned.worker_ids.begin(), remembered, out->poisoned_workers);
+  arena::OrderForCrash();
+  out->poison_deaths = poisoned.deaths;
 }
 
 std::optional<Poisoning> PoisoningOf(const NativeReport& report) {
@@ -113,6 +114,9 @@ void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
   FindAmbiguous(shard, &report);
   NativeReport& out = arena_->native_report(shard, report.epoch);
   const Writing writing(out);
+  // One that a dead claimant has written keeps its poisoning: nothing is blamed any more.
+  if (out.epoch != report.epoch) out.poison_deaths = 0;
+  arena::OrderForCrash();
   out.epoch = report.epoch;
   out.former_worker_id = report.former_worker_id;
   out.successor_worker_id = report.successor_worker_id;
@@ -125,7 +129,6 @@ void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
   out.ambiguous = report.ambiguous;
   out.cause = static_cast<uint32_t>(report.released ? arena::ChangeCause::kRelease
                                                     : arena::ChangeCause::kDeath);
-  out.poison_deaths = 0;
   if (report.poisoned) FillPoisoning(*report.poisoned, &out);
   out.listed =
       static_cast<uint32_t>(std::min<size_t>(report.requests.size(), arena::kReportedRequests));

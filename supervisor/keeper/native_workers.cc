@@ -21,6 +21,8 @@ namespace {
 // Between forks, when they end soon after their start.
 constexpr std::chrono::milliseconds kShortestPause(10);
 constexpr std::chrono::milliseconds kLongestPause(5000);
+// While the service gets on: owners may die of a message, of which the next one is spared (poison).
+constexpr std::chrono::milliseconds kLongestPauseOfServers(100);
 constexpr uint64_t kLongLifeNs = 2'000'000'000;
 
 NativeProgram ProgramOf(const v1::NativeConfig& config) {
@@ -40,6 +42,7 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
+      stop_timeout_(config.service().stop_timeout_ms()),
       engine_(engine),
       sessions_(sessions),
       events_(events),
@@ -122,12 +125,17 @@ void NativeWorkers::OnEnded(pid_t pid) {
   const Process& process = *found->second;
   const std::string how =
       process.on_trial ? "ended" : ReapProgram(found->second->pidfd.native_handle());
-  const uint64_t life = MonotonicNanoseconds() - process.forked_ns;
+  const uint64_t forked_ns = process.forked_ns;
   events_.Add("native_worker_ended",
               absl::StrCat("worker ", process.worker_id, " (pid ", pid, ") ", how),
               UnixMicroseconds(), process.worker_id, -1, -1);
   processes_.erase(found);
-  pause_length_ = life >= kLongLifeNs ? kShortestPause : std::min(2 * pause_length_, kLongestPause);
+  engine_.Turn();  // it may have committed just before
+  const bool served = engine_.last_served_ns() >= forked_ns;
+  pause_length_ =
+      MonotonicNanoseconds() - forked_ns >= kLongLifeNs
+          ? kShortestPause
+          : std::min(2 * pause_length_, served ? kLongestPauseOfServers : kLongestPause);
   StartLater();
 }
 
@@ -161,9 +169,25 @@ absl::StatusOr<StartedProgram> NativeWorkers::Start(const internal::Program& pro
 void NativeWorkers::OnServing(const internal::Program& program) {
   program_ = Native(program);
   for (const auto& [pid, process] : processes_) {
-    if (!(process->program == program_)) sessions_.AskToStop(process->worker_id);
+    if (!(process->program == program_)) End(*process);
   }
   KeepRunning();
+}
+
+// Who has not attached does not hear what it is asked.
+void NativeWorkers::End(Process& process) {
+  if (!sessions_.IsAttached(process.worker_id)) {
+    syscall(SYS_pidfd_send_signal, process.pidfd.native_handle(), SIGKILL, nullptr, 0);
+    return;
+  }
+  sessions_.AskToStop(process.worker_id);
+  process.overdue.expires_after(stop_timeout_);
+  process.overdue.async_wait(
+      [this, id = process.worker_id](const boost::system::error_code& error) {
+        if (error) return;
+        (void)sessions_.Kill(
+            id, absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
+      });
 }
 
 void NativeWorkers::StartLater() {

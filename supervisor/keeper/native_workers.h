@@ -48,23 +48,26 @@ class NativeWorkers final : public WorkerPrograms {
 
  private:
   struct Process {
-    explicit Process(boost::asio::io_context& loop) : pidfd(loop) {}
+    explicit Process(boost::asio::io_context& loop) : pidfd(loop), overdue(loop) {}
     NativeProgram program;
     bool on_trial = false;  // somebody else reaps it
     uint64_t worker_id = 0;
     uint64_t forked_ns = 0;
     boost::asio::posix::stream_descriptor pidfd;
+    boost::asio::steady_timer overdue;  // once it was asked to end
   };
 
   NativeProgram Native(const internal::Program& program) const;
   absl::StatusOr<StartedProgram> Fork(const NativeProgram& program, bool on_trial);
   void Hold(uint32_t slot, uint64_t worker_id, int pidfd);
   void OnEnded(pid_t pid);
+  void End(Process& process);
   void StartLater();
 
   boost::asio::io_context& loop_;
   NativeProgram program_;  // that serves
   const uint32_t wanted_;
+  const std::chrono::milliseconds stop_timeout_;
   NativeEngine& engine_;
   WorkerSessions& sessions_;
   EventLog& events_;

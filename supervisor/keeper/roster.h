@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,9 +31,10 @@ class Roster {
     bool stopped = false;
     bool fenced = false;
     bool pardoned = false;
-    bool notify = false;  // has something new
-    bool deaf = false;    // closed its end of `wake`
-    uint32_t shards = 0;  // that it owns
+    std::string_view death = "crash";  // cause of its death, in reports; a literal
+    bool notify = false;               // has something new
+    bool deaf = false;                 // closed its end of `wake`
+    uint32_t shards = 0;               // that it owns
   };
 
   // What a shard wants of its next owner.

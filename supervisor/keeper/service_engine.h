@@ -78,6 +78,8 @@ class ServiceEngine {
   virtual bool IsFenced(uint32_t slot) const = 0;
   // Its death, which is to come, is somebody else's doing: no completion is blamed for it.
   virtual void PardonDeath(uint32_t slot, uint64_t id) = 0;
+  // Its death, which is to come, has this cause in reports ("hang"), and not "crash". A literal.
+  virtual void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) = 0;
   // Its process is gone; the slot may be used again after this.
   virtual void WorkerDead(uint32_t slot, uint64_t id) = 0;
 

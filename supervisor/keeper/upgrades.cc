@@ -73,6 +73,7 @@ struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
   uint32_t watch_window_ms = 0;
+  bool workers_named = false;                   // how many new ones, by the operator
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
   steady_clock::time_point deadline;         // of the phase
@@ -214,6 +215,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   status.set_started_unix_micros(UnixMicroseconds());
   upgrade->old_program = std::move(old_program);
   upgrade->new_program = std::move(new_program);
+  upgrade->workers_named = plan.workers() != 0;
   upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
   current_ = std::move(upgrade);
   const absl::Status launched = Launch(count);
@@ -391,6 +393,7 @@ void Upgrades::HandOver() {
   for (const WorkerInfo& worker : workers_.List()) {
     if (current_->new_workers.count(worker.id) != 0) slots.push_back(worker.slot);
   }
+  slots.resize(std::min<size_t>(slots.size(), std::max<size_t>(1, NewOwners())));
   std::vector<ShardMove> moves;
   for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
     moves.push_back({shard, slots[shard % slots.size()]});
@@ -400,6 +403,22 @@ void Upgrades::HandOver() {
              [this, id = current_->status.id()](const HandoffsResult& result) {
                if (current_ && current_->status.id() == id) OnHandedOver(result);
              });
+}
+
+// Among how many of the new workers the shards are spread. The keeper of a native service has more
+// workers than owners, so that some stand by: of as many new ones as there were, as many own.
+size_t Upgrades::NewOwners() {
+  if (current_->workers_named || !arena::IsNative(engine_.arena().shape())) {
+    return current_->new_workers.size();
+  }
+  std::set<uint64_t> owners;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      const uint64_t owner = engine_.owner(shard).worker_id;
+      if (owner != 0) owners.insert(owner);
+    }
+  });
+  return owners.size();
 }
 
 void Upgrades::OnHandedOver(const HandoffsResult& result) {

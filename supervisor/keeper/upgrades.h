@@ -79,6 +79,7 @@ class Upgrades : private WorkerObserver {
 
   // Going on.
   void HandOver();
+  size_t NewOwners();
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   bool PromoteNewWorkers();

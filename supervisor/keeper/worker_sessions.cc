@@ -634,15 +634,21 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
     session->silent_beats = std::min(session->silent_beats + 1, hang_beats_);
   }
   const bool stalled = session->silent_beats >= hang_beats_;
-  if (stalled == was_stalled || session->state != v1::WORKER_STATE_READY) return;
+  if (session->state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
   bool owner = false;
   engine_.Run([&] {
-    engine_.SetStalled(session->slot, session->id, stalled);
+    if (stalled != was_stalled) engine_.SetStalled(session->slot, session->id, stalled);
     for (uint32_t i = 0; i < arena_.shape().shards; ++i) {
       owner |= engine_.owner(i).worker_id == session->id;
     }
   });
-  if (stalled && owner) {
+  if (!stalled || !owner) {
+    session->silent_owner_beats = 0;
+    return;
+  }
+  // Who came to shards when it was silent already has its time, too.
+  if (!was_stalled || ++session->silent_owner_beats >= hang_beats_) {
+    engine_.Run([&] { engine_.ExplainDeath(session->slot, session->id, "hang"); });
     (void)Kill(session->id, absl::StrCat("it owns shards and has shown no sign of life for ",
                                          config_.service().hang_timeout_ms(), " ms"));
   }

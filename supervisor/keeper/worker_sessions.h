@@ -88,6 +88,7 @@ class WorkerSessions {
 
   // All that are attached.
   std::vector<WorkerInfo> List() const;
+  bool IsAttached(uint64_t worker_id) const { return Find(worker_id) != nullptr; }
   void SetStanding(uint64_t worker_id, Standing standing);
   // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);
@@ -114,6 +115,7 @@ class WorkerSessions {
     uint64_t attached_ns = 0;
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
     uint32_t silent_beats = 0;                 // looks in a row that found nothing new
+    uint32_t silent_owner_beats = 0;           // of more, that found it the owner of shards
     const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     std::string kill_cause;                    // empty: we did not kill it
     bool detached = false;

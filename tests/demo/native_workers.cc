@@ -65,7 +65,8 @@ class NativeWorkers final : public Workers {
 
   std::string WhyNot(EventKind kind) const override {
     if (kind != EventKind::kPoison) return {};
-    return "nobody counts yet how many native workers have died on a message";
+    return "the demonstration has no native workers that die of a message (tests/vm: native_poison "
+           "has)";
   }
   absl::Status MakeMortal(size_t) override {
     return absl::UnimplementedError(WhyNot(EventKind::kPoison));

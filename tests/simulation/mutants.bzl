@@ -3,7 +3,7 @@
 Every mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
 """
 
-def mutant(name, src, edit, killer = None, case = None, header = None, deep = False):
+def mutant(name, src, edit, killer = None, case = None, header = None, deep = False, killer_deps = None):
     """A test that passes when the defect that `edit`, for sed, makes in `src` is caught.
 
     By default the simulation has to catch it. The broken copy is an object of the test itself, so
@@ -17,6 +17,7 @@ def mutant(name, src, edit, killer = None, case = None, header = None, deep = Fa
       killer: label of the test's source that catches it instead of the simulation; with its `case`.
       case: Suite.name of the test case that has to fail.
       header: with killer: the file is a header, which the killer includes through this macro.
+      killer_deps: of the killer, where they are not those of most.
       deep: the simulation needs schedules in which much is outstanding.
     """
     broken = name + (".h" if header else "_source.cc")
@@ -53,7 +54,7 @@ def mutant(name, src, edit, killer = None, case = None, header = None, deep = Fa
             copts = ["-Wno-error"],
             # Of the test, which is to include the broken header.
             local_defines = [header + "=\\\"tests/simulation/" + broken + "\\\""] if header else [],
-            deps = [
+            deps = killer_deps or [
                 "//lib/arena",
                 "//lib/base",
                 "//lib/driver",

@@ -31,16 +31,17 @@ has_started() {
 }
 
 # follow: reads what has been logged since. Starts no process: that takes long here.
-#   pid_of[WORKER], owner_of[SHARD] (who made its last first commit), ready[WORKER] (that lives)
+#   pid_of[WORKER], object_of[WORKER] (without its directory)
+#   owner_of[SHARD] (who made its last first commit), ready[WORKER] (that lives)
 #   moves, forks, ends (how many)
-declare -A pid_of owner_of ready
+declare -A pid_of object_of owner_of ready
 moves=0 forks=0 ends=0 partial=''
 follow() {
   local line
   while IFS= read -r line <&"$log" || { partial+=$line && false; }; do
     line=$partial$line partial=''
-    if [[ $line =~ worker_attached:\ worker\ ([0-9]+)\ .*pid\ ([0-9]+) ]]; then
-      pid_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    if [[ $line =~ worker_attached:\ worker\ ([0-9]+)\ \(([^ ]+)\ .*pid\ ([0-9]+) ]]; then
+      object_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]} pid_of[${BASH_REMATCH[1]}]=${BASH_REMATCH[3]}
     elif [[ $line =~ worker_ready:\ worker\ ([0-9]+) ]]; then
       ready[${BASH_REMATCH[1]}]=1
     elif [[ $line =~ native_worker_ended:\ worker\ ([0-9]+) ]]; then
@@ -85,6 +86,21 @@ kill_owner() {
   killed=${pid_of[$owner]}
   kill "-$2" "$killed" || die "worker $owner, $killed, is gone"
   soon went_on "$owner" 2
+}
+
+# all_run OBJECT: two workers are ready, and all that are run it; so do those who own something.
+all_run() {
+  local worker
+  are_ready 2 || return 1
+  for worker in "${!ready[@]}" "${owner_of[@]}"; do
+    [[ ${object_of[$worker]} == "$1" ]] || return 1
+  done
+}
+# upgrade_to SERVICE OBJECT: returns when nobody of the former one is left.
+upgrade_to() {
+  baton --socket "$state/operator.sock" --timeout 300 upgrade "$1" --exec "$BATON_BIN/$2" \
+    --watch-window 0.1 >"$work/upgrade.log" 2>&1 || die "upgrade to $2: $(cat "$work/upgrade.log")"
+  soon all_run "$2"
 }
 
 # blackouts: what the keeper says of the shards' blackouts, in microseconds.

@@ -16,6 +16,7 @@ wait_for "both shards to be served" are_served 2
 mark
 kill_owner 0 STOP
 has_logged "worker_killed: .*pid $killed\).* no sign of life" || die "worker $killed was not killed"
+has_logged 'ownership_ended: .* ended: hang' || die "it is not said that the owner hung"
 ! kill -0 "$killed" 2>/dev/null || die "process $killed, which hung, is alive"
 say "an owner that hung was replaced"
 

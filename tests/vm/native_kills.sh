@@ -17,10 +17,15 @@ start_native kv "$BATON_BIN/ledger-v1.so"
 wait_for "two workers" are_ready 2
 start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
 wait_for "both shards to be served" are_served 2
+began=$SECONDS longest=0
 for ((i = 0; i < kills && SECONDS < limit; ++i)); do
   pause "0.$((RANDOM % 4))$((RANDOM % 10))"
+  killed_at=${EPOCHREALTIME//[^0-9]/}
   kill_owner $((RANDOM % 2)) KILL
+  waited=$(((${EPOCHREALTIME//[^0-9]/} - killed_at) / 1000))
+  longest=$((waited > longest ? waited : longest))
 done
+say "$i kills in $((SECONDS - began)) s, the longest wait for two that are ready $longest ms"
 check_peer checked
 say "$(tail -n 1 "$work/checked.out" | cut -d, -f 5-15)"
 blackouts

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# native_pingd.sh PINGS PINGS_OF_EIGHT KILLS [SEED]: Debian's rping against a native pingd on rxe0, whose
-# owner is killed at random moments: one client, then eight with their pings each; every ping comes
-# back once.
+# native_pingd.sh PINGS PINGS_OF_EIGHT UPGRADES KILLS [SEED]: Debian's rping against a native pingd on
+# rxe0, which is upgraded, and whose owner is killed, in random order at random moments: one client,
+# then eight with their pings each, or as many as there are until the last kill, and some after it;
+# every ping comes back once.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/vm/pingd_common.sh
 source "$here/pingd_common.sh"
 # shellcheck source=tests/vm/native_common.sh
 source "$here/native_common.sh"
-pings=$1 pings_of_eight=$2 kills=$3 seed=${4:-$RANDOM}
+pings=$1 pings_of_eight=$2 upgrades=$3 kills=$4 seed=${5:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
 
@@ -16,6 +17,26 @@ say "seed $seed"
 # shellcheck disable=SC2034  # of wait_for
 patience=120
 trap '[[ $? -eq 0 ]] || tail -n 60 "$state.log" >&2' EXIT
+
+# disturb_native UPGRADES KILLS: two workers are ready before each: the owner and its heir.
+version=1
+disturb_native() {
+  local event events=() i shards
+  for ((i = 0; i < $1; ++i)); do events+=(upgrade); done
+  for ((i = 0; i < $2; ++i)); do events+=(kill); done
+  mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
+  for event in "${events[@]}"; do
+    pause "0.$((RANDOM % 10))"
+    if [[ $event == upgrade ]]; then
+      version=$((3 - version))
+      upgrade_to "$service" "pingd-v$version.so"
+    else
+      follow
+      shards=("${!owner_of[@]}")
+      kill_owner "${shards[RANDOM % ${#shards[@]}]}" KILL
+    fi
+  done
+}
 
 test_checkers
 prefer_the_device
@@ -26,18 +47,19 @@ wait_for "two workers" are_ready 2
 for count in 1 8; do
   started=$SECONDS
   [[ $count -eq 1 ]] || pings=$pings_of_eight
-  start_clients "$BATON_VM_ADDRESS" "$count" "$pings"
+  start_endless_clients "$BATON_VM_ADDRESS" "$count"
   wait_for "$count connections" is_connected "$count"
-  for ((i = 0; i < kills; ++i)); do
-    pause "0.$((RANDOM % 10))"
-    follow
-    shards=("${!owner_of[@]}")
-    kill_owner "${shards[RANDOM % ${#shards[@]}]}" KILL
-  done
-  still=$(connected)
-  check_clients "$pings" || die "of $count clients, not all had their pings"
+  disturb_native "$upgrades" "$kills"
+  say "$count clients, $upgrades upgrades, $kills kills: $((SECONDS - started)) s"
+  ping_on "$pings"
+  # Whose clients end in the middle of a ping, their end is none of the device's faults.
+  pause_clients
   statistics | check_counters || die "the device lost something, or was not ready"
-  [[ $still -eq $count ]] || die "only $still of $count clients pinged until the last kill"
-  say "$count clients, $kills kills: $((SECONDS - started)) s"
+  end_clients "$pings" || die "of $count clients, not all had their pings"
+  say "$count clients: $((SECONDS - started)) s"
 done
+
+# One that ends by itself.
+start_clients "$BATON_VM_ADDRESS" 1 5
+check_clients 5 || die "the client that ends had not its pings"
 blackouts

@@ -10,15 +10,15 @@ state=/run/baton
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# check_pings COUNT <OUTPUT: the output of `rping -c -v -V` is COUNT pings, each once, in order; what
-# it says of itself, by its exit status, is nothing.
+# check_pings COUNT [or-more] <OUTPUT: the output of `rping -c -v -V` is COUNT pings, each once, in
+# order; what it says of itself, by its exit status, is nothing.
 check_pings() {
-  awk -v wanted="$1" '
+  awk -v wanted="$1" -v more="${2:-}" '
     index($0, "ping data: rdma-ping-" (found + 0) ": ") == 1 { ++found; next }
     { print "line " NR " is \"" substr($0, 1, 60) "\", not ping " found + 0; failed = 1; exit }
     END {
       if (!failed) print found + 0 " of " wanted " pings"
-      exit failed || found != wanted
+      exit failed || (more ? found < wanted : found != wanted)
     }'
 }
 
@@ -71,6 +71,11 @@ test_checkers() {
   for bad in '0 1 3 4' '0 1 1 2' '0 2 1 3' '0 1 2' '0 1 2 3 4' ''; do
     # shellcheck disable=SC2086  # words
     ! pings $bad | check_pings 4 >/dev/null || die "the checker of pings does not see \"$bad\""
+  done
+  pings 0 1 2 3 | check_pings 3 or-more >/dev/null || die "the checker refuses more than wanted"
+  for bad in '0 1' '0 1 2 2 3' '0 1 2 4' '1 2 3 4' ''; do
+    # shellcheck disable=SC2086  # words
+    ! pings $bad | check_pings 3 or-more >/dev/null || die "the checker of more does not see \"$bad\""
   done
   local good='link rxe0/1 duplicate_request 2 out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0'
   good+=' rcvd_seq_err 0 retry_exceeded_err 0 completer_retry_err 2 ack_timers 3'
@@ -161,6 +166,60 @@ start_clients() {
     rping -c -a "$1" -p "$port" -C "$3" -v -V -S 1000 >"$work/client.$i" 2>"$work/client.$i.err" &
     clients+=("$!")
   done
+}
+
+# start_endless_clients ADDRESS COUNT: they ping until end_clients, and write the line of each ping at
+# once.
+start_endless_clients() {
+  local i
+  clients=()
+  for ((i = 0; i < $2; ++i)); do
+    stdbuf -oL rping -c -a "$1" -p "$port" -v -V -S 1000 >"$work/client.$i" 2>"$work/client.$i.err" &
+    clients+=("$!")
+  done
+}
+# pinged COUNT...: of every client, one after the other, the ping with that number, or a later one.
+# shellcheck disable=SC2317  # wait_for calls it
+pinged() {
+  local i last wanted=("$@")
+  for i in "${!clients[@]}"; do
+    kill -0 "${clients[i]}" || die "client $i has ended: $(cat "$work/client.$i.err")"
+    last=$(last_ping "$i")
+    [[ ${last:-0} -ge ${wanted[i]} ]] || return 1
+  done
+}
+# last_ping CLIENT: the number of the last one that has come back; nothing when there was none.
+last_ping() { tail -n 1 "$work/client.$1" | sed -n 's/^ping data: rdma-ping-\([0-9]*\): .*/\1/p'; }
+# ping_on PINGS: until all clients have so many, and one that began now.
+ping_on() {
+  local i last wanted=()
+  for i in "${!clients[@]}"; do
+    last=$(last_ping "$i")
+    # The next one may be under way.
+    last=$((${last:-0} + 2))
+    wanted+=($((last < $1 ? $1 : last)))
+  done
+  patience=1000000 wait_for "$1 pings of each" pinged "${wanted[@]}"
+}
+# pause_clients: nothing is on the way any more when it returns.
+pause_clients() {
+  kill -STOP "${clients[@]}"
+  pause 2
+}
+# end_clients PINGS: all had so many, or more, each once.
+end_clients() {
+  local i found failed=0
+  # Not every one is told of.
+  {
+    kill -KILL "${clients[@]}"
+    wait "${clients[@]}" || true
+  } 2>/dev/null
+  for i in "${!clients[@]}"; do
+    found=$(check_pings "$1" or-more <"$work/client.$i") || failed=1
+    say "client $i: $found $(cat "$work/client.$i.err")"
+    rm "$work/client.$i"
+  done
+  return "$failed"
 }
 
 # check_clients PINGS: of the clients that were started, when they have ended.

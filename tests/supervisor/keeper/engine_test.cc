@@ -503,6 +503,14 @@ TEST_F(EngineTest, shouldGoToTheNamedSuccessorWhenTheOwnerDiesDuringAHandoff) {
   EXPECT_FALSE(newest->Owns());
 }
 
+TEST_F(EngineTest, shouldReportADeathAsItWasExplained) {
+  const auto owner = Ready();
+  owner->Adopt();
+  engine->Run([&] { engine->ExplainDeath(owner->slot, owner->id, "hang"); });
+  Stopped(*owner);
+  EXPECT_EQ(Report().cause, "hang");
+}
+
 TEST_F(EngineTest, shouldTellThatTheSuccessorGaveTheShardStraightBack) {
   const auto old_owner = Ready();
   old_owner->Adopt();

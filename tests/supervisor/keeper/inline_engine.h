@@ -44,6 +44,9 @@ class InlineEngine final : public ServiceEngine {
   }
   bool IsFenced(uint32_t slot) const override { return roster[slot].fenced; }
   void PardonDeath(uint32_t slot, uint64_t) override { roster[slot].pardoned = true; }
+  void ExplainDeath(uint32_t, uint64_t, std::string_view cause) override {
+    explained.emplace_back(cause);
+  }
   void WorkerDead(uint32_t slot, uint64_t id) override {
     dead.push_back(id);
     roster.Remove(slot);
@@ -66,7 +69,7 @@ class InlineEngine final : public ServiceEngine {
   uint32_t connection_count() const override { return 0; }
   const arena::Arena& arena() const override { return arena_; }
   const verbs::DeviceInfo& device_info() const override { return device_info_; }
-  ShardOwner owner(uint32_t) const override { return {}; }
+  ShardOwner owner(uint32_t) const override { return shard_owner; }
   const LatencyHistogram& handoff_blackout(uint32_t) const override { return blackout_; }
   const LatencyHistogram& failover_blackout(uint32_t) const override { return blackout_; }
   const ReconciliationReport& last_report(uint32_t) const override { return report_; }
@@ -75,6 +78,8 @@ class InlineEngine final : public ServiceEngine {
 
   Roster roster;
   std::vector<uint64_t> dead;  // worker ids, in their order
+  std::vector<std::string> explained;
+  ShardOwner shard_owner;  // of every shard
 
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }

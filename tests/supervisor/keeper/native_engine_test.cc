@@ -386,6 +386,148 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   EXPECT_EQ(owner(), second.id());
 }
 
+// ---- A change of owner, in the middle of which somebody dies.
+
+// It has published that it gives its shard up, as it was asked to, and its heir watches.
+class ReleasingOwnerTest : public NativeEngineTest {
+ protected:
+  void SetUp() override {
+    NativeEngineTest::SetUp();
+    Worker& first = Start(0);
+    ASSERT_EQ(first.Attend(), 0);
+    Begin(first);
+    Connect(first, peer_);
+    ASSERT_EQ(Start(1).Attend(), 0);
+    engine_->Handoff(0, 1, [this](const absl::Status& status, double) { moved_ = status; });
+    ASSERT_EQ(workers_[1]->Attend(), 0);
+    writer_->Release().Publish();
+  }
+  void DieBeforeItHandsOver() {
+    Worker& first = *workers_[0];
+    ASSERT_EQ(first.Drive(0), 0);
+    ASSERT_NO_FATAL_FAILURE(KillAt("native-before-hand-over", [&] { first.Release(0, 1); }));
+    begun_ns_ = arena_->native_shard(0).change_begun_ns;
+    EXPECT_NE(begun_ns_, 0u);
+    first.Die();
+  }
+  void ExpectAReleaseAndNoDeath() {
+    Worker& heir = *workers_[1];
+    ASSERT_NO_FATAL_FAILURE(TakeOver(heir));
+    EXPECT_EQ(epoch(), 2u);
+    EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 0u);
+    EXPECT_THAT(events_, ElementsAre("shard 0 epoch 1: worker 1",
+                                     "shard 0 epoch 1 of worker 1 ended: handoff",
+                                     "shard 0 epoch 2: worker 2"));
+    EXPECT_EQ(engine_->handoff_blackout(0).count(), 1u);
+    EXPECT_EQ(engine_->failover_blackout(0).count(), 0u);
+    EXPECT_TRUE(moved_.ok()) << moved_;
+    Exchange(heir, peer_);
+    EXPECT_FALSE(peer_.disconnected);
+  }
+
+  RawPeer peer_;
+  absl::Status moved_ = absl::UnknownError("not yet");
+  uint64_t begun_ns_ = 0;
+};
+
+TEST_F(ReleasingOwnerTest, shouldCountAsReleasedOnceThatIsPublished) {
+  workers_[0]->Die();
+  ExpectAReleaseAndNoDeath();
+}
+
+TEST_F(ReleasingOwnerTest, shouldCountAsReleasedWhenItDiesBeforeTheWordMoves) {
+  ASSERT_NO_FATAL_FAILURE(DieBeforeItHandsOver());
+  ExpectAReleaseAndNoDeath();
+  EXPECT_EQ(arena_->native_shard(0).change_begun_ns, begun_ns_);
+}
+
+// HandOver has taken its number out of the record, and has not moved the word.
+TEST_F(ReleasingOwnerTest, shouldCountAsReleasedWhenItsNumberIsGoneAndTheWordIsNot) {
+  ASSERT_NO_FATAL_FAILURE(DieBeforeItHandsOver());
+  arena_->shard(0).owner.release_requested = 0;
+  arena_->shard(0).owner.owner_worker_id = 0;
+  ExpectAReleaseAndNoDeath();
+  EXPECT_EQ(arena_->native_shard(0).change_begun_ns, begun_ns_);
+}
+
+// An owner dies with two transactions published, and then its heir in the middle of taking over.
+class SecondClaimantTest : public NativeEngineTest {
+ protected:
+  void SetUp() override {
+    NativeEngineTest::SetUp();
+    Worker& first = Start(0);
+    ASSERT_EQ(first.Attend(), 0);
+    Begin(first);
+    Connect(first, peer_);
+    for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
+    peer_.Receive();
+    peer_.Receive();
+    // The second, too, is written from what is applied: it stages the first one's send again.
+    writer_->Send(connection_, 2048, 4);
+    writer_->Publish();
+    writer_->Send(connection_, 2048, 4);
+    writer_->Send(connection_, 2048, 4);
+    writer_->Publish();
+    first.Die();
+  }
+  void KillTheHeirAt(const char* point) {
+    const auto slot = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    Worker& heir = *workers_[slot];
+    ASSERT_NO_FATAL_FAILURE(KillAt(point, [&] { heir.Attend(); }));
+    change_ = arena_->native_shard(0);
+    EXPECT_EQ(change_.change_epoch, 1u);
+    heir.Die();
+    Bury(slot);
+    last_ = workers_[slot == 1 ? 2 : 1].get();
+  }
+  // As if there had been one heir, who began when the first one did.
+  void ExpectOneChange() {
+    ASSERT_NO_FATAL_FAILURE(TakeOver(*last_));
+    EXPECT_EQ(epoch(), 2u);
+    const arena::NativeShard& change = arena_->native_shard(0);
+    EXPECT_EQ(change.change_begun_ns, change_.change_begun_ns);
+    EXPECT_EQ(change.former_worker_id, 1u);
+    EXPECT_EQ(arena::ChangeCause(change.cause), arena::ChangeCause::kDeath);
+    EXPECT_EQ(engine_->last_report(0).transactions_recovered, 2u);
+    EXPECT_EQ(engine_->failover_blackout(0).count(), 1u);
+    EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
+    EXPECT_EQ(arena_->shard(0).owner.cut_epoch, 1u);
+    // Its commits and theirs, each once.
+    EXPECT_EQ(arena_->connection(connection_).send.committed, 2u);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(CompletionKind(Next(*last_, peer_).kind), CompletionKind::kSend);
+    }
+    EXPECT_TRUE(Pump([&] { peer_.Turn(); }, [&] { return peer_.received.size() == 2; }));
+  }
+
+  RawPeer peer_;
+  arena::NativeShard change_ = {};  // as the heir that died has left it
+  Worker* last_ = nullptr;
+};
+
+TEST_F(SecondClaimantTest, shouldGoOnBetweenTwoTransactions) {
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-rest-applied"));
+  EXPECT_EQ(change_.recovered, 1u);
+  ExpectOneChange();
+}
+
+TEST_F(SecondClaimantTest, shouldGoOnWhenAllIsApplied) {
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-before-taking"));
+  ExpectOneChange();
+}
+
+// Everything of the next epoch was stored, except its word.
+TEST_F(SecondClaimantTest, shouldGoOnWhenTheNextEpochHasBegunButForItsWord) {
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("native-before-taking"));
+  arena::ShardRecord& shard = arena_->shard(0);
+  const uint64_t cut = arena::CursorIndex(shard.commit_head);
+  shard.owner.cut_tail = cut;
+  shard.owner.cut_epoch = 1;
+  arena_->bank(0, 2).tail = shard.commit_head = arena::PackCursor(2, 0);
+  ExpectOneChange();
+  EXPECT_EQ(shard.owner.cut_tail, cut);
+}
+
 // ---- Poison.
 
 // Every owner dies of one message. The third death fails its connection, and the next owner goes on
@@ -478,6 +620,44 @@ TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
 }
 
+// Its name stands in the record by then, and its death is no owner's.
+TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
+  MakeEngine({.poison_deaths = 1});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "no poison");
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  engine_->PardonDeath(0, 1);
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("ownership-epoch-begun"));
+  Worker& last = *workers_[heir()];
+  TakeOver(last);
+  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
+  uint64_t version = 0;
+  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->former_worker_id, 1u);
+  EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+// The keeper looks at what workers have written before it uses it.
+TEST_F(NativeEngineTest, shouldGiveAwayAShardThatBelongsToNoPossibleWorker) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  for (const uint32_t slot : {arena_->shape().workers, arena::kClaim | 0x7ffeu, 0x7ffeu}) {
+    uint64_t& word = arena_->shard(0).owner.ownership;
+    word = arena::PackOwnership(arena::OwnershipEpoch(word), slot, arena::OwnershipSequence(word));
+    EXPECT_EQ(engine_->owner(0).slot, arena::kNobody);
+    engine_->Turn();
+    engine_->Turn();
+    EXPECT_LT(arena::ClaimantOrOwner(arena::OwnershipSlot(word)), arena_->shape().workers);
+  }
+}
+
 TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   MakeEngine({.poison_deaths = 1});
   Worker& first = Start(0);
@@ -492,6 +672,12 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
   Worker& last = *workers_[heir()];
   TakeOver(last);
   EXPECT_EQ(engine_->poisoned_connections(0), 1u);
+  uint64_t version = 0;
+  const auto report = ReadNativeReport(*arena_, 0, 1, &version);
+  ASSERT_TRUE(report.has_value());
+  ASSERT_TRUE(report->poisoned.has_value());
+  EXPECT_EQ(report->poisoned->deaths, 1u);
+  EXPECT_EQ(report->former_worker_id, 1u);
   const arena::CompletionEntry entry = Next(last, peer);
   EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
   EXPECT_EQ(entry.flags, arena::kCompletionPoisoned);  // told as a failure, and not left out
@@ -499,7 +685,8 @@ TEST_P(KilledHeirTest, shouldPoisonAsWhoBeganIt) {
 
 INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                          ::testing::Values("native-claimed", "native-deaths-written",
-                                           "native-death-counted", "native-before-taking"),
+                                           "native-death-counted", "native-reported",
+                                           "native-before-taking", "ownership-epoch-begun"),
                          [](const auto& point) {
                            std::string name = point.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -507,6 +694,23 @@ INSTANTIATE_TEST_SUITE_P(At, KilledHeirTest,
                          });
 
 // ---- Reports.
+
+// The heir is quicker than the proof of the death.
+TEST_F(NativeEngineTest, shouldTellAHangThatTheKeeperKilledForFromACrash) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  for (uint32_t slot = 1; slot < 3; ++slot) ASSERT_EQ(Start(slot).Attend(), 0);
+  engine_->ExplainDeath(0, 1, "hang");
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    const auto heir = static_cast<uint32_t>(arena_->native_shard(0).heir - 1);
+    workers_[engine_->owner(0).slot]->Die();
+    TakeOver(*workers_[heir]);
+    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
+    engine_->WorkerStopped(slot == 0 ? 0 : heir, slot == 0 ? 1 : heir + 1, "crash");
+    EXPECT_EQ(engine_->last_report(0).cause, slot == 0 ? "hang" : "crash");
+  }
+}
 
 TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   Worker& first = Start(0);

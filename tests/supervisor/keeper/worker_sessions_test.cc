@@ -34,6 +34,7 @@ using ::testing::ElementsAre;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
 using testing::InlineEngine;
+using ::testing::IsEmpty;
 using testing::RawClient;
 
 constexpr uint32_t kWorkers = 2;
@@ -43,7 +44,10 @@ constexpr uint32_t kUid = 4242, kGid = 4243;  // of the children; no worker_uids
 // children are the test's: it speaks for them.
 class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
  protected:
-  WorkerSessionsTest() { sessions.SetObserver(this); }
+  explicit WorkerSessionsTest(const internal::KeeperConfig& configured = Config())
+      : config(configured) {
+    sessions.SetObserver(this);
+  }
 
   static arena::Shape Shape(uint32_t pooled_queue_pairs) {
     arena::Shape shape = driver::testing::TestShape();
@@ -122,7 +126,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
 
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   boost::asio::io_context loop{1};
-  const internal::KeeperConfig config = Config();
+  const internal::KeeperConfig config;
   EventLog events{"kv", [](const v1::Event&) {}};
   arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
   InlineEngine engine{&arena};
@@ -204,6 +208,37 @@ TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
   EXPECT_THAT(engine.dead, ElementsAre(reservation.worker_id));
   EXPECT_EQ(sessions.free_slots(), kWorkers);
   EXPECT_NE(sessions.Reserve().value().worker_id, reservation.worker_id);
+}
+
+// Workers that show no sign of life are noticed soon.
+class SilentWorkerTest : public WorkerSessionsTest {
+ protected:
+  SilentWorkerTest() : WorkerSessionsTest(ImpatientConfig()) {}
+  static internal::KeeperConfig ImpatientConfig() {
+    internal::KeeperConfig config = Config();
+    config.mutable_service()->set_heartbeat_ms(1);
+    config.mutable_service()->set_hang_timeout_ms(5);
+    return config;
+  }
+};
+
+// An heir may hang as soon as it has claimed a shard, and was silent before.
+TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  Ask(*client, ready);
+  Until([&] { return engine.roster[reserved.slot].stalled; });
+  EXPECT_THAT(engine.explained, IsEmpty());  // it owns nothing
+  engine.shard_owner.slot = reserved.slot;
+  engine.shard_owner.worker_id = reserved.worker_id;
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reserved.worker_id));
+  EXPECT_THAT(engine.explained, ElementsAre("hang"));
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
 }
 
 TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {

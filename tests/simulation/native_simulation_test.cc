@@ -1,0 +1,478 @@
+// The ownership of a native service's shard in one process: its keeper's engine and its workers'
+// drivers are the real ones, each worker runs in a thread of its own, and the dice say whose turn
+// it is, at every crash point and between the stores of the worker's library. Workers are killed,
+// retired and started, shards handed over. A seed replays its schedule: BATON_FIRST_SEED,
+// BATON_SCHEDULES.
+//
+// Nothing is connected: what goes over the wire is the other simulation's, and the machine tests'.
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/keeper/native_driver.h"
+#include "supervisor/keeper/native_engine.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/verbs/forwarding_device.h"
+#include "tests/simulation/context.h"
+#include "tests/simulation/sim_device.h"
+
+namespace baton::simulation {
+namespace {
+
+using keeper::NativeDriver;
+using keeper::NativeEngine;
+
+constexpr uint32_t kWorkers = 3;
+constexpr int kSteps = 1000;
+
+// In each schedule there may be a point at which workers often stay for long, and one at which they
+// often die: what takes several coincidences happens, too. An empty one: none.
+constexpr std::array<std::string_view, 8> kSlowAt = {
+    "",
+    "native-before-claim",
+    "native-before-claim",
+    "native-claimed",
+    "native-before-taking",
+    "native-taken",
+    "native-before-hand-over",
+    "committed",
+};
+constexpr std::array<std::string_view, 9> kMortalAt = {
+    "",
+    "native-claimed",
+    "native-claimed",
+    "native-rest-applied",
+    "native-before-taking",
+    "native-taken",
+    "native-before-hand-over",
+    "committed",
+    "released",
+};
+
+class ForkableDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::Status CheckForkable() const override { return absl::OkStatus(); }
+  int event_fd() const override { return event_.get(); }
+
+ private:
+  const FileDescriptor event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // of nothing
+};
+
+class NoObserver final : public DeviceObserver {
+  void OnSendPosted(const verbs::SendRequest&) override {}
+  void OnReceivePosted(const verbs::ReceiveRequest&) override {}
+  void OnCompleted(const verbs::Completion&) override {}
+};
+
+struct Killed {};
+
+// A thread that runs only when it is resumed, until it yields or ends.
+class Fiber {
+ public:
+  explicit Fiber(std::function<void()> body)
+      : thread_([this, body = std::move(body)] {
+          Await(true);
+          current_ = this;
+          try {
+            if (!doomed_) body();
+          } catch (const Killed&) {
+          }
+          current_ = nullptr;
+          ended_ = true;
+          Pass(false);
+        }) {}
+  ~Fiber() {
+    Kill();
+    thread_.join();
+  }
+  void Resume() {
+    if (ended_) return;
+    Pass(true);
+    Await(false);
+  }
+  // What it does on its way out has no effect on the arena.
+  void Kill() {
+    doomed_ = true;
+    Resume();
+  }
+  bool ended() const { return ended_; }
+
+  // Of the fiber that runs, if one does.
+  static void Yield(const char* where) {
+    Fiber* const self = current_;
+    if (self == nullptr || self->doomed_) return;
+    self->where_ = where;
+    self->Pass(false);
+    self->Await(true);
+    if (self->doomed_) throw Killed();
+  }
+  const char* where() const { return where_; }
+
+ private:
+  void Pass(bool inside) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    inside_ = inside;
+    changed_.notify_all();
+  }
+  void Await(bool inside) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return inside_ == inside; });
+  }
+
+  static inline thread_local Fiber* current_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool inside_ = false, doomed_ = false, ended_ = false;
+  const char* where_ = "start";
+  std::thread thread_;
+};
+
+// What was committed to the shard, whoever did it.
+struct Truth {
+  uint64_t value = 0;
+};
+
+// A worker's process: the turns that the worker library makes of its host.
+class Process {
+ public:
+  Process(Context& context, arena::Arena& arena, Truth& truth, NativeEngine& engine, uint32_t slot,
+          uint64_t id)
+      : context_(context), arena_(arena), truth_(truth), slot_(slot), id_(id), writer_(&arena, 0) {
+    keeper::NativeInheritance inheritance = engine.InheritanceOf(slot, id);
+    inheritance.watch_deaths = false;
+    driver_ = NativeDriver::Create(std::move(inheritance)).value();
+    arena_.worker(slot) = arena::WorkerSlot{};
+    lock() = static_cast<uint32_t>(id);
+    fiber_ = std::make_unique<Fiber>([this] { Main(); });
+  }
+
+  void Resume() { fiber_->Resume(); }
+  void Die() {
+    fiber_->Kill();
+    driver_.reset();
+    arena::StoreRelease(lock(), uint32_t{FUTEX_OWNER_DIED});
+    adopted_ = 0;
+  }
+  void Retire() { retiring_ = true; }
+  bool ended() const { return fiber_->ended(); }
+  // Its own sight of it: nobody else may own the shard meanwhile.
+  bool owns() const { return adopted_ != 0 && !ended(); }
+  uint64_t adopted() const { return adopted_; }
+  void LookForDeaths() { driver_->LookForDeaths(); }
+  const char* where() const { return fiber_->where(); }
+  uint64_t id() const { return id_; }
+
+ private:
+  uint32_t& lock() { return arena_.worker(slot_).thread_locks[0].futex; }
+  BatonNativeHost& host() { return *driver_->host(); }
+  uint64_t word() const { return arena::LoadAcquire(arena_.shard(0).owner.ownership); }
+  bool IsOurs(uint64_t epoch) const {
+    return arena::OwnershipSlot(word()) == slot_ && arena::OwnershipEpoch(word()) == epoch;
+  }
+  void Expect(int result, const char* what) {
+    if (result != 0) context_.Break(absl::StrCat(what, ": ", host().last_error(host().context)));
+  }
+
+  void Main() {
+    while (!context_.broken()) {
+      Fiber::Yield("turn");
+      Expect(host().attend(host().context), "attend");
+      const uint64_t epoch = arena::OwnershipEpoch(word());
+      if (adopted_ != 0 && !IsOurs(adopted_)) {
+        return context_.Break(absl::StrCat("P3: the shard was taken from worker ", id_,
+                                           ", which lives, in epoch ", adopted_));
+      }
+      if (adopted_ == 0 && !retiring_ && IsOurs(epoch)) Adopt(epoch);
+      if (adopted_ == 0 && retiring_) break;
+      if (adopted_ == 0) continue;
+      const bool asked = arena_.shard(0).owner.release_requested == adopted_;
+      asked || retiring_ ? Release() : Commit();
+    }
+    arena::StoreRelease(lock(), uint32_t{0});
+  }
+  void Adopt(uint64_t epoch) {
+    Expect(host().adopt(host().context, 0, epoch), "adopt");
+    adopted_ = epoch;
+    writer_.Begin(epoch);
+    const arena::ShardRecord& shard = arena_.shard(0);
+    const auto* const state =
+        reinterpret_cast<const char*>(arena_.shard_state(0, shard.state_slot));
+    value_ = 0;
+    (void)absl::SimpleAtoi(absl::string_view(state, shard.state_length), &value_);
+    if (value_ != truth_.value) {
+      context_.Break(absl::StrCat("P2: epoch ", epoch, " begins with ", value_, ", committed is ",
+                                  truth_.value));
+    }
+    Commit();  // as the library does
+  }
+  void Commit() {
+    writer_.ShardState(absl::StrCat(value_ + 1), 1);
+    Fiber::Yield("before the commit");
+    writer_.Publish();
+    truth_.value = ++value_;
+    Fiber::Yield("committed");
+    Expect(host().apply(host().context, 0), "apply");
+  }
+  void Release() {
+    writer_.Release().Publish();
+    Fiber::Yield("released");
+    const uint64_t epoch = std::exchange(adopted_, 0);
+    Expect(host().release(host().context, 0, epoch), "release");
+  }
+
+  Context& context_;
+  arena::Arena& arena_;
+  Truth& truth_;
+  const uint32_t slot_;
+  const uint64_t id_;
+  driver::testing::CommitWriter writer_;
+  std::unique_ptr<NativeDriver> driver_;
+  uint64_t adopted_ = 0;  // epoch
+  uint64_t value_ = 0;
+  bool retiring_ = false;
+  std::unique_ptr<Fiber> fiber_;  // last: it uses the others
+};
+
+class NativeWorld : private keeper::EngineListener {
+ public:
+  explicit NativeWorld(uint64_t seed)
+      : context_(seed), arena_(arena::Arena::Create(Shape(), "native").value()) {
+    slow_at_ = kSlowAt[dice().Below(kSlowAt.size())];
+    mortal_at_ = kMortalAt[dice().Below(kMortalAt.size())];
+    SetCrashPointHandler([](const char* name) { Fiber::Yield(name); });
+    engine_ = NativeEngine::Create(&arena_, &device_, {.poison_deaths = 1'000'000}).value();
+    engine_->SetListener(this);
+  }
+  ~NativeWorld() override {
+    processes_ = {};
+    engine_.reset();
+    SetCrashPointHandler(nullptr);
+  }
+
+  // What broke; empty: nothing.
+  std::string Run() {
+    for (int i = 0; i < kSteps && !context_.broken(); ++i) Step();
+    // With everybody alive that is, somebody serves in the end.
+    for (int i = 0; i < kSteps && !context_.broken() && !IsServed(); ++i) Calm();
+    if (!context_.broken() && !IsServed()) context_.Break("nobody owns the shard in the end");
+    if (!context_.broken()) return {};
+    return absl::StrCat(context_.what_broke(), "\n", context_.Last(40));
+  }
+  uint64_t hash() const { return context_.hash(); }
+  uint64_t committed() const { return truth_.value; }
+  uint64_t epochs() const { return arena::OwnershipEpoch(arena_.shard(0).owner.ownership); }
+
+ private:
+  static arena::Shape Shape() {
+    arena::Shape shape = driver::testing::TestShape(1);
+    shape.pooled_queue_pairs = 1;
+    shape.workers = kWorkers;
+    return shape;
+  }
+  Dice& dice() { return context_.dice; }
+
+  void Step() {
+    const uint32_t slot = dice().Below(kWorkers);
+    const uint32_t what = dice().Below(64);
+    if (what == 0) {
+      Kill(slot);
+    } else if (what == 1) {
+      Retire(slot);
+    } else if (what < 5) {
+      Handoff(slot);
+    } else if (what < 8) {
+      Bury(slot);
+    } else if (what < 12) {
+      Start(slot);
+    } else if (what < 18) {
+      engine_->Turn();
+    } else if (what < 24) {
+      if (IsAlive(slot)) processes_[slot]->LookForDeaths();
+    } else if (slow_until_[slot] <= context_.now_ns) {
+      SetStalled(slot, false);
+      Resume(slot);
+      Suffer(slot);
+    }
+    ++context_.now_ns;
+    CheckOwners();
+  }
+  // What comes of the point to which the worker has come.
+  void Suffer(uint32_t slot) {
+    if (!IsAlive(slot)) return;
+    const std::string_view where = processes_[slot]->where();
+    if (where == mortal_at_ && dice().OneIn(3)) {
+      Kill(slot);
+    } else if (where == slow_at_ && dice().OneIn(2)) {
+      slow_until_[slot] = context_.now_ns + dice().Below(300);
+      SetStalled(slot, dice().OneIn(2));
+    }
+  }
+  // The keeper has seen no sign of life for long, or sees one again.
+  void SetStalled(uint32_t slot, bool stalled) {
+    if (!IsAlive(slot) || stalled_[slot] == stalled) return;
+    stalled_[slot] = stalled;
+    engine_->SetStalled(slot, processes_[slot]->id(), stalled);
+  }
+  void Calm() {
+    for (uint32_t slot = 0; slot < kWorkers && !context_.broken(); ++slot) {
+      Bury(slot);
+      Start(slot);
+      engine_->Turn();
+      if (!IsAlive(slot)) continue;
+      SetStalled(slot, false);
+      processes_[slot]->LookForDeaths();
+      Resume(slot);
+      CheckOwners();
+    }
+  }
+
+  bool IsAlive(uint32_t slot) const { return processes_[slot] && !processes_[slot]->ended(); }
+  bool IsServed() const {
+    for (const auto& process : processes_) {
+      if (process && process->owns()) return true;
+    }
+    return false;
+  }
+  void Resume(uint32_t slot) {
+    if (!IsAlive(slot)) return;
+    processes_[slot]->Resume();
+    context_.Note(processes_[slot]->where(), processes_[slot]->id(),
+                  arena_.shard(0).owner.ownership, truth_.value);
+  }
+  void Kill(uint32_t slot) {
+    if (!IsAlive(slot)) return;
+    context_.Note("killed", processes_[slot]->id());
+    processes_[slot]->Die();
+    dead_[slot] = true;
+  }
+  void Retire(uint32_t slot) {
+    if (!IsAlive(slot)) return;
+    context_.Note("retires", processes_[slot]->id());
+    processes_[slot]->Retire();
+  }
+  // The keeper learns that it is gone.
+  void Bury(uint32_t slot) {
+    if (!processes_[slot] || !processes_[slot]->ended()) return;
+    const uint64_t id = processes_[slot]->id();
+    context_.Note("buried", id);
+    processes_[slot].reset();
+    engine_->WorkerStopped(slot, id, std::exchange(dead_[slot], false) ? "crash" : "detached");
+    engine_->WorkerDead(slot, id);
+  }
+  void Start(uint32_t slot) {
+    if (processes_[slot]) return;
+    const uint64_t id = ++last_id_;
+    slow_until_[slot] = 0;
+    stalled_[slot] = false;
+    context_.Note("started", id, slot);
+    processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
+    engine_->AddWorker(slot, id, FileDescriptor(), {}, keeper::Standing::kFirst);
+    engine_->SetReady(slot);
+  }
+  void Handoff(uint32_t slot) {
+    if (!IsAlive(slot) || !engine_->IsReady(slot)) return;
+    context_.Note("handoff to", processes_[slot]->id());
+    engine_->Handoff(0, slot, [](const absl::Status&, double) {});
+  }
+  void CheckOwners() {
+    int owners = 0;
+    for (const auto& process : processes_) owners += process && process->owns();
+    if (owners > 1) context_.Break(absl::StrCat("P3: ", owners, " workers own the shard"));
+  }
+
+  void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override {}
+
+  Context context_;
+  NoObserver observer_;
+  arena::Arena arena_;
+  ForkableDevice device_{std::make_unique<SimDevice>(&context_, &observer_)};
+  std::unique_ptr<NativeEngine> engine_;
+  Truth truth_;
+  std::array<std::unique_ptr<Process>, kWorkers> processes_;
+  std::array<bool, kWorkers> dead_ = {}, stalled_ = {};
+  std::array<uint64_t, kWorkers> slow_until_ = {};
+  std::string_view slow_at_, mortal_at_;
+  uint64_t last_id_ = 0;
+};
+
+// Only one thread runs at any time: on one processor, who passes on is followed at once.
+void StayHere() {
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &here);
+  (void)sched_setaffinity(0, sizeof(here), &here);
+}
+
+uint64_t Setting(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+// A check may end the process.
+volatile uint64_t g_seed = 0;
+void TellSeed(int) {
+  std::array<char, 64> line;
+  const int length =
+      snprintf(line.data(), line.size(), "seed %llu\n", static_cast<unsigned long long>(g_seed));
+  (void)!write(STDERR_FILENO, line.data(), static_cast<size_t>(length));
+}
+
+TEST(NativeSimulationTest, shouldKeepEveryPromiseInEverySchedule) {
+  std::signal(SIGABRT, TellSeed);
+  const uint64_t first = Setting("BATON_FIRST_SEED", 1);
+  const uint64_t count = Setting("BATON_SCHEDULES", 500);
+  uint64_t committed = 0, epochs = 0;
+  StayHere();
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    g_seed = seed;
+    NativeWorld world(seed);
+    const std::string broken = world.Run();
+    ASSERT_EQ(broken, "") << "BATON_FIRST_SEED=" << seed << " BATON_SCHEDULES=1 replays it";
+    committed += world.committed();
+    epochs += world.epochs();
+  }
+  std::cout << count << " schedules from seed " << first << ", " << epochs << " epochs, "
+            << committed << " transactions" << std::endl;
+  EXPECT_GT(epochs, count);
+  EXPECT_GT(committed, epochs);
+}
+
+TEST(NativeSimulationTest, shouldRepeatAScheduleExactly) {
+  StayHere();
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    NativeWorld once(seed), another(seed + 1000);
+    EXPECT_EQ(once.Run(), "");
+    EXPECT_EQ(another.Run(), "");
+    NativeWorld again(seed);
+    EXPECT_EQ(again.Run(), "");
+    EXPECT_EQ(once.hash(), again.hash());
+    EXPECT_NE(once.hash(), another.hash());
+  }
+}
+
+}  // namespace
+}  // namespace baton::simulation

@@ -1,0 +1,158 @@
+// Which processes the keeper of a native service forks and ends. They are real; their device only
+// says that it survives a fork, and nothing is connected to it.
+#include "supervisor/keeper/native_workers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/native/host.h"
+#include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/lifeline.h"
+#include "tests/harness/patience.h"
+#include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/verbs/fabric.h"
+#include "tests/lib/verbs/forwarding_device.h"
+
+// As the keeper's executable.
+extern "C" BatonNativeHost* baton_native_host() { return baton::keeper::HostOfThisProcess(); }
+
+namespace baton::keeper {
+namespace {
+
+class UnforkedDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::Status CheckForkable() const override { return absl::OkStatus(); }
+  absl::Status AfterFork() override { return absl::OkStatus(); }
+  std::vector<int> ForkedDescriptors() const override { return {event_fd()}; }
+};
+
+constexpr uint32_t kWorkers = 2;
+
+class NativeWorkersTest : public ::testing::Test, private EngineListener {
+ protected:
+  NativeWorkersTest() { engine_->SetListener(this); }
+
+  static internal::KeeperConfig Config() {
+    internal::KeeperConfig config;
+    v1::ServiceConfig& service = *config.mutable_service();
+    service.set_name("ledger");
+    service.set_heartbeat_ms(1000);
+    service.set_hang_timeout_ms(600'000);
+    service.set_stop_timeout_ms(100);
+    service.set_shards(1);
+    service.mutable_native()->set_object(Object("tests/supervisor/keeper/sleeper.so"));
+    service.mutable_native()->set_workers(kWorkers);
+    return config;
+  }
+  static arena::Arena MakeArena() {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.pooled_queue_pairs = 2;
+    shape.workers = 16;
+    return arena::Arena::Create(shape, "ledger").value();
+  }
+  static std::string Object(const std::string& name) {
+    return absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"), "/", name);
+  }
+  static internal::Program Program(const std::string& object, const std::string& argument) {
+    internal::Program program;
+    program.set_path(Object(object));
+    program.add_arguments(argument);
+    return program;
+  }
+
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
+    told_.push_back(absl::StrCat(std::string(kind), ": ", message));
+  }
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override {}
+
+  // Of what was told, with all of these in it.
+  std::vector<std::string> Told(const std::vector<std::string>& words) const {
+    std::vector<std::string> found;
+    for (const std::string& line : told_) {
+      bool all = true;
+      for (const std::string& word : words) all = all && absl::StrContains(line, word);
+      if (all) found.push_back(line);
+    }
+    return found;
+  }
+  void Until(size_t count, const std::vector<std::string>& words) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + harness::Patient(std::chrono::seconds(20));
+    while (Told(words).size() < count) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << ::testing::PrintToString(told_);
+      loop_.run_one_for(std::chrono::milliseconds(100));
+      engine_->Turn();
+    }
+  }
+  static pid_t PidIn(const std::string& line) {
+    int pid = 0;
+    const size_t at = line.find("pid ") + 4;
+    BATON_CHECK(
+        absl::SimpleAtoi(line.substr(at, line.find_first_not_of("0123456789", at) - at), &pid));
+    return pid;
+  }
+
+  boost::asio::io_context loop_{1};
+  const internal::KeeperConfig config_ = Config();
+  std::vector<std::string> told_;
+  EventLog events_{"ledger", [this](const v1::Event& event) {
+                     told_.push_back(absl::StrCat(event.kind(), ": ", event.message()));
+                   }};
+  arena::Arena arena_ = MakeArena();
+  UnforkedDevice device_{verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()};
+  std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, &device_, {}).value();
+  WorkerSessions sessions_{loop_, config_, arena_, *engine_, events_};
+  const Lifeline lifeline_ = MakeLifeline().value();
+  NativeWorkers workers_{loop_, config_, *engine_, sessions_, events_, lifeline_};
+};
+
+TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
+  workers_.KeepRunning();
+  const std::vector<std::string> forked = Told({"native_worker_forked"});
+  ASSERT_EQ(forked.size(), kWorkers);
+  kill(PidIn(forked[0]), SIGKILL);
+  Until(1, {"native_worker_ended: worker 1", "signal 9"});
+  Until(kWorkers + 1, {"native_worker_forked"});
+}
+
+TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
+  workers_.KeepRunning();
+  workers_.OnServing(Program("tests/supervisor/keeper/sleeper.so", "new"));
+  EXPECT_EQ(Told({"native_worker_forked"}).size(), 2 * kWorkers);
+  for (const char* old : {"worker 1 ", "worker 2 "}) {
+    Until(1, {"native_worker_ended", old, "signal 9"});
+  }
+  // The new ones are enough.
+  loop_.run_one_for(std::chrono::milliseconds(0));
+  EXPECT_EQ(Told({"native_worker_forked"}).size(), 2 * kWorkers);
+  EXPECT_TRUE(Told({"asked_to_stop"}).empty());
+}
+
+TEST_F(NativeWorkersTest, shouldKillWhoDoesNotEndWhenAsked) {
+  const std::string ledger = "worker/examples/ledger/ledger-v1.so";
+  const absl::StatusOr<StartedProgram> old =
+      workers_.Start(Program(ledger, "--socket=of-the-keeper"));
+  ASSERT_TRUE(old.ok()) << old.status();
+  Until(1, {"worker_attached: worker 1 "});
+  kill(old->pid, SIGSTOP);
+  workers_.OnServing(Program("tests/supervisor/keeper/sleeper.so", "new"));
+  EXPECT_EQ(Told({"worker_asked_to_stop: worker 1 "}).size(), 1u);
+  Until(1, {"worker_killed: worker 1 ", "it was asked to end 100 ms ago"});
+  Until(1, {"native_worker_ended: worker 1 "});
+}
+
+}  // namespace
+}  // namespace baton::keeper
