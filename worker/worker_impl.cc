@@ -599,6 +599,12 @@ absl::Status WorkerImpl::Run() {
     BATON_ASSIGN_OR_RETURN(const int work, Poll());
     if (work == 0) BATON_RETURN_IF_ERROR(Wait(-1));
   }
+  // What has become ours since the last turn is given back with the rest. Nobody follows a claimant
+  // that ends in order: its lock is given back, so that it never counts as dead.
+  if (native_) {
+    Drive();
+    HandleOwnership();
+  }
   for (auto& shard : shards_) {
     if (Owns(*shard)) Release(*shard);
   }

@@ -21,11 +21,19 @@ class Mailbox {
     return Mailbox(&arena.orders(shard), arena::OrdersOf(arena.shape()));
   }
 
+  // The other end, or a dead one, has written what no ring can be: nobody is to go by it.
+  bool broken() const {
+    const uint64_t head = arena::LoadAcquire(cursors_->head);
+    return arena::LoadAcquire(cursors_->tail) - head > capacity_;
+  }
+
   // ---- The writer's. What the entry speaks of is in memory before.
   bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
-  // One that is told and not done yet. For what may be told again.
+  // One that is told and not done yet. For what may be told again. A broken ring holds nothing.
   bool Holds(const arena::MailEntry& entry) const {
-    for (uint64_t i = arena::LoadAcquire(cursors_->head); i < cursors_->tail; ++i) {
+    const uint64_t head = arena::LoadAcquire(cursors_->head);
+    const uint64_t tail = arena::LoadAcquire(cursors_->tail);
+    for (uint64_t i = head; tail - head <= capacity_ && i != tail; ++i) {
       const arena::MailEntry& told = entries_[i & (capacity_ - 1)];
       if (told.kind == entry.kind && told.connection == entry.connection &&
           told.generation == entry.generation) {

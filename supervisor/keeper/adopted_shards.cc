@@ -6,8 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,14 +18,37 @@
 #include "spdlog/spdlog.h"
 
 namespace baton::keeper {
+namespace {
+
+// At least two, and two heartbeats.
+uint32_t HangLooks(const v1::ServiceConfig& service) {
+  const uint64_t milliseconds =
+      std::max<uint64_t>(service.hang_timeout_ms(), 2 * uint64_t{service.heartbeat_ms()});
+  return static_cast<uint32_t>(
+      std::max<uint64_t>(2, milliseconds * 1'000'000 / AdoptedShards::kLookNs));
+}
+
+// For the log. "-1" if it is no more.
+std::string PidOf(int pidfd) {
+  std::ifstream file(absl::StrCat("/proc/self/fdinfo/", pidfd));
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("Pid:", 0) == 0) return line.substr(line.find_first_not_of(" \t", 4));
+  }
+  return "unknown";
+}
+
+}  // namespace
 
 AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescriptor> wakes,
+                             std::vector<FileDescriptor> processes,
                              const v1::ServiceConfig& service)
     : arena_(arena),
       wakes_(std::move(wakes)),
       outside_effects_(service.outside_effects()),
-      hang_timeout_ns_(uint64_t{service.hang_timeout_ms()} * 1'000'000),
-      beats_(arena->shape().workers) {
+      hang_looks_(HangLooks(service)),
+      unserved_looks_(arena->shape().shards),
+      beats_(arena->shape().workers),
+      processes_(std::move(processes)) {
   for (uint32_t shard = 0; shard < arena->shape().shards; ++shard) {
     served_epochs_.push_back(arena::LoadAcquire(arena->native_shard(shard).served_epoch));
     spdlog::info("shard_kept: shard {} epoch {}: worker {} goes on", shard, served_epochs_[shard],
@@ -30,35 +56,55 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
   }
 }
 
+// As a worker has it written: any number, also none of a worker's slot.
 uint32_t AdoptedShards::OwnerOf(uint32_t shard) const {
   const uint64_t word = arena::LoadAcquire(arena_->shard(shard).owner.ownership);
   return arena::ClaimantOrOwner(arena::OwnershipSlot(word));
 }
 
-// A thread of the worker in that slot that lives; 0: there is none.
-uint32_t AdoptedShards::LockHolder(uint32_t slot) const {
+// A thread of the worker in that slot lives.
+bool AdoptedShards::IsAlive(uint32_t slot) const {
+  if (slot >= beats_.size()) return false;
   for (const arena::ThreadLock& lock : arena_->worker(slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);
-    if ((word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0) {
-      return word & FUTEX_TID_MASK;
-    }
+    if ((word & FUTEX_OWNER_DIED) == 0 && (word & FUTEX_TID_MASK) != 0) return true;
   }
-  return 0;
+  return false;
 }
-
-bool AdoptedShards::IsAlive(uint32_t slot) const { return LockHolder(slot) != 0; }
 
 void AdoptedShards::WakeDriver(uint32_t shard) const {
   const uint32_t slot = OwnerOf(shard);
   if (slot < wakes_.size()) (void)eventfd_write(wakes_[slot].get(), 1);
 }
 
-void AdoptedShards::Turn(uint64_t now_ns) {
+void AdoptedShards::Turn(uint64_t now_ns, const std::function<bool(uint32_t shard)>& is_used) {
+  const bool look = looked_ns_ == 0 || now_ns - looked_ns_ >= kLookNs;
+  if (look) {
+    looked_ns_ = now_ns;
+    if (!looked_before_) WakeAll();
+    LookAtBeats();
+  }
   for (uint32_t shard = 0; shard < served_epochs_.size(); ++shard) {
     TellMove(shard);
     NameHeir(shard);
-    LookAtOwner(shard, now_ns);
+    if (look) LookAtOwner(shard, is_used(shard));
   }
+}
+
+// The former keeper may have died between what it wrote for a worker and the word that it had.
+void AdoptedShards::WakeAll() const {
+  for (const FileDescriptor& wake : wakes_) (void)eventfd_write(wake.get(), 1);
+}
+
+void AdoptedShards::LookAtBeats() {
+  for (uint32_t slot = 0; slot < beats_.size(); ++slot) {
+    const uint64_t value = arena::LoadRelaxed(arena_->worker(slot).heartbeat);
+    Beat& beat = beats_[slot];
+    // Counted from the first look at a worker that lives: before, it may be any old beat.
+    const bool silent = value == beat.value && looked_before_ && IsAlive(slot);
+    beat = silent ? Beat{value, beat.silent_looks + 1, beat.killed} : Beat{value};
+  }
+  looked_before_ = true;
 }
 
 void AdoptedShards::TellMove(uint32_t shard) {
@@ -70,60 +116,60 @@ void AdoptedShards::TellMove(uint32_t shard) {
                arena::LoadRelaxed(change.blackout_ns) / 1000);
 }
 
-// Who was named before stays it for as long as it lives and has nothing. Nobody else is forked, so
-// there are as many successors as there were workers.
+// Who was named before stays it for as long as it lives, beats and has nothing. Nobody else is
+// forked, so there are as many successors as there were workers. Of those that all hang, the one
+// that was named stays it: it may come back.
 void AdoptedShards::NameHeir(uint32_t shard) {
   const uint32_t owner = OwnerOf(shard);
   uint64_t& heir = arena_->native_shard(shard).heir;
-  const uint64_t named = arena::LoadRelaxed(heir);
-  if (named != 0 && named - 1 != owner && IsAlive(static_cast<uint32_t>(named - 1))) return;
+  const uint64_t named = arena::LoadRelaxed(heir);  // slot + 1, or anything
+  const auto can_follow = [&](uint64_t slot) {
+    return slot < wakes_.size() && slot != owner && IsAlive(static_cast<uint32_t>(slot));
+  };
+  const bool named_can = named != 0 && can_follow(named - 1);
+  if (named_can && !IsSilent(static_cast<uint32_t>(named - 1))) return;
   for (uint32_t slot = 0; slot < wakes_.size(); ++slot) {
-    if (slot == owner || !IsAlive(slot)) continue;
+    if (!can_follow(slot) || (named_can && IsSilent(slot))) continue;
     arena::StoreRelease(heir, uint64_t{slot} + 1);
     (void)eventfd_write(wakes_[slot].get(), 1);  // it looks whether there is something to claim
     return;
   }
 }
 
-void AdoptedShards::LookAtOwner(uint32_t shard, uint64_t now_ns) {
+void AdoptedShards::LookAtOwner(uint32_t shard, bool used) {
   const uint32_t slot = OwnerOf(shard);
-  if (slot >= beats_.size() || !IsAlive(slot)) return;
-  Beat& beat = beats_[slot];
-  const uint64_t value = arena::LoadRelaxed(arena_->worker(slot).heartbeat);
-  if (beat.since_ns == 0 || value != beat.value) {
-    beat = {value, now_ns};
-  } else if (now_ns - beat.since_ns >= hang_timeout_ns_) {
-    beat.since_ns = now_ns;
-    Kill(slot);
-  }
+  const bool alive = IsAlive(slot);
+  const bool hangs = alive && IsSilent(slot);
+  if (hangs && !std::exchange(beats_[slot].killed, true)) Kill(slot);
+  // Who was killed is given as long again to be gone.
+  const bool served = alive && !hangs;
+  unserved_looks_[shard] = served || !used ? 0 : unserved_looks_[shard] + 1;
 }
 
-// The number in a lock is a living thread's as long as the lock has it: so the process that was
-// opened by that number is the worker's when the lock still has it afterwards.
 void AdoptedShards::Kill(uint32_t slot) const {
-  const uint32_t thread = LockHolder(slot);
-  if (thread == 0) return;
-  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, thread, 0)));
-  const bool killed = process && LockHolder(slot) == thread &&
-                      syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) == 0;
-  if (killed) {
+  const std::string pid = PidOf(processes_[slot].get());
+  if (syscall(SYS_pidfd_send_signal, processes_[slot].get(), SIGKILL, nullptr, 0) == 0) {
     spdlog::info(
-        "worker_killed: the worker in slot {} (pid {}): it owns shards and has shown no "
-        "sign of life for {} ms",
-        slot, thread, hang_timeout_ns_ / 1'000'000);
+        "worker_killed: the worker in slot {} (pid {}): it owns shards and has shown no sign of "
+        "life for {} ms",
+        slot, pid, hang_looks_ * (kLookNs / 1'000'000));
   } else {
-    spdlog::error("the worker in slot {} (thread {}) hangs, and cannot be killed: {}", slot, thread,
-                  strerror(errno));
+    spdlog::error("the worker in slot {} hangs, and cannot be killed: {}", slot, strerror(errno));
   }
 }
 
 std::string AdoptedShards::WhyStuck() const {
-  for (uint32_t shard = 0; outside_effects_ && shard < served_epochs_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < served_epochs_.size(); ++shard) {
     const uint32_t slot = OwnerOf(shard);
-    if (slot == arena::kNobody || IsAlive(slot)) continue;
-    return absl::StrCat("the owner of shard ", shard,
-                        " died, and it has outside effects: nobody may follow before a keeper says "
-                        "that all of it is gone, which this one cannot");
+    if (outside_effects_ && slot != arena::kNobody && !IsAlive(slot)) {
+      return absl::StrCat("the owner of shard ", shard,
+                          " died, and it has outside effects: nobody may follow before a keeper "
+                          "says that all of it is gone, which this one cannot");
+    }
+    if (unserved_looks_[shard] < hang_looks_) continue;
+    return absl::StrCat("shard ", shard,
+                        " has connections and nobody who serves them: its owner hangs and cannot "
+                        "be ended, or is gone and nobody follows");
   }
   return "";
 }

@@ -1,5 +1,6 @@
 // The shards of a native service whose keeper died (adoption.h): who is to follow their owners, and
-// that an owner which hangs is killed.
+// that an owner which hangs is killed. What the arena says of it was written by workers: it is
+// checked, and no process is found by it.
 //
 // The ownership records cannot be written any more (the driver log memory is sealed). What is left
 // is the heirs' names, in the recovery memory, and that is enough: an heir takes the shard of a
@@ -9,6 +10,7 @@
 #define SUPERVISOR_KEEPER_ADOPTED_SHARDS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,12 +23,15 @@ namespace baton::keeper {
 // Thread-compatible.
 class AdoptedShards {
  public:
-  // `arena` outlives it. `wakes`: eventfds, by worker slot.
+  // `arena` outlives it. By worker slot, `wakes`: eventfds; `processes`: HeldWorkers.
   AdoptedShards(const arena::Arena* arena, std::vector<FileDescriptor> wakes,
-                const v1::ServiceConfig& service);
+                std::vector<FileDescriptor> processes, const v1::ServiceConfig& service);
 
-  // Now and then. `now_ns`: MonotonicNanoseconds().
-  void Turn(uint64_t now_ns);
+  // Now and then. `now_ns`: MonotonicNanoseconds(). `is_used`: whether a shard has connections.
+  void Turn(uint64_t now_ns, const std::function<bool(uint32_t shard)>& is_used);
+  // Between two looks at who lives. It is looks that are counted, not time: a machine that stood
+  // still has made all workers overdue, and none of them hangs.
+  static constexpr uint64_t kLookNs = 200'000'000;
   void WakeDriver(uint32_t shard) const;
 
   // A shard that nobody can serve any more; empty: there is none.
@@ -35,23 +40,30 @@ class AdoptedShards {
  private:
   struct Beat {
     uint64_t value = 0;
-    uint64_t since_ns = 0;  // 0: not looked at yet
+    uint32_t silent_looks = 0;
+    bool killed = false;
   };
 
   uint32_t OwnerOf(uint32_t shard) const;
   bool IsAlive(uint32_t slot) const;
-  uint32_t LockHolder(uint32_t slot) const;
+  bool IsSilent(uint32_t slot) const { return beats_[slot].silent_looks >= hang_looks_; }
   void TellMove(uint32_t shard);
   void NameHeir(uint32_t shard);
-  void LookAtOwner(uint32_t shard, uint64_t now_ns);
+  void WakeAll() const;
+  void LookAtBeats();
+  void LookAtOwner(uint32_t shard, bool used);
   void Kill(uint32_t slot) const;
 
   const arena::Arena* const arena_;
   const std::vector<FileDescriptor> wakes_;
   const bool outside_effects_;
-  const uint64_t hang_timeout_ns_;
-  std::vector<uint64_t> served_epochs_;  // known, by shard
-  std::vector<Beat> beats_;              // by worker slot
+  const uint32_t hang_looks_;
+  bool looked_before_ = false;
+  uint64_t looked_ns_ = 0;
+  std::vector<uint64_t> served_epochs_;   // known, by shard
+  std::vector<uint32_t> unserved_looks_;  // by shard; in a row
+  std::vector<Beat> beats_;               // by worker slot
+  const std::vector<FileDescriptor> processes_;
 };
 
 }  // namespace baton::keeper

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +17,12 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/channel/message_channel.h"
 #include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/keeper/held_workers.h"
 #include "supervisor/keeper/native_driver.h"
 
 namespace baton::keeper {
@@ -41,13 +45,11 @@ constexpr char kIds[] = "rdma_cm";        // of the first keeper, then of its su
 constexpr char kLinks[] = "links";        // proof, keeper_wake, news
 constexpr char kWakes[] = "wakes";
 constexpr char kComplete[] = "complete";  // all of the above are there
+constexpr char kBegun[] = "begun";        // as many as adoptions that have begun and not settled
 
 constexpr int kPerTurn = 64;
 constexpr int kNewsPerTurn = 256;
 constexpr int kEndMs = 10'000;
-// From the error state to the last receive that a queue pair had taken of a shared queue, where the
-// device does not tell (lib/verbs/rdma/provider.cc).
-constexpr uint64_t kFlushNs = 1'000'000'000;
 
 std::string TextOf(const char (&field)[arena::kAddressBytes]) {
   return std::string(field, strnlen(field, sizeof(field)));
@@ -65,6 +67,8 @@ std::string KeyOf(const AdoptedId& id) {  // as ConnectionManager writes them do
 }  // namespace
 
 absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifeline& lifeline) {
+  // What is left of another generation must not be taken together with this one.
+  BATON_RETURN_IF_ERROR(held->DropAll());
   const arena::Arena& arena = *files.arena;
   const std::vector<std::pair<const char*, std::vector<int>>> all = {
       {kArena,
@@ -87,6 +91,7 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
                                                           const v1::ServiceConfig& service) {
   BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> complete, held->Get(kComplete));
   if (complete.empty()) return nullptr;
+  BATON_RETURN_IF_ERROR(CountBegin(held, complete[0].get()));
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> arena, held->Get(kArena));
   BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> links, held->Get(kLinks));
   AdoptedFiles files;
@@ -102,6 +107,7 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
       !arena::IsNative(files.arena->shape())) {
     return absl::InternalError("what is held of the former keeper does not fit its arena");
   }
+  BATON_ASSIGN_OR_RETURN(files.processes, HeldWorkers::Get(held, files.arena->shape().workers));
   files.proof = std::move(links[0]);
   files.keeper_wake = std::move(links[1]);
   files.news = std::move(links[2]);
@@ -110,12 +116,27 @@ absl::StatusOr<std::unique_ptr<Adoption>> Adoption::Begin(HeldDescriptors* held,
   return std::make_unique<Adoption>(std::move(files), std::move(ids), taken, service);
 }
 
+absl::Status Adoption::CountBegin(HeldDescriptors* held, int descriptor) {
+  static_assert(kMostDeaths <= kMaxFrameDescriptors);
+  BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> begun, held->Get(kBegun));
+  if (begun.size() >= kMostDeaths) {
+    return absl::AbortedError(
+        absl::StrCat(begun.size(), " keepers in a row died while they took over"));
+  }
+  return held->Put(kBegun, std::vector<int>(begun.size() + 1, descriptor));
+}
+
+void Adoption::Settle(HeldDescriptors* held) {
+  const absl::Status status = held->Drop(kBegun);
+  if (!status.ok()) spdlog::warn("that the adoption goes well is not held: {}", MessageOf(status));
+}
+
 Adoption::Adoption(AdoptedFiles files, std::unique_ptr<AdoptedIds> ids,
                    const std::vector<AdoptedId>& taken, const v1::ServiceConfig& service)
     : files_(std::move(files)),
       arena_(files_.arena.get()),
       ids_(std::move(ids)),
-      shards_(arena_, std::move(files_.wakes), service),
+      shards_(arena_, std::move(files_.wakes), std::move(files_.processes), service),
       connections_(arena_->shape().connections),
       waiting_(arena_->shape().shards) {
   Sort(taken);
@@ -151,6 +172,7 @@ void Adoption::Sort(const std::vector<AdoptedId>& ids) {
         arena::LoadAcquire(arena_->native_connection(i).freed_generation)) {
       continue;
     }
+    if (!IsInShard(i)) continue;
     connection.phase = Phase::kLive;
     ++count_;
     by_key[Key(TextOf(record.local_address), TextOf(record.peer_address))].push_back(i);
@@ -168,6 +190,16 @@ void Adoption::Sort(const std::vector<AdoptedId>& ids) {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     if (connections_[i].phase == Phase::kLive) Judge(i);
   }
+}
+
+// A worker has written what it says of its shard. One that is in none has no driver who could be
+// told of its end, or free it.
+bool Adoption::IsInShard(uint32_t index) {
+  if (connections_[index].shard < waiting_.size()) return true;
+  spdlog::error("connection {} with {} has failed: its record says shard {}, and there are {}",
+                index, TextOf(arena_->connection(index).peer_address), connections_[index].shard,
+                waiting_.size());
+  return false;
 }
 
 bool Adoption::Holds(uint32_t shard, uint32_t index, uint32_t generation, NoticeKind kind) const {
@@ -210,7 +242,12 @@ void Adoption::Judge(uint32_t index) {
         index, CompletionStatus::kFatalError,
         "it was not found again, or not for certain, after the service's keeper had died");
   }
-  if (!ids_->IsConnected(static_cast<uint32_t>(connection.number))) {
+  const std::optional<bool> connected = ids_->IsConnected(static_cast<uint32_t>(connection.number));
+  if (!connected) {
+    return Finish(index, CompletionStatus::kFatalError,
+                  "the kernel did not say what became of it, after the service's keeper had died");
+  }
+  if (!*connected) {
     ids_->Disconnect(static_cast<uint32_t>(connection.number));  // the answer, if it waits for one
     Finish(index, CompletionStatus::kSuccess, "");
   }
@@ -227,6 +264,13 @@ std::string Adoption::WhyOver() const {
   if (device_removed_) return "the device is being removed from the machine";
   pollfd entry = {files_.proof.get(), 0, 0};
   if (poll(&entry, 1, 0) == 1) return "no worker is left";
+  for (uint32_t shard = 0; shard < waiting_.size(); ++shard) {
+    if (!Mailbox::Orders(*arena_, shard).broken() && !Mailbox::Notices(*arena_, shard).broken()) {
+      continue;
+    }
+    return absl::StrCat("what a worker has written of the messages of shard ", shard,
+                        " to and from its keeper cannot be");
+  }
   return shards_.WhyStuck();
 }
 
@@ -237,15 +281,21 @@ void Adoption::Turn(uint64_t now_ns) {
   for (int i = 0; i < kPerTurn && (more = HandleEvent()); ++i) {
   }
   for (uint32_t shard = 0; shard < waiting_.size(); ++shard) {
+    if (Mailbox::Orders(*arena_, shard).broken()) continue;  // WhyOver
     for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) {
     }
     more |= !Mailbox::Orders(*arena_, shard).empty();
     SendWaiting(shard);
   }
-  shards_.Turn(now_ns);
-  TellDrained(now_ns);
+  shards_.Turn(now_ns, [this](uint32_t shard) { return IsUsed(shard); });
   ReadNews();
   if (more) (void)eventfd_write(files_.keeper_wake.get(), 1);
+}
+
+bool Adoption::IsUsed(uint32_t shard) const {
+  return std::any_of(connections_.begin(), connections_.end(), [shard](const Connection& one) {
+    return one.phase != Phase::kNone && one.shard == shard;
+  });
 }
 
 bool Adoption::HandleEvent() {
@@ -281,7 +331,9 @@ bool Adoption::HandleOrder(uint32_t shard) {
 void Adoption::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   connections_[index].shard = shard;
-  if (connections_[index].phase == Phase::kOver) {
+  // A worker could have it move for ever, and what is told wait for ever.
+  const bool has_room = waiting_[shard].size() < 2 * connections_.size();
+  if (connections_[index].phase == Phase::kOver && has_room) {
     Tell(index, NoticeKind::kEnded, CompletionStatus::kFatalError);
   }
 }
@@ -291,7 +343,6 @@ void Adoption::Disconnect(uint32_t index) {
   if (connection.phase != Phase::kLive) return;
   ids_->Disconnect(static_cast<uint32_t>(connection.number));
   connection.phase = Phase::kOver;
-  connection.flushing = true;
 }
 
 void Adoption::Free(uint32_t index) {
@@ -299,7 +350,6 @@ void Adoption::Free(uint32_t index) {
   DestroyId(index);
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
-  connection.flushing = false;
   --count_;
   spdlog::info("adopted_connection_ended: connection {} with {} has ended: {} are left", index,
                TextOf(arena_->connection(index).peer_address), count_);
@@ -314,7 +364,6 @@ void Adoption::DestroyId(uint32_t index) {
 void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view why) {
   Connection& connection = connections_[index];
   connection.phase = Phase::kOver;
-  connection.flushing = true;
   char(&reason)[128] = arena_->native_connection(index).end_reason;
   const size_t length = std::min(why.size(), sizeof(reason) - 1);
   std::memcpy(reason, why.data(), length);
@@ -323,22 +372,6 @@ void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view 
 }
 
 // ---------------------------------------------------------------- notices
-
-// The time counts from when the driver has read that it is over.
-void Adoption::TellDrained(uint64_t now_ns) {
-  if (!arena::HasSharedReceives(arena_->shape())) return;
-  for (uint32_t i = 0; i < connections_.size(); ++i) {
-    Connection& connection = connections_[i];
-    if (!connection.flushing) continue;
-    if (connection.flushed_at_ns == 0 ||
-        Holds(connection.shard, i, connection.generation, NoticeKind::kEnded)) {
-      connection.flushed_at_ns = now_ns + kFlushNs;
-    } else if (now_ns >= connection.flushed_at_ns) {
-      connection.flushing = false;
-      Tell(i, NoticeKind::kReceiveDrained, CompletionStatus::kSuccess);
-    }
-  }
-}
 
 void Adoption::Tell(uint32_t index, NoticeKind kind, CompletionStatus status) {
   const Connection& connection = connections_[index];
@@ -374,16 +407,20 @@ void Adoption::ReadNews() {
 
 // ---------------------------------------------------------------- the end
 
+// The proof is held for as long as it takes: should this process die meanwhile, the next waits,
+// too.
 absl::Status Adoption::End(HeldDescriptors* held) {
   BATON_ASSIGN_OR_RETURN(const std::vector<FileDescriptor> links, held->Get(kLinks));
-  BATON_RETURN_IF_ERROR(held->DropAll());  // which ends them
+  BATON_RETURN_IF_ERROR(held->DropAll(/*but=*/kLinks));  // which ends them
   if (links.empty()) return absl::OkStatus();
   pollfd entry = {links[0].get(), 0, 0};
-  if (poll(&entry, 1, kEndMs) == 1) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat("processes of the former keeper's workers are still there ", kEndMs,
-                   " ms after their end: what they have of the device stays taken until they are "
-                   "gone"));
+  if (poll(&entry, 1, kEndMs) != 1) {
+    spdlog::error(
+        "processes of the former keeper's workers are still there {} ms after their end: what they "
+        "have of the device stays taken until they are gone",
+        kEndMs);
+  }
+  return held->DropAll();
 }
 
 }  // namespace baton::keeper

@@ -36,8 +36,9 @@ absl::Status Hold(HeldDescriptors* held, const NativeFiles& files, const Lifelin
 struct AdoptedFiles {
   std::unique_ptr<arena::Arena> arena;
   FileDescriptor keeper_wake, news;
-  FileDescriptor proof;  // Lifeline's
-  std::vector<FileDescriptor> wakes;
+  FileDescriptor proof;                   // Lifeline's
+  std::vector<FileDescriptor> wakes;      // by worker slot
+  std::vector<FileDescriptor> processes;  // likewise; HeldWorkers
 };
 
 // Thread-compatible, and without a thread.
@@ -63,8 +64,13 @@ class Adoption {
   // Why there is nothing more to wait for; empty: there is.
   std::string WhyOver() const;
 
-  // Ends the workers, proves that they are dead, and gives everything back. What connections there
-  // are end with it.
+  // That this keeper has lived through its first turn. After kMostDeaths that did not, in a row,
+  // Begin gives it up (kAborted): what they died of is there for their successors, too.
+  static void Settle(HeldDescriptors* held);
+  static constexpr size_t kMostDeaths = 4;
+
+  // Ends the workers, waits a while until they are proven dead, and gives everything back. What
+  // connections there are end with it. An error: not all was given back, and they may live.
   static absl::Status End(HeldDescriptors* held);
 
  private:
@@ -73,20 +79,21 @@ class Adoption {
     Phase phase = Phase::kNone;
     uint32_t generation = 0;
     uint32_t shard = 0;
-    int64_t number = -1;         // of its id; -1: it has none
-    bool flushing = false;       // shared receives that it has taken
-    uint64_t flushed_at_ns = 0;  // 0: not known yet
+    int64_t number = -1;  // of its id; -1: it has none
   };
 
   static absl::StatusOr<std::vector<verbs::rdma::AdoptedId>> TakeIds(HeldDescriptors* held,
                                                                      verbs::rdma::AdoptedIds* ids);
+  static absl::Status CountBegin(HeldDescriptors* held, int descriptor);
   void Sort(const std::vector<verbs::rdma::AdoptedId>& ids);
+  bool IsInShard(uint32_t connection);
   void Judge(uint32_t connection);
   bool IsKnownToDriver(uint32_t connection, uint32_t generation) const;
   bool WasEstablished(uint32_t connection, uint32_t generation) const;
   bool Holds(uint32_t shard, uint32_t connection, uint32_t generation,
              arena::NoticeKind kind) const;
 
+  bool IsUsed(uint32_t shard) const;
   bool HandleEvent();
   bool HandleOrder(uint32_t shard);
   void FollowMove(uint32_t connection, uint32_t shard);
@@ -94,7 +101,6 @@ class Adoption {
   void Free(uint32_t connection);
   void DestroyId(uint32_t connection);
   void Finish(uint32_t connection, verbs::CompletionStatus status, std::string_view why);
-  void TellDrained(uint64_t now_ns);
   void Tell(uint32_t connection, arena::NoticeKind kind, verbs::CompletionStatus status);
   void SendWaiting(uint32_t shard);
   void ReadNews();

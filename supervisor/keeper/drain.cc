@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/readiness.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
@@ -49,8 +50,8 @@ class SignalWatch {
 
 class Drain {
  public:
-  Drain(const internal::KeeperConfig& config, Adoption* adoption)
-      : config_(config), adoption_(adoption) {}
+  Drain(HeldDescriptors* held, const internal::KeeperConfig& config, Adoption* adoption)
+      : held_(held), config_(config), adoption_(adoption) {}
 
   // Why it is over; empty: told to stop.
   std::string Run() {
@@ -58,6 +59,7 @@ class Drain {
       adoption_->Turn(MonotonicNanoseconds());
       if (std::string why = adoption_->WhyOver(); !why.empty()) return why;
       Tell();
+      if (!std::exchange(settled_, true)) Adoption::Settle(held_);
       switch (signals_.Take()) {
         case 0:
           break;
@@ -89,15 +91,17 @@ class Drain {
                      getpid(), ")"));
   }
 
+  HeldDescriptors* const held_;
   const internal::KeeperConfig& config_;
   Adoption* const adoption_;
   SignalWatch signals_;
   uint32_t told_ = ~0u;
+  bool settled_ = false;
 };
 
 }  // namespace
 
-bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
+absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
   const std::string& service = config.service().name();
   absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
   if (!adoption.ok()) {
@@ -110,14 +114,12 @@ bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config) {
         service, (*adoption)->connection_count());
     // batond's time limit is for keepers that begin, and this may take for ever.
     TellReady();
-    const std::string why = Drain(config, adoption->get()).Run();
+    const std::string why = Drain(held, config, adoption->get()).Run();
     if (why.empty()) return false;
     spdlog::info("drained: service {}: its workers are ended, and it begins anew: {}", service,
                  why);
   }
-  if (const absl::Status status = Adoption::End(held); !status.ok()) {
-    spdlog::error("service {}: {}", service, MessageOf(status));
-  }
+  BATON_RETURN_IF_ERROR(Adoption::End(held));
   return true;
 }
 

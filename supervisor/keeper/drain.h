@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_KEEPER_DRAIN_H_
 #define SUPERVISOR_KEEPER_DRAIN_H_
 
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/held_descriptors.h"
 
@@ -9,8 +10,9 @@ namespace baton::keeper {
 
 // Works for what the former keeper has left (adoption.h), until that is over; meanwhile the service
 // has no keeper that anybody could ask, and its down reason says why. Returns at once when nothing
-// is left. SIGUSR1 ends it. False: told to stop.
-bool DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config);
+// is left. SIGUSR1 ends it. False: told to stop. An error: the former's workers may still be there,
+// so that the service cannot begin; another keeper may have better luck.
+absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperConfig& config);
 
 }  // namespace baton::keeper
 

@@ -29,8 +29,12 @@ absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreR
                                                           const std::vector<int>& sent,
                                                           std::vector<FileDescriptor>* received) {
   internal::StoreReply reply;
+  // Before anything else is asked: what came with them is read with them.
+  for (; late_ > 0; --late_) BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_));
   BATON_RETURN_IF_ERROR(channel_.Send(request, sent));
-  BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kTimeoutMs, received));
+  ++late_;
+  BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_, received));
+  --late_;
   if (reply.status_code() == 0) return reply;
   return absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
 }
@@ -75,9 +79,14 @@ absl::Status HeldDescriptors::DropEntry(const std::string& entry) {
   return Ask(request, {}, nullptr).status();
 }
 
-absl::Status HeldDescriptors::DropAll() {
+absl::Status HeldDescriptors::Drop(const std::string& name) { return DropEntry(Entry(name, 0)); }
+
+absl::Status HeldDescriptors::DropAll(const std::string& but) {
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> entries, List());
-  for (const std::string& entry : entries) BATON_RETURN_IF_ERROR(DropEntry(entry));
+  for (const std::string& entry : entries) {
+    if (!but.empty() && entry.rfind(but + ".", 0) == 0) continue;
+    BATON_RETURN_IF_ERROR(DropEntry(entry));
+  }
   return absl::OkStatus();
 }
 

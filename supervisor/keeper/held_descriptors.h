@@ -23,13 +23,17 @@ class HeldDescriptors {
   // Null: nobody holds anything for this process.
   static std::unique_ptr<HeldDescriptors> OfBatond();
 
-  explicit HeldDescriptors(FileDescriptor socket) : channel_(std::move(socket)) {}
+  explicit HeldDescriptors(FileDescriptor socket, int timeout_ms = kTimeoutMs)
+      : channel_(std::move(socket)), timeout_ms_(timeout_ms) {}
 
   // Any number of them, in entries "<name>.<N>". All stay the caller's.
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
   // In the order of Put; empty: there are none of that name.
   absl::StatusOr<std::vector<FileDescriptor>> Get(const std::string& name);
-  absl::Status DropAll();
+  // kNotFound: there is none of that name. Only what fits in one entry.
+  absl::Status Drop(const std::string& name);
+  // `but`: a name whose entries stay.
+  absl::Status DropAll(const std::string& but = "");
 
  private:
   absl::StatusOr<internal::StoreReply> Ask(const internal::StoreRequest& request,
@@ -39,6 +43,8 @@ class HeldDescriptors {
   absl::Status DropEntry(const std::string& entry);
 
   MessageChannel channel_;
+  const int timeout_ms_;
+  int late_ = 0;  // replies to requests that were given up
 };
 
 }  // namespace baton::keeper

@@ -105,7 +105,10 @@ void Keeper::HoldNative(HeldDescriptors* held) {
   files.device = device.objects;
   files.connection_manager = device.connection_manager;
   const absl::Status status = Hold(held, files, lifeline_);
-  if (status.ok()) return lifeline_.hold.Reset();
+  if (status.ok()) {
+    native_workers_->HoldProcesses(HeldWorkers(held, files.keeper_wake, arena_->shape().workers));
+    return lifeline_.hold.Reset();
+  }
   (void)held->DropAll();
   events_.Add("not_held",
               absl::StrCat("connections would end with this keeper: batond does not hold what it "

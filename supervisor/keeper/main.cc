@@ -2,6 +2,7 @@
 // of baton.internal.KeeperConfig) to standard input and learns through the descriptor in
 // BATON_READY_FD that workers can attach.
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,13 @@ void StartLog(bool native) {
       spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("baton-keeper"));
 }
 
+int Fail(const baton::internal::KeeperConfig& config, const std::string& why) {
+  const std::string& service = config.service().name();
+  spdlog::error("service {}: {}", service, why);
+  baton::SetDownReason(config.state_dir(), service, "it cannot be started: " + why);
+  return 1;
+}
+
 int Run() {
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());
@@ -82,16 +90,22 @@ int Run() {
 #endif
   std::unique_ptr<baton::keeper::HeldDescriptors> held;
   if (config.service().mode() == baton::v1::NATIVE) {
+    // What ends the drain ends no keeper that has nothing to drain. Workers have it as usual.
+    (void)signal(SIGUSR1, SIG_IGN);
     held = baton::keeper::HeldDescriptors::OfBatond();
-    if (held && !baton::keeper::DrainFormer(held.get(), config)) return 0;
+  }
+  if (held) {
+    const absl::StatusOr<bool> drained = baton::keeper::DrainFormer(held.get(), config);
+    if (!drained.ok()) {
+      return Fail(config, "what its former keeper had cannot be given back: " +
+                              std::string(baton::MessageOf(drained.status())));
+    }
+    if (!*drained) return 0;
   }
   auto keeper = baton::keeper::Keeper::Create(config, options, held.get());
   const std::string& service = config.service().name();
   if (!keeper.ok()) {
-    const std::string why(baton::MessageOf(keeper.status()));
-    spdlog::error("service {}: {}", service, why);
-    baton::SetDownReason(config.state_dir(), service, "it cannot be started: " + why);
-    return 1;
+    return Fail(config, std::string(baton::MessageOf(keeper.status())));
   }
   baton::SetDownReason(config.state_dir(), service, "");
   baton::TellReady();

@@ -87,6 +87,7 @@ class NativeDriver final : private driver::DriverObserver {
     return driver->Report((driver->*kFunction)(arguments...));
   }
 
+  void ReadWake();
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
@@ -119,7 +120,8 @@ class NativeDriver final : private driver::DriverObserver {
   NativeReports reports_;
   uint64_t seen_changes_ = ~uint64_t{0};
   uint32_t operated_ = 0;  // shards
-  bool slept_ = true;      // our descriptors may be readable
+  uint32_t busy_turns_ = 0;
+  bool slept_ = true;  // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.
   bool arming_ = false, last_look_ = false;
   bool watch_due_ = false;         // of the next turn, which comes before any sleep

@@ -80,6 +80,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
     sessions_.Release(reserved);
     return forked.status();
   }
+  Hold(reserved.slot, reserved.worker_id, forked->pidfd.get());
   auto process = std::make_unique<Process>(loop_);
   process->program = program;
   process->on_trial = on_trial;
@@ -105,6 +106,18 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
   sessions_.AcceptChild(std::move(forked->session), credentials, std::move(forked->pidfd),
                         reserved);
   return started;
+}
+
+// Without it, the next keeper cannot end the worker alone, should it hang: it would end the
+// service.
+void NativeWorkers::Hold(uint32_t slot, uint64_t worker_id, int pidfd) {
+  if (!held_) return;
+  const absl::Status status = held_->Put(slot, pidfd);
+  if (status.ok()) return;
+  events_.Add("not_held",
+              absl::StrCat("the process of worker ", worker_id,
+                           " is not held by batond: ", status.message()),
+              UnixMicroseconds(), worker_id, -1, -1);
 }
 
 void NativeWorkers::OnEnded(pid_t pid) {

@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/fork_worker.h"
+#include "supervisor/keeper/held_workers.h"
 #include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/program.h"
@@ -35,6 +38,9 @@ class NativeWorkers final : public WorkerPrograms {
   // Forks until there are as many of the program that serves as the configuration says.
   void KeepRunning();
 
+  // From now on `held` is told of every process that is forked, before it can attach.
+  void HoldProcesses(HeldWorkers held) { held_ = std::move(held); }
+
   absl::Status Check(const std::string& path) const override;
   absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override;
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
@@ -53,6 +59,7 @@ class NativeWorkers final : public WorkerPrograms {
 
   NativeProgram Native(const internal::Program& program) const;
   absl::StatusOr<StartedProgram> Fork(const NativeProgram& program, bool on_trial);
+  void Hold(uint32_t slot, uint64_t worker_id, int pidfd);
   void OnEnded(pid_t pid);
   void End(Process& process);
   void StartLater();
@@ -65,6 +72,7 @@ class NativeWorkers final : public WorkerPrograms {
   WorkerSessions& sessions_;
   EventLog& events_;
   const Lifeline& lifeline_;
+  std::optional<HeldWorkers> held_;  // by batond
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;
   bool pausing_ = false;

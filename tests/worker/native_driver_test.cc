@@ -221,6 +221,21 @@ TEST_F(NativeDriverTest, shouldReleaseWhenItEnds) {
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
 }
 
+// Nobody follows it: it does not die.
+TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
+  ReplyToAttach();
+  worker_ = Attach().value();
+  ownership_.emplace(&*arena_, 0);
+  ownership_->Grant(kSlot, kWorkerId);
+  worker_->Stop();
+  ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
+  TakeCalls();
+  ASSERT_TRUE(worker_->Run().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0", "OnRelease",
+                                       "release 0 of 1"));
+  Detach();
+}
+
 TEST_F(NativeDriverTest, shouldLookOnceMoreAfterItHasAskedForNotification) {
   Serve();
   TakeCalls();

@@ -24,6 +24,9 @@ constexpr char kFile[] = "/dev/infiniband/rdma_cm";
 // when the machine had as many ids, and more, at once.
 constexpr uint32_t kLongestGap = 65'536;
 
+// To ask the kernel something that it cannot answer at the moment.
+constexpr int kAttempts = 10;
+
 template <typename Body>
 struct Command {
   rdma_ucm_cmd_hdr header = {};
@@ -62,7 +65,7 @@ class KernelIds final : public AdoptedIds {
   int fd() const override { return file_.get(); }
   absl::StatusOr<std::vector<AdoptedId>> TakeFrom(int other_file) override;
   std::optional<Event> NextEvent() override;
-  bool IsConnected(uint32_t number) const override;
+  std::optional<bool> IsConnected(uint32_t number) const override;
   void Disconnect(uint32_t number) override;
   void Destroy(uint32_t number) override;
 
@@ -154,13 +157,18 @@ std::optional<AdoptedIds::Event> KernelIds::NextEvent() {
 }
 
 // The kernel has the attributes of a queue pair that is ready to send as long as its connection is
-// neither over nor being ended (cm_init_qp_rts_attr).
-bool KernelIds::IsConnected(uint32_t number) const {
+// neither over nor being ended (cm_init_qp_rts_attr): else it says EINVAL. Anything else is no
+// answer.
+std::optional<bool> KernelIds::IsConnected(uint32_t number) const {
   rdma_ucm_init_qp_attr command = {};
   command.id = number;
   command.qp_state = IBV_QPS_RTS;
   ib_uverbs_qp_attr answer = {};
-  return Ask(file_.get(), RDMA_USER_CM_CMD_INIT_QP_ATTR, command, &answer) == 0;
+  for (int i = 0; i < kAttempts; ++i) {
+    const int error = Ask(file_.get(), RDMA_USER_CM_CMD_INIT_QP_ATTR, command, &answer);
+    if (error == 0 || error == EINVAL) return error == 0;
+  }
+  return std::nullopt;
 }
 
 void KernelIds::Disconnect(uint32_t number) {

@@ -47,8 +47,9 @@ class AdoptedIds {
   // Those that change nothing are left out.
   virtual std::optional<Event> NextEvent() = 0;
 
-  // By the kernel's word, which also knows of events that died with who was told of them.
-  virtual bool IsConnected(uint32_t number) const = 0;
+  // By the kernel's word, which also knows of events that died with who was told of them. Nothing:
+  // it gives no answer.
+  virtual std::optional<bool> IsConnected(uint32_t number) const = 0;
   // Also the answer to who disconnected first.
   virtual void Disconnect(uint32_t number) = 0;
   // Of a connection that is not over, its peer is told.

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,7 @@ constexpr uint64_t kSecond = 1'000'000'000;
 struct Kernel {
   std::vector<uint32_t> connected, disconnected, destroyed;
   std::deque<AdoptedIds::Event> events;
+  bool silent = false;
 };
 
 class FakeIds final : public AdoptedIds {
@@ -64,7 +66,8 @@ class FakeIds final : public AdoptedIds {
     kernel_->events.pop_front();
     return event;
   }
-  bool IsConnected(uint32_t number) const override {
+  std::optional<bool> IsConnected(uint32_t number) const override {
+    if (kernel_->silent) return std::nullopt;
     return std::count(kernel_->connected.begin(), kernel_->connected.end(), number) != 0;
   }
   void Disconnect(uint32_t number) override { kernel_->disconnected.push_back(number); }
@@ -205,6 +208,14 @@ TEST_F(AdoptionTest, shouldTellOfAnEndThatNobodySaw) {
   EXPECT_TRUE(WasWoken(0));
 }
 
+TEST_F(AdoptionTest, shouldFailAConnectionThatTheKernelSaysNothingOf) {
+  Connect(0, 100);
+  kernel_.silent = true;
+  Adopt();
+  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kFatalError)));
+  EXPECT_THAT(arena_->native_connection(0).end_reason, HasSubstr("did not say"));
+}
+
 TEST_F(AdoptionTest, shouldFailAConnectionThatWasBeingMade) {
   Connect(1, 101);
   arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kRequested);
@@ -296,6 +307,9 @@ TEST_F(AdoptionTest, shouldTellOfADisconnectOnceAndAnswerIt) {
   Connect(0, 100);
   Connect(1, 101);
   Adoption& adoption = Adopt();
+  adoption.Turn(++now_);
+  EXPECT_TRUE(WasWoken(0));
+  EXPECT_FALSE(WasWoken(0));
   kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
   kernel_.events.push_back({101, AdoptedEvent::kDisconnected});
   adoption.Turn(++now_);
@@ -322,6 +336,29 @@ TEST_F(AdoptionTest, shouldCarryOutOrdersUntilNoConnectionIsLeft) {
   EXPECT_THAT(kernel_.destroyed, ElementsAre(100, 101));
   EXPECT_EQ(adoption.WhyOver(), "no connection is left");
   EXPECT_TRUE(Mailbox::Orders(*arena_, 0).empty());
+}
+
+// A worker has written both.
+TEST_F(AdoptionTest, shouldForgetAConnectionThatIsInNoShard) {
+  Connect(0, 100);
+  Connect(1, 101);
+  arena_->connection(1).shard = 0x1000'0000;
+  EXPECT_EQ(Adopt().connection_count(), 1u);
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(101));  // its peer hears of it
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(AdoptionTest, shouldBeOverWhenARingIsBroken) {
+  Connect(0, 100);
+  kernel_.connected.clear();
+  arena_->notices(0).tail = ~uint64_t{0} / 2;  // no room, and no end of what is in it
+  EXPECT_THAT(Adopt().WhyOver(), HasSubstr("shard 0"));
+  arena_->notices(0).tail = arena_->notices(0).head;
+  EXPECT_EQ(adoption_->WhyOver(), "");
+  arena_->orders(0).head = 1;
+  EXPECT_THAT(adoption_->WhyOver(), HasSubstr("shard 0"));
+  adoption_->Turn(++now_);
+  EXPECT_EQ(arena_->orders(0).head, 1u);
 }
 
 TEST_F(AdoptionTest, shouldIgnoreOrdersForAnotherGeneration) {
@@ -357,26 +394,6 @@ TEST_F(AdoptionTest, shouldKeepNoticesThatTheRingHasNoRoomFor) {
   EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
 }
 
-TEST_F(AdoptionTest, shouldCountSharedReceivesAsFlushedASecondAfterTheDriverKnowsOfTheEnd) {
-  arena::Shape shape = driver::testing::TestShape(1);
-  shape.shared_receive_queue_depth = 8;
-  Make(shape);
-  Connect(0, 100);
-  Adoption& adoption = Adopt();
-  kernel_.events.push_back({100, AdoptedEvent::kDisconnected});
-  adoption.Turn(1 * kSecond);
-  adoption.Turn(5 * kSecond);  // still unread
-  EXPECT_THAT(Told(), ElementsAre(IsEnd(0, CompletionStatus::kSuccess)));
-  adoption.Turn(6 * kSecond - 1);
-  EXPECT_THAT(Told(), IsEmpty());
-  adoption.Turn(6 * kSecond);
-  const std::vector<MailEntry> told = Told();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(NoticeKind(told[0].kind), NoticeKind::kReceiveDrained);
-  adoption.Turn(9 * kSecond);
-  EXPECT_THAT(Told(), IsEmpty());
-}
-
 // ---------------------------------------------------------------- who follows an owner
 
 TEST_F(AdoptionTest, shouldNameAWorkerThatLivesInThePlaceOfADeadHeir) {
@@ -386,6 +403,8 @@ TEST_F(AdoptionTest, shouldNameAWorkerThatLivesInThePlaceOfADeadHeir) {
   Adoption& adoption = Adopt();
   adoption.Turn(++now_);
   EXPECT_EQ(arena_->native_shard(0).heir, 1u + 1);
+  // All of them: what the former keeper had to say may have died with it.
+  for (uint32_t slot = 0; slot < 4; ++slot) EXPECT_TRUE(WasWoken(slot)) << slot;
   Lock(1) = FUTEX_OWNER_DIED;
   adoption.Turn(++now_);
   EXPECT_EQ(arena_->native_shard(0).heir, 3u + 1);
@@ -437,18 +456,118 @@ class Sleeper {
   bool reaped_ = false;
 };
 
-TEST_F(AdoptionTest, shouldKillAnOwnerThatShowsNoSignOfLife) {
-  Sleeper sleeper;
-  Lock(0) = sleeper.pid();
-  std::vector<FileDescriptor> wakes(4);
-  AdoptedShards shards(&*arena_, std::move(wakes), service_);
-  shards.Turn(1 * kSecond);
+class AdoptedShardsTest : public AdoptionTest {
+ protected:
+  AdoptedShards& Shards() {
+    if (!shards_) {
+      std::vector<FileDescriptor> wakes(4);
+      processes_.resize(4);
+      shards_.emplace(&*arena_, std::move(wakes), std::move(processes_), service_);
+    }
+    return *shards_;
+  }
+  // As long as it takes, less one, to hold somebody who is silent to hang.
+  void LookWhileSilent() {
+    for (int i = 0; i < 25; ++i) Look();
+  }
+  void Look(uint64_t later_ns = AdoptedShards::kLookNs) {
+    Shards().Turn(now_ += later_ns, [this](uint32_t) { return used_; });
+  }
+  static FileDescriptor ProcessOf(const Sleeper& sleeper) {
+    return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, sleeper.pid(), 0)));
+  }
+
+  bool used_ = true;
+  std::vector<FileDescriptor> processes_;
+  std::optional<AdoptedShards> shards_;
+};
+
+// Whatever number the worker has written in its lock.
+TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAnOwnerThatShowsNoSignOfLife) {
+  Sleeper owner, bystander;
+  processes_.resize(4);
+  processes_[0] = ProcessOf(owner);
+  Lock(0) = bystander.pid();
+  LookWhileSilent();
   arena_->worker(0).heartbeat = 1;
-  shards.Turn(5 * kSecond);
-  shards.Turn(9 * kSecond);
-  EXPECT_TRUE(sleeper.Lives());  // 5 s after the first look, 4 s after the last beat
-  shards.Turn(10 * kSecond);
-  EXPECT_TRUE(sleeper.WasKilled());
+  LookWhileSilent();
+  Look();
+  EXPECT_TRUE(owner.Lives());
+  Look();
+  EXPECT_TRUE(owner.WasKilled());
+  EXPECT_TRUE(bystander.Lives());
+  EXPECT_EQ(shards_->WhyStuck(), "");
+}
+
+TEST_F(AdoptedShardsTest, shouldKillNobodyAfterTheMachineStoodStill) {
+  Sleeper owner;
+  processes_.resize(4);
+  processes_[0] = ProcessOf(owner);
+  Lock(0) = 1000;
+  Look();
+  Look(1000 * kSecond);
+  Look(1);  // no look at all
+  EXPECT_TRUE(owner.Lives());
+}
+
+TEST_F(AdoptedShardsTest, shouldSayThatAnOwnerThatHangsCannotBeEnded) {
+  Lock(0) = 1000;
+  LookWhileSilent();
+  Look();
+  EXPECT_EQ(Shards().WhyStuck(), "");
+  LookWhileSilent();
+  EXPECT_THAT(Shards().WhyStuck(), HasSubstr("shard 0"));
+}
+
+TEST_F(AdoptedShardsTest, shouldNameAnotherHeirInThePlaceOfASilentOne) {
+  for (const uint32_t slot : {0, 1, 2}) Lock(slot) = 1000 + slot;
+  arena_->native_shard(0).heir = 1 + 1;
+  for (int i = 0; i < 26; ++i) {
+    EXPECT_EQ(arena_->native_shard(0).heir, 1u + 1) << i;
+    ++arena_->worker(0).heartbeat;
+    ++arena_->worker(2).heartbeat;
+    Look();
+  }
+  EXPECT_EQ(arena_->native_shard(0).heir, 2u + 1);
+}
+
+TEST_F(AdoptedShardsTest, shouldKeepASilentHeirWhenThereIsNoOther) {
+  for (const uint32_t slot : {0, 1}) Lock(slot) = 1000 + slot;
+  arena_->native_shard(0).heir = 1 + 1;
+  for (int i = 0; i < 30; ++i) {
+    ++arena_->worker(0).heartbeat;
+    Look();
+  }
+  EXPECT_EQ(arena_->native_shard(0).heir, 1u + 1);
+}
+
+// As after the clean end of a claimant: its lock was given back, so that it never counts as dead.
+TEST_F(AdoptedShardsTest, shouldSayThatNobodyServesAShardThatHasConnections) {
+  LookWhileSilent();
+  EXPECT_THAT(Shards().WhyStuck(), HasSubstr("shard 0"));
+  Lock(0) = 1000;
+  Look();
+  EXPECT_EQ(Shards().WhyStuck(), "");
+}
+
+TEST_F(AdoptedShardsTest, shouldNotMindAShardWithoutConnectionsThatNobodyServes) {
+  used_ = false;
+  LookWhileSilent();
+  LookWhileSilent();
+  EXPECT_EQ(Shards().WhyStuck(), "");
+}
+
+// Workers write both.
+TEST_F(AdoptedShardsTest, shouldTakeNoNumberOfTheArenaForASlotThatIsNone) {
+  service_.set_outside_effects(true);
+  Lock(3) = 1000;
+  for (const uint32_t number : {4u, 64u, 0x7ffeu, 0xfffeu}) {
+    SetOwner(number);
+    arena_->native_shard(0).heir = ~uint64_t{number};
+    Look();
+    EXPECT_EQ(arena_->native_shard(0).heir, 3u + 1);
+    EXPECT_THAT(Shards().WhyStuck(), HasSubstr("shard 0"));
+  }
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
+#include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/held_workers.h"
 
 namespace baton::keeper {
 namespace {
@@ -93,6 +95,96 @@ TEST_F(HeldDescriptorsTest, shouldDropAll) {
   ASSERT_TRUE(held_->DropAll().ok());
   EXPECT_TRUE(TextsOf("wakes").empty());
   EXPECT_TRUE(TextsOf("arena").empty());
+}
+
+TEST_F(HeldDescriptorsTest, shouldKeepWhatIsNotToBeDropped) {
+  ASSERT_TRUE(Put("links", Make(9)).ok());
+  ASSERT_TRUE(Put("wakes", Make(1)).ok());
+  ASSERT_TRUE(held_->DropAll("links").ok());
+  EXPECT_EQ(TextsOf("links").size(), 9u);
+  EXPECT_TRUE(TextsOf("wakes").empty());
+  EXPECT_TRUE(absl::IsNotFound(held_->Drop("wakes")));
+}
+
+TEST_F(HeldDescriptorsTest, shouldHoldWorkersBySlot) {
+  const std::vector<FileDescriptor> files = Make(4);
+  HeldWorkers workers(held_.get(), files[0].get(), 10);
+  ASSERT_TRUE(workers.Put(9, files[1].get()).ok());
+  ASSERT_TRUE(workers.Put(2, files[1].get()).ok());
+  ASSERT_TRUE(workers.Put(3, files[3].get()).ok());
+  ASSERT_TRUE(workers.Put(2, files[2].get()).ok());
+  const absl::StatusOr<std::vector<FileDescriptor>> got = HeldWorkers::Get(held_.get(), 10);
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->size(), 10u);
+  const char* const expected = "0023000001";
+  for (size_t slot = 0; slot < 10; ++slot) {
+    char text = 0;
+    EXPECT_EQ(pread((*got)[slot].get(), &text, 1, 0), 1);
+    EXPECT_EQ(text, expected[slot]) << slot;
+  }
+}
+
+// ---------------------------------------------------------------- what Adoption does with it
+
+TEST_F(HeldDescriptorsTest, shouldNotAdoptWhatSoManyKeepersDiedOf) {
+  ASSERT_TRUE(Put("complete", Make(1)).ok());
+  const v1::ServiceConfig service;
+  for (int again = 0; again < 2; ++again) {
+    for (size_t i = 0; i < Adoption::kMostDeaths; ++i) {
+      const absl::Status status = Adoption::Begin(held_.get(), service).status();
+      EXPECT_TRUE(absl::IsInternal(status)) << status;  // there is no arena
+    }
+    const absl::Status status = Adoption::Begin(held_.get(), service).status();
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+    Adoption::Settle(held_.get());
+  }
+}
+
+TEST_F(HeldDescriptorsTest, shouldGiveAllBackAtTheEnd) {
+  int pair[2];
+  ASSERT_EQ(pipe2(pair, O_CLOEXEC), 0);
+  const FileDescriptor proof(pair[0]);
+  FileDescriptor presence(pair[1]);
+  ASSERT_TRUE(held_->Put("links", {proof.get(), proof.get(), proof.get()}).ok());
+  ASSERT_TRUE(Put("lifeline", Make(1)).ok());
+  presence.Reset();
+  const absl::Status status = Adoption::End(held_.get());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(held_->Get("links").value().empty());
+  EXPECT_TRUE(held_->Get("lifeline").value().empty());
+}
+
+// Else the workers of the former one may live beside those of the next.
+TEST(LostStore, shouldNotCallItAnEndWhenNothingIsDropped) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  const FileDescriptor batond(pair[1]);  // says nothing
+  EXPECT_FALSE(Adoption::End(&held).ok());
+}
+
+// A reply that came too late is nobody's.
+TEST(LateReply, shouldNotBeTakenForTheNextOne) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  MessageChannel batond{FileDescriptor(pair[1])};
+  const FileDescriptor file(memfd_create("file", MFD_CLOEXEC));
+  ASSERT_TRUE(absl::IsDeadlineExceeded(held.Get("wakes").status()));
+  ASSERT_TRUE(absl::IsDeadlineExceeded(held.DropAll()));  // the first has still no reply
+  internal::StoreReply reply;
+  ASSERT_TRUE(batond.Send(reply, {file.get()}).ok());
+  std::thread answer([&] {
+    internal::StoreRequest request;
+    EXPECT_TRUE(batond.Receive(&request, -1).ok());
+    EXPECT_EQ(request.request_case(), internal::StoreRequest::kGet);
+    EXPECT_TRUE(batond.Receive(&request, -1).ok());
+    EXPECT_EQ(request.request_case(), internal::StoreRequest::kDrop);
+    reply.set_status_code(static_cast<int>(absl::StatusCode::kNotFound));
+    EXPECT_TRUE(batond.Send(reply).ok());
+  });
+  EXPECT_FALSE(held.Drop("wakes").ok());
+  answer.join();
 }
 
 TEST_F(HeldDescriptorsTest, shouldSayWhatBatondRefuses) {

@@ -1,0 +1,39 @@
+// The workers' processes, as batond holds them for the next keeper: which would otherwise have
+// nothing but what workers write in the arena to go by, and must not send a signal on that.
+#ifndef SUPERVISOR_KEEPER_HELD_WORKERS_H_
+#define SUPERVISOR_KEEPER_HELD_WORKERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/keeper/held_descriptors.h"
+
+namespace baton::keeper {
+
+// Thread-compatible.
+class HeldWorkers {
+ public:
+  // `held` outlives it. `nobody`: any descriptor that is no process, for slots without a worker;
+  // stays the caller's, and open.
+  HeldWorkers(HeldDescriptors* held, int nobody, uint32_t slots)
+      : held_(held), nobody_(nobody), processes_(slots) {}
+
+  // In the place of the slot's former one. `pidfd` stays the caller's. Before the worker can
+  // attach.
+  absl::Status Put(uint32_t slot, int pidfd);
+
+  // By slot. Where there was no worker: none, or a descriptor that is no process.
+  static absl::StatusOr<std::vector<FileDescriptor>> Get(HeldDescriptors* held, uint32_t slots);
+
+ private:
+  HeldDescriptors* held_;
+  int nobody_;
+  std::vector<FileDescriptor> processes_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_HELD_WORKERS_H_
