@@ -285,7 +285,8 @@ bool ConnectionManager::SendWaiting(uint32_t shard) {
 // has the slot now, or about none.
 bool ConnectionManager::HandleOrder(uint32_t shard) {
   Mailbox orders = Mailbox::Orders(*arena_, shard);
-  if (orders.empty()) return false;
+  // What a worker has written over it costs its own shard's connections, and nobody's time.
+  if (orders.empty() || orders.broken()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
   const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&
