@@ -9,6 +9,7 @@ namespace baton {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::RawPeer;
@@ -198,7 +199,10 @@ TEST_F(ConnectionTest, shouldFailAnInvalidationOfWhatThePeerDidNotOffer) {
   ASSERT_TRUE(Until([&] { return peer.flushed_receives == 1; }));
   // A peer may acknowledge the message before it looks at the key (tests/lib/verbs/errors_test.cc).
   if (status == CompletionStatus::kSuccess) return;
-  EXPECT_EQ(status, CompletionStatus::kRemoteOperationError);
+  // Soft-RoCE completes the receive before it answers: when that has ended the queue pair already,
+  // there is no answer, and the message is tried in vain.
+  EXPECT_THAT(status,
+              AnyOf(CompletionStatus::kRemoteOperationError, CompletionStatus::kRetryExceeded));
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kDisconnected) == 1; }));
 }
 
