@@ -9,5 +9,6 @@ until pings=$(count); do sleep 0.5; done
 echo "rping: $pings of 200 pings came back"
 [[ $pings -eq 200 ]]
 
-until ib_send_lat -R -F -s 64 -n 200 10.0.0.2 >/tmp/latency 2>&1; do sleep 0.5; done
+# perftest's client crashes now and then where its server is not there yet, and leaves it waiting.
+until timeout 20 ib_send_lat -R -F -s 64 -n 200 10.0.0.2 >/tmp/latency 2>&1; do sleep 0.5; done
 grep -A1 '#bytes' /tmp/latency
