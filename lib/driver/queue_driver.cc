@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
@@ -28,6 +29,7 @@ using arena::ConnectionState;
 using arena::Direction;
 using arena::PoisonLevel;
 using arena::QueueCursors;
+using arena::SetText;
 using verbs::CompletionStatus;
 
 constexpr size_t kPostChunk = 64;
@@ -35,14 +37,6 @@ constexpr size_t kPollBatch = 64;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
-
-// Text of a fixed field, cut to fit and always ended with NUL.
-template <size_t size>
-void SetText(char (&field)[size], std::string_view text) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(field, text.data(), length);
-  field[length] = '\0';
-}
 
 }  // namespace
 

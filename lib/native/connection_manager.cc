@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
@@ -30,13 +31,6 @@ constexpr int kPerTurn = 64;  // events, and orders of each shard
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
-
-template <size_t size>
-void SetText(char (&field)[size], std::string_view text) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(field, text.data(), length);
-  field[length] = '\0';
-}
 
 }  // namespace
 
@@ -153,8 +147,8 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   fresh.listener_port = event.listener ? event.listener->address().port : 0;
   const verbs::Address local = event.new_id->local_address();
   const verbs::Address peer = event.new_id->peer_address();
-  SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
-  SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
+  arena::SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
+  arena::SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
   record = fresh;
   // Drivers look for free slots of their shards: one that finds it in its shard finds it to be this
   // one.
@@ -258,7 +252,7 @@ bool ConnectionManager::HandleDeviceEvent() {
 void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus status,
                              std::string_view reason) {
   const Connection& connection = connections_[index];
-  if (!reason.empty()) SetText(arena_->native_connection(index).end_reason, reason);
+  if (!reason.empty()) arena::SetText(arena_->native_connection(index).end_reason, reason);
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.status = static_cast<uint8_t>(status);
@@ -269,12 +263,7 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
 }
 
 bool ConnectionManager::SendWaiting(uint32_t shard) {
-  Mailbox notices = Mailbox::Notices(*arena_, shard);
-  std::deque<MailEntry>& waiting = waiting_[shard];
-  bool sent = false;
-  for (; !waiting.empty() && !notices.full(); waiting.pop_front(), sent = true) {
-    notices.Put(waiting.front());
-  }
+  const bool sent = Mailbox::Notices(*arena_, shard).PutWaiting(&waiting_[shard]);
   if (sent) wake_driver_(shard);
   return sent;
 }

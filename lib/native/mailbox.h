@@ -5,6 +5,7 @@
 #define LIB_NATIVE_MAILBOX_H_
 
 #include <cstdint>
+#include <deque>
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
@@ -45,6 +46,13 @@ class Mailbox {
   void Put(const arena::MailEntry& entry) {  // not when full
     entries_[cursors_->tail & (capacity_ - 1)] = entry;
     arena::StoreRelease(cursors_->tail, cursors_->tail + 1);
+  }
+
+  // As many of `waiting` as there is room for, in order. Whether there was one.
+  bool PutWaiting(std::deque<arena::MailEntry>* waiting) {
+    bool put = false;
+    for (; !waiting->empty() && !full(); waiting->pop_front(), put = true) Put(waiting->front());
+    return put;
   }
 
   // ---- The reader's. An entry stays until it is passed: who comes after a dead reader sees it.

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/check.h"
 #include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
@@ -23,12 +24,6 @@ using arena::PooledState;
 absl::Status KeepersWork(absl::string_view what) {
   return absl::UnimplementedError(
       absl::StrCat(what, ": only the keeper of a native service does that"));
-}
-
-// Text of a fixed field that another process writes.
-template <size_t size>
-std::string TextOf(const char (&field)[size]) {
-  return std::string(field, strnlen(field, size));
 }
 
 }  // namespace
@@ -352,8 +347,8 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
               ? verbs::CmEventType::kUnreachable
               : verbs::CmEventType::kDisconnected;
       if (notice.status != 0) {
-        event->status =
-            absl::UnavailableError(TextOf(arena_->native_connection(notice.connection).end_reason));
+        event->status = absl::UnavailableError(
+            arena::TextOf(arena_->native_connection(notice.connection).end_reason));
       }
       return true;
     default:
@@ -384,7 +379,7 @@ bool NativeDevice::NextToldEvent(verbs::DeviceEvent* event) {
   event->type = failed ? verbs::DeviceEventType::kQueuePairFailed
                        : verbs::DeviceEventType::kLastWorkRequestReached;
   event->qp_number = record(notice->connection).qp_number;
-  event->text = TextOf(arena_->native_connection(notice->connection).end_reason);
+  event->text = arena::TextOf(arena_->native_connection(notice->connection).end_reason);
   given_from_ = static_cast<int>(shard);
   return true;
 }

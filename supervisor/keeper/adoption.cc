@@ -2,19 +2,16 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -32,6 +29,7 @@ using arena::ConnectionState;
 using arena::MailEntry;
 using arena::NoticeKind;
 using arena::OrderKind;
+using arena::TextOf;
 using native::Mailbox;
 using verbs::CompletionStatus;
 using verbs::rdma::AdoptedId;
@@ -48,12 +46,7 @@ constexpr char kComplete[] = "complete";  // all of the above are there
 constexpr char kBegun[] = "begun";        // as many as adoptions that have begun and not settled
 
 constexpr int kPerTurn = 64;
-constexpr int kNewsPerTurn = 256;
 constexpr int kEndMs = 10'000;
-
-std::string TextOf(const char (&field)[arena::kAddressBytes]) {
-  return std::string(field, strnlen(field, sizeof(field)));
-}
 
 std::string Key(const std::string& local, const std::string& peer) {
   return absl::StrCat(local, " ", peer);
@@ -364,10 +357,7 @@ void Adoption::DestroyId(uint32_t index) {
 void Adoption::Finish(uint32_t index, CompletionStatus status, std::string_view why) {
   Connection& connection = connections_[index];
   connection.phase = Phase::kOver;
-  char(&reason)[128] = arena_->native_connection(index).end_reason;
-  const size_t length = std::min(why.size(), sizeof(reason) - 1);
-  std::memcpy(reason, why.data(), length);
-  reason[length] = '\0';
+  arena::SetText(arena_->native_connection(index).end_reason, why);
   Tell(index, NoticeKind::kEnded, status);
 }
 
@@ -385,24 +375,12 @@ void Adoption::Tell(uint32_t index, NoticeKind kind, CompletionStatus status) {
 }
 
 void Adoption::SendWaiting(uint32_t shard) {
-  Mailbox notices = Mailbox::Notices(*arena_, shard);
-  std::deque<MailEntry>& waiting = waiting_[shard];
-  bool sent = false;
-  for (; !waiting.empty() && !notices.full(); waiting.pop_front(), sent = true) {
-    notices.Put(waiting.front());
-  }
-  if (sent) shards_.WakeDriver(shard);
+  if (Mailbox::Notices(*arena_, shard).PutWaiting(&waiting_[shard])) shards_.WakeDriver(shard);
 }
 
 void Adoption::ReadNews() {
-  std::array<char, kNewsBytes> line;
-  for (int i = 0; i < kNewsPerTurn; ++i) {
-    const ssize_t got = recv(files_.news.get(), line.data(), line.size(), MSG_DONTWAIT);
-    if (got <= 0) return;
-    const std::vector<std::string> parts = absl::StrSplit(
-        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
-    if (parts.size() == 4) spdlog::info("{}: {}", parts[0], parts[3]);
-  }
+  keeper::ReadNews(files_.news.get(),
+                   [](const News& news) { spdlog::info("{}: {}", news.kind, news.message); });
 }
 
 // ---------------------------------------------------------------- the end

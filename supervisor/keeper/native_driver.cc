@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
@@ -23,6 +26,7 @@ namespace {
 
 using driver::CommitOutcome;
 
+constexpr int kNewsAtATime = 256;
 constexpr uint64_t kUnseen = ~uint64_t{0};
 
 // Of an owner that never sleeps: a system call each.
@@ -36,6 +40,24 @@ std::string NewsLine(std::string_view kind, int shard, int connection, std::stri
   std::string line = absl::StrCat(View(kind), " ", shard, " ", connection, " ", View(message));
   line.resize(std::min(line.size(), kNewsBytes));
   return line;
+}
+
+void ReadNews(int socket, const std::function<void(const News&)>& tell) {
+  std::array<char, kNewsBytes> line;
+  for (int i = 0; i < kNewsAtATime; ++i) {
+    const ssize_t got = recv(socket, line.data(), line.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    const std::vector<std::string> parts = absl::StrSplit(
+        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
+    News news;
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &news.shard) ||
+        !absl::SimpleAtoi(parts[2], &news.connection)) {
+      continue;
+    }
+    news.kind = parts[0];
+    news.message = parts[3];
+    tell(news);
+  }
 }
 
 NativeDriver::NativeDriver(NativeInheritance inheritance)

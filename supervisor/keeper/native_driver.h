@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,14 @@ inline constexpr std::string_view kWorkerFailed = "native_worker_failed";
 // "<kind> <shard> <connection> <message>"; -1: none. More than fits is cut.
 inline constexpr size_t kNewsBytes = 1024;
 std::string NewsLine(std::string_view kind, int shard, int connection, std::string_view message);
+
+struct News {
+  std::string kind;
+  int shard = -1, connection = -1;
+  std::string message;
+};
+// What has come to the keeper's end, and is such a line; so many at a time.
+void ReadNews(int socket, const std::function<void(const News&)>& tell);
 
 class NativeDriver final : private driver::DriverObserver {
  public:

@@ -4,13 +4,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
@@ -21,12 +18,6 @@
 #include "supervisor/keeper/native_reports.h"
 
 namespace baton::keeper {
-namespace {
-
-constexpr int kNewsPerTurn = 256;
-
-}  // namespace
-
 NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device,
                            const NativeEngineOptions& options)
     : arena_(arena),
@@ -123,20 +114,10 @@ uint32_t NativeEngine::Holder(uint32_t shard) const {
 void NativeEngine::Wake(uint32_t slot) const { (void)eventfd_write(wakes_[slot].get(), 1); }
 
 void NativeEngine::ReadNews() {
-  std::array<char, kNewsBytes> line;
-  for (int i = 0; i < kNewsPerTurn; ++i) {
-    const ssize_t got = recv(news_.get(), line.data(), line.size(), MSG_DONTWAIT);
-    if (got <= 0) return;
-    const std::vector<std::string> parts = absl::StrSplit(
-        absl::string_view(line.data(), static_cast<size_t>(got)), absl::MaxSplits(' ', 3));
-    int shard = -1, connection = -1;
-    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &shard) ||
-        !absl::SimpleAtoi(parts[2], &connection)) {
-      continue;
-    }
-    if (parts[0] == kWorkerFailed) last_failure_ = parts[3];
-    listener_->OnEvent(parts[0], parts[3], 0, shard, connection);
-  }
+  keeper::ReadNews(news_.get(), [this](const News& news) {
+    if (news.kind == kWorkerFailed) last_failure_ = news.message;
+    listener_->OnEvent(news.kind, news.message, 0, news.shard, news.connection);
+  });
 }
 
 // What workers have done among themselves.
