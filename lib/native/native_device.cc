@@ -21,6 +21,8 @@ using arena::NoticeKind;
 using arena::OrderKind;
 using arena::PooledState;
 
+constexpr auto kLastKind = static_cast<uint8_t>(NoticeKind::kReceiveDrained);
+
 absl::Status KeepersWork(absl::string_view what) {
   return absl::UnimplementedError(
       absl::StrCat(what, ": only the keeper of a native service does that"));
@@ -88,7 +90,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   ~NativeConnectionId() override {
     if (device_ == nullptr) return;
     device_->ids_[connection_] = nullptr;
-    if (!ended_) Order(OrderKind::kDisconnect);
+    if (!ended_) (void)Order(OrderKind::kDisconnect);  // refused, so is the slot's end: FreeSlot
   }
   void Leave() { device_ = nullptr; }
 
@@ -103,7 +105,9 @@ class NativeConnectionId final : public verbs::ConnectionId {
   // That an accept failed comes as the end of the connection.
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override {
-    BATON_CHECK(queue_pair->number() == device_->record(connection_).qp_number);
+    if (queue_pair->number() != arena::LoadRelaxed(device_->record(connection_).qp_number)) {
+      return absl::InternalError("another worker of the service has written over its record");
+    }
     return Answer(parameters.private_data, OrderKind::kAccept);
   }
   absl::Status Reject(std::string_view private_data) override {
@@ -112,8 +116,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   }
   absl::Status Disconnect() override {
     ended_ = true;
-    Order(OrderKind::kDisconnect);
-    return absl::OkStatus();
+    return Order(OrderKind::kDisconnect);
   }
 
  private:
@@ -125,12 +128,11 @@ class NativeConnectionId final : public verbs::ConnectionId {
     }
     std::memcpy(told.answer, private_data.data(), private_data.size());
     told.answer_length = static_cast<uint32_t>(private_data.size());
-    Order(kind);
-    return absl::OkStatus();
+    return Order(kind);
   }
   // From the shard that it was accepted into, once it was.
-  void Order(OrderKind kind) {
-    device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
+  absl::Status Order(OrderKind kind) {
+    return device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
   }
 
   NativeDevice* device_;
@@ -176,7 +178,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
-      Order(shard, index, generation, OrderKind::kFree);
+      (void)Order(shard, index, generation, OrderKind::kFree);  // refused, it stays out of use
     }
     return;
   }
@@ -232,21 +234,30 @@ void NativeDevice::Forget(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-void NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation, OrderKind kind) {
+// Four for each connection are all that there can be, and the ring has room for them: what finds
+// none was not told by us, nor by who died before us.
+absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
+                                 OrderKind kind) {
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.connection = connection;
   entry.generation = generation;
   Mailbox orders = Mailbox::Orders(*arena_, shard);
   // A successor gives those of the dead again: once is enough, however many die.
-  if (orders.Holds(entry)) return;
-  BATON_CHECK(!orders.full());
+  if (orders.Holds(entry)) return absl::OkStatus();
+  if (orders.full()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ring of orders of shard ", shard,
+        orders.broken() ? " is spoilt" : " is full, of what its drivers did not order",
+        ": another worker of the service has written to it"));
+  }
   orders.Put(entry);
   wake_keeper_();
+  return absl::OkStatus();
 }
 
-void NativeDevice::FreeSlot(uint32_t connection) {
-  Order(record(connection).shard, connection, record(connection).generation, OrderKind::kFree);
+absl::Status NativeDevice::FreeSlot(uint32_t connection) {
+  return Order(record(connection).shard, connection, record(connection).generation, OrderKind::kFree);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
@@ -292,14 +303,14 @@ bool NativeDevice::HasNotice() const {
                      [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
-// The first that still counts; it stays in its ring.
+// The first that still counts; it stays in its ring. What no keeper has told counts for nothing.
 const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
   Pass();
   for (const uint32_t candidate : shards_) {
     Mailbox notices = Mailbox::Notices(*arena_, candidate);
     for (; !notices.empty(); notices.Pass()) {
       notice_ = notices.Next();
-      BATON_CHECK(notice_.connection < ids_.size());
+      if (notice_.connection >= ids_.size() || notice_.kind > kLastKind) continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
       const bool handled =
@@ -332,8 +343,9 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
       // Its driver died in the middle of this: the request is in the log, and its id was restored.
       if (event->id != nullptr) return true;
       event->new_id = std::make_unique<NativeConnectionId>(this, notice.connection);
-      event->private_data.assign(reinterpret_cast<const char*>(connection.private_data),
-                                 connection.private_data_length);
+      event->private_data.assign(
+          reinterpret_cast<const char*>(connection.private_data),
+          std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes));
       return true;
     case NoticeKind::kEstablished:
       event->type = verbs::CmEventType::kEstablished;

@@ -409,7 +409,13 @@ void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t conne
        event.text);
 }
 
-void NativeDriver::OnSlotFree(uint32_t connection) { device_->FreeSlot(connection); }
+void NativeDriver::OnSlotFree(uint32_t connection) {
+  const absl::Status freed = device_->FreeSlot(connection);
+  if (freed.ok()) return;
+  Tell("slot_not_freed", -1, static_cast<int>(connection),
+       absl::StrCat("connection ", connection, " has ended, and its slot stays out of use: ",
+                    freed.message()));
+}
 
 void NativeDriver::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   if (reports_.OnSettled(connection, receive, end)) WakeKeeper();
