@@ -2,6 +2,7 @@
 #include "supervisor/keeper/held_descriptors.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +23,8 @@
 
 namespace baton::keeper {
 namespace {
+
+using ::testing::ElementsAre;
 
 class HeldDescriptorsTest : public ::testing::Test {
  protected:
@@ -109,12 +113,15 @@ TEST_F(HeldDescriptorsTest, shouldKeepWhatIsNotToBeDropped) {
 TEST_F(HeldDescriptorsTest, shouldHoldWorkersBySlot) {
   const std::vector<FileDescriptor> files = Make(4);
   HeldWorkers workers(held_.get(), files[0].get(), 10);
-  ASSERT_TRUE(workers.Put(9, files[1].get()).ok());
-  ASSERT_TRUE(workers.Put(2, files[1].get()).ok());
-  ASSERT_TRUE(workers.Put(3, files[3].get()).ok());
-  ASSERT_TRUE(workers.Put(2, files[2].get()).ok());
+  int held = 0;
+  const auto done = [&held](const absl::Status& status) { held += status.ok(); };
+  workers.Put(9, files[1].get(), done);
+  workers.Put(2, files[1].get(), done);
+  workers.Put(3, files[3].get(), done);
+  workers.Put(2, files[2].get(), done);
   const absl::StatusOr<std::vector<FileDescriptor>> got = HeldWorkers::Get(held_.get(), 10);
   ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(held, 4);  // before anything else is asked
   ASSERT_EQ(got->size(), 10u);
   const char* const expected = "0023000001";
   for (size_t slot = 0; slot < 10; ++slot) {
@@ -185,6 +192,70 @@ TEST(LateReply, shouldNotBeTakenForTheNextOne) {
   });
   EXPECT_FALSE(held.Drop("wakes").ok());
   answer.join();
+}
+
+// ---------------------------------------------------------------- a batond that stands still
+
+class SilentBatondTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    held_ = std::make_unique<HeldDescriptors>(FileDescriptor(pair[0]));
+    batond_.emplace(FileDescriptor(pair[1]));
+  }
+  void PutSoon(const std::string& name) {
+    held_->PutSoon(name, {file_.get(), file_.get()}, [this, name](const absl::Status& status) {
+      told_.push_back(name + " " + absl::StatusCodeToString(status.code()));
+    });
+  }
+  // It goes on for one request.
+  void Answer(absl::StatusCode code, const std::string& expected_name) {
+    internal::StoreRequest request;
+    std::vector<FileDescriptor> descriptors;
+    ASSERT_TRUE(batond_->Receive(&request, 0, &descriptors).ok());
+    EXPECT_EQ(request.put().name(), expected_name);
+    EXPECT_EQ(descriptors.size(), 2u);
+    internal::StoreReply reply;
+    reply.set_status_code(static_cast<int>(code));
+    ASSERT_TRUE(batond_->Send(reply).ok());
+  }
+
+  const FileDescriptor file_{memfd_create("file", MFD_CLOEXEC)};
+  std::unique_ptr<HeldDescriptors> held_;
+  std::optional<MessageChannel> batond_;
+  std::vector<std::string> told_;
+};
+
+TEST_F(SilentBatondTest, shouldTellLaterWhatBecameOfEach) {
+  PutSoon("a");
+  PutSoon("b");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre());
+  Answer(absl::StatusCode::kOk, "a.0");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre("a OK"));
+  EXPECT_TRUE(held_->IsReplyDue());
+  Answer(absl::StatusCode::kResourceExhausted, "b.0");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre("a OK", "b RESOURCE_EXHAUSTED"));
+  EXPECT_FALSE(held_->IsReplyDue());
+}
+
+TEST_F(SilentBatondTest, shouldRefuseMoreThanMayWait) {
+  for (size_t i = 0; i <= HeldDescriptors::kMostWaiting; ++i) PutSoon("one");
+  EXPECT_THAT(told_, ElementsAre());
+  PutSoon("another");
+  EXPECT_THAT(told_, ElementsAre("another RESOURCE_EXHAUSTED"));
+}
+
+TEST_F(SilentBatondTest, shouldTellAllWhenItIsGone) {
+  PutSoon("a");
+  PutSoon("b");
+  batond_.reset();
+  held_->TakeReplies();
+  EXPECT_EQ(told_.size(), 2u) << ::testing::PrintToString(told_);
+  EXPECT_FALSE(held_->IsReplyDue());
 }
 
 TEST_F(HeldDescriptorsTest, shouldSayWhatBatondRefuses) {

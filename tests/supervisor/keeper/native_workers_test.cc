@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <memory>
@@ -126,6 +127,32 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   kill(PidIn(forked[0]), SIGKILL);
   Until(1, {"native_worker_ended: worker 1", "signal 9"});
   Until(kWorkers + 1, {"native_worker_forked"});
+}
+
+// Its thread has a service to keep, whatever batond does.
+TEST_F(NativeWorkersTest, shouldForkWhileBatondStandsStill) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  MessageChannel batond{FileDescriptor(pair[1])};
+  workers_.HoldProcesses(&held, HeldWorkers(&held, pair[0], 16));
+  workers_.KeepRunning();
+  EXPECT_EQ(Told({"native_worker_forked"}).size(), kWorkers);
+  EXPECT_TRUE(Told({"not_held"}).empty());
+  Until(1, {"not_held", "the latest workers", "has not answered for 1 ms"});
+  const auto answer = [&batond](absl::StatusCode code) {
+    internal::StoreRequest request;
+    ASSERT_TRUE(batond.Receive(&request, 0).ok());
+    internal::StoreReply reply;
+    reply.set_status_code(static_cast<int>(code));
+    reply.set_status_message("for a reason");
+    ASSERT_TRUE(batond.Send(reply).ok());
+  };
+  answer(absl::StatusCode::kOk);
+  held.TakeReplies();  // and asks for the second
+  answer(absl::StatusCode::kInternal);
+  Until(1, {"not_held", "worker 2 ", "for a reason"});
+  EXPECT_TRUE(Told({"not_held", "worker 1 "}).empty());
 }
 
 TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
