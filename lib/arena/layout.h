@@ -564,7 +564,8 @@ struct NativeShard {
   // 0: nobody.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // whose death is no completion's doing; 0: nobody's
-  uint8_t pad0[48];
+  uint64_t told_epoch;          // the last whose end operators were told of
+  uint8_t pad0[40];
   // The drivers'. CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // of the last change of owner
   uint64_t change_epoch;     // that it ends: not of another one
@@ -573,7 +574,7 @@ struct NativeShard {
   uint64_t cause;            // of the last change, ChangeCause
   uint64_t former_worker_id;
   uint64_t recovered;  // transactions of the former owner that were applied only then
-  uint8_t pad1[8];
+  uint64_t logged;     // completions, in all, when the last change began: what the owner knew of
 };
 static_assert(offsetof(NativeShard, change_begun_ns) == kLineBytes);
 static_assert(sizeof(NativeShard) == 2 * kLineBytes);

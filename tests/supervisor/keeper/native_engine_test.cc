@@ -620,6 +620,33 @@ TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
 }
 
+// What it completes meanwhile the dead owner never saw, and did not die of.
+TEST_F(KilledHeirTest, shouldCountWhatTheOwnerKnewOfAndNotItsFirstHeir) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "known");
+  const uint64_t known = arena_->shard(0).completion_tail;
+  writer_->Receive(connection_, 0, 1024);
+  Commit(first);
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  peer.Send("unknown");
+  ASSERT_TRUE(Pump(
+      [&] {
+        engine_->Turn();
+        peer.Turn();
+      },
+      [&] { return peer.sent.size() == 2; }));
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("driver-recovered"));
+  ASSERT_GT(arena_->shard(0).completion_tail, known);
+  TakeOver(*workers_[heir()]);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).logged, known);
+}
+
 // Its name stands in the record by then, and its death is no owner's.
 TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   MakeEngine({.poison_deaths = 1});
