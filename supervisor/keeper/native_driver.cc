@@ -226,7 +226,7 @@ void NativeDriver::ClaimInheritance() {
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::OwnershipSlot(word);
     const uint32_t former = arena::ClaimantOrOwner(slot);
-    if (former == inheritance_.slot) continue;
+    if (former == inheritance_.slot || driver_->Operates(shard)) continue;
     if (slot != arena::kNobody && former >= arena().shape().workers)
       continue;  // the keeper mends it
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
@@ -246,6 +246,8 @@ absl::Status NativeDriver::TakeClaimed() {
   std::vector<uint32_t> claimed;
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
+    // Not ours by any claim: another worker has written that.
+    if (driver_->Operates(shard)) continue;
     if (!HasBegun(shard)) BeginChange(shard);
     claimed.push_back(shard);
   }

@@ -16,6 +16,7 @@
 #include "lib/native/connection_manager.h"
 #include "lib/native/mailbox.h"
 #include "lib/native/native_device.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -918,6 +919,48 @@ TEST_F(FailingQueueTest, shouldTellOperatorsWhichQueueIsLow) {
   Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
   EXPECT_THAT(told, ::testing::ElementsAre("of shard 1: as it says"));
   EXPECT_EQ(arena->shard(1).shared_receives_refused, 0u);
+}
+
+class LowQueue final : public verbs::SharedReceiveQueue {
+ public:
+  LowQueue(std::unique_ptr<verbs::SharedReceiveQueue> inner, std::vector<uint32_t>* armed)
+      : inner_(std::move(inner)), armed_(armed) {}
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    return inner_->PostReceive(requests, posted);
+  }
+  absl::Status ArmLimit(uint32_t limit) override {
+    armed_->push_back(limit);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<verbs::SharedReceiveQueue> inner_;
+  std::vector<uint32_t>* const armed_;
+};
+
+// The keeper does it, at most every 10 s: drivers do not hear that it was low.
+TEST_F(FailingQueueTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
+  std::vector<uint32_t> armed;
+  auto& queue = manager->objects()->shared_receive_queues[1];
+  queue = std::make_unique<LowQueue>(std::move(queue), &armed);
+  uint32_t& posted = arena->shard(1).shared_receives_posted;
+  posted = kDepth / 2 + 1;
+  harness::StoppedClock clock;
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
+  clock.Pass(9'999'999'999);
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::IsEmpty());
+  clock.Pass(1);
+  posted = kDepth / 2;  // it still is
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::IsEmpty());
+  posted = kDepth / 2 + 1;
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::ElementsAre(kDepth / 4));
+  clock.Pass(20'000'000'000);
+  TurnKeeper();
+  EXPECT_THAT(armed, SizeIs(1));
 }
 
 // Its connections end, and who comes later is given to another shard.

@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +23,8 @@
 #include "supervisor/batond/store_server.h"
 #include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/held_workers.h"
+#include "tests/harness/patience.h"
+#include "tests/lib/driver/commit_writer.h"
 
 namespace baton::keeper {
 namespace {
@@ -159,6 +164,77 @@ TEST_F(HeldDescriptorsTest, shouldGiveAllBackAtTheEnd) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(held_->Get("links").value().empty());
   EXPECT_TRUE(held_->Get("lifeline").value().empty());
+}
+
+class HoldTest : public HeldDescriptorsTest {
+ protected:
+  static arena::Arena MakeArena() {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.pooled_queue_pairs = 2;
+    return arena::Arena::Create(shape, "kv").value();
+  }
+  absl::Status HoldWith(HeldDescriptors* held) {
+    NativeFiles files;
+    files.arena = &arena_;
+    files.connection_manager = files.keeper_wake = files.news = file_.get();
+    files.device = files.wakes = {file_.get()};
+    return Hold(held, files, lifeline_);
+  }
+
+  const arena::Arena arena_ = MakeArena();
+  const FileDescriptor file_{memfd_create("file", MFD_CLOEXEC)};
+  const Lifeline lifeline_ = MakeLifeline().value();
+};
+
+// Of two generations together a keeper would make one.
+TEST_F(HoldTest, shouldHoldNothingBesideWhatCannotBeDropped) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  std::vector<int> asked;
+  std::thread batond([&asked, socket = pair[1]] {
+    MessageChannel channel{FileDescriptor(socket)};
+    internal::StoreRequest request;
+    while (channel.Receive(&request, -1).ok()) {
+      asked.push_back(request.request_case());
+      internal::StoreReply reply;
+      if (request.request_case() == internal::StoreRequest::kList) {
+        reply.add_names("complete.0");
+      } else {
+        reply.set_status_code(static_cast<int>(absl::StatusCode::kInternal));
+      }
+      EXPECT_TRUE(channel.Send(reply).ok());
+    }
+  });
+  auto held = std::make_unique<HeldDescriptors>(FileDescriptor(pair[0]));
+  EXPECT_TRUE(absl::IsInternal(HoldWith(held.get())));
+  held.reset();
+  batond.join();
+  EXPECT_THAT(asked, ElementsAre(internal::StoreRequest::kList, internal::StoreRequest::kDrop));
+}
+
+// Whose replies to the first attempt come to the second.
+TEST_F(HoldTest, shouldHoldAllOnceBatondAnswersAgain) {
+  ASSERT_TRUE(Put("of_another", Make(1)).ok());
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  ASSERT_TRUE(absl::IsDeadlineExceeded(HoldWith(&held)));
+  ASSERT_TRUE(absl::IsDeadlineExceeded(held.DropAll()));
+  std::optional<StoreServer> server;
+  boost::asio::post(io_, [&] { server.emplace(io_, "keeper", FileDescriptor(pair[1]), store_); });
+  const auto deadline =
+      std::chrono::steady_clock::now() + harness::Patient(std::chrono::seconds(20));
+  while (!HoldWith(&held).ok()) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  EXPECT_EQ(held_->Get("arena")->size(), 4u);
+  EXPECT_EQ(held_->Get("links")->size(), 3u);
+  EXPECT_EQ(held_->Get("complete")->size(), 1u);
+  EXPECT_TRUE(held_->Get("of_another")->empty());
+  std::promise<void> gone;
+  boost::asio::post(io_, [&] {
+    server.reset();
+    gone.set_value();
+  });
+  gone.get_future().wait();
 }
 
 // Else the workers of the former one may live beside those of the next.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -86,8 +87,9 @@ struct Killed {};
 
 class NativeEngineTest : public ::testing::Test, private EngineListener {
  protected:
-  void SetUp() override {
-    arena::Shape shape = driver::testing::TestShape(1);
+  void SetUp() override { Make(/*shards=*/1); }
+  void Make(uint32_t shards) {
+    arena::Shape shape = driver::testing::TestShape(shards);
     shape.pooled_queue_pairs = 4;
     shape.workers = 4;
     arena_.emplace(arena::Arena::Create(shape, "kv").value());
@@ -526,6 +528,67 @@ TEST_F(SecondClaimantTest, shouldGoOnWhenTheNextEpochHasBegunButForItsWord) {
   arena_->bank(0, 2).tail = shard.commit_head = arena::PackCursor(2, 0);
   ExpectOneChange();
   EXPECT_EQ(shard.owner.cut_tail, cut);
+}
+
+// ---- Waking.
+
+class TwoShardsTest : public NativeEngineTest {
+ protected:
+  void SetUp() override { Make(/*shards=*/2); }
+  // As an adopting keeper names an heir: it cannot announce it.
+  void NameHeir(uint32_t shard, uint32_t slot, bool wake) {
+    arena::StoreRelease(arena_->native_shard(shard).heir, uint64_t{slot} + 1);
+    if (wake) eventfd_write(engine_->InheritanceOf(slot, slot + 1).wakes[slot], 1);
+  }
+  void TakeAway(uint32_t shard) {
+    arena_->shard(shard).owner.ownership = arena::PackOwnership(1, arena::kNobody);
+  }
+  bool Owns(uint32_t slot, uint32_t shard) {
+    return arena::OwnershipSlot(arena_->shard(shard).owner.ownership) == slot;
+  }
+};
+
+// One that never sleeps does not read at each turn what it is woken with, and reads it all the
+// same.
+TEST_F(TwoShardsTest, shouldTakeWhatABusyOwnerIsNamedHeirOf) {
+  Worker& busy = Start(0);
+  ASSERT_EQ(busy.Attend(), 0);
+  ASSERT_TRUE(Owns(0, 0) && Owns(0, 1));
+  TakeAway(1);
+  ASSERT_EQ(busy.Release(1, 1), 0);
+  ASSERT_EQ(busy.Attend(), 0);
+  const auto turns_until_it_owns = [&] {
+    for (int turns = 1; turns <= 3000; ++turns) {
+      EXPECT_EQ(busy.Attend(), 0);
+      if (Owns(0, 1)) return turns;
+    }
+    return 0;
+  };
+  NameHeir(1, 0, /*wake=*/false);
+  EXPECT_EQ(turns_until_it_owns(), 0);
+  NameHeir(1, 0, /*wake=*/true);
+  const int turns = turns_until_it_owns();
+  EXPECT_GT(turns, 0);
+  EXPECT_LE(turns, 1024);
+}
+
+// Another worker of the service has written what cannot be.
+TEST_F(TwoShardsTest, shouldNotTakeWhatItHasNotLeft) {
+  Worker& owner = Start(0);
+  ASSERT_EQ(owner.Attend(), 0);
+  ASSERT_TRUE(Owns(0, 1));
+  NameHeir(1, 0, /*wake=*/false);
+  TakeAway(1);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  arena_->shard(1).owner.ownership = arena::PackOwnership(1, arena::kClaim | 0);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_FALSE(Owns(0, 1));
+  ASSERT_EQ(owner.Release(1, 1), 0);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_TRUE(Owns(0, 1));
 }
 
 // ---- Poison.

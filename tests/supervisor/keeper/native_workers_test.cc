@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <memory>
@@ -127,6 +128,21 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   kill(PidIn(forked[0]), SIGKILL);
   Until(1, {"native_worker_ended: worker 1", "signal 9"});
   Until(kWorkers + 1, {"native_worker_forked"});
+}
+
+// The keeper ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
+TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
+  const auto before = signal(SIGUSR1, SIG_IGN);
+  const absl::StatusOr<StartedProgram> worker =
+      workers_.Start(Program("worker/examples/ledger/ledger-v1.so", "--socket=of-the-keeper"));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Until(1, {"worker_attached: worker 1 "});
+  kill(worker->pid, SIGUSR1);
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(worker->pid), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(end.si_code, CLD_KILLED);
+  EXPECT_EQ(end.si_status, SIGUSR1);
+  signal(SIGUSR1, before);
 }
 
 // Its thread has a service to keep, whatever batond does.
