@@ -73,6 +73,13 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
     program.add_arguments(argument);
     return program;
   }
+  // That attaches, and lives.
+  static internal::Program Ledger() {
+    internal::Program ledger =
+        Program("worker/examples/ledger/ledger-v1.so", "--socket=of-the-keeper");
+    ledger.add_arguments("--window=8");  // as deep as the arena's queues
+    return ledger;
+  }
 
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
     told_.push_back(absl::StrCat(std::string(kind), ": ", message));
@@ -133,8 +140,7 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
 // The keeper ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
 TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
   const auto before = signal(SIGUSR1, SIG_IGN);
-  const absl::StatusOr<StartedProgram> worker =
-      workers_.Start(Program("worker/examples/ledger/ledger-v1.so", "--socket=of-the-keeper"));
+  const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
   ASSERT_TRUE(worker.ok()) << worker.status();
   Until(1, {"worker_attached: worker 1 "});
   kill(worker->pid, SIGUSR1);
@@ -185,9 +191,7 @@ TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
 }
 
 TEST_F(NativeWorkersTest, shouldKillWhoDoesNotEndWhenAsked) {
-  const std::string ledger = "worker/examples/ledger/ledger-v1.so";
-  const absl::StatusOr<StartedProgram> old =
-      workers_.Start(Program(ledger, "--socket=of-the-keeper"));
+  const absl::StatusOr<StartedProgram> old = workers_.Start(Ledger());
   ASSERT_TRUE(old.ok()) << old.status();
   Until(1, {"worker_attached: worker 1 "});
   kill(old->pid, SIGSTOP);
