@@ -22,8 +22,8 @@ class Mailbox {
     return Mailbox(&arena.orders(shard), arena::OrdersOf(arena.shape()));
   }
 
-  // The other end, or a dead one, has written what no ring can be: nobody is to go by it. It is full
-  // and empty, and holds nothing.
+  // The other end, or a dead one, has written what no ring can be: nobody is to go by it. It is
+  // full and empty, and holds nothing.
   bool broken() const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     return arena::LoadAcquire(cursors_->tail) - head > capacity_;

@@ -246,10 +246,10 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
   // A successor gives those of the dead again: once is enough, however many die.
   if (orders.Holds(entry)) return absl::OkStatus();
   if (orders.full()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the ring of orders of shard ", shard,
-        orders.broken() ? " is spoilt" : " is full, of what its drivers did not order",
-        ": another worker of the service has written to it"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ring of orders of shard ", shard,
+                     orders.broken() ? " is spoilt" : " is full, of what its drivers did not order",
+                     ": another worker of the service has written to it"));
   }
   orders.Put(entry);
   wake_keeper_();
@@ -257,7 +257,8 @@ absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t g
 }
 
 absl::Status NativeDevice::FreeSlot(uint32_t connection) {
-  return Order(record(connection).shard, connection, record(connection).generation, OrderKind::kFree);
+  const arena::ConnectionRecord& ended = record(connection);
+  return Order(ended.shard, connection, ended.generation, OrderKind::kFree);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
