@@ -11,9 +11,11 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -246,6 +248,9 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
     const std::filesystem::directory_iterator tasks("/proc/self/task");
     return std::distance(begin(tasks), end(tasks));
   };
+  // With the first thread ThreadSanitizer starts one of its own.
+  std::promise<void> end;
+  std::thread first([&] { end.get_future().wait(); });
   const auto before = threads();
   const WorkerSessions native(loop, config, arena, engine, events);
   EXPECT_EQ(threads(), before);
@@ -253,6 +258,8 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   InlineEngine broker(&shared);
   const WorkerSessions brokered(loop, config, shared, broker, events);
   EXPECT_EQ(threads(), before + 1);
+  end.set_value();
+  first.join();
 }
 
 }  // namespace
