@@ -1,11 +1,12 @@
 // connecting-peer ADDRESS PORT: whom connecting_service.cc connects to, on libibverbs and librdmacm
-// alone. Accepts, or rejects what is to be rejected; answers the one message of each connection, and
-// waits for its end. For each line of its input it says what there was, in one line:
+// alone. Accepts, or rejects what is to be rejected; answers the one message of each connection,
+// and waits for its end. For each line of its input it says what there was, in one line:
 //
-//   requests N rejected N accepted N used N unused N repeated N wrong N open N
+//   requests N rejected N accepted N used N withdrawn N unused N repeated N wrong N open N
 //
-// unused: a connection that ended without its message. repeated: an ask that came twice. wrong: a
-// message of another ask, or a second one.
+// withdrawn: a request that was given up before it was answered. unused: a connection that ended
+// without its message. repeated: an ask that came twice. wrong: a message of another ask, or a
+// second one.
 #include <poll.h>
 #include <unistd.h>
 
@@ -56,9 +57,10 @@ class Peer {
 
   void Tell() const {
     std::printf(
-        "requests %zu rejected %u accepted %u used %u unused %u repeated %u wrong %u open %zu\n",
-        asks_.size() + repeated_, rejected_, accepted_, used_, unused_, repeated_, wrong_,
-        links_.size());
+        "requests %zu rejected %u accepted %u used %u withdrawn %u unused %u repeated %u wrong %u "
+        "open %zu\n",
+        asks_.size() + repeated_, rejected_, accepted_, used_, withdrawn_, unused_, repeated_,
+        wrong_, links_.size());
     std::fflush(stdout);
   }
 
@@ -92,9 +94,8 @@ class Peer {
   void OnRequest(rdma_cm_id* id, uint64_t ask) {
     if (!asks_.insert(ask).second) ++repeated_;
     if (AskOf(ask) == Ask::kRejected) {
-      Need(rdma_reject(id, "no", 2) == 0, "rdma_reject");
+      ++(rdma_reject(id, "no", 2) == 0 ? rejected_ : withdrawn_);
       Need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
-      ++rejected_;
       return;
     }
     if (free_.empty()) Die("more connections than there can be");
@@ -103,23 +104,36 @@ class Peer {
     Link& link = links_[serial];
     link = {ask, id, free_.back(), false};
     free_.pop_back();
+    if (Accept(serial, link)) {
+      ++accepted_;
+    } else {
+      ++withdrawn_;
+      Forget(serial);
+    }
+  }
+
+  bool Accept(uint64_t serial, const Link& link) {
     ibv_qp_init_attr options = device_.QueuePairOptions();
-    Need(rdma_create_qp(id, device_.domain(), &options) == 0, "rdma_create_qp");
-    device_.PostReceive(id->qp, serial << 1 | kReceive, 2 * link.place);
+    if (rdma_create_qp(link.id, device_.domain(), &options) != 0) return false;
+    device_.PostReceive(link.id->qp, serial << 1 | kReceive, 2 * link.place);
     rdma_conn_param parameters = RawParameters();
-    Need(rdma_accept(id, &parameters) == 0, "rdma_accept");
-    ++accepted_;
+    return rdma_accept(link.id, &parameters) == 0;
   }
 
   void OnEnd(rdma_cm_id* id) {
-    (void)rdma_disconnect(id);
     const auto found = links_.find(reinterpret_cast<uint64_t>(id->context));
     if (found == links_.end()) return;
+    (void)rdma_disconnect(id);
     if (!found->second.used) ++unused_;
-    free_.push_back(found->second.place);
-    links_.erase(found);
-    rdma_destroy_qp(id);
-    Need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+    Forget(found->first);
+  }
+
+  void Forget(uint64_t serial) {
+    const Link link = links_[serial];
+    links_.erase(serial);
+    free_.push_back(link.place);
+    if (link.id->qp != nullptr) rdma_destroy_qp(link.id);
+    Need(rdma_destroy_id(link.id) == 0, "rdma_destroy_id");
   }
 
   bool AnswerAll() {
@@ -149,7 +163,8 @@ class Peer {
   std::unordered_map<uint64_t, Link> links_;
   uint64_t serials_ = 0;
   std::set<uint64_t> asks_;
-  uint32_t rejected_ = 0, accepted_ = 0, used_ = 0, unused_ = 0, repeated_ = 0, wrong_ = 0;
+  uint32_t rejected_ = 0, accepted_ = 0, used_ = 0, withdrawn_ = 0, unused_ = 0, repeated_ = 0,
+           wrong_ = 0;
 };
 
 }  // namespace

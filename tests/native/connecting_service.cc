@@ -33,9 +33,10 @@ constexpr size_t kUnsure = 64;
 struct Account {
   uint64_t asks = 0;
   uint64_t established = 0, used = 0, unheard = 0, rejected = 0;
-  // Connect has refused, for a limit. It is asked again.
-  uint64_t limited = 0;
-  // What must not be.
+  // Connect has refused, for a limit or otherwise. It is asked again.
+  uint64_t limited = 0, refused = 0;
+  // What must not be: an outcome that was told before or not asked for, another than it should be,
+  // a connection that ended without its reply.
   uint64_t twice = 0, wrong = 0, broken = 0;
   std::array<uint64_t, 2> under_way = {};  // asks; 0: none
   // Of owners that died: the keeper may not have heard of them.
@@ -51,7 +52,7 @@ struct Use {
 struct Flags {
   std::string peer, stop_file;
   uint16_t port = 0;
-  int lives = 0;  // asks of an owner until it kills itself, at least; 0: it does not
+  int lives = 0;        // asks of an owner until it kills itself, at least; 0: it does not
   uint64_t forget = 0;  // a defect: this ask's connection is not used
   uint64_t repeat = 0;  // another: this ask is made twice
 };
@@ -145,15 +146,15 @@ class Connecting final : public Service {
     if (--asks_to_live_ == 0) DieSoon();
     const uint16_t port = AskOf(ask) == Ask::kUnheard ? kNobodysPort : flags_.port;
     const std::string_view data(reinterpret_cast<const char*>(&ask), sizeof(ask));
-    const absl::Status status =
-        worker_->Connect(shard, flags_.peer, port, data, ask).status();
+    const absl::Status status = worker_->Connect(shard, flags_.peer, port, data, ask).status();
     if (account.asks == flags_.repeat) {
       Check(worker_->Connect(shard, flags_.peer, port, data, ask).status());
     }
     if (status.ok()) return true;
     account.under_way[place] = 0;
-    status.code() == absl::StatusCode::kResourceExhausted ? ++account.limited : ++account.wrong;
-    if (account.wrong != 0) Check(status);
+    const bool limited = status.code() == absl::StatusCode::kResourceExhausted;
+    if (!limited && account.refused == 0) Check(status);
+    ++(limited ? account.limited : account.refused);
     Check(Keep(shard, account));
     Check(shard.Commit());
     return false;
@@ -166,7 +167,9 @@ class Connecting final : public Service {
     how.sigev_signo = SIGKILL;
     timer_t timer;
     itimerspec when = {};
-    when.it_value.tv_nsec = 1 + static_cast<long>(random_() % (random_() % 2 == 0 ? 5 : 200) * 1'000'000 + random_() % 1'000'000);
+    when.it_value.tv_nsec =
+        1 + static_cast<long>(random_() % (random_() % 2 == 0 ? 5 : 200) * 1'000'000 +
+                              random_() % 1'000'000);
     if (timer_create(CLOCK_MONOTONIC, &how, &timer) != 0 ||
         timer_settime(timer, 0, &when, nullptr) != 0) {
       std::abort();
@@ -194,8 +197,9 @@ class Connecting final : public Service {
       ++account.rejected;
     } else {
       ++account.wrong;
-      std::cerr << "connecting-service: ask " << done.tag << (established ? " established" : " failed")
-                << " with " << verbs::CompletionStatusName(done.status) << std::endl;
+      std::cerr << "connecting-service: ask " << done.tag
+                << (established ? " established" : " failed") << " with "
+                << verbs::CompletionStatusName(done.status) << std::endl;
     }
   }
 
@@ -230,8 +234,8 @@ class Connecting final : public Service {
     const std::string line = absl::StrCat(
         "shard ", shard.index(), " asks ", account.asks, " established ", account.established,
         " used ", account.used, " unheard ", account.unheard, " rejected ", account.rejected,
-        " limited ", account.limited, " twice ", account.twice, " wrong ", account.wrong,
-        " broken ", account.broken, " open ", under_way, "\n");
+        " limited ", account.limited, " refused ", account.refused, " twice ", account.twice,
+        " wrong ", account.wrong, " broken ", account.broken, " open ", under_way, "\n");
     if (told_.size() <= shard.index()) told_.resize(shard.index() + 1);
     if (std::exchange(told_[shard.index()], line) != line) std::cout << line << std::flush;
   }

@@ -3,6 +3,7 @@
 # connection for one message. Its owners kill themselves at random while they ask. Of all that was
 # asked, whatever reached the peer is told to the service once, and used if it was accepted; nothing
 # is told that nobody asked for. What the peer rejects, and what nobody hears, is told, too.
+# Then a peer that does not answer, and a keeper that is killed while it connects to it.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -19,6 +20,7 @@ begin() {
   state=/run/$1 stop=$work/stop.$1 ends=0 ready=() owner_of=()
   mkfifo "$work/$1.in" "$work/$1.out"
   connecting-peer "$BATON_VM_ADDRESS" "$2" <"$work/$1.in" >"$work/$1.out" 2>"$work/$1.log" &
+  peer=$!
   exec {peer_in}>"$work/$1.in" {peer_out}<"$work/$1.out"
   read -rt 60 -u "$peer_out" said || die "no peer"
   worker_flags=(--peer "$BATON_VM_ADDRESS" --port "$2" --stop-file "$stop" "${@:3}")
@@ -28,6 +30,7 @@ begin() {
 
 # account: what the service and the peer say, in $said; and what is wrong with it, in $wrong.
 account() {
+  kill -0 "$peer" || die "the peer is gone"
   echo >&"$peer_in"
   read -rt 60 -u "$peer_out" said || die "the peer does not answer"
   said=$(echo "peer 0 $said" | cat "$state.out" - | awk '
@@ -46,7 +49,8 @@ account() {
   local word
   for word in $said; do now[${word%=*}]=${word#*=}; done
   wrong=''
-  must 'shards == 2' 'service_open == 0' 'service_twice == 0' 'service_wrong == 0' \
+  must 'shards == 2' 'service_open == 0' 'service_refused == 0' 'service_twice == 0' \
+    'service_wrong == 0' 'peer_withdrawn == 0' \
     'service_broken == 0' 'service_established == service_used' 'service_used == peer_used' \
     'service_rejected == peer_rejected' 'peer_accepted == peer_used' 'peer_unused == 0' \
     'peer_repeated == 0' 'peer_wrong == 0' 'peer_open == 0'
@@ -98,6 +102,26 @@ say "$said"
 operator connection list kv -o json >"$work/connections"
 ! grep -q '"index"' "$work/connections" || die "connections are left: $(cat "$work/connections")"
 end_service
-echo "$ends deaths among ${now[service_asks]} asks: ${now[peer_used]} connections used," \
-  "${now[peer_rejected]} rejected, ${now[service_unheard]} that nobody heard, ${now[service_limited]}" \
-  "refused for the limit; 0 lost, 0 told twice"
+result="$ends deaths among ${now[service_asks]} asks: ${now[peer_used]} connections used, \
+${now[peer_rejected]} rejected, ${now[service_unheard]} that nobody heard, ${now[service_limited]} \
+refused for the limit; 0 lost, 0 told twice"
+
+# has_told COUNT PATTERN: so often.
+# shellcheck disable=SC2317  # wait_for calls it
+has_told() { [[ $(grep -cE "$2" "$state.log") -ge $1 ]]; }
+# used COUNT: connections.
+# shellcheck disable=SC2317  # wait_for calls it
+used() { account && [[ ${now[peer_used]} -ge $1 ]]; }
+begin silent 7804
+wait_for "asks" asked 20
+kill -STOP "$peer"
+wait_for "4 connections that are not answered" has_told 4 'not established: .* has not answered for 30000 ms'
+pause 2
+kill -KILL "$(pgrep -x baton-keeper)"
+wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s keeper died while'
+kill -CONT "$peer"
+wait_for "the service to begin anew" has_told 1 'drained: service silent: .* no connection is left'
+account
+wait_for "connections of the next" used $((now[peer_used] + 20))
+end_service
+echo "$result"
