@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian's rping and rdma_client against pingd on Soft-RoCE, under upgrades and kills, in one machine and across two.
-# BATON_PINGS of the client (60000: as many as last until the last kill), BATON_PINGS_OF_EIGHT of each of eight (20000), BATON_UPGRADES (20), BATON_KILLS (50), BATON_VM_SECONDS (7200) of each machine.
+# BATON_PINGS of the client (60000), BATON_PINGS_OF_EIGHT of each of eight (20000), BATON_UPGRADES (20), BATON_KILLS (50), BATON_VM_SECONDS (7200) of each machine.
 set -euo pipefail
 pings=${BATON_PINGS:-60000} pings_of_eight=${BATON_PINGS_OF_EIGHT:-20000}
 upgrades=${BATON_UPGRADES:-20} kills=${BATON_KILLS:-50}

@@ -12,19 +12,26 @@ count_timers
 start_batond "$state"
 start_pingd pingd-v1 "$state" "$BATON_VM_ADDRESS:$port"
 start_pingd pingd-v1 "$state" "$BATON_VM_ADDRESS:$port"
-# The peer connects when it may begin, and tells at the end what it has found.
-busybox nc -l -p "$report_port" >"$work/report" &
-report=$!
+# The peer connects when it may begin.
+coproc nc { exec busybox nc -l -p "$report_port"; }
+# shellcheck disable=SC2154  # of coproc, which takes them back when it ends
+exec {from_peer}<&"${nc[0]}" {to_peer}>&"${nc[1]}"
 
 for count in 1 8; do
   wait_for "$count connections" is_connected "$count"
   disturb "$upgrades" "$kills"
-  [[ $(connected) -eq $count ]] || die "not all of $count clients pinged until the last kill"
+  echo "disturbed" >&"$to_peer"
+  until read -ru "$from_peer" line || die "the peer has gone"; [[ $line == "statistics: "* ]]; do
+    echo "$line"
+  done
+  { statistics && echo "${line#statistics: }"; } >"$work/statistics"
+  [[ $(grep -c '^link rxe0/1 ' "$work/statistics") -eq 2 ]] || die "the peer has no statistics"
+  check_counters <"$work/statistics" || die "the devices lost something, or were not ready"
+  echo "judged" >&"$to_peer"
 done
-wait "$report" || die "the peer has told nothing"
-statistics >"$work/statistics"
-sed -n 's/^statistics: //p' "$work/report" >>"$work/statistics"
-[[ $(grep -c '^link rxe0/1 ' "$work/statistics") -eq 2 ]] || die "the peer has no statistics"
-check_counters <"$work/statistics" || die "the devices lost something, or were not ready"
-grep -v '^statistics: ' "$work/report"
-[[ $(tail -n 1 "$work/report") == "all found" ]] || die "the peer has not found all"
+line=''
+while read -ru "$from_peer" line; do
+  echo "$line"
+  [[ $line != "all found" ]] || exit 0
+done
+die "the peer has not found all"
