@@ -775,6 +775,7 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
   *shard = connection.shard;
+  if (connection.listener_port == 0) return OnAssignedConnect(index, event);
   if (StateOf(connection) == ConnectionState::kFree && IsBroken(*shard)) {
     (void)event.new_id->Reject("baton: the service's device is broken");
     event.new_id.reset();
@@ -793,6 +794,21 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   }
   device_of(index).id = std::move(event.new_id);
   BATON_CRASH_POINT("driver-id-kept");
+}
+
+// Its queue pair is there, and the keeper connects it to a peer already.
+void QueueDriver::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
+  ConnectionRecord& connection = record(index);
+  if (StateOf(connection) == ConnectionState::kFree) {
+    ++connection_count_;
+    ++arena_->shard(connection.shard).connections;
+    connection.answered = 1;
+    SetState(connection, ConnectionState::kConnecting);
+    BATON_CRASH_POINT("driver-connecting");
+  }
+  device_of(index).id = std::move(event.new_id);
+  const absl::Status usable = CreateQueuePair(index);
+  if (!usable.ok()) StartDraining(index, CompletionStatus::kGeneralError, MessageOf(usable));
 }
 
 void QueueDriver::FillAddresses(uint32_t index, const verbs::ConnectionId& id) {

@@ -272,6 +272,7 @@ class QueueDriver {
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard);
+  void OnAssignedConnect(uint32_t connection, verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::Status CheckDeviceKept() const;
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
