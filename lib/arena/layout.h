@@ -518,6 +518,7 @@ enum class NoticeKind : uint8_t {  // of the keeper
   kConnecting = 5,      // as kRequested, of one that the keeper connects to a peer
   kRejected = 6,        // by that peer; NativeConnection::end_reason
 };
+inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
 enum class OrderKind : uint8_t {  // of the driver
   kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
   kReject = 2,
@@ -567,7 +568,8 @@ struct NativeShard {
   // 0: nobody.
   uint64_t heir;
   uint64_t pardoned_worker_id;  // whose death is no completion's doing; 0: nobody's
-  uint8_t pad0[48];
+  uint64_t told_epoch;          // the last whose end operators were told of
+  uint8_t pad0[40];
   // The drivers'. CLOCK_MONOTONIC, nanoseconds.
   uint64_t change_begun_ns;  // of the last change of owner
   uint64_t change_epoch;     // that it ends: not of another one
@@ -576,7 +578,7 @@ struct NativeShard {
   uint64_t cause;            // of the last change, ChangeCause
   uint64_t former_worker_id;
   uint64_t recovered;  // transactions of the former owner that were applied only then
-  uint8_t pad1[8];
+  uint64_t logged;     // completions, in all, when the last change began: what the owner knew of
 };
 static_assert(offsetof(NativeShard, change_begun_ns) == kLineBytes);
 static_assert(sizeof(NativeShard) == 2 * kLineBytes);

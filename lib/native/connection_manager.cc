@@ -352,7 +352,7 @@ bool ConnectionManager::SendWaiting(uint32_t shard) {
 bool ConnectionManager::HandleOrder(uint32_t shard) {
   Mailbox orders = Mailbox::Orders(*arena_, shard);
   // What a worker has written over it costs its own shard's connections, and nobody's time.
-  if (orders.empty() || orders.broken()) return false;
+  if (orders.empty()) return false;
   const MailEntry order = orders.Next();
   const uint32_t index = order.connection;
   const bool known = index < connections_.size() && connections_[index].phase != Phase::kNone &&

@@ -22,7 +22,8 @@ class Mailbox {
     return Mailbox(&arena.orders(shard), arena::OrdersOf(arena.shape()));
   }
 
-  // The other end, or a dead one, has written what no ring can be: nobody is to go by it.
+  // The other end, or a dead one, has written what no ring can be: nobody is to go by it. It is
+  // full and empty, and holds nothing.
   bool broken() const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     return arena::LoadAcquire(cursors_->tail) - head > capacity_;
@@ -30,7 +31,7 @@ class Mailbox {
 
   // ---- The writer's. What the entry speaks of is in memory before.
   bool full() const { return cursors_->tail - arena::LoadAcquire(cursors_->head) >= capacity_; }
-  // One that is told and not done yet. For what may be told again. A broken ring holds nothing.
+  // One that is told and not done yet. For what may be told again.
   bool Holds(const arena::MailEntry& entry) const {
     const uint64_t head = arena::LoadAcquire(cursors_->head);
     const uint64_t tail = arena::LoadAcquire(cursors_->tail);
@@ -56,7 +57,10 @@ class Mailbox {
   }
 
   // ---- The reader's. An entry stays until it is passed: who comes after a dead reader sees it.
-  bool empty() const { return arena::LoadAcquire(cursors_->tail) == cursors_->head; }
+  bool empty() const {
+    const uint64_t told = arena::LoadAcquire(cursors_->tail) - cursors_->head;
+    return told == 0 || told > capacity_;
+  }
   arena::MailEntry Next() const {
     return arena::CopyOnce(entries_[cursors_->head & (capacity_ - 1)]);
   }

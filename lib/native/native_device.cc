@@ -29,7 +29,8 @@ bool IsBeginning(const MailEntry& notice) {
 }
 
 std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
-  return {reinterpret_cast<const char*>(connection.private_data), connection.private_data_length};
+  return {reinterpret_cast<const char*>(connection.private_data),
+          std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes)};
 }
 
 absl::Status KeepersWork(absl::string_view what) {
@@ -99,7 +100,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   ~NativeConnectionId() override {
     if (device_ == nullptr) return;
     device_->ids_[connection_] = nullptr;
-    if (!ended_) Order(OrderKind::kDisconnect);
+    if (!ended_) (void)Order(OrderKind::kDisconnect);  // refused, so is the slot's end: FreeSlot
   }
   void Leave() { device_ = nullptr; }
 
@@ -114,7 +115,9 @@ class NativeConnectionId final : public verbs::ConnectionId {
   // That an accept failed comes as the end of the connection.
   absl::Status Accept(verbs::QueuePair* queue_pair,
                       const verbs::ConnectionParameters& parameters) override {
-    BATON_CHECK(queue_pair->number() == device_->record(connection_).qp_number);
+    if (queue_pair->number() != arena::LoadRelaxed(device_->record(connection_).qp_number)) {
+      return absl::InternalError("another worker of the service has written over its record");
+    }
     return Answer(parameters.private_data, OrderKind::kAccept);
   }
   absl::Status Reject(std::string_view private_data) override {
@@ -123,8 +126,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
   }
   absl::Status Disconnect() override {
     ended_ = true;
-    Order(OrderKind::kDisconnect);
-    return absl::OkStatus();
+    return Order(OrderKind::kDisconnect);
   }
 
  private:
@@ -136,12 +138,11 @@ class NativeConnectionId final : public verbs::ConnectionId {
     }
     std::memcpy(told.answer, private_data.data(), private_data.size());
     told.answer_length = static_cast<uint32_t>(private_data.size());
-    Order(kind);
-    return absl::OkStatus();
+    return Order(kind);
   }
   // From the shard that it was accepted into, once it was.
-  void Order(OrderKind kind) {
-    device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
+  absl::Status Order(OrderKind kind) {
+    return device_->Order(device_->record(connection_).shard, connection_, generation_, kind);
   }
 
   NativeDevice* device_;
@@ -187,7 +188,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
     const uint32_t generation = arena::LoadRelaxed(told.handled_generation);
     if (arena::LoadRelaxed(record(index).generation) == generation &&
         arena::LoadAcquire(told.freed_generation) != generation) {
-      Order(shard, index, generation, OrderKind::kFree);
+      (void)Order(shard, index, generation, OrderKind::kFree);  // refused, it stays out of use
     }
     return;
   }
@@ -243,21 +244,31 @@ void NativeDevice::Forget(uint32_t shard) {
 
 // ---------------------------------------------------------------- orders
 
-void NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation, OrderKind kind) {
+// Four for each connection are all that there can be, and the ring has room for them: what finds
+// none was not told by us, nor by who died before us.
+absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
+                                 OrderKind kind) {
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.connection = connection;
   entry.generation = generation;
   Mailbox orders = Mailbox::Orders(*arena_, shard);
   // A successor gives those of the dead again: once is enough, however many die.
-  if (orders.Holds(entry)) return;
-  BATON_CHECK(!orders.full());
+  if (orders.Holds(entry)) return absl::OkStatus();
+  if (orders.full()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the ring of orders of shard ", shard,
+                     orders.broken() ? " is spoilt" : " is full, of what its drivers did not order",
+                     ": another worker of the service has written to it"));
+  }
   orders.Put(entry);
   wake_keeper_();
+  return absl::OkStatus();
 }
 
-void NativeDevice::FreeSlot(uint32_t connection) {
-  Order(record(connection).shard, connection, record(connection).generation, OrderKind::kFree);
+absl::Status NativeDevice::FreeSlot(uint32_t connection) {
+  const arena::ConnectionRecord& ended = record(connection);
+  return Order(ended.shard, connection, ended.generation, OrderKind::kFree);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
@@ -308,14 +319,16 @@ bool NativeDevice::HasNotice() const {
                      [this](uint32_t shard) { return !Mailbox::Notices(*arena_, shard).empty(); });
 }
 
-// The first that still counts; it stays in its ring.
+// The first that still counts; it stays in its ring. What no keeper has told counts for nothing.
 const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
   Pass();
   for (const uint32_t candidate : shards_) {
     Mailbox notices = Mailbox::Notices(*arena_, candidate);
     for (; !notices.empty(); notices.Pass()) {
       notice_ = notices.Next();
-      BATON_CHECK(notice_.connection < ids_.size());
+      if (notice_.connection >= ids_.size() ||
+          notice_.kind > static_cast<uint8_t>(arena::kLastNoticeKind))
+        continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
       const bool handled =

@@ -37,8 +37,8 @@ class NativeDevice final : public verbs::Device {
   // After it has left one.
   void Forget(uint32_t shard);
   // The driver's word that it is done with the connection: the keeper may give its slot to another
-  // (DriverObserver::OnSlotFree).
-  void FreeSlot(uint32_t connection);
+  // (DriverObserver::OnSlotFree). An error: it stays out of use until the shard has another driver.
+  absl::Status FreeSlot(uint32_t connection);
 
   std::string_view name() const override { return device_->name(); }
   verbs::DeviceLimits limits() const override { return device_->limits(); }
@@ -75,7 +75,8 @@ class NativeDevice final : public verbs::Device {
   const arena::ConnectionRecord& record(uint32_t connection) const {
     return arena_->connection(connection);
   }
-  void Order(uint32_t shard, uint32_t connection, uint32_t generation, arena::OrderKind kind);
+  absl::Status Order(uint32_t shard, uint32_t connection, uint32_t generation,
+                     arena::OrderKind kind);
   void RestoreConnection(uint32_t shard, uint32_t connection);
   void RestorePool(uint32_t shard);
   std::unique_ptr<verbs::QueuePair> Hand(verbs::QueuePair* inherited);

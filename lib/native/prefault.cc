@@ -13,6 +13,9 @@ namespace {
 
 // A line of proc(5)'s maps has a path at its end, of at most PATH_MAX.
 constexpr size_t kLineBytes = 8192;
+// A private range of more than this is reserved, and not used: so do runtimes and sanitizers, some
+// with more than there is memory.
+constexpr size_t kMostPrivateBytes = size_t{1} << 30;
 
 struct Range {
   uintptr_t begin = 0;
@@ -28,12 +31,13 @@ std::vector<Range> MappedRanges() {
   std::vector<char> line(kLineBytes);
   while (maps != nullptr && std::fgets(line.data(), kLineBytes, maps.get()) != nullptr) {
     Range range;
-    char readable = '-', writable = '-';
-    if (std::sscanf(line.data(), "%" SCNxPTR "-%" SCNxPTR " %c%c", &range.begin, &range.end,
-                    &readable, &writable) != 4) {
+    char readable = '-', writable = '-', shared = '-';
+    if (std::sscanf(line.data(), "%" SCNxPTR "-%" SCNxPTR " %c%c%*c%c", &range.begin, &range.end,
+                    &readable, &writable, &shared) != 5) {
       continue;
     }
     range.writable = writable == 'w';
+    if (shared == 'p' && range.end - range.begin > kMostPrivateBytes) continue;
     if (readable == 'r') ranges.push_back(range);
   }
   return ranges;

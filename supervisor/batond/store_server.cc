@@ -18,6 +18,8 @@ StoreServer::StoreServer(boost::asio::io_context& io, std::string keeper, FileDe
 }
 
 StoreServer::~StoreServer() {
+  // What the keeper had asked for is still there when its end is heard of first.
+  (void)ServeAll();
   if (readable_.is_open()) readable_.release();
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/keeper/native_reports.h"
 
 namespace baton::keeper {
 namespace {
@@ -86,6 +87,7 @@ void AdoptedShards::Turn(uint64_t now_ns, const std::function<bool(uint32_t shar
   }
   for (uint32_t shard = 0; shard < served_epochs_.size(); ++shard) {
     TellMove(shard);
+    TellPoisonings(shard);
     NameHeir(shard);
     if (look) LookAtOwner(shard, is_used(shard));
   }
@@ -114,6 +116,25 @@ void AdoptedShards::TellMove(uint32_t shard) {
   spdlog::info("shard_moved: shard {} epoch {}: worker {} goes on after {} us", shard, served,
                arena::LoadRelaxed(arena_->shard(shard).owner.owner_worker_id),
                arena::LoadRelaxed(change.blackout_ns) / 1000);
+}
+
+// Those of owners that ended while there was no keeper, too, as far as their reports are still
+// there.
+void AdoptedShards::TellPoisonings(uint32_t shard) {
+  const uint64_t epoch =
+      arena::OwnershipEpoch(arena::LoadAcquire(arena_->shard(shard).owner.ownership));
+  uint64_t& told = arena_->native_shard(shard).told_epoch;  // or anything
+  uint64_t next = arena::LoadRelaxed(told) + 1;
+  if (epoch > arena::kNativeReports) next = std::max(next, epoch - arena::kNativeReports);
+  for (; next < epoch; ++next) {
+    uint64_t version = 0;
+    const auto report = ReadNativeReport(*arena_, shard, next, &version);
+    if (!report && next + 1 == epoch) break;  // it is being written: at the next turn
+    if (report && report->poisoned) {
+      spdlog::warn("connection_poisoned: {}", DescribePoisoning(shard, *report->poisoned));
+    }
+    arena::StoreRelaxed(told, next);
+  }
 }
 
 // Who was named before stays it for as long as it lives, beats and has nothing. Nobody else is

@@ -48,6 +48,7 @@ class AdoptedShards {
   bool IsAlive(uint32_t slot) const;
   bool IsSilent(uint32_t slot) const { return beats_[slot].silent_looks >= hang_looks_; }
   void TellMove(uint32_t shard);
+  void TellPoisonings(uint32_t shard);
   void NameHeir(uint32_t shard);
   void WakeAll() const;
   void LookAtBeats();

@@ -275,7 +275,6 @@ void Adoption::Turn(uint64_t now_ns) {
   for (int i = 0; i < kPerTurn && (more = HandleEvent()); ++i) {
   }
   for (uint32_t shard = 0; shard < waiting_.size(); ++shard) {
-    if (Mailbox::Orders(*arena_, shard).broken()) continue;  // WhyOver
     for (int i = 0; i < kPerTurn && HandleOrder(shard); ++i) {
     }
     more |= !Mailbox::Orders(*arena_, shard).empty();

@@ -6,12 +6,13 @@
 
 namespace baton::keeper {
 
-Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id) {
+Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id,
+                    uint64_t logged) {
   const arena::ShardRecord& record = arena.shard(shard);
   Death death;
   death.worker_id = worker_id;
   death.acknowledged = record.acknowledged;
-  death.logged = record.completion_tail;
+  death.logged = std::min(logged, record.completion_tail);
   // Completions are delivered after the commit that tells of the adoption. Who has claimed the
   // shard looks before the cut.
   const bool committed = record.owner.cut_epoch == epoch
@@ -21,12 +22,12 @@ Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, u
   if (!committed) return death;
   const arena::BankHeader& bank = arena.bank(shard, epoch);
   const uint64_t handling = arena::LoadRelaxed(bank.handling);
-  if (handling > record.acknowledged && handling <= record.completion_tail) {
+  if (handling > record.acknowledged && handling <= death.logged) {
     death.handling = handling - 1;
   } else if (handling == arena::kHandlingNotTold) {
-    death.in_the_dark = record.completion_tail > record.acknowledged;
+    death.in_the_dark = death.logged > record.acknowledged;
   } else {
-    const uint64_t read = std::min(arena::LoadRelaxed(bank.read_cursor), record.completion_tail);
+    const uint64_t read = std::min(arena::LoadRelaxed(bank.read_cursor), death.logged);
     death.in_the_dark = read > record.acknowledged;
   }
   return death;

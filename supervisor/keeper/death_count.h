@@ -24,8 +24,10 @@ struct Death {
   bool in_the_dark = false;
 };
 
-// Of the epoch that has just ended, or is claimed.
-Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id);
+// Of the epoch that has just ended, or is claimed. `logged`: completions, in all, when it ended;
+// the log may have more by now.
+Death DescribeDeath(const arena::Arena& arena, uint32_t shard, uint64_t epoch, uint64_t worker_id,
+                    uint64_t logged);
 
 // Thread-compatible.
 class DeathCount {

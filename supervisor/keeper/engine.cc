@@ -463,8 +463,10 @@ EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool
 std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const EndedOwnership& ended) {
   ShardState& state = shards_[shard];
   if (state.planned) return std::nullopt;  // its release was the last that it did
-  const DeathCount::Blame blame = state.deaths.Add(
-      DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id), options_.poison_deaths);
+  const DeathCount::Blame blame =
+      state.deaths.Add(DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id,
+                                     arena_->shard(shard).completion_tail),
+                       options_.poison_deaths);
   if (blame == DeathCount::Blame::kNobody) return std::nullopt;
   const bool guessed = blame == DeathCount::Blame::kOldest;
   const std::optional<uint64_t> completion =

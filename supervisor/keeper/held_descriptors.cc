@@ -1,10 +1,14 @@
 #include "supervisor/keeper/held_descriptors.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 
 namespace baton::keeper {
@@ -17,6 +21,11 @@ std::string Entry(const std::string& name, size_t number) {
   return absl::StrCat(name, ".", number);
 }
 
+absl::Status StatusOf(const internal::StoreReply& reply) {
+  if (reply.status_code() == 0) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
+}
+
 }  // namespace
 
 std::unique_ptr<HeldDescriptors> HeldDescriptors::OfBatond() {
@@ -25,18 +34,71 @@ std::unique_ptr<HeldDescriptors> HeldDescriptors::OfBatond() {
   return std::make_unique<HeldDescriptors>(FileDescriptor(std::atoi(text)));
 }
 
+absl::Status HeldDescriptors::TakeReply(int timeout_ms) {
+  internal::StoreReply reply;
+  BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms));
+  late_ = false;
+  if (const Done done = std::exchange(done_, nullptr)) done(StatusOf(reply));
+  AskNext();
+  return absl::OkStatus();
+}
+
+void HeldDescriptors::AskNext() {
+  while (!late_ && !waiting_.empty()) {
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    std::vector<int> sent;
+    for (const FileDescriptor& descriptor : next.descriptors) sent.push_back(descriptor.get());
+    const absl::Status status = channel_.Enqueue(next.request, sent);
+    late_ = status.ok();
+    if (!late_) {
+      next.done(status);
+    } else {
+      done_ = std::move(next.done);
+    }
+  }
+}
+
+void HeldDescriptors::TakeReplies() {
+  absl::Status status;
+  while (late_ && status.ok()) status = TakeReply(/*timeout_ms=*/0);
+  if (status.ok() || absl::IsDeadlineExceeded(status)) return;
+  late_ = false;
+  if (const Done done = std::exchange(done_, nullptr)) done(status);
+  AskNext();  // in vain, which each is told
+}
+
+void HeldDescriptors::PutSoon(const std::string& name, const std::vector<int>& descriptors,
+                              Done done) {
+  Waiting put;
+  put.request.mutable_put()->set_name(Entry(name, 0));
+  absl::Status status;
+  if (waiting_.size() == kMostWaiting) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(kMostWaiting, " requests wait for its answer to another"));
+  }
+  for (size_t i = 0; i < descriptors.size() && status.ok(); ++i) {
+    put.descriptors.emplace_back(fcntl(descriptors[i], F_DUPFD_CLOEXEC, 0));
+    if (!put.descriptors.back()) status = ErrnoStatus(errno, "a copy (see RLIMIT_NOFILE)");
+  }
+  if (!status.ok()) return done(status);
+  put.done = std::move(done);
+  waiting_.push_back(std::move(put));
+  AskNext();
+}
+
 absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreRequest& request,
                                                           const std::vector<int>& sent,
                                                           std::vector<FileDescriptor>* received) {
-  internal::StoreReply reply;
   // Before anything else is asked: what came with them is read with them.
-  for (; late_ > 0; --late_) BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_));
+  while (late_) BATON_RETURN_IF_ERROR(TakeReply(timeout_ms_));
   BATON_RETURN_IF_ERROR(channel_.Send(request, sent));
-  ++late_;
+  late_ = true;
+  internal::StoreReply reply;
   BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_, received));
-  --late_;
-  if (reply.status_code() == 0) return reply;
-  return absl::Status(static_cast<absl::StatusCode>(reply.status_code()), reply.status_message());
+  late_ = false;
+  BATON_RETURN_IF_ERROR(StatusOf(reply));
+  return reply;
 }
 
 absl::Status HeldDescriptors::Put(const std::string& name, const std::vector<int>& descriptors) {

@@ -3,6 +3,8 @@
 #ifndef SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 #define SUPERVISOR_KEEPER_HELD_DESCRIPTORS_H_
 
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,10 +17,16 @@
 
 namespace baton::keeper {
 
-// Blocking, for at most kTimeoutMs each: batond answers at once or not at all. Thread-compatible.
+// Blocking, for at most kTimeoutMs each, but for PutSoon: batond answers at once, unless the whole
+// of it stands still. Thread-compatible.
 class HeldDescriptors {
  public:
   static constexpr int kTimeoutMs = 5000;
+  // Requests that may wait for the reply of another: each is asked alone, since descriptors do not
+  // say which request they belong to.
+  static constexpr size_t kMostWaiting = 16;
+  // What became of a request.
+  using Done = std::function<void(const absl::Status&)>;
 
   // Null: nobody holds anything for this process.
   static std::unique_ptr<HeldDescriptors> OfBatond();
@@ -28,6 +36,13 @@ class HeldDescriptors {
 
   // Any number of them, in entries "<name>.<N>". All stay the caller's.
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
+  // What fits in one entry, without waiting: `done` is called when the reply is there (TakeReplies,
+  // or with the next that asks), and at once when there can be none.
+  void PutSoon(const std::string& name, const std::vector<int>& descriptors, Done done);
+  void TakeReplies();                        // that are there
+  bool IsReplyDue() const { return late_; }  // fd() is readable when it is there
+  int fd() const { return channel_.fd(); }
+  int timeout_ms() const { return timeout_ms_; }
   // In the order of Put; empty: there are none of that name.
   absl::StatusOr<std::vector<FileDescriptor>> Get(const std::string& name);
   // kNotFound: there is none of that name. Only what fits in one entry.
@@ -36,6 +51,14 @@ class HeldDescriptors {
   absl::Status DropAll(const std::string& but = "");
 
  private:
+  struct Waiting {
+    internal::StoreRequest request;
+    std::vector<FileDescriptor> descriptors;
+    Done done;
+  };
+
+  absl::Status TakeReply(int timeout_ms);
+  void AskNext();
   absl::StatusOr<internal::StoreReply> Ask(const internal::StoreRequest& request,
                                            const std::vector<int>& sent,
                                            std::vector<FileDescriptor>* received);
@@ -44,7 +67,9 @@ class HeldDescriptors {
 
   MessageChannel channel_;
   const int timeout_ms_;
-  int late_ = 0;  // replies to requests that were given up
+  bool late_ = false;  // a reply is still to come
+  Done done_;          // of its request; null: that was given up
+  std::deque<Waiting> waiting_;
 };
 
 }  // namespace baton::keeper

@@ -22,16 +22,16 @@ std::string NameOf(uint32_t slot) { return absl::StrCat("workers", slot / kPerEn
 
 }  // namespace
 
-absl::Status HeldWorkers::Put(uint32_t slot, int pidfd) {
+void HeldWorkers::Put(uint32_t slot, int pidfd, HeldDescriptors::Done done) {
   processes_[slot].Reset(fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
-  if (!processes_[slot]) return ErrnoStatus(errno, "a copy of a pidfd (see RLIMIT_NOFILE)");
+  if (!processes_[slot]) return done(ErrnoStatus(errno, "a copy of a pidfd (see RLIMIT_NOFILE)"));
   const size_t first = slot / kPerEntry * kPerEntry;
   const size_t end = std::min<size_t>(first + kPerEntry, processes_.size());
   std::vector<int> all;
   for (size_t i = first; i < end; ++i) {
     all.push_back(processes_[i] ? processes_[i].get() : nobody_);
   }
-  return held_->Put(NameOf(slot), all);
+  held_->PutSoon(NameOf(slot), all, std::move(done));
 }
 
 absl::StatusOr<std::vector<FileDescriptor>> HeldWorkers::Get(HeldDescriptors* held,

@@ -22,8 +22,8 @@ class HeldWorkers {
       : held_(held), nobody_(nobody), processes_(slots) {}
 
   // In the place of the slot's former one. `pidfd` stays the caller's. Before the worker can
-  // attach.
-  absl::Status Put(uint32_t slot, int pidfd);
+  // attach; waits for nothing (HeldDescriptors::PutSoon).
+  void Put(uint32_t slot, int pidfd, HeldDescriptors::Done done);
 
   // By slot. Where there was no worker: none, or a descriptor that is no process.
   static absl::StatusOr<std::vector<FileDescriptor>> Get(HeldDescriptors* held, uint32_t slots);

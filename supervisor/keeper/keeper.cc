@@ -106,7 +106,8 @@ void Keeper::HoldNative(HeldDescriptors* held) {
   files.connection_manager = device.connection_manager;
   const absl::Status status = Hold(held, files, lifeline_);
   if (status.ok()) {
-    native_workers_->HoldProcesses(HeldWorkers(held, files.keeper_wake, arena_->shape().workers));
+    native_workers_->HoldProcesses(held,
+                                   HeldWorkers(held, files.keeper_wake, arena_->shape().workers));
     return lifeline_.hold.Reset();
   }
   (void)held->DropAll();

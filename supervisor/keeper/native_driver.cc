@@ -226,7 +226,7 @@ void NativeDriver::ClaimInheritance() {
     const uint64_t word = ownerships_[shard].word();
     const uint32_t slot = arena::OwnershipSlot(word);
     const uint32_t former = arena::ClaimantOrOwner(slot);
-    if (former == inheritance_.slot) continue;
+    if (former == inheritance_.slot || driver_->Operates(shard)) continue;
     if (slot != arena::kNobody && former >= arena().shape().workers)
       continue;  // the keeper mends it
     const bool may_take_from_the_dead = !inheritance_.outside_effects;
@@ -244,21 +244,20 @@ void NativeDriver::ClaimInheritance() {
 // Can be killed and done again, by this worker's heir.
 absl::Status NativeDriver::TakeClaimed() {
   std::vector<uint32_t> claimed;
-  std::vector<uint64_t> logged;  // completions that their former owners knew of
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
+    // Not ours by any claim: another worker has written that.
+    if (driver_->Operates(shard)) continue;
     if (!HasBegun(shard)) BeginChange(shard);
     claimed.push_back(shard);
-    logged.push_back(arena().shard(shard).completion_tail);
   }
   if (claimed.empty()) return absl::OkStatus();
   device_->Restore(claimed);
   BATON_RETURN_IF_ERROR(driver_->Adopt(claimed));
-  for (size_t i = 0; i < claimed.size(); ++i) {
-    const uint32_t shard = claimed[i];
+  for (const uint32_t shard : claimed) {
     ApplyRest(shard);
     if (!HasBegun(shard)) {
-      const std::optional<Poisoning> poisoned = CountDeath(shard, logged[i]);
+      const std::optional<Poisoning> poisoned = CountDeath(shard);
       MakeReport(shard, poisoned);
       BATON_CRASH_POINT("native-reported");
       ForgetBlamed(&arena(), shard, poisoned.has_value());
@@ -291,6 +290,7 @@ void NativeDriver::BeginChange(uint32_t shard) {
   if (record.change_epoch == ownership.epoch() && ownership.epoch() != 0) return;
   record.change_begun_ns = MonotonicNanoseconds();
   record.recovered = 0;
+  record.logged = arena().shard(shard).completion_tail;
   arena::OrderForCrash();
   record.change_epoch = ownership.epoch();
 }
@@ -317,13 +317,13 @@ void NativeDriver::ApplyRest(uint32_t shard) {
 }
 
 // A completion on which so many owners died in a row is given to no other.
-std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard, uint64_t logged) {
+std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
   const uint64_t former = ownerships_[shard].owner_id();
   Death death;
   if (IsDeath(shard) &&
       arena::LoadAcquire(arena().native_shard(shard).pardoned_worker_id) != former) {
-    death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former);
-    death.logged = logged;
+    death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former,
+                          arena().native_shard(shard).logged);
   }
   return CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
 }
@@ -409,7 +409,13 @@ void NativeDriver::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t conne
        event.text);
 }
 
-void NativeDriver::OnSlotFree(uint32_t connection) { device_->FreeSlot(connection); }
+void NativeDriver::OnSlotFree(uint32_t connection) {
+  const absl::Status freed = device_->FreeSlot(connection);
+  if (freed.ok()) return;
+  Tell("slot_not_freed", -1, static_cast<int>(connection),
+       absl::StrCat("connection ", connection,
+                    " has ended, and its slot stays out of use: ", freed.message()));
+}
 
 void NativeDriver::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   if (reports_.OnSettled(connection, receive, end)) WakeKeeper();

@@ -105,7 +105,7 @@ class NativeDriver final : private driver::DriverObserver {
   void BeginChange(uint32_t shard);
   void NoteCause(uint32_t shard);
   void ApplyRest(uint32_t shard);
-  std::optional<Poisoning> CountDeath(uint32_t shard, uint64_t logged);
+  std::optional<Poisoning> CountDeath(uint32_t shard);
   void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);

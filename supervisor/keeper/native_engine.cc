@@ -203,7 +203,7 @@ void NativeEngine::ReadReports(uint32_t shard) {
     const uint64_t epoch = state.reported_epoch + 1;
     if (!ReadReport(shard, epoch)) {
       if (epoch < last) continue;  // who wrote it died, and it stays as it is
-      return;                      // it is being written: at the next turn
+      break;                       // it is being written: at the next turn
     }
     const ReconciliationReport& report = state.report;
     listener_->OnEvent("ownership_ended",
@@ -216,6 +216,8 @@ void NativeEngine::ReadReports(uint32_t shard) {
                          static_cast<int>(report.poisoned->connection));
     }
   }
+  // Who follows this keeper tells the rest.
+  arena::StoreRelaxed(arena_->native_shard(shard).told_epoch, state.reported_epoch);
   const uint64_t epoch = state.report.epoch;
   if (epoch == 0) return;
   const uint64_t version = arena::LoadRelaxed(arena_->native_report(shard, epoch).version);

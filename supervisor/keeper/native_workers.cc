@@ -47,6 +47,8 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
       sessions_(sessions),
       events_(events),
       lifeline_(lifeline),
+      held_replies_(loop),
+      held_overdue_(loop),
       pause_(loop),
       pause_length_(kShortestPause) {}
 
@@ -108,17 +110,51 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
   return started;
 }
 
+// ---------------------------------------------------------------- what batond holds of them
+
+void NativeWorkers::HoldProcesses(HeldDescriptors* held, HeldWorkers workers) {
+  held_ = held;
+  held_workers_ = std::move(workers);
+  held_replies_.assign(dup(held->fd()));
+}
+
 // Without it, the next keeper cannot end the worker alone, should it hang: it would end the
-// service.
+// service. Nothing here waits: batond may stand still, and this thread keeps the service.
 void NativeWorkers::Hold(uint32_t slot, uint64_t worker_id, int pidfd) {
-  if (!held_) return;
-  const absl::Status status = held_->Put(slot, pidfd);
-  if (status.ok()) return;
+  if (held_ == nullptr) return;
+  held_workers_->Put(slot, pidfd, [this, worker_id](const absl::Status& status) {
+    if (!status.ok()) TellNotHeld(worker_id, MessageOf(status));
+  });
+  AwaitHeld();
+}
+
+void NativeWorkers::AwaitHeld() {
+  if (!held_->IsReplyDue() || std::exchange(awaiting_held_, true)) return;
+  held_replies_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [this](const boost::system::error_code& error) {
+                             awaiting_held_ = false;
+                             held_overdue_.cancel();
+                             if (error) return;
+                             held_->TakeReplies();
+                             AwaitHeld();
+                           });
+  held_overdue_.expires_after(std::chrono::milliseconds(held_->timeout_ms()));
+  held_overdue_.async_wait([this](const boost::system::error_code& error) {
+    if (!error)
+      TellNotHeld(0, absl::StrCat("it has not answered for ", held_->timeout_ms(), " ms"));
+  });
+}
+
+// `worker_id`: 0: of whoever was forked last.
+void NativeWorkers::TellNotHeld(uint64_t worker_id, std::string_view why) {
+  const std::string who =
+      worker_id == 0 ? "the latest workers" : absl::StrCat("worker ", worker_id);
   events_.Add("not_held",
-              absl::StrCat("the process of worker ", worker_id,
-                           " is not held by batond: ", status.message()),
+              absl::StrCat("the process of ", who, " is not held by batond: ", std::string(why)),
               UnixMicroseconds(), worker_id, -1, -1);
 }
+
+// ---------------------------------------------------------------- ends
 
 void NativeWorkers::OnEnded(pid_t pid) {
   const auto found = processes_.find(pid);

@@ -38,8 +38,9 @@ class NativeWorkers final : public WorkerPrograms {
   // Forks until there are as many of the program that serves as the configuration says.
   void KeepRunning();
 
-  // From now on `held` is told of every process that is forked, before it can attach.
-  void HoldProcesses(HeldWorkers held) { held_ = std::move(held); }
+  // From now on batond is told of every process that is forked, before it can attach. `held` is
+  // what `workers` puts them in.
+  void HoldProcesses(HeldDescriptors* held, HeldWorkers workers);
 
   absl::Status Check(const std::string& path) const override;
   absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override;
@@ -60,6 +61,8 @@ class NativeWorkers final : public WorkerPrograms {
   NativeProgram Native(const internal::Program& program) const;
   absl::StatusOr<StartedProgram> Fork(const NativeProgram& program, bool on_trial);
   void Hold(uint32_t slot, uint64_t worker_id, int pidfd);
+  void AwaitHeld();
+  void TellNotHeld(uint64_t worker_id, std::string_view why);
   void OnEnded(pid_t pid);
   void End(Process& process);
   void StartLater();
@@ -72,7 +75,11 @@ class NativeWorkers final : public WorkerPrograms {
   WorkerSessions& sessions_;
   EventLog& events_;
   const Lifeline& lifeline_;
-  std::optional<HeldWorkers> held_;  // by batond
+  HeldDescriptors* held_ = nullptr;  // by batond
+  std::optional<HeldWorkers> held_workers_;
+  boost::asio::posix::stream_descriptor held_replies_;
+  boost::asio::steady_timer held_overdue_;
+  bool awaiting_held_ = false;
   boost::asio::steady_timer pause_;
   std::chrono::milliseconds pause_length_;
   bool pausing_ = false;

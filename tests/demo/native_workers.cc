@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "tests/demo/workers.h"
+#include "tests/harness/poison_peer.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton::demo {
@@ -18,6 +19,7 @@ namespace {
 constexpr int kWorkers = 2;  // the owner, and one that stands by
 // The keeper waits before it forks in the place of one that ended soon after its own start.
 constexpr std::chrono::seconds kFork{20};
+constexpr uint32_t kWatchMs = 500;
 
 class NativeWorkers final : public Workers {
  public:
@@ -63,16 +65,34 @@ class NativeWorkers final : public Workers {
   }
   absl::Status OnBadUpgrade() override { return Regroup(); }
 
-  std::string WhyNot(EventKind kind) const override {
-    if (kind != EventKind::kPoison) return {};
-    return "the demonstration has no native workers that die of a message (tests/vm: native_poison "
-           "has)";
-  }
+  // By an upgrade, to which all belong that the keeper forks from then on. Others may follow it.
   absl::Status MakeMortal(size_t) override {
-    return absl::UnimplementedError(WhyNot(EventKind::kPoison));
+    harness::UpgradeOptions upgrade;
+    upgrade.program = ProgramNamed("ledger-v1-test-hooks");
+    upgrade.arguments = options_.PriorityArguments();
+    upgrade.arguments.insert(upgrade.arguments.end(),
+                             {"--crash-on-amount", std::to_string(harness::kPoisonAmount)});
+    upgrade.plan.set_workers(1);
+    upgrade.plan.set_watch_window_ms(kWatchMs);
+    BATON_ASSIGN_OR_RETURN(v1::Upgrade status, cluster_->StartUpgrade(std::move(upgrade)));
+    BATON_ASSIGN_OR_RETURN(status, cluster_->WaitUntilUpgradeEnds(status.id()));
+    if (status.phase() != v1::UPGRADE_PHASE_COMPLETED) {
+      return absl::InternalError(
+          absl::StrCat("upgrade ", status.id(), " ended otherwise: ", status.ShortDebugString()));
+    }
+    return OnUpgrade(status.new_worker_ids(0), 1);
   }
+  // As many have come as have died. Control lists the dead for a while.
   absl::Status OnMortalsDead() override {
-    return absl::UnimplementedError(WhyNot(EventKind::kPoison));
+    absl::Status last;
+    absl::Status waited = harness::WaitUntil(
+        "workers that live",
+        [&] {
+          last = Regroup();
+          return last.ok() && !owner_->HasEnded() && !standby_->HasEnded();
+        },
+        kFork);
+    return last.ok() ? waited : last;
   }
 
  protected:

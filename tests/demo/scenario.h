@@ -3,7 +3,6 @@
 #define TESTS_DEMO_SCENARIO_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -55,11 +54,10 @@ struct InsideBlackout {
 // What one act came to.
 struct ActResult {
   std::vector<Event> events;
-  std::map<EventKind, std::string> not_run;  // kinds that were asked for, and why not
-  uint64_t start_us = 0;                     // CLOCK_MONOTONIC, of the traffic
-  uint64_t rate = 0;                         // messages per second
-  double cores_used = 0;                     // while nothing happened
-  double cores_of_others = 0;                // on average: what measured times have to be judged by
+  uint64_t start_us = 0;       // CLOCK_MONOTONIC, of the traffic
+  uint64_t rate = 0;           // messages per second
+  double cores_used = 0;       // while nothing happened
+  double cores_of_others = 0;  // on average: what measured times have to be judged by
   InsideBlackout handoff_inside;
   InsideBlackout failover_inside;
   harness::JsonObject peer;    // its final line

@@ -58,7 +58,6 @@ class Act {
 
  private:
   struct Events {
-    EventKind kind;
     const char* title;
     uint32_t count;
     absl::Status (Act::*show)(uint32_t number);
@@ -112,26 +111,17 @@ class Act {
   }
 
   absl::Status DoEvents() {
-    using Kind = EventKind;
     const Events all[] = {
-        {Kind::kHandoff, "planned handoffs", options_.handoffs, &Act::Handoff},
-        {Kind::kUpgrade, "upgrades, from one version to the other", options_.upgrades,
-         &Act::Upgrade},
-        {Kind::kBadUpgrade, "upgrades to a program that crashes, is never healthy, or hangs",
-         options_.bad_upgrades, &Act::BadUpgrade},
-        {Kind::kCrashHot, "the owner killed, with a hot standby", options_.crashes,
-         &Act::CrashWithStandby},
-        {Kind::kHang, "the owner stopped, with a hot standby", options_.hangs,
-         &Act::HangWithStandby},
-        {Kind::kCrashCold, "the owner killed, without a standby", options_.cold_crashes,
-         &Act::CrashAlone},
-        {Kind::kControlKill, "control killed", options_.control_kills, &Act::KillControl},
-        {Kind::kPoison, "messages of which workers die", options_.poisons, &Act::Poison},
+        {"planned handoffs", options_.handoffs, &Act::Handoff},
+        {"upgrades, from one version to the other", options_.upgrades, &Act::Upgrade},
+        {"upgrades to a program that crashes, is never healthy, or hangs", options_.bad_upgrades,
+         &Act::BadUpgrade},
+        {"the owner killed, with a hot standby", options_.crashes, &Act::CrashWithStandby},
+        {"the owner stopped, with a hot standby", options_.hangs, &Act::HangWithStandby},
+        {"the owner killed, without a standby", options_.cold_crashes, &Act::CrashAlone},
+        {"control killed", options_.control_kills, &Act::KillControl},
+        {"messages of which workers die", options_.poisons, &Act::Poison},
     };
-    for (const Events& events : all) {
-      const std::string why_not = workers_->WhyNot(events.kind);
-      if (events.count != 0 && !why_not.empty()) result_->not_run[events.kind] = why_not;
-    }
     for (const Events& events : all) BATON_RETURN_IF_ERROR(Do(events));
     LetTrafficRun();
     BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse service, cluster_->GetService());
@@ -143,11 +133,6 @@ class Act {
   absl::Status Do(const Events& events) {
     if (events.count == 0) return absl::OkStatus();
     std::fprintf(stderr, "%s:\n", events.title);
-    if (const auto why_not = result_->not_run.find(events.kind);
-        why_not != result_->not_run.end()) {
-      std::fprintf(stderr, "  not run: %s\n", why_not->second.c_str());
-      return absl::OkStatus();
-    }
     for (uint32_t i = 0; i < events.count; ++i) BATON_RETURN_IF_ERROR((this->*events.show)(i));
     return absl::OkStatus();
   }

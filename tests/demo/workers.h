@@ -78,8 +78,6 @@ class Workers {
   virtual absl::Status OnUpgrade(uint64_t new_worker_id, int version) = 0;
   virtual absl::Status OnBadUpgrade() = 0;
 
-  // Empty: events of this kind can be shown.
-  virtual std::string WhyNot(EventKind) const { return {}; }
   // The owner, and so many that would take over from it, die of harness::kPoisonAmount.
   virtual absl::Status MakeMortal(size_t others) = 0;
   virtual absl::Status OnMortalsDead() = 0;  // all but one

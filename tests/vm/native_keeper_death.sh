@@ -42,9 +42,14 @@ start_peer early rxe0 "$BATON_VM_ADDRESS"
 wait_for "both shards to be served" are_served 2
 settle checked
 
+# What ends a drain ends no keeper that has nothing to drain.
+keeper=$(keeper_pid)
+kill -USR1 "$keeper"
+expect "the keeper" 'Poisoned: +0' operator shard describe kv 0
+[[ $(keeper_pid) == "$keeper" ]] || die "keeper $keeper has ended"
+
 # Nobody is there in its place: batond is stopped. The owner of shard 0 dies, and its heir, in whose
 # memory all is, goes on. A peer that disconnects is answered by who comes.
-keeper=$(keeper_pid)
 follow
 first=${pid_of[${owner_of[0]}]}
 kill -STOP "$batond"

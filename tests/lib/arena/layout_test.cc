@@ -407,6 +407,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(sizeof(NativeShard), 128u);
   EXPECT_EQ(offsetof(NativeShard, heir), 0u);
   EXPECT_EQ(offsetof(NativeShard, pardoned_worker_id), 8u);
+  EXPECT_EQ(offsetof(NativeShard, told_epoch), 16u);
   EXPECT_EQ(offsetof(NativeShard, change_begun_ns), 64u);
   EXPECT_EQ(offsetof(NativeShard, change_epoch), 72u);
   EXPECT_EQ(offsetof(NativeShard, blackout_ns), 80u);
@@ -414,6 +415,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(offsetof(NativeShard, cause), 96u);
   EXPECT_EQ(offsetof(NativeShard, former_worker_id), 104u);
   EXPECT_EQ(offsetof(NativeShard, recovered), 112u);
+  EXPECT_EQ(offsetof(NativeShard, logged), 120u);
   EXPECT_EQ(static_cast<int>(ChangeCause::kRelease), 2);
   EXPECT_EQ(sizeof(NativeConnection), 512u);
   EXPECT_EQ(offsetof(NativeConnection, end_reason), 0u);

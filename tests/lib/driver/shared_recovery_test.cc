@@ -12,6 +12,7 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/scripted_device.h"
 
@@ -340,6 +341,24 @@ TEST_F(SharedRecoveryTest, shouldTellThatTheQueueIsLow) {
   HandleDeviceEvent(DeviceEventType::kSharedReceiveQueueLow);
   EXPECT_THAT(observer.events, ElementsAre("of shard 0: told"));
   EXPECT_EQ(state(one), ConnectionState::kEstablished);
+}
+
+// Operators are told at most every 10 s of a queue that is low again and again.
+TEST_F(SharedRecoveryTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
+  harness::StoppedClock clock;
+  Post({0, 1, 2, 3, 4});
+  HandleDeviceEvent(DeviceEventType::kSharedReceiveQueueLow);
+  device.limit = 0;
+  clock.Pass(9'999'999'999);
+  Post({5});
+  EXPECT_EQ(device.limit, 0u);
+  clock.Pass(1);
+  Post({6});
+  EXPECT_EQ(device.limit, kDepth / 4);
+  device.limit = 0;
+  clock.Pass(20'000'000'000);
+  Post({7});
+  EXPECT_EQ(device.limit, 0u);  // it is armed
 }
 
 // ---- A connection ends while its queue pair may hold a receive.

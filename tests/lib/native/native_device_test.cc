@@ -17,6 +17,7 @@
 #include "lib/native/connection_manager.h"
 #include "lib/native/mailbox.h"
 #include "lib/native/native_device.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -32,6 +33,7 @@ using driver::QueueDriver;
 using driver::testing::CommitWriter;
 using driver::testing::Pump;
 using driver::testing::RawPeer;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -98,7 +100,7 @@ class Driver final : public driver::DriverObserver {
 
   void OnConnectionState(uint32_t, std::string_view what) override { states.emplace_back(what); }
   void OnRefusedConnection(std::string_view why) override { states.emplace_back(why); }
-  void OnSlotFree(uint32_t connection) override { native->FreeSlot(connection); }
+  void OnSlotFree(uint32_t connection) override { freed.push_back(native->FreeSlot(connection)); }
 
   absl::Status Adopt(std::vector<uint32_t> adopted) {
     native->Restore(adopted);
@@ -117,6 +119,7 @@ class Driver final : public driver::DriverObserver {
   std::optional<NativeDevice> native;
   std::unique_ptr<QueueDriver> driver;
   std::vector<std::string> states;
+  std::vector<absl::Status> freed;
 
  private:
   static void Borrow(driver::DeviceObjects* from, driver::DeviceObjects* to) {
@@ -431,6 +434,72 @@ TEST_F(NativeDeviceTest, shouldFreeASlotThatADeadDriverKept) {
 }
 
 // A queue pair was taken by a driver that died before it had written down for what.
+// What another worker of the service has written there costs connections, not processes.
+TEST_F(NativeDeviceTest, shouldFailAConnectionWhoseAcceptTheRingHasNoRoomFor) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  arena::MailCursors& orders = arena->orders(0);
+  orders.tail = orders.head + arena::OrdersOf(arena->shape());
+  CommitAccept(connection);
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_THAT(owner->states, Contains(HasSubstr("full, of what its drivers did not order")));
+}
+
+TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  ASSERT_TRUE(Until([&] { return arena->orders(0).head == arena->orders(0).tail; }));
+  const arena::MailCursors before = arena->orders(0);
+  arena->orders(0).tail = uint64_t{1} << 60;
+  writer->Disconnect(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kDisconnected);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_THAT(owner->freed, SizeIs(1));
+  EXPECT_THAT(std::string(owner->freed[0].message()), HasSubstr("spoilt"));
+  EXPECT_FALSE(peer.disconnected);
+
+  Die();
+  arena->orders(0) = before;
+  Succeed();  // which orders it
+  EXPECT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+TEST_F(NativeDeviceTest, shouldPassOverNoticesThatNoKeeperTold) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  for (const auto& [kind, index] : {std::pair<uint8_t, uint32_t>(3, 1000), {77, connection}}) {
+    arena::MailEntry entry = {};
+    entry.kind = kind;
+    entry.connection = index;
+    entry.generation = arena->connection(connection).generation;
+    Mailbox::Notices(*arena, 0).Put(entry);
+  }
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+}
+
+TEST_F(NativeDeviceTest, shouldNotWorkThroughASpoiltRingOfNotices) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  owner->Turn();
+  arena->notices(0).tail = uint64_t{1} << 60;
+  EXPECT_FALSE(owner->native->HasNotice());
+  ExchangeAMessage(connection, peer);
+}
+
+TEST_F(NativeDeviceTest, shouldTakeNoMoreOfAPeersDataThanThereCanBe) {
+  RawPeer peer;
+  Ask(peer);
+  ASSERT_TRUE(KeeperUntil([&] { return notice_waits(); }));
+  arena->connection(0).private_data_length = ~0u;
+  EXPECT_EQ(NextOfKind(CompletionKind::kConnectRequest).connection, 0u);
+}
+
 TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kTaken);
   Die();
@@ -1053,6 +1122,48 @@ TEST_F(FailingQueueTest, shouldTellOperatorsWhichQueueIsLow) {
   Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
   EXPECT_THAT(told, ::testing::ElementsAre("of shard 1: as it says"));
   EXPECT_EQ(arena->shard(1).shared_receives_refused, 0u);
+}
+
+class LowQueue final : public verbs::SharedReceiveQueue {
+ public:
+  LowQueue(std::unique_ptr<verbs::SharedReceiveQueue> inner, std::vector<uint32_t>* armed)
+      : inner_(std::move(inner)), armed_(armed) {}
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    return inner_->PostReceive(requests, posted);
+  }
+  absl::Status ArmLimit(uint32_t limit) override {
+    armed_->push_back(limit);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<verbs::SharedReceiveQueue> inner_;
+  std::vector<uint32_t>* const armed_;
+};
+
+// The keeper does it, at most every 10 s: drivers do not hear that it was low.
+TEST_F(FailingQueueTest, shouldArmTheLimitAgainWhenTenSecondsHavePassed) {
+  std::vector<uint32_t> armed;
+  auto& queue = manager->objects()->shared_receive_queues[1];
+  queue = std::make_unique<LowQueue>(std::move(queue), &armed);
+  uint32_t& posted = arena->shard(1).shared_receives_posted;
+  posted = kDepth / 2 + 1;
+  harness::StoppedClock clock;
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueLow, 1);
+  clock.Pass(9'999'999'999);
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::IsEmpty());
+  clock.Pass(1);
+  posted = kDepth / 2;  // it still is
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::IsEmpty());
+  posted = kDepth / 2 + 1;
+  TurnKeeper();
+  EXPECT_THAT(armed, ::testing::ElementsAre(kDepth / 4));
+  clock.Pass(20'000'000'000);
+  TurnKeeper();
+  EXPECT_THAT(armed, SizeIs(1));
 }
 
 // Its connections end, and who comes later is given to another shard.

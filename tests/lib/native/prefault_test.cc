@@ -54,6 +54,24 @@ TEST(PrefaultTest, shouldLeaveNoPageFaultToAForkedProcess) {
   EXPECT_EQ(faults, 0);
 }
 
+// Nobody has asked for the memory of what was only reserved.
+TEST(PrefaultTest, shouldNotFillWhatIsReserved) {
+  constexpr size_t kReserved = (size_t{1} << 30) + (size_t{1} << 20);
+  void* const memory = mmap(nullptr, kReserved, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const pid_t child = fork();
+  if (child == 0) {
+    Prefault();
+    unsigned char resident = 0xff;
+    _exit(mincore(memory, 1, &resident) == 0 && (resident & 1) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  munmap(memory, kReserved);
+}
+
 // The negative control.
 TEST(PrefaultTest, shouldFindPageFaultsWithoutIt) {
   const int faults = FaultsOfChild(/*prefaults=*/false);

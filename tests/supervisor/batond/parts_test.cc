@@ -141,6 +141,22 @@ TEST_F(StoreServerTest, PutsListsGetsAndDrops) {
   close(ends[0]);
 }
 
+// A keeper that asked and was killed.
+TEST(StoreServer, ServesWhatWasAskedBeforeItsEnd) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  boost::asio::io_context io;
+  DescriptorStore store;
+  {
+    const StoreServer server(io, "keeper", FileDescriptor(ends[0]), store);
+    MessageChannel keeper{FileDescriptor(ends[1])};
+    internal::StoreRequest request;
+    request.mutable_put()->set_name("workers0.0");
+    ASSERT_TRUE(keeper.Send(request, {ends[1]}).ok());
+  }
+  EXPECT_EQ(store.List(), std::vector<std::string>{"workers0.0"});
+}
+
 TEST_F(StoreServerTest, AnswersARequestOfAnUnknownKindWithAnError) {
   EXPECT_EQ(Ask(internal::StoreRequest()).status_code(),
             static_cast<int>(absl::StatusCode::kInvalidArgument));

@@ -20,11 +20,14 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/native/mailbox.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "supervisor/keeper/adopted_shards.h"
 #include "tests/lib/driver/commit_writer.h"
 
@@ -497,6 +500,81 @@ class AdoptedShardsTest : public AdoptionTest {
   std::vector<FileDescriptor> processes_;
   std::optional<AdoptedShards> shards_;
 };
+
+// As the keeper's log has it.
+class ToldPoisoningsTest : public AdoptedShardsTest {
+ protected:
+  void SetUp() override {
+    AdoptedShardsTest::SetUp();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_st>(log_)));
+  }
+  void TearDown() override { spdlog::set_default_logger(before_); }
+
+  void EndEpochs(uint64_t last) {
+    for (uint64_t epoch = 1; epoch <= last; ++epoch) {
+      arena::NativeReport& report = arena_->native_report(0, epoch);
+      report.version += 2;
+      report.epoch = epoch;
+      report.poison_deaths = epoch % 2 == 0 ? 3 : 0;
+      report.poisoned_connection = static_cast<uint32_t>(epoch);
+    }
+    arena_->shard(0).owner.ownership = arena::PackOwnership(last + 1, 0);
+  }
+  // Since it was asked last: the connections, in order.
+  std::vector<std::string> Poisoned() {
+    std::istringstream lines(std::exchange(log_, std::ostringstream()).str());
+    std::vector<std::string> poisoned;
+    const std::string kind = "connection_poisoned: connection ";
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find(kind);
+      if (at == std::string::npos) continue;
+      const size_t number = at + kind.size();
+      poisoned.push_back(line.substr(number, line.find(' ', number) - number));
+    }
+    return poisoned;
+  }
+
+ private:
+  std::ostringstream log_;
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+TEST_F(ToldPoisoningsTest, shouldTellThoseThatTheFormerKeeperHasNot) {
+  EndEpochs(4);
+  arena_->native_shard(0).told_epoch = 2;
+  Look();
+  EXPECT_THAT(Poisoned(), ElementsAre("4"));
+  EndEpochs(6);
+  Look();
+  EXPECT_THAT(Poisoned(), ElementsAre("6"));
+  shards_.reset();  // and is followed by another
+  Look();
+  EXPECT_THAT(Poisoned(), IsEmpty());
+}
+
+TEST_F(ToldPoisoningsTest, shouldTellWhatIsStillThere) {
+  EndEpochs(9);
+  Look();
+  EXPECT_THAT(Poisoned(), ElementsAre("6", "8"));
+}
+
+TEST_F(ToldPoisoningsTest, shouldWaitForAReportThatIsBeingWritten) {
+  EndEpochs(2);
+  ++arena_->native_report(0, 2).version;
+  Look();
+  EXPECT_THAT(Poisoned(), IsEmpty());
+  ++arena_->native_report(0, 2).version;
+  Look();
+  EXPECT_THAT(Poisoned(), ElementsAre("2"));
+}
+
+TEST_F(ToldPoisoningsTest, shouldNotMindWhatAWorkerHasWrittenThere) {
+  EndEpochs(4);
+  arena_->native_shard(0).told_epoch = ~uint64_t{0} - 1;
+  Look();
+  EXPECT_THAT(Poisoned(), IsEmpty());
+}
 
 // Whatever number the worker has written in its lock.
 TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAnOwnerThatShowsNoSignOfLife) {

@@ -161,12 +161,13 @@ class DescribeDeathTest : public testing::Test {
   }
   Death Die() {
     ownership.End(/*released=*/false);
-    return DescribeDeath(arena, 0, 1, 77);
+    return DescribeDeath(arena, 0, 1, 77, logged);
   }
 
   arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
   driver::Ownership ownership{&arena, 0};
   arena::BankHeader& bank = arena.bank(0, 1);
+  uint64_t logged = 20;
 };
 
 TEST_F(DescribeDeathTest, shouldNameTheCompletionInWhoseHandlerItWas) {
@@ -201,7 +202,7 @@ TEST_F(DescribeDeathTest, shouldNotTakeWhatWasAcknowledgedForASuspect) {
 TEST_F(DescribeDeathTest, shouldNotBelieveWhatCannotBe) {
   for (const uint64_t handling : {uint64_t{21}, uint64_t{1} << 40, ~uint64_t{0} - 1}) {
     bank.handling = handling;
-    EXPECT_FALSE(DescribeDeath(arena, 0, 1, 77).handling);
+    EXPECT_FALSE(DescribeDeath(arena, 0, 1, 77, logged).handling);
   }
   bank.handling = 0;
   bank.read_cursor = ~uint64_t{0};
@@ -212,6 +213,18 @@ TEST_F(DescribeDeathTest, shouldNotBelieveWhatCannotBe) {
 TEST_F(DescribeDeathTest, shouldBeInTheDarkAboutAWorkerOfLayoutVersionOne) {
   EXPECT_EQ(bank.handling, arena::kHandlingNotTold);
   EXPECT_TRUE(Die().in_the_dark);
+}
+
+// Who recovers logs completions before it counts.
+TEST_F(DescribeDeathTest, shouldNotBeInTheDarkAboutCompletionsThatCameAfterIt) {
+  logged = 10;
+  EXPECT_FALSE(Die().in_the_dark);
+}
+
+TEST_F(DescribeDeathTest, shouldNotBelieveThatItHandledWhatCameAfterIt) {
+  logged = 14;
+  bank.handling = 15;
+  EXPECT_FALSE(Die().handling);
 }
 
 TEST_F(DescribeDeathTest, shouldNotBlameCompletionsForADeathWhileItAdopted) {

@@ -2,13 +2,18 @@
 #include "supervisor/keeper/held_descriptors.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,9 +23,13 @@
 #include "supervisor/batond/store_server.h"
 #include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/held_workers.h"
+#include "tests/harness/patience.h"
+#include "tests/lib/driver/commit_writer.h"
 
 namespace baton::keeper {
 namespace {
+
+using ::testing::ElementsAre;
 
 class HeldDescriptorsTest : public ::testing::Test {
  protected:
@@ -109,12 +118,15 @@ TEST_F(HeldDescriptorsTest, shouldKeepWhatIsNotToBeDropped) {
 TEST_F(HeldDescriptorsTest, shouldHoldWorkersBySlot) {
   const std::vector<FileDescriptor> files = Make(4);
   HeldWorkers workers(held_.get(), files[0].get(), 10);
-  ASSERT_TRUE(workers.Put(9, files[1].get()).ok());
-  ASSERT_TRUE(workers.Put(2, files[1].get()).ok());
-  ASSERT_TRUE(workers.Put(3, files[3].get()).ok());
-  ASSERT_TRUE(workers.Put(2, files[2].get()).ok());
+  int held = 0;
+  const auto done = [&held](const absl::Status& status) { held += status.ok(); };
+  workers.Put(9, files[1].get(), done);
+  workers.Put(2, files[1].get(), done);
+  workers.Put(3, files[3].get(), done);
+  workers.Put(2, files[2].get(), done);
   const absl::StatusOr<std::vector<FileDescriptor>> got = HeldWorkers::Get(held_.get(), 10);
   ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(held, 4);  // before anything else is asked
   ASSERT_EQ(got->size(), 10u);
   const char* const expected = "0023000001";
   for (size_t slot = 0; slot < 10; ++slot) {
@@ -154,6 +166,77 @@ TEST_F(HeldDescriptorsTest, shouldGiveAllBackAtTheEnd) {
   EXPECT_TRUE(held_->Get("lifeline").value().empty());
 }
 
+class HoldTest : public HeldDescriptorsTest {
+ protected:
+  static arena::Arena MakeArena() {
+    arena::Shape shape = driver::testing::TestShape();
+    shape.pooled_queue_pairs = 2;
+    return arena::Arena::Create(shape, "kv").value();
+  }
+  absl::Status HoldWith(HeldDescriptors* held) {
+    NativeFiles files;
+    files.arena = &arena_;
+    files.connection_manager = files.keeper_wake = files.news = file_.get();
+    files.device = files.wakes = {file_.get()};
+    return Hold(held, files, lifeline_);
+  }
+
+  const arena::Arena arena_ = MakeArena();
+  const FileDescriptor file_{memfd_create("file", MFD_CLOEXEC)};
+  const Lifeline lifeline_ = MakeLifeline().value();
+};
+
+// Of two generations together a keeper would make one.
+TEST_F(HoldTest, shouldHoldNothingBesideWhatCannotBeDropped) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  std::vector<int> asked;
+  std::thread batond([&asked, socket = pair[1]] {
+    MessageChannel channel{FileDescriptor(socket)};
+    internal::StoreRequest request;
+    while (channel.Receive(&request, -1).ok()) {
+      asked.push_back(request.request_case());
+      internal::StoreReply reply;
+      if (request.request_case() == internal::StoreRequest::kList) {
+        reply.add_names("complete.0");
+      } else {
+        reply.set_status_code(static_cast<int>(absl::StatusCode::kInternal));
+      }
+      EXPECT_TRUE(channel.Send(reply).ok());
+    }
+  });
+  auto held = std::make_unique<HeldDescriptors>(FileDescriptor(pair[0]));
+  EXPECT_TRUE(absl::IsInternal(HoldWith(held.get())));
+  held.reset();
+  batond.join();
+  EXPECT_THAT(asked, ElementsAre(internal::StoreRequest::kList, internal::StoreRequest::kDrop));
+}
+
+// Whose replies to the first attempt come to the second.
+TEST_F(HoldTest, shouldHoldAllOnceBatondAnswersAgain) {
+  ASSERT_TRUE(Put("of_another", Make(1)).ok());
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  ASSERT_TRUE(absl::IsDeadlineExceeded(HoldWith(&held)));
+  ASSERT_TRUE(absl::IsDeadlineExceeded(held.DropAll()));
+  std::optional<StoreServer> server;
+  boost::asio::post(io_, [&] { server.emplace(io_, "keeper", FileDescriptor(pair[1]), store_); });
+  const auto deadline =
+      std::chrono::steady_clock::now() + harness::Patient(std::chrono::seconds(20));
+  while (!HoldWith(&held).ok()) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  EXPECT_EQ(held_->Get("arena")->size(), 4u);
+  EXPECT_EQ(held_->Get("links")->size(), 3u);
+  EXPECT_EQ(held_->Get("complete")->size(), 1u);
+  EXPECT_TRUE(held_->Get("of_another")->empty());
+  std::promise<void> gone;
+  boost::asio::post(io_, [&] {
+    server.reset();
+    gone.set_value();
+  });
+  gone.get_future().wait();
+}
+
 // Else the workers of the former one may live beside those of the next.
 TEST(LostStore, shouldNotCallItAnEndWhenNothingIsDropped) {
   int pair[2];
@@ -185,6 +268,70 @@ TEST(LateReply, shouldNotBeTakenForTheNextOne) {
   });
   EXPECT_FALSE(held.Drop("wakes").ok());
   answer.join();
+}
+
+// ---------------------------------------------------------------- a batond that stands still
+
+class SilentBatondTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    held_ = std::make_unique<HeldDescriptors>(FileDescriptor(pair[0]));
+    batond_.emplace(FileDescriptor(pair[1]));
+  }
+  void PutSoon(const std::string& name) {
+    held_->PutSoon(name, {file_.get(), file_.get()}, [this, name](const absl::Status& status) {
+      told_.push_back(name + " " + absl::StatusCodeToString(status.code()));
+    });
+  }
+  // It goes on for one request.
+  void Answer(absl::StatusCode code, const std::string& expected_name) {
+    internal::StoreRequest request;
+    std::vector<FileDescriptor> descriptors;
+    ASSERT_TRUE(batond_->Receive(&request, 0, &descriptors).ok());
+    EXPECT_EQ(request.put().name(), expected_name);
+    EXPECT_EQ(descriptors.size(), 2u);
+    internal::StoreReply reply;
+    reply.set_status_code(static_cast<int>(code));
+    ASSERT_TRUE(batond_->Send(reply).ok());
+  }
+
+  const FileDescriptor file_{memfd_create("file", MFD_CLOEXEC)};
+  std::unique_ptr<HeldDescriptors> held_;
+  std::optional<MessageChannel> batond_;
+  std::vector<std::string> told_;
+};
+
+TEST_F(SilentBatondTest, shouldTellLaterWhatBecameOfEach) {
+  PutSoon("a");
+  PutSoon("b");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre());
+  Answer(absl::StatusCode::kOk, "a.0");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre("a OK"));
+  EXPECT_TRUE(held_->IsReplyDue());
+  Answer(absl::StatusCode::kResourceExhausted, "b.0");
+  held_->TakeReplies();
+  EXPECT_THAT(told_, ElementsAre("a OK", "b RESOURCE_EXHAUSTED"));
+  EXPECT_FALSE(held_->IsReplyDue());
+}
+
+TEST_F(SilentBatondTest, shouldRefuseMoreThanMayWait) {
+  for (size_t i = 0; i <= HeldDescriptors::kMostWaiting; ++i) PutSoon("one");
+  EXPECT_THAT(told_, ElementsAre());
+  PutSoon("another");
+  EXPECT_THAT(told_, ElementsAre("another RESOURCE_EXHAUSTED"));
+}
+
+TEST_F(SilentBatondTest, shouldTellAllWhenItIsGone) {
+  PutSoon("a");
+  PutSoon("b");
+  batond_.reset();
+  held_->TakeReplies();
+  EXPECT_EQ(told_.size(), 2u) << ::testing::PrintToString(told_);
+  EXPECT_FALSE(held_->IsReplyDue());
 }
 
 TEST_F(HeldDescriptorsTest, shouldSayWhatBatondRefuses) {

@@ -302,6 +302,9 @@ TEST_F(KeeperTest, shouldAnswerOthersWhileAWorkerFloodsItWithRequests) {
 }
 
 TEST_F(KeeperTest, shouldWaitForAFreeDescriptorWithoutKeepingBusy) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at memory through a pipe: it needs descriptors";
+#endif
   Start();
   ASSERT_EQ(keeper.Describe().workers_size(), 0);
   std::vector<FileDescriptor> sockets;

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -86,8 +87,9 @@ struct Killed {};
 
 class NativeEngineTest : public ::testing::Test, private EngineListener {
  protected:
-  void SetUp() override {
-    arena::Shape shape = driver::testing::TestShape(1);
+  void SetUp() override { Make(/*shards=*/1); }
+  void Make(uint32_t shards) {
+    arena::Shape shape = driver::testing::TestShape(shards);
     shape.pooled_queue_pairs = 4;
     shape.workers = 4;
     arena_.emplace(arena::Arena::Create(shape, "kv").value());
@@ -528,6 +530,67 @@ TEST_F(SecondClaimantTest, shouldGoOnWhenTheNextEpochHasBegunButForItsWord) {
   EXPECT_EQ(shard.owner.cut_tail, cut);
 }
 
+// ---- Waking.
+
+class TwoShardsTest : public NativeEngineTest {
+ protected:
+  void SetUp() override { Make(/*shards=*/2); }
+  // As an adopting keeper names an heir: it cannot announce it.
+  void NameHeir(uint32_t shard, uint32_t slot, bool wake) {
+    arena::StoreRelease(arena_->native_shard(shard).heir, uint64_t{slot} + 1);
+    if (wake) eventfd_write(engine_->InheritanceOf(slot, slot + 1).wakes[slot], 1);
+  }
+  void TakeAway(uint32_t shard) {
+    arena_->shard(shard).owner.ownership = arena::PackOwnership(1, arena::kNobody);
+  }
+  bool Owns(uint32_t slot, uint32_t shard) {
+    return arena::OwnershipSlot(arena_->shard(shard).owner.ownership) == slot;
+  }
+};
+
+// One that never sleeps does not read at each turn what it is woken with, and reads it all the
+// same.
+TEST_F(TwoShardsTest, shouldTakeWhatABusyOwnerIsNamedHeirOf) {
+  Worker& busy = Start(0);
+  ASSERT_EQ(busy.Attend(), 0);
+  ASSERT_TRUE(Owns(0, 0) && Owns(0, 1));
+  TakeAway(1);
+  ASSERT_EQ(busy.Release(1, 1), 0);
+  ASSERT_EQ(busy.Attend(), 0);
+  const auto turns_until_it_owns = [&] {
+    for (int turns = 1; turns <= 3000; ++turns) {
+      EXPECT_EQ(busy.Attend(), 0);
+      if (Owns(0, 1)) return turns;
+    }
+    return 0;
+  };
+  NameHeir(1, 0, /*wake=*/false);
+  EXPECT_EQ(turns_until_it_owns(), 0);
+  NameHeir(1, 0, /*wake=*/true);
+  const int turns = turns_until_it_owns();
+  EXPECT_GT(turns, 0);
+  EXPECT_LE(turns, 1024);
+}
+
+// Another worker of the service has written what cannot be.
+TEST_F(TwoShardsTest, shouldNotTakeWhatItHasNotLeft) {
+  Worker& owner = Start(0);
+  ASSERT_EQ(owner.Attend(), 0);
+  ASSERT_TRUE(Owns(0, 1));
+  NameHeir(1, 0, /*wake=*/false);
+  TakeAway(1);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  arena_->shard(1).owner.ownership = arena::PackOwnership(1, arena::kClaim | 0);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_FALSE(Owns(0, 1));
+  ASSERT_EQ(owner.Release(1, 1), 0);
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_TRUE(Owns(0, 1));
+}
+
 // ---- Poison.
 
 // Every owner dies of one message. The third death fails its connection, and the next owner goes on
@@ -553,6 +616,7 @@ TEST_F(NativeEngineTest, shouldFailAConnectionOnWhoseMessageOwnersDie) {
                                                               " is failed: 3 workers (1, 2, 3)"))));
   ASSERT_TRUE(engine_->last_report(0).poisoned.has_value());
   EXPECT_FALSE(engine_->last_report(0).poisoned->guessed);
+  EXPECT_EQ(arena_->native_shard(0).told_epoch, 3u);
   arena::CompletionEntry entry = Next(last, bad);
   EXPECT_EQ(entry.connection, connection_);
   EXPECT_EQ(verbs::CompletionStatus(entry.status), verbs::CompletionStatus::kFlushError);
@@ -618,6 +682,33 @@ TEST_P(KilledHeirTest, shouldCountEachDeathOnce) {
   EXPECT_EQ(LoadDeaths(*arena_, 0).run, 1u);
   EXPECT_EQ(epoch(), 2u);
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+// What it completes meanwhile the dead owner never saw, and did not die of.
+TEST_F(KilledHeirTest, shouldCountWhatTheOwnerKnewOfAndNotItsFirstHeir) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  RawPeer peer;
+  Connect(first, peer);
+  GetMessage(first, peer, "known");
+  const uint64_t known = arena_->shard(0).completion_tail;
+  writer_->Receive(connection_, 0, 1024);
+  Commit(first);
+  for (uint32_t slot = 1; slot < 3; ++slot) Start(slot);
+  peer.Send("unknown");
+  ASSERT_TRUE(Pump(
+      [&] {
+        engine_->Turn();
+        peer.Turn();
+      },
+      [&] { return peer.sent.size() == 2; }));
+  Die(first);
+  ASSERT_NO_FATAL_FAILURE(KillTheHeirAt("driver-recovered"));
+  ASSERT_GT(arena_->shard(0).completion_tail, known);
+  TakeOver(*workers_[heir()]);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).deaths, 1u);
+  EXPECT_EQ(LoadDeaths(*arena_, 0).logged, known);
 }
 
 // Its name stands in the record by then, and its death is no owner's.

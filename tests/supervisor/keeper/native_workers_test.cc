@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <memory>
@@ -71,6 +73,13 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
     program.add_arguments(argument);
     return program;
   }
+  // That attaches, and lives.
+  static internal::Program Ledger() {
+    internal::Program ledger =
+        Program("worker/examples/ledger/ledger-v1.so", "--socket=of-the-keeper");
+    ledger.add_arguments("--window=8");  // as deep as the arena's queues
+    return ledger;
+  }
 
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
     told_.push_back(absl::StrCat(std::string(kind), ": ", message));
@@ -128,6 +137,46 @@ TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
   Until(kWorkers + 1, {"native_worker_forked"});
 }
 
+// The keeper ignores SIGUSR1, which ends a drain and nothing else. A service may have a use for it.
+TEST_F(NativeWorkersTest, shouldForkWorkersThatIgnoreNoSignal) {
+  const auto before = signal(SIGUSR1, SIG_IGN);
+  const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Until(1, {"worker_attached: worker 1 "});
+  kill(worker->pid, SIGUSR1);
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(worker->pid), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(end.si_code, CLD_KILLED);
+  EXPECT_EQ(end.si_status, SIGUSR1);
+  signal(SIGUSR1, before);
+}
+
+// Its thread has a service to keep, whatever batond does.
+TEST_F(NativeWorkersTest, shouldForkWhileBatondStandsStill) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  MessageChannel batond{FileDescriptor(pair[1])};
+  workers_.HoldProcesses(&held, HeldWorkers(&held, pair[0], 16));
+  workers_.KeepRunning();
+  EXPECT_EQ(Told({"native_worker_forked"}).size(), kWorkers);
+  EXPECT_TRUE(Told({"not_held"}).empty());
+  Until(1, {"not_held", "the latest workers", "has not answered for 1 ms"});
+  const auto answer = [&batond](absl::StatusCode code) {
+    internal::StoreRequest request;
+    ASSERT_TRUE(batond.Receive(&request, 0).ok());
+    internal::StoreReply reply;
+    reply.set_status_code(static_cast<int>(code));
+    reply.set_status_message("for a reason");
+    ASSERT_TRUE(batond.Send(reply).ok());
+  };
+  answer(absl::StatusCode::kOk);
+  held.TakeReplies();  // and asks for the second
+  answer(absl::StatusCode::kInternal);
+  Until(1, {"not_held", "worker 2 ", "for a reason"});
+  EXPECT_TRUE(Told({"not_held", "worker 1 "}).empty());
+}
+
 TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
   workers_.KeepRunning();
   workers_.OnServing(Program("tests/supervisor/keeper/sleeper.so", "new"));
@@ -142,9 +191,7 @@ TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
 }
 
 TEST_F(NativeWorkersTest, shouldKillWhoDoesNotEndWhenAsked) {
-  const std::string ledger = "worker/examples/ledger/ledger-v1.so";
-  const absl::StatusOr<StartedProgram> old =
-      workers_.Start(Program(ledger, "--socket=of-the-keeper"));
+  const absl::StatusOr<StartedProgram> old = workers_.Start(Ledger());
   ASSERT_TRUE(old.ok()) << old.status();
   Until(1, {"worker_attached: worker 1 "});
   kill(old->pid, SIGSTOP);

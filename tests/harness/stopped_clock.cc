@@ -1,0 +1,35 @@
+#include "tests/harness/stopped_clock.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "lib/base/clock.h"
+
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+std::atomic<uint64_t> g_stopped_at{0};  // CLOCK_MONOTONIC, nanoseconds; 0: it runs
+
+}  // namespace
+
+extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
+  const uint64_t stopped_at = g_stopped_at.load();
+  if (clock != CLOCK_MONOTONIC || stopped_at == 0) {
+    return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  }
+  now->tv_sec = static_cast<time_t>(stopped_at / kSecond);
+  now->tv_nsec = static_cast<long>(stopped_at % kSecond);
+  return 0;
+}
+
+namespace baton::harness {
+
+StoppedClock::StoppedClock() { g_stopped_at = MonotonicNanoseconds(); }
+StoppedClock::~StoppedClock() { g_stopped_at = 0; }
+void StoppedClock::Pass(uint64_t nanoseconds) { g_stopped_at += nanoseconds; }
+
+}  // namespace baton::harness
