@@ -45,7 +45,7 @@ settle checked
 # What ends a drain ends no keeper that has nothing to drain.
 keeper=$(keeper_pid)
 kill -USR1 "$keeper"
-expect "the keeper" 'Poisoned: +0' operator shard describe kv 0
+expect "the keeper" 'Owner: +worker' operator shard describe kv 0
 [[ $(keeper_pid) == "$keeper" ]] || die "keeper $keeper has ended"
 
 # Nobody is there in its place: batond is stopped. The owner of shard 0 dies, and its heir, in whose

@@ -175,7 +175,7 @@ void ScriptedDevice::Fill(const PostedRequest& request, uint32_t queue_pair, std
   completion.byte_len = static_cast<uint32_t>(bytes.size());
   for (const verbs::ScatterGather& sge : request.sges) {
     const size_t length = std::min<size_t>(sge.length, bytes.size());
-    std::memcpy(reinterpret_cast<void*>(sge.address), bytes.data(), receive ? length : 0);
+    if (receive) bytes.copy(reinterpret_cast<char*>(sge.address), length);
     bytes.remove_prefix(length);
   }
   completions_.push_back(completion);
