@@ -29,7 +29,9 @@ bool IsBeginning(const MailEntry& notice) {
 }
 
 std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
-  return {reinterpret_cast<const char*>(connection.private_data), connection.private_data_length};
+  const uint32_t length =
+      std::min<uint32_t>(connection.private_data_length, sizeof(connection.private_data));
+  return {reinterpret_cast<const char*>(connection.private_data), length};
 }
 
 absl::Status KeepersWork(absl::string_view what) {
