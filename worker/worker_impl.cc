@@ -630,6 +630,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint16_t port, std::string_view private_data,
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  if (keeper_gone_) {
+    return absl::UnavailableError(absl::StrCat("the keeper of service ", options_.service,
+                                               " is gone: nobody makes connections for it"));
+  }
   if (private_data.size() > arena::kPrivateDataBytes) {
     return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                    " bytes, at most ", arena::kPrivateDataBytes));

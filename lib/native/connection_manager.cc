@@ -201,17 +201,18 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
                                                     std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
   BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kLent));
-  arena::PooledQueuePair& pooled = arena_->pooled(shard, place);
+  verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
-  auto id = device_->Connect(address, pool_.shards[shard][place].get(), parameters);
+  auto id = device_->Connect(address, queue_pair, parameters);
   if (!id.ok()) {
-    arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
+    arena::StoreRelease(arena_->pooled(shard, place).state,
+                        static_cast<uint32_t>(PooledState::kFree));
     return id.status();
   }
   arena::ConnectionRecord fresh = {};
   fresh.tag = tag;
-  fresh.qp_number = pooled.number;
+  fresh.qp_number = queue_pair->number();  // not as the arena has it, where workers write, too
   arena::SetText(fresh.peer_address, absl::StrCat(address.host, ":", address.port));
   const uint32_t index = GiveSlot(shard, Phase::kConnecting, fresh, *std::move(id));
   Tell(index, NoticeKind::kConnecting);
@@ -242,11 +243,12 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
 void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
   if (event.type == verbs::CmEventType::kEstablished) return OnEstablished(index, event);
-  if (connection.phase == Phase::kConnecting) {
+  const bool rejected = event.type == verbs::CmEventType::kRejected;
+  if (connection.phase == Phase::kConnecting && !rejected) {
     connection.joined = QueuePairOf(connection)->state() != verbs::QueuePairState::kInit;
   }
   connection.phase = Phase::kEnded;
-  if (event.type == verbs::CmEventType::kRejected) {
+  if (rejected) {
     return Tell(index, NoticeKind::kRejected, CompletionStatus::kSuccess, MessageOf(event.status));
   }
   const CompletionStatus status = event.type == verbs::CmEventType::kUnreachable

@@ -629,6 +629,12 @@ TEST_F(ConnectingTest, shouldTakeNothingForWhatTheDeviceRefuses) {
   EXPECT_TRUE(PoolIsWhole());
 }
 
+TEST_F(ConnectingTest, shouldNotBelieveTheArenaWhichQueuePairItHas) {
+  for (uint32_t i = 0; i < kPool; ++i) arena->pooled(0, i).number = 0xdead;
+  const uint32_t connection = Connect(PortOfNobody()).value();
+  ExpectFailed(connection, verbs::CompletionStatus::kRetryExceeded);
+}
+
 // Its owner could not find it when it is answered.
 TEST_F(ConnectingTest, shouldNotConnectWhatThereIsNoRoomToTellOf) {
   Mailbox notices = Mailbox::Notices(*arena, 0);
