@@ -1,20 +1,7 @@
-#include <algorithm>
-
 #include "lib/arena/atomic_access.h"
 #include "worker/worker_impl.h"
 
 namespace baton {
-namespace {
-
-// What both the log and the queue have room for.
-uint32_t Room(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
-  const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
-  const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
-  return static_cast<uint32_t>(std::min(log, queue));
-}
-
-}  // namespace
-
 bool Connection::established() const {
   const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
   return arena::LoadAcquire(record.state) ==
@@ -37,13 +24,13 @@ absl::Span<const uint8_t> Connection::state() const {
 uint32_t Connection::state_version() const { return state_version_; }
 
 uint32_t Connection::send_room() const {
-  return Room(send_staged_, send_completed_, send_acknowledged_,
-              shard_->impl_->arena().shape().send_queue_depth);
+  return RoomOf(send_staged_, send_completed_, send_acknowledged_,
+                shard_->impl_->arena().shape().send_queue_depth);
 }
 
 uint32_t Connection::receive_room() const {
-  return Room(receive_staged_, receive_completed_, receive_acknowledged_,
-              arena::ReceiveDepth(shard_->impl_->arena().shape()));
+  return RoomOf(receive_staged_, receive_completed_, receive_acknowledged_,
+                arena::ReceiveDepth(shard_->impl_->arena().shape()));
 }
 
 }  // namespace baton

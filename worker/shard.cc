@@ -23,8 +23,9 @@ constexpr uint32_t kReservedEntries = 8;
 // As the driver's own limit (lib/driver/transaction.h).
 constexpr uint32_t kMaxStagedRequests = 4096;
 
+// Out of the way of what is right, which is most of what comes.
 template <typename... Args>
-absl::Status Invalid(const Args&... args) {
+[[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
@@ -117,8 +118,9 @@ void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
   if (!state.empty()) std::memmove(slot, state.data(), state.size());
 }
 
+// `length`: of all of them.
 absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes,
-                         arena::WorkRequest* request) {
+                         arena::WorkRequest* request, uint64_t* length) {
   if (buffers.size() > arena::kMaxSges) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
@@ -130,18 +132,26 @@ absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes
                      " are not within the service's ", buffer_bytes);
     }
     request->sges[i] = {buffer.offset, buffer.length, 0};
+    *length += buffer.length;
   }
   return absl::OkStatus();
 }
 
-// What the service's device does not do. An older driver does not tell.
-absl::Status CheckDevice(const SendWork& work, const arena::DriverMemoryHeader& header) {
+absl::Status FillReceive(absl::Span<const Buffer> buffers, uint64_t tag, uint64_t buffer_bytes,
+                         arena::WorkRequest* request) {
+  request->opcode = request->flags = 0;
+  request->tag = tag;
+  uint64_t length = 0;
+  return FillBuffers(buffers, buffer_bytes, request, &length);
+}
+
+// What the service's device does not do. An older driver does not tell. `length`: of the message.
+absl::Status CheckDevice(const SendWork& work, uint64_t length,
+                         const arena::DriverMemoryHeader& header) {
   if ((header.missing_opcodes >> static_cast<uint32_t>(work.opcode) & 1) != 0) {
     return absl::UnimplementedError(absl::StrCat("opcode: the service's device has no ",
                                                  std::string(verbs::OpcodeName(work.opcode))));
   }
-  uint64_t length = 0;
-  for (const Buffer& buffer : work.buffers) length += buffer.length;
   if (header.max_message_bytes == 0 || length <= header.max_message_bytes) return absl::OkStatus();
   return Invalid("buffers: ", length, " bytes in one message, the service's device sends at most ",
                  header.max_message_bytes);
@@ -149,9 +159,10 @@ absl::Status CheckDevice(const SendWork& work, const arena::DriverMemoryHeader& 
 
 absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
                       arena::WorkRequest* request) {
-  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, arena.shape().buffer_bytes, request));
+  uint64_t length = 0;
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, arena.shape().buffer_bytes, request, &length));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
-  BATON_RETURN_IF_ERROR(CheckDevice(work, arena.header()));
+  BATON_RETURN_IF_ERROR(CheckDevice(work, length, arena.header()));
   if (IsAtomic(work.opcode)) {
     if (work.buffers.size() != 1 || work.buffers[0].length != 8) {
       return Invalid("buffers: an atomic needs one of 8 bytes");
@@ -183,16 +194,16 @@ absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buf
         "the connections of the service share their receives (shared_receive_queue_depth): post "
         "them with ReceiveShared");
   }
-  if (connection.receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
+  const arena::Arena& arena = impl_->arena();
+  if (RoomOf(connection.receive_staged_, connection.receive_completed_,
+             connection.receive_acknowledged_, arena.shape().receive_queue_depth) == 0 ||
+      staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the receive log");
   }
-  const arena::Arena& arena = impl_->arena();
   // Nobody reads it before it is committed.
-  arena::WorkRequest& request =
-      arena.receive_request(connection.index_, connection.receive_staged_);
-  request.opcode = request.flags = 0;
-  request.tag = tag;
-  BATON_RETURN_IF_ERROR(FillBuffers(buffers, arena.shape().buffer_bytes, &request));
+  BATON_RETURN_IF_ERROR(
+      FillReceive(buffers, tag, arena.shape().buffer_bytes,
+                  &arena.receive_request(connection.index_, connection.receive_staged_)));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   ++connection.receive_staged_;
   ++staged_->requests;
@@ -209,8 +220,7 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
         "shared_receive_queue_depth");
   }
   arena::WorkRequest request = {};
-  request.tag = tag;
-  BATON_RETURN_IF_ERROR(FillBuffers(buffers, shape.buffer_bytes, &request));
+  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, shape.buffer_bytes, &request));
   if (shared_receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room for a shared receive");
   }
@@ -257,10 +267,12 @@ void Shard::LoadSharedReceives() {
 
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
-  if (connection.send_room() == 0 || staged_->requests == kMaxStagedRequests) {
+  const arena::Arena& arena = impl_->arena();
+  if (RoomOf(connection.send_staged_, connection.send_completed_, connection.send_acknowledged_,
+             arena.shape().send_queue_depth) == 0 ||
+      staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
-  const arena::Arena& arena = impl_->arena();
   // Nobody reads it before it is committed.
   BATON_RETURN_IF_ERROR(
       FillSend(work, arena, &arena.send_request(connection.index_, connection.send_staged_)));
@@ -439,7 +451,9 @@ void Shard::Publish(bool release) {
 }
 
 void Shard::NoteDelivered(Connection& connection) {
-  if (!std::exchange(connection.unacknowledged_, true)) unacknowledged_.push_back(&connection);
+  if (connection.unacknowledged_) return;
+  connection.unacknowledged_ = true;
+  unacknowledged_.push_back(&connection);
 }
 
 // Log entries of acknowledged completions may be used again.

@@ -347,7 +347,8 @@ class Worker {
   // Listens for the service; idempotent, so every worker of a service may ask. Returns the port.
   virtual absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) = 0;
   // Connects out, into an owned shard. The outcome arrives as kEstablished or kConnectFailed with
-  // `tag`, at whoever owns the shard then.
+  // `tag`, at whoever owns the shard then. kResourceExhausted names the limit that is reached, and
+  // nothing was begun.
   virtual absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                               std::string_view private_data, uint64_t tag) = 0;
 

@@ -408,6 +408,21 @@ uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
   return layout_version_ >= 2 ? arena::GenerationOf(entry) : entry.generation;
 }
 
+Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection* connection) {
+  Completion completion;
+  completion.kind = Completion::Kind(entry.kind);
+  completion.status = verbs::CompletionStatus(entry.status);
+  completion.opcode = verbs::CompletionOpcode(entry.opcode);
+  completion.has_immediate = (entry.flags & arena::kCompletionHasImmediate) != 0;
+  completion.has_invalidate = (entry.flags & arena::kCompletionHasInvalidate) != 0;
+  completion.byte_len = entry.byte_len;
+  completion.immediate = entry.immediate;
+  completion.sequence = entry.sequence;
+  completion.tag = entry.tag;
+  completion.connection = connection;
+  return completion;
+}
+
 void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
   const auto kind = arena::CompletionKind(entry.kind);
   if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
@@ -465,27 +480,12 @@ int WorkerImpl::Deliver(Shard& shard) {
   return count;
 }
 
-Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection* connection) {
-  Completion completion;
-  completion.kind = Completion::Kind(entry.kind);
-  completion.status = verbs::CompletionStatus(entry.status);
-  completion.opcode = verbs::CompletionOpcode(entry.opcode);
-  completion.has_immediate = (entry.flags & arena::kCompletionHasImmediate) != 0;
-  completion.has_invalidate = (entry.flags & arena::kCompletionHasInvalidate) != 0;
-  completion.byte_len = entry.byte_len;
-  completion.immediate = entry.immediate;
-  completion.sequence = entry.sequence;
-  completion.tag = entry.tag;
-  completion.connection = connection;
-  return completion;
-}
-
-Connection* WorkerImpl::Resolve(Shard& shard, uint32_t index, uint32_t generation) {
-  if (index >= connections_.size()) return nullptr;
+// One that is new to us, or that has ended.
+Connection* WorkerImpl::Find(Shard& shard, uint32_t index, uint32_t generation) {
   Connection& connection = connections_[index];
-  if (connection.shard_ == &shard && connection.generation_ == generation) {
-    if (connection.known_epoch_ == shard.epoch_) return &connection;
-    if (connection.ended_epoch_ == shard.epoch_) return nullptr;
+  if (connection.shard_ == &shard && connection.generation_ == generation &&
+      connection.ended_epoch_ == shard.epoch_) {
+    return nullptr;
   }
   const arena::ConnectionRecord& record = arena_->connection(index);
   if (record.generation != generation || arena::LoadAcquire(record.shard) != shard.index_ ||
@@ -630,6 +630,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
                                                 uint16_t port, std::string_view private_data,
                                                 uint64_t tag) {
   if (!Owns(shard)) return absl::AbortedError("the shard is not ours");
+  if (keeper_gone_) {
+    return absl::UnavailableError(absl::StrCat("the keeper of service ", options_.service,
+                                               " is gone: nobody makes connections for it"));
+  }
   if (private_data.size() > arena::kPrivateDataBytes) {
     return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                    " bytes, at most ", arena::kPrivateDataBytes));

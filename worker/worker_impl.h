@@ -2,6 +2,7 @@
 #ifndef WORKER_WORKER_IMPL_H_
 #define WORKER_WORKER_IMPL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,13 @@
 #include "worker/worker.h"
 
 namespace baton {
+
+// Of a queue with its log: how many more requests both have room for.
+inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  const uint64_t log = 2 * uint64_t{depth} - (staged - acknowledged);
+  const uint64_t queue = depth - std::min<uint64_t>(staged - completed, depth);
+  return static_cast<uint32_t>(std::min(log, queue));
+}
 
 class WorkerImpl final : public Worker {
  public:
@@ -61,7 +69,13 @@ class WorkerImpl final : public Worker {
   bool Owns(const Shard& shard) const { return shard.epoch_ != 0; }
   Shard& shard(uint32_t index) { return *shards_[index]; }
   // The connection in a slot, loaded from the driver's record when it is new to us.
-  Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation);
+  Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation) {
+    if (index >= connections_.size()) return nullptr;
+    Connection& connection = connections_[index];
+    const bool known = connection.shard_ == &shard && connection.generation_ == generation &&
+                       connection.known_epoch_ == shard.epoch_;
+    return known ? &connection : Find(shard, index, generation);
+  }
   uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
   // After a transaction was published; `released`: the one that gives the shard away.
   void TellDriver(const Shard& shard, bool released) {
@@ -94,6 +108,7 @@ class WorkerImpl final : public Worker {
   int Deliver(Shard& shard);
   void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection);
   void TellHandling(const Shard& shard, bool in_handler);
+  Connection* Find(Shard& shard, uint32_t index, uint32_t generation);
   void Load(Connection& connection, Shard& shard, uint32_t index);
   static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
 

@@ -515,7 +515,10 @@ enum class NoticeKind : uint8_t {  // of the keeper
   kEstablished = 2,
   kEnded = 3,           // `status`, NativeConnection::end_reason
   kReceiveDrained = 4,  // verbs::DeviceEventType::kLastWorkRequestReached
+  kConnecting = 5,      // as kRequested, of one that the keeper connects to a peer
+  kRejected = 6,        // by that peer; NativeConnection::end_reason
 };
+inline constexpr auto kLastNoticeKind = NoticeKind::kRejected;
 enum class OrderKind : uint8_t {  // of the driver
   kAccept = 1,                    // with the queue pair `qp_number`, NativeConnection::answer
   kReject = 2,
@@ -551,6 +554,7 @@ enum class PooledState : uint32_t {
   kFree = 0,   // in INIT: the driver may take it
   kTaken = 1,  // by a connection of the shard, or not known to be by any
   kSpent = 2,  // the keeper's, until it can serve again
+  kLent = 3,   // by the keeper to a connection that it makes for the driver
 };
 struct PooledQueuePair {
   uint32_t number;
@@ -673,7 +677,7 @@ struct NativeConnection {
   uint8_t pad1[56];
   // The driver's.
   uint32_t answer_length;
-  uint32_t handled_generation;  // whose kRequested has had its effect
+  uint32_t handled_generation;  // whose kRequested, or kConnecting, has had its effect
   uint8_t pad2[56];
   uint8_t answer[kPrivateDataBytes];  // private data of an accept or reject
 };

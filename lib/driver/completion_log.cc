@@ -9,37 +9,36 @@
 
 namespace baton::driver {
 
-void CompletionLog::Clear() {
-  arena::StoreRelaxed(arena_->completion(shard_, tail_).wr_id, arena::kInvalidWrId);
-}
+void CompletionLog::Clear() { arena::StoreRelaxed(next().wr_id, arena::kInvalidWrId); }
 
 void CompletionLog::FindTail() {
-  const uint64_t limit =
-      arena_->shard(shard_).acknowledged + arena_->shape().completion_log_entries - 1;
-  while (tail_ < limit && arena_->completion(shard_, tail_).wr_id != arena::kInvalidWrId) ++tail_;
+  const uint64_t limit = record_->acknowledged + slot_count_ - 1;
+  while (tail_ < limit && next().wr_id != arena::kInvalidWrId) ++tail_;
 }
 
 void CompletionLog::Append(const arena::CompletionEntry& entry) {
-  BATON_CHECK(tail_ - arena_->shard(shard_).acknowledged < arena_->shape().completion_log_entries);
-  // The slot behind says that nothing was filled there, before this one says that it was.
-  arena::StoreRelaxed(arena_->completion(shard_, tail_ + 1).wr_id, arena::kInvalidWrId);
-  // This one has had none since the append before.
-  arena::CompletionEntry& slot = arena_->completion(shard_, tail_);
   constexpr size_t kBody = offsetof(arena::CompletionEntry, tag);
-  std::memcpy(reinterpret_cast<uint8_t*>(&slot) + kBody,
+  std::memcpy(reinterpret_cast<uint8_t*>(&next()) + kBody,
               reinterpret_cast<const uint8_t*>(&entry) + kBody, sizeof(entry) - kBody);
+  Append(entry.wr_id);
+}
+
+// The slot at the tail has had no wr_id since the append before.
+void CompletionLog::Append(uint64_t wr_id) {
+  BATON_CHECK(tail_ - record_->acknowledged < slot_count_);
   BATON_CRASH_POINT("driver-entry-filled");
+  // The slot behind says that nothing was filled there, before this one says that it was.
+  arena::StoreRelaxed(slot(tail_ + 1).wr_id, arena::kInvalidWrId);
   // A slot is whole once it has its wr_id.
-  arena::StoreRelease(slot.wr_id, entry.wr_id);
+  arena::StoreRelease(next().wr_id, wr_id);
   ++tail_;
   BATON_CRASH_POINT("driver-entry-whole");
 }
 
 bool CompletionLog::Publish() {
-  uint64_t& published = arena_->shard(shard_).completion_tail;
-  if (published == tail_) return false;
+  if (record_->completion_tail == tail_) return false;
   BATON_CRASH_POINT("driver-before-publish");
-  arena::StoreRelease(published, tail_);
+  arena::StoreRelease(record_->completion_tail, tail_);
   BATON_CRASH_POINT("driver-published");
   return true;
 }

@@ -14,7 +14,10 @@ namespace baton::driver {
 class CompletionLog {
  public:
   CompletionLog(const arena::Arena& arena, uint32_t shard)
-      : arena_(&arena), shard_(shard), tail_(arena.shard(shard).completion_tail) {}
+      : record_(&arena.shard(shard)),
+        slots_(&arena.completion(shard, 0)),
+        slot_count_(arena.shape().completion_log_entries),
+        tail_(record_->completion_tail) {}
 
   // For a log that nothing was appended to.
   void Clear();
@@ -24,12 +27,20 @@ class CompletionLog {
 
   void Append(const arena::CompletionEntry& entry);
 
+  // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
+  // appended with its wr_id.
+  arena::CompletionEntry& next() const { return slot(tail_); }
+  void Append(uint64_t wr_id);
+
   // Returns whether anything was appended since the last call.
   bool Publish();
 
  private:
-  const arena::Arena* arena_;
-  uint32_t shard_;
+  arena::CompletionEntry& slot(uint64_t index) const { return slots_[index & (slot_count_ - 1)]; }
+
+  arena::ShardRecord* record_;
+  arena::CompletionEntry* slots_;
+  uint32_t slot_count_;  // a power of two
   uint64_t tail_;
 };
 

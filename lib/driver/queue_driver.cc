@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,15 @@ constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
 
+absl::Status Post(verbs::QueuePair* queue_pair, absl::Span<const verbs::SendRequest> requests,
+                  size_t* posted) {
+  return queue_pair->PostSend(requests, posted);
+}
+absl::Status Post(verbs::QueuePair* queue_pair, absl::Span<const verbs::ReceiveRequest> requests,
+                  size_t* posted) {
+  return queue_pair->PostReceive(requests, posted);
+}
+
 }  // namespace
 
 QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
@@ -46,12 +56,9 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       device_(device),
       observer_(observer),
       objects_(std::move(objects)),
-      lkey_(objects_->buffers->lkey()),
-      reader_(std::make_unique<TransactionReader>(*arena)),
+      reader_(std::make_unique<TransactionReader>(*arena, objects_->buffers->lkey())),
       slots_(arena->shape().connections),
-      sends_(kPostChunk),
-      receives_(kPostChunk),
-      sges_(kPostChunk * arena::kMaxSges) {
+      one_request_(*arena, objects_->buffers->lkey(), 1) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(CompletionLog(*arena, i));
   }
@@ -171,37 +178,47 @@ void QueueDriver::ApplyConnection(const TransactionPart& part) {
     BATON_CRASH_POINT("driver-state-half");
     connection.state_slot = entry.state_slot;
   }
+  const Transaction& all = reader_->transaction();
+  const auto receives =
+      all.receives.subspan(part.first_receive, entry.receive_end - connection.receive.committed);
+  const auto sends = all.sends.subspan(part.first_send, entry.send_end - connection.send.committed);
+  PostCommitted(entry.connection, receives);
+  PostCommitted(entry.connection, sends);
+}
+
+template <typename Request>
+void QueueDriver::PostCommitted(uint32_t connection, absl::Span<const Request> requests) {
+  constexpr bool kReceive = std::is_same_v<Request, verbs::ReceiveRequest>;
+  if (requests.empty()) return;
+  if (Release(connection, kReceive, requests.size())) PostRequests(connection, requests);
+}
+
+// The next `count` of the queue. Returns whether they are to be posted now: otherwise they were
+// with those that waited, or have to wait.
+bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
+  ConnectionRecord& connection = record(index);
+  QueueCursors& cursors = receive ? connection.receive : connection.send;
+  const bool nothing_deferred = cursors.posted == cursors.committed;
+  cursors.committed += count;
+  BATON_CRASH_POINT("driver-cursor-folded");
+  if (!IsLive(connection)) return false;  // never to be posted
   ShardCounters& counters = shards_[connection.shard].counters;
-  const arena::WorkRequest* requests = reader_->transaction().requests.data();
-  for (const bool receive : {true, false}) {
-    QueueCursors& cursors = receive ? connection.receive : connection.send;
-    const uint64_t end = receive ? entry.receive_end : entry.send_end;
-    const uint64_t fresh = end - cursors.committed;
-    if (fresh == 0) continue;
-    const bool nothing_deferred = cursors.posted == cursors.committed;
-    cursors.committed = end;
-    BATON_CRASH_POINT("driver-cursor-folded");
-    if (!IsLive(connection)) continue;  // never to be posted
-    (receive ? counters.receives_committed : counters.sends_committed) += fresh;
-    if (receive && slots_[entry.connection].receives_held) {
-      DeliverSpares(entry.connection);
-      continue;
-    }
-    if (!CanPost(entry.connection, receive)) continue;
-    if (nothing_deferred) {
-      PostRequests(entry.connection, receive,
-                   {requests + (receive ? part.first_receive : part.first_send), fresh});
-    } else {
-      PostDeferred(entry.connection, receive);
-    }
+  (receive ? counters.receives_committed : counters.sends_committed) += count;
+  if (receive && slots_[index].receives_held) {
+    DeliverSpares(index);
+    return false;
   }
+  if (!CanPost(index, receive)) return false;
+  if (!nothing_deferred) PostDeferred(index, receive);
+  return nothing_deferred;
 }
 
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
+  const bool shares_receives = SharesReceives();
   for (uint64_t i = shard_record.acknowledged; i < entry.acknowledged; ++i) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
-    if (arena::IsSharedReceive(completion.wr_id)) {
+    if (shares_receives && arena::IsSharedReceive(completion.wr_id)) {
       ReturnSharedReceive(shard, completion);
       BATON_CRASH_POINT("driver-acknowledging");
       continue;
@@ -245,22 +262,24 @@ bool QueueDriver::CanPost(uint32_t connection, bool receive) const {
          (receive && state == ConnectionState::kConnecting);
 }
 
-void QueueDriver::PostRequests(uint32_t connection, bool receive,
-                               absl::Span<const arena::WorkRequest> requests) {
+template <typename Request>
+void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> requests) {
+  constexpr bool kReceive = std::is_same_v<Request, verbs::ReceiveRequest>;
   ConnectionRecord& target = record(connection);
-  QueueCursors& cursors = receive ? target.receive : target.send;
+  QueueCursors& cursors = kReceive ? target.receive : target.send;
   ShardCounters& counters = shards_[target.shard].counters;
+  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
   while (!requests.empty()) {
     const auto chunk = requests.subspan(0, kPostChunk);
-    arena::StoreRelaxed(receive ? target.receive_attempted : target.send_attempted,
+    arena::StoreRelaxed(kReceive ? target.receive_attempted : target.send_attempted,
                         static_cast<uint32_t>(cursors.posted + chunk.size()));
     BATON_CRASH_POINT("driver-before-post");
     size_t posted = 0;
-    const absl::Status status = PostChunk(connection, receive, chunk, &posted);
+    const absl::Status status = Post(&queue_pair, chunk, &posted);
     BATON_CRASH_POINT("driver-after-post");
     arena::StoreRelease(cursors.posted, cursors.posted + posted);
     BATON_CRASH_POINT("driver-posted");
-    (receive ? counters.receives_posted : counters.sends_posted) += posted;
+    (kReceive ? counters.receives_posted : counters.sends_posted) += posted;
     // What was refused may have been queued all the same: the end of the connection tells.
     if (!status.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError, MessageOf(status));
@@ -273,63 +292,25 @@ void QueueDriver::PostRequests(uint32_t connection, bool receive,
 // For work requests that were committed before they could be posted: they have been in a worker's
 // memory since, so they are copied and checked again.
 void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
-  ConnectionRecord& target = record(connection);
-  QueueCursors& cursors = receive ? target.receive : target.send;
+  const ConnectionRecord& target = record(connection);
+  const QueueCursors& cursors = receive ? target.receive : target.send;
   while (CanPost(connection, receive) && cursors.posted < cursors.committed) {
-    const arena::WorkRequest request =
-        arena::CopyOnce(receive ? arena_->receive_request(connection, cursors.posted)
-                                : arena_->send_request(connection, cursors.posted));
+    const uint64_t wr_id =
+        arena::PackWrId(connection, target.generation,
+                        receive ? Direction::kReceive : Direction::kSend, cursors.posted);
+    one_request_.Clear();
     const absl::Status checked =
-        TransactionReader::CheckRequest(request, receive, LimitsOf(*arena_));
+        receive
+            ? one_request_.AddReceive(arena_->receive_request(connection, cursors.posted), wr_id)
+            : one_request_.AddSend(arena_->send_request(connection, cursors.posted), wr_id);
     if (!checked.ok()) {
       StartDraining(connection, CompletionStatus::kGeneralError,
                     absl::StrCat("changed after its commit: ", checked.message()));
       return;
     }
-    PostRequests(connection, receive, {&request, 1});
+    receive ? PostRequests(connection, one_request_.receives())
+            : PostRequests(connection, one_request_.sends());
   }
-}
-
-absl::Status QueueDriver::PostChunk(uint32_t connection, bool receive,
-                                    absl::Span<const arena::WorkRequest> requests, size_t* posted) {
-  const ConnectionRecord& target = record(connection);
-  const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
-  uint64_t sequence = receive ? target.receive.posted : target.send.posted;
-  const Direction direction = receive ? Direction::kReceive : Direction::kSend;
-  verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
-  uint32_t max_inline = receive ? 0 : arena_->shape().max_inline_bytes;
-  if (max_inline > 0) max_inline = std::min(max_inline, queue_pair.max_inline_data());
-  size_t sge = 0;
-  for (size_t i = 0; i < requests.size(); ++i, ++sequence) {
-    const arena::WorkRequest& from = requests[i];
-    const size_t first = sge;
-    uint64_t length = 0;
-    for (int j = 0; j < from.sge_count; ++j) {
-      sges_[sge++] = {base + from.sges[j].offset, from.sges[j].length, lkey_};
-      length += from.sges[j].length;
-    }
-    const absl::Span<const verbs::ScatterGather> list(sges_.data() + first, from.sge_count);
-    const uint64_t wr_id = arena::PackWrId(connection, target.generation, direction, sequence);
-    if (receive) {
-      receives_[i] = {wr_id, list};
-      continue;
-    }
-    const auto opcode = verbs::Opcode(from.opcode);
-    sends_[i] = {wr_id,
-                 opcode,
-                 (from.flags & arena::kRequestFence) != 0,
-                 (from.flags & arena::kRequestSolicited) != 0,
-                 max_inline > 0 && length <= max_inline && !verbs::IsAnswered(opcode),
-                 from.immediate,
-                 from.invalidate_rkey,
-                 from.remote_address,
-                 from.rkey,
-                 from.compare_add,
-                 from.swap,
-                 list};
-  }
-  return receive ? queue_pair.PostReceive({receives_.data(), requests.size()}, posted)
-                 : queue_pair.PostSend({sends_.data(), requests.size()}, posted);
 }
 
 // ---------------------------------------------------------------- completions
@@ -383,24 +364,24 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   }
 }
 
-// The completion of the oldest request that has none.
+// The completion of the oldest request that has none, with that one's wr_id. The entry is filled
+// where it is to be.
 void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
                              const verbs::Completion& completion) {
   ConnectionRecord& connection = record(index);
   const uint64_t sequence = receive ? connection.receive.completed : connection.send.completed;
-  arena::CompletionEntry entry = {};
-  entry.wr_id = arena::PackWrId(index, connection.generation,
-                                receive ? Direction::kReceive : Direction::kSend, sequence);
-  entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
+  CompletionLog& log = shards_[shard].log;
+  CompletionEntry& entry = log.next();
   FillEntry(completion, &entry);
+  entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.connection = index;
   entry.generation = connection.generation;
   entry.sequence = sequence;
   entry.tag = receive ? arena_->receive_request(index, sequence).tag
                       : arena_->send_request(index, sequence).tag;
-  Spoil(PoisonLevel(connection.poison), &entry);
-  shards_[shard].log.Append(entry);
-  NoteCompleted(index, receive);
+  if (connection.poison != 0) Spoil(PoisonLevel(connection.poison), &entry);
+  log.Append(completion.wr_id);
+  NoteCompleted(connection, receive);
   if (receive) connection.bytes_received += completion.byte_len;
 }
 
@@ -415,8 +396,7 @@ void QueueDriver::FillEntry(const verbs::Completion& completion, CompletionEntry
   entry->vendor_error = completion.vendor_error;
 }
 
-void QueueDriver::NoteCompleted(uint32_t index, bool receive) {
-  ConnectionRecord& connection = record(index);
+void QueueDriver::NoteCompleted(ConnectionRecord& connection, bool receive) {
   QueueCursors& cursors = receive ? connection.receive : connection.send;
   ShardCounters& counters = shards_[connection.shard].counters;
   arena::StoreRelease(cursors.completed, cursors.completed + 1);
@@ -795,6 +775,7 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
   *shard = connection.shard;
+  if (connection.listener_port == 0) return OnAssignedConnect(index, event);
   if (StateOf(connection) == ConnectionState::kFree && IsBroken(*shard)) {
     (void)event.new_id->Reject("baton: the service's device is broken");
     event.new_id.reset();
@@ -813,6 +794,21 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   }
   device_of(index).id = std::move(event.new_id);
   BATON_CRASH_POINT("driver-id-kept");
+}
+
+// Its queue pair is there, and the keeper connects it to a peer already.
+void QueueDriver::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
+  ConnectionRecord& connection = record(index);
+  if (StateOf(connection) == ConnectionState::kFree) {
+    ++connection_count_;
+    ++arena_->shard(connection.shard).connections;
+    connection.answered = 1;
+    SetState(connection, ConnectionState::kConnecting);
+    BATON_CRASH_POINT("driver-connecting");
+  }
+  device_of(index).id = std::move(event.new_id);
+  const absl::Status usable = CreateQueuePair(index);
+  if (!usable.ok()) StartDraining(index, CompletionStatus::kGeneralError, MessageOf(usable));
 }
 
 void QueueDriver::FillAddresses(uint32_t index, const verbs::ConnectionId& id) {

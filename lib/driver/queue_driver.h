@@ -25,6 +25,7 @@
 #include "lib/arena/arena.h"
 #include "lib/driver/completion_log.h"
 #include "lib/driver/device_objects.h"
+#include "lib/driver/request_list.h"
 #include "lib/driver/transaction.h"
 #include "lib/verbs/verbs.h"
 
@@ -228,18 +229,20 @@ class QueueDriver {
   absl::Status CreateQueuePair(uint32_t connection);
   std::string CopyPrivateData(uint32_t connection, uint32_t length) const;
 
-  // Posting. `requests` are trusted copies of [posted, posted + size).
+  // Posting. `requests` are [committed, committed + size), and then [posted, posted + size).
+  template <typename Request>
+  void PostCommitted(uint32_t connection, absl::Span<const Request> requests);
+  bool Release(uint32_t connection, bool receive, uint64_t count);
   bool CanPost(uint32_t connection, bool receive) const;
-  void PostRequests(uint32_t connection, bool receive,
-                    absl::Span<const arena::WorkRequest> requests);
+  template <typename Request>
+  void PostRequests(uint32_t connection, absl::Span<const Request> requests);
   void PostDeferred(uint32_t connection, bool receive);
-  absl::Status PostChunk(uint32_t connection, bool receive,
-                         absl::Span<const arena::WorkRequest> requests, size_t* posted);
 
   // Shared receives, in shared_receives.cc.
   bool SharesReceives() const { return arena::HasSharedReceives(arena_->shape()); }
   void PostSharedReceives(uint32_t shard, const TransactionPart& part);
-  absl::Status PostSharedReceive(uint32_t shard, uint32_t slot, const arena::WorkRequest& request);
+  absl::Status PostSharedReceive(uint32_t shard, uint32_t slot,
+                                 absl::Span<const verbs::ScatterGather> sges);
   void ArmLimit(uint32_t shard);
   void RefuseShared(uint32_t shard, std::string_view why);
   void RefuseBroken(uint32_t shard);
@@ -261,7 +264,7 @@ class QueueDriver {
                   const verbs::Completion& completion);
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
   static void FillEntry(const verbs::Completion& completion, arena::CompletionEntry* entry);
-  void NoteCompleted(uint32_t connection, bool receive);
+  void NoteCompleted(arena::ConnectionRecord& connection, bool receive);
   void LogEvent(uint32_t connection, arena::CompletionKind kind, verbs::CompletionStatus status);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
   void EndConnection(uint32_t connection);
@@ -269,6 +272,7 @@ class QueueDriver {
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnConnectRequest(verbs::CmEvent& event, uint32_t* shard);
   void OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard);
+  void OnAssignedConnect(uint32_t connection, verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const std::string& private_data);
   absl::Status CheckDeviceKept() const;
   absl::StatusOr<uint32_t> TakeSlot(uint32_t shard);
@@ -331,7 +335,6 @@ class QueueDriver {
   verbs::Device* device_;
   DriverObserver* observer_;
   std::shared_ptr<DeviceObjects> objects_;
-  uint32_t lkey_;  // of the buffers
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
   std::vector<Slot> slots_;  // by connection
@@ -348,11 +351,7 @@ class QueueDriver {
   bool posts_held_ = false;
   std::string device_lost_;  // why; empty: it is not
   RecoveryCounters recovery_;
-
-  // Scratch of PostChunk.
-  std::vector<verbs::SendRequest> sends_;
-  std::vector<verbs::ReceiveRequest> receives_;
-  std::vector<verbs::ScatterGather> sges_;
+  RequestList one_request_;  // scratch
 };
 
 }  // namespace baton::driver

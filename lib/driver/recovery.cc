@@ -670,12 +670,14 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   SpareRecord& spare = arena_->spare(connection.shard, number);
   const arena::WorkRequest request =
       arena::CopyOnce(arena_->receive_request(index, connection.receive.completed));
-  const absl::Status checked = TransactionReader::CheckRequest(request, true, LimitsOf(*arena_));
+  const absl::Status checked = CheckRequest(request, true, LimitsOf(*arena_));
   if (!checked.ok()) {
     return StartDraining(index, CompletionStatus::kGeneralError,
                          absl::StrCat("changed after its commit: ", checked.message()));
   }
   verbs::Completion completion;
+  completion.wr_id = arena::PackWrId(index, connection.generation, arena::Direction::kReceive,
+                                     connection.receive.completed);
   completion.opcode = verbs::CompletionOpcode(spare.opcode);
   completion.has_immediate = (spare.flags & arena::kCompletionHasImmediate) != 0;
   completion.has_invalidate = (spare.flags & arena::kCompletionHasInvalidate) != 0;

@@ -33,30 +33,24 @@ constexpr std::string_view kBroken = "the shared receive queue is broken";
 void QueueDriver::PostSharedReceives(uint32_t shard, const TransactionPart& part) {
   if (IsBroken(shard)) return;
   const auto named = std::bit_cast<arena::SharedReceivesEntry>(part.entry);
-  const arena::WorkRequest* requests = reader_->transaction().requests.data() + part.first_receive;
+  const auto receives = reader_->transaction().receives.subspan(part.first_receive, named.count);
   absl::Status refused;
   for (uint32_t i = 0; i < named.count; ++i) {
-    refused.Update(PostSharedReceive(shard, named.slots[i], requests[i]));
+    refused.Update(PostSharedReceive(shard, named.slots[i], receives[i].sges));
   }
   if (!refused.ok()) return RefuseShared(shard, MessageOf(refused));
   ArmLimit(shard);
 }
 
-// `request` is a trusted copy. One that the device refuses it may have all the same.
+// One that the device refuses it may have all the same.
 absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
-                                            const arena::WorkRequest& request) {
+                                            absl::Span<const verbs::ScatterGather> sges) {
   ShardCounters& counters = shards_[shard].counters;
   ++counters.receives_committed;
   arena::ShardRecord& owner = arena_->shard(shard);
   SharedReceive& receive = arena_->shared_receive(shard, slot);
   const uint32_t generation = arena::GenerationOf(receive) + 1;
-  const uint64_t base = reinterpret_cast<uint64_t>(arena_->buffers());
-  for (int i = 0; i < request.sge_count; ++i) {
-    sges_[static_cast<size_t>(i)] = {base + request.sges[i].offset, request.sges[i].length,
-                                     objects_->buffers->lkey()};
-  }
-  const verbs::ReceiveRequest posted = {arena::PackSharedReceive(slot, generation),
-                                        {sges_.data(), request.sge_count}};
+  const verbs::ReceiveRequest posted = {arena::PackSharedReceive(slot, generation), sges};
   arena::StoreRelease(receive.word,
                       arena::PackSharedReceiveState(SharedReceiveState::kAttempted, generation));
   BATON_CRASH_POINT("driver-before-shared-post");
@@ -205,9 +199,10 @@ void QueueDriver::ReturnSharedReceive(uint32_t shard, const CompletionEntry& ent
     return;
   }
   if ((entry.flags & arena::kCompletionVoid) != 0 && !IsBroken(shard)) {
-    const arena::WorkRequest request = arena::CopyOnce(arena_->shared_receive_request(shard, slot));
-    if (TransactionReader::CheckRequest(request, true, LimitsOf(*arena_)).ok()) {
-      const absl::Status posted = PostSharedReceive(shard, slot, request);
+    one_request_.Clear();
+    if (one_request_.AddReceive(arena_->shared_receive_request(shard, slot), /*wr_id=*/0).ok()) {
+      const absl::Status posted =
+          PostSharedReceive(shard, slot, one_request_.receives().front().sges);
       if (!posted.ok()) RefuseShared(shard, MessageOf(posted));
       return;
     }

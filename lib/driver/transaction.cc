@@ -15,13 +15,10 @@ using arena::CommitEntry;
 using arena::CommitKind;
 using arena::ConnectionRecord;
 using arena::QueueCursors;
-using arena::WorkRequest;
 
-// A scatter-gather list is one message: its length travels in 31 bits.
-constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
-
+// Out of the way of what is right, which is most of what comes.
 template <typename... Args>
-absl::Status Invalid(const Args&... args) {
+[[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
@@ -49,72 +46,26 @@ absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& curso
 
 }  // namespace
 
-RequestLimits LimitsOf(const arena::Arena& arena) {
-  const arena::DriverMemoryHeader& header = arena.header();
-  return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
-}
-
-TransactionReader::TransactionReader(const arena::Arena& arena)
+TransactionReader::TransactionReader(const arena::Arena& arena, uint32_t lkey)
     : arena_(arena),
-      limits_(LimitsOf(arena)),
       parts_(arena::kMaxTransactionEntries),
-      requests_(kMaxTransactionRequests),
+      requests_(arena, lkey, kMaxTransactionRequests),
       seen_(arena.shape().connections, 0),
       seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {}
-
-absl::Status TransactionReader::CheckRequest(const WorkRequest& request, bool receive,
-                                             const RequestLimits& limits) {
-  if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
-    return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
-  }
-  const auto opcode = verbs::Opcode(request.opcode);
-  if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
-    return Invalid("opcode: the device has no ", std::string(verbs::OpcodeName(opcode)));
-  }
-  if ((request.flags & ~arena::kRequestFlags) != 0) {
-    return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
-  }
-  if (request.sge_count > arena::kMaxSges) {
-    return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
-                   arena::kMaxSges);
-  }
-  const uint64_t buffer_bytes = limits.buffer_bytes;
-  uint64_t length = 0;
-  for (int i = 0; i < request.sge_count; ++i) {
-    const arena::BufferRange& range = request.sges[i];
-    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
-      return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                     " are not within the ", buffer_bytes, " bytes of the buffers");
-    }
-    length += range.length;
-  }
-  if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
-  if (!receive && limits.max_message_bytes != 0 && length > limits.max_message_bytes) {
-    return Invalid("sges: ", length, " bytes in one message, the device sends at most ",
-                   limits.max_message_bytes);
-  }
-  if (!receive && IsAtomic(opcode)) {
-    if (length != 8 || request.sge_count != 1)
-      return Invalid("sges: an atomic needs one of 8 bytes");
-    if (request.remote_address % 8 != 0) {
-      return Invalid("remote_address: ", request.remote_address, " of an atomic is not aligned");
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
                                      bool resumed) {
   ++reads_;
   resumed_ = resumed;
   shared_ = 0;
-  request_count_ = 0;
+  requests_.Clear();
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
   for (size_t i = 0; i < part_count_; ++i) {
     BATON_RETURN_IF_ERROR(CheckPart(shard, parts_[i], i + 1 == part_count_));
   }
   transaction_ = {{parts_.data(), part_count_},
-                  {requests_.data(), request_count_},
+                  requests_.receives(),
+                  requests_.sends(),
                   static_cast<uint32_t>(part_count_)};
   return absl::OkStatus();
 }
@@ -219,11 +170,10 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
   BATON_RETURN_IF_ERROR(CheckReceiveEnd(entry));
   BATON_RETURN_IF_ERROR(
       CheckEnd("send_end", entry.send_end, record.send, arena_.shape().send_queue_depth));
-  part.first_receive = static_cast<uint32_t>(request_count_);
-  BATON_RETURN_IF_ERROR(
-      CopyRequests(entry.connection, true, record.receive.committed, entry.receive_end));
-  part.first_send = static_cast<uint32_t>(request_count_);
-  return CopyRequests(entry.connection, false, record.send.committed, entry.send_end);
+  part.first_receive = static_cast<uint32_t>(requests_.receives().size());
+  BATON_RETURN_IF_ERROR(CopyRequests(entry, true, record.receive.committed, entry.receive_end));
+  part.first_send = static_cast<uint32_t>(requests_.sends().size());
+  return CopyRequests(entry, false, record.send.committed, entry.send_end);
 }
 
 absl::Status TransactionReader::CheckReceiveEnd(const CommitEntry& entry) const {
@@ -246,7 +196,7 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
     return Invalid("count: ", named.count, " is not between 1 and ",
                    arena::kSharedReceivesPerEntry);
   }
-  part.first_receive = static_cast<uint32_t>(request_count_);
+  part.first_receive = static_cast<uint32_t>(requests_.receives().size());
   uint16_t kept = 0;
   for (uint32_t i = 0; i < named.count; ++i) {
     const uint16_t slot = named.slots[i];
@@ -259,12 +209,13 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
       if (resumed_) continue;
       return Invalid("slots[", i, "]: ", slot, " is not free");
     }
-    if (request_count_ == kMaxTransactionRequests) {
+    if (!requests_.HasRoomFor(1)) {
       return Invalid("slots: more than ", kMaxTransactionRequests,
                      " work requests in one transaction");
     }
+    // Its wr_id depends on what becomes of the slot until it is posted.
     const absl::Status checked =
-        CopyRequest(arena_.shared_receive_request(shard, slot), /*receive=*/true);
+        requests_.AddReceive(arena_.shared_receive_request(shard, slot), /*wr_id=*/0);
     if (!checked.ok()) return Invalid("shared receive ", slot, ": ", checked.message());
     named.slots[kept++] = slot;
   }
@@ -279,28 +230,27 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
   return absl::OkStatus();
 }
 
-absl::Status TransactionReader::CopyRequests(uint32_t connection, bool receive, uint64_t from,
+absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool receive, uint64_t from,
                                              uint64_t to) {
-  if (request_count_ + (to - from) > kMaxTransactionRequests) {
+  if (!requests_.HasRoomFor(to - from)) {
     return Invalid("send_end, receive_end: more than ", kMaxTransactionRequests,
                    " work requests in one transaction");
   }
+  const uint32_t connection = entry.connection;
   for (uint64_t sequence = from; sequence < to; ++sequence) {
-    const absl::Status checked = CopyRequest(receive ? arena_.receive_request(connection, sequence)
-                                                     : arena_.send_request(connection, sequence),
-                                             receive);
+    const absl::Status checked =
+        receive ? requests_.AddReceive(arena_.receive_request(connection, sequence),
+                                       arena::PackWrId(connection, entry.generation,
+                                                       arena::Direction::kReceive, sequence))
+                : requests_.AddSend(arena_.send_request(connection, sequence),
+                                    arena::PackWrId(connection, entry.generation,
+                                                    arena::Direction::kSend, sequence));
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status TransactionReader::CopyRequest(const WorkRequest& shared, bool receive) {
-  WorkRequest& request = requests_[request_count_++];
-  arena::CopyOnce(shared, &request);
-  return CheckRequest(request, receive, limits_);
 }
 
 absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEntry& entry) const {

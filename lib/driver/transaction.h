@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
+#include "lib/driver/request_list.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver {
@@ -19,31 +20,24 @@ inline constexpr uint32_t kMaxTransactionRequests = 4096;
 
 struct TransactionPart {
   arena::CommitEntry entry;
-  // kConnection: where its copies begin in Transaction::requests; receives, then sends.
-  // kSharedReceives: where those of its slots begin.
+  // kConnection, kSharedReceives: where its own begin in Transaction::receives and ::sends.
   uint32_t first_receive = 0;
   uint32_t first_send = 0;
 };
 
 struct Transaction {
   absl::Span<const TransactionPart> parts;
-  absl::Span<const arena::WorkRequest> requests;
+  absl::Span<const verbs::ReceiveRequest> receives;  // of shared slots without a wr_id
+  absl::Span<const verbs::SendRequest> sends;
   uint32_t entries = 0;  // of the commit log
 };
-
-// What a work request may be: within the buffers, and what the device does.
-struct RequestLimits {
-  uint64_t buffer_bytes = 0;
-  uint64_t max_message_bytes = 0;  // of a send; 0: not told
-  uint32_t missing_opcodes = 0;    // a bit for each verbs::Opcode
-};
-RequestLimits LimitsOf(const arena::Arena& arena);
 
 // Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after
 // construction nothing is allocated. Thread-compatible.
 class TransactionReader {
  public:
-  explicit TransactionReader(const arena::Arena& arena);
+  // `lkey`: of the arena's buffers.
+  TransactionReader(const arena::Arena& arena, uint32_t lkey);
 
   // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`; entries
   // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
@@ -59,10 +53,6 @@ class TransactionReader {
   // What the last successful Read has found.
   const Transaction& transaction() const { return transaction_; }
 
-  // Checks one work request on its own: opcode, flags, number and bounds of its buffers.
-  static absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
-                                   const RequestLimits& limits);
-
  private:
   absl::Status CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
   absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last);
@@ -73,16 +63,14 @@ class TransactionReader {
   bool WasMoved(const arena::CommitEntry& entry) const;
   absl::Status CheckAcknowledge(uint32_t shard, const arena::CommitEntry& entry) const;
   absl::Status CheckShardState(uint32_t shard, const arena::CommitEntry& entry) const;
-  absl::Status CopyRequests(uint32_t connection, bool receive, uint64_t from, uint64_t to);
-  absl::Status CopyRequest(const arena::WorkRequest& shared, bool receive);
+  absl::Status CopyRequests(const arena::CommitEntry& entry, bool receive, uint64_t from,
+                            uint64_t to);
 
   const arena::Arena& arena_;
-  const RequestLimits limits_;
   // Scratch: as many as are allowed, of which so many are this Read's.
   std::vector<TransactionPart> parts_;
-  std::vector<arena::WorkRequest> requests_;
+  RequestList requests_;
   size_t part_count_ = 0;
-  size_t request_count_ = 0;
   Transaction transaction_;
   std::vector<uint64_t> seen_;         // per connection: the Read that last named it
   std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise

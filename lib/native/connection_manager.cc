@@ -32,6 +32,19 @@ constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
 
+void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* record) {
+  const verbs::Address local = id.local_address();
+  const verbs::Address peer = id.peer_address();
+  arena::SetText(record->local_address, absl::StrCat(local.host, ":", local.port));
+  arena::SetText(record->peer_address, absl::StrCat(peer.host, ":", peer.port));
+}
+
+void FillPrivateData(std::string_view data, arena::ConnectionRecord* record) {
+  record->private_data_length =
+      static_cast<uint32_t>(std::min<size_t>(data.size(), arena::kPrivateDataBytes));
+  std::memcpy(record->private_data, data.data(), record->private_data_length);
+}
+
 }  // namespace
 
 ConnectionManager::ConnectionManager(arena::Arena* arena, verbs::Device* device,
@@ -123,57 +136,121 @@ uint32_t ConnectionManager::LeastUsedShard() const {
   return best;
 }
 
-// The record is the driver's from the notice on.
 void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   if (free_.empty()) {
     (void)event.new_id->Reject("baton: no connection slot is free");
     event.new_id.reset();
-    observer_->OnRefusedConnection(absl::StrCat("all ", connections_.size(),
-                                                " connections of the service are in use: raise "
-                                                "max_connections"));
+    observer_->OnRefusedConnection(MessageOf(NoSlot()));
     return;
   }
+  arena::ConnectionRecord fresh = {};
+  FillPrivateData(event.private_data, &fresh);
+  fresh.listener_port = event.listener ? event.listener->address().port : 0;
+  FillAddresses(*event.new_id, &fresh);
+  const uint32_t index =
+      GiveSlot(LeastUsedShard(), Phase::kRequested, fresh, std::move(event.new_id));
+  Tell(index, NoticeKind::kRequested);
+}
+
+// A free one. The record is the driver's from the notice on that follows.
+uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
+                                     std::unique_ptr<verbs::ConnectionId> id) {
   const uint32_t index = free_.front();
   free_.pop_front();
-  Connection& connection = connections_[index];
   arena::ConnectionRecord& record = arena_->connection(index);
-  const uint32_t shard = LeastUsedShard();
-  arena::ConnectionRecord fresh = {};
   fresh.generation = record.generation;
   fresh.shard = record.shard;
-  fresh.private_data_length =
-      static_cast<uint32_t>(std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes));
-  std::memcpy(fresh.private_data, event.private_data.data(), fresh.private_data_length);
-  fresh.listener_port = event.listener ? event.listener->address().port : 0;
-  const verbs::Address local = event.new_id->local_address();
-  const verbs::Address peer = event.new_id->peer_address();
-  arena::SetText(fresh.local_address, absl::StrCat(local.host, ":", local.port));
-  arena::SetText(fresh.peer_address, absl::StrCat(peer.host, ":", peer.port));
   record = fresh;
   // Drivers look for free slots of their shards: one that finds it in its shard finds it to be this
   // one.
   arena::StoreRelease(record.generation, fresh.generation + 1);
   arena::StoreRelease(record.shard, shard);
-  event.new_id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
-  connection.phase = Phase::kRequested;
+  id->context = reinterpret_cast<void*>(uintptr_t{index} + 1);
+  Connection& connection = connections_[index];
+  connection = Connection{};
+  connection.phase = phase;
   connection.generation = fresh.generation + 1;
   connection.shard = connection.first_shard = shard;
-  connection.pooled = -1;
-  connection.id = std::move(event.new_id);
+  connection.pooled = pool_.Find(shard, fresh.qp_number);
+  connection.id = std::move(id);
   ++used_[shard];
-  Tell(index, NoticeKind::kRequested);
+  return index;
+}
+
+// ---------------------------------------------------------------- connecting to a peer
+
+// Its owner finds the connection when it is answered, so there has to be room to tell.
+absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
+  if (free_.empty()) return NoSlot();
+  if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
+  }
+  SendWaiting(shard);
+  if (!waiting_[shard].empty() || Mailbox::Notices(*arena_, shard).full()) {
+    return absl::UnavailableError(absl::StrCat("shard ", shard, ": what has become of ",
+                                               arena::kNotices,
+                                               " connections is to be dealt with first"));
+  }
+  return absl::OkStatus();
+}
+
+// What the driver is told of is under way. The former owner may have died since it asked: then its
+// heir is told.
+absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs::Address& address,
+                                                    std::string_view private_data, uint64_t tag) {
+  BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
+  BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kLent));
+  verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
+  verbs::ConnectionParameters parameters;
+  parameters.private_data = std::string(private_data);
+  auto id = device_->Connect(address, queue_pair, parameters);
+  if (!id.ok()) {
+    arena::StoreRelease(arena_->pooled(shard, place).state,
+                        static_cast<uint32_t>(PooledState::kFree));
+    return id.status();
+  }
+  arena::ConnectionRecord fresh = {};
+  fresh.tag = tag;
+  fresh.qp_number = queue_pair->number();  // not as the arena has it, where workers write, too
+  arena::SetText(fresh.peer_address, absl::StrCat(address.host, ":", address.port));
+  const uint32_t index = GiveSlot(shard, Phase::kConnecting, fresh, *std::move(id));
+  Tell(index, NoticeKind::kConnecting);
+  return index;
+}
+
+// ---------------------------------------------------------------- what becomes of connections
+
+verbs::QueuePair* ConnectionManager::QueuePairOf(const Connection& connection) const {
+  return pool_.shards[connection.shard][static_cast<size_t>(connection.pooled)].get();
+}
+
+void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& event) {
+  Connection& connection = connections_[index];
+  const verbs::ReadDepths depths = connection.id->depths();
+  arena::NativeConnection& told = arena_->native_connection(index);
+  told.initiator_depth = depths.ours;
+  told.responder_resources = depths.theirs;
+  if (connection.phase == Phase::kConnecting) {
+    FillPrivateData(event.private_data, &arena_->connection(index));
+    FillAddresses(*connection.id, &arena_->connection(index));
+    connection.phase = Phase::kAccepted;
+    connection.joined = true;
+  }
+  Tell(index, NoticeKind::kEstablished);
 }
 
 void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
-  if (event.type == verbs::CmEventType::kEstablished) {
-    const verbs::ReadDepths depths = connection.id->depths();
-    arena::NativeConnection& told = arena_->native_connection(index);
-    told.initiator_depth = depths.ours;
-    told.responder_resources = depths.theirs;
-    return Tell(index, NoticeKind::kEstablished);
+  if (event.type == verbs::CmEventType::kEstablished) return OnEstablished(index, event);
+  const bool rejected = event.type == verbs::CmEventType::kRejected;
+  if (connection.phase == Phase::kConnecting && !rejected) {
+    connection.joined = QueuePairOf(connection)->state() != verbs::QueuePairState::kInit;
   }
   connection.phase = Phase::kEnded;
+  if (rejected) {
+    return Tell(index, NoticeKind::kRejected, CompletionStatus::kSuccess, MessageOf(event.status));
+  }
   const CompletionStatus status = event.type == verbs::CmEventType::kUnreachable
                                       ? CompletionStatus::kRetryExceeded
                                   : event.status.ok() ? CompletionStatus::kSuccess
@@ -207,7 +284,9 @@ uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const 
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
   for (uint32_t i = 0; i < connections_.size(); ++i) {
-    if (connections_[i].phase != Phase::kAccepted || connections_[i].shard != shard) continue;
+    const Phase phase = connections_[i].phase;
+    const bool uses_it = phase == Phase::kAccepted || phase == Phase::kConnecting;
+    if (!uses_it || connections_[i].shard != shard) continue;
     Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
   }
 }
@@ -312,6 +391,12 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (connection.phase == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
 }
 
+absl::Status ConnectionManager::NoSlot() const {
+  return absl::ResourceExhaustedError(absl::StrCat("all ", connections_.size(),
+                                                   " connections of the service are in use: raise "
+                                                   "max_connections"));
+}
+
 std::string ConnectionManager::AnswerOf(uint32_t index) const {
   const arena::NativeConnection& told = arena_->native_connection(index);
   const uint32_t length =
@@ -327,10 +412,10 @@ void ConnectionManager::Accept(uint32_t index) {
       pool_.Find(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   absl::Status status = absl::InternalError("its queue pair is none of the shard's");
   if (connection.pooled >= 0) {
+    connection.joined = true;
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
-    status = connection.id->Accept(
-        pool_.shards[connection.shard][static_cast<size_t>(connection.pooled)].get(), parameters);
+    status = connection.id->Accept(QueuePairOf(connection), parameters);
   }
   if (status.ok()) return;
   connection.phase = Phase::kEnded;
@@ -340,7 +425,9 @@ void ConnectionManager::Accept(uint32_t index) {
 void ConnectionManager::Reject(uint32_t index) {
   Connection& connection = connections_[index];
   // A driver that died had accepted it.
-  if (connection.phase == Phase::kAccepted) return Disconnect(index);
+  if (connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting) {
+    return Disconnect(index);
+  }
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kEnded;
   (void)connection.id->Reject(AnswerOf(index));
@@ -348,9 +435,11 @@ void ConnectionManager::Reject(uint32_t index) {
 
 void ConnectionManager::Disconnect(uint32_t index) {
   Connection& connection = connections_[index];
-  if (connection.phase == Phase::kRequested) return Reject(index);
-  if (connection.phase != Phase::kAccepted) return;
+  const Phase phase = connection.phase;
+  if (phase == Phase::kRequested) return Reject(index);
+  if (phase != Phase::kAccepted && phase != Phase::kConnecting) return;
   connection.phase = Phase::kEnded;
+  if (phase == Phase::kConnecting) return connection.id.reset();
   (void)connection.id->Disconnect();
 }
 
@@ -363,7 +452,7 @@ void ConnectionManager::Free(uint32_t index) {
     arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));
     // One that was never connected has nothing to wait for.
-    const uint64_t wait = connection.pooled >= 0 ? kTimeWaitNs : 0;
+    const uint64_t wait = connection.joined ? kTimeWaitNs : 0;
     spent_.push_back(
         {connection.shard, static_cast<uint32_t>(place), MonotonicNanoseconds() + wait});
   }

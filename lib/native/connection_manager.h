@@ -47,6 +47,11 @@ class ConnectionManager {
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) {
     return driver::ListenOnce(device_, objects_.get(), address);
   }
+  // Starts connecting, in a new slot of `shard`, with a queue pair of the shard's pool. Returns the
+  // slot, which the shard's driver has been told of. kResourceExhausted names the limit;
+  // kUnavailable: there is no room to tell the driver.
+  absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
+                                   std::string_view private_data, uint64_t tag);
   uint32_t connection_count() const {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
@@ -57,14 +62,16 @@ class ConnectionManager {
   bool Turn();
 
  private:
-  enum class Phase : uint8_t { kNone, kRequested, kAccepted, kEnded };
+  // kAccepted: by us, or by a peer that we connect to.
+  enum class Phase : uint8_t { kNone, kRequested, kConnecting, kAccepted, kEnded };
   struct Connection {
     Phase phase = Phase::kNone;
     uint32_t generation = 0;
     uint32_t shard = 0;
     uint32_t first_shard = 0;                                         // where it was requested
     verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // of kEnded, when it was told
-    int pooled = -1;  // place of its queue pair in the shard's pool
+    int pooled = -1;      // place of its queue pair in the shard's pool
+    bool joined = false;  // that queue pair was connected, or maybe
     std::unique_ptr<verbs::ConnectionId> id;
   };
   // A slot whose request takes room in the log of another shard than its last.
@@ -86,7 +93,12 @@ class ConnectionManager {
 
   bool HandleEvent();
   void OnRequest(verbs::CmEvent& event);
+  uint32_t GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
+                    std::unique_ptr<verbs::ConnectionId> id);
+  absl::Status CheckCanConnect(uint32_t shard);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
+  void OnEstablished(uint32_t connection, const verbs::CmEvent& event);
+  verbs::QueuePair* QueuePairOf(const Connection& connection) const;
   bool HandleDeviceEvent();
   uint32_t SharingShard(const verbs::DeviceEvent& event) const;
   void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
@@ -105,6 +117,7 @@ class ConnectionManager {
             std::string_view reason = {});
   bool SendWaiting(uint32_t shard);
   std::string AnswerOf(uint32_t connection) const;
+  absl::Status NoSlot() const;
   uint32_t LeastUsedShard() const;
   uint32_t FindQueuePair(uint32_t number) const;
 

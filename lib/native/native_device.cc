@@ -9,6 +9,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/check.h"
+#include "lib/base/status_macros.h"
 #include "lib/driver/connection_state.h"
 #include "lib/native/mailbox.h"
 
@@ -21,7 +22,16 @@ using arena::NoticeKind;
 using arena::OrderKind;
 using arena::PooledState;
 
-constexpr auto kLastKind = static_cast<uint8_t>(NoticeKind::kReceiveDrained);
+// Of a connection that the driver knows nothing of yet.
+bool IsBeginning(const MailEntry& notice) {
+  return NoticeKind(notice.kind) == NoticeKind::kRequested ||
+         NoticeKind(notice.kind) == NoticeKind::kConnecting;
+}
+
+std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
+  return {reinterpret_cast<const char*>(connection.private_data),
+          std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes)};
+}
 
 absl::Status KeepersWork(absl::string_view what) {
   return absl::UnimplementedError(
@@ -269,18 +279,23 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
   });
   BATON_CHECK(found != queues.end());
   const auto shard = static_cast<uint32_t>(found - queues.begin());
-  for (uint32_t i = 0; i < arena_->shape().pooled_queue_pairs; ++i) {
-    uint32_t& state = arena_->pooled(shard, i).state;
-    if (PooledState(arena::LoadAcquire(state)) != PooledState::kFree) continue;
-    arena::StoreRelease(state, static_cast<uint32_t>(PooledState::kTaken));
-    verbs::QueuePair* const inherited = pool_->shards[shard][i].get();
-    // What it was before the fork, or in its last connection, is over (Device::AfterFork).
-    (void)inherited->state();
-    return std::make_unique<NativeQueuePair>(this, inherited);
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "all ", arena_->shape().pooled_queue_pairs, " queue pairs of shard ", shard,
-      " are in use, or wait until they may be used again: raise queue_pairs_per_shard"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kTaken));
+  return Hand(pool_->shards[shard][place].get());
+}
+
+std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(verbs::QueuePair* inherited) {
+  // What it was before the fork, or in its last connection, is over (Device::AfterFork).
+  (void)inherited->state();
+  return std::make_unique<NativeQueuePair>(this, inherited);
+}
+
+// The one that the keeper connects is in its record.
+void NativeDevice::LendQueuePair(uint32_t connection) {
+  const uint32_t shard = record(connection).shard;
+  const int place = pool_->Find(shard, record(connection).qp_number);
+  if (place < 0) return;
+  objects_->connections[connection].queue_pair =
+      Hand(pool_->shards[shard][static_cast<size_t>(place)].get());
 }
 
 // ---------------------------------------------------------------- notices
@@ -289,7 +304,7 @@ void NativeDevice::Pass() {
   if (given_from_ < 0) return;
   const auto shard = static_cast<uint32_t>(std::exchange(given_from_, -1));
   Mailbox notices = Mailbox::Notices(*arena_, shard);
-  if (NoticeKind(notice_.kind) == NoticeKind::kRequested) {
+  if (IsBeginning(notice_)) {
     arena::StoreRelaxed(arena_->native_connection(notice_.connection).handled_generation,
                         notice_.generation);
     arena::OrderForCrash();
@@ -311,13 +326,14 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
     Mailbox notices = Mailbox::Notices(*arena_, candidate);
     for (; !notices.empty(); notices.Pass()) {
       notice_ = notices.Next();
-      if (notice_.connection >= ids_.size() || notice_.kind > kLastKind) continue;
+      if (notice_.connection >= ids_.size() ||
+          notice_.kind > static_cast<uint8_t>(arena::kLastNoticeKind))
+        continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
       const bool handled =
           arena_->native_connection(notice_.connection).handled_generation == notice_.generation;
-      const bool request = NoticeKind(notice_.kind) == NoticeKind::kRequested;
-      if (request ? handled : ids_[notice_.connection] == nullptr) continue;
+      if (IsBeginning(notice_) ? handled : ids_[notice_.connection] == nullptr) continue;
       *shard = candidate;
       return &notice_;
     }
@@ -340,16 +356,22 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
   event->id = ids_[notice.connection];
   switch (NoticeKind(notice.kind)) {
     case NoticeKind::kRequested:
+    case NoticeKind::kConnecting:
       event->type = verbs::CmEventType::kConnectRequest;
-      // Its driver died in the middle of this: the request is in the log, and its id was restored.
+      // Its driver died in the middle of this: the slot is in use, and its id was restored.
       if (event->id != nullptr) return true;
       event->new_id = std::make_unique<NativeConnectionId>(this, notice.connection);
-      event->private_data.assign(
-          reinterpret_cast<const char*>(connection.private_data),
-          std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes));
+      event->private_data = PrivateDataOf(connection);
+      if (NoticeKind(notice.kind) == NoticeKind::kConnecting) LendQueuePair(notice.connection);
       return true;
     case NoticeKind::kEstablished:
       event->type = verbs::CmEventType::kEstablished;
+      event->private_data = PrivateDataOf(connection);
+      return true;
+    case NoticeKind::kRejected:
+      event->type = verbs::CmEventType::kRejected;
+      event->status = absl::AbortedError(
+          arena::TextOf(arena_->native_connection(notice.connection).end_reason));
       return true;
     case NoticeKind::kEnded:
       if (verbs::CompletionStatus(notice.status) == verbs::CompletionStatus::kGeneralError) {

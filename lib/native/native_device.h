@@ -79,6 +79,8 @@ class NativeDevice final : public verbs::Device {
                      arena::OrderKind kind);
   void RestoreConnection(uint32_t shard, uint32_t connection);
   void RestorePool(uint32_t shard);
+  std::unique_ptr<verbs::QueuePair> Hand(verbs::QueuePair* inherited);
+  void LendQueuePair(uint32_t connection);
   void Pass();
   const arena::MailEntry* NextNotice(uint32_t* shard);
   bool ToEvent(const arena::MailEntry& entry, verbs::CmEvent* event);

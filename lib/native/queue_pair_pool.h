@@ -3,12 +3,16 @@
 #ifndef LIB_NATIVE_QUEUE_PAIR_POOL_H_
 #define LIB_NATIVE_QUEUE_PAIR_POOL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/arena.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::native {
@@ -32,6 +36,22 @@ struct QueuePairPool {
     return found == places[shard].end() ? -1 : static_cast<int>(found->second);
   }
 };
+
+// Makes a free one of the shard `as`, and says its place. An heir may take one while the keeper
+// does, for an owner that has just died.
+inline absl::StatusOr<uint32_t> TakeQueuePair(const arena::Arena& arena, uint32_t shard,
+                                              arena::PooledState as) {
+  for (uint32_t place = 0; place < arena.shape().pooled_queue_pairs; ++place) {
+    auto state = static_cast<uint32_t>(arena::PooledState::kFree);
+    if (std::atomic_ref<uint32_t>(arena.pooled(shard, place).state)
+            .compare_exchange_strong(state, static_cast<uint32_t>(as))) {
+      return place;
+    }
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "all ", arena.shape().pooled_queue_pairs, " queue pairs of shard ", shard,
+      " are in use, or wait until they may be used again: raise queue_pairs_per_shard"));
+}
 
 }  // namespace baton::native
 

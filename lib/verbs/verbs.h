@@ -112,7 +112,7 @@ struct Completion {
   bool has_invalidate = false;
   uint32_t byte_len = 0;   // receives, READ and atomics
   uint32_t immediate = 0;  // host order; the invalidated rkey when has_invalidate
-  uint32_t qp_number = 0;
+  uint32_t qp_number = 0;  // after an error; receives, READ and atomics
   uint32_t vendor_error = 0;
 };
 

@@ -206,6 +206,7 @@ bool Adoption::Holds(uint32_t shard, uint32_t index, uint32_t generation, Notice
 // A notice is passed when what it told is in the records: so it is looked for first.
 bool Adoption::IsKnownToDriver(uint32_t index, uint32_t generation) const {
   return Holds(connections_[index].shard, index, generation, NoticeKind::kRequested) ||
+         Holds(connections_[index].shard, index, generation, NoticeKind::kConnecting) ||
          arena::LoadAcquire(arena_->native_connection(index).handled_generation) == generation;
 }
 

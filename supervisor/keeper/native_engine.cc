@@ -423,11 +423,6 @@ void NativeEngine::FinishHandoff(uint32_t shard, const absl::Status& status, dou
 
 // ---------------------------------------------------------------- what workers ask for
 
-absl::StatusOr<uint32_t> NativeEngine::Connect(uint32_t, const verbs::Address&, std::string_view,
-                                               uint64_t) {
-  return absl::UnimplementedError("native services only listen: they cannot connect to a peer yet");
-}
-
 absl::StatusOr<uint32_t> NativeEngine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
   return driver::GrantAccess(*arena_, device_, manager_->objects().get(), offset, length, access);
 }

@@ -93,7 +93,9 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     return manager_->objects()->ListenAddresses();
   }
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
-                                   std::string_view private_data, uint64_t tag) override;
+                                   std::string_view private_data, uint64_t tag) override {
+    return manager_->Connect(shard, address, private_data, tag);
+  }
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
   // As of now: the shard's driver goes on meanwhile.

@@ -49,12 +49,15 @@ using Calls = std::vector<std::string>;
 class RecordingService : public Service {
  public:
   explicit RecordingService(Calls* calls) : calls_(calls) {}
-  absl::Status OnAdopt(Shard&) override {
+  absl::Status OnAdopt(Shard& adopted) override {
+    shard = &adopted;
     calls_->push_back("OnAdopt");
     return absl::OkStatus();
   }
   void OnCompletion(Shard&, const Completion&) override {}
   void OnRelease(Shard&) override { calls_->push_back("OnRelease"); }
+
+  Shard* shard = nullptr;
 
  private:
   Calls* calls_;
@@ -269,6 +272,9 @@ TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0"));
   EXPECT_EQ(worker_->Listen("127.0.0.1", 0).status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status connect = worker_->Connect(*service_.shard, "127.0.0.1", 7471, "", 1).status();
+  EXPECT_EQ(connect.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(connect.message()), HasSubstr("keeper of service"));
   worker_.reset();
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
 }

@@ -104,6 +104,7 @@ class RdmaQueuePair final : public QueuePair {
   void AwaitDrain() const;
   QueuePairState AskState() const;
   absl::Status CheckSend(const SendRequest& request) const;
+  absl::Status CheckSpecial(const SendRequest& request) const;
 
   DeviceCore* const core_;
   const QueuePairOptions options_;

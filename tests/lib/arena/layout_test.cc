@@ -387,6 +387,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(ClaimantOrOwner(kNobody), kNobody);
   EXPECT_EQ(static_cast<int>(NoticeKind::kRequested), 1);
   EXPECT_EQ(static_cast<int>(NoticeKind::kReceiveDrained), 4);
+  EXPECT_EQ(static_cast<int>(NoticeKind::kRejected), 6);
   EXPECT_EQ(static_cast<int>(OrderKind::kAccept), 1);
   EXPECT_EQ(static_cast<int>(OrderKind::kFree), 4);
   EXPECT_EQ(sizeof(MailEntry), 16u);
@@ -402,6 +403,7 @@ TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_EQ(offsetof(PooledQueuePair, number), 0u);
   EXPECT_EQ(offsetof(PooledQueuePair, state), 4u);
   EXPECT_EQ(static_cast<int>(PooledState::kSpent), 2);
+  EXPECT_EQ(static_cast<int>(PooledState::kLent), 3);
   EXPECT_EQ(sizeof(NativeShard), 128u);
   EXPECT_EQ(offsetof(NativeShard, heir), 0u);
   EXPECT_EQ(offsetof(NativeShard, pardoned_worker_id), 8u);

@@ -22,6 +22,7 @@ using testing::TestShape;
 
 constexpr uint64_t kEpoch = 1;
 constexpr uint32_t kDepth = 8;
+constexpr uint32_t kLkey = 77;
 
 // Connections 0 and 1 are established in shard 0, 2 in shard 1, 3 is free. Connection 0 has
 // committed 10 sends (8 completed, 6 acknowledged) and 10 receives (8 completed, 2 acknowledged).
@@ -47,15 +48,15 @@ struct Scene {
 
   arena::Arena arena = arena::Arena::Create(TestShape(2, 4, kDepth), "kv").value();
   CommitWriter writer{&arena, 0};
-  TransactionReader reader{arena};
+  TransactionReader reader{arena, kLkey};
 };
 
 TEST(TransactionReaderTest, shouldReadATransactionOverSeveralConnections) {
   Scene scene;
-  scene.writer.Receive(0, 0, 100).tag = 1;
-  scene.writer.Receive(0, 100, 100).tag = 2;
-  scene.writer.Send(0, 200, 100).tag = 3;
-  scene.writer.Send(1, 300, 100).tag = 4;
+  scene.writer.Receive(0, 0, 100);
+  scene.writer.Receive(0, 100, 100);
+  scene.writer.Send(0, 200, 100);
+  scene.writer.Send(1, 300, 100);
   scene.writer.Acknowledge(9);
   scene.writer.Publish();
   const absl::Status status = scene.Read();
@@ -63,12 +64,23 @@ TEST(TransactionReaderTest, shouldReadATransactionOverSeveralConnections) {
   const Transaction& transaction = scene.reader.transaction();
   EXPECT_EQ(transaction.entries, 3u);
   ASSERT_EQ(transaction.parts.size(), 3u);
-  ASSERT_EQ(transaction.requests.size(), 4u);
   EXPECT_EQ(transaction.parts[0].first_receive, 0u);
-  EXPECT_EQ(transaction.parts[0].first_send, 2u);
-  EXPECT_EQ(transaction.parts[1].first_receive, 3u);
-  EXPECT_EQ(transaction.parts[1].first_send, 3u);
-  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(transaction.requests[i].tag, i + 1);
+  EXPECT_EQ(transaction.parts[0].first_send, 0u);
+  EXPECT_EQ(transaction.parts[1].first_receive, 2u);
+  EXPECT_EQ(transaction.parts[1].first_send, 1u);
+  const auto offset = [&](const auto& request) {
+    return request.sges.at(0).address - reinterpret_cast<uint64_t>(scene.arena.buffers());
+  };
+  ASSERT_EQ(transaction.receives.size(), 2u);
+  EXPECT_EQ(transaction.receives[0].wr_id, PackWrId(0, 40, arena::Direction::kReceive, 10));
+  EXPECT_EQ(offset(transaction.receives[0]), 0u);
+  EXPECT_EQ(transaction.receives[1].wr_id, PackWrId(0, 40, arena::Direction::kReceive, 11));
+  EXPECT_EQ(offset(transaction.receives[1]), 100u);
+  ASSERT_EQ(transaction.sends.size(), 2u);
+  EXPECT_EQ(transaction.sends[0].wr_id, PackWrId(0, 40, arena::Direction::kSend, 10));
+  EXPECT_EQ(offset(transaction.sends[0]), 200u);
+  EXPECT_EQ(transaction.sends[1].wr_id, PackWrId(1, 41, arena::Direction::kSend, 0));
+  EXPECT_EQ(offset(transaction.sends[1]), 300u);
 }
 
 TEST(TransactionReaderTest, shouldStopAtTheEndOfATransaction) {
@@ -96,20 +108,25 @@ TEST(TransactionReaderTest, shouldTakeEverythingThatLogAndQueueHaveRoomFor) {
   for (uint32_t i = 0; i < kDepth; ++i) scene.writer.Receive(1, 0, 1 << 16);
   scene.writer.Publish();
   EXPECT_TRUE(scene.Read().ok());
-  EXPECT_EQ(scene.reader.transaction().requests.size(), 14u);
+  EXPECT_EQ(scene.reader.transaction().sends.size(), 6u);
+  EXPECT_EQ(scene.reader.transaction().receives.size(), size_t{kDepth});
 }
 
 TEST(TransactionReaderTest, shouldJudgeWhatItCopiedAndNotWhatIsThereLater) {
   Scene scene;
-  scene.writer.Send(0, 64, 100).tag = 7;
+  scene.writer.Send(0, 64, 100).immediate = 7;
   scene.writer.Publish();
   ASSERT_TRUE(scene.Read().ok());
   // The worker changes everything after it was checked.
   scene.arena.send_request(0, 10).sges[0] = {~uint64_t{0}, ~0u, 0};
   scene.arena.commit_entry(0, kEpoch, 0) = {};
   const Transaction& transaction = scene.reader.transaction();
-  EXPECT_EQ(transaction.requests[0].tag, 7u);
-  EXPECT_EQ(transaction.requests[0].sges[0].offset, 64u);
+  ASSERT_EQ(transaction.sends.size(), 1u);
+  EXPECT_EQ(transaction.sends[0].immediate, 7u);
+  EXPECT_EQ(transaction.sends[0].sges[0].address,
+            reinterpret_cast<uint64_t>(scene.arena.buffers()) + 64);
+  EXPECT_EQ(transaction.sends[0].sges[0].length, 100u);
+  EXPECT_EQ(transaction.sends[0].sges[0].lkey, kLkey);
   EXPECT_EQ(transaction.parts[0].entry.send_end, 11u);
 }
 
@@ -321,61 +338,13 @@ INSTANTIATE_TEST_SUITE_P(
              }}),
     [](const auto& info) { return info.param.name; });
 
-TEST(CheckRequest, shouldAcceptEveryOpcodeAndTheEdgesOfTheBuffers) {
-  arena::WorkRequest request = {};
-  request.sge_count = 1;
-  request.sges[0] = {4096 - 8, 8, 0};
-  for (uint8_t opcode = 0; opcode < verbs::kOpcodeCount; ++opcode) {
-    request.opcode = opcode;
-    EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {4096}).ok());
-  }
-  request = {};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {4096}).ok());
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, {4096}).ok());
-  request.sge_count = 1;
-  request.sges[0] = {4096, 0, 0};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, {4096}).ok());
-}
-
-TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
-  arena::WorkRequest request = {};
-  request.sge_count = 2;
-  request.sges[0] = {0, 1u << 30, 0};
-  request.sges[1] = {0, 1u << 30, 0};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, {uint64_t{1} << 31}).ok());
-  request.sges[1].length += 1;
-  EXPECT_FALSE(TransactionReader::CheckRequest(request, false, {uint64_t{1} << 31}).ok());
-}
-
-TEST(CheckRequest, shouldRefuseWhatTheDeviceDoesNotDo) {
-  RequestLimits limits = {4096};
-  limits.max_message_bytes = 100;
-  limits.missing_opcodes = 1u << static_cast<uint32_t>(verbs::Opcode::kFetchAndAdd);
-  arena::WorkRequest request = {};
-  request.sge_count = 2;
-  request.sges[0] = {0, 60, 0};
-  request.sges[1] = {0, 40, 0};
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
-  request.sges[1].length = 41;
-  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
-              HasSubstr("101 bytes in one message, the device sends at most 100"));
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, true, limits).ok());  // nothing is sent
-  request.sge_count = 1;
-  request.sges[0].length = 8;
-  request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
-  EXPECT_TRUE(TransactionReader::CheckRequest(request, false, limits).ok());
-  request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
-  EXPECT_THAT(std::string(TransactionReader::CheckRequest(request, false, limits).message()),
-              HasSubstr("the device has no FETCH_AND_ADD"));
-}
-
 TEST(TransactionReaderTest, shouldBoundTheRequestsOfOneTransaction) {
   arena::Arena arena = arena::Arena::Create(TestShape(1, 3, 4096), "kv").value();
   Ownership(&arena, 0).Grant(0, 1);
   for (uint32_t i = 0; i < 3; ++i) {
     arena.connection(i).state = static_cast<uint32_t>(ConnectionState::kEstablished);
   }
-  TransactionReader reader(arena);
+  TransactionReader reader(arena, kLkey);
   CommitWriter writer(&arena, 0);
   writer.Begin(1);
   writer.Connection(0).send_end = kMaxTransactionRequests;

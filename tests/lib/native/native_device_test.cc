@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/crash_point.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/native/connection_manager.h"
@@ -504,6 +505,214 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   Die();
   Succeed();
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
+}
+
+// ---------------------------------------------------------------- to a peer
+
+class ConnectingTest : public NativeDeviceTest {
+ protected:
+  absl::StatusOr<uint32_t> Connect(uint16_t to, std::string_view data = "who I am") {
+    return manager->Connect(0, {fabric.host, to}, data, kTag);
+  }
+  uint32_t Connecting(RawPeer& peer) {
+    peers.push_back(&peer);
+    peer.AnswerWith("welcome");
+    return Connect(peer.Listen()).value();
+  }
+  uint16_t PortOfNobody() const { return RawPeer().Listen(); }
+  arena::PooledState pooled(uint32_t place) {
+    return arena::PooledState(arena->pooled(0, place).state);
+  }
+  // But for a device that cannot make a queue pair new.
+  bool PoolIsWhole() {
+    const bool renews = device->CheckForkable().ok();
+    for (uint32_t i = 0; i < kPool; ++i) {
+      const bool serves = pooled(i) == arena::PooledState::kFree;
+      if (!serves && (renews || pooled(i) != arena::PooledState::kSpent)) return false;
+    }
+    return true;
+  }
+  void ExpectEstablished(uint32_t connection) {
+    const arena::CompletionEntry entry = NextOfKind(CompletionKind::kEstablished);
+    EXPECT_EQ(entry.connection, connection);
+    EXPECT_EQ(entry.tag, kTag);
+  }
+  // Its slot and its queue pair serve again.
+  void ExpectFailed(uint32_t connection, verbs::CompletionStatus status) {
+    const arena::CompletionEntry entry = NextOfKind(CompletionKind::kConnectFailed);
+    EXPECT_EQ(entry.connection, connection);
+    EXPECT_EQ(entry.tag, kTag);
+    EXPECT_EQ(verbs::CompletionStatus(entry.status), status);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    EXPECT_TRUE(Until([&] { return manager->connection_count() == 0 && PoolIsWhole(); }));
+    EXPECT_EQ(arena->shard(0).completion_tail, read);
+  }
+  void ExchangeMessages(uint32_t connection, RawPeer& peer) {
+    writer->Receive(connection, 0, 1024);
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    ExchangeAMessage(connection, peer);
+    ExchangeAMessage(connection, peer);
+  }
+
+  static constexpr uint64_t kTag = 42;
+};
+
+TEST_F(ConnectingTest, shouldCarryMessagesToAPeerThatTheKeeperConnectedTo) {
+  RawPeer peer;
+  const uint32_t connection = Connecting(peer);
+  ExpectEstablished(connection);
+  EXPECT_EQ(peer.private_data.substr(0, 8), "who I am");
+  const arena::ConnectionRecord& record = arena->connection(connection);
+  EXPECT_EQ(reinterpret_cast<const char*>(record.private_data), std::string_view("welcome"));
+  EXPECT_THAT(std::string(record.local_address), HasSubstr(fabric.host));
+  EXPECT_THAT(std::string(record.peer_address), HasSubstr(fabric.host));
+  EXPECT_GT(record.initiator_depth, 0);
+  EXPECT_EQ(record.listener_port, 0u);
+  ExchangeMessages(connection, peer);
+}
+
+// As a worker finds it that has just been answered.
+TEST_F(ConnectingTest, shouldTakeReceivesBeforeThePeerHasAnswered) {
+  RawPeer peer;
+  const uint32_t connection = Connecting(peer);
+  owner->Turn();
+  EXPECT_EQ(state(connection), ConnectionState::kConnecting);
+  writer->Receive(connection, 0, 1024);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ExpectEstablished(connection);
+  ExchangeAMessage(connection, peer);
+}
+
+TEST_F(ConnectingTest, shouldTellThatNobodyListens) {
+  const uint32_t connection = Connect(PortOfNobody()).value();
+  ExpectFailed(connection, verbs::CompletionStatus::kRetryExceeded);
+  EXPECT_THAT(owner->states.back(), HasSubstr("not established: "));
+}
+
+TEST_F(ConnectingTest, shouldTellThatThePeerRejects) {
+  RawPeer peer;
+  peer.Refuse("no");
+  const uint32_t connection = Connecting(peer);
+  ExpectFailed(connection, verbs::CompletionStatus::kGeneralError);
+  EXPECT_THAT(owner->states.back(), HasSubstr("rejected by the peer"));
+}
+
+TEST_F(ConnectingTest, shouldGiveUpAConnectionThatItsOwnerEnds) {
+  RawPeer silent;  // it takes no turn
+  const uint32_t connection = Connect(silent.Listen()).value();
+  owner->Turn();
+  writer->Disconnect(connection);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ExpectFailed(connection, verbs::CompletionStatus::kSuccess);
+}
+
+TEST_F(ConnectingTest, shouldNameTheLimitThatKeepsItFromConnecting) {
+  RawPeer silent;
+  const uint16_t to = silent.Listen();
+  for (uint32_t i = 0; i < kPool; ++i) ASSERT_TRUE(Connect(to).ok());
+  const absl::Status pool = Connect(to).status();
+  EXPECT_EQ(pool.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(pool.message()), HasSubstr("all 3 queue pairs of shard 0 are in use"));
+  RawPeer last;
+  Requested(last);
+  const absl::Status slots = Connect(to).status();
+  EXPECT_EQ(slots.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(slots.message()), HasSubstr("max_connections"));
+}
+
+TEST_F(ConnectingTest, shouldTakeNothingForWhatTheDeviceRefuses) {
+  EXPECT_EQ(Connect(PortOfNobody(), std::string(arena::kPrivateDataBytes, 'x')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(manager->connection_count(), 0u);
+  EXPECT_TRUE(PoolIsWhole());
+}
+
+TEST_F(ConnectingTest, shouldNotBelieveTheArenaWhichQueuePairItHas) {
+  for (uint32_t i = 0; i < kPool; ++i) arena->pooled(0, i).number = 0xdead;
+  const uint32_t connection = Connect(PortOfNobody()).value();
+  ExpectFailed(connection, verbs::CompletionStatus::kRetryExceeded);
+}
+
+// Its owner could not find it when it is answered.
+TEST_F(ConnectingTest, shouldNotConnectWhatThereIsNoRoomToTellOf) {
+  Mailbox notices = Mailbox::Notices(*arena, 0);
+  while (!notices.full()) notices.Put({});
+  EXPECT_EQ(Connect(PortOfNobody()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(PoolIsWhole());
+  owner->Turn();
+  EXPECT_TRUE(Connect(PortOfNobody()).ok());
+}
+
+TEST_F(ConnectingTest, shouldTellTheHeirOfWhatNobodyWasThereFor) {
+  RawPeer peer;
+  const uint32_t connection = Connecting(peer);
+  Die();
+  ASSERT_TRUE(KeeperUntil([&] { return peer.established; }));
+  Succeed();
+  ExpectEstablished(connection);
+  ExchangeMessages(connection, peer);
+}
+
+// The owner is killed somewhere in what it makes of a notice.
+class KilledWhileConnectingTest : public ConnectingTest,
+                                  public ::testing::WithParamInterface<std::string_view> {
+ protected:
+  void TearDown() override {
+    SetCrashPointHandler(nullptr);
+    ConnectingTest::TearDown();
+  }
+  void DieThere() {
+    struct Killed {};
+    SetCrashPointHandler([](const char* name) {
+      if (name == GetParam()) throw Killed();
+    });
+    EXPECT_TRUE(Pump(
+        [&] {
+          TurnKeeper();
+          if (!owner) return;
+          try {
+            owner->Turn();
+          } catch (const Killed&) {
+            Die();
+          }
+        },
+        [&] { return owner == nullptr; }));
+    SetCrashPointHandler([](const char*) {});
+    Succeed();
+  }
+};
+
+class KilledAsItConnectsTest : public KilledWhileConnectingTest {};
+TEST_P(KilledAsItConnectsTest, shouldTellTheHeirOnce) {
+  RawPeer peer;
+  const uint32_t connection = Connecting(peer);
+  DieThere();
+  ExpectEstablished(connection);
+  ExchangeMessages(connection, peer);
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+INSTANTIATE_TEST_SUITE_P(Points, KilledAsItConnectsTest,
+                         ::testing::Values("driver-event-taken", "driver-connecting",
+                                           "driver-event-handled", "driver-established"));
+
+class KilledAsItFailsTest : public KilledWhileConnectingTest {};
+TEST_P(KilledAsItFailsTest, shouldTellTheHeirOnce) {
+  const uint32_t connection = Connect(PortOfNobody()).value();
+  DieThere();
+  ExpectFailed(connection, verbs::CompletionStatus::kRetryExceeded);
+}
+INSTANTIATE_TEST_SUITE_P(Points, KilledAsItFailsTest,
+                         ::testing::Values("driver-connecting", "driver-before-draining",
+                                           "driver-draining", "driver-peer-told", "driver-closed"));
+
+// The keeper has taken it for an owner that has just died, and the heir comes.
+TEST_F(ConnectingTest, shouldLeaveToTheKeeperWhatItHasTaken) {
+  arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kLent);
+  Die();
+  Succeed();
+  EXPECT_EQ(pooled(1), arena::PooledState::kLent);
 }
 
 // ---------------------------------------------------------------- into another shard

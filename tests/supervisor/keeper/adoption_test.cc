@@ -268,6 +268,22 @@ TEST_F(AdoptionTest, shouldFreeTheSlotOfAConnectionThatNobodyWasToldOf) {
   EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
 }
 
+// To a peer: its own address is not known before it is connected, so no id is found for it.
+TEST_F(AdoptionTest, shouldFailAConnectionThatTheFormerKeeperWasMaking) {
+  Connect(1, 101);
+  arena_->connection(1).state = static_cast<uint32_t>(ConnectionState::kFree);
+  arena_->connection(1).was_established = 0;
+  arena_->connection(1).local_address[0] = '\0';
+  arena_->native_connection(1).handled_generation = 6;
+  Notice(NoticeKind::kConnecting, 1);
+  EXPECT_EQ(Adopt().connection_count(), 1u);
+  const std::vector<MailEntry> told = Told();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_THAT(told[1], IsEnd(1, CompletionStatus::kFatalError));
+  EXPECT_THAT(arena_->native_connection(1).end_reason, HasSubstr("keeper died while"));
+  EXPECT_THAT(kernel_.destroyed, ElementsAre(101));
+}
+
 TEST_F(AdoptionTest, shouldFailConnectionsThatItCannotTellApart) {
   Connect(0, 100);
   Connect(1, 100);

@@ -858,6 +858,26 @@ TEST_F(NativeEngineTest, shouldReportWhatADeadOwnerLeftWhenItComesToIt) {
   EXPECT_EQ(engine_->last_report(0).in_flight, 1u);
 }
 
+TEST_F(NativeEngineTest, shouldTellTheHeirOfTheConnectionThatADeadOwnerAskedFor) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  Worker& heir = Start(1);
+  ASSERT_EQ(heir.Attend(), 0);
+  RawPeer peer;
+  connection_ = engine_->Connect(0, {fabric_.host, peer.Listen()}, "", 42).value();
+  first.Die();
+  TakeOver(heir);
+  const arena::CompletionEntry entry = Next(heir, peer);
+  EXPECT_EQ(CompletionKind(entry.kind), CompletionKind::kEstablished);
+  EXPECT_EQ(entry.connection, connection_);
+  EXPECT_EQ(entry.tag, 42u);
+  writer_->Receive(connection_, 0, 1024);
+  Commit(heir);
+  Exchange(heir, peer);
+  EXPECT_EQ(arena_->shard(0).completion_tail, read_);
+}
+
 // The owner dies beside its post: only the device can tell whether it was one.
 class AmbiguousTest : public NativeEngineTest {
  protected:

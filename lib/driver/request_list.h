@@ -1,0 +1,70 @@
+// Work requests of a worker, on their way from its logs to the device.
+#ifndef LIB_DRIVER_REQUEST_LIST_H_
+#define LIB_DRIVER_REQUEST_LIST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "lib/arena/arena.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::driver {
+
+// What a work request may be: within the buffers, and what the device does.
+struct RequestLimits {
+  uint64_t buffer_bytes = 0;
+  uint64_t max_message_bytes = 0;  // of a send; 0: not told
+  uint32_t missing_opcodes = 0;    // a bit for each verbs::Opcode
+};
+RequestLimits LimitsOf(const arena::Arena& arena);
+
+// Checks one work request on its own: opcode, flags, number and bounds of its buffers.
+absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
+                          const RequestLimits& limits);
+
+// Sends and receives as a device takes them. Each was copied out of the memory that its worker can
+// write, and is checked: nothing of it follows what is there later. Allocates nothing after its
+// construction. Thread-compatible.
+class RequestList {
+ public:
+  // For `capacity` requests. `lkey`: of the arena's buffers.
+  RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
+
+  void Clear() { send_count_ = receive_count_ = sge_count_ = 0; }
+  bool HasRoomFor(size_t requests) const {
+    return requests <= sends_.size() - send_count_ - receive_count_;
+  }
+  // kInvalidArgument says what is wrong with the request: then it is not in the list. There is
+  // room.
+  absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
+  absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
+
+  // Until Clear, or the list's end.
+  absl::Span<const verbs::SendRequest> sends() const { return {sends_.data(), send_count_}; }
+  absl::Span<const verbs::ReceiveRequest> receives() const {
+    return {receives_.data(), receive_count_};
+  }
+
+ private:
+  // The list of a request that was checked; its length is added up.
+  absl::Span<const verbs::ScatterGather> AddSges(const arena::WorkRequest& request,
+                                                 uint64_t* length);
+
+  RequestLimits limits_;
+  uint64_t base_;  // address of the buffers
+  uint32_t lkey_;
+  uint32_t max_inline_bytes_;
+  std::vector<verbs::SendRequest> sends_;
+  std::vector<verbs::ReceiveRequest> receives_;
+  std::vector<verbs::ScatterGather> sges_;
+  size_t send_count_ = 0;
+  size_t receive_count_ = 0;
+  size_t sge_count_ = 0;
+};
+
+}  // namespace baton::driver
+
+#endif  // LIB_DRIVER_REQUEST_LIST_H_

@@ -1,0 +1,185 @@
+#include "lib/driver/request_list.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "lib/arena/arena.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::driver {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using testing::TestShape;
+
+constexpr uint32_t kLkey = 77;
+
+TEST(CheckRequest, shouldAcceptEveryOpcodeAndTheEdgesOfTheBuffers) {
+  arena::WorkRequest request = {};
+  request.sge_count = 1;
+  request.sges[0] = {4096 - 8, 8, 0};
+  for (uint8_t opcode = 0; opcode < verbs::kOpcodeCount; ++opcode) {
+    request.opcode = opcode;
+    EXPECT_TRUE(CheckRequest(request, false, {4096}).ok());
+  }
+  request = {};
+  EXPECT_TRUE(CheckRequest(request, false, {4096}).ok());
+  EXPECT_TRUE(CheckRequest(request, true, {4096}).ok());
+  request.sge_count = 1;
+  request.sges[0] = {4096, 0, 0};
+  EXPECT_TRUE(CheckRequest(request, true, {4096}).ok());
+}
+
+TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
+  arena::WorkRequest request = {};
+  request.sge_count = 2;
+  request.sges[0] = {0, 1u << 30, 0};
+  request.sges[1] = {0, 1u << 30, 0};
+  EXPECT_TRUE(CheckRequest(request, false, {uint64_t{1} << 31}).ok());
+  request.sges[1].length += 1;
+  EXPECT_FALSE(CheckRequest(request, false, {uint64_t{1} << 31}).ok());
+}
+
+TEST(CheckRequest, shouldRefuseWhatTheDeviceDoesNotDo) {
+  RequestLimits limits = {4096};
+  limits.max_message_bytes = 100;
+  limits.missing_opcodes = 1u << static_cast<uint32_t>(verbs::Opcode::kFetchAndAdd);
+  arena::WorkRequest request = {};
+  request.sge_count = 2;
+  request.sges[0] = {0, 60, 0};
+  request.sges[1] = {0, 40, 0};
+  EXPECT_TRUE(CheckRequest(request, false, limits).ok());
+  request.sges[1].length = 41;
+  EXPECT_THAT(std::string(CheckRequest(request, false, limits).message()),
+              HasSubstr("101 bytes in one message, the device sends at most 100"));
+  EXPECT_TRUE(CheckRequest(request, true, limits).ok());  // nothing is sent
+  request.sge_count = 1;
+  request.sges[0].length = 8;
+  request.opcode = static_cast<uint8_t>(verbs::Opcode::kCompareAndSwap);
+  EXPECT_TRUE(CheckRequest(request, false, limits).ok());
+  request.opcode = static_cast<uint8_t>(verbs::Opcode::kFetchAndAdd);
+  EXPECT_THAT(std::string(CheckRequest(request, false, limits).message()),
+              HasSubstr("the device has no FETCH_AND_ADD"));
+}
+
+arena::WorkRequest RequestOf(verbs::Opcode opcode, uint64_t offset, uint32_t length) {
+  arena::WorkRequest request = {};
+  request.opcode = static_cast<uint8_t>(opcode);
+  request.sge_count = 1;
+  request.sges[0] = {offset, length, 0};
+  return request;
+}
+
+struct RequestListTest : ::testing::Test {
+  explicit RequestListTest(uint32_t inline_bytes = 0) {
+    arena::Shape shape = TestShape(1, 1, 8);
+    shape.max_inline_bytes = inline_bytes;
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    list.emplace(*arena, kLkey, 4);
+  }
+  uint64_t AddressOf(uint64_t offset) const {
+    return reinterpret_cast<uint64_t>(arena->buffers()) + offset;
+  }
+
+  std::optional<arena::Arena> arena;
+  std::optional<RequestList> list;
+};
+
+TEST_F(RequestListTest, shouldTranslateEveryFieldOfASend) {
+  arena::WorkRequest request = RequestOf(verbs::Opcode::kCompareAndSwap, 64, 8);
+  request.flags = arena::kRequestFence | arena::kRequestSolicited;
+  request.immediate = 1;
+  request.invalidate_rkey = 2;
+  request.remote_address = 24;
+  request.rkey = 4;
+  request.compare_add = 5;
+  request.swap = 6;
+  ASSERT_TRUE(list->AddSend(request, 99).ok());
+  ASSERT_THAT(list->sends(), SizeIs(1));
+  const verbs::SendRequest& sent = list->sends()[0];
+  EXPECT_EQ(sent.wr_id, 99u);
+  EXPECT_EQ(sent.opcode, verbs::Opcode::kCompareAndSwap);
+  EXPECT_TRUE(sent.fence);
+  EXPECT_TRUE(sent.solicited);
+  EXPECT_FALSE(sent.inline_data);
+  EXPECT_EQ(sent.immediate, 1u);
+  EXPECT_EQ(sent.invalidate_rkey, 2u);
+  EXPECT_EQ(sent.remote_address, 24u);
+  EXPECT_EQ(sent.rkey, 4u);
+  EXPECT_EQ(sent.compare_add, 5u);
+  EXPECT_EQ(sent.swap, 6u);
+  ASSERT_THAT(sent.sges, SizeIs(1));
+  EXPECT_EQ(sent.sges[0].address, AddressOf(64));
+  EXPECT_EQ(sent.sges[0].length, 8u);
+  EXPECT_EQ(sent.sges[0].lkey, kLkey);
+}
+
+TEST_F(RequestListTest, shouldKeepTheListsOfItsRequestsApart) {
+  arena::WorkRequest two = RequestOf(verbs::Opcode::kSend, 0, 1);
+  two.sge_count = 2;
+  two.sges[1] = {100, 2, 0};
+  ASSERT_TRUE(list->AddSend(two, 1).ok());
+  ASSERT_TRUE(list->AddReceive(RequestOf(verbs::Opcode::kSend, 200, 3), 2).ok());
+  ASSERT_TRUE(list->AddSend(RequestOf(verbs::Opcode::kSend, 300, 4), 3).ok());
+  ASSERT_THAT(list->sends(), SizeIs(2));
+  ASSERT_THAT(list->receives(), SizeIs(1));
+  ASSERT_THAT(list->sends()[0].sges, SizeIs(2));
+  EXPECT_EQ(list->sends()[0].sges[1].address, AddressOf(100));
+  EXPECT_EQ(list->receives()[0].wr_id, 2u);
+  ASSERT_THAT(list->receives()[0].sges, SizeIs(1));
+  EXPECT_EQ(list->receives()[0].sges[0].address, AddressOf(200));
+  ASSERT_THAT(list->sends()[1].sges, SizeIs(1));
+  EXPECT_EQ(list->sends()[1].sges[0].address, AddressOf(300));
+  EXPECT_TRUE(list->HasRoomFor(1));
+  EXPECT_FALSE(list->HasRoomFor(2));
+  list->Clear();
+  EXPECT_THAT(list->sends(), IsEmpty());
+  EXPECT_THAT(list->receives(), IsEmpty());
+  EXPECT_TRUE(list->HasRoomFor(4));
+}
+
+TEST_F(RequestListTest, shouldNotHoldWhatIsWrong) {
+  const uint64_t bytes = arena->shape().buffer_bytes;
+  EXPECT_FALSE(list->AddSend(RequestOf(verbs::Opcode::kSend, bytes, 1), 1).ok());
+  EXPECT_FALSE(list->AddReceive(RequestOf(verbs::Opcode::kSend, bytes, 1), 1).ok());
+  EXPECT_FALSE(list->AddReceive(RequestOf(verbs::Opcode::kRead, 0, 1), 1).ok());
+  EXPECT_THAT(list->sends(), IsEmpty());
+  EXPECT_THAT(list->receives(), IsEmpty());
+  EXPECT_TRUE(list->HasRoomFor(4));
+}
+
+TEST_F(RequestListTest, shouldNotFollowWhatIsThereLater) {
+  arena::WorkRequest request = RequestOf(verbs::Opcode::kSend, 64, 100);
+  ASSERT_TRUE(list->AddSend(request, 1).ok());
+  request = RequestOf(verbs::Opcode::kRead, ~uint64_t{0}, ~0u);
+  EXPECT_EQ(list->sends()[0].opcode, verbs::Opcode::kSend);
+  EXPECT_EQ(list->sends()[0].sges[0].address, AddressOf(64));
+  EXPECT_EQ(list->sends()[0].sges[0].length, 100u);
+}
+
+struct InlineRequestListTest : RequestListTest {
+  InlineRequestListTest() : RequestListTest(16) {}
+
+  bool IsInline(verbs::Opcode opcode, uint32_t length) {
+    list->Clear();
+    EXPECT_TRUE(list->AddSend(RequestOf(opcode, 0, length), 1).ok());
+    return list->sends()[0].inline_data;
+  }
+};
+
+TEST_F(InlineRequestListTest, shouldSendShortMessagesInline) {
+  EXPECT_TRUE(IsInline(verbs::Opcode::kSend, 0));
+  EXPECT_TRUE(IsInline(verbs::Opcode::kSend, 16));
+  EXPECT_TRUE(IsInline(verbs::Opcode::kWrite, 8));
+  EXPECT_FALSE(IsInline(verbs::Opcode::kSend, 17));
+  EXPECT_FALSE(IsInline(verbs::Opcode::kRead, 8));
+  EXPECT_FALSE(IsInline(verbs::Opcode::kFetchAndAdd, 8));
+}
+
+}  // namespace
+}  // namespace baton::driver
