@@ -29,7 +29,7 @@ class CompletionLog {
 
   // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
   // appended with its wr_id.
-  arena::CompletionEntry& next() const { return slot(tail_); }
+  arena::CompletionEntry& Next() const;
   void Append(uint64_t wr_id);
 
   // Returns whether anything was appended since the last call.

@@ -371,7 +371,7 @@ void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
   ConnectionRecord& connection = record(index);
   const uint64_t sequence = receive ? connection.receive.completed : connection.send.completed;
   CompletionLog& log = shards_[shard].log;
-  CompletionEntry& entry = log.next();
+  CompletionEntry& entry = log.Next();
   FillEntry(completion, &entry);
   entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.connection = index;
@@ -454,7 +454,9 @@ void QueueDriver::EndConnection(uint32_t index) {
     (void)(unanswered ? device.id->Reject("") : device.id->Disconnect());
   }
   BATON_CRASH_POINT("driver-peer-told");
-  if (device.queue_pair && device.queue_pair->state() != verbs::QueuePairState::kError) {
+  // Also where it is in error: another process may have put it there, and what we have posted since
+  // would stay in its queues.
+  if (device.queue_pair) {
     const absl::Status error = device.queue_pair->SetError();
     if (!error.ok()) slots_[index].end_reason += absl::StrCat("; ", error.message());
   }
@@ -562,21 +564,24 @@ absl::StatusOr<verbs::Address> QueueDriver::Listen(const verbs::Address& address
 
 std::vector<verbs::Address> QueueDriver::listeners() const { return objects_->ListenAddresses(); }
 
+// One of a pool that a driver took, and died, or that the keeper connects, is the connection's
+// already: it has to be found by its number also where it is not to be used.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
-  verbs::CompletionQueue* queue = objects_->completion_queues[record(index).shard].get();
-  verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
-  if (SharesReceives()) {
-    if (IsBroken(record(index).shard)) return BrokenQueue();
-    options.max_receive_requests = 0;
-    options.shared_receive_queue = objects_->shared_receive_queues[record(index).shard].get();
-  }
-  // One of a pool that a driver took, and died, is the connection's already.
+  const uint32_t shard = record(index).shard;
+  const bool broken = SharesReceives() && IsBroken(shard);
   if (sole_ || device_of(index).queue_pair == nullptr) {
+    if (broken) return BrokenQueue();
+    verbs::CompletionQueue* queue = objects_->completion_queues[shard].get();
+    verbs::QueuePairOptions options = QueuePairOptionsFor(NeedsOf(arena_->shape()), queue);
+    if (SharesReceives()) {
+      options.max_receive_requests = 0;
+      options.shared_receive_queue = objects_->shared_receive_queues[shard].get();
+    }
     BATON_ASSIGN_OR_RETURN(device_of(index).queue_pair, device_->CreateQueuePair(options));
   }
   record(index).qp_number = device_of(index).queue_pair->number();
   by_queue_pair_[record(index).qp_number] = index;
-  return absl::OkStatus();
+  return broken ? BrokenQueue() : absl::OkStatus();
 }
 
 absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Address& address,

@@ -451,10 +451,10 @@ void ConnectionManager::Free(uint32_t index) {
   if (place >= 0) {
     arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));
-    // One that was never connected has nothing to wait for.
-    const uint64_t wait = connection.joined ? kTimeWaitNs : 0;
-    spent_.push_back(
-        {connection.shard, static_cast<uint32_t>(place), MonotonicNanoseconds() + wait});
+    const Spent spent = {connection.shard, static_cast<uint32_t>(place),
+                         MonotonicNanoseconds() + (connection.joined ? kTimeWaitNs : 0)};
+    // One that was never connected has nothing to wait for, nor anybody before it.
+    connection.joined ? spent_.push_back(spent) : spent_.push_front(spent);
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;

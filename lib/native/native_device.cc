@@ -22,6 +22,10 @@ using arena::NoticeKind;
 using arena::OrderKind;
 using arena::PooledState;
 
+bool IsKind(uint8_t kind) {
+  return kind != 0 && kind <= static_cast<uint8_t>(arena::kLastNoticeKind);
+}
+
 // Of a connection that the driver knows nothing of yet.
 bool IsBeginning(const MailEntry& notice) {
   return NoticeKind(notice.kind) == NoticeKind::kRequested ||
@@ -326,9 +330,7 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
     Mailbox notices = Mailbox::Notices(*arena_, candidate);
     for (; !notices.empty(); notices.Pass()) {
       notice_ = notices.Next();
-      if (notice_.connection >= ids_.size() ||
-          notice_.kind > static_cast<uint8_t>(arena::kLastNoticeKind))
-        continue;
+      if (notice_.connection >= ids_.size() || !IsKind(notice_.kind)) continue;
       const arena::ConnectionRecord& connection = record(notice_.connection);
       if (connection.generation != notice_.generation || connection.shard != candidate) continue;
       const bool handled =

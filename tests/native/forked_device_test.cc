@@ -206,6 +206,23 @@ TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
   EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
 }
 
+// Who posts it does not know yet.
+TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError) {
+  Join();
+  EXPECT_EQ(InChild([&]() -> std::string {
+              const pid_t other = fork();
+              if (other == 0) _exit(server.queue_pair->SetError().ok() ? 0 : 1);
+              int status = 1;
+              NEED(waitpid(other, &status, 0) == other && status == 0);
+              NEED(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+              NEED(server.queue_pair->state() == QueuePairState::kError);
+              NEED(server.queue_pair->SetError().ok());
+              NEED(Completes(server, 1, CompletionStatus::kFlushError).empty());
+              return "";
+            }),
+            "");
+}
+
 TEST_F(ForkedDevice, shouldTellAFullQueue) {
   Join();
   EXPECT_EQ(InChild([&]() -> std::string {

@@ -302,7 +302,7 @@ bool RdmaCompletionQueue::TakeNotification() {
 
 void RdmaCompletionQueue::OnFailed(uint32_t queue_pair_number) {
   const auto found = core_->queue_pairs.find(queue_pair_number);
-  if (found != core_->queue_pairs.end()) (void)found->second->SetError();
+  if (found != core_->queue_pairs.end()) found->second->NoteFailed();
 }
 
 absl::Status RdmaCompletionQueue::RequestNotification() {
@@ -457,12 +457,19 @@ absl::Status RdmaQueuePair::Advance(rdma_cm_id* id, QueuePairState state,
   return absl::OkStatus();
 }
 
+// What the opener of a device has posted since was flushed as it was posted (PostReceive). A forked
+// process may have posted without knowing of an error that is another's doing.
 absl::Status RdmaQueuePair::SetError() {
-  if (state_ == QueuePairState::kError) return absl::OkStatus();
+  if (state_ == QueuePairState::kError && !core_->forked) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(FlushQueues());
   state_ = QueuePairState::kError;
   AwaitDrain();
   return absl::OkStatus();
+}
+
+// It is in error, and each of its requests completes so.
+void RdmaQueuePair::NoteFailed() {
+  if (state_ != QueuePairState::kError) (void)SetError();
 }
 
 // It may have gone there by itself.

@@ -76,6 +76,7 @@ class RdmaQueuePair final : public QueuePair {
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
+  void NoteFailed();
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   bool receives_drained() const override;

@@ -517,6 +517,18 @@ TEST_F(RecoveryTest, shouldNotEndAConnectionBeforeItsAmbiguousRequestsAreFlushed
   EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 0 flushed", "ended"));
 }
 
+// A receive posted since is in its queue, and nobody else would flush it.
+TEST_F(RecoveryTest, shouldFlushAConnectionThatAnotherProcessHasPutInError) {
+  device.FailElsewhere(queue_pair);
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  device.Tell(verbs::CmEventType::kDisconnected,
+              driver->objects()->connections[connection].id.get());
+  uint32_t shard;
+  ASSERT_TRUE(driver->HandleEvent(&shard));
+  EXPECT_EQ(device.flushes(queue_pair), 1u);
+}
+
 TEST_F(RecoveryTest, shouldTakeARefusedPostForUnknown) {
   for (const bool queued : {false, true}) {
     connection = Established();

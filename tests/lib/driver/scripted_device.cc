@@ -90,6 +90,7 @@ class ScriptedQueuePair final : public verbs::QueuePair {
   }
   absl::Status SetError() override {
     state_of().state = QueuePairState::kError;
+    ++state_of().flushes;
     return absl::OkStatus();
   }
   bool receives_drained() const override {

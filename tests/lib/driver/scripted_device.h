@@ -49,6 +49,11 @@ class ScriptedDevice final : public verbs::Device {
   void Complete(uint32_t queue_pair, bool receive, std::string_view bytes = {},
                 verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
   void Flush(uint32_t queue_pair);  // all of it
+  // Another process has put it in error.
+  void FailElsewhere(uint32_t queue_pair) {
+    queue_pairs_[queue_pair - 1].state = verbs::QueuePairState::kError;
+  }
+  uint32_t flushes(uint32_t queue_pair) const { return queue_pairs_[queue_pair - 1].flushes; }
   // Likewise of the shared receives, which are one queue here: the one at this place of it.
   const std::deque<PostedRequest>& shared() const { return shared_; }
   void CompleteShared(uint32_t queue_pair, size_t place, std::string_view bytes = {},
@@ -91,6 +96,7 @@ class ScriptedDevice final : public verbs::Device {
     verbs::QueuePairState state = verbs::QueuePairState::kInit;
     std::deque<PostedRequest> sends, receives;
     bool destroyed = false;
+    uint32_t flushes = 0;  // that were asked for
   };
   absl::Status Post(std::deque<PostedRequest>* queue, const std::vector<PostedRequest>& requests,
                     size_t* posted);

@@ -471,7 +471,8 @@ TEST_F(NativeDeviceTest, shouldTellThatASlotStaysOutOfUseWhoseRingIsSpoilt) {
 TEST_F(NativeDeviceTest, shouldPassOverNoticesThatNoKeeperTold) {
   RawPeer peer;
   const uint32_t connection = Established(peer);
-  for (const auto& [kind, index] : {std::pair<uint8_t, uint32_t>(3, 1000), {77, connection}}) {
+  for (const auto& [kind, index] :
+       {std::pair<uint8_t, uint32_t>(3, 1000), {77, connection}, {0, connection}}) {
     arena::MailEntry entry = {};
     entry.kind = kind;
     entry.connection = index;
@@ -627,6 +628,26 @@ TEST_F(ConnectingTest, shouldTakeNothingForWhatTheDeviceRefuses) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(manager->connection_count(), 0u);
   EXPECT_TRUE(PoolIsWhole());
+}
+
+// Nor does what another connection's queue pair waits for keep it.
+TEST_F(ConnectingTest, shouldUseAQueuePairThatWasNeverConnectedAtOnce) {
+  RawPeer peer;
+  ExpectEstablished(Connecting(peer));
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kDisconnected);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_TRUE(Until([&] { return manager->connection_count() == 0; }));
+  const uint32_t connection = Connect(PortOfNobody()).value();
+  EXPECT_EQ(NextOfKind(CompletionKind::kConnectFailed).connection, connection);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_TRUE(Until([&] { return manager->connection_count() == 0; }));
+  TurnKeeper();
+  EXPECT_EQ(pooled(0), arena::PooledState::kSpent);
+  const bool renews = device->CheckForkable().ok();
+  EXPECT_EQ(pooled(1), renews ? arena::PooledState::kFree : arena::PooledState::kSpent);
 }
 
 TEST_F(ConnectingTest, shouldNotBelieveTheArenaWhichQueuePairItHas) {
@@ -1102,6 +1123,18 @@ TEST_F(SharingTest, shouldTakeAQueueForBrokenOfWhichTooMuchIsOutOfUse) {
   EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
   EXPECT_THAT(owner->states.back(), HasSubstr("out of use"));
   ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+}
+
+// Its queue pair was taken for it before anybody knew.
+TEST_F(SharingTest, shouldEndAConnectIntoAQueueThatBrokeMeanwhile) {
+  RawPeer peer;
+  peers.push_back(&peer);
+  peer.AnswerWith("welcome");
+  const uint32_t connection =
+      manager->Connect(0, {fabric.host, peer.Listen()}, "who I am", 7).value();
+  arena->shard(0).shared_receives_refused = 1;
+  EXPECT_EQ(NextOfKind(CompletionKind::kConnectFailed).connection, connection);
+  EXPECT_THAT(owner->states.back(), HasSubstr("is broken"));
 }
 
 class FailingQueueTest : public SharingTest {
