@@ -72,8 +72,11 @@ void HeldDescriptors::PutSoon(const std::string& name, const std::vector<int>& d
                               Done done) {
   Waiting put;
   put.request.mutable_put()->set_name(Entry(name, 0));
+  const auto former = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
+    return one.request.put().name() == put.request.put().name();
+  });
   absl::Status status;
-  if (waiting_.size() == kMostWaiting) {
+  if (former == waiting_.end() && waiting_.size() == kMostWaiting) {
     status = absl::ResourceExhaustedError(
         absl::StrCat(kMostWaiting, " requests wait for its answer to another"));
   }
@@ -83,7 +86,15 @@ void HeldDescriptors::PutSoon(const std::string& name, const std::vector<int>& d
   }
   if (!status.ok()) return done(status);
   put.done = std::move(done);
-  waiting_.push_back(std::move(put));
+  if (former == waiting_.end()) {
+    waiting_.push_back(std::move(put));
+  } else {
+    put.done = [first = std::move(former->done), second = std::move(put.done)](const auto& what) {
+      first(what);
+      second(what);
+    };
+    *former = std::move(put);
+  }
   AskNext();
 }
 

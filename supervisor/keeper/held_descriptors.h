@@ -37,7 +37,8 @@ class HeldDescriptors {
   // Any number of them, in entries "<name>.<N>". All stay the caller's.
   absl::Status Put(const std::string& name, const std::vector<int>& descriptors);
   // What fits in one entry, without waiting: `done` is called when the reply is there (TakeReplies,
-  // or with the next that asks), and at once when there can be none.
+  // or with the next that asks), and at once when there can be none. One of the same name that
+  // comes while it waits for others takes its place, and both are told of that.
   void PutSoon(const std::string& name, const std::vector<int>& descriptors, Done done);
   void TakeReplies();                        // that are there
   bool IsReplyDue() const { return late_; }  // fd() is readable when it is there

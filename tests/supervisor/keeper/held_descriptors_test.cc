@@ -319,10 +319,22 @@ TEST_F(SilentBatondTest, shouldTellLaterWhatBecameOfEach) {
 }
 
 TEST_F(SilentBatondTest, shouldRefuseMoreThanMayWait) {
-  for (size_t i = 0; i <= HeldDescriptors::kMostWaiting; ++i) PutSoon("one");
+  for (size_t i = 0; i <= HeldDescriptors::kMostWaiting; ++i) PutSoon(absl::StrCat("one ", i));
   EXPECT_THAT(told_, ElementsAre());
   PutSoon("another");
   EXPECT_THAT(told_, ElementsAre("another RESOURCE_EXHAUSTED"));
+}
+
+TEST_F(SilentBatondTest, shouldAskForTheNewestOfEachName) {
+  for (size_t i = 0; i <= HeldDescriptors::kMostWaiting; ++i) PutSoon(absl::StrCat("one ", i));
+  held_->PutSoon("one 1", {file_.get(), file_.get()},
+                 [this](const absl::Status&) { told_.emplace_back("the newest"); });
+  EXPECT_THAT(told_, ElementsAre());
+  for (const char* name : {"one 0.0", "one 1.0"}) {
+    Answer(absl::StatusCode::kOk, name);
+    held_->TakeReplies();
+  }
+  EXPECT_THAT(told_, ElementsAre("one 0 OK", "one 1 OK", "the newest"));
 }
 
 TEST_F(SilentBatondTest, shouldTellAllWhenItIsGone) {
