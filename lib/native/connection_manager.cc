@@ -235,7 +235,6 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
     FillPrivateData(event.private_data, &arena_->connection(index));
     FillAddresses(*connection.id, &arena_->connection(index));
     connection.phase = Phase::kAccepted;
-    connection.joined = true;
   }
   Tell(index, NoticeKind::kEstablished);
 }
@@ -243,12 +242,8 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
 void ConnectionManager::OnEvent(uint32_t index, const verbs::CmEvent& event) {
   Connection& connection = connections_[index];
   if (event.type == verbs::CmEventType::kEstablished) return OnEstablished(index, event);
-  const bool rejected = event.type == verbs::CmEventType::kRejected;
-  if (connection.phase == Phase::kConnecting && !rejected) {
-    connection.joined = QueuePairOf(connection)->state() != verbs::QueuePairState::kInit;
-  }
   connection.phase = Phase::kEnded;
-  if (rejected) {
+  if (event.type == verbs::CmEventType::kRejected) {
     return Tell(index, NoticeKind::kRejected, CompletionStatus::kSuccess, MessageOf(event.status));
   }
   const CompletionStatus status = event.type == verbs::CmEventType::kUnreachable
@@ -412,7 +407,6 @@ void ConnectionManager::Accept(uint32_t index) {
       pool_.Find(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
   absl::Status status = absl::InternalError("its queue pair is none of the shard's");
   if (connection.pooled >= 0) {
-    connection.joined = true;
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
     status = connection.id->Accept(QueuePairOf(connection), parameters);
@@ -451,10 +445,11 @@ void ConnectionManager::Free(uint32_t index) {
   if (place >= 0) {
     arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));
+    // One that the device never heard of has nothing to wait for, nor anybody before it.
+    const bool waits = connection.pooled >= 0;
     const Spent spent = {connection.shard, static_cast<uint32_t>(place),
-                         MonotonicNanoseconds() + (connection.joined ? kTimeWaitNs : 0)};
-    // One that was never connected has nothing to wait for, nor anybody before it.
-    connection.joined ? spent_.push_back(spent) : spent_.push_front(spent);
+                         MonotonicNanoseconds() + (waits ? kTimeWaitNs : 0)};
+    waits ? spent_.push_back(spent) : spent_.push_front(spent);
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;

@@ -70,8 +70,7 @@ class ConnectionManager {
     uint32_t shard = 0;
     uint32_t first_shard = 0;                                         // where it was requested
     verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // of kEnded, when it was told
-    int pooled = -1;      // place of its queue pair in the shard's pool
-    bool joined = false;  // that queue pair was connected, or maybe
+    int pooled = -1;  // place of its queue pair in the shard's pool
     std::unique_ptr<verbs::ConnectionId> id;
   };
   // A slot whose request takes room in the log of another shard than its last.

@@ -630,26 +630,6 @@ TEST_F(ConnectingTest, shouldTakeNothingForWhatTheDeviceRefuses) {
   EXPECT_TRUE(PoolIsWhole());
 }
 
-// Nor does what another connection's queue pair waits for keep it.
-TEST_F(ConnectingTest, shouldUseAQueuePairThatWasNeverConnectedAtOnce) {
-  RawPeer peer;
-  ExpectEstablished(Connecting(peer));
-  peer.Disconnect();
-  NextOfKind(CompletionKind::kDisconnected);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
-  ASSERT_TRUE(Until([&] { return manager->connection_count() == 0; }));
-  const uint32_t connection = Connect(PortOfNobody()).value();
-  EXPECT_EQ(NextOfKind(CompletionKind::kConnectFailed).connection, connection);
-  writer->Acknowledge(read);
-  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
-  ASSERT_TRUE(Until([&] { return manager->connection_count() == 0; }));
-  TurnKeeper();
-  EXPECT_EQ(pooled(0), arena::PooledState::kSpent);
-  const bool renews = device->CheckForkable().ok();
-  EXPECT_EQ(pooled(1), renews ? arena::PooledState::kFree : arena::PooledState::kSpent);
-}
-
 TEST_F(ConnectingTest, shouldNotBelieveTheArenaWhichQueuePairItHas) {
   for (uint32_t i = 0; i < kPool; ++i) arena->pooled(0, i).number = 0xdead;
   const uint32_t connection = Connect(PortOfNobody()).value();
