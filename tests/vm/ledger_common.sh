@@ -59,7 +59,7 @@ start_peer() {
   peers[$1]=$!
   wait_for "peer $1 to be connected" peer_has_said "$1" '"connected"'
 }
-declare -A peers
+declare -A peers=()
 peer_has_said() {
   ! grep -q '"final"' "$work/$1.out" || [[ $2 == '"final"' ]] || die "peer $1 ended: $(cat "$work/$1.out")"
   grep -q "$2" "$work/$1.out"

@@ -34,7 +34,7 @@ has_started() {
 #   pid_of[WORKER], object_of[WORKER] (without its directory)
 #   owner_of[SHARD] (who made its last first commit), ready[WORKER] (that lives)
 #   moves, forks, ends (how many)
-declare -A pid_of object_of owner_of ready
+declare -A pid_of=() object_of=() owner_of=() ready=()
 moves=0 forks=0 ends=0 partial=''
 follow() {
   local line
