@@ -13,6 +13,7 @@
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/connection_record.h"
 #include "lib/driver/connection_state.h"
 #include "lib/driver/device_needs.h"
 #include "lib/driver/grants.h"
@@ -492,10 +493,7 @@ absl::Status QueueDriver::CheckDeviceKept() const {
 // The slot stays free, for who looks at it, until its new user sets its state.
 absl::StatusOr<uint32_t> QueueDriver::TakeSlot(uint32_t shard) {
   BATON_RETURN_IF_ERROR(CheckDeviceKept());
-  if (free_slots_.empty()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all ", slots_.size(), " connections of the service are in use: raise max_connections"));
-  }
+  if (free_slots_.empty()) return NoSlotFree(slots_.size());
   const uint32_t index = free_slots_.front();
   free_slots_.pop_front();
   ConnectionRecord fresh = {};
@@ -759,12 +757,10 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
     return;
   }
   ConnectionRecord& connection = record(*index);
-  const size_t length = std::min<size_t>(event.private_data.size(), arena::kPrivateDataBytes);
-  std::memcpy(connection.private_data, event.private_data.data(), length);
-  connection.private_data_length = static_cast<uint32_t>(length);
+  FillPrivateData(event.private_data, &connection);
   connection.listener_port = event.listener ? event.listener->address().port : 0;
   event.new_id->context = reinterpret_cast<void*>(uintptr_t{*index} + 1);
-  FillAddresses(*index, *event.new_id);
+  FillAddresses(*event.new_id, &connection);
   slots_[*index].request_in_log = true;
   LogEvent(*index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
   SetState(connection, ConnectionState::kRequested);
@@ -816,27 +812,16 @@ void QueueDriver::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
   if (!usable.ok()) StartDraining(index, CompletionStatus::kGeneralError, MessageOf(usable));
 }
 
-void QueueDriver::FillAddresses(uint32_t index, const verbs::ConnectionId& id) {
-  const verbs::Address local = id.local_address();
-  const verbs::Address peer = id.peer_address();
-  SetText(record(index).local_address, absl::StrCat(local.host, ":", local.port));
-  SetText(record(index).peer_address, absl::StrCat(peer.host, ":", peer.port));
-}
-
 void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) != ConnectionState::kConnecting) return;
-  if (connection.listener_port == 0) {
-    const size_t length = std::min<size_t>(private_data.size(), arena::kPrivateDataBytes);
-    std::memcpy(connection.private_data, private_data.data(), length);
-    connection.private_data_length = static_cast<uint32_t>(length);
-  }
+  if (connection.listener_port == 0) FillPrivateData(private_data, &connection);
   const verbs::ReadDepths depths = device_of(index).id->depths();
   connection.initiator_depth = depths.ours;
   connection.responder_resources = depths.theirs;
   connection.was_established = 1;
   slots_[index].established_ns = MonotonicNanoseconds();
-  if (sole_) FillAddresses(index, *device_of(index).id);
+  if (sole_) FillAddresses(*device_of(index).id, &connection);
   LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
   SetState(connection, ConnectionState::kEstablished);
   BATON_CRASH_POINT("driver-established");

@@ -283,7 +283,6 @@ class QueueDriver {
   uint32_t FindQueuePair(uint32_t number) const;
   void ForgetRequest(uint32_t connection);
   uint32_t LeastUsedShard() const;
-  void FillAddresses(uint32_t connection, const verbs::ConnectionId& id);
 
   // Recovery, in recovery.cc.
   void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);

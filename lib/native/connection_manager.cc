@@ -1,7 +1,6 @@
 #include "lib/native/connection_manager.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/connection_record.h"
 #include "lib/driver/device_needs.h"
 #include "lib/native/mailbox.h"
 
@@ -31,19 +31,6 @@ constexpr int kPerTurn = 64;  // events, and orders of each shard
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
-
-void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* record) {
-  const verbs::Address local = id.local_address();
-  const verbs::Address peer = id.peer_address();
-  arena::SetText(record->local_address, absl::StrCat(local.host, ":", local.port));
-  arena::SetText(record->peer_address, absl::StrCat(peer.host, ":", peer.port));
-}
-
-void FillPrivateData(std::string_view data, arena::ConnectionRecord* record) {
-  record->private_data_length =
-      static_cast<uint32_t>(std::min<size_t>(data.size(), arena::kPrivateDataBytes));
-  std::memcpy(record->private_data, data.data(), record->private_data_length);
-}
 
 }  // namespace
 
@@ -140,13 +127,13 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
   if (free_.empty()) {
     (void)event.new_id->Reject("baton: no connection slot is free");
     event.new_id.reset();
-    observer_->OnRefusedConnection(MessageOf(NoSlot()));
+    observer_->OnRefusedConnection(MessageOf(driver::NoSlotFree(connections_.size())));
     return;
   }
   arena::ConnectionRecord fresh = {};
-  FillPrivateData(event.private_data, &fresh);
+  driver::FillPrivateData(event.private_data, &fresh);
   fresh.listener_port = event.listener ? event.listener->address().port : 0;
-  FillAddresses(*event.new_id, &fresh);
+  driver::FillAddresses(*event.new_id, &fresh);
   const uint32_t index =
       GiveSlot(LeastUsedShard(), Phase::kRequested, fresh, std::move(event.new_id));
   Tell(index, NoticeKind::kRequested);
@@ -181,7 +168,7 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
 
 // Its owner finds the connection when it is answered, so there has to be room to tell.
 absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
-  if (free_.empty()) return NoSlot();
+  if (free_.empty()) return driver::NoSlotFree(connections_.size());
   if (arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0) {
     return absl::UnavailableError(
         absl::StrCat("the shared receive queue of shard ", shard, " is broken"));
@@ -232,8 +219,8 @@ void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& even
   told.initiator_depth = depths.ours;
   told.responder_resources = depths.theirs;
   if (connection.phase == Phase::kConnecting) {
-    FillPrivateData(event.private_data, &arena_->connection(index));
-    FillAddresses(*connection.id, &arena_->connection(index));
+    driver::FillPrivateData(event.private_data, &arena_->connection(index));
+    driver::FillAddresses(*connection.id, &arena_->connection(index));
     connection.phase = Phase::kAccepted;
   }
   Tell(index, NoticeKind::kEstablished);
@@ -384,12 +371,6 @@ void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   ++used_[shard];
   connection.shard = shard;
   if (connection.phase == Phase::kEnded) Tell(index, NoticeKind::kEnded, connection.end);
-}
-
-absl::Status ConnectionManager::NoSlot() const {
-  return absl::ResourceExhaustedError(absl::StrCat("all ", connections_.size(),
-                                                   " connections of the service are in use: raise "
-                                                   "max_connections"));
 }
 
 std::string ConnectionManager::AnswerOf(uint32_t index) const {

@@ -116,7 +116,6 @@ class ConnectionManager {
             std::string_view reason = {});
   bool SendWaiting(uint32_t shard);
   std::string AnswerOf(uint32_t connection) const;
-  absl::Status NoSlot() const;
   uint32_t LeastUsedShard() const;
   uint32_t FindQueuePair(uint32_t number) const;
 

@@ -1,0 +1,30 @@
+#include "lib/driver/connection_record.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/text_field.h"
+
+namespace baton::driver {
+
+void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* record) {
+  const verbs::Address local = id.local_address();
+  const verbs::Address peer = id.peer_address();
+  arena::SetText(record->local_address, absl::StrCat(local.host, ":", local.port));
+  arena::SetText(record->peer_address, absl::StrCat(peer.host, ":", peer.port));
+}
+
+void FillPrivateData(std::string_view data, arena::ConnectionRecord* record) {
+  record->private_data_length =
+      static_cast<uint32_t>(std::min<size_t>(data.size(), arena::kPrivateDataBytes));
+  std::memcpy(record->private_data, data.data(), record->private_data_length);
+}
+
+absl::Status NoSlotFree(size_t slots) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("all ", slots, " connections of the service are in use: raise max_connections"));
+}
+
+}  // namespace baton::driver
