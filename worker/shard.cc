@@ -17,33 +17,20 @@ namespace {
 using arena::CommitEntry;
 using arena::CommitKind;
 
-// Kept for what Commit itself adds (shard state, acknowledgement), and for the release that must
-// always be possible after it.
-constexpr uint32_t kReservedEntries = 8;
 // As the driver's own limit (lib/driver/transaction.h).
 constexpr uint32_t kMaxStagedRequests = 4096;
 
 // Out of the way of what is right, which is most of what comes.
 template <typename... Args>
-[[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
+[[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
-
-// That name so many shared receives.
-size_t SharedEntries(size_t receives) {
-  return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
+[[gnu::cold, gnu::noinline]] absl::Status CannotDo(verbs::Opcode opcode) {
+  return absl::UnimplementedError(
+      absl::StrCat("opcode: the service's device has no ", std::string(verbs::OpcodeName(opcode))));
 }
 
 }  // namespace
-
-struct Shard::Staged {
-  std::vector<CommitEntry> entries;
-  std::vector<Connection*> connections;  // that have a kConnection entry
-  std::vector<uint16_t> shared;          // slots of shared receives
-  bool has_state = false;
-  CommitEntry state = {};
-  uint32_t requests = 0;
-};
 
 Shard::Shard(WorkerImpl* impl, uint32_t index)
     : impl_(impl), index_(index), staged_(std::make_unique<Staged>()) {
@@ -91,8 +78,8 @@ uint32_t Shard::EntryRoom() const {
     log_room = arena::kCommitLogEntries - (commit_tail_ - folded_);
   }
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
-  const uint64_t used =
-      staged_->entries.size() + SharedEntries(staged_->shared.size()) + kReservedEntries;
+  const uint64_t used = staged_->entries.size() + Staged::SharedEntries(staged_->shared.size()) +
+                        Staged::kReservedEntries;
   return room > used ? static_cast<uint32_t>(room - used) : 0;
 }
 
@@ -119,8 +106,10 @@ void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
 }
 
 // `length`: of all of them.
-absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes,
-                         arena::WorkRequest* request, uint64_t* length) {
+[[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
+                                                       uint64_t buffer_bytes,
+                                                       arena::WorkRequest* request,
+                                                       uint64_t* length) {
   if (buffers.size() > arena::kMaxSges) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
@@ -137,8 +126,9 @@ absl::Status FillBuffers(absl::Span<const Buffer> buffers, uint64_t buffer_bytes
   return absl::OkStatus();
 }
 
-absl::Status FillReceive(absl::Span<const Buffer> buffers, uint64_t tag, uint64_t buffer_bytes,
-                         arena::WorkRequest* request) {
+[[gnu::always_inline]] inline absl::Status FillReceive(absl::Span<const Buffer> buffers,
+                                                       uint64_t tag, uint64_t buffer_bytes,
+                                                       arena::WorkRequest* request) {
   request->opcode = request->flags = 0;
   request->tag = tag;
   uint64_t length = 0;
@@ -146,19 +136,18 @@ absl::Status FillReceive(absl::Span<const Buffer> buffers, uint64_t tag, uint64_
 }
 
 // What the service's device does not do. An older driver does not tell. `length`: of the message.
-absl::Status CheckDevice(const SendWork& work, uint64_t length,
-                         const arena::DriverMemoryHeader& header) {
+[[gnu::always_inline]] inline absl::Status CheckDevice(const SendWork& work, uint64_t length,
+                                                       const arena::DriverMemoryHeader& header) {
   if ((header.missing_opcodes >> static_cast<uint32_t>(work.opcode) & 1) != 0) {
-    return absl::UnimplementedError(absl::StrCat("opcode: the service's device has no ",
-                                                 std::string(verbs::OpcodeName(work.opcode))));
+    return CannotDo(work.opcode);
   }
   if (header.max_message_bytes == 0 || length <= header.max_message_bytes) return absl::OkStatus();
   return Invalid("buffers: ", length, " bytes in one message, the service's device sends at most ",
                  header.max_message_bytes);
 }
 
-absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
-                      arena::WorkRequest* request) {
+[[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
+                                                    arena::WorkRequest* request) {
   uint64_t length = 0;
   BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, arena.shape().buffer_bytes, request, &length));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
@@ -195,8 +184,8 @@ absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buf
         "them with ReceiveShared");
   }
   const arena::Arena& arena = impl_->arena();
-  if (RoomOf(connection.receive_staged_, connection.receive_completed_,
-             connection.receive_acknowledged_, arena.shape().receive_queue_depth) == 0 ||
+  if (!HasRoom(connection.receive_staged_, connection.receive_completed_,
+               connection.receive_acknowledged_, arena.shape().receive_queue_depth) ||
       staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the receive log");
   }
@@ -268,8 +257,8 @@ void Shard::LoadSharedReceives() {
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
   const arena::Arena& arena = impl_->arena();
-  if (RoomOf(connection.send_staged_, connection.send_completed_, connection.send_acknowledged_,
-             arena.shape().send_queue_depth) == 0 ||
+  if (!HasRoom(connection.send_staged_, connection.send_completed_, connection.send_acknowledged_,
+               arena.shape().send_queue_depth) ||
       staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
@@ -448,12 +437,6 @@ void Shard::Publish(bool release) {
   staged_->shared.clear();
   staged_->has_state = false;
   staged_->requests = 0;
-}
-
-void Shard::NoteDelivered(Connection& connection) {
-  if (connection.unacknowledged_) return;
-  connection.unacknowledged_ = true;
-  unacknowledged_.push_back(&connection);
 }
 
 // Log entries of acknowledged completions may be used again.

@@ -214,6 +214,7 @@ class Shard {
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
+  bool HasEntryRoom(uint32_t needed) const;
   void AddSharedReceives();
   void Publish(bool release);
   void NoteDelivered(Connection& connection);

@@ -396,10 +396,9 @@ void WorkerImpl::Lose(Shard& shard) {
 void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
   if (!Owns(shard)) return;
   arena::BankHeader& bank = *shard.bank_;
-  if (layout_version_ >= 2) {
-    arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
-  }
-  if (layout_version_ >= 2 || !in_handler) arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
+  const bool tells = layout_version_ >= 2;
+  if (tells) arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
+  if (tells || !in_handler) arena::StoreRelaxed(bank.read_cursor, shard.delivered_);
 }
 
 // Of a void completion, too. A worker of version 1 knows none: it takes such an entry for one of a
@@ -423,10 +422,12 @@ Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection
   return completion;
 }
 
-void WorkerImpl::Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection) {
+[[gnu::always_inline]] inline void WorkerImpl::Hand(Shard& shard,
+                                                    const arena::CompletionEntry& entry,
+                                                    Connection& connection, bool shared_receive) {
   const auto kind = arena::CompletionKind(entry.kind);
   if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
-  if (kind == arena::CompletionKind::kReceive && !arena::IsSharedReceive(entry.wr_id)) {
+  if (kind == arena::CompletionKind::kReceive && !shared_receive) {
     connection.receive_completed_ = entry.sequence + 1;
   }
   shard.NoteDelivered(connection);
@@ -450,13 +451,16 @@ int WorkerImpl::Deliver(Shard& shard) {
   // A completion may need an entry for its connection, one for a decision and one for shared
   // receives, and with CommitMode::kAfterEachCompletion each of them takes room for good. When the
   // driver is that far behind, it gets its time first.
-  const uint32_t needed = arena::HasSharedReceives(arena_->shape()) ? 3 : 2;
-  while (shard.delivered_ < end && Owns(shard) && shard.EntryRoom() >= needed) {
+  const bool shares_receives = arena::HasSharedReceives(arena_->shape());
+  const uint32_t needed = shares_receives ? 3 : 2;
+  while (shard.delivered_ < end && Owns(shard) && shard.HasEntryRoom(needed)) {
     const arena::CompletionEntry& entry = arena_->completion(shard.index_, shard.delivered_);
     Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;
     ++count;
-    if (arena::IsSharedReceive(entry.wr_id) && (entry.flags & arena::kCompletionVoid) == 0) {
+    const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
+    const bool shared_receive = shares_receives && arena::IsSharedReceive(entry.wr_id);
+    if (shared_receive && !is_void) {
       --shard.shared_outstanding_;
       shard.shared_unacknowledged_.push_back(
           static_cast<uint16_t>(arena::SharedReceiveSlot(entry.wr_id)));
@@ -464,7 +468,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
     const auto kind = arena::CompletionKind(entry.kind);
-    if ((entry.flags & arena::kCompletionVoid) == 0) Hand(shard, entry, *connection);
+    if (!is_void) Hand(shard, entry, *connection, shared_receive);
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
       connection->known_epoch_ = 0;

@@ -31,6 +31,43 @@ inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledge
   return static_cast<uint32_t>(std::min(log, queue));
 }
 
+inline bool HasRoom(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  return staged - completed < depth && staged - acknowledged < 2 * uint64_t{depth};
+}
+
+struct Shard::Staged {
+  // Kept for what Commit itself adds (shard state, acknowledgement), and for the release that must
+  // always be possible after it.
+  static constexpr uint32_t kReservedEntries = 8;
+
+  // That name so many shared receives.
+  static size_t SharedEntries(size_t receives) {
+    return (receives + arena::kSharedReceivesPerEntry - 1) / arena::kSharedReceivesPerEntry;
+  }
+
+  std::vector<arena::CommitEntry> entries;
+  std::vector<Connection*> connections;  // that have a kConnection entry
+  std::vector<uint16_t> shared;          // slots of shared receives
+  bool has_state = false;
+  arena::CommitEntry state = {};
+  uint32_t requests = 0;
+};
+
+// Most often this many are there, even if each shared receive took one.
+inline bool Shard::HasEntryRoom(uint32_t needed) const {
+  const bool plenty =
+      commit_tail_ - folded_ <= arena::kCommitLogEntries - arena::kMaxTransactionEntries &&
+      staged_->entries.size() + staged_->shared.size() + needed <=
+          arena::kMaxTransactionEntries - Staged::kReservedEntries;
+  return plenty || EntryRoom() >= needed;
+}
+
+inline void Shard::NoteDelivered(Connection& connection) {
+  if (connection.unacknowledged_) return;
+  connection.unacknowledged_ = true;
+  unacknowledged_.push_back(&connection);
+}
+
 class WorkerImpl final : public Worker {
  public:
   WorkerImpl(const WorkerOptions& options, Service* service);
@@ -106,7 +143,8 @@ class WorkerImpl final : public Worker {
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
-  void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection);
+  void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection,
+            bool shared_receive);
   void TellHandling(const Shard& shard, bool in_handler);
   Connection* Find(Shard& shard, uint32_t index, uint32_t generation);
   void Load(Connection& connection, Shard& shard, uint32_t index);
