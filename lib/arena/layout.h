@@ -459,12 +459,13 @@ static_assert(std::is_trivially_copyable_v<ConnectionRecord>);
 
 // ---------------------------------------------------------------- recovery memory (version 2)
 
-// What a completion queue is polled into: a verbs::Completion, of which only this is named here.
+// What a completion queue is polled into: what verbs::CompletionQueue::Take leaves, of which only
+// this is named here.
 struct PollSlot {
   uint64_t wr_id;  // kInvalidWrId: nothing was polled into it
-  uint8_t rest[24];
+  uint8_t rest[40];
 };
-static_assert(sizeof(PollSlot) == 32);
+static_assert(sizeof(PollSlot) == 48);
 
 // Of each shard; the first half is polled into by a driver that lives, the rest is for those that
 // come after it.

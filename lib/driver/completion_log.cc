@@ -3,10 +3,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
-#include "lib/base/crash_point.h"
-
 namespace baton::driver {
 
 void CompletionLog::Clear() { arena::StoreRelaxed(slot(tail_).wr_id, arena::kInvalidWrId); }
@@ -21,22 +17,6 @@ void CompletionLog::Append(const arena::CompletionEntry& entry) {
   std::memcpy(reinterpret_cast<uint8_t*>(&Next()) + kBody,
               reinterpret_cast<const uint8_t*>(&entry) + kBody, sizeof(entry) - kBody);
   Append(entry.wr_id);
-}
-
-arena::CompletionEntry& CompletionLog::Next() const {
-  BATON_CHECK(tail_ - record_->acknowledged < slot_count_);
-  return slot(tail_);
-}
-
-// The slot at the tail has had no wr_id since the append before.
-void CompletionLog::Append(uint64_t wr_id) {
-  BATON_CRASH_POINT("driver-entry-filled");
-  // The slot behind says that nothing was filled there, before this one says that it was.
-  arena::StoreRelaxed(slot(tail_ + 1).wr_id, arena::kInvalidWrId);
-  // A slot is whole once it has its wr_id.
-  arena::StoreRelease(slot(tail_).wr_id, wr_id);
-  ++tail_;
-  BATON_CRASH_POINT("driver-entry-whole");
 }
 
 bool CompletionLog::Publish() {

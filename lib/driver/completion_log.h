@@ -5,6 +5,9 @@
 #include <cstdint>
 
 #include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
+#include "lib/base/crash_point.h"
 
 namespace baton::driver {
 
@@ -29,8 +32,22 @@ class CompletionLog {
 
   // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
   // appended with its wr_id.
-  arena::CompletionEntry& Next() const;
-  void Append(uint64_t wr_id);
+  arena::CompletionEntry& Next() const {
+    BATON_CHECK(tail_ - record_->acknowledged < slot_count_);
+    return slot(tail_);
+  }
+  void Append(uint64_t wr_id) {
+    BATON_CRASH_POINT("driver-entry-filled");
+    arena::CompletionEntry& next = slot(tail_);
+    arena::CompletionEntry& behind = slot(tail_ + 1);
+    // The slot at the tail has had no wr_id since the append before. The slot behind says that
+    // nothing was filled there, before this one says that it was.
+    arena::StoreRelaxed(behind.wr_id, arena::kInvalidWrId);
+    // A slot is whole once it has its wr_id.
+    arena::StoreRelease(next.wr_id, wr_id);
+    ++tail_;
+    BATON_CRASH_POINT("driver-entry-whole");
+  }
 
   // Returns whether anything was appended since the last call.
   bool Publish();

@@ -59,6 +59,7 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       objects_(std::move(objects)),
       reader_(std::make_unique<TransactionReader>(*arena, objects_->buffers->lkey())),
       slots_(arena->shape().connections),
+      completions_(kPollBatch),
       one_request_(*arena, objects_->buffers->lkey(), 1) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(CompletionLog(*arena, i));
@@ -214,6 +215,23 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
   return nothing_deferred;
 }
 
+void QueueDriver::AcknowledgeEvent(uint32_t index, CompletionKind kind) {
+  switch (kind) {
+    case CompletionKind::kConnectRequest:
+      ForgetRequest(index);
+      break;
+    case CompletionKind::kDisconnected:
+    case CompletionKind::kConnectFailed:
+      // Free already: a driver died between this and the end of the acknowledgement.
+      if (StateOf(record(index)) == ConnectionState::kFree) break;
+      BATON_CHECK(StateOf(record(index)) == ConnectionState::kClosed);
+      FreeSlot(index);
+      break;
+    default:
+      break;
+  }
+}
+
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
   const bool shares_receives = SharesReceives();
@@ -226,27 +244,13 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
     }
     ConnectionRecord& connection = record(completion.connection);
     if (connection.generation != arena::GenerationOf(completion)) continue;
-    // Nobody was told of a void completion: its buffers come back with the connection's end.
-    const bool told = (completion.flags & arena::kCompletionVoid) == 0;
-    switch (CompletionKind(completion.kind)) {
-      case CompletionKind::kSend:
-        if (told) connection.send.acknowledged = completion.sequence + 1;
-        break;
-      case CompletionKind::kReceive:
-        if (told) connection.receive.acknowledged = completion.sequence + 1;
-        break;
-      case CompletionKind::kConnectRequest:
-        ForgetRequest(completion.connection);
-        break;
-      case CompletionKind::kDisconnected:
-      case CompletionKind::kConnectFailed:
-        // Free already: a driver died between this and the end of the acknowledgement.
-        if (StateOf(connection) == ConnectionState::kFree) break;
-        BATON_CHECK(StateOf(connection) == ConnectionState::kClosed);
-        FreeSlot(completion.connection);
-        break;
-      default:
-        break;
+    const auto kind = CompletionKind(completion.kind);
+    if (kind != CompletionKind::kSend && kind != CompletionKind::kReceive) {
+      AcknowledgeEvent(completion.connection, kind);
+    } else if ((completion.flags & arena::kCompletionVoid) == 0) {
+      // Nobody was told of a void one: its buffers come back with the connection's end.
+      QueueCursors& cursors = kind == CompletionKind::kSend ? connection.send : connection.receive;
+      cursors.acknowledged = completion.sequence + 1;
     }
     BATON_CRASH_POINT("driver-acknowledging");
   }
@@ -320,19 +324,21 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
 // queue and not dealt with.
 absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
-  verbs::Completion* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
+  auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
   bool took = false;
   for (;;) {
     const size_t abandoned = abandoned_.size() + ending_.size();
-    BATON_ASSIGN_OR_RETURN(const int count, queue.Poll({slots, kPollBatch}));
+    BATON_ASSIGN_OR_RETURN(const int taken, queue.Take({slots, kPollBatch}));
+    const auto count = static_cast<size_t>(taken);
     took |= count > 0;
-    for (int i = 0; i < count; ++i) {
+    queue.Read({slots, count}, completions_.data());
+    for (size_t i = 0; i < count; ++i) {
       BATON_CRASH_POINT("driver-polled");
-      LogCompletion(shard, slots[i]);
+      LogCompletion(shard, completions_[i]);
     }
-    for (int i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+    for (size_t i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
     const size_t abandoned_now = abandoned_.size() + ending_.size();
-    if (count < static_cast<int>(kPollBatch) && abandoned_now == abandoned) break;
+    if (count < kPollBatch && abandoned_now == abandoned) break;
   }
   if (!ending_.empty()) FinishEnding(shard);
   if (!abandoned_.empty()) FinishAbandoned(shard);
@@ -343,20 +349,17 @@ absl::Status QueueDriver::RequestNotification(uint32_t shard) {
   return objects_->completion_queues[shard]->RequestNotification();
 }
 
+// Most often it is that of the oldest request that has none.
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
-  if (arena::IsSharedReceive(completion.wr_id)) return LogSharedReceive(shard, completion);
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
-  BATON_CHECK(index < slots_.size());
+  BATON_CHECK(index < arena_->shape().connections);
   ConnectionRecord& connection = record(index);
-  // A completion of a connection that was drained and given up can no longer be told anybody.
-  if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
-  const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
-  const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
-  if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);
-  const QueueCursors& cursors = receive ? connection.receive : connection.send;
-  const uint64_t ahead = (sequence - cursors.completed) & kSequenceMask;
-  if (ahead > kSequenceMask / 2) return;  // a driver that died has logged it already
-  if (ahead != 0) return FailUnknown(index, "a completion is missing");
+  const Direction direction = arena::WrIdDirection(completion.wr_id);
+  const bool receive = direction == Direction::kReceive;
+  const uint64_t next = receive ? connection.receive.completed : connection.send.completed;
+  if (completion.wr_id != arena::PackWrId(index, connection.generation, direction, next)) {
+    return LogUnexpected(shard, index, completion);
+  }
   LogRequest(shard, index, receive, completion);
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
@@ -365,25 +368,54 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   }
 }
 
-// The completion of the oldest request that has none, with that one's wr_id. The entry is filled
-// where it is to be.
+void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
+                                const verbs::Completion& completion) {
+  if (arena::IsSharedReceive(completion.wr_id)) return LogSharedReceive(shard, completion);
+  const ConnectionRecord& connection = record(index);
+  // A completion of a connection that was drained and given up can no longer be told anybody.
+  if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
+  const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
+  const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
+  if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);
+  const QueueCursors& cursors = receive ? connection.receive : connection.send;
+  const uint64_t ahead = (sequence - cursors.completed) & kSequenceMask;
+  if (ahead > kSequenceMask / 2) return;  // a driver that died has logged it already
+  FailUnknown(index, "a completion is missing");
+}
+
+// The completion of the oldest request that has none, with that one's wr_id.
 void QueueDriver::LogRequest(uint32_t shard, uint32_t index, bool receive,
                              const verbs::Completion& completion) {
+  if (receive) {
+    AppendRequest<true>(shards_[shard], index, completion);
+  } else {
+    AppendRequest<false>(shards_[shard], index, completion);
+  }
+}
+
+// The entry is filled where it is to be.
+template <bool kReceive>
+[[gnu::always_inline]] inline void QueueDriver::AppendRequest(ShardQueue& queue, uint32_t index,
+                                                              const verbs::Completion& completion) {
   ConnectionRecord& connection = record(index);
-  const uint64_t sequence = receive ? connection.receive.completed : connection.send.completed;
-  CompletionLog& log = shards_[shard].log;
+  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
+  const uint64_t sequence = cursors.completed;
+  CompletionLog& log = queue.log;
   CompletionEntry& entry = log.Next();
   FillEntry(completion, &entry);
-  entry.kind = static_cast<uint8_t>(receive ? CompletionKind::kReceive : CompletionKind::kSend);
+  entry.kind = static_cast<uint8_t>(kReceive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.connection = index;
   entry.generation = connection.generation;
   entry.sequence = sequence;
-  entry.tag = receive ? arena_->receive_request(index, sequence).tag
-                      : arena_->send_request(index, sequence).tag;
+  entry.tag = kReceive ? arena_->receive_request(index, sequence).tag
+                       : arena_->send_request(index, sequence).tag;
   if (connection.poison != 0) Spoil(PoisonLevel(connection.poison), &entry);
   log.Append(completion.wr_id);
-  NoteCompleted(connection, receive);
-  if (receive) connection.bytes_received += completion.byte_len;
+  arena::StoreRelease(cursors.completed, sequence + 1);
+  BATON_CRASH_POINT("driver-completed");
+  ++(kReceive ? queue.counters.receives_completed : queue.counters.sends_completed);
+  if (kReceive) connection.bytes_received += completion.byte_len;
+  if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 
 void QueueDriver::FillEntry(const verbs::Completion& completion, CompletionEntry* entry) {
@@ -397,14 +429,10 @@ void QueueDriver::FillEntry(const verbs::Completion& completion, CompletionEntry
   entry->vendor_error = completion.vendor_error;
 }
 
-void QueueDriver::NoteCompleted(ConnectionRecord& connection, bool receive) {
+// It was ambiguous: now it is known to have been posted.
+void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& connection,
+                                  bool receive) {
   QueueCursors& cursors = receive ? connection.receive : connection.send;
-  ShardCounters& counters = shards_[connection.shard].counters;
-  arena::StoreRelease(cursors.completed, cursors.completed + 1);
-  BATON_CRASH_POINT("driver-completed");
-  ++(receive ? counters.receives_completed : counters.sends_completed);
-  if (cursors.posted >= cursors.completed) return;
-  // It was ambiguous: now it is known to have been posted.
   arena::StoreRelease(cursors.posted, cursors.completed);
   ++(receive ? counters.receives_posted : counters.sends_posted);
   if (!IsLive(connection)) ++(receive ? counters.receives_committed : counters.sends_committed);

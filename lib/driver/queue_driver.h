@@ -221,6 +221,7 @@ class QueueDriver {
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
+  void AcknowledgeEvent(uint32_t connection, arena::CompletionKind kind);
   bool MayMove(uint32_t from, uint32_t to) const;
   void PrepareAccept(uint32_t shard, const arena::CommitEntry& entry);
   void FinishAccept(const arena::CommitEntry& entry);
@@ -260,11 +261,14 @@ class QueueDriver {
 
   // Completions and the life of connections.
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
+  void LogUnexpected(uint32_t shard, uint32_t connection, const verbs::Completion& completion);
+  template <bool kReceive>
+  void AppendRequest(ShardQueue& queue, uint32_t connection, const verbs::Completion& completion);
   void LogRequest(uint32_t shard, uint32_t connection, bool receive,
                   const verbs::Completion& completion);
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
   static void FillEntry(const verbs::Completion& completion, arena::CompletionEntry* entry);
-  void NoteCompleted(arena::ConnectionRecord& connection, bool receive);
+  void NoteFoundPosted(ShardCounters& counters, arena::ConnectionRecord& connection, bool receive);
   void LogEvent(uint32_t connection, arena::CompletionKind kind, verbs::CompletionStatus status);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
   void EndConnection(uint32_t connection);
@@ -350,7 +354,8 @@ class QueueDriver {
   bool posts_held_ = false;
   std::string device_lost_;  // why; empty: it is not
   RecoveryCounters recovery_;
-  RequestList one_request_;  // scratch
+  std::vector<verbs::Completion> completions_;  // scratch
+  RequestList one_request_;                     // scratch
 };
 
 }  // namespace baton::driver

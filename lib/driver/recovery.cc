@@ -299,9 +299,9 @@ absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
         absl::StrCat("shard ", shard, ": its drivers died ", next - arena::kPollSlots / 2,
                      " times between a poll and what it gave, and there is no room for another"));
   }
-  auto* const completions = reinterpret_cast<verbs::Completion*>(slots);
-  BATON_ASSIGN_OR_RETURN(const int count,
-                         objects_->completion_queues[shard]->Poll({completions + next, 1}));
+  verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
+  auto* const taken = reinterpret_cast<verbs::Completion*>(slots);
+  BATON_ASSIGN_OR_RETURN(const int count, queue.Take({taken + next, 1}));
   BATON_CRASH_POINT("driver-settling-polled");
   if (count == 1) {
     for (uint32_t i = 0; i < next; ++i) {
@@ -310,7 +310,10 @@ absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
     ++next;
   }
   for (uint32_t i = 0; i < next; ++i) {
-    if (filled(i)) LogCompletion(shard, completions[i]);
+    if (!filled(i)) continue;
+    verbs::Completion completion;
+    queue.Read({taken + i, 1}, &completion);
+    LogCompletion(shard, completion);
   }
   for (uint32_t i = 0; i < next; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
   return absl::OkStatus();

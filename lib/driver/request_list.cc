@@ -15,7 +15,7 @@ constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
 
 // Out of the way of what is right, which is most of what comes.
 template <typename... Args>
-[[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
+[[gnu::cold, gnu::noinline]] absl::Status Invalid(Args... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
@@ -31,14 +31,17 @@ RequestLimits LimitsOf(const arena::Arena& arena) {
   return {arena.shape().buffer_bytes, header.max_message_bytes, header.missing_opcodes};
 }
 
-absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
-                          const RequestLimits& limits) {
+namespace {
+
+// These are in the way of every request. `request`: a WorkRequest, or the Head of one.
+template <typename Request>
+[[gnu::always_inline]] inline absl::Status CheckHead(const Request& request, bool receive,
+                                                     const RequestLimits& limits) {
   if (request.opcode >= verbs::kOpcodeCount || (receive && request.opcode != 0)) {
     return Invalid("opcode: ", static_cast<int>(request.opcode), " is not one of this queue");
   }
-  const auto opcode = verbs::Opcode(request.opcode);
   if (!receive && (limits.missing_opcodes >> request.opcode & 1) != 0) {
-    return Invalid("opcode: the device has no ", NameOf(opcode));
+    return Invalid("opcode: the device has no ", NameOf(verbs::Opcode(request.opcode)));
   }
   if ((request.flags & ~arena::kRequestFlags) != 0) {
     return Invalid("flags: ", static_cast<int>(request.flags), " has unknown bits");
@@ -47,29 +50,67 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
     return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
                    arena::kMaxSges);
   }
-  const uint64_t buffer_bytes = limits.buffer_bytes;
-  uint64_t length = 0;
-  for (int i = 0; i < request.sge_count; ++i) {
-    const arena::BufferRange& range = request.sges[i];
-    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
-      return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
-                     " are not within the ", buffer_bytes, " bytes of the buffers");
-    }
-    length += range.length;
+  return absl::OkStatus();
+}
+
+[[gnu::always_inline]] inline absl::Status CheckRange(const arena::BufferRange& range, int i,
+                                                      uint64_t buffer_bytes) {
+  if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
+    return Invalid("sges[", i, "]: ", range.length, " bytes at ", range.offset,
+                   " are not within the ", buffer_bytes, " bytes of the buffers");
   }
+  return absl::OkStatus();
+}
+
+// `length`: of all ranges.
+[[gnu::always_inline]] inline absl::Status CheckLength(uint64_t length, bool receive,
+                                                       const RequestLimits& limits) {
   if (length > kMaxMessageBytes) return Invalid("sges: ", length, " bytes in one message");
   if (!receive && limits.max_message_bytes != 0 && length > limits.max_message_bytes) {
     return Invalid("sges: ", length, " bytes in one message, the device sends at most ",
                    limits.max_message_bytes);
   }
-  if (!receive && IsAtomic(opcode)) {
-    if (length != 8 || request.sge_count != 1)
-      return Invalid("sges: an atomic needs one of 8 bytes");
-    if (request.remote_address % 8 != 0) {
-      return Invalid("remote_address: ", request.remote_address, " of an atomic is not aligned");
-    }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAtomic(uint8_t sge_count, uint64_t length, uint64_t remote_address) {
+  if (length != 8 || sge_count != 1) return Invalid("sges: an atomic needs one of 8 bytes");
+  if (remote_address % 8 != 0) {
+    return Invalid("remote_address: ", remote_address, " of an atomic is not aligned");
   }
   return absl::OkStatus();
+}
+
+// Of a request, whichever it is.
+struct Head {
+  uint8_t opcode;
+  uint8_t flags;
+  uint8_t sge_count;
+};
+
+// Each of these is one read.
+Head CopyHead(const arena::WorkRequest& shared) {
+  return {arena::LoadRelaxed(shared.opcode), arena::LoadRelaxed(shared.flags),
+          arena::LoadRelaxed(shared.sge_count)};
+}
+
+arena::BufferRange CopyRange(const arena::BufferRange& shared) {
+  return {arena::LoadRelaxed(shared.offset), arena::LoadRelaxed(shared.length), 0};
+}
+
+}  // namespace
+
+absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
+                          const RequestLimits& limits) {
+  BATON_RETURN_IF_ERROR(CheckHead(request, receive, limits));
+  uint64_t length = 0;
+  for (int i = 0; i < request.sge_count; ++i) {
+    BATON_RETURN_IF_ERROR(CheckRange(request.sges[i], i, limits.buffer_bytes));
+    length += request.sges[i].length;
+  }
+  BATON_RETURN_IF_ERROR(CheckLength(length, receive, limits));
+  if (receive || !IsAtomic(verbs::Opcode(request.opcode))) return absl::OkStatus();
+  return CheckAtomic(request.sge_count, length, request.remote_address);
 }
 
 RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity)
@@ -81,46 +122,54 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       receives_(capacity),
       sges_(capacity * arena::kMaxSges) {}
 
-absl::Span<const verbs::ScatterGather> RequestList::AddSges(const arena::WorkRequest& request,
-                                                            uint64_t* length) {
+[[gnu::always_inline]] inline absl::Status RequestList::CopyRanges(const arena::WorkRequest& shared,
+                                                                   int count, uint64_t* length) {
   verbs::ScatterGather* const list = sges_.data() + sge_count_;
-  for (int i = 0; i < request.sge_count; ++i) {
-    list[i] = {base_ + request.sges[i].offset, request.sges[i].length, lkey_};
-    *length += request.sges[i].length;
+  for (int i = 0; i < count; ++i) {
+    const arena::BufferRange range = CopyRange(shared.sges[i]);
+    BATON_RETURN_IF_ERROR(CheckRange(range, i, limits_.buffer_bytes));
+    list[i] = {base_ + range.offset, range.length, lkey_};
+    *length += range.length;
   }
-  sge_count_ += request.sge_count;
-  return {list, request.sge_count};
+  return absl::OkStatus();
 }
 
 absl::Status RequestList::AddSend(const arena::WorkRequest& shared, uint64_t wr_id) {
-  arena::WorkRequest from;
-  arena::CopyOnce(shared, &from);
-  BATON_RETURN_IF_ERROR(CheckRequest(from, /*receive=*/false, limits_));
-  const auto opcode = verbs::Opcode(from.opcode);
+  const Head head = CopyHead(shared);
+  BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/false, limits_));
   uint64_t length = 0;
-  verbs::SendRequest& to = sends_[send_count_++];
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head.sge_count, &length));
+  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
+  verbs::SendRequest& to = sends_[send_count_];
   to.wr_id = wr_id;
-  to.opcode = opcode;
-  to.fence = (from.flags & arena::kRequestFence) != 0;
-  to.solicited = (from.flags & arena::kRequestSolicited) != 0;
-  to.immediate = from.immediate;
-  to.invalidate_rkey = from.invalidate_rkey;
-  to.remote_address = from.remote_address;
-  to.rkey = from.rkey;
-  to.compare_add = from.compare_add;
-  to.swap = from.swap;
-  to.sges = AddSges(from, &length);
+  to.opcode = verbs::Opcode(head.opcode);
+  to.fence = (head.flags & arena::kRequestFence) != 0;
+  to.solicited = (head.flags & arena::kRequestSolicited) != 0;
+  to.immediate = arena::LoadRelaxed(shared.immediate);
+  to.sges = {sges_.data() + sge_count_, head.sge_count};
   to.inline_data =
-      max_inline_bytes_ > 0 && length <= max_inline_bytes_ && !verbs::IsAnswered(opcode);
+      max_inline_bytes_ > 0 && length <= max_inline_bytes_ && !verbs::IsAnswered(to.opcode);
+  to.invalidate_rkey = arena::LoadRelaxed(shared.invalidate_rkey);
+  to.remote_address = arena::LoadRelaxed(shared.remote_address);
+  to.rkey = arena::LoadRelaxed(shared.rkey);
+  to.compare_add = arena::LoadRelaxed(shared.compare_add);
+  to.swap = arena::LoadRelaxed(shared.swap);
+  if (IsAtomic(to.opcode)) {
+    BATON_RETURN_IF_ERROR(CheckAtomic(head.sge_count, length, to.remote_address));
+  }
+  sge_count_ += head.sge_count;
+  ++send_count_;
   return absl::OkStatus();
 }
 
 absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t wr_id) {
-  arena::WorkRequest from;
-  arena::CopyOnce(shared, &from);
-  BATON_RETURN_IF_ERROR(CheckRequest(from, /*receive=*/true, limits_));
+  const Head head = CopyHead(shared);
+  BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/true, limits_));
   uint64_t length = 0;
-  receives_[receive_count_++] = {wr_id, AddSges(from, &length)};
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head.sge_count, &length));
+  BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/true, limits_));
+  receives_[receive_count_++] = {wr_id, {sges_.data() + sge_count_, head.sge_count}};
+  sge_count_ += head.sge_count;
   return absl::OkStatus();
 }
 

@@ -49,9 +49,8 @@ class RequestList {
   }
 
  private:
-  // The list of a request that was checked; its length is added up.
-  absl::Span<const verbs::ScatterGather> AddSges(const arena::WorkRequest& request,
-                                                 uint64_t* length);
+  // To the end of the list, but does not count them there. Their length is added up.
+  absl::Status CopyRanges(const arena::WorkRequest& shared, int count, uint64_t* length);
 
   RequestLimits limits_;
   uint64_t base_;  // address of the buffers

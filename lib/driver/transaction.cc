@@ -237,14 +237,13 @@ absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool rece
                    " work requests in one transaction");
   }
   const uint32_t connection = entry.connection;
+  const auto direction = receive ? arena::Direction::kReceive : arena::Direction::kSend;
+  const uint64_t queue = arena::PackWrId(connection, entry.generation, direction, 0);
   for (uint64_t sequence = from; sequence < to; ++sequence) {
+    const uint64_t wr_id = queue | arena::WrIdSequence(sequence);
     const absl::Status checked =
-        receive ? requests_.AddReceive(arena_.receive_request(connection, sequence),
-                                       arena::PackWrId(connection, entry.generation,
-                                                       arena::Direction::kReceive, sequence))
-                : requests_.AddSend(arena_.send_request(connection, sequence),
-                                    arena::PackWrId(connection, entry.generation,
-                                                    arena::Direction::kSend, sequence));
+        receive ? requests_.AddReceive(arena_.receive_request(connection, sequence), wr_id)
+                : requests_.AddSend(arena_.send_request(connection, sequence), wr_id);
     if (!checked.ok()) {
       return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
                      checked.message());

@@ -10,6 +10,7 @@
 #ifndef LIB_VERBS_VERBS_H_
 #define LIB_VERBS_VERBS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -114,6 +115,7 @@ struct Completion {
   uint32_t immediate = 0;  // host order; the invalidated rkey when has_invalidate
   uint32_t qp_number = 0;  // after an error; receives, READ and atomics
   uint32_t vendor_error = 0;
+  uint8_t room[16] = {};  // CompletionQueue::Take: what devices have is larger
 };
 
 // Rights of a memory region; local read is always given.
@@ -159,12 +161,16 @@ class CompletionQueue {
 
   // Takes up to completions.size() completions, oldest first; 0 when there are none. An error
   // (kDataLoss) means the queue was overrun and is unusable.
-  //
-  // For who is killed in the middle of it and leaves `completions` in memory that outlives it, with
-  // invalid wr_ids: what was taken from the queue is there, whole; the next poll gives the rest. (A
-  // device whose provider fills another form, and makes these of it, keeps that only if the form is
-  // in such memory, too.)
   virtual absl::StatusOr<int> Poll(absl::Span<Completion> completions) = 0;
+
+  // In two steps, for who may be killed in the middle of it and leaves `taken` in memory that
+  // outlives it, with invalid wr_ids: what was taken from the queue is there, whole, and the next
+  // Take gives the rest. Of what is there only the wr_id means something until Read, of this queue
+  // in any process, tells the rest.
+  virtual absl::StatusOr<int> Take(absl::Span<Completion> taken) { return Poll(taken); }
+  virtual void Read(absl::Span<const Completion> taken, Completion* completions) {
+    std::copy(taken.begin(), taken.end(), completions);
+  }
 
   // Asks that Device::event_fd become readable at the next completion added after this call. The
   // caller polls once more after it, before it sleeps: a poll that finds something has used the

@@ -72,10 +72,10 @@ absl::Status PostInChains(absl::Span<const Ours> requests, size_t* posted, const
       refused = check(request);
       if (!refused.ok()) break;
       translate(request, &chain[count]);
-      chain[count].next = nullptr;
-      if (count > 0) chain[count - 1].next = &chain[count];
+      chain[count].next = &chain[count] + 1;
     }
     if (count > 0) {
+      chain[count - 1].next = nullptr;
       size_t taken = 0;
       const absl::Status status = post(chain.data(), count, &taken);
       *posted += taken;

@@ -14,17 +14,6 @@ constexpr uint32_t kSoftRoceVendor = 0xffffff;  // RXE_VENDOR_ID
 
 absl::Status CheckSoftRoceForkable(ibv_context* context) {
   const char* const device = ibv_get_device_name(context->device);
-  ibv_cq_init_attr_ex wanted = {};
-  wanted.cqe = 1;
-  ibv_cq_ex* const queue = ibv_create_cq_ex(context, &wanted);
-  if (queue == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("device ", device,
-                     ": its provider has no extended completion queues, and a process that is "
-                     "killed while it polls others loses completions (ibv_create_cq_ex: ",
-                     std::strerror(errno), ")"));
-  }
-  (void)ibv_destroy_cq(ibv_cq_ex_to_cq(queue));
   if (const int error = CheckDoorbell(*context); error != 0) {
     return absl::UnimplementedError(
         absl::StrCat("device ", device,

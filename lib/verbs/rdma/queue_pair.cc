@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,34 +59,27 @@ CompletionStatus StatusOf(ibv_wc_status status) {
   }
 }
 
+// Receives first: the rest comes in the order of ibv_wc_opcode.
 CompletionOpcode OpcodeOf(ibv_wc_opcode opcode) {
-  switch (opcode) {
-    case IBV_WC_RDMA_WRITE:
-      return CompletionOpcode::kWrite;
-    case IBV_WC_RDMA_READ:
-      return CompletionOpcode::kRead;
-    case IBV_WC_COMP_SWAP:
-      return CompletionOpcode::kCompareAndSwap;
-    case IBV_WC_FETCH_ADD:
-      return CompletionOpcode::kFetchAndAdd;
-    case IBV_WC_RECV:
-      return CompletionOpcode::kReceive;
-    case IBV_WC_RECV_RDMA_WITH_IMM:
-      return CompletionOpcode::kReceiveWithImmediate;
-    default:
-      return CompletionOpcode::kSend;
-  }
+  if (opcode == IBV_WC_RECV) return CompletionOpcode::kReceive;
+  if (opcode == IBV_WC_RECV_RDMA_WITH_IMM) return CompletionOpcode::kReceiveWithImmediate;
+  static_assert(IBV_WC_SEND == static_cast<int>(CompletionOpcode::kSend));
+  static_assert(IBV_WC_RDMA_WRITE == static_cast<int>(CompletionOpcode::kWrite));
+  static_assert(IBV_WC_RDMA_READ == static_cast<int>(CompletionOpcode::kRead));
+  static_assert(IBV_WC_COMP_SWAP == static_cast<int>(CompletionOpcode::kCompareAndSwap));
+  static_assert(IBV_WC_FETCH_ADD == static_cast<int>(CompletionOpcode::kFetchAndAdd));
+  return opcode <= IBV_WC_FETCH_ADD ? CompletionOpcode(opcode) : CompletionOpcode::kSend;
 }
 
 ibv_wr_opcode OpcodeOf(Opcode opcode) {
-  constexpr std::array<ibv_wr_opcode, kOpcodeCount> kOpcodes = {IBV_WR_SEND,
-                                                                IBV_WR_SEND_WITH_IMM,
-                                                                IBV_WR_RDMA_WRITE,
-                                                                IBV_WR_RDMA_WRITE_WITH_IMM,
-                                                                IBV_WR_RDMA_READ,
-                                                                IBV_WR_ATOMIC_CMP_AND_SWP,
-                                                                IBV_WR_ATOMIC_FETCH_AND_ADD,
-                                                                IBV_WR_SEND_WITH_INV};
+  static constexpr std::array<ibv_wr_opcode, kOpcodeCount> kOpcodes = {IBV_WR_SEND,
+                                                                       IBV_WR_SEND_WITH_IMM,
+                                                                       IBV_WR_RDMA_WRITE,
+                                                                       IBV_WR_RDMA_WRITE_WITH_IMM,
+                                                                       IBV_WR_RDMA_READ,
+                                                                       IBV_WR_ATOMIC_CMP_AND_SWP,
+                                                                       IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                                                       IBV_WR_SEND_WITH_INV};
   return kOpcodes[static_cast<size_t>(opcode)];
 }
 
@@ -144,18 +137,13 @@ void TranslateRequest(const SendRequest& from, ibv_send_wr* to) {
   }
 }
 
-// What a completion has beside its wr_id.
-constexpr uint64_t kCompletionFields =
-    IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM;
+// What was taken is the provider's.
+static_assert(sizeof(Completion) == sizeof(ibv_wc));
+static_assert(offsetof(Completion, wr_id) == offsetof(ibv_wc, wr_id));
+static_assert(alignof(Completion) >= alignof(ibv_wc));
 
-void TranslateCompletion(const ibv_wc& from, Completion* to) {
-  *to = {};
-  to->wr_id = from.wr_id;
-  to->status = StatusOf(from.status);
-  to->qp_number = from.qp_num;
-  to->vendor_error = from.vendor_err;
-  if (from.status != IBV_WC_SUCCESS) return;
-  to->opcode = OpcodeOf(from.opcode);
+// What a successful one has beside its opcode: a SEND and a WRITE have nothing.
+void TranslateData(const ibv_wc& from, Completion* to) {
   to->byte_len = from.byte_len;
   to->has_immediate = (from.wc_flags & IBV_WC_WITH_IMM) != 0;
   to->has_invalidate = (from.wc_flags & IBV_WC_WITH_INV) != 0;
@@ -163,37 +151,24 @@ void TranslateCompletion(const ibv_wc& from, Completion* to) {
   if (to->has_invalidate) to->immediate = from.invalidated_rkey;
 }
 
-// What a successful one has beside its opcode. Each costs a call into the provider: a SEND and a
-// WRITE have nothing.
-void ReadData(ibv_cq_ex* from, Completion* to) {
-  if (to->opcode == CompletionOpcode::kSend || to->opcode == CompletionOpcode::kWrite) return;
-  to->byte_len = ibv_wc_read_byte_len(from);
-  to->qp_number = ibv_wc_read_qp_num(from);
-  const unsigned int flags = ibv_wc_read_wc_flags(from);
-  to->has_immediate = (flags & IBV_WC_WITH_IMM) != 0;
-  to->has_invalidate = (flags & IBV_WC_WITH_INV) != 0;
-  if (to->has_immediate) to->immediate = ntohl(ibv_wc_read_imm_data(from));
-  if (to->has_invalidate) to->immediate = ibv_wc_read_invalidated_rkey(from);
+// A failed one has its queue pair beside its status (ibv_poll_cq(3)).
+void TranslateFailed(const ibv_wc& from, Completion* to) {
+  to->status = StatusOf(from.status);
+  to->opcode = CompletionOpcode::kSend;
+  to->vendor_error = from.vendor_err;
 }
 
-// The one that the queue stands at. The wr_id comes last: with it, the rest is there, for whoever
-// finds it after we were killed.
-void ReadCompletion(ibv_cq_ex* from, Completion* to) {
-  const ibv_wc_status status = from->status;
-  to->status = StatusOf(status);
+void TranslateCompletion(const ibv_wc& from, Completion* to) {
+  to->wr_id = from.wr_id;
+  to->status = CompletionStatus::kSuccess;
+  to->opcode = OpcodeOf(from.opcode);
   to->has_immediate = to->has_invalidate = false;
-  to->byte_len = to->immediate = to->qp_number = to->vendor_error = 0;
-  if (status == IBV_WC_SUCCESS) {
-    to->opcode = OpcodeOf(ibv_wc_read_opcode(from));
-    ReadData(from, to);
-  } else {
-    to->opcode = CompletionOpcode::kSend;
-    to->qp_number = ibv_wc_read_qp_num(from);
-    to->vendor_error = ibv_wc_read_vendor_err(from);
+  to->byte_len = to->immediate = to->vendor_error = 0;
+  to->qp_number = from.qp_num;
+  if (from.status != IBV_WC_SUCCESS) return TranslateFailed(from, to);
+  if (to->opcode != CompletionOpcode::kSend && to->opcode != CompletionOpcode::kWrite) {
+    TranslateData(from, to);
   }
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  to->wr_id = from->wr_id;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace
@@ -205,18 +180,8 @@ absl::StatusOr<std::unique_ptr<RdmaCompletionQueue>> RdmaCompletionQueue::Create
   std::unique_ptr<RdmaCompletionQueue> queue(new RdmaCompletionQueue(core));
   queue->channel_.reset(ibv_create_comp_channel(core->context.get()));
   if (!queue->channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
-  ibv_cq_init_attr_ex wanted = {};
-  wanted.cqe = entries;
-  wanted.cq_context = queue.get();
-  wanted.channel = queue->channel_.get();
-  wanted.wc_flags = kCompletionFields;
-  queue->extended_ = ibv_create_cq_ex(core->context.get(), &wanted);
-  if (queue->extended_ != nullptr) {
-    queue->queue_.reset(ibv_cq_ex_to_cq(queue->extended_));
-  } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
-    queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
-                                      queue->channel_.get(), /*comp_vector=*/0));
-  }
+  queue->queue_.reset(ibv_create_cq(core->context.get(), static_cast<int>(entries), queue.get(),
+                                    queue->channel_.get(), /*comp_vector=*/0));
   if (!queue->queue_) {
     return ErrnoStatus(errno, absl::StrCat("making a completion queue of ", entries, " entries"));
   }
@@ -247,48 +212,34 @@ void RdmaCompletionQueue::AfterFork() {
   watched_ = false;
 }
 
-absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
+absl::StatusOr<int> RdmaCompletionQueue::Take(absl::Span<Completion> taken) {
   if (unusable_) return absl::DataLossError("the completion queue was overrun and is unusable");
-  size_t total = 0;
-  const bool usable = extended_ != nullptr ? Take(completions, &total) : Copy(completions, &total);
-  if (!usable) return absl::DataLossError("polling: the completion queue is unusable");
-  if (total > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
+  const int count = ibv_poll_cq(queue_.get(), static_cast<int>(taken.size()),
+                                reinterpret_cast<ibv_wc*>(taken.data()));
+  if (count < 0) return absl::DataLossError("polling: the completion queue is unusable");
+  if (count > 0 && notice_ == Notice::kAsked) notice_ = Notice::kDue;
   // Taken after the completion: the next ones are told of only when somebody asks again, and polls.
   if (notice_ == Notice::kDue && TakeNotification()) notice_ = Notice::kNone;
-  return static_cast<int>(total);
+  return count;
 }
 
-// A completion leaves the queue when the poll ends, and is in its slot by then. One to a poll:
-// Soft-RoCE of rdma-core 44 loses count where ibv_next_poll finds the end of the queue and
-// ibv_end_poll follows, as the manual has it.
-bool RdmaCompletionQueue::Take(absl::Span<Completion> completions, size_t* total) {
-  ibv_poll_cq_attr no_wishes = {};
-  while (*total < completions.size()) {
-    const int error = ibv_start_poll(extended_, &no_wishes);
-    if (error == ENOENT) break;
-    if (error != 0) return false;
-    Completion& completion = completions[(*total)++];
-    ReadCompletion(extended_, &completion);
-    ibv_end_poll(extended_);
-    if (completion.status != CompletionStatus::kSuccess) OnFailed(completion.qp_number);
-  }
-  return true;
+void RdmaCompletionQueue::Tell(const ibv_wc& taken, Completion* completion) {
+  TranslateCompletion(taken, completion);
+  if (taken.status != IBV_WC_SUCCESS) OnFailed(taken.qp_num);
 }
 
-// For a provider that has no extended completion queues.
-bool RdmaCompletionQueue::Copy(absl::Span<Completion> completions, size_t* total) {
-  std::array<ibv_wc, kChain> taken;
-  while (*total < completions.size()) {
-    const size_t wanted = std::min(completions.size() - *total, kChain);
-    const int count = ibv_poll_cq(queue_.get(), static_cast<int>(wanted), taken.data());
-    if (count < 0) return false;
-    for (int i = 0; i < count; ++i) {
-      TranslateCompletion(taken[i], &completions[(*total)++]);
-      if (taken[i].status != IBV_WC_SUCCESS) OnFailed(taken[i].qp_num);
-    }
-    if (static_cast<size_t>(count) < wanted) break;
+void RdmaCompletionQueue::Read(absl::Span<const Completion> taken, Completion* completions) {
+  for (const Completion& one : taken) Tell(reinterpret_cast<const ibv_wc&>(one), completions++);
+}
+
+absl::StatusOr<int> RdmaCompletionQueue::Poll(absl::Span<Completion> completions) {
+  BATON_ASSIGN_OR_RETURN(const int count, Take(completions));
+  for (Completion& completion : completions.first(static_cast<size_t>(count))) {
+    ibv_wc taken;
+    std::memcpy(&taken, &completion, sizeof(taken));
+    Tell(taken, &completion);
   }
-  return true;
+  return count;
 }
 
 bool RdmaCompletionQueue::TakeNotification() {

@@ -19,6 +19,8 @@ class RdmaCompletionQueue final : public CompletionQueue {
   ~RdmaCompletionQueue() override;
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
+  absl::StatusOr<int> Take(absl::Span<Completion> taken) override;
+  void Read(absl::Span<const Completion> taken, Completion* completions) override;
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
 
@@ -38,16 +40,13 @@ class RdmaCompletionQueue final : public CompletionQueue {
   };
 
   explicit RdmaCompletionQueue(DeviceCore* core) : core_(core) {}
-  // Add to *total; false: the queue is unusable.
-  bool Take(absl::Span<Completion> completions, size_t* total);
-  bool Copy(absl::Span<Completion> completions, size_t* total);
+  void Tell(const ibv_wc& taken, Completion* completion);
   bool TakeNotification();
   void OnFailed(uint32_t queue_pair_number);
 
   DeviceCore* const core_;
   CompletionChannel channel_;  // its own: whoever takes a notification polls this queue next
   VerbsQueue queue_;
-  ibv_cq_ex* extended_ = nullptr;  // queue_, where the provider can; its polls have two phases
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
   bool unusable_ = false;

@@ -247,7 +247,7 @@ TEST(Layout, shouldKeepRecoveryMemory) {
   EXPECT_EQ(kEventSequence, 0xff'ffff'ffffu);
   EXPECT_EQ(kMarkerSequence, 0xff'ffff'0000u);
   EXPECT_EQ(kSpareSequence, 0xff'ffff'1000u);
-  EXPECT_EQ(sizeof(PollSlot), 32u);
+  EXPECT_EQ(sizeof(PollSlot), 48u);
   EXPECT_EQ(offsetof(PollSlot, wr_id), 0u);
   EXPECT_EQ(sizeof(SpareRecord), 64u);
   EXPECT_EQ(offsetof(SpareRecord, owner), 0u);
@@ -366,15 +366,15 @@ TEST(Layout, shouldPlaceSharedReceives) {
 TEST(Layout, shouldPlaceEverythingInRecoveryMemoryAsReleased) {
   const RecoveryMemoryMap map(kShape);
   EXPECT_EQ(map.PollSlots(0), 0u);
-  EXPECT_EQ(map.PollSlots(2), 8192u);
-  EXPECT_EQ(map.Spare(0, 0), 12288u);  // 3 x 128 x 32
-  EXPECT_EQ(map.Spare(0, 15), 13248u);
-  EXPECT_EQ(map.Spare(2, 0), 14336u);        // 2 x 16 x 64 behind
-  EXPECT_EQ(map.SpareBuffer(0, 0), 16384u);  // 12288 + 3 x 16 x 64, to a page
-  EXPECT_EQ(map.SpareBuffer(0, 1), 81920u);
-  EXPECT_EQ(map.SpareBuffer(1, 0), 1064960u);
+  EXPECT_EQ(map.PollSlots(2), 12288u);
+  EXPECT_EQ(map.Spare(0, 0), 18432u);  // 3 x 128 x 48
+  EXPECT_EQ(map.Spare(0, 15), 19392u);
+  EXPECT_EQ(map.Spare(2, 0), 20480u);        // 2 x 16 x 64 behind
+  EXPECT_EQ(map.SpareBuffer(0, 0), 24576u);  // 18432 + 3 x 16 x 64, to a page
+  EXPECT_EQ(map.SpareBuffer(0, 1), 90112u);
+  EXPECT_EQ(map.SpareBuffer(1, 0), 1073152u);
   EXPECT_EQ(map.spare_buffers_bytes, 3145728u);
-  EXPECT_EQ(map.total, 3162112u);
+  EXPECT_EQ(map.total, 3170304u);
 }
 
 TEST(Layout, shouldKeepWhatNativeOwnersAndTheirKeeperShare) {
@@ -491,16 +491,16 @@ TEST(Layout, shouldPlaceWhatNativeOwnersAndTheirKeeperShare) {
   EXPECT_FALSE(IsNative(kShape));
   const RecoveryMemoryMap map(shape);
   EXPECT_EQ(map.native, RecoveryMemoryMap(kShape).total);
-  EXPECT_EQ(map.NativeShardOf(0), 3162112u);
-  EXPECT_EQ(map.NativeDeathsOf(0), 3162240u);
-  EXPECT_EQ(map.NativeReports(0), 3163008u);  // 2 x 384 behind
-  EXPECT_EQ(map.Notices(0), 3180416u);        // 4 x 4352 behind
-  EXPECT_EQ(map.Orders(0), 3184640u);         // 128 + 256 x 16 behind
-  EXPECT_EQ(map.Pool(0), 3185280u);           // 128 + 32 x 16 behind
-  EXPECT_EQ(map.NativeShardOf(1), 3185408u);  // 9 x 8 behind, to a line
-  EXPECT_EQ(map.NativeConnectionOf(0), 3235840u);
-  EXPECT_EQ(map.NativeConnectionOf(4), 3237888u);
-  EXPECT_EQ(map.total, 3239936u);
+  EXPECT_EQ(map.NativeShardOf(0), 3170304u);
+  EXPECT_EQ(map.NativeDeathsOf(0), 3170432u);
+  EXPECT_EQ(map.NativeReports(0), 3171200u);  // 2 x 384 behind
+  EXPECT_EQ(map.Notices(0), 3188608u);        // 4 x 4352 behind
+  EXPECT_EQ(map.Orders(0), 3192832u);         // 128 + 256 x 16 behind
+  EXPECT_EQ(map.Pool(0), 3193472u);           // 128 + 32 x 16 behind
+  EXPECT_EQ(map.NativeShardOf(1), 3193600u);  // 9 x 8 behind, to a line
+  EXPECT_EQ(map.NativeConnectionOf(0), 3244032u);
+  EXPECT_EQ(map.NativeConnectionOf(4), 3246080u);
+  EXPECT_EQ(map.total, 3248128u);
 }
 
 TEST(Layout, shouldRequireRoomForEverythingThatCanBeOutstanding) {
