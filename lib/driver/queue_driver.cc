@@ -350,6 +350,7 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   ConnectionRecord& connection = record(index);
   // A completion of a connection that was drained and given up can no longer be told anybody.
   if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
+  if (IsOver(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
   const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
   if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);
