@@ -21,6 +21,12 @@ inline bool IsLive(const arena::ConnectionRecord& record) {
          state == arena::ConnectionState::kEstablished;
 }
 
+// Its end is in the log: nobody is told of it any more.
+inline bool IsOver(const arena::ConnectionRecord& record) {
+  const arena::ConnectionState state = StateOf(record);
+  return state == arena::ConnectionState::kClosed || state == arena::ConnectionState::kFree;
+}
+
 // Requests behind `posted` that may have been posted all the same.
 inline uint32_t MaybePosted(const arena::ConnectionRecord& record, bool receive) {
   const uint64_t posted = receive ? record.receive.posted : record.send.posted;

@@ -357,7 +357,8 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   const Direction direction = arena::WrIdDirection(completion.wr_id);
   const bool receive = direction == Direction::kReceive;
   const uint64_t next = receive ? connection.receive.completed : connection.send.completed;
-  if (completion.wr_id != arena::PackWrId(index, connection.generation, direction, next)) {
+  if (completion.wr_id != arena::PackWrId(index, connection.generation, direction, next) ||
+      IsOver(connection)) {
     return LogUnexpected(shard, index, completion);
   }
   LogRequest(shard, index, receive, completion);
@@ -374,6 +375,7 @@ void QueueDriver::LogUnexpected(uint32_t shard, uint32_t index,
   const ConnectionRecord& connection = record(index);
   // A completion of a connection that was drained and given up can no longer be told anybody.
   if (arena::WrIdGeneration(completion.wr_id) != (connection.generation & 0x7f)) return;
+  if (IsOver(connection)) return;
   const bool receive = arena::WrIdDirection(completion.wr_id) == Direction::kReceive;
   const uint64_t sequence = arena::WrIdSequence(completion.wr_id);
   if (sequence >= arena::kMarkerSequence) return LogMarker(index, receive, completion);

@@ -27,7 +27,8 @@ constexpr uint32_t kNoConnection = ~0u;
 constexpr uint32_t kNoShard = ~0u;
 constexpr int kPerTurn = 64;  // events, and orders of each shard
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
-// for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s).
+// for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
+// that time it is in the error state, so that a reset is safe (rdma.md, "Reset").
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;

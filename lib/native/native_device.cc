@@ -44,8 +44,9 @@ absl::Status KeepersWork(absl::string_view what) {
 
 }  // namespace
 
-// One of the pool, in the hands of a connection. Destroyed, it touches no memory any more, and
-// waits for the keeper to make it new.
+// One of the pool, in the hands of a connection. Destroyed, it stays in the error state until the
+// keeper makes it new. A reset by us would not wait for a packet that the device is still at work
+// on, and Soft-RoCE then loses count of who uses the queue pair (rdma.md, "Reset").
 class NativeQueuePair final : public verbs::QueuePair {
  public:
   NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited)
@@ -56,7 +57,7 @@ class NativeQueuePair final : public verbs::QueuePair {
     if (device_ == nullptr) return;
     device_->queue_pairs_.erase(this);
     Leave();
-    if (!inherited_->SetReset().ok()) (void)inherited_->SetError();
+    if (inherited_->state() != verbs::QueuePairState::kError) (void)inherited_->SetError();
   }
   // It belongs to the shard's next driver: destroying this changes nothing.
   void Leave() {
@@ -201,14 +202,14 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
-  // That of an established one is never destroyed: it drains first. So an heir of many connections
-  // answers the first that has a request without having asked the kernel for any.
+  // An heir of many connections answers the first that has a request without having asked the
+  // kernel for any that is established.
   if (state == ConnectionState::kEstablished) {
     inherited->NoteConnected(record(index).initiator_depth != 0);
-  } else if (inherited->state() == verbs::QueuePairState::kReset) {
-    return;  // it was destroyed
+    device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
+  } else {
+    device.queue_pair = Hand(inherited);
   }
-  device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
 }
 
 // Those that were taken by nobody: a driver died before it had written down what for.
@@ -223,9 +224,7 @@ void NativeDevice::RestorePool(uint32_t shard) {
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
-    // One that was put back is in RESET. It was never connected: a record would name it.
-    verbs::QueuePair& unused = *pool_->shards[shard][i];
-    if (unused.state() == verbs::QueuePairState::kReset && !unused.SetInit().ok()) continue;
+    // It was never connected: a record would name it.
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
 }

@@ -431,7 +431,7 @@ bool RdmaConnectionId::OnEvent(const rdma_cm_event& event, CmEvent* out) {
       // sends has the old one, and goes on arriving or does not. Its retries tell.
       core_->PushAddressChange(kAddressChange);
       return false;
-    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: no queue pair of ours is used again
+    default:  // RDMA_CM_EVENT_TIMEWAIT_EXIT: who uses a queue pair again waits longer
       return false;
   }
 }

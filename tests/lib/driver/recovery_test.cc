@@ -562,6 +562,22 @@ TEST_F(RecoveryTest, shouldDestroyAQueuePairThatRefusesItsMarkerToo) {
   EXPECT_EQ(counters.sends_posted, counters.sends_completed);
 }
 
+// Not every device stops at once: a native service's queue pair is in error until the keeper resets
+// it.
+TEST_F(RecoveryTest, shouldTellNothingOfAConnectionAfterItsEnd) {
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CommitSends(1);
+  device.refuse = 2;
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("ended general error"));
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  EXPECT_EQ(arena->connection(connection).receive.completed, 0u);
+}
+
 // ---- Transactions and events.
 
 TEST_F(RecoveryTest, shouldFinishATransactionThatIsHalfApplied) {

@@ -78,6 +78,35 @@ class NamedId final : public verbs::ConnectionId {
   absl::Status Disconnect() override { return absl::OkStatus(); }
 };
 
+// The keeper's, as a driver has inherited it.
+class InheritedQueuePair final : public verbs::QueuePair {
+ public:
+  InheritedQueuePair(verbs::QueuePair* keepers, uint32_t* resets)
+      : keepers_(keepers), resets_(resets) {}
+  uint32_t number() const override { return keepers_->number(); }
+  verbs::QueuePairState state() const override { return keepers_->state(); }
+  uint32_t max_inline_data() const override { return keepers_->max_inline_data(); }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
+    return keepers_->PostSend(requests, posted);
+  }
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    return keepers_->PostReceive(requests, posted);
+  }
+  absl::Status SetError() override { return keepers_->SetError(); }
+  absl::Status SetReset() override {
+    ++*resets_;
+    return keepers_->SetReset();
+  }
+  absl::Status SetInit() override { return keepers_->SetInit(); }
+  bool receives_drained() const override { return keepers_->receives_drained(); }
+  void NoteConnected(bool reads) override { keepers_->NoteConnected(reads); }
+
+ private:
+  verbs::QueuePair* const keepers_;
+  uint32_t* const resets_;
+};
+
 // A driver of some shards, as in a process of its own.
 class Driver final : public driver::DriverObserver {
  public:
@@ -86,7 +115,14 @@ class Driver final : public driver::DriverObserver {
     // What it would have inherited: the same queues and regions.
     objects->connections.resize(arena->shape().connections);
     Borrow(manager.objects().get(), objects.get());
-    native.emplace(arena, device, &manager.pool(), objects.get(), [] {});
+    pool.shards.resize(manager.pool().shards.size());
+    pool.places.resize(manager.pool().shards.size());
+    for (uint32_t shard = 0; shard < pool.shards.size(); ++shard) {
+      for (const auto& keepers : manager.pool().shards[shard]) {
+        pool.Add(shard, std::make_unique<InheritedQueuePair>(keepers.get(), &resets));
+      }
+    }
+    native.emplace(arena, device, &pool, objects.get(), [] {});
     driver = QueueDriver::Attach(arena, &*native, this, objects);
   }
   ~Driver() override {
@@ -114,6 +150,8 @@ class Driver final : public driver::DriverObserver {
     for (const uint32_t one : shards) ASSERT_TRUE(driver->PollCompletions(one).ok());
   }
 
+  uint32_t resets = 0;
+  QueuePairPool pool;
   std::shared_ptr<driver::DeviceObjects> objects;
   std::vector<uint32_t> shards;
   std::optional<NativeDevice> native;
@@ -285,6 +323,31 @@ TEST_F(NativeDeviceTest, shouldTellTheEndAndUseTheSlotAgain) {
     peers.clear();
   }
   EXPECT_GE(generations, 2u);
+}
+
+// The device may still be at work on its last packet.
+TEST_F(NativeDeviceTest, shouldLeaveItToTheKeeperToResetAQueuePair) {
+  for (const bool dies : {false, true}) {
+    RawPeer peer;
+    const uint32_t connection = Established(peer);
+    ExchangeAMessage(connection, peer);
+    const int place = manager->pool().Find(0, arena->connection(connection).qp_number);
+    peer.Disconnect();
+    NextOfKind(CompletionKind::kReceive);
+    NextOfKind(CompletionKind::kDisconnected);
+    if (dies) {
+      Die();
+      Succeed();
+    }
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied);
+    EXPECT_EQ(state(connection), ConnectionState::kFree);
+    EXPECT_EQ(owner->resets, 0u);
+    EXPECT_EQ(manager->pool().shards[0][static_cast<size_t>(place)]->state(),
+              verbs::QueuePairState::kError);
+    ASSERT_TRUE(Until([&] { return peer.disconnected; }));
+    peers.clear();
+  }
 }
 
 TEST_F(NativeDeviceTest, shouldDisconnectInTheNameOfTheOwner) {
