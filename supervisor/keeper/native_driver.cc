@@ -18,6 +18,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "supervisor/keeper/native_deaths.h"
 
@@ -54,8 +55,8 @@ void ReadNews(int socket, const std::function<void(const News&)>& tell) {
         !absl::SimpleAtoi(parts[2], &news.connection)) {
       continue;
     }
-    news.kind = parts[0];
-    news.message = parts[3];
+    news.kind = ValidUtf8(parts[0], kNewsBytes);
+    news.message = ValidUtf8(parts[3], kNewsBytes);
     tell(news);
   }
 }

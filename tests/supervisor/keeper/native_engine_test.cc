@@ -255,6 +255,16 @@ TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
   EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
 }
 
+// It goes on to control, which closes a session whose messages do not parse.
+TEST_F(NativeEngineTest, shouldTakeNoNewsThatIsNotUtf8) {
+  const std::string line = NewsLine(kWorkerFailed, -1, -1, "/\xff\xc3.so: \xe2\x82\xac");
+  ASSERT_GT(send(engine_->InheritanceOf(0, 1).news, line.data(), line.size(), 0), 0);
+  engine_->Turn();
+  engine_->Turn();
+  EXPECT_EQ(engine_->waiting_reason(0),
+            "no worker is ready; the last one could not be run: /??.so: \xe2\x82\xac");
+}
+
 TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
   Worker& owner_of_it = Start(0);
   ASSERT_EQ(owner_of_it.Attend(), 0);
