@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
 #include "lib/base/crash_point.h"
 
 namespace baton::driver {
@@ -12,8 +11,20 @@ namespace baton::driver {
 void CompletionLog::Clear() { arena::StoreRelaxed(slot(tail_).wr_id, arena::kInvalidWrId); }
 
 void CompletionLog::FindTail() {
-  const uint64_t limit = record_->acknowledged + slot_count_ - 1;
-  while (tail_ < limit && slot(tail_).wr_id != arena::kInvalidWrId) ++tail_;
+  const uint64_t unacknowledged = tail_ - arena::LoadRelaxed(record_->acknowledged);
+  if (unacknowledged > slot_count_) return Break("more was published than it holds");
+  for (uint64_t room = slot_count_ - unacknowledged; room > 1; --room) {
+    if (slot(tail_).wr_id == arena::kInvalidWrId) break;
+    ++tail_;
+  }
+}
+
+// What is appended from now on goes nowhere.
+void CompletionLog::Break(const char* why) {
+  static thread_local arena::CompletionEntry nowhere;
+  broken_ = why;
+  slots_ = &nowhere;
+  slot_count_ = 1;
 }
 
 void CompletionLog::Append(const arena::CompletionEntry& entry) {
@@ -23,8 +34,10 @@ void CompletionLog::Append(const arena::CompletionEntry& entry) {
   Append(entry.wr_id);
 }
 
-arena::CompletionEntry& CompletionLog::Next() const {
-  BATON_CHECK(tail_ - record_->acknowledged < slot_count_);
+arena::CompletionEntry& CompletionLog::Next() {
+  if (tail_ - record_->acknowledged >= slot_count_) [[unlikely]] {
+    Break("it is full of what was not acknowledged");
+  }
   return slot(tail_);
 }
 
@@ -40,7 +53,7 @@ void CompletionLog::Append(uint64_t wr_id) {
 }
 
 bool CompletionLog::Publish() {
-  if (record_->completion_tail == tail_) return false;
+  if (record_->completion_tail == tail_ || broken_ != nullptr) return false;
   BATON_CRASH_POINT("driver-before-publish");
   arena::StoreRelease(record_->completion_tail, tail_);
   BATON_CRASH_POINT("driver-published");

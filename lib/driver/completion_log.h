@@ -5,12 +5,16 @@
 #include <cstdint>
 
 #include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
 
 namespace baton::driver {
 
 // Appends are visible to the owner after Publish, and to a successor of this driver at once. The
 // log cannot overflow: it holds everything that the logs of all connections can have outstanding
 // (arena::RequiredCompletionEntries).
+//
+// Drivers of a native service can write each other's. One that says what cannot be is broken:
+// nothing is appended, or published, any more.
 class CompletionLog {
  public:
   CompletionLog(const arena::Arena& arena, uint32_t shard)
@@ -24,12 +28,21 @@ class CompletionLog {
   // For what another driver left: its appends count whether they were published or not.
   void FindTail();
   uint64_t tail() const { return tail_; }
+  // The first entry that is not acknowledged. tail(): none is, or it cannot be that one.
+  uint64_t oldest() const {
+    const uint64_t acknowledged = arena::LoadRelaxed(record_->acknowledged);
+    return tail_ - acknowledged <= slot_count_ ? acknowledged : tail_;
+  }
+
+  // Why it is broken; nullptr: it is not.
+  const char* broken() const { return broken_; }
+  void Break(const char* why);
 
   void Append(const arena::CompletionEntry& entry);
 
   // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
-  // appended with its wr_id.
-  arena::CompletionEntry& Next() const;
+  // appended with its wr_id. Breaks the log when it is full.
+  arena::CompletionEntry& Next();
   void Append(uint64_t wr_id);
 
   // Returns whether anything was appended since the last call.
@@ -42,6 +55,7 @@ class CompletionLog {
   arena::CompletionEntry* slots_;
   uint32_t slot_count_;  // a power of two
   uint64_t tail_;
+  const char* broken_ = nullptr;
 };
 
 }  // namespace baton::driver

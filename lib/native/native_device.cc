@@ -252,6 +252,11 @@ void NativeDevice::Forget(uint32_t shard) {
 // none was not told by us, nor by who died before us.
 absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
                                  OrderKind kind) {
+  if (shard >= arena_->shape().shards) {
+    return absl::InternalError(absl::StrCat("its record says shard ", shard,
+                                            ", which does not exist: another worker of "
+                                            "the service has written over it"));
+  }
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.connection = connection;
@@ -295,7 +300,8 @@ std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(verbs::QueuePair* inherited
 
 // The one that the keeper connects is in its record.
 void NativeDevice::LendQueuePair(uint32_t connection) {
-  const uint32_t shard = record(connection).shard;
+  const uint32_t shard = arena::LoadRelaxed(record(connection).shard);
+  if (shard >= pool_->shards.size()) return;
   const int place = pool_->Find(shard, record(connection).qp_number);
   if (place < 0) return;
   objects_->connections[connection].queue_pair =
