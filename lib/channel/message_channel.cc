@@ -51,17 +51,28 @@ absl::StatusOr<std::string> EncodeFrame(const google::protobuf::MessageLite& mes
   return frame;
 }
 
-absl::Status WaitFor(int fd, short events, uint64_t deadline_ns, bool forever) {
+class Deadline {
+ public:
+  explicit Deadline(int timeout_ms)  // -1: none
+      : none_(timeout_ms < 0),
+        ns_(MonotonicNanoseconds() + static_cast<uint64_t>(std::max(timeout_ms, 0)) * 1'000'000) {}
+  int left_ms() const {
+    if (none_) return -1;
+    const uint64_t now = MonotonicNanoseconds();
+    return now >= ns_ ? 0 : static_cast<int>((ns_ - now) / 1'000'000 + 1);
+  }
+
+ private:
+  bool none_;
+  uint64_t ns_;
+};
+
+absl::Status WaitFor(int fd, int events, const Deadline& deadline, absl::string_view late) {
   for (;;) {
-    int timeout_ms = -1;
-    if (!forever) {
-      const uint64_t now = MonotonicNanoseconds();
-      timeout_ms = now >= deadline_ns ? 0 : static_cast<int>((deadline_ns - now) / 1'000'000 + 1);
-    }
-    pollfd entry = {fd, events, 0};
-    const int ready = poll(&entry, 1, timeout_ms);
+    pollfd entry = {fd, static_cast<short>(events), 0};
+    const int ready = poll(&entry, 1, deadline.left_ms());
     if (ready > 0) return absl::OkStatus();
-    if (ready == 0) return absl::DeadlineExceededError("no answer in time");
+    if (ready == 0) return absl::DeadlineExceededError(late);
     if (errno != EINTR) return ErrnoStatus(errno, "poll");
   }
 }
@@ -218,10 +229,12 @@ absl::Status MessageChannel::Flush() {
 }
 
 absl::Status MessageChannel::Send(const google::protobuf::MessageLite& message,
-                                  const std::vector<int>& descriptors) {
+                                  const std::vector<int>& descriptors, int timeout_ms) {
+  const Deadline deadline(timeout_ms);
   BATON_RETURN_IF_ERROR(Enqueue(message, descriptors));
   while (pending()) {
-    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, 0, /*forever=*/true));
+    BATON_RETURN_IF_ERROR(
+        WaitFor(socket_.get(), POLLOUT, deadline, "the other side does not read its messages"));
     BATON_RETURN_IF_ERROR(Flush());
   }
   return absl::OkStatus();
@@ -331,12 +344,14 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
 
 absl::Status MessageChannel::Receive(google::protobuf::MessageLite* message, int timeout_ms,
                                      std::vector<FileDescriptor>* descriptors) {
-  const uint64_t deadline =
-      MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms > 0 ? timeout_ms : 0) * 1'000'000;
+  const Deadline deadline(timeout_ms);
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool whole, NextFrame(message, descriptors));
     if (whole) return absl::OkStatus();
-    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline, timeout_ms < 0));
+    // What was asked and is not on its way would never be answered.
+    const int events = pending() ? POLLIN | POLLOUT : POLLIN;
+    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), events, deadline, "no answer in time"));
+    (void)Flush();  // should it fail, Fill tells why
     const absl::Status filled = Fill();
     if (!filled.ok()) {
       // What arrived before the end still counts.

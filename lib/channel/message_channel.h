@@ -45,16 +45,19 @@ absl::StatusOr<FileDescriptor> GetPeerProcess(int socket);
 
 class MessageChannel {
  public:
+  static constexpr int kSendTimeoutMs = 10'000;
+
   // `max_frame_bytes`: of what is received, from a side that is not to take more memory.
   explicit MessageChannel(FileDescriptor socket, uint32_t max_frame_bytes = kMaxFrameBytes)
       : socket_(std::move(socket)), max_frame_bytes_(max_frame_bytes) {}
 
   int fd() const { return socket_.get(); }
 
-  // Blocking. kUnavailable: the other side has closed; kDeadlineExceeded: nothing within
-  // `timeout_ms` (-1: for ever), the channel stays usable only if no byte of a frame had come.
+  // Blocking, for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
+  // kDeadlineExceeded, of Send: the other side does not read; the message counts as sent, and goes
+  // on its way with the next call of any. Of Receive: nothing came; the channel stays usable.
   absl::Status Send(const google::protobuf::MessageLite& message,
-                    const std::vector<int>& descriptors = {});
+                    const std::vector<int>& descriptors = {}, int timeout_ms = kSendTimeoutMs);
   absl::Status Receive(google::protobuf::MessageLite* message, int timeout_ms,
                        std::vector<FileDescriptor>* descriptors = nullptr);
 

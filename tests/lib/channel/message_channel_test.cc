@@ -351,6 +351,25 @@ TEST_F(MessageChannelTest, shouldFlushEverythingOnceTheOtherSideReads) {
   EXPECT_EQ(received.token(), "tail");
 }
 
+TEST_F(MessageChannelTest, shouldNotWaitForEverForASideThatDoesNotRead) {
+  const int count = FillSocket();
+  const absl::Status late = here->Send(Message("late"), {}, /*timeout_ms=*/1);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("does not read"));
+  // It goes when the other side reads, with whatever is done next: the answer to it is awaited.
+  std::thread reader([&] {
+    for (int i = 0; i < count; ++i) EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_EQ(received.token(), "late");
+    EXPECT_TRUE(there->Send(Message("answer")).ok());
+  });
+  internal::Token answer;
+  EXPECT_EQ(here->Receive(&answer, kTimeoutMs), absl::OkStatus());
+  EXPECT_EQ(answer.token(), "answer");
+  reader.join();
+  EXPECT_FALSE(here->pending());
+}
+
 TEST_F(MessageChannelTest, shouldSendTheLargestMessageAndRefuseALargerOne) {
   EXPECT_EQ(here->Send(Message(std::string(kMaxFrameBytes, 'x'))).code(),
             absl::StatusCode::kResourceExhausted);
