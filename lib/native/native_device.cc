@@ -211,12 +211,20 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
 }
 
+// The queue pair that it names is not its any more, and may be another's: the keeper has put it
+// back before it said that the slot is free.
+bool NativeDevice::IsGivenBack(uint32_t index) const {
+  const uint32_t freed = arena::LoadAcquire(arena_->native_connection(index).freed_generation);
+  return driver::StateOf(record(index)) == ConnectionState::kFree &&
+         arena::LoadAcquire(record(index).generation) == freed;
+}
+
 // Those that were taken by nobody: a driver died before it had written down what for.
 void NativeDevice::RestorePool(uint32_t shard) {
   const uint32_t count = arena_->shape().pooled_queue_pairs;
   std::vector<bool> used(count);
   for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-    if (record(i).shard != shard) continue;
+    if (record(i).shard != shard || IsGivenBack(i)) continue;
     const int place = pool_->Find(shard, record(i).qp_number);
     if (place >= 0) used[static_cast<size_t>(place)] = true;
   }

@@ -611,6 +611,30 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
 }
 
+// The last connection of a free slot had it: the next that took it has died.
+TEST_F(NativeDeviceTest, shouldFindQueuePairsThatFreeSlotsHadOnce) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  const auto place =
+      static_cast<uint32_t>(manager->pool().Find(0, arena->connection(connection).qp_number));
+  const auto pooled = [&] { return arena::PooledState(arena->pooled(0, place).state); };
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kDisconnected);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_EQ(state(connection), ConnectionState::kFree);
+  Die();
+  Succeed();
+  // The keeper has still to put it back.
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ASSERT_TRUE(KeeperUntil([&] { return manager->connection_count() == 0; }));
+  arena->pooled(0, place).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  Die();
+  Succeed();
+  EXPECT_EQ(pooled(), arena::PooledState::kFree);
+}
+
 // ---------------------------------------------------------------- to a peer
 
 class ConnectingTest : public NativeDeviceTest {
