@@ -70,9 +70,12 @@ absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequ
                                                       std::vector<FileDescriptor>* descriptors) {
   const std::lock_guard<std::mutex> lock(channel_mutex_);
   internal::WorkerReply reply;
-  BATON_RETURN_IF_ERROR(channel_->Send(request));
+  const absl::Status sent = channel_->Send(request, {}, kReplyTimeoutMs);
+  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
+  ++replies_due_;  // also of what is still on its way
+  BATON_RETURN_IF_ERROR(sent);
   // Replies come in order: those that came too late for their requests are before ours.
-  for (++replies_due_; replies_due_ > 0; --replies_due_) {
+  for (; replies_due_ > 0; --replies_due_) {
     BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
   }
   if (reply.status_code() != 0) {

@@ -51,17 +51,28 @@ absl::StatusOr<std::string> EncodeFrame(const google::protobuf::MessageLite& mes
   return frame;
 }
 
-absl::Status WaitFor(int fd, short events, uint64_t deadline_ns, bool forever) {
+class Deadline {
+ public:
+  explicit Deadline(int timeout_ms)  // -1: none
+      : none_(timeout_ms < 0),
+        ns_(MonotonicNanoseconds() + static_cast<uint64_t>(std::max(timeout_ms, 0)) * 1'000'000) {}
+  int left_ms() const {
+    if (none_) return -1;
+    const uint64_t now = MonotonicNanoseconds();
+    return now >= ns_ ? 0 : static_cast<int>((ns_ - now) / 1'000'000 + 1);
+  }
+
+ private:
+  bool none_;
+  uint64_t ns_;
+};
+
+absl::Status WaitFor(int fd, int events, const Deadline& deadline, absl::string_view late) {
   for (;;) {
-    int timeout_ms = -1;
-    if (!forever) {
-      const uint64_t now = MonotonicNanoseconds();
-      timeout_ms = now >= deadline_ns ? 0 : static_cast<int>((deadline_ns - now) / 1'000'000 + 1);
-    }
-    pollfd entry = {fd, events, 0};
-    const int ready = poll(&entry, 1, timeout_ms);
+    pollfd entry = {fd, static_cast<short>(events), 0};
+    const int ready = poll(&entry, 1, deadline.left_ms());
     if (ready > 0) return absl::OkStatus();
-    if (ready == 0) return absl::DeadlineExceededError("no answer in time");
+    if (ready == 0) return absl::DeadlineExceededError(late);
     if (errno != EINTR) return ErrnoStatus(errno, "poll");
   }
 }
@@ -218,17 +229,59 @@ absl::Status MessageChannel::Flush() {
 }
 
 absl::Status MessageChannel::Send(const google::protobuf::MessageLite& message,
-                                  const std::vector<int>& descriptors) {
+                                  const std::vector<int>& descriptors, int timeout_ms) {
+  const Deadline deadline(timeout_ms);
   BATON_RETURN_IF_ERROR(Enqueue(message, descriptors));
   while (pending()) {
-    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, 0, /*forever=*/true));
+    BATON_RETURN_IF_ERROR(
+        WaitFor(socket_.get(), POLLOUT, deadline, "the other side does not read its messages"));
     BATON_RETURN_IF_ERROR(Flush());
   }
   return absl::OkStatus();
 }
 
+absl::Status MessageChannel::TakeDescriptors(msghdr* header, std::vector<FileDescriptor>* taken) {
+  for (cmsghdr* item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
+      taken->emplace_back(fd);
+    }
+  }
+  if (taken->size() <= kMaxFrameDescriptors && (header->msg_flags & MSG_CTRUNC) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
+}
+
+uint32_t MessageChannel::LengthAt(size_t position) const {
+  uint32_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[position + i])) << (8 * i);
+  }
+  return length;
+}
+
+// The last that has begun, in bytes of the stream.
+uint64_t MessageChannel::LastFrame() const {
+  size_t last = input_start_;
+  for (size_t next = last; next < input_.size();) {
+    last = next;
+    if (input_.size() - next < kLengthBytes) break;
+    next += kLengthBytes + size_t{LengthAt(next)};
+  }
+  return taken_ + (last - input_start_);
+}
+
+// A read ends with the bytes that descriptors came with, though it may begin with others: so these
+// belong to the last frame that begins in it. None begins there when they came with the middle of
+// one.
 absl::Status MessageChannel::Fill() {
-  for (;;) {
+  // Of two frames that have some the first is whole: it is taken before more are.
+  while (received_.size() < 2) {
     const size_t old_size = input_.size();
     input_.resize(old_size + kReadBytes);
     iovec data = {input_.data() + old_size, kReadBytes};
@@ -247,31 +300,22 @@ absl::Status MessageChannel::Fill() {
       return ErrnoStatus(error, "recvmsg");
     }
     if (got == 0) return absl::UnavailableError("the other side closed the connection");
-    for (cmsghdr* item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
-      if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-      const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < count; ++i) {
-        int fd;
-        std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
-        received_descriptors_.emplace_back(fd);
-      }
-    }
-    if (received_descriptors_.size() > kMaxFrameDescriptors || (header.msg_flags & MSG_CTRUNC)) {
-      received_descriptors_.clear();
-      return absl::ResourceExhaustedError(
-          "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
+    std::vector<FileDescriptor> descriptors;
+    BATON_RETURN_IF_ERROR(TakeDescriptors(&header, &descriptors));
+    const uint64_t frame = descriptors.empty() ? 0 : LastFrame();
+    if (!descriptors.empty() && frame >= taken_ + (old_size - input_start_)) {
+      received_.push_back({frame, std::move(descriptors)});
     }
     if (input_.size() - input_start_ > max_frame_bytes_ + kLengthBytes) return absl::OkStatus();
   }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* message) {
+absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* message,
+                                               std::vector<FileDescriptor>* descriptors) {
   const size_t available = input_.size() - input_start_;
   if (available < kLengthBytes) return false;
-  uint32_t length = 0;
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= static_cast<uint32_t>(static_cast<uint8_t>(input_[input_start_ + i])) << (8 * i);
-  }
+  const uint32_t length = LengthAt(input_start_);
   if (length > max_frame_bytes_) {
     return absl::InvalidArgumentError(absl::StrCat("a frame claims ", length, " bytes, at most ",
                                                    max_frame_bytes_, " are allowed"));
@@ -281,7 +325,13 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
                                static_cast<int>(length))) {
     return absl::InvalidArgumentError("a frame does not parse as the expected message");
   }
+  if (descriptors) descriptors->clear();
+  if (!received_.empty() && received_.front().frame == taken_) {
+    if (descriptors) *descriptors = std::move(received_.front().descriptors);
+    received_.pop_front();
+  }
   input_start_ += kLengthBytes + length;
+  taken_ += kLengthBytes + length;
   if (input_start_ == input_.size()) {
     input_.clear();
     input_start_ = 0;
@@ -294,23 +344,21 @@ absl::StatusOr<bool> MessageChannel::NextFrame(google::protobuf::MessageLite* me
 
 absl::Status MessageChannel::Receive(google::protobuf::MessageLite* message, int timeout_ms,
                                      std::vector<FileDescriptor>* descriptors) {
-  const uint64_t deadline =
-      MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms > 0 ? timeout_ms : 0) * 1'000'000;
+  const Deadline deadline(timeout_ms);
   for (;;) {
-    BATON_ASSIGN_OR_RETURN(const bool whole, NextFrame(message));
-    if (whole) break;
-    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline, timeout_ms < 0));
+    BATON_ASSIGN_OR_RETURN(const bool whole, NextFrame(message, descriptors));
+    if (whole) return absl::OkStatus();
+    // What was asked and is not on its way would never be answered.
+    const int events = pending() ? POLLIN | POLLOUT : POLLIN;
+    BATON_RETURN_IF_ERROR(WaitFor(socket_.get(), events, deadline, "no answer in time"));
+    (void)Flush();  // should it fail, Fill tells why
     const absl::Status filled = Fill();
     if (!filled.ok()) {
       // What arrived before the end still counts.
-      BATON_ASSIGN_OR_RETURN(const bool last, NextFrame(message));
-      if (!last) return filled;
-      break;
+      BATON_ASSIGN_OR_RETURN(const bool last, NextFrame(message, descriptors));
+      return last ? absl::OkStatus() : filled;
     }
   }
-  if (descriptors) *descriptors = std::move(received_descriptors_);
-  received_descriptors_.clear();
-  return absl::OkStatus();
 }
 
 }  // namespace baton

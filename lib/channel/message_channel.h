@@ -1,9 +1,12 @@
 // Protobuf messages, with file descriptors, over a UNIX stream socket. A frame is a 4-byte
-// little-endian length and that many bytes; descriptors travel with the first byte of a frame.
+// little-endian length and that many bytes; descriptors travel with the first byte of a frame, each
+// of which is written by calls of its own. Those that come otherwise are closed.
 //
 // Thread-compatible.
 #ifndef LIB_CHANNEL_MESSAGE_CHANNEL_H_
 #define LIB_CHANNEL_MESSAGE_CHANNEL_H_
+
+#include <sys/socket.h>
 
 #include <cstdint>
 #include <deque>
@@ -42,25 +45,29 @@ absl::StatusOr<FileDescriptor> GetPeerProcess(int socket);
 
 class MessageChannel {
  public:
+  static constexpr int kSendTimeoutMs = 10'000;
+
   // `max_frame_bytes`: of what is received, from a side that is not to take more memory.
   explicit MessageChannel(FileDescriptor socket, uint32_t max_frame_bytes = kMaxFrameBytes)
       : socket_(std::move(socket)), max_frame_bytes_(max_frame_bytes) {}
 
   int fd() const { return socket_.get(); }
 
-  // Blocking. kUnavailable: the other side has closed; kDeadlineExceeded: nothing within
-  // `timeout_ms` (-1: for ever), the channel stays usable only if no byte of a frame had come.
+  // Blocking, for at most `timeout_ms` (-1: for ever). kUnavailable: the other side has closed.
+  // kDeadlineExceeded, of Send: the other side does not read; the message counts as sent, and goes
+  // on its way with the next call of any. Of Receive: nothing came; the channel stays usable.
   absl::Status Send(const google::protobuf::MessageLite& message,
-                    const std::vector<int>& descriptors = {});
+                    const std::vector<int>& descriptors = {}, int timeout_ms = kSendTimeoutMs);
   absl::Status Receive(google::protobuf::MessageLite* message, int timeout_ms,
                        std::vector<FileDescriptor>* descriptors = nullptr);
 
   // For event loops. Fill reads what is there without blocking, up to a frame of the largest size
   // (kUnavailable: closed). NextFrame
   // takes a whole message out of what was read: false when there is none yet, an error when the
-  // bytes are not a frame of this protocol.
+  // bytes are not a frame of this protocol. Its descriptors are closed if nobody wants them.
   absl::Status Fill();
-  absl::StatusOr<bool> NextFrame(google::protobuf::MessageLite* message);
+  absl::StatusOr<bool> NextFrame(google::protobuf::MessageLite* message,
+                                 std::vector<FileDescriptor>* descriptors = nullptr);
 
   // Queues a frame and writes what the socket takes without blocking; pending() tells that some is
   // left, to be written by Flush once the socket is writable. kResourceExhausted: the other side
@@ -77,13 +84,23 @@ class MessageChannel {
     std::vector<FileDescriptor> descriptors;  // duplicates, closed once sent
   };
 
+  // Descriptors, and the frame that begins so many bytes into the stream.
+  struct Received {
+    uint64_t frame;
+    std::vector<FileDescriptor> descriptors;
+  };
+
   absl::Status WriteSome(Output& output);
+  static absl::Status TakeDescriptors(msghdr* header, std::vector<FileDescriptor>* taken);
+  uint32_t LengthAt(size_t position) const;
+  uint64_t LastFrame() const;
 
   FileDescriptor socket_;
   uint32_t max_frame_bytes_;
   std::string input_;
   size_t input_start_ = 0;
-  std::vector<FileDescriptor> received_descriptors_;
+  uint64_t taken_ = 0;  // bytes of the stream before input_start_
+  std::deque<Received> received_;
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
 };

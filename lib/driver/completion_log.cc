@@ -8,8 +8,20 @@ namespace baton::driver {
 void CompletionLog::Clear() { arena::StoreRelaxed(slot(tail_).wr_id, arena::kInvalidWrId); }
 
 void CompletionLog::FindTail() {
-  const uint64_t limit = record_->acknowledged + slot_count_ - 1;
-  while (tail_ < limit && slot(tail_).wr_id != arena::kInvalidWrId) ++tail_;
+  const uint64_t unacknowledged = tail_ - arena::LoadRelaxed(record_->acknowledged);
+  if (unacknowledged > slot_count_) return Break("more was published than it holds");
+  for (uint64_t room = slot_count_ - unacknowledged; room > 1; --room) {
+    if (slot(tail_).wr_id == arena::kInvalidWrId) break;
+    ++tail_;
+  }
+}
+
+// What is appended from now on goes nowhere.
+void CompletionLog::Break(const char* why) {
+  static thread_local arena::CompletionEntry nowhere;
+  broken_ = why;
+  slots_ = &nowhere;
+  slot_count_ = 1;
 }
 
 void CompletionLog::Append(const arena::CompletionEntry& entry) {
@@ -20,7 +32,7 @@ void CompletionLog::Append(const arena::CompletionEntry& entry) {
 }
 
 bool CompletionLog::Publish() {
-  if (record_->completion_tail == tail_) return false;
+  if (record_->completion_tail == tail_ || broken_ != nullptr) return false;
   BATON_CRASH_POINT("driver-before-publish");
   arena::StoreRelease(record_->completion_tail, tail_);
   BATON_CRASH_POINT("driver-published");

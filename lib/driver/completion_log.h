@@ -6,7 +6,6 @@
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
 #include "lib/base/crash_point.h"
 
 namespace baton::driver {
@@ -14,6 +13,9 @@ namespace baton::driver {
 // Appends are visible to the owner after Publish, and to a successor of this driver at once. The
 // log cannot overflow: it holds everything that the logs of all connections can have outstanding
 // (arena::RequiredCompletionEntries).
+//
+// Drivers of a native service can write each other's. One that says what cannot be is broken:
+// nothing is appended, or published, any more.
 class CompletionLog {
  public:
   CompletionLog(const arena::Arena& arena, uint32_t shard)
@@ -27,13 +29,24 @@ class CompletionLog {
   // For what another driver left: its appends count whether they were published or not.
   void FindTail();
   uint64_t tail() const { return tail_; }
+  // The first entry that is not acknowledged. tail(): none is, or it cannot be that one.
+  uint64_t oldest() const {
+    const uint64_t acknowledged = arena::LoadRelaxed(record_->acknowledged);
+    return tail_ - acknowledged <= slot_count_ ? acknowledged : tail_;
+  }
+
+  // Why it is broken; nullptr: it is not.
+  const char* broken() const { return broken_; }
+  void Break(const char* why);
 
   void Append(const arena::CompletionEntry& entry);
 
   // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
-  // appended with its wr_id.
-  arena::CompletionEntry& Next() const {
-    BATON_CHECK(tail_ - record_->acknowledged < slot_count_);
+  // appended with its wr_id. Breaks the log when it is full.
+  arena::CompletionEntry& Next() {
+    if (tail_ - record_->acknowledged >= slot_count_) [[unlikely]] {
+      Break("it is full of what was not acknowledged");
+    }
     return slot(tail_);
   }
   void Append(uint64_t wr_id) {
@@ -59,6 +72,7 @@ class CompletionLog {
   arena::CompletionEntry* slots_;
   uint32_t slot_count_;  // a power of two
   uint64_t tail_;
+  const char* broken_ = nullptr;
 };
 
 }  // namespace baton::driver

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
 
 namespace baton::driver {
@@ -17,9 +18,10 @@ void FillAddresses(const verbs::ConnectionId& id, arena::ConnectionRecord* recor
 }
 
 void FillPrivateData(std::string_view data, arena::ConnectionRecord* record) {
-  record->private_data_length =
-      static_cast<uint32_t>(std::min<size_t>(data.size(), arena::kPrivateDataBytes));
-  std::memcpy(record->private_data, data.data(), record->private_data_length);
+  // Not to be read back: other processes may write the record.
+  const size_t length = std::min<size_t>(data.size(), arena::kPrivateDataBytes);
+  std::memcpy(record->private_data, data.data(), length);
+  arena::StoreRelaxed(record->private_data_length, static_cast<uint32_t>(length));
 }
 
 absl::Status NoSlotFree(size_t slots) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
 #include "lib/base/crash_point.h"
@@ -72,8 +73,12 @@ bool Ownership::Move(uint64_t seen, uint32_t to, uint32_t sequence) {
 }
 
 // All former owners have released, or are dead: every bank is free.
-void Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
-  BATON_CHECK(owner_slot() == (arena::kClaim | worker_slot));
+absl::Status Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
+  if (owner_slot() != (arena::kClaim | worker_slot)) {
+    return absl::AbortedError(
+        absl::StrCat("shard ", shard_, " is not claimed any more: another process of the service ",
+                     "has written over the word that says whose it is"));
+  }
   const uint64_t head = arena_->shard(shard_).commit_head;
   if (arena::CursorIsOf(head, epoch())) {  // else a claimant died in the middle of this
     record().cut_tail = arena::CursorIndex(head);
@@ -84,6 +89,7 @@ void Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
   PrepareEpoch(next, worker_id);
   BATON_CRASH_POINT("ownership-epoch-prepared");
   BeginEpoch(next, worker_slot);
+  return absl::OkStatus();
 }
 
 void Ownership::HandOver() {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "lib/arena/arena.h"
 
 namespace baton::driver {
@@ -49,8 +50,9 @@ class Ownership {
   }
   // Likewise, for a claimant or an owner that is dead and has no heir.
   bool Vacate(uint64_t seen) { return Move(seen, arena::kNobody, arena::OwnershipSequence(seen)); }
-  // By who has claimed it, once all commits that count are applied.
-  void TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
+  // By who has claimed it, once all commits that count are applied. kAborted: the word says that
+  // another has, and nothing was done.
+  absl::Status TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
   // By the owner, whose release was applied: to nobody. Whoever is the heir claims it.
   void HandOver();
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "lib/base/check.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/atomic_access.h"
 #include "lib/driver/queue_driver.h"
 
 namespace baton::driver {
@@ -54,11 +55,11 @@ void Spoil(PoisonLevel level, CompletionEntry* entry) {
 }
 
 std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end) const {
-  const arena::ShardRecord& owned = arena_->shard(shard);
+  const CompletionLog& log = shards_[shard].log;
   std::optional<uint64_t> oldest;
-  for (uint64_t i = owned.acknowledged; i < std::min(end, owned.completion_tail); ++i) {
-    const CompletionEntry& entry = arena_->completion(shard, i);
-    if (IsVoid(entry)) continue;
+  for (uint64_t i = log.oldest(); i < std::min(end, log.tail()); ++i) {
+    const CompletionEntry entry = arena::CopyOnce(arena_->completion(shard, i));
+    if (IsVoid(entry) || entry.connection >= slots_.size()) continue;
     const arena::ConnectionRecord& connection = arena_->connection(entry.connection);
     if (connection.generation == entry.generation && connection.poison == 0) return i;
     if (!oldest) oldest = i;
@@ -66,13 +67,25 @@ std::optional<uint64_t> QueueDriver::OldestToBlame(uint32_t shard, uint64_t end)
   return oldest;
 }
 
-CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::string_view why,
-                                    std::optional<PoisonLevel> known) {
-  const arena::ShardRecord& owned = arena_->shard(shard);
-  const uint32_t slot = arena::OwnershipSlot(owned.owner.ownership);
-  BATON_CHECK(slot == arena::kNobody || arena::IsClaim(slot));
-  BATON_CHECK(completion >= owned.acknowledged && completion < owned.completion_tail);
-  const CompletionEntry blamed = arena_->completion(shard, completion);
+absl::StatusOr<CompletionEntry> QueueDriver::Poison(uint32_t shard, uint64_t completion,
+                                                    std::string_view why,
+                                                    std::optional<PoisonLevel> known) {
+  CompletionLog& log = shards_[shard].log;
+  const uint32_t slot =
+      arena::OwnershipSlot(arena::LoadAcquire(arena_->shard(shard).owner.ownership));
+  if (slot != arena::kNobody && !arena::IsClaim(slot)) {
+    return absl::FailedPreconditionError(absl::StrCat("shard ", shard, " has an owner"));
+  }
+  const uint64_t oldest = log.oldest();
+  if (completion < oldest || completion >= log.tail()) {
+    return absl::FailedPreconditionError(absl::StrCat("completion ", completion, " of shard ",
+                                                      shard, " is none that waits for its owner"));
+  }
+  const CompletionEntry blamed = arena::CopyOnce(arena_->completion(shard, completion));
+  if (blamed.connection >= slots_.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("completion ", completion, " of shard ",
+                                                      shard, " is of no connection that exists"));
+  }
   const uint32_t generation = arena::GenerationOf(blamed);
   arena::ConnectionRecord& connection = record(blamed.connection);
   // What it completes from now on follows. One that was accepted into another shard completes
@@ -84,14 +97,14 @@ CompletionEntry QueueDriver::Poison(uint32_t shard, uint64_t completion, std::st
   }
   // Its end is in the log after this, if nothing of it is on the way any more.
   // That shard may be another driver's, which knows nothing of these deaths.
-  if (connection.generation == generation && Operates(connection.shard)) {
+  if (connection.generation == generation && Operates(ShardOf(connection))) {
     StartDraining(blamed.connection, CompletionStatus::kGeneralError, why);
   }
-  shards_[shard].log.Publish();
+  log.Publish();
   // A connection whose end is not told is none any more for its next owner, which takes its buffers
   // for free: nothing that came before is told either.
-  const uint64_t first = level == PoisonLevel::kVoid ? owned.acknowledged : completion;
-  for (uint64_t i = first; i < owned.completion_tail; ++i) {
+  const uint64_t first = level == PoisonLevel::kVoid ? oldest : completion;
+  for (uint64_t i = first; i < log.tail(); ++i) {
     CompletionEntry& entry = arena_->completion(shard, i);
     if (entry.connection == blamed.connection && arena::GenerationOf(entry) == generation) {
       Spoil(level, &entry);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/arena/text_field.h"
-#include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
@@ -37,6 +36,9 @@ using verbs::CompletionStatus;
 constexpr size_t kPostChunk = 64;
 constexpr size_t kPollBatch = 64;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
+constexpr std::string_view kNoQueuePair =
+    "its record says that it has a queue pair, which it has not: another process of the service "
+    "has written over it";
 static_assert(2 * kPollBatch == arena::kPollSlots);
 static_assert(sizeof(verbs::Completion) == sizeof(arena::PollSlot));
 
@@ -58,6 +60,7 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       observer_(observer),
       objects_(std::move(objects)),
       reader_(std::make_unique<TransactionReader>(*arena, objects_->buffers->lkey())),
+      last_shard_(arena->shape().shards - 1),
       slots_(arena->shape().connections),
       completions_(kPollBatch),
       one_request_(*arena, objects_->buffers->lkey(), 1) {
@@ -204,7 +207,7 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
   cursors.committed += count;
   BATON_CRASH_POINT("driver-cursor-folded");
   if (!IsLive(connection)) return false;  // never to be posted
-  ShardCounters& counters = shards_[connection.shard].counters;
+  ShardCounters& counters = shards_[ShardOf(connection)].counters;
   (receive ? counters.receives_committed : counters.sends_committed) += count;
   if (receive && slots_[index].receives_held) {
     DeliverSpares(index);
@@ -215,38 +218,27 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
   return nothing_deferred;
 }
 
-void QueueDriver::AcknowledgeEvent(uint32_t index, CompletionKind kind) {
-  switch (kind) {
-    case CompletionKind::kConnectRequest:
-      ForgetRequest(index);
-      break;
-    case CompletionKind::kDisconnected:
-    case CompletionKind::kConnectFailed:
-      // Free already: a driver died between this and the end of the acknowledgement.
-      if (StateOf(record(index)) == ConnectionState::kFree) break;
-      BATON_CHECK(StateOf(record(index)) == ConnectionState::kClosed);
-      FreeSlot(index);
-      break;
-    default:
-      break;
-  }
-}
-
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
   const bool shares_receives = SharesReceives();
-  for (uint64_t i = shard_record.acknowledged; i < entry.acknowledged; ++i) {
+  // No more than the log holds, whatever another process has written there since it was checked.
+  const uint64_t most =
+      std::min<uint64_t>(entry.acknowledged, arena_->shape().completion_log_entries);
+  for (uint64_t i = std::max(shard_record.acknowledged, entry.acknowledged - most);
+       i < entry.acknowledged; ++i) {
     const arena::CompletionEntry& completion = arena_->completion(shard, i);
     if (shares_receives && arena::IsSharedReceive(completion.wr_id)) {
       ReturnSharedReceive(shard, completion);
       BATON_CRASH_POINT("driver-acknowledging");
       continue;
     }
-    ConnectionRecord& connection = record(completion.connection);
+    const uint32_t index = completion.connection;
+    if (index >= arena_->shape().connections) continue;
+    ConnectionRecord& connection = record(index);
     if (connection.generation != arena::GenerationOf(completion)) continue;
     const auto kind = CompletionKind(completion.kind);
     if (kind != CompletionKind::kSend && kind != CompletionKind::kReceive) {
-      AcknowledgeEvent(completion.connection, kind);
+      AcknowledgeEvent(index, kind);
     } else if ((completion.flags & arena::kCompletionVoid) == 0) {
       // Nobody was told of a void one: its buffers come back with the connection's end.
       QueueCursors& cursors = kind == CompletionKind::kSend ? connection.send : connection.receive;
@@ -255,6 +247,32 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
     BATON_CRASH_POINT("driver-acknowledging");
   }
   shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
+}
+
+void QueueDriver::AcknowledgeEvent(uint32_t index, CompletionKind kind) {
+  switch (kind) {
+    case CompletionKind::kConnectRequest:
+      ForgetRequest(index);
+      break;
+    case CompletionKind::kDisconnected:
+    case CompletionKind::kConnectFailed:
+      AcknowledgeEnd(index);
+      break;
+    default:
+      break;
+  }
+}
+
+void QueueDriver::AcknowledgeEnd(uint32_t index) {
+  const ConnectionState state = StateOf(record(index));
+  if (state == ConnectionState::kClosed) return FreeSlot(index);
+  // A driver died between that and the end of the acknowledgement.
+  if (state == ConnectionState::kFree) return;
+  constexpr std::string_view kWhy =
+      "its end was acknowledged, and its record says that it has not ended: another process of the "
+      "service has written over it";
+  observer_->OnConnectionState(index, kWhy);
+  StartDraining(index, CompletionStatus::kGeneralError, kWhy);
 }
 
 // ---------------------------------------------------------------- posting
@@ -272,7 +290,10 @@ void QueueDriver::PostRequests(uint32_t connection, absl::Span<const Request> re
   constexpr bool kReceive = std::is_same_v<Request, verbs::ReceiveRequest>;
   ConnectionRecord& target = record(connection);
   QueueCursors& cursors = kReceive ? target.receive : target.send;
-  ShardCounters& counters = shards_[target.shard].counters;
+  ShardCounters& counters = shards_[ShardOf(target)].counters;
+  if (device_of(connection).queue_pair == nullptr) [[unlikely]] {
+    return StartDraining(connection, CompletionStatus::kGeneralError, kNoQueuePair);
+  }
   verbs::QueuePair& queue_pair = *device_of(connection).queue_pair;
   while (!requests.empty()) {
     const auto chunk = requests.subspan(0, kPostChunk);
@@ -342,7 +363,18 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   }
   if (!ending_.empty()) FinishEnding(shard);
   if (!abandoned_.empty()) FinishAbandoned(shard);
-  return shards_[shard].log.Publish() || took;
+  const bool published = shards_[shard].log.Publish();
+  if (shards_[shard].log.broken() != nullptr) [[unlikely]]
+    return CheckLog(shard);
+  return published || took;
+}
+
+absl::Status QueueDriver::CheckLog(uint32_t shard) const {
+  const char* const broken = shards_[shard].log.broken();
+  if (broken == nullptr) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("the completion log of shard ", shard,
+                                          " cannot be gone by: ", broken,
+                                          ": another process of the service has written over it"));
 }
 
 absl::Status QueueDriver::RequestNotification(uint32_t shard) {
@@ -352,7 +384,9 @@ absl::Status QueueDriver::RequestNotification(uint32_t shard) {
 // Most often it is that of the oldest request that has none.
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
-  BATON_CHECK(index < arena_->shape().connections);
+  if (index >= arena_->shape().connections) [[unlikely]] {
+    return shards_[shard].log.Break("there was a completion of a connection that does not exist");
+  }
   ConnectionRecord& connection = record(index);
   const Direction direction = arena::WrIdDirection(completion.wr_id);
   const bool receive = direction == Direction::kReceive;
@@ -443,6 +477,13 @@ void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& con
 
 void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
+  ShardQueue& queue = shards_[ShardOf(connection)];
+  if (!queue.operated) {  // its owner has another driver
+    observer_->OnConnectionState(index,
+                                 "cannot be told to its owner: another process of the service has "
+                                 "written over the shard in its record");
+    return;
+  }
   arena::CompletionEntry entry = {};
   entry.wr_id =
       arena::PackWrId(index, connection.generation, Direction::kSend, arena::kEventSequence);
@@ -452,7 +493,6 @@ void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
   entry.generation = connection.generation;
   entry.tag = connection.tag;
   Spoil(PoisonLevel(connection.poison), &entry);
-  ShardQueue& queue = shards_[connection.shard];
   queue.log.Append(entry);
 }
 
@@ -469,7 +509,7 @@ void QueueDriver::StartDraining(uint32_t index, CompletionStatus status, std::st
   SetState(connection, ConnectionState::kDraining);
   BATON_CRASH_POINT("driver-draining");
   // What was not posted by now never will be.
-  ShardCounters& counters = shards_[connection.shard].counters;
+  ShardCounters& counters = shards_[ShardOf(connection)].counters;
   counters.sends_committed -= connection.send.committed - connection.send.posted;
   counters.receives_committed -= connection.receive.committed - connection.receive.posted;
   EndConnection(index);
@@ -546,7 +586,7 @@ void QueueDriver::FreeSlot(uint32_t index) {
   slots_[index].request_in_log = request_in_log;
   SetState(connection, ConnectionState::kFree);
   BATON_CRASH_POINT("driver-slot-freed");
-  --arena_->shard(connection.shard).connections;
+  --arena_->shard(ShardOf(connection)).connections;
   --connection_count_;
   // Of several drivers one may have this shard, and another the log: their keeper looks there.
   if (!request_in_log || !sole_) GiveSlot(index);
@@ -595,7 +635,7 @@ std::vector<verbs::Address> QueueDriver::listeners() const { return objects_->Li
 // One of a pool that a driver took, and died, or that the keeper connects, is the connection's
 // already: it has to be found by its number also where it is not to be used.
 absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
-  const uint32_t shard = record(index).shard;
+  const uint32_t shard = ShardOf(record(index));
   const bool broken = SharesReceives() && IsBroken(shard);
   if (sole_ || device_of(index).queue_pair == nullptr) {
     if (broken) return BrokenQueue();
@@ -661,7 +701,7 @@ bool QueueDriver::HandleEvent(uint32_t* shard) {
     }
   } else if (const auto context = reinterpret_cast<uintptr_t>(event.id->context)) {
     OnEvent(static_cast<uint32_t>(context - 1), event);
-    *shard = record(static_cast<uint32_t>(context - 1)).shard;
+    *shard = ShardOf(record(static_cast<uint32_t>(context - 1)));
   }  // else an id that was refused before it had a slot
   BATON_CRASH_POINT("driver-event-handled");
   objects_->has_event = false;
@@ -715,7 +755,7 @@ void QueueDriver::ApplyDeviceEvent(verbs::DeviceEvent event, uint32_t* shard) {
       connection != DriverObserver::kNoConnection) {
     // There may be nothing outstanding that would complete with an error.
     StartDraining(connection, CompletionStatus::kGeneralError, event.text);
-    *shard = record(connection).shard;
+    *shard = ShardOf(record(connection));
     shards_[*shard].log.Publish();
   }
 }
@@ -724,7 +764,7 @@ void QueueDriver::EndAll(std::string_view why) {
   device_lost_ = std::string(why);
   objects_->listeners.clear();
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    if (Operates(record(index).shard)) StartDraining(index, CompletionStatus::kFatalError, why);
+    if (Operates(ShardOf(record(index)))) StartDraining(index, CompletionStatus::kFatalError, why);
   }
   for (ShardQueue& shard : shards_) {
     if (shard.operated) shard.log.Publish();
@@ -733,7 +773,7 @@ void QueueDriver::EndAll(std::string_view why) {
 
 bool QueueDriver::AllEnded() const {
   for (uint32_t index = 0; index < slots_.size(); ++index) {
-    if (!Operates(record(index).shard)) continue;
+    if (!Operates(ShardOf(record(index)))) continue;
     if (IsLive(record(index)) || StateOf(record(index)) == ConnectionState::kDraining) return false;
   }
   return true;
@@ -805,7 +845,7 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
 void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
   const auto index = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.new_id->context) - 1);
   ConnectionRecord& connection = record(index);
-  *shard = connection.shard;
+  *shard = ShardOf(connection);
   if (connection.listener_port == 0) return OnAssignedConnect(index, event);
   if (StateOf(connection) == ConnectionState::kFree && IsBroken(*shard)) {
     (void)event.new_id->Reject("baton: the service's device is broken");
@@ -832,7 +872,7 @@ void QueueDriver::OnAssignedConnect(uint32_t index, verbs::CmEvent& event) {
   ConnectionRecord& connection = record(index);
   if (StateOf(connection) == ConnectionState::kFree) {
     ++connection_count_;
-    ++arena_->shard(connection.shard).connections;
+    ++arena_->shard(ShardOf(connection)).connections;
     connection.answered = 1;
     SetState(connection, ConnectionState::kConnecting);
     BATON_CRASH_POINT("driver-connecting");
@@ -919,6 +959,9 @@ void QueueDriver::AnswerAccept(const CommitEntry& entry) {
   ConnectionRecord& connection = record(entry.connection);
   if (StateOf(connection) != ConnectionState::kConnecting || connection.answered != 0) return;
   arena::StoreRelaxed(connection.answered, uint8_t{1});
+  if (!device_of(entry.connection).id || !device_of(entry.connection).queue_pair) {
+    return StartDraining(entry.connection, CompletionStatus::kGeneralError, kNoQueuePair);
+  }
   BATON_CRASH_POINT("driver-before-accept");
   verbs::ConnectionParameters parameters;
   parameters.private_data = CopyPrivateData(entry.connection, entry.private_data_length);

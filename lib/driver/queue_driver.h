@@ -10,6 +10,7 @@
 #ifndef LIB_DRIVER_QUEUE_DRIVER_H_
 #define LIB_DRIVER_QUEUE_DRIVER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
 #include "lib/driver/completion_log.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/request_list.h"
@@ -174,8 +176,10 @@ class QueueDriver {
   // Fails the connection of an unacknowledged completion, and rewrites what the log has of it from
   // there on. Returns the entry as it was. Nobody owns the shard, or it is only claimed: nobody
   // reads its log. `known`: the level that a driver chose that died in this; none: by the entry.
-  arena::CompletionEntry Poison(uint32_t shard, uint64_t completion, std::string_view why,
-                                std::optional<arena::PoisonLevel> known = std::nullopt);
+  // kFailedPrecondition: that is not so, and nothing was done.
+  absl::StatusOr<arena::CompletionEntry> Poison(
+      uint32_t shard, uint64_t completion, std::string_view why,
+      std::optional<arena::PoisonLevel> known = std::nullopt);
 
   const ShardCounters& counters(uint32_t shard) const { return shards_[shard].counters; }
   // MonotonicNanoseconds() when it was established; 0: it was not, or by a driver that died.
@@ -222,6 +226,7 @@ class QueueDriver {
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
   void AcknowledgeEvent(uint32_t connection, arena::CompletionKind kind);
+  void AcknowledgeEnd(uint32_t connection);
   bool MayMove(uint32_t from, uint32_t to) const;
   void PrepareAccept(uint32_t shard, const arena::CommitEntry& entry);
   void FinishAccept(const arena::CommitEntry& entry);
@@ -330,6 +335,11 @@ class QueueDriver {
   arena::ConnectionRecord& record(uint32_t connection) const {
     return arena_->connection(connection);
   }
+  // As an index: other processes of a native service can have written anything.
+  uint32_t ShardOf(const arena::ConnectionRecord& connection) const {
+    return std::min(arena::LoadRelaxed(connection.shard), last_shard_);
+  }
+  absl::Status CheckLog(uint32_t shard) const;
   DeviceObjects::Connection& device_of(uint32_t connection) const {
     return objects_->connections[connection];
   }
@@ -340,6 +350,7 @@ class QueueDriver {
   std::shared_ptr<DeviceObjects> objects_;
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
+  uint32_t last_shard_;
   std::vector<Slot> slots_;  // by connection
   bool sole_ = true;  // no other driver of the service lives: slots, grants and events are ours
   std::deque<uint32_t> free_slots_;

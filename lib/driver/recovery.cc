@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/base/check.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -76,6 +75,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
     shards_[shard] = ShardQueue(CompletionLog(*arena_, shard));
     shards_[shard].operated = true;
     ReplayLog(shard, &failed);
+    BATON_RETURN_IF_ERROR(CheckLog(shard));
   }
   const std::vector<uint32_t> connections = Load(shards);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
@@ -106,9 +106,13 @@ void QueueDriver::Leave(uint32_t shard) {
 void QueueDriver::ReplayLog(uint32_t shard,
                             std::vector<std::pair<uint32_t, CompletionStatus>>* failed) {
   CompletionLog& log = shards_[shard].log;
+  const uint64_t published = log.tail();
   log.FindTail();
-  for (uint64_t i = arena_->shard(shard).completion_tail; i < log.tail(); ++i) {
-    const CompletionEntry& entry = arena_->completion(shard, i);
+  for (uint64_t i = published; i < log.tail(); ++i) {
+    const CompletionEntry entry = arena::CopyOnce(arena_->completion(shard, i));
+    if (entry.connection >= slots_.size()) {
+      return log.Break("it has a completion of a connection that does not exist");
+    }
     ConnectionRecord& connection = record(entry.connection);
     if (IsOutstanding(shard, entry.wr_id)) {
       SetSharedReceive(shard, arena::SharedReceiveSlot(entry.wr_id),
@@ -180,9 +184,11 @@ std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards) {
 }
 
 void QueueDriver::LoadRequests(uint32_t shard) {
-  for (uint64_t i = arena_->shard(shard).acknowledged; i < shards_[shard].log.tail(); ++i) {
-    const CompletionEntry& entry = arena_->completion(shard, i);
+  const CompletionLog& log = shards_[shard].log;
+  for (uint64_t i = log.oldest(); i < log.tail(); ++i) {
+    const CompletionEntry entry = arena::CopyOnce(arena_->completion(shard, i));
     if (CompletionKind(entry.kind) == CompletionKind::kConnectRequest &&
+        entry.connection < slots_.size() &&
         record(entry.connection).generation == arena::GenerationOf(entry)) {
       slots_[entry.connection].request_in_log = true;
     }
@@ -192,15 +198,20 @@ void QueueDriver::LoadRequests(uint32_t shard) {
 void QueueDriver::LoadSpares(uint32_t shard) {
   for (uint32_t i = 0; i < arena::kSpares; ++i) {
     SpareRecord& spare = arena_->spare(shard, i);
-    if (spare.owner == 0) continue;
-    const ConnectionRecord& owner = record(spare.owner - 1);
+    const uint32_t number = arena::LoadRelaxed(spare.owner);  // of a connection, + 1
+    if (number == 0) continue;
+    if (number > slots_.size()) {
+      spare.owner = 0;
+      continue;
+    }
+    const ConnectionRecord& owner = record(number - 1);
     if (owner.generation != spare.generation || StateOf(owner) == ConnectionState::kFree ||
         StateOf(owner) == ConnectionState::kClosed) {
       spare.owner = 0;
       continue;
     }
     ++shards_[shard].spares_in_use;
-    slots_[spare.owner - 1].receives_held = true;
+    slots_[number - 1].receives_held = true;
   }
 }
 
@@ -210,10 +221,10 @@ void QueueDriver::LoadSlot(uint32_t index) {
   // Its queue pair may be destroyed, and what that completed still be to be told.
   if (connection.qp_number != 0) by_queue_pair_.try_emplace(connection.qp_number, index);
   ++connection_count_;
-  ++arena_->shard(connection.shard).connections;
+  ++arena_->shard(ShardOf(connection)).connections;
   slots_[index].end_reason = "its driver died";
   slots_[index].sends_held = Outstanding(connection.send_markers) != 0;
-  shards_[connection.shard].markers +=
+  shards_[ShardOf(connection)].markers +=
       Outstanding(connection.send_markers) + Outstanding(connection.receive_markers);
 }
 
@@ -236,7 +247,7 @@ void QueueDriver::ForgetSlot(uint32_t index) {
 // As if everything that is over had not been: the differences are what reports are made of.
 void QueueDriver::LoadCounters(uint32_t index) {
   const ConnectionRecord& connection = record(index);
-  ShardCounters& counters = shards_[connection.shard].counters;
+  ShardCounters& counters = shards_[ShardOf(connection)].counters;
   const QueueCursors& send = connection.send;
   const QueueCursors& receive = connection.receive;
   counters.sends_posted += send.posted - send.completed;
@@ -385,7 +396,7 @@ void QueueDriver::ResumeTransaction(uint32_t shard) {
 
 const SpareRecord* QueueDriver::LastSpare(uint32_t index) const {
   const SpareRecord* last = nullptr;
-  const uint32_t shard = record(index).shard;
+  const uint32_t shard = ShardOf(record(index));
   for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
     const SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner != index + 1 || SpareState(spare.state) == SpareState::kFilled) continue;
@@ -429,7 +440,7 @@ void QueueDriver::AskFate(uint32_t index, bool receive) {
 void QueueDriver::PostMarker(uint32_t index, bool receive) {
   ConnectionRecord& connection = record(index);
   MarkerCursors& markers = MarkersOf(connection, receive);
-  ShardQueue& queue = shards_[connection.shard];
+  ShardQueue& queue = shards_[ShardOf(connection)];
   const uint32_t outstanding = Outstanding(markers) + (receive ? CountSpares(index) : 0);
   if (outstanding >= arena::kMarkers || queue.markers >= arena::kShardMarkers) {
     return FailUnknown(index, "too many recoveries died of it");
@@ -478,7 +489,7 @@ void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completio
   }
   BATON_CRASH_POINT("driver-marker-settled");
   arena::StoreRelease(markers.completed, number);
-  shards_[connection.shard].markers -= completed;
+  shards_[ShardOf(connection)].markers -= completed;
   BATON_CRASH_POINT("driver-marker-completed");
   if (last && !receive) slots_[index].sends_held = false;
   if (IsLive(connection)) {
@@ -492,7 +503,7 @@ void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completio
 void QueueDriver::Settle(uint32_t index, bool receive) {
   ConnectionRecord& connection = record(index);
   QueueCursors& cursors = receive ? connection.receive : connection.send;
-  ShardCounters& counters = shards_[connection.shard].counters;
+  ShardCounters& counters = shards_[ShardOf(connection)].counters;
   const uint64_t more = cursors.completed - cursors.posted;  // less, of an abandoned one
   (receive ? recovery_.receives_never_posted : recovery_.sends_never_posted) +=
       MaybePosted(connection, receive);
@@ -554,7 +565,7 @@ void QueueDriver::FinishAbandoned(uint32_t shard) {
 
 uint32_t QueueDriver::CountSpares(uint32_t index) const {
   uint32_t count = 0;
-  const uint32_t shard = record(index).shard;
+  const uint32_t shard = ShardOf(record(index));
   for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
     if (arena_->spare(shard, i).owner == index + 1) ++count;
   }
@@ -566,6 +577,10 @@ uint32_t QueueDriver::CountSpares(uint32_t index) const {
 void QueueDriver::PostSpare(uint32_t index) {
   ConnectionRecord& connection = record(index);
   const uint32_t ambiguous = MaybePosted(connection, true);
+  const uint32_t shard = ShardOf(connection);
+  if (ambiguous > arena_->shape().receive_queue_depth) {
+    return FailUnknown(index, "more receives than the queue holds may have been posted");
+  }
   for (uint32_t i = 0; i < ambiguous; ++i) {
     const arena::WorkRequest request =
         arena::CopyOnce(arena_->receive_request(index, connection.receive.posted + i));
@@ -576,25 +591,24 @@ void QueueDriver::PostSpare(uint32_t index) {
   uint32_t number = arena::kSpares;
   uint32_t order = 0;
   for (uint32_t i = arena::kSpares; i-- > 0;) {
-    const SpareRecord& spare = arena_->spare(connection.shard, i);
+    const SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner == 0) number = i;
     if (spare.owner == index + 1) order = std::max(order, spare.order);
   }
   if (number == arena::kSpares || CountSpares(index) >= arena::kMarkers) {
     return FailUnknown(index, "no spare receive is free");
   }
-  SpareRecord& spare = arena_->spare(connection.shard, number);
+  SpareRecord& spare = arena_->spare(shard, number);
   spare.generation = connection.generation;
   spare.state = static_cast<uint32_t>(SpareState::kBegun);
   spare.order = order + 1;
   arena::StoreRelease(spare.owner, index + 1);
-  ++shards_[connection.shard].spares_in_use;
+  ++shards_[shard].spares_in_use;
   ++recovery_.spares;
   slots_[index].receives_held = true;
   BATON_CRASH_POINT("driver-spare-begun");
-  const verbs::ScatterGather sge = {
-      reinterpret_cast<uint64_t>(arena_->spare_buffer(connection.shard, number)),
-      arena::kSpareBytes, objects_->spares->lkey()};
+  const verbs::ScatterGather sge = {reinterpret_cast<uint64_t>(arena_->spare_buffer(shard, number)),
+                                    arena::kSpareBytes, objects_->spares->lkey()};
   const verbs::ReceiveRequest request = {
       arena::PackWrId(index, connection.generation, Direction::kReceive,
                       arena::kSpareSequence + number),
@@ -610,7 +624,8 @@ void QueueDriver::PostSpare(uint32_t index) {
 void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completion& completion) {
   if (number >= arena::kSpares) return;
   ConnectionRecord& connection = record(index);
-  SpareRecord& spare = arena_->spare(connection.shard, number);
+  const uint32_t shard = ShardOf(connection);
+  SpareRecord& spare = arena_->spare(shard, number);
   // A driver that died has dealt with it already.
   if (spare.owner != index + 1 || spare.generation != connection.generation) return;
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
@@ -624,7 +639,7 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   if (SpareState(spare.state) != SpareState::kFilled) {
     uint64_t stands_for = connection.receive.completed;
     for (uint32_t i = 0; i < arena::kSpares; ++i) {
-      const SpareRecord& other = arena_->spare(connection.shard, i);
+      const SpareRecord& other = arena_->spare(shard, i);
       if (other.owner == index + 1 && SpareState(other.state) == SpareState::kFilled &&
           other.stands_for >= stands_for) {
         stands_for = other.stands_for + 1;
@@ -649,11 +664,12 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
 // soon as those are committed.
 void QueueDriver::DeliverSpares(uint32_t index) {
   const ConnectionRecord& connection = record(index);
+  const uint32_t shard = ShardOf(connection);
   for (uint32_t i = 0; i < arena::kSpares && IsLive(connection);) {
-    SpareRecord& spare = arena_->spare(connection.shard, i);
+    SpareRecord& spare = arena_->spare(shard, i);
     const bool filled = spare.owner == index + 1 && SpareState(spare.state) == SpareState::kFilled;
     if (filled && spare.stands_for < connection.receive.completed) {
-      FreeSpare(connection.shard, spare);  // a driver died between its delivery and this
+      FreeSpare(shard, spare);  // a driver died between its delivery and this
     } else if (filled && spare.stands_for == connection.receive.completed &&
                connection.receive.completed < connection.receive.committed) {
       DeliverSpare(index, i);
@@ -670,7 +686,8 @@ void QueueDriver::DeliverSpares(uint32_t index) {
 // `receive` is known not to have been posted: its buffer is nobody's but ours.
 void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   const ConnectionRecord& connection = record(index);
-  SpareRecord& spare = arena_->spare(connection.shard, number);
+  const uint32_t shard = ShardOf(connection);
+  SpareRecord& spare = arena_->spare(shard, number);
   const arena::WorkRequest request =
       arena::CopyOnce(arena_->receive_request(index, connection.receive.completed));
   const absl::Status checked = CheckRequest(request, true, LimitsOf(*arena_));
@@ -684,14 +701,14 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
   completion.opcode = verbs::CompletionOpcode(spare.opcode);
   completion.has_immediate = (spare.flags & arena::kCompletionHasImmediate) != 0;
   completion.has_invalidate = (spare.flags & arena::kCompletionHasInvalidate) != 0;
-  completion.byte_len = spare.byte_len;
+  completion.byte_len = arena::LoadRelaxed(spare.byte_len);
   completion.immediate = spare.immediate;
   if (completion.opcode == verbs::CompletionOpcode::kReceive) {
-    if (spare.byte_len > std::min<uint64_t>(LengthOf(request), arena::kSpareBytes)) {
+    if (completion.byte_len > std::min<uint64_t>(LengthOf(request), arena::kSpareBytes)) {
       completion.status = CompletionStatus::kLocalLengthError;
     } else {
-      const uint8_t* from = arena_->spare_buffer(connection.shard, number);
-      uint32_t left = spare.byte_len;
+      const uint8_t* from = arena_->spare_buffer(shard, number);
+      uint32_t left = completion.byte_len;
       for (int i = 0; i < request.sge_count && left != 0; ++i) {
         const uint32_t length = std::min(left, request.sges[i].length);
         std::memcpy(arena_->buffers() + request.sges[i].offset, from, length);
@@ -701,12 +718,12 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
     }
   }
   BATON_CRASH_POINT("driver-spare-copied");
-  LogRequest(connection.shard, index, true, completion);
+  LogRequest(shard, index, true, completion);
   BATON_CRASH_POINT("driver-spare-delivered");
   if (completion.status != CompletionStatus::kSuccess) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   }
-  FreeSpare(connection.shard, spare);
+  FreeSpare(shard, spare);
 }
 
 void QueueDriver::FreeSpare(uint32_t shard, SpareRecord& spare) {
@@ -717,7 +734,7 @@ void QueueDriver::FreeSpare(uint32_t shard, SpareRecord& spare) {
 
 // Those up to `last` in their order: they have completed, or never were posted.
 void QueueDriver::FreeSpares(uint32_t index, bool filled_too, uint32_t last) {
-  const uint32_t shard = record(index).shard;
+  const uint32_t shard = ShardOf(record(index));
   for (uint32_t i = 0; shards_[shard].spares_in_use != 0 && i < arena::kSpares; ++i) {
     SpareRecord& spare = arena_->spare(shard, i);
     if (spare.owner != index + 1 || spare.order > last) continue;

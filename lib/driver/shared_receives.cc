@@ -160,17 +160,18 @@ void QueueDriver::NoteSharedReceive(uint32_t shard, uint32_t slot, SharedReceive
 
 // They complete in any order: each slot tells whether its completion was dealt with.
 void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& completion) {
-  if (!IsOutstanding(shard, completion.wr_id)) return;  // a driver that died has logged it already
+  const uint64_t wr_id = completion.wr_id;   // where other processes of a native service write, too
+  if (!IsOutstanding(shard, wr_id)) return;  // a driver that died has logged it already
   const uint32_t index = FindQueuePair(completion.qp_number);
   const bool ended = index == DriverObserver::kNoConnection ||
                      StateOf(record(index)) == ConnectionState::kClosed ||
                      record(index).shard != shard;
   // Of a connection that was given up: there is nobody to be told.
-  const uint32_t slot = arena::SharedReceiveSlot(completion.wr_id);
+  const uint32_t slot = arena::SharedReceiveSlot(wr_id);
   if (ended) return NoteSharedReceive(shard, slot, SharedReceiveState::kFree);
   ConnectionRecord& connection = record(index);
   CompletionEntry entry = {};
-  entry.wr_id = completion.wr_id;
+  entry.wr_id = wr_id;
   entry.kind = static_cast<uint8_t>(arena::CompletionKind::kReceive);
   FillEntry(completion, &entry);
   entry.connection = index;

@@ -141,12 +141,12 @@ void TransactionReader::SetAdopted(absl::Span<const uint32_t> shards) {
 
 // By the accept in this very transaction.
 bool TransactionReader::WasMoved(const CommitEntry& entry) const {
-  if (!adopted_.empty() && !adopted_[arena_.connection(entry.connection).shard]) return false;
+  const uint32_t shard = arena::LoadRelaxed(arena_.connection(entry.connection).shard);
+  if (!adopted_.empty() && (shard >= adopted_.size() || !adopted_[shard])) return false;
   const absl::Span<const TransactionPart> parts(parts_.data(), part_count_);
   return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
     return CommitKind(part.entry.kind) == CommitKind::kAccept &&
-           part.entry.connection == entry.connection &&
-           part.entry.target_shard == arena_.connection(entry.connection).shard;
+           part.entry.connection == entry.connection && part.entry.target_shard == shard;
   });
 }
 

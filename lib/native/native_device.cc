@@ -212,12 +212,20 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   }
 }
 
+// The queue pair that it names is not its any more, and may be another's: the keeper has put it
+// back before it said that the slot is free.
+bool NativeDevice::IsGivenBack(uint32_t index) const {
+  const uint32_t freed = arena::LoadAcquire(arena_->native_connection(index).freed_generation);
+  return driver::StateOf(record(index)) == ConnectionState::kFree &&
+         arena::LoadAcquire(record(index).generation) == freed;
+}
+
 // Those that were taken by nobody: a driver died before it had written down what for.
 void NativeDevice::RestorePool(uint32_t shard) {
   const uint32_t count = arena_->shape().pooled_queue_pairs;
   std::vector<bool> used(count);
   for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-    if (record(i).shard != shard) continue;
+    if (record(i).shard != shard || IsGivenBack(i)) continue;
     const int place = pool_->Find(shard, record(i).qp_number);
     if (place >= 0) used[static_cast<size_t>(place)] = true;
   }
@@ -251,6 +259,11 @@ void NativeDevice::Forget(uint32_t shard) {
 // none was not told by us, nor by who died before us.
 absl::Status NativeDevice::Order(uint32_t shard, uint32_t connection, uint32_t generation,
                                  OrderKind kind) {
+  if (shard >= arena_->shape().shards) {
+    return absl::InternalError(absl::StrCat("its record says shard ", shard,
+                                            ", which does not exist: another worker of "
+                                            "the service has written over it"));
+  }
   MailEntry entry = {};
   entry.kind = static_cast<uint8_t>(kind);
   entry.connection = connection;
@@ -294,7 +307,8 @@ std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(verbs::QueuePair* inherited
 
 // The one that the keeper connects is in its record.
 void NativeDevice::LendQueuePair(uint32_t connection) {
-  const uint32_t shard = record(connection).shard;
+  const uint32_t shard = arena::LoadRelaxed(record(connection).shard);
+  if (shard >= pool_->shards.size()) return;
   const int place = pool_->Find(shard, record(connection).qp_number);
   if (place < 0) return;
   objects_->connections[connection].queue_pair =

@@ -78,6 +78,7 @@ class NativeDevice final : public verbs::Device {
   absl::Status Order(uint32_t shard, uint32_t connection, uint32_t generation,
                      arena::OrderKind kind);
   void RestoreConnection(uint32_t shard, uint32_t connection);
+  bool IsGivenBack(uint32_t connection) const;
   void RestorePool(uint32_t shard);
   std::unique_ptr<verbs::QueuePair> Hand(verbs::QueuePair* inherited);
   void LendQueuePair(uint32_t connection);

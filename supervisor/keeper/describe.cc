@@ -3,7 +3,9 @@
 #include <string>
 
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/clock.h"
+#include "lib/base/utf8.h"
 
 namespace baton::keeper {
 namespace {
@@ -102,14 +104,21 @@ double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_n
 
 namespace {
 
+// Native workers write the records: text may be anything, and without an end.
+template <size_t size>
+std::string TextFor(const char (&field)[size]) {
+  return ValidUtf8(arena::TextOf(field), size);
+}
+
 // What its peer can send while nobody serves it: of its own receives, or of its shard's together
 // with all who share them.
-void DescribeWindow(const ServiceEngine& engine, uint32_t connection, v1::Connection* out) {
-  const arena::ConnectionRecord& record = engine.arena().connection(connection);
+void DescribeWindow(const ServiceEngine& engine, const arena::ConnectionRecord& record,
+                    uint32_t connection, v1::Connection* out) {
   uint64_t receives = record.receive.posted - record.receive.completed;
   uint64_t completed = record.receive.completed;
   uint64_t since_ns = engine.established_ns(connection);
   if (arena::HasSharedReceives(engine.arena().shape())) {
+    if (record.shard >= engine.arena().shape().shards) return;
     receives = engine.arena().shard(record.shard).shared_receives_posted;
     completed = engine.counters(record.shard).receives_completed;
     since_ns = engine.arena().header().keeper_start;
@@ -124,15 +133,15 @@ void DescribeWindow(const ServiceEngine& engine, uint32_t connection, v1::Connec
 }  // namespace
 
 v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
-  const arena::ConnectionRecord& record = engine.arena().connection(connection);
+  const arena::ConnectionRecord record = arena::CopyOnce(engine.arena().connection(connection));
   v1::Connection out;
   out.set_index(connection);
   out.set_generation(record.generation);
   out.set_shard(record.shard);
   out.set_state(static_cast<v1::ConnectionState>(record.state));
   out.set_qp_number(record.qp_number);
-  out.set_local_address(record.local_address);
-  out.set_peer_address(record.peer_address);
+  out.set_local_address(TextFor(record.local_address));
+  out.set_peer_address(TextFor(record.peer_address));
   out.set_sends_committed(record.send.committed);
   out.set_sends_posted(record.send.posted);
   out.set_sends_completed(record.send.completed);
@@ -147,7 +156,7 @@ v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connecti
     out.set_receives_posted(record.receive.completed);
   }
   if (arena::ConnectionState(record.state) == arena::ConnectionState::kEstablished) {
-    DescribeWindow(engine, connection, &out);
+    DescribeWindow(engine, record, connection, &out);
   }
   if (record.was_established != 0) {
     out.set_initiator_depth(record.initiator_depth);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/check.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
@@ -473,13 +474,13 @@ std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const EndedOwnership
       guessed ? driver_->OldestToBlame(shard, state.deaths.logged()) : state.deaths.suspect();
   std::optional<Poisoning> poisoned;
   if (completion) {
-    const arena::CompletionEntry entry =
-        driver_->Poison(shard, *completion, "poisoned: owners died on it");
-    poisoned = {entry.connection,
-                arena::GenerationOf(entry),
+    const auto entry = driver_->Poison(shard, *completion, "poisoned: owners died on it");
+    BATON_CHECK(entry.ok());  // nobody else writes the logs
+    poisoned = {entry->connection,
+                arena::GenerationOf(*entry),
                 *completion,
-                arena::CompletionKind(entry.kind),
-                entry.sequence,
+                arena::CompletionKind(entry->kind),
+                entry->sequence,
                 guessed,
                 state.deaths.DeathsOf(blame),
                 state.deaths.WorkersOf(blame)};

@@ -103,8 +103,9 @@ absl::StatusOr<internal::StoreReply> HeldDescriptors::Ask(const internal::StoreR
                                                           std::vector<FileDescriptor>* received) {
   // Before anything else is asked: what came with them is read with them.
   while (late_) BATON_RETURN_IF_ERROR(TakeReply(timeout_ms_));
-  BATON_RETURN_IF_ERROR(channel_.Send(request, sent));
-  late_ = true;
+  const absl::Status asked = channel_.Send(request, sent, timeout_ms_);
+  late_ = asked.ok() || absl::IsDeadlineExceeded(asked);
+  BATON_RETURN_IF_ERROR(asked);
   internal::StoreReply reply;
   BATON_RETURN_IF_ERROR(channel_.Receive(&reply, timeout_ms_, received));
   late_ = false;

@@ -4,6 +4,7 @@
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
+#include "lib/base/status_macros.h"
 #include "lib/driver/poison.h"
 
 namespace baton::keeper {
@@ -47,21 +48,23 @@ void Blame(const arena::Arena& arena, const driver::QueueDriver& driver, uint32_
   deaths->blamed = *completion + 1;
 }
 
-Poisoning PoisonBlamed(driver::QueueDriver* driver, uint32_t shard, const NativeDeaths& deaths) {
+absl::StatusOr<Poisoning> PoisonBlamed(driver::QueueDriver* driver, uint32_t shard,
+                                       const NativeDeaths& deaths) {
   const DeathCount count(deaths);
   const DeathCount::Blame blame =
       deaths.guessed != 0 ? DeathCount::Blame::kOldest : DeathCount::Blame::kSuspect;
   const uint64_t completion = deaths.blamed - 1;
-  const arena::CompletionEntry entry = driver->Poison(
-      shard, completion, "poisoned: owners died on it", arena::PoisonLevel(deaths.blamed_level));
-  return {entry.connection,
-          arena::GenerationOf(entry),
-          completion,
-          arena::CompletionKind(entry.kind),
-          entry.sequence,
-          deaths.guessed != 0,
-          count.DeathsOf(blame),
-          count.WorkersOf(blame)};
+  BATON_ASSIGN_OR_RETURN(const arena::CompletionEntry entry,
+                         driver->Poison(shard, completion, "poisoned: owners died on it",
+                                        arena::PoisonLevel(deaths.blamed_level)));
+  return Poisoning{entry.connection,
+                   arena::GenerationOf(entry),
+                   completion,
+                   arena::CompletionKind(entry.kind),
+                   entry.sequence,
+                   deaths.guessed != 0,
+                   count.DeathsOf(blame),
+                   count.WorkersOf(blame)};
 }
 
 }  // namespace
@@ -78,10 +81,11 @@ NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard) {
   return {};
 }
 
-std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriver* driver,
-                                          uint32_t shard, const Death& death, uint32_t limit) {
-  const arena::ShardRecord& record = arena->shard(shard);
-  const uint64_t epoch = arena::OwnershipEpoch(record.owner.ownership);
+absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
+                                                          driver::QueueDriver* driver,
+                                                          uint32_t shard, const Death& death,
+                                                          uint32_t limit) {
+  const uint64_t epoch = arena::OwnershipEpoch(arena->shard(shard).owner.ownership);
   NativeDeaths deaths = LoadDeaths(*arena, shard);
   if (death.worker_id != 0 && deaths.blamed == 0 && deaths.counted_epoch < epoch) {
     DeathCount count(deaths);
@@ -93,12 +97,8 @@ std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriv
     BATON_CRASH_POINT("native-death-counted");
   }
   if (deaths.blamed == 0) return std::nullopt;
-  std::optional<Poisoning> poisoned;
-  // Others of the service can write this, too: it is looked at before it is used.
-  if (deaths.blamed > record.acknowledged && deaths.blamed <= record.completion_tail) {
-    poisoned = PoisonBlamed(driver, shard, deaths);
-    BATON_CRASH_POINT("native-poisoned");
-  }
+  BATON_ASSIGN_OR_RETURN(Poisoning poisoned, PoisonBlamed(driver, shard, deaths));
+  BATON_CRASH_POINT("native-poisoned");
   return poisoned;
 }
 

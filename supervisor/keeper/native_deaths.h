@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/queue_driver.h"
 #include "supervisor/keeper/death_count.h"
@@ -18,9 +19,12 @@ arena::NativeDeaths LoadDeaths(const arena::Arena& arena, uint32_t shard);
 
 // By who has claimed the shard, and has applied what counts of the epoch that it ends: counts the
 // death that ended it, and does to a connection what follows from `limit` of them. Can die in this
-// and be done again. `death.worker_id` 0: it was no death, but a claimant may have died in this.
-std::optional<Poisoning> CountNativeDeath(arena::Arena* arena, driver::QueueDriver* driver,
-                                          uint32_t shard, const Death& death, uint32_t limit);
+// and be done again. `death.worker_id` 0: it was no death, but a claimant may have died in this. An
+// error: what is blamed cannot be, and nothing was done to it.
+absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
+                                                          driver::QueueDriver* driver,
+                                                          uint32_t shard, const Death& death,
+                                                          uint32_t limit);
 // Once that is told: until then a successor of the claimant finds what is blamed, and tells it.
 void ForgetBlamed(arena::Arena* arena, uint32_t shard, bool poisoned);
 

@@ -13,11 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/text_field.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "supervisor/keeper/native_deaths.h"
 
@@ -54,8 +56,8 @@ void ReadNews(int socket, const std::function<void(const News&)>& tell) {
         !absl::SimpleAtoi(parts[2], &news.connection)) {
       continue;
     }
-    news.kind = parts[0];
-    news.message = parts[3];
+    news.kind = ValidUtf8(parts[0], kNewsBytes);
+    news.message = ValidUtf8(parts[3], kNewsBytes);
     tell(news);
   }
 }
@@ -263,11 +265,23 @@ absl::Status NativeDriver::TakeClaimed() {
       ForgetBlamed(&arena(), shard, poisoned.has_value());
     }
     BATON_CRASH_POINT("native-before-taking");
-    ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
+    const absl::Status taken =
+        ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
+    if (!taken.ok()) {
+      Tell("ownership_broken", static_cast<int>(shard), -1, MessageOf(taken));
+      LeaveShard(shard);
+      continue;
+    }
     BATON_CRASH_POINT("native-taken");
+    ++operated_;
   }
-  operated_ += static_cast<uint32_t>(claimed.size());
   return absl::OkStatus();
+}
+
+void NativeDriver::LeaveShard(uint32_t shard) {
+  driver_->Leave(shard);
+  device_->Forget(shard);
+  inheritance_.objects->completion_queues[shard]->ForgetNotification();
 }
 
 // A claimant died when all was done but for the word that says so: the record's owner is that one.
@@ -325,7 +339,13 @@ std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
     death = DescribeDeath(arena(), shard, ownerships_[shard].epoch(), former,
                           arena().native_shard(shard).logged);
   }
-  return CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
+  auto poisoned =
+      CountNativeDeath(&arena(), driver_.get(), shard, death, inheritance_.poison_deaths);
+  if (poisoned.ok()) return *std::move(poisoned);
+  Tell("not_poisoned", static_cast<int>(shard), -1,
+       absl::StrCat("another worker of the service has written what owners of shard ", shard,
+                    " died of: ", poisoned.status().message()));
+  return std::nullopt;
 }
 
 // As it is before the successor does anything of its own.
@@ -374,9 +394,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   const bool ours =
       arena::OwnershipEpoch(word) == epoch && arena::OwnershipSlot(word) == inheritance_.slot;
   if (ours) BATON_RETURN_IF_ERROR(Apply(shard));
-  driver_->Leave(shard);
-  device_->Forget(shard);
-  inheritance_.objects->completion_queues[shard]->ForgetNotification();
+  LeaveShard(shard);
   --operated_;
   slept_ = true;
   if (!ours || arena().shard(shard).released_epoch != epoch) return absl::OkStatus();
@@ -396,8 +414,8 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
 void NativeDriver::OnConnectionState(uint32_t connection, std::string_view what) {
   const arena::ConnectionRecord& record = arena().connection(connection);
   Tell("connection", static_cast<int>(record.shard), static_cast<int>(connection),
-       absl::StrCat("connection ", connection, " with ",
-                    static_cast<const char*>(record.peer_address), " ", View(what)));
+       absl::StrCat("connection ", connection, " with ", arena::TextOf(record.peer_address), " ",
+                    View(what)));
 }
 
 void NativeDriver::OnRefusedConnection(std::string_view why) {

@@ -100,6 +100,7 @@ class NativeDriver final : private driver::DriverObserver {
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
+  void LeaveShard(uint32_t shard);
   bool HasBegun(uint32_t shard) const;
   bool IsDeath(uint32_t shard) const;
   void BeginChange(uint32_t shard);

@@ -145,13 +145,14 @@ void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
 
 bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   const arena::ConnectionRecord& record = arena_->connection(connection);
-  const bool owned =
-      !arena::IsClaim(arena::OwnershipSlot(arena_->shard(record.shard).owner.ownership));
+  const uint32_t shard = arena::LoadRelaxed(record.shard);
+  if (shard >= arena_->shape().shards) return false;  // another process has written that
+  const bool owned = !arena::IsClaim(arena::OwnershipSlot(arena_->shard(shard).owner.ownership));
   const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
   const auto never = static_cast<int32_t>(attempted - static_cast<uint32_t>(end));
   if (!owned && never > 0) {
     never_posted_.push_back(
-        {record.shard, 0, connection, receive, end, end + static_cast<uint64_t>(never)});
+        {shard, 0, connection, receive, end, end + static_cast<uint64_t>(never)});
   }
   bool said = false;
   std::erase_if(ambiguous_, [&](const Ambiguous& open) {

@@ -14,14 +14,28 @@ constexpr size_t kReportedRequests = 256;
 // A report looks at so many connections for requests in flight; its counters are exact anyway.
 constexpr uint32_t kReportedConnections = 1024;
 
-// Requests whose completions nobody has dealt with. The owner's word is that it has seen those
-// before `read`.
-void ListCompleted(const arena::Arena& arena, uint32_t shard, uint64_t read,
-                   ReconciliationReport* report) {
+// Completions that nobody has dealt with: those before `read` the owner has seen, as it says.
+struct Unacknowledged {
+  uint64_t begin, read, end;
+};
+
+// Nobody's, where other processes of a native service have written what cannot be.
+Unacknowledged UnacknowledgedOf(const arena::Arena& arena, uint32_t shard, uint64_t epoch) {
   const arena::ShardRecord& record = arena.shard(shard);
-  for (uint64_t i = record.acknowledged;
-       i < record.completion_tail && report->requests.size() < kReportedRequests; ++i) {
-    const arena::CompletionEntry& entry = arena.completion(shard, i);
+  const uint64_t end = arena::LoadRelaxed(record.completion_tail);
+  uint64_t begin = arena::LoadRelaxed(record.acknowledged);
+  if (begin > end || end - begin > arena.shape().completion_log_entries) begin = end;
+  // A worker's word, and good for this report only.
+  const uint64_t read = arena::LoadRelaxed(arena.bank(shard, epoch).read_cursor);
+  return {begin, std::clamp(read, begin, end), end};
+}
+
+void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledged& completions,
+                   ReconciliationReport* report) {
+  for (uint64_t i = completions.begin;
+       i < completions.end && report->requests.size() < kReportedRequests; ++i) {
+    const arena::CompletionEntry entry = arena::CopyOnce(arena.completion(shard, i));
+    if (entry.connection >= arena.shape().connections) continue;
     const auto kind = arena::CompletionKind(entry.kind);
     if (kind != arena::CompletionKind::kSend && kind != arena::CompletionKind::kReceive) continue;
     const bool send = kind == arena::CompletionKind::kSend;
@@ -29,7 +43,7 @@ void ListCompleted(const arena::Arena& arena, uint32_t shard, uint64_t read,
         {entry.connection, send, entry.sequence,
          send ? arena.send_request(entry.connection, entry.sequence).opcode : uint8_t{0},
          (entry.flags & arena::kCompletionPoisoned) != 0 ? RequestOutcome::kPoisoned
-         : i < read                                      ? RequestOutcome::kDeliveredUncommitted
+         : i < completions.read                          ? RequestOutcome::kDeliveredUncommitted
                                                          : RequestOutcome::kCompletedUndelivered});
   }
 }
@@ -120,14 +134,12 @@ ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
                            counters.receives_committed - counters.receives_posted;
   report.in_flight = counters.sends_posted - counters.sends_completed + counters.receives_posted -
                      counters.receives_completed;
-  // A worker's word, and good for this report only.
-  const uint64_t read = std::clamp(arena::LoadRelaxed(arena.bank(shard, report.epoch).read_cursor),
-                                   record.acknowledged, record.completion_tail);
-  report.delivered_uncommitted = read - record.acknowledged;
-  report.completed_undelivered = record.completion_tail - read;
+  const Unacknowledged completions = UnacknowledgedOf(arena, shard, report.epoch);
+  report.delivered_uncommitted = completions.read - completions.begin;
+  report.completed_undelivered = completions.end - completions.read;
   report.unix_micros = UnixMicroseconds();
   report.poisoned = ended.poisoned;
-  ListCompleted(arena, shard, read, &report);
+  ListCompleted(arena, shard, completions, &report);
   ListOutstanding(arena, shard, &report);
   return report;
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -163,6 +164,129 @@ TEST_F(MessageChannelTest, shouldCloseTheDescriptorsThatNobodyWaitsFor) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+// ---- Which descriptors are whose.
+
+class DescriptorsTest : public MessageChannelTest {
+ protected:
+  void SendNumber(int number, size_t descriptors) {
+    const std::vector<int> sent(descriptors, events[static_cast<size_t>(number)].get());
+    ASSERT_TRUE(here->Send(Message(std::to_string(number)), sent).ok());
+  }
+  // The next message, with so many descriptors, all of its own event.
+  void ExpectNumber(int number, size_t count) {
+    std::vector<FileDescriptor> descriptors;
+    ASSERT_TRUE(there->Receive(&received, kTimeoutMs, &descriptors).ok());
+    EXPECT_EQ(received.token(), std::to_string(number));
+    ASSERT_EQ(descriptors.size(), count) << number;
+    for (const FileDescriptor& descriptor : descriptors) {
+      ASSERT_EQ(eventfd_write(descriptor.get(), 1), 0);
+      eventfd_t value = 0;
+      EXPECT_EQ(eventfd_read(events[static_cast<size_t>(number)].get(), &value), 0);
+      EXPECT_EQ(value, 1u);
+    }
+  }
+  // As another program may send them, which writes frames as it likes.
+  void SendRaw(std::string_view bytes, const std::vector<int>& descriptors) {
+    iovec data = {const_cast<char*>(bytes.data()), bytes.size()};
+    msghdr header = {};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    alignas(cmsghdr) char control[1024] = {};
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors.size());
+    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
+    std::copy(descriptors.begin(), descriptors.end(), reinterpret_cast<int*>(CMSG_DATA(item)));
+    ASSERT_EQ(sendmsg(here->fd(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  static std::string FrameOf(const std::string& text) {
+    const std::string bytes = Message(text).SerializeAsString();
+    return Frame(bytes, bytes.size());
+  }
+
+  std::vector<FileDescriptor> events = [] {
+    std::vector<FileDescriptor> all;
+    for (int i = 0; i < 8; ++i) all.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return all;
+  }();
+};
+
+TEST_F(DescriptorsTest, shouldGoWithTheFrameThatTheyWereSentWith) {
+  const size_t counts[] = {1, 0, 2, 0, 0, kMaxFrameDescriptors, 3, 1};
+  for (int i = 0; i < 8; ++i) SendNumber(i, counts[i]);
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 8; ++i) ExpectNumber(i, counts[i]);
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST_F(DescriptorsTest, shouldGoWithTheirFrameBehindPartOfAnother) {
+  const std::string first = FrameOf("0"), second = FrameOf("1");
+  for (size_t split = 1; split < first.size(); ++split) {
+    ASSERT_EQ(send(here->fd(), first.data(), split, 0), static_cast<ssize_t>(split));
+    ASSERT_TRUE(there->Fill().ok());
+    ASSERT_EQ(send(here->fd(), first.data() + split, first.size() - split, 0),
+              static_cast<ssize_t>(first.size() - split));
+    SendRaw(std::string_view(second).substr(0, 1), {events[1].get()});
+    ASSERT_EQ(send(here->fd(), second.data() + 1, second.size() - 1, 0),
+              static_cast<ssize_t>(second.size() - 1));
+    ExpectNumber(0, 0);
+    ExpectNumber(1, 1);
+  }
+}
+
+TEST_F(DescriptorsTest, shouldGoWithAFrameOfManyReads) {
+  std::thread sender([&] {
+    EXPECT_TRUE(here->Send(Message(std::string(1'000'000, 'x')), {events[1].get()}).ok());
+    EXPECT_TRUE(here->Send(Message("1"), {events[1].get(), events[1].get()}).ok());
+  });
+  std::vector<FileDescriptor> descriptors;
+  EXPECT_TRUE(there->Receive(&received, kTimeoutMs, &descriptors).ok());
+  EXPECT_EQ(received.token().size(), 1'000'000u);
+  EXPECT_EQ(descriptors.size(), 1u);
+  ExpectNumber(1, 2);
+  sender.join();
+}
+
+TEST_F(DescriptorsTest, shouldBeClosedThatComeInTheMiddleOfAFrame) {
+  const size_t before = OpenDescriptors();
+  const std::string frame = FrameOf("0");
+  SendRaw(std::string_view(frame).substr(0, 1), {events[0].get()});
+  for (size_t i = 1; i < frame.size(); ++i) {
+    SendRaw(std::string_view(frame).substr(i, 1), {events[1].get(), events[2].get()});
+  }
+  SendNumber(3, 1);
+  ExpectNumber(0, 1);
+  ExpectNumber(3, 1);
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+// A peer that sends them without end does not take all that the process may have.
+TEST_F(DescriptorsTest, shouldNotBeTakenFasterThanTheirFrames) {
+  for (int i = 0; i < 100; ++i) SendNumber(i % 8, kMaxFrameDescriptors);
+  const size_t before = OpenDescriptors();
+  ASSERT_TRUE(there->Fill().ok());
+  ASSERT_TRUE(there->Fill().ok());
+  EXPECT_LE(OpenDescriptors(), before + 2 * kMaxFrameDescriptors);
+  int frames = 0;
+  while (frames < 100) {
+    ASSERT_TRUE(there->Fill().ok());
+    absl::StatusOr<bool> next = there->NextFrame(&received);
+    ASSERT_TRUE(next.ok() && *next);
+    EXPECT_EQ(received.token(), std::to_string(frames % 8));
+    ++frames;
+  }
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST_F(DescriptorsTest, shouldBeRefusedWhenThereAreMoreThanAFrameCarries) {
+  const size_t before = OpenDescriptors();
+  SendRaw(FrameOf("0"), std::vector<int>(kMaxFrameDescriptors + 4, events[0].get()));
+  EXPECT_EQ(there->Fill().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
 TEST_F(MessageChannelTest, shouldCloseQueuedDescriptorsAtItsEnd) {
   FillSocket();
   const size_t before = OpenDescriptors();
@@ -225,6 +349,25 @@ TEST_F(MessageChannelTest, shouldFlushEverythingOnceTheOtherSideReads) {
   reader.join();
   EXPECT_FALSE(here->pending());
   EXPECT_EQ(received.token(), "tail");
+}
+
+TEST_F(MessageChannelTest, shouldNotWaitForEverForASideThatDoesNotRead) {
+  const int count = FillSocket();
+  const absl::Status late = here->Send(Message("late"), {}, /*timeout_ms=*/1);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("does not read"));
+  // It goes when the other side reads, with whatever is done next: the answer to it is awaited.
+  std::thread reader([&] {
+    for (int i = 0; i < count; ++i) EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_EQ(received.token(), "late");
+    EXPECT_TRUE(there->Send(Message("answer")).ok());
+  });
+  internal::Token answer;
+  EXPECT_EQ(here->Receive(&answer, kTimeoutMs), absl::OkStatus());
+  EXPECT_EQ(answer.token(), "answer");
+  reader.join();
+  EXPECT_FALSE(here->pending());
 }
 
 TEST_F(MessageChannelTest, shouldSendTheLargestMessageAndRefuseALargerOne) {

@@ -53,13 +53,42 @@ TEST_F(CompletionLogTest, shouldGoOnWhereAFormerDriverPublished) {
   EXPECT_EQ(arena.completion(1, 1).tag, 1003u);
 }
 
-TEST_F(CompletionLogTest, shouldRatherAbortThanOverwriteWhatWasNotAcknowledged) {
+// What another process of a native service has written over it costs the shard, and no process.
+TEST_F(CompletionLogTest, shouldRatherBreakThanOverwriteWhatWasNotAcknowledged) {
   const uint32_t entries = arena.shape().completion_log_entries;
-  EXPECT_DEATH(
-      {
-        for (uint64_t i = 0; i <= entries; ++i) log.Append(Entry(i));
-      },
-      "broken invariant");
+  for (uint64_t i = 0; i < entries; ++i) log.Append(Entry(i));
+  EXPECT_TRUE(log.Publish());
+  EXPECT_EQ(log.broken(), nullptr);
+  for (uint64_t i = 0; i < 3; ++i) log.Append(Entry(77));
+  EXPECT_NE(log.broken(), nullptr);
+  EXPECT_FALSE(log.Publish());
+  EXPECT_EQ(shard.completion_tail, entries);
+  EXPECT_EQ(arena.completion(1, 1).wr_id, 1u);
+  EXPECT_EQ(arena.completion(1, 1).tag, 1001u);
+}
+
+TEST_F(CompletionLogTest, shouldBreakWhenMoreIsAcknowledgedThanWasAppended) {
+  shard.acknowledged = 1;
+  EXPECT_EQ(log.oldest(), log.tail());
+  log.Append(Entry(1));
+  EXPECT_NE(log.broken(), nullptr);
+  EXPECT_EQ(arena.completion(1, 0).tag, 0u);
+}
+
+TEST_F(CompletionLogTest, shouldFindNoTailThatCannotBe) {
+  const uint32_t entries = arena.shape().completion_log_entries;
+  for (uint64_t i = 0; i < entries; ++i) arena.completion(1, i).wr_id = 1;
+  for (const uint64_t acknowledged : {uint64_t{1}, uint64_t{1} << 60}) {
+    shard.acknowledged = acknowledged;
+    CompletionLog successor(arena, 1);
+    successor.FindTail();
+    EXPECT_NE(successor.broken(), nullptr);
+  }
+  shard.acknowledged = 0;
+  CompletionLog successor(arena, 1);
+  successor.FindTail();
+  EXPECT_EQ(successor.broken(), nullptr);
+  EXPECT_EQ(successor.tail(), entries - 1);
 }
 
 }  // namespace

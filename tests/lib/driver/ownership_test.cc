@@ -138,7 +138,7 @@ TEST_F(OwnershipTest, shouldMoveByAClaim) {
   EXPECT_NE(arena.header().ownership_changes, changes);
   EXPECT_EQ(ownership.epoch(), 1u);
   EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
-  ownership.TakeClaimed(kBobsSlot, kBob);
+  ASSERT_TRUE(ownership.TakeClaimed(kBobsSlot, kBob).ok());
   EXPECT_EQ(ownership.epoch(), 2u);
   EXPECT_EQ(ownership.owner_slot(), kBobsSlot);
   EXPECT_EQ(ownership.owner_id(), kBob);
@@ -162,10 +162,10 @@ TEST_F(OwnershipTest, shouldKeepTheCutOfAClaimantThatDied) {
   arena.shard(0).commit_head = arena::PackCursor(1, 7);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
   const uint64_t claim = ownership.word();
-  ownership.TakeClaimed(kBobsSlot, kBob);
+  ASSERT_TRUE(ownership.TakeClaimed(kBobsSlot, kBob).ok());
   record.ownership = claim;
   ASSERT_TRUE(ownership.Claim(claim, kAnnsSlot));
-  ownership.TakeClaimed(kAnnsSlot, kAnn);
+  ASSERT_TRUE(ownership.TakeClaimed(kAnnsSlot, kAnn).ok());
   EXPECT_EQ(ownership.epoch(), 2u);
   EXPECT_EQ(record.cut_epoch, 1u);
   EXPECT_EQ(record.cut_tail, 7u);
@@ -195,13 +195,23 @@ TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 0u);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kBobsSlot));
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
-  ownership.TakeClaimed(kBobsSlot, kBob);
+  ASSERT_TRUE(ownership.TakeClaimed(kBobsSlot, kBob).ok());
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
   ownership.HandOver();
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
   ASSERT_TRUE(ownership.Vacate(ownership.word()));
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 2u);
+}
+
+// Another process of a native service has written it.
+TEST_F(OwnershipTest, shouldNotTakeWhatAnotherHasClaimedMeanwhile) {
+  ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
+  record.ownership = arena::PackOwnership(0, arena::kClaim | kBobsSlot);
+  EXPECT_EQ(ownership.TakeClaimed(kAnnsSlot, kAnn).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+  EXPECT_EQ(ownership.epoch(), 0u);
+  EXPECT_EQ(ownership.owner_id(), 0u);
 }
 
 TEST_F(OwnershipTest, shouldHandOverToNobody) {

@@ -765,7 +765,7 @@ class PoisonTest : public QueueDriverTest {
   // The owner is dead; the next one is given the shard with Succeed.
   CompletionEntry Poison(uint64_t completion) {
     Ownership(&*arena, 0).End(/*released=*/true);
-    return driver->Poison(0, completion, "poisoned");
+    return driver->Poison(0, completion, "poisoned").value();
   }
   void Succeed() {
     Ownership ownership(&*arena, 0);
@@ -981,7 +981,26 @@ TEST_F(PoisonTest, shouldBlameWhoWasNotBlamedBeforeFirst) {
 TEST_F(PoisonTest, shouldNeverRewriteALogThatSomebodyMayRead) {
   RawPeer peer;
   Established(peer);
-  EXPECT_DEATH((void)driver->Poison(0, 0, "poisoned"), "");
+  EXPECT_EQ(driver->Poison(0, 0, "poisoned").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PoisonTest, shouldPoisonNothingThatCannotBe) {
+  RawPeer peer;
+  Established(peer);
+  Ownership(&*arena, 0).End(/*released=*/true);
+  const uint64_t tail = arena->shard(0).completion_tail;
+  for (const uint64_t completion : {tail, uint64_t{1} << 60}) {
+    EXPECT_EQ(driver->Poison(0, completion, "poisoned").status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  arena->completion(0, tail - 1).connection = ~0u;
+  EXPECT_EQ(driver->Poison(0, tail - 1, "poisoned").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(driver->OldestToBlame(0, ~uint64_t{0}), tail - 2);
+  arena->shard(0).acknowledged = tail + 1;
+  EXPECT_FALSE(driver->OldestToBlame(0, ~uint64_t{0}));
+  EXPECT_FALSE(driver->Poison(0, 0, "poisoned").ok());
 }
 
 // Who died between that and the word of the next epoch had applied all of this one.

@@ -1,4 +1,5 @@
 // Shards of one service that have drivers of their own, and change them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,6 +11,9 @@ namespace baton::driver {
 namespace {
 
 using arena::CompletionKind;
+using arena::ConnectionState;
+using ::testing::Contains;
+using ::testing::HasSubstr;
 using testing::Pump;
 using testing::RawPeer;
 using testing::TestShape;
@@ -117,6 +121,21 @@ TEST_F(SeveralDriversTest, shouldGoOnWhileTheShardOfAnotherChangesItsDriver) {
   Apply(0);
   ASSERT_TRUE(AwaitAll([&] { return peers_[0].received.size() == 1; }));
   EXPECT_EQ(arena->connection(connections_[0]).send.posted, 1u);
+  ExchangeAMessage(1);
+}
+
+// A driver has written over another's connection.
+TEST_F(SeveralDriversTest, shouldWriteNoLogOfAnotherForARecordThatNamesIt) {
+  arena->connection(connections_[0]).shard = 77;
+  peers_[0].Disconnect();
+  ASSERT_TRUE(AwaitAll([&] {
+    uint32_t shard;
+    while (drivers_[0]->HandleEvent(&shard)) {
+    }
+    return state(connections_[0]) == ConnectionState::kClosed;
+  }));
+  EXPECT_THAT(observer.states, Contains(HasSubstr("cannot be told to its owner")));
+  EXPECT_EQ(arena->shard(1).completion_tail, read[1]);
   ExchangeAMessage(1);
 }
 

@@ -339,7 +339,7 @@ TEST_F(SharedReceiveTest, shouldGiveBackThePoisonedReceiveAsAFlushError) {
   peer.Send("poison");
   ExpectReceived(connection, "poison");
   Ownership(&*arena, 0).End(/*released=*/true);
-  const CompletionEntry blamed = driver->Poison(0, read[0] - 1, "test");
+  const CompletionEntry blamed = driver->Poison(0, read[0] - 1, "test").value();
   EXPECT_EQ(blamed.sequence, 0u);
   const CompletionEntry& rewritten = arena->completion(0, read[0] - 1);
   EXPECT_EQ(rewritten.status, static_cast<uint8_t>(CompletionStatus::kFlushError));
@@ -363,7 +363,8 @@ TEST_F(SharedReceiveTest, shouldPostTheVoidReceiveAgain) {
   peer.Disconnect();
   NextOfKind(CompletionKind::kDisconnected);
   Ownership(&*arena, 0).End(/*released=*/true);
-  driver->Poison(0, read[0] - 1, "test");  // the end: nothing of the connection is told
+  ASSERT_TRUE(
+      driver->Poison(0, read[0] - 1, "test").ok());  // the end: nothing of the connection is told
   EXPECT_NE(arena->completion(0, receive).flags & arena::kCompletionVoid, 0);
   Succeed();
   writer().Acknowledge(read[0]);

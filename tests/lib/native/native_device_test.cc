@@ -564,11 +564,138 @@ TEST_F(NativeDeviceTest, shouldTakeNoMoreOfAPeersDataThanThereCanBe) {
   EXPECT_EQ(NextOfKind(CompletionKind::kConnectRequest).connection, 0u);
 }
 
+TEST_F(NativeDeviceTest, shouldEndAgainAConnectionWhoseRecordSaysThatItHasNotEnded) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kDisconnected);
+  arena->connection(connection).state = static_cast<uint32_t>(ConnectionState::kEstablished);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_THAT(owner->states, Contains(HasSubstr("its end was acknowledged")));
+  NextOfKind(CompletionKind::kDisconnected);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+}
+
+TEST_F(NativeDeviceTest, shouldEndAConnectionWhoseRecordNamesNoShardThatExists) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  arena->connection(connection).shard = ~0u;
+  peer.Send("ping");
+  NextOfKind(CompletionKind::kReceive);
+  owner->driver->GiveUp(0, "nobody can");
+  owner->driver->EndAll("nobody can");
+  EXPECT_EQ(NextOfKind(CompletionKind::kDisconnected).connection, connection);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(state(connection), ConnectionState::kFree);
+  ASSERT_THAT(owner->freed, SizeIs(1));
+  EXPECT_THAT(std::string(owner->freed[0].message()), HasSubstr("shard 4294967295"));
+}
+
+TEST_F(NativeDeviceTest, shouldEndAConnectionWhoseRecordSaysThatItHasAQueuePair) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  writer->Send(connection, 0, 4);
+  arena->connection(connection).state = static_cast<uint32_t>(ConnectionState::kEstablished);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_THAT(owner->states, Contains(HasSubstr("which it has not")));
+}
+
+TEST_F(NativeDeviceTest, shouldPassOverCompletionsOfConnectionsThatCannotBe) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  writer->Acknowledge(read);
+  arena->completion(0, read - 1).connection = ~0u;
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ExchangeAMessage(connection, peer);
+}
+
+// Who would go by it would lose completions, or tell them twice.
+class SpoiltLogTest : public NativeDeviceTest {
+ protected:
+  void ExpectRefused(const std::string& why) {
+    owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+    const absl::Status adopted = owner->Adopt({0});
+    EXPECT_EQ(adopted.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(adopted.message()), HasSubstr(why));
+    owner->shards.clear();
+  }
+  RawPeer peer;
+};
+
+TEST_F(SpoiltLogTest, shouldNotBeAdoptedWithMoreThanItHolds) {
+  Established(peer);
+  Die();
+  arena->shard(0).acknowledged = arena->shard(0).completion_tail + 1;
+  ExpectRefused("more was published than it holds");
+}
+
+TEST_F(SpoiltLogTest, shouldNotBeAdoptedWithACompletionOfNoConnection) {
+  Established(peer);
+  Die();
+  arena::CompletionEntry& next = arena->completion(0, read);
+  next.wr_id = 1;
+  next.connection = ~0u;
+  ExpectRefused("of a connection that does not exist");
+}
+
+TEST_F(SpoiltLogTest, shouldNotBeAdoptedWithAnUnknownConnectionsCompletionTaken) {
+  Established(peer);
+  Die();
+  arena->poll_slots(0)[0].wr_id =
+      arena::PackWrId(1'000'000, 1, arena::Direction::kSend, /*sequence=*/0);
+  ExpectRefused("there was a completion of a connection that does not exist");
+}
+
+TEST_F(SpoiltLogTest, shouldEndItsDriverWhenItIsFull) {
+  Established(peer);
+  peer.Send("ping");
+  ASSERT_TRUE(KeeperUntil([&] { return !peer.sent.empty(); }));
+  arena->shard(0).acknowledged -= arena->shape().completion_log_entries;
+  absl::Status polled;
+  ASSERT_TRUE(KeeperUntil([&] {
+    polled = owner->driver->PollCompletions(0).status();
+    return !polled.ok();
+  }));
+  EXPECT_EQ(polled.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(arena->shard(0).completion_tail, read);
+  owner->shards.clear();
+}
+
 TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
   arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kTaken);
   Die();
   Succeed();
   EXPECT_EQ(arena->pooled(0, 1).state, static_cast<uint32_t>(arena::PooledState::kFree));
+}
+
+// The last connection of a free slot had it: the next that took it has died.
+TEST_F(NativeDeviceTest, shouldFindQueuePairsThatFreeSlotsHadOnce) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  const auto place =
+      static_cast<uint32_t>(manager->pool().Find(0, arena->connection(connection).qp_number));
+  const auto pooled = [&] { return arena::PooledState(arena->pooled(0, place).state); };
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kDisconnected);
+  writer->Acknowledge(read);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  ASSERT_EQ(state(connection), ConnectionState::kFree);
+  Die();
+  Succeed();
+  // The keeper has still to put it back.
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ASSERT_TRUE(KeeperUntil([&] { return manager->connection_count() == 0; }));
+  arena->pooled(0, place).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  Die();
+  Succeed();
+  EXPECT_EQ(pooled(), arena::PooledState::kFree);
 }
 
 // ---------------------------------------------------------------- to a peer
@@ -1020,7 +1147,7 @@ TEST_F(MovingTest, shouldNotEndTheConnectionOfAnotherOwnerForItsRequest) {
   Die();
   SucceedApart(0);
   driver::Ownership(&*arena, 0).End(/*released=*/false);
-  owner->driver->Poison(0, read - 1, "they died on it");
+  ASSERT_TRUE(owner->driver->Poison(0, read - 1, "they died on it").ok());
   EXPECT_EQ(state(connection), ConnectionState::kEstablished);
   ExchangeInSecond(connection, peer);
 }

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
@@ -268,6 +269,32 @@ TEST(LateReply, shouldNotBeTakenForTheNextOne) {
   });
   EXPECT_FALSE(held.Drop("wakes").ok());
   answer.join();
+}
+
+// Nor is that of a request which batond had not even taken.
+TEST(LateReply, shouldBeAwaitedForARequestThatIsStillOnItsWay) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  HeldDescriptors held(FileDescriptor(pair[0]), /*timeout_ms=*/1);
+  FileDescriptor batonds(pair[1]);
+  char bytes[4096] = {};
+  size_t filled = 0;
+  for (ssize_t sent = 0; sent >= 0; sent = send(pair[0], bytes, sizeof(bytes), MSG_DONTWAIT)) {
+    filled += static_cast<size_t>(sent);
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(held.Drop("a")));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(held.Drop("b")));  // which is not asked before that
+  while (filled > 0) {
+    const ssize_t got = recv(batonds.get(), bytes, std::min(filled, sizeof(bytes)), 0);
+    ASSERT_GT(got, 0);
+    filled -= static_cast<size_t>(got);
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(held.Drop("c")));
+  MessageChannel batond(std::move(batonds));
+  internal::StoreRequest request;
+  ASSERT_TRUE(batond.Receive(&request, 0).ok());
+  EXPECT_EQ(request.drop().name(), "a.0");
+  EXPECT_FALSE(batond.Receive(&request, 0).ok());
 }
 
 // ---------------------------------------------------------------- a batond that stands still

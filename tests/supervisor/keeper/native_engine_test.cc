@@ -18,12 +18,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
 #include "supervisor/keeper/native_reports.h"
+#include "supervisor/keeper/reconciliation.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
@@ -36,6 +38,7 @@ using arena::CompletionKind;
 using driver::testing::CommitWriter;
 using driver::testing::Pump;
 using driver::testing::RawPeer;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -205,6 +208,7 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
 
   void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
     if (kind == "connection_poisoned") poisonings_.push_back(message);
+    if (kind == "ownership_broken" || kind == "not_poisoned") news_.push_back(message);
     if (kind == "ownership_ended" || kind == "shard_moved") {
       events_.push_back(message.substr(0, message.find(" goes on")));
     }
@@ -222,6 +226,8 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   uint32_t connection_ = 0;
   std::vector<std::string> events_;
   std::vector<std::string> poisonings_;
+  std::vector<std::string> news_;
+  static inline uint64_t* spoilt_ = nullptr;
   static inline std::string_view point_;
 };
 
@@ -253,6 +259,16 @@ TEST_F(NativeEngineTest, shouldSayWhyItsWorkersCannotRun) {
   ASSERT_EQ(Start(0).Attend(), 0);
   Bury(0);
   EXPECT_EQ(engine_->waiting_reason(0), "no worker is ready");
+}
+
+// It goes on to control, which closes a session whose messages do not parse.
+TEST_F(NativeEngineTest, shouldTakeNoNewsThatIsNotUtf8) {
+  const std::string line = NewsLine(kWorkerFailed, -1, -1, "/\xff\xc3.so: \xe2\x82\xac");
+  ASSERT_GT(send(engine_->InheritanceOf(0, 1).news, line.data(), line.size(), 0), 0);
+  engine_->Turn();
+  engine_->Turn();
+  EXPECT_EQ(engine_->waiting_reason(0),
+            "no worker is ready; the last one could not be run: /??.so: \xe2\x82\xac");
 }
 
 TEST_F(NativeEngineTest, shouldLeaveTheShardsOfAnOwnerThatLives) {
@@ -732,6 +748,77 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->former_worker_id, 1u);
   EXPECT_EQ(CompletionKind(Next(last, peer).kind), CompletionKind::kReceive);
+}
+
+// Another worker of the service has written over the word meanwhile: who has claimed the shard goes
+// on without it.
+TEST_F(TwoShardsTest, shouldGoOnWithoutAShardWhoseClaimIsNoMore) {
+  Worker& owner = Start(0);
+  SetCrashPointHandler([](const char* name) {
+    if (std::string_view(name) == "native-before-taking" && spoilt_ != nullptr) {
+      *std::exchange(spoilt_, nullptr) = arena::PackOwnership(7, arena::kClaim | 3);
+    }
+  });
+  spoilt_ = &arena_->shard(0).owner.ownership;
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_EQ(spoilt_, nullptr);
+  EXPECT_FALSE(Owns(0, 0));
+  EXPECT_TRUE(Owns(0, 1));
+  EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, 0u);
+  ASSERT_EQ(owner.Attend(), 0);
+  engine_->Turn();
+  EXPECT_THAT(news_, Contains(HasSubstr("is not claimed any more")));
+  // A claimant that is none is dead, too: the shard comes back.
+  arena_->shard(0).owner.ownership = arena::PackOwnership(7, arena::kNobody);
+  engine_->Turn();
+  ASSERT_EQ(owner.Attend(), 0);
+  EXPECT_TRUE(Owns(0, 0));
+}
+
+class HostileReportTest : public NativeEngineTest {
+ protected:
+  ReconciliationReport Report() {
+    EndedOwnership ended;
+    ended.epoch = 1;
+    return Reconcile(*arena_, 0, {}, ended);
+  }
+};
+
+TEST_F(HostileReportTest, shouldReportNothingOfALogThatCannotBe) {
+  arena::ShardRecord& shard = arena_->shard(0);
+  for (const auto& [acknowledged, tail] :
+       {std::pair<uint64_t, uint64_t>(0, uint64_t{1} << 62), {9, 3}, {~uint64_t{0}, 1}}) {
+    shard.acknowledged = acknowledged;
+    shard.completion_tail = tail;
+    const ReconciliationReport report = Report();
+    EXPECT_EQ(report.completed_undelivered + report.delivered_uncommitted, 0u);
+    EXPECT_THAT(report.requests, IsEmpty());
+  }
+}
+
+TEST_F(HostileReportTest, shouldListNoRequestOfAConnectionThatDoesNotExist) {
+  arena_->shard(0).completion_tail = 2;
+  for (uint64_t i = 0; i < 2; ++i) {
+    arena_->completion(0, i).kind = static_cast<uint8_t>(CompletionKind::kSend);
+  }
+  arena_->completion(0, 0).connection = ~0u;
+  EXPECT_EQ(Report().requests.size(), 1u);
+}
+
+TEST_F(NativeEngineTest, shouldGoOnWhenWhatOwnersDiedOfCannotBe) {
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  Worker& heir = Start(1);
+  arena::NativeDeaths& deaths = arena_->native_deaths(0, 0);
+  deaths.version = 1;
+  deaths.blamed = uint64_t{1} << 60;
+  first.Die();
+  TakeOver(heir);
+  engine_->Turn();
+  EXPECT_THAT(news_, Contains(HasSubstr("what owners of shard 0 died of")));
+  EXPECT_EQ(LoadDeaths(*arena_, 0).blamed, 0u);
+  EXPECT_EQ(engine_->poisoned_connections(0), 0u);
 }
 
 // The keeper looks at what workers have written before it uses it.
