@@ -69,6 +69,7 @@ absl::Status ConnectionManager::FillPool() {
   const driver::DeviceNeeds needs = driver::NeedsOf(shape);
   pool_.shards.resize(shape.shards);
   pool_.places.resize(shape.shards);
+  occupied_.assign(shape.shards, std::vector<bool>(shape.pooled_queue_pairs));
   for (uint32_t shard = 0; shard < shape.shards; ++shard) {
     verbs::QueuePairOptions options =
         driver::QueuePairOptionsFor(needs, objects_->completion_queues[shard].get());
@@ -159,7 +160,8 @@ uint32_t ConnectionManager::GiveSlot(uint32_t shard, Phase phase, arena::Connect
   connection.phase = phase;
   connection.generation = fresh.generation + 1;
   connection.shard = connection.first_shard = shard;
-  connection.pooled = pool_.Find(shard, fresh.qp_number);
+  connection.pooled = Occupy(shard, fresh.qp_number);
+  connection.pooled_shard = shard;
   connection.id = std::move(id);
   ++used_[shard];
   return index;
@@ -188,7 +190,10 @@ absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
 absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs::Address& address,
                                                     std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
-  BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kLent));
+  uint32_t place;
+  do {  // one that only a worker's word says is free stays lent
+    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent));
+  } while (occupied_[shard][place]);
   verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
@@ -210,7 +215,15 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
 // ---------------------------------------------------------------- what becomes of connections
 
 verbs::QueuePair* ConnectionManager::QueuePairOf(const Connection& connection) const {
-  return pool_.shards[connection.shard][static_cast<size_t>(connection.pooled)].get();
+  return pool_.shards[connection.pooled_shard][static_cast<size_t>(connection.pooled)].get();
+}
+
+// The place of that queue pair, for one connection; -1: it is none of the shard's, or not new.
+int ConnectionManager::Occupy(uint32_t shard, uint32_t number) {
+  const int place = pool_.Find(shard, number);
+  if (place < 0 || occupied_[shard][static_cast<size_t>(place)]) return -1;
+  occupied_[shard][static_cast<size_t>(place)] = true;
+  return place;
 }
 
 void ConnectionManager::OnEstablished(uint32_t index, const verbs::CmEvent& event) {
@@ -246,8 +259,7 @@ uint32_t ConnectionManager::FindQueuePair(uint32_t number) const {
   for (uint32_t i = 0; i < connections_.size(); ++i) {
     const Connection& connection = connections_[i];
     if (connection.phase != Phase::kNone && connection.pooled >= 0 &&
-        arena_->pooled(connection.shard, static_cast<uint32_t>(connection.pooled)).number ==
-            number) {
+        QueuePairOf(connection)->number() == number) {
       return i;
     }
   }
@@ -386,8 +398,10 @@ void ConnectionManager::Accept(uint32_t index) {
   if (connection.phase != Phase::kRequested) return;
   connection.phase = Phase::kAccepted;
   connection.pooled =
-      pool_.Find(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
-  absl::Status status = absl::InternalError("its queue pair is none of the shard's");
+      Occupy(connection.shard, arena::LoadRelaxed(arena_->connection(index).qp_number));
+  connection.pooled_shard = connection.shard;
+  absl::Status status =
+      absl::InternalError("its queue pair is none of the shard's, or another connection's");
   if (connection.pooled >= 0) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = AnswerOf(index);
@@ -423,21 +437,49 @@ void ConnectionManager::Free(uint32_t index) {
   Connection& connection = connections_[index];
   connection.id.reset();
   --used_[connection.shard];
-  const int place = pool_.Find(connection.shard, arena_->connection(index).qp_number);
-  if (place >= 0) {
-    arena::PooledQueuePair& pooled = arena_->pooled(connection.shard, static_cast<uint32_t>(place));
-    arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kSpent));
-    // One that the device never heard of has nothing to wait for, nor anybody before it.
-    const bool waits = connection.pooled >= 0;
-    const Spent spent = {connection.shard, static_cast<uint32_t>(place),
-                         MonotonicNanoseconds() + (waits ? kTimeWaitNs : 0)};
-    waits ? spent_.push_back(spent) : spent_.push_front(spent);
+  if (connection.pooled < 0) {
+    SpendNeverConnected(index);
+  } else {
+    const Spent spent = {connection.pooled_shard, static_cast<uint32_t>(connection.pooled),
+                         MonotonicNanoseconds() + kTimeWaitNs};
+    StoreState(spent, PooledState::kSpent);
+    spent_.push_back(spent);
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
   if (connection.shard == connection.first_shard) return free_.push_back(index);
   const arena::ShardRecord& first = arena_->shard(connection.first_shard);
   held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
+}
+
+// The driver may have taken a queue pair for it, and the device has never heard of that: it has
+// nothing to wait for, nor anybody before it. But only its record says which one, where the number
+// of another connection's can have been written.
+void ConnectionManager::SpendNeverConnected(uint32_t index) {
+  const uint32_t shard = connections_[index].shard;
+  const uint32_t number = arena::LoadRelaxed(arena_->connection(index).qp_number);
+  const int found = pool_.Find(shard, number);
+  if (found < 0) return;
+  const auto place = static_cast<uint32_t>(found);
+  const uint32_t state = arena::LoadAcquire(arena_->pooled(shard, place).state);
+  if (PooledState(state) != PooledState::kTaken || IsClaimedByAnother(index, number)) return;
+  if (Occupy(shard, number) < 0) return;
+  const Spent spent = {shard, place, MonotonicNanoseconds()};
+  StoreState(spent, PooledState::kSpent);
+  spent_.push_front(spent);
+}
+
+// That is about to be accepted with it.
+bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) const {
+  for (uint32_t i = 0; i < connections_.size(); ++i) {
+    if (i == index || connections_[i].phase == Phase::kNone) continue;
+    if (arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return true;
+  }
+  return false;
+}
+
+void ConnectionManager::StoreState(const Spent& spent, PooledState state) {
+  arena::StoreRelease(arena_->pooled(spent.shard, spent.place).state, static_cast<uint32_t>(state));
 }
 
 // Its request may still take room in the first shard's log: with others in its place that log would
@@ -451,16 +493,24 @@ bool ConnectionManager::GiveHeldSlots() {
          }) != 0;
 }
 
-// One that cannot be made new stays out of use.
+// One that cannot be made new stays out of use. One that is connected, whoever said that it is not
+// used any more, has its time-wait before it.
 bool ConnectionManager::RenewQueuePairs() {
   bool renewed = false;
   while (!spent_.empty() && MonotonicNanoseconds() >= spent_.front().not_before_ns) {
     const Spent spent = spent_.front();
     spent_.pop_front();
     verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
+    const verbs::QueuePairState state = queue_pair.state();
+    if (state == verbs::QueuePairState::kReadyToReceive ||
+        state == verbs::QueuePairState::kReadyToSend) {
+      if (!queue_pair.SetError().ok()) continue;
+      spent_.push_back({spent.shard, spent.place, MonotonicNanoseconds() + kTimeWaitNs});
+      continue;
+    }
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
-    arena::StoreRelease(arena_->pooled(spent.shard, spent.place).state,
-                        static_cast<uint32_t>(PooledState::kFree));
+    occupied_[spent.shard][spent.place] = false;
+    StoreState(spent, PooledState::kFree);
     renewed = true;
   }
   return renewed;

@@ -70,7 +70,8 @@ class ConnectionManager {
     uint32_t shard = 0;
     uint32_t first_shard = 0;                                         // where it was requested
     verbs::CompletionStatus end = verbs::CompletionStatus::kSuccess;  // of kEnded, when it was told
-    int pooled = -1;  // place of its queue pair in the shard's pool
+    int pooled = -1;  // place of its queue pair in the pool of `pooled_shard`, once it has one
+    uint32_t pooled_shard = 0;
     std::unique_ptr<verbs::ConnectionId> id;
   };
   // A slot whose request takes room in the log of another shard than its last.
@@ -98,6 +99,7 @@ class ConnectionManager {
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const verbs::CmEvent& event);
   verbs::QueuePair* QueuePairOf(const Connection& connection) const;
+  int Occupy(uint32_t shard, uint32_t number);
   bool HandleDeviceEvent();
   uint32_t SharingShard(const verbs::DeviceEvent& event) const;
   void OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why);
@@ -108,6 +110,9 @@ class ConnectionManager {
   void Reject(uint32_t connection);
   void Disconnect(uint32_t connection);
   void Free(uint32_t connection);
+  void SpendNeverConnected(uint32_t connection);
+  bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
+  void StoreState(const Spent& spent, arena::PooledState state);
   bool RenewQueuePairs();
   bool GiveHeldSlots();
 
@@ -125,6 +130,9 @@ class ConnectionManager {
   const std::function<void(uint32_t)> wake_driver_;
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;
+  // By shard and place: a connection has it, or had it and it is not new yet. What the arena says
+  // of queue pairs, workers can write.
+  std::vector<std::vector<bool>> occupied_;
   std::vector<Connection> connections_;
   std::vector<uint32_t> used_;  // connections, by shard
   std::deque<uint32_t> free_;   // connections

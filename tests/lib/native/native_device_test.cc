@@ -28,6 +28,8 @@ namespace {
 
 using arena::CompletionKind;
 using arena::ConnectionState;
+using arena::MailEntry;
+using arena::OrderKind;
 using driver::CommitOutcome;
 using driver::QueueDriver;
 using driver::testing::CommitWriter;
@@ -613,6 +615,201 @@ TEST_F(NativeDeviceTest, shouldPassOverCompletionsOfConnectionsThatCannotBe) {
   arena->completion(0, read - 1).connection = ~0u;
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
   ExchangeAMessage(connection, peer);
+}
+
+// Words about queue pairs that another worker of the service has written.
+class SpoiltPoolTest : public NativeDeviceTest {
+ protected:
+  void SetUp() override {
+    NativeDeviceTest::SetUp();
+    in_use = Established(peer);
+    place = static_cast<uint32_t>(manager->pool().Find(0, number(in_use)));
+  }
+  uint32_t& number(uint32_t connection) { return arena->connection(connection).qp_number; }
+  arena::PooledState pooled() const { return arena::PooledState(arena->pooled(0, place).state); }
+  void Reject(uint32_t connection) {
+    writer->Reject(connection, "full up");
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    NextOfKind(CompletionKind::kConnectFailed);
+    AwaitFreed(connection);
+  }
+  void AwaitFreed(uint32_t connection) {
+    writer->Acknowledge(read);
+    ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+    ASSERT_TRUE(Until([&] {
+      return arena->native_connection(connection).freed_generation ==
+             arena->connection(connection).generation;
+    }));
+  }
+
+  RawPeer peer;
+  uint32_t in_use = 0;
+  uint32_t place = 0;
+};
+
+TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairFromAConnectionForARejectedRequest) {
+  RawPeer other_peer;
+  const uint32_t connection = Requested(other_peer);
+  number(connection) = number(in_use);
+  Reject(connection);
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ExchangeAMessage(in_use, peer);
+}
+
+// Which its driver has taken, and has not accepted with yet.
+TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairFromARequestForARejectedOne) {
+  RawPeer one, two;
+  const uint32_t first = Requested(one), second = Requested(two);
+  arena::PooledQueuePair& taken = arena->pooled(0, place == 0 ? 1 : 0);
+  taken.state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  number(first) = number(second) = taken.number;
+  Reject(first);
+  EXPECT_EQ(arena::PooledState(taken.state), arena::PooledState::kTaken);
+  // Of one request alone it is that one's.
+  Reject(second);
+  EXPECT_NE(arena::PooledState(taken.state), arena::PooledState::kTaken);
+}
+
+TEST_F(SpoiltPoolTest, shouldNotAcceptWithAQueuePairOfAnotherConnection) {
+  RawPeer other_peer;
+  const uint32_t connection = Requested(other_peer);
+  CommitAccept(connection);
+  number(connection) = number(in_use);   // the order is on its way
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kConnectFailed);
+  EXPECT_THAT(owner->states, Contains(HasSubstr("another connection's")));
+  AwaitFreed(connection);
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ExchangeAMessage(in_use, peer);
+}
+
+TEST_F(SpoiltPoolTest, shouldPutBackTheQueuePairThatItsConnectionHad) {
+  number(in_use) = 0xdead;
+  peer.Disconnect();
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kDisconnected);
+  AwaitFreed(in_use);
+  EXPECT_EQ(pooled(), arena::PooledState::kSpent);
+}
+
+TEST_F(SpoiltPoolTest, shouldNotConnectWithAQueuePairThatIsInUse) {
+  arena->pooled(0, place).state = static_cast<uint32_t>(arena::PooledState::kFree);
+  RawPeer silent;
+  EXPECT_EQ(manager->Connect(0, {fabric.host, silent.Listen()}, "", 1).status(), absl::OkStatus());
+  ExchangeAMessage(in_use, peer);
+}
+
+// That is in whichever state the test says, and can be made new.
+class RenewableQueuePair final : public verbs::QueuePair {
+ public:
+  explicit RenewableQueuePair(uint32_t number) : number_(number) {}
+  uint32_t number() const override { return number_; }
+  verbs::QueuePairState state() const override { return at; }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest>, size_t*) override {
+    return absl::OkStatus();
+  }
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest>, size_t*) override {
+    return absl::OkStatus();
+  }
+  absl::Status SetError() override { return Go(verbs::QueuePairState::kError); }
+  absl::Status SetReset() override {
+    ++resets;
+    return Go(verbs::QueuePairState::kReset);
+  }
+  absl::Status SetInit() override { return Go(verbs::QueuePairState::kInit); }
+
+  verbs::QueuePairState at = verbs::QueuePairState::kInit;
+  uint32_t resets = 0;
+
+ private:
+  absl::Status Go(verbs::QueuePairState state) {
+    at = state;
+    return absl::OkStatus();
+  }
+  const uint32_t number_;
+};
+
+class RenewableDevice final : public verbs::testing::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions&) override {
+    made.push_back(new RenewableQueuePair(100 + static_cast<uint32_t>(made.size())));
+    return std::unique_ptr<verbs::QueuePair>(made.back());
+  }
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) override {
+    return std::make_unique<NamedId>(0);
+  }
+  bool NextEvent(verbs::CmEvent*) override { return false; }
+
+  std::vector<RenewableQueuePair*> made;
+};
+
+class RenewingTest : public NativeDeviceTest {
+ protected:
+  static constexpr uint64_t kTimeWaitNs = 2'147'483'648;
+
+  void SetUp() override {
+    auto renewable = std::make_unique<RenewableDevice>(verbs::testing::OpenDevice(fabric).value());
+    renews = renewable.get();
+    device = std::move(renewable);
+    Make(driver::testing::TestShape(1));
+    connection = manager->Connect(0, {fabric.host, 1}, "", 1).value();
+  }
+  void Free() {
+    MailEntry order = {};
+    order.kind = static_cast<uint8_t>(OrderKind::kFree);
+    order.connection = connection;
+    order.generation = arena->connection(connection).generation;
+    Mailbox::Orders(*arena, 0).Put(order);
+    manager->Turn();
+  }
+  arena::PooledState pooled() { return arena::PooledState(arena->pooled(0, 0).state); }
+
+  RenewableDevice* renews = nullptr;
+  uint32_t connection = 0;
+  harness::StoppedClock clock;
+};
+
+TEST_F(RenewingTest, shouldMakeAQueuePairNewAfterItsTimeWait) {
+  renews->made[0]->at = verbs::QueuePairState::kError;
+  Free();
+  EXPECT_EQ(pooled(), arena::PooledState::kSpent);
+  clock.Pass(kTimeWaitNs - 1);
+  manager->Turn();
+  EXPECT_EQ(renews->made[0]->resets, 0u);
+  clock.Pass(1);
+  manager->Turn();
+  EXPECT_EQ(renews->made[0]->resets, 1u);
+  EXPECT_EQ(pooled(), arena::PooledState::kFree);
+  EXPECT_EQ(manager->Connect(0, {fabric.host, 1}, "", 2).status(), absl::OkStatus());
+  EXPECT_EQ(pooled(), arena::PooledState::kLent);
+}
+
+// Nobody but the device knows whether one that was said to be free is.
+TEST_F(RenewingTest, shouldNotResetAQueuePairThatIsConnected) {
+  for (const auto state :
+       {verbs::QueuePairState::kReadyToReceive, verbs::QueuePairState::kReadyToSend}) {
+    RenewableQueuePair& queue_pair = *renews->made[0];
+    const uint32_t before = queue_pair.resets;
+    queue_pair.at = state;
+    Free();
+    clock.Pass(kTimeWaitNs);
+    manager->Turn();
+    EXPECT_EQ(queue_pair.resets, before);
+    EXPECT_EQ(queue_pair.at, verbs::QueuePairState::kError);
+    EXPECT_EQ(pooled(), arena::PooledState::kSpent);
+    clock.Pass(kTimeWaitNs - 1);
+    manager->Turn();
+    EXPECT_EQ(queue_pair.resets, before);
+    clock.Pass(1);
+    manager->Turn();
+    EXPECT_EQ(queue_pair.resets, before + 1);
+    EXPECT_EQ(pooled(), arena::PooledState::kFree);
+    connection = manager->Connect(0, {fabric.host, 1}, "", 2).value();
+  }
 }
 
 // Who would go by it would lose completions, or tell them twice.
