@@ -49,8 +49,8 @@ absl::Status KeepersWork(absl::string_view what) {
 // on, and Soft-RoCE then loses count of who uses the queue pair (rdma.md, "Reset").
 class NativeQueuePair final : public verbs::QueuePair {
  public:
-  NativeQueuePair(NativeDevice* device, verbs::QueuePair* inherited)
-      : device_(device), inherited_(inherited) {
+  NativeQueuePair(NativeDevice* device, uint32_t shard, verbs::QueuePair* inherited)
+      : device_(device), shard_(shard), inherited_(inherited) {
     device_->queue_pairs_.insert(this);
   }
   ~NativeQueuePair() override {
@@ -64,6 +64,7 @@ class NativeQueuePair final : public verbs::QueuePair {
     if (draining_) --device_->draining_;
     device_ = nullptr;
   }
+  uint32_t shard() const { return shard_; }
   // The opener has heard it from the device.
   void TellDrained() { drained_ = true; }
 
@@ -86,6 +87,7 @@ class NativeQueuePair final : public verbs::QueuePair {
 
  private:
   NativeDevice* device_;
+  const uint32_t shard_;
   verbs::QueuePair* const inherited_;
   bool drained_ = false;
   mutable bool draining_ = false;  // somebody waits for it
@@ -94,12 +96,13 @@ class NativeQueuePair final : public verbs::QueuePair {
 // The driver's word to the keeper about a connection.
 class NativeConnectionId final : public verbs::ConnectionId {
  public:
-  NativeConnectionId(NativeDevice* device, uint32_t connection)
+  NativeConnectionId(NativeDevice* device, uint32_t shard, uint32_t connection)
       : device_(device),
         connection_(connection),
         generation_(device->record(connection).generation) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
     device_->ids_[connection] = this;
+    device_->shard_of_[connection] = shard;
   }
   // The peer is told; the keeper has the connection manager's id until the slot is free.
   ~NativeConnectionId() override {
@@ -123,6 +126,7 @@ class NativeConnectionId final : public verbs::ConnectionId {
     if (queue_pair->number() != arena::LoadRelaxed(device_->record(connection_).qp_number)) {
       return absl::InternalError("another worker of the service has written over its record");
     }
+    device_->shard_of_[connection_] = static_cast<NativeQueuePair*>(queue_pair)->shard();
     return Answer(parameters.private_data, OrderKind::kAccept);
   }
   absl::Status Reject(std::string_view private_data) override {
@@ -164,7 +168,8 @@ NativeDevice::NativeDevice(const arena::Arena* arena, verbs::Device* device,
       pool_(pool),
       objects_(objects),
       wake_keeper_(std::move(wake_keeper)),
-      ids_(arena->shape().connections, nullptr) {}
+      ids_(arena->shape().connections, nullptr),
+      shard_of_(arena->shape().connections, 0) {}
 
 NativeDevice::~NativeDevice() {
   const std::vector<uint32_t> shards = shards_;
@@ -186,6 +191,8 @@ void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
 }
 
 void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
+  // Of another shard, whatever its record says by now.
+  if (ids_[index] != nullptr) return;
   const ConnectionState state = driver::StateOf(record(index));
   if (state == ConnectionState::kFree) {
     // Who died may not have said so. One whose request is still to be handled is free, too.
@@ -198,7 +205,7 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
     return;
   }
   driver::DeviceObjects::Connection& device = objects_->connections[index];
-  device.id = std::make_unique<NativeConnectionId>(this, index);
+  device.id = std::make_unique<NativeConnectionId>(this, shard, index);
   const int place = pool_->Find(shard, record(index).qp_number);
   if (place < 0) return;
   verbs::QueuePair* const inherited = pool_->shards[shard][static_cast<size_t>(place)].get();
@@ -206,9 +213,9 @@ void NativeDevice::RestoreConnection(uint32_t shard, uint32_t index) {
   // kernel for any that is established.
   if (state == ConnectionState::kEstablished) {
     inherited->NoteConnected(record(index).initiator_depth != 0);
-    device.queue_pair = std::make_unique<NativeQueuePair>(this, inherited);
+    device.queue_pair = std::make_unique<NativeQueuePair>(this, shard, inherited);
   } else {
-    device.queue_pair = Hand(inherited);
+    device.queue_pair = Hand(shard, inherited);
   }
 }
 
@@ -242,7 +249,7 @@ void NativeDevice::Forget(uint32_t shard) {
   if (given_from_ == static_cast<int>(shard)) given_from_ = -1;
   for (uint32_t i = 0; i < ids_.size(); ++i) {
     driver::DeviceObjects::Connection& device = objects_->connections[i];
-    if (record(i).shard != shard) continue;
+    if (shard_of_[i] != shard) continue;
     if (ids_[i] != nullptr) std::exchange(ids_[i], nullptr)->Leave();
     if (auto* const left = static_cast<NativeQueuePair*>(device.queue_pair.get())) {
       queue_pairs_.erase(left);
@@ -296,23 +303,21 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
   BATON_CHECK(found != queues.end());
   const auto shard = static_cast<uint32_t>(found - queues.begin());
   BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kTaken));
-  return Hand(pool_->shards[shard][place].get());
+  return Hand(shard, pool_->shards[shard][place].get());
 }
 
-std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(verbs::QueuePair* inherited) {
+std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::QueuePair* inherited) {
   // What it was before the fork, or in its last connection, is over (Device::AfterFork).
   (void)inherited->state();
-  return std::make_unique<NativeQueuePair>(this, inherited);
+  return std::make_unique<NativeQueuePair>(this, shard, inherited);
 }
 
 // The one that the keeper connects is in its record.
-void NativeDevice::LendQueuePair(uint32_t connection) {
-  const uint32_t shard = arena::LoadRelaxed(record(connection).shard);
-  if (shard >= pool_->shards.size()) return;
+void NativeDevice::LendQueuePair(uint32_t shard, uint32_t connection) {
   const int place = pool_->Find(shard, record(connection).qp_number);
   if (place < 0) return;
   objects_->connections[connection].queue_pair =
-      Hand(pool_->shards[shard][static_cast<size_t>(place)].get());
+      Hand(shard, pool_->shards[shard][static_cast<size_t>(place)].get());
 }
 
 // ---------------------------------------------------------------- notices
@@ -359,13 +364,13 @@ const MailEntry* NativeDevice::NextNotice(uint32_t* shard) {
 bool NativeDevice::NextEvent(verbs::CmEvent* event) {
   uint32_t shard = 0;
   const MailEntry* const notice = NextNotice(&shard);
-  if (notice == nullptr || !ToEvent(*notice, event)) return false;
+  if (notice == nullptr || !ToEvent(shard, *notice, event)) return false;
   given_from_ = static_cast<int>(shard);
   return true;
 }
 
 // False: it is an event of the device.
-bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
+bool NativeDevice::ToEvent(uint32_t shard, const MailEntry& notice, verbs::CmEvent* event) {
   *event = {};
   const arena::ConnectionRecord& connection = record(notice.connection);
   event->id = ids_[notice.connection];
@@ -375,9 +380,10 @@ bool NativeDevice::ToEvent(const MailEntry& notice, verbs::CmEvent* event) {
       event->type = verbs::CmEventType::kConnectRequest;
       // Its driver died in the middle of this: the slot is in use, and its id was restored.
       if (event->id != nullptr) return true;
-      event->new_id = std::make_unique<NativeConnectionId>(this, notice.connection);
+      event->new_id = std::make_unique<NativeConnectionId>(this, shard, notice.connection);
       event->private_data = PrivateDataOf(connection);
-      if (NoticeKind(notice.kind) == NoticeKind::kConnecting) LendQueuePair(notice.connection);
+      if (NoticeKind(notice.kind) == NoticeKind::kConnecting)
+        LendQueuePair(shard, notice.connection);
       return true;
     case NoticeKind::kEstablished:
       event->type = verbs::CmEventType::kEstablished;

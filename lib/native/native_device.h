@@ -80,11 +80,11 @@ class NativeDevice final : public verbs::Device {
   void RestoreConnection(uint32_t shard, uint32_t connection);
   bool IsGivenBack(uint32_t connection) const;
   void RestorePool(uint32_t shard);
-  std::unique_ptr<verbs::QueuePair> Hand(verbs::QueuePair* inherited);
-  void LendQueuePair(uint32_t connection);
+  std::unique_ptr<verbs::QueuePair> Hand(uint32_t shard, verbs::QueuePair* inherited);
+  void LendQueuePair(uint32_t shard, uint32_t connection);
   void Pass();
   const arena::MailEntry* NextNotice(uint32_t* shard);
-  bool ToEvent(const arena::MailEntry& entry, verbs::CmEvent* event);
+  bool ToEvent(uint32_t shard, const arena::MailEntry& entry, verbs::CmEvent* event);
   bool NextToldEvent(verbs::DeviceEvent* event);
 
   const arena::Arena* arena_;
@@ -94,6 +94,9 @@ class NativeDevice final : public verbs::Device {
   const std::function<void()> wake_keeper_;
   std::vector<uint32_t> shards_;          // that are operated
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
+  // By connection: whose it is, as we were told and not as its record says, which workers can
+  // write. Of one that we have something of.
+  std::vector<uint32_t> shard_of_;
   absl::flat_hash_set<NativeQueuePair*> queue_pairs_;
   uint32_t draining_ = 0;  // of them
   arena::MailEntry notice_ = {};

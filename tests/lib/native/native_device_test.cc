@@ -812,6 +812,23 @@ TEST_F(RenewingTest, shouldNotResetAQueuePairThatIsConnected) {
   }
 }
 
+TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  const auto& device_of = owner->objects->connections[connection];
+  ASSERT_NE(device_of.queue_pair, nullptr);
+  arena->connection(connection).shard = 1;
+  owner->driver->Leave(0);
+  owner->native->Forget(0);
+  EXPECT_EQ(device_of.id, nullptr);
+  EXPECT_EQ(device_of.queue_pair, nullptr);
+  arena->connection(connection).shard = 0;
+  Die();
+  Succeed();
+  EXPECT_FALSE(peer.disconnected);
+  ExchangeAMessage(connection, peer);
+}
+
 // Who would go by it would lose completions, or tell them twice.
 class SpoiltLogTest : public NativeDeviceTest {
  protected:
@@ -1206,6 +1223,44 @@ TEST_F(MovingTest, shouldAcceptAConnectionIntoAnotherShard) {
     peers.clear();
   }
   EXPECT_EQ(arena->shard(0).completion_tail, read);
+}
+
+// It is forgotten with the shard that it was accepted into, whatever its record says.
+TEST_F(MovingTest, shouldForgetAConnectionWithItsNewShard) {
+  RawPeer peer;
+  const uint32_t connection = Requested(peer);
+  Move(connection);
+  NextInSecond(CompletionKind::kEstablished);
+  const auto& device_of = owner->objects->connections[connection];
+  owner->driver->Leave(0);
+  owner->native->Forget(0);
+  EXPECT_NE(device_of.queue_pair, nullptr);
+  arena->connection(connection).shard = 0;
+  owner->driver->Leave(1);
+  owner->native->Forget(1);
+  EXPECT_EQ(device_of.id, nullptr);
+  EXPECT_EQ(device_of.queue_pair, nullptr);
+  arena->connection(connection).shard = 1;
+  Die();
+  SucceedInBoth();
+  ExchangeInSecond(connection, peer);
+}
+
+// Its record has come to name another shard of the same driver, which it adopts next.
+TEST_F(MovingTest, shouldNotRestoreAConnectionInASecondShard) {
+  Die();
+  owner = std::make_unique<Driver>(&*arena, device.get(), *manager);
+  ASSERT_TRUE(owner->Adopt({0}).ok());
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  const auto* const queue_pair = owner->objects->connections[connection].queue_pair.get();
+  arena->connection(connection).shard = 1;
+  const uint64_t ordered = arena->orders(1).tail;
+  owner->native->Restore(std::vector<uint32_t>{1});
+  EXPECT_EQ(owner->objects->connections[connection].queue_pair.get(), queue_pair);
+  EXPECT_EQ(arena->orders(1).tail, ordered);
+  arena->connection(connection).shard = 0;
+  ExchangeAMessage(connection, peer);
 }
 
 // The peer has given up, and its connection's driver did not know.
