@@ -308,6 +308,44 @@ TEST_F(ForkedDevice, shouldUseAQueuePairAgainThatItHasReset) {
   EXPECT_STREQ(outcome->wrong, "");
 }
 
+// Somebody who died has not read it.
+TEST_F(ForkedDevice, shouldNotPutAQueuePairInErrorForACompletionOfItsFormerLife) {
+  const auto queue = server.device->CreateCompletionQueue(64).value();
+  verbs::QueuePairOptions options;
+  options.send_queue = options.receive_queue = queue.get();
+  options.max_send_requests = options.max_receive_requests = 16;
+  server.queue_pair = server.device->CreateQueuePair(options).value();
+  ASSERT_TRUE(queue->RequestNotification().ok());
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+  ASSERT_TRUE(server.queue_pair->SetError().ok());
+  pollfd readable = {server.device->event_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 10'000 * harness::Slowness()), 1);  // flushed
+  ASSERT_TRUE(server.queue_pair->SetReset().ok() && server.queue_pair->SetInit().ok());
+  Join();
+  ASSERT_TRUE(PostReceive(*client.queue_pair, 2, {ours.Sge(0, 64)}).ok());
+  EXPECT_EQ(
+      InChild([&]() -> std::string {
+        Completion read;
+        const auto completes = [&] { return queue->Poll({&read, 1}).value() == 1; };
+        NEED(Until(server, completes));
+        NEED(read.wr_id == 1 && read.status == CompletionStatus::kFlushError);
+        NEED(server.queue_pair->state() == QueuePairState::kReadyToSend);
+        NEED(PostSend(*server.queue_pair, Request(Opcode::kSend, 3), {theirs.Sge(0, 8)}).ok());
+        NEED(Until(server, completes));
+        NEED(read.wr_id == 3 && read.status == CompletionStatus::kSuccess);
+        // What is of this life is believed.
+        NEED(PostReceive(*server.queue_pair, 4, {theirs.Sge(0, 64)}).ok());
+        NEED(server.queue_pair->SetError().ok());
+        NEED(Until(server, completes));
+        NEED(read.wr_id == 4 && read.status == CompletionStatus::kFlushError);
+        NEED(server.queue_pair->state() == QueuePairState::kError);
+        return "";
+      }),
+      "");
+  server.id.reset();
+  server.queue_pair.reset();
+}
+
 TEST_F(ForkedDevice, shouldPostAndArmSharedReceives) {
   const auto shared = server.device->CreateSharedReceiveQueue(16, 1).value();
   verbs::QueuePairOptions options;

@@ -418,9 +418,12 @@ absl::Status RdmaQueuePair::SetError() {
   return absl::OkStatus();
 }
 
-// It is in error, and each of its requests completes so.
+// It is in error, and each of its requests completes so. But what a forked process reads may be of
+// another life of the queue pair: then the device does not say so.
 void RdmaQueuePair::NoteFailed() {
-  if (state_ != QueuePairState::kError) (void)SetError();
+  if (state_ == QueuePairState::kError) return;
+  if (core_->forked && AskState() != QueuePairState::kError) return;
+  (void)SetError();
 }
 
 // It may have gone there by itself.
