@@ -16,19 +16,19 @@ void CompletionLog::FindTail() {
   }
 }
 
-// What is appended from now on goes nowhere.
 void CompletionLog::Break(const char* why) {
-  static thread_local arena::CompletionEntry nowhere;
-  broken_ = why;
-  slots_ = &nowhere;
-  slot_count_ = 1;
+  if (broken_ == nullptr) broken_ = why;
+  slot_count_ = 0;
 }
 
-void CompletionLog::Append(const arena::CompletionEntry& entry) {
+bool CompletionLog::Append(const arena::CompletionEntry& entry) {
   constexpr size_t kBody = offsetof(arena::CompletionEntry, tag);
-  std::memcpy(reinterpret_cast<uint8_t*>(&Next()) + kBody,
+  arena::CompletionEntry* const next = Next();
+  if (next == nullptr) return false;
+  std::memcpy(reinterpret_cast<uint8_t*>(next) + kBody,
               reinterpret_cast<const uint8_t*>(&entry) + kBody, sizeof(entry) - kBody);
   Append(entry.wr_id);
+  return true;
 }
 
 bool CompletionLog::Publish() {

@@ -15,7 +15,8 @@ namespace baton::driver {
 // (arena::RequiredCompletionEntries).
 //
 // Drivers of a native service can write each other's. One that says what cannot be is broken:
-// nothing is appended, or published, any more.
+// nothing is appended, or published, any more, and its driver changes nothing for which there is no
+// entry.
 class CompletionLog {
  public:
   CompletionLog(const arena::Arena& arena, uint32_t shard)
@@ -39,15 +40,17 @@ class CompletionLog {
   const char* broken() const { return broken_; }
   void Break(const char* why);
 
-  void Append(const arena::CompletionEntry& entry);
+  // Whether it is not broken.
+  [[nodiscard]] bool Append(const arena::CompletionEntry& entry);
 
   // Without a copy: the slot behind the tail, all of which but the wr_id is filled, and then
-  // appended with its wr_id. Breaks the log when it is full.
-  arena::CompletionEntry& Next() {
+  // appended with its wr_id. nullptr: it is broken, maybe because it is full.
+  arena::CompletionEntry* Next() {
     if (tail_ - record_->acknowledged >= slot_count_) [[unlikely]] {
       Break("it is full of what was not acknowledged");
+      return nullptr;
     }
-    return slot(tail_);
+    return &slot(tail_);
   }
   void Append(uint64_t wr_id) {
     BATON_CRASH_POINT("driver-entry-filled");
@@ -70,7 +73,7 @@ class CompletionLog {
 
   arena::ShardRecord* record_;
   arena::CompletionEntry* slots_;
-  uint32_t slot_count_;  // a power of two
+  uint32_t slot_count_;  // a power of two; of a broken one there are none
   uint64_t tail_;
   const char* broken_ = nullptr;
 };

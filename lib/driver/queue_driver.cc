@@ -357,21 +357,22 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
       BATON_CRASH_POINT("driver-polled");
       LogCompletion(shard, completions_[i]);
     }
+    // What is not in the log stays where it is, for a successor.
+    BATON_RETURN_IF_ERROR(CheckLog(shard));
     for (size_t i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
     const size_t abandoned_now = abandoned_.size() + ending_.size();
     if (count < kPollBatch && abandoned_now == abandoned) break;
   }
   if (!ending_.empty()) FinishEnding(shard);
   if (!abandoned_.empty()) FinishAbandoned(shard);
-  const bool published = shards_[shard].log.Publish();
-  if (shards_[shard].log.broken() != nullptr) [[unlikely]]
-    return CheckLog(shard);
-  return published || took;
+  BATON_RETURN_IF_ERROR(CheckLog(shard));
+  return shards_[shard].log.Publish() || took;
 }
 
 absl::Status QueueDriver::CheckLog(uint32_t shard) const {
   const char* const broken = shards_[shard].log.broken();
-  if (broken == nullptr) return absl::OkStatus();
+  if (broken == nullptr) [[likely]]
+    return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the completion log of shard ", shard,
                                           " cannot be gone by: ", broken,
                                           ": another process of the service has written over it"));
@@ -384,9 +385,9 @@ absl::Status QueueDriver::RequestNotification(uint32_t shard) {
 // Most often it is that of the oldest request that has none.
 void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& completion) {
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
-  if (index >= arena_->shape().connections) [[unlikely]] {
-    return shards_[shard].log.Break("there was a completion of a connection that does not exist");
-  }
+  // Nobody's: should another process of the service have written it over that of a connection, that
+  // one will miss it.
+  if (index >= arena_->shape().connections) return;
   ConnectionRecord& connection = record(index);
   const Direction direction = arena::WrIdDirection(completion.wr_id);
   const bool receive = direction == Direction::kReceive;
@@ -437,7 +438,9 @@ template <bool kReceive>
   QueueCursors& cursors = kReceive ? connection.receive : connection.send;
   const uint64_t sequence = cursors.completed;
   CompletionLog& log = queue.log;
-  CompletionEntry& entry = log.Next();
+  CompletionEntry* const slot = log.Next();
+  if (slot == nullptr) return;
+  CompletionEntry& entry = *slot;
   FillEntry(completion, &entry);
   entry.kind = static_cast<uint8_t>(kReceive ? CompletionKind::kReceive : CompletionKind::kSend);
   entry.connection = index;
@@ -475,14 +478,15 @@ void QueueDriver::NoteFoundPosted(ShardCounters& counters, ConnectionRecord& con
   if (!receive) ++recovery_.sends_found_posted;
 }
 
-void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
+// Whether the log is not broken: else what was to be told has not happened.
+bool QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus status) {
   const ConnectionRecord& connection = record(index);
   ShardQueue& queue = shards_[ShardOf(connection)];
   if (!queue.operated) {  // its owner has another driver
     observer_->OnConnectionState(index,
                                  "cannot be told to its owner: another process of the service has "
                                  "written over the shard in its record");
-    return;
+    return true;
   }
   arena::CompletionEntry entry = {};
   entry.wr_id =
@@ -493,7 +497,7 @@ void QueueDriver::LogEvent(uint32_t index, CompletionKind kind, CompletionStatus
   entry.generation = connection.generation;
   entry.tag = connection.tag;
   Spoil(PoisonLevel(connection.poison), &entry);
-  queue.log.Append(entry);
+  return queue.log.Append(entry);
 }
 
 // ---------------------------------------------------------------- ends of connections
@@ -546,8 +550,11 @@ void QueueDriver::FinishDraining(uint32_t index) {
   }
   FreeSpares(index, true, ~0u);
   const bool was_established = connection.was_established != 0;
-  LogEvent(index, was_established ? CompletionKind::kDisconnected : CompletionKind::kConnectFailed,
-           CompletionStatus(connection.last_status));
+  if (!LogEvent(index,
+                was_established ? CompletionKind::kDisconnected : CompletionKind::kConnectFailed,
+                CompletionStatus(connection.last_status))) {
+    return;
+  }
   SetState(connection, ConnectionState::kClosed);
   BATON_CRASH_POINT("driver-closed");
   observer_->OnConnectionState(
@@ -832,7 +839,7 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
   event.new_id->context = reinterpret_cast<void*>(uintptr_t{*index} + 1);
   FillAddresses(*event.new_id, &connection);
   slots_[*index].request_in_log = true;
-  LogEvent(*index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
+  if (!LogEvent(*index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess)) return;
   SetState(connection, ConnectionState::kRequested);
   BATON_CRASH_POINT("driver-requested");
   device_of(*index).id = std::move(event.new_id);
@@ -859,7 +866,7 @@ void QueueDriver::OnAssignedRequest(verbs::CmEvent& event, uint32_t* shard) {
     ++connection_count_;
     ++arena_->shard(*shard).connections;
     slots_[index].request_in_log = true;
-    LogEvent(index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess);
+    if (!LogEvent(index, CompletionKind::kConnectRequest, CompletionStatus::kSuccess)) return;
     SetState(connection, ConnectionState::kRequested);
     BATON_CRASH_POINT("driver-requested");
   }
@@ -892,7 +899,7 @@ void QueueDriver::OnEstablished(uint32_t index, const std::string& private_data)
   connection.was_established = 1;
   slots_[index].established_ns = MonotonicNanoseconds();
   if (sole_) FillAddresses(*device_of(index).id, &connection);
-  LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess);
+  if (!LogEvent(index, CompletionKind::kEstablished, CompletionStatus::kSuccess)) return;
   SetState(connection, ConnectionState::kEstablished);
   BATON_CRASH_POINT("driver-established");
   observer_->OnConnectionState(index, "established");

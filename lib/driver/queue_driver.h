@@ -274,7 +274,8 @@ class QueueDriver {
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
   static void FillEntry(const verbs::Completion& completion, arena::CompletionEntry* entry);
   void NoteFoundPosted(ShardCounters& counters, arena::ConnectionRecord& connection, bool receive);
-  void LogEvent(uint32_t connection, arena::CompletionKind kind, verbs::CompletionStatus status);
+  [[nodiscard]] bool LogEvent(uint32_t connection, arena::CompletionKind kind,
+                              verbs::CompletionStatus status);
   void StartDraining(uint32_t connection, verbs::CompletionStatus status, std::string_view reason);
   void EndConnection(uint32_t connection);
   void FinishDraining(uint32_t connection);

@@ -326,6 +326,8 @@ absl::Status QueueDriver::SettlePollSlots(uint32_t shard) {
     queue.Read({taken + i, 1}, &completion);
     LogCompletion(shard, completion);
   }
+  // As in PollCompletions.
+  BATON_RETURN_IF_ERROR(CheckLog(shard));
   for (uint32_t i = 0; i < next; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
   return absl::OkStatus();
 }

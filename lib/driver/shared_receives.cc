@@ -179,7 +179,7 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   entry.sequence = slot;
   entry.tag = arena_->shared_receive_request(shard, slot).tag;
   Spoil(PoisonLevel(connection.poison), &entry);
-  shards_[shard].log.Append(entry);
+  if (!shards_[shard].log.Append(entry)) return;
   NoteSharedReceive(shard, slot, SharedReceiveState::kCompleted);
   ++connection.receive.completed;
   connection.bytes_received += completion.byte_len;

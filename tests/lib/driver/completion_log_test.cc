@@ -23,8 +23,8 @@ class CompletionLogTest : public ::testing::Test {
 };
 
 TEST_F(CompletionLogTest, shouldShowNothingBeforeItIsPublished) {
-  log.Append(Entry(1));
-  log.Append(Entry(2));
+  EXPECT_TRUE(log.Append(Entry(1)));
+  EXPECT_TRUE(log.Append(Entry(2)));
   EXPECT_EQ(shard.completion_tail, 0u);
   EXPECT_TRUE(log.Publish());
   EXPECT_EQ(shard.completion_tail, 2u);
@@ -36,30 +36,30 @@ TEST_F(CompletionLogTest, shouldShowNothingBeforeItIsPublished) {
 TEST_F(CompletionLogTest, shouldMarkTheSlotBehindTheLastAsNotFilled) {
   const uint32_t entries = arena.shape().completion_log_entries;
   for (uint64_t i = 0; i < 3 * entries; ++i) {
-    log.Append(Entry(i));
+    EXPECT_TRUE(log.Append(Entry(i)));
     EXPECT_EQ(arena.completion(1, i + 1).wr_id, arena::kInvalidWrId);
     shard.acknowledged = i + 1;
   }
 }
 
 TEST_F(CompletionLogTest, shouldGoOnWhereAFormerDriverPublished) {
-  log.Append(Entry(1));
+  EXPECT_TRUE(log.Append(Entry(1)));
   log.Publish();
-  log.Append(Entry(2));  // never published
+  EXPECT_TRUE(log.Append(Entry(2)));  // never published
   CompletionLog successor(arena, 1);
-  successor.Append(Entry(3));
+  EXPECT_TRUE(successor.Append(Entry(3)));
   successor.Publish();
   EXPECT_EQ(shard.completion_tail, 2u);
   EXPECT_EQ(arena.completion(1, 1).tag, 1003u);
 }
 
-// What another process of a native service has written over it costs the shard, and no process.
+// What another process of a native service has written over it ends its driver, and nothing else.
 TEST_F(CompletionLogTest, shouldRatherBreakThanOverwriteWhatWasNotAcknowledged) {
   const uint32_t entries = arena.shape().completion_log_entries;
-  for (uint64_t i = 0; i < entries; ++i) log.Append(Entry(i));
+  for (uint64_t i = 0; i < entries; ++i) EXPECT_TRUE(log.Append(Entry(i)));
   EXPECT_TRUE(log.Publish());
   EXPECT_EQ(log.broken(), nullptr);
-  for (uint64_t i = 0; i < 3; ++i) log.Append(Entry(77));
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_FALSE(log.Append(Entry(77)));
   EXPECT_NE(log.broken(), nullptr);
   EXPECT_FALSE(log.Publish());
   EXPECT_EQ(shard.completion_tail, entries);
@@ -70,7 +70,7 @@ TEST_F(CompletionLogTest, shouldRatherBreakThanOverwriteWhatWasNotAcknowledged) 
 TEST_F(CompletionLogTest, shouldBreakWhenMoreIsAcknowledgedThanWasAppended) {
   shard.acknowledged = 1;
   EXPECT_EQ(log.oldest(), log.tail());
-  log.Append(Entry(1));
+  EXPECT_FALSE(log.Append(Entry(1)));
   EXPECT_NE(log.broken(), nullptr);
   EXPECT_EQ(arena.completion(1, 0).tag, 0u);
 }

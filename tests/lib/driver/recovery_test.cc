@@ -640,7 +640,7 @@ TEST_F(RecoveryTest, shouldPublishTheEntryThatItsPredecessorAppended) {
   entry.kind = static_cast<uint8_t>(CompletionKind::kSend);
   entry.connection = connection;
   entry.generation = arena->connection(connection).generation;
-  log.Append(entry);  // and dies before it stores the cursor
+  ASSERT_TRUE(log.Append(entry));  // and dies before it stores the cursor
   Recover();
   EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
   EXPECT_EQ(arena->connection(connection).send.completed, 1u);

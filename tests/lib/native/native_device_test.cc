@@ -858,12 +858,15 @@ TEST_F(SpoiltLogTest, shouldNotBeAdoptedWithACompletionOfNoConnection) {
   ExpectRefused("of a connection that does not exist");
 }
 
-TEST_F(SpoiltLogTest, shouldNotBeAdoptedWithAnUnknownConnectionsCompletionTaken) {
-  Established(peer);
+// It has the place of no other, and one that is missing is found.
+TEST_F(NativeDeviceTest, shouldPassOverACompletionThatIsNobodys) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
   Die();
   arena->poll_slots(0)[0].wr_id =
       arena::PackWrId(1'000'000, 1, arena::Direction::kSend, /*sequence=*/0);
-  ExpectRefused("there was a completion of a connection that does not exist");
+  Succeed();
+  ExchangeAMessage(connection, peer);
 }
 
 TEST_F(SpoiltLogTest, shouldEndItsDriverWhenItIsFull) {
@@ -879,6 +882,34 @@ TEST_F(SpoiltLogTest, shouldEndItsDriverWhenItIsFull) {
   EXPECT_EQ(polled.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(arena->shard(0).completion_tail, read);
   owner->shards.clear();
+  // What it took and could not tell is there for the next.
+  arena->shard(0).acknowledged += arena->shape().completion_log_entries;
+  Succeed();
+  EXPECT_EQ(NextOfKind(CompletionKind::kReceive).byte_len, 4u);
+}
+
+TEST_F(SpoiltLogTest, shouldLoseNoEndThatItsDriverCouldNotTell) {
+  const uint32_t connection = Established(peer);
+  const arena::QueueCursors& receives = arena->connection(connection).receive;
+  const uint64_t flushed = receives.posted - receives.completed;
+  const uint64_t acknowledged = arena->shard(0).acknowledged;
+  // So that there is room for these, and none for the end.
+  arena->shard(0).acknowledged =
+      arena->shard(0).completion_tail + flushed - arena->shape().completion_log_entries;
+  peer.Disconnect();
+  ASSERT_TRUE(KeeperUntil([&] {
+    uint32_t shard;
+    while (owner->driver->HandleEvent(&shard)) {
+    }
+    return !owner->driver->PollCompletions(0).ok();
+  }));
+  owner->shards.clear();
+  arena->shard(0).acknowledged = acknowledged;
+  Succeed();
+  arena::CompletionEntry entry = Next();
+  while (CompletionKind(entry.kind) == CompletionKind::kReceive) entry = Next();  // flushed
+  EXPECT_EQ(CompletionKind(entry.kind), CompletionKind::kDisconnected);
+  EXPECT_EQ(state(connection), ConnectionState::kClosed);
 }
 
 TEST_F(NativeDeviceTest, shouldFindQueuePairsThatNobodyHas) {
