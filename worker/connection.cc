@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstring>
+
 #include "lib/arena/atomic_access.h"
 #include "worker/worker_impl.h"
 
@@ -9,12 +12,15 @@ bool Connection::established() const {
 }
 
 std::string_view Connection::peer_address() const {
-  return shard_->impl_->arena().connection(index_).peer_address;
+  const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
+  return {record.peer_address, strnlen(record.peer_address, sizeof(record.peer_address))};
 }
 
+// A sibling can write the record: neither length nor text lead out of their fields.
 std::string_view Connection::private_data() const {
   const arena::ConnectionRecord& record = shard_->impl_->arena().connection(index_);
-  return {reinterpret_cast<const char*>(record.private_data), record.private_data_length};
+  return {reinterpret_cast<const char*>(record.private_data),
+          std::min(arena::LoadRelaxed(record.private_data_length), arena::kPrivateDataBytes)};
 }
 
 absl::Span<const uint8_t> Connection::state() const {

@@ -402,7 +402,11 @@ class NativeWorld : private keeper::EngineListener {
     if (owners > 1) context_.Break(absl::StrCat("P3: ", owners, " workers own the shard"));
   }
 
-  void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
+  // Nobody writes over what is another's here, so nobody may find that somebody did.
+  void OnEvent(std::string_view kind, const std::string& text, uint64_t, int, int) override {
+    if (kind != "ownership_broken" && kind != "not_poisoned") return;
+    context_.Break(absl::StrCat("P3: ", std::string(kind), ": ", text));
+  }
   void OnFenced(uint64_t) override {}
   void OnDeviceLost(const absl::Status&) override {}
 
