@@ -23,6 +23,7 @@ absl::StatusCode CodeOf(int error_number) {
     case EMFILE:
     case ENFILE:
     case ENOBUFS:
+    case ETOOMANYREFS:
       return absl::StatusCode::kResourceExhausted;
     case EINVAL:
     case ENAMETOOLONG:

@@ -188,7 +188,8 @@ absl::Status MessageChannel::WriteSome(Output& output) {
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return absl::OkStatus();
-      return ErrnoStatus(errno, "sendmsg");
+      // Of a user's descriptors so many may be on their way (unix(7)).
+      return ErrnoStatus(errno, errno == ETOOMANYREFS ? "sendmsg (see RLIMIT_NOFILE)" : "sendmsg");
     }
     output.descriptors.clear();
     output.written += static_cast<size_t>(written);
@@ -198,6 +199,7 @@ absl::Status MessageChannel::WriteSome(Output& output) {
 
 absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& message,
                                      const std::vector<int>& descriptors) {
+  BATON_RETURN_IF_ERROR(broken_);
   if (descriptors.size() > kMaxFrameDescriptors) {
     return absl::InvalidArgumentError("too many descriptors for one frame");
   }
@@ -214,10 +216,18 @@ absl::Status MessageChannel::Enqueue(const google::protobuf::MessageLite& messag
   }
   output_bytes_ += frame.size();
   output_.push_back(Output{std::move(frame), 0, std::move(duplicates)});
-  return Flush();
+  const absl::Status written = WriteQueued();
+  return written.ok() ? written : TakeBack(written);
 }
 
+// Whoever queued what is there was told that it is sent.
 absl::Status MessageChannel::Flush() {
+  BATON_RETURN_IF_ERROR(broken_);
+  const absl::Status written = WriteQueued();
+  return written.ok() ? written : Break(written);
+}
+
+absl::Status MessageChannel::WriteQueued() {
   while (!output_.empty()) {
     Output& front = output_.front();
     BATON_RETURN_IF_ERROR(WriteSome(front));
@@ -228,14 +238,34 @@ absl::Status MessageChannel::Flush() {
   return absl::OkStatus();
 }
 
+// The newest frame, whose sender is told `why` it is not sent. It is the one that failed if it is
+// the only one.
+absl::Status MessageChannel::TakeBack(const absl::Status& why) {
+  if (output_.size() != 1 || output_.front().written != 0) return Break(why);
+  output_.clear();
+  output_bytes_ = 0;
+  return why;
+}
+
+absl::Status MessageChannel::Break(const absl::Status& why) {
+  broken_ = absl::UnavailableError(absl::StrCat(
+      "the connection is given up: what was on its way could not be sent: ", why.message()));
+  output_.clear();
+  output_bytes_ = 0;
+  shutdown(socket_.get(), SHUT_RDWR);  // an event loop of ours hears it, too
+  return broken_;
+}
+
 absl::Status MessageChannel::Send(const google::protobuf::MessageLite& message,
                                   const std::vector<int>& descriptors, int timeout_ms) {
   const Deadline deadline(timeout_ms);
   BATON_RETURN_IF_ERROR(Enqueue(message, descriptors));
   while (pending()) {
-    BATON_RETURN_IF_ERROR(
-        WaitFor(socket_.get(), POLLOUT, deadline, "the other side does not read its messages"));
-    BATON_RETURN_IF_ERROR(Flush());
+    absl::Status status =
+        WaitFor(socket_.get(), POLLOUT, deadline, "the other side does not read its messages");
+    if (absl::IsDeadlineExceeded(status)) return status;
+    if (status.ok()) status = WriteQueued();
+    if (!status.ok()) return TakeBack(status);
   }
   return absl::OkStatus();
 }
@@ -296,9 +326,10 @@ absl::Status MessageChannel::Fill() {
     input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
     if (got < 0) {
       if (error == EINTR) continue;
-      if (error == EAGAIN) return absl::OkStatus();
+      if (error == EAGAIN) return broken_;
       return ErrnoStatus(error, "recvmsg");
     }
+    BATON_RETURN_IF_ERROR(got == 0 ? broken_ : absl::OkStatus());
     if (got == 0) return absl::UnavailableError("the other side closed the connection");
     std::vector<FileDescriptor> descriptors;
     BATON_RETURN_IF_ERROR(TakeDescriptors(&header, &descriptors));

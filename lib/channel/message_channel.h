@@ -2,6 +2,10 @@
 // little-endian length and that many bytes; descriptors travel with the first byte of a frame, each
 // of which is written by calls of its own. Those that come otherwise are closed.
 //
+// Of a message that was refused nothing is sent, then or later. Where that, or that one which was
+// not refused is sent, cannot be held to, the channel ends: the other side hears that it is closed,
+// and every later call gives kUnavailable, once what had arrived is taken.
+//
 // Thread-compatible.
 #ifndef LIB_CHANNEL_MESSAGE_CHANNEL_H_
 #define LIB_CHANNEL_MESSAGE_CHANNEL_H_
@@ -71,7 +75,7 @@ class MessageChannel {
 
   // Queues a frame and writes what the socket takes without blocking; pending() tells that some is
   // left, to be written by Flush once the socket is writable. kResourceExhausted: the other side
-  // does not read, more than `kMaxFrameBytes` are queued.
+  // does not read, more than `kMaxFrameBytes` are queued, or the system is short of what it takes.
   absl::Status Enqueue(const google::protobuf::MessageLite& message,
                        const std::vector<int>& descriptors = {});
   absl::Status Flush();
@@ -91,6 +95,9 @@ class MessageChannel {
   };
 
   absl::Status WriteSome(Output& output);
+  absl::Status WriteQueued();
+  absl::Status TakeBack(const absl::Status& why);
+  absl::Status Break(const absl::Status& why);
   static absl::Status TakeDescriptors(msghdr* header, std::vector<FileDescriptor>* taken);
   uint32_t LengthAt(size_t position) const;
   uint64_t LastFrame() const;
@@ -103,6 +110,7 @@ class MessageChannel {
   std::deque<Received> received_;
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
+  absl::Status broken_;  // why nothing goes out any more
 };
 
 }  // namespace baton

@@ -1,5 +1,7 @@
 #include "supervisor/batond/store_server.h"
 
+#include <sys/socket.h>
+
 #include <utility>
 #include <vector>
 
@@ -33,7 +35,8 @@ void StoreServer::Wait() {
         if (!absl::IsUnavailable(status)) {
           spdlog::error("{}: its store channel is closed: {}", keeper_, status.ToString());
         }
-        readable_.release();
+        // The keeper is to hear of it, who would wait for answers.
+        shutdown(readable_.release(), SHUT_RDWR);
       });
 }
 
@@ -73,7 +76,13 @@ absl::Status StoreServer::Serve(const internal::StoreRequest& request,
   }
   reply.set_status_code(static_cast<int>(status.code()));
   reply.set_status_message(std::string(status.message()));
-  BATON_RETURN_IF_ERROR(channel_.Enqueue(reply, std::move(answer)));
+  absl::Status sent = channel_.Enqueue(reply, answer);
+  if (!sent.ok() && !answer.empty()) {  // for the descriptors' sake, maybe
+    reply.set_status_code(static_cast<int>(sent.code()));
+    reply.set_status_message(std::string(sent.message()));
+    sent = channel_.Enqueue(reply);
+  }
+  BATON_RETURN_IF_ERROR(sent);
   // One request at a time fits in the socket's buffer: what does not fit was not read by design.
   if (channel_.pending()) return absl::ResourceExhaustedError("it does not read its replies");
   return absl::OkStatus();

@@ -30,6 +30,7 @@ TEST(ErrnoStatusTest, shouldChooseTheCodeThatCallersActOn) {
                 {EMFILE, StatusCode::kResourceExhausted},
                 {ENFILE, StatusCode::kResourceExhausted},
                 {ENOBUFS, StatusCode::kResourceExhausted},
+                {ETOOMANYREFS, StatusCode::kResourceExhausted},
                 {EINVAL, StatusCode::kInvalidArgument},
                 {ENAMETOOLONG, StatusCode::kInvalidArgument},
                 {ETIMEDOUT, StatusCode::kDeadlineExceeded},

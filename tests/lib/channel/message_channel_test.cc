@@ -17,6 +17,7 @@
 
 #include "lib/base/clock.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/scripted_sends.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton {
@@ -381,6 +382,77 @@ TEST_F(MessageChannelTest, shouldSendTheLargestMessageAndRefuseALargerOne) {
   if (!sent.ok()) here.reset();
   reader.join();
   EXPECT_EQ(received.token().size(), kMaxFrameBytes - 5);
+}
+
+// ---- What the kernel refuses in passing.
+
+class RefusedTest : public MessageChannelTest {
+ protected:
+  using Sends = harness::ScriptedSends;
+
+  void ExpectNext(const std::string& text) {
+    ASSERT_TRUE(there->Receive(&received, kTimeoutMs).ok());
+    EXPECT_EQ(received.token(), text);
+  }
+  // Of the end that was broken, and of the other.
+  void ExpectBroken() {
+    EXPECT_FALSE(here->pending());
+    EXPECT_EQ(here->Flush().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(here->Enqueue(Message("more")).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(here->Send(Message("more")).code(), absl::StatusCode::kUnavailable);
+    const absl::Status end = here->Receive(&received, kTimeoutMs);
+    EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(end.message()), HasSubstr("is given up"));
+    EXPECT_EQ(here->Fill(), end);
+    EXPECT_EQ(there->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
+  }
+};
+
+TEST_F(RefusedTest, shouldNotBeSentLater) {
+  for (const int error : {ETOOMANYREFS, ENOBUFS, ENOMEM}) {
+    const size_t before = OpenDescriptors();
+    const Sends sends(here->fd(), {Sends::Failing(error)});
+    EXPECT_EQ(here->Enqueue(Message("refused"), {here->fd()}).code(),
+              absl::StatusCode::kResourceExhausted)
+        << error;
+    EXPECT_FALSE(here->pending());
+    EXPECT_EQ(OpenDescriptors(), before);
+    ASSERT_TRUE(here->Send(Message("next")).ok());
+    ExpectNext("next");
+  }
+}
+
+TEST_F(RefusedTest, shouldNotBeSentLaterAfterAWait) {
+  const Sends sends(here->fd(), {Sends::Failing(EAGAIN), Sends::Failing(ENOBUFS)});
+  EXPECT_EQ(here->Send(Message("refused")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(sends.done());
+  ASSERT_TRUE(here->Send(Message("next")).ok());
+  ExpectNext("next");
+}
+
+TEST_F(RefusedTest, shouldEndTheChannelWhenPartOfItIsSent) {
+  const Sends sends(here->fd(), {Sends::Sending(2), Sends::Failing(ENOBUFS)});
+  ASSERT_TRUE(there->Send(Message("before")).ok());
+  const absl::Status status = here->Send(Message("torn"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No buffer space"));
+  ASSERT_TRUE(here->Receive(&received, kTimeoutMs).ok());  // what had arrived still counts
+  EXPECT_EQ(received.token(), "before");
+  ExpectBroken();
+}
+
+TEST_F(RefusedTest, shouldEndTheChannelWhenItWasSaidToBeSent) {
+  const Sends sends(here->fd(), {Sends::Failing(EAGAIN), Sends::Failing(ENOMEM)});
+  ASSERT_TRUE(here->Enqueue(Message("promised")).ok());
+  EXPECT_EQ(here->Enqueue(Message("refused")).code(), absl::StatusCode::kUnavailable);
+  ExpectBroken();
+}
+
+TEST_F(RefusedTest, shouldEndTheWaitForItsAnswer) {
+  const Sends sends(here->fd(), {Sends::Failing(EAGAIN), Sends::Failing(ETOOMANYREFS)});
+  ASSERT_TRUE(here->Enqueue(Message("question"), {here->fd()}).ok());
+  EXPECT_EQ(here->Receive(&received, kTimeoutMs).code(), absl::StatusCode::kUnavailable);
+  ExpectBroken();
 }
 
 // ---- Listening and connecting.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
+#include "tests/harness/scripted_sends.h"
 
 namespace baton {
 namespace {
@@ -89,6 +91,7 @@ class StoreServerTest : public testing::Test {
   StoreServerTest() {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    server_fd_ = ends[0];
     server_ = std::make_unique<StoreServer>(io_, "keeper", FileDescriptor(ends[0]), store_);
     keeper_ = std::make_unique<MessageChannel>(FileDescriptor(ends[1]));
     thread_ = std::thread([this] { io_.run(); });
@@ -109,6 +112,7 @@ class StoreServerTest : public testing::Test {
 
   DescriptorStore store_;
   boost::asio::io_context io_{1};
+  int server_fd_ = -1;
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<MessageChannel> keeper_;
   std::thread thread_;
@@ -162,9 +166,32 @@ TEST_F(StoreServerTest, AnswersARequestOfAnUnknownKindWithAnError) {
             static_cast<int>(absl::StatusCode::kInvalidArgument));
 }
 
+TEST_F(StoreServerTest, TellsThatTheSystemIsShortOfWhatDescriptorsTake) {
+  internal::StoreRequest request;
+  request.mutable_put()->set_name("null");
+  ASSERT_EQ(Ask(request, {OneDescriptor()[0].get()}).status_code(), 0);
+  request.mutable_get()->set_name("null");
+  const harness::ScriptedSends sends(server_fd_, {harness::ScriptedSends::Failing(ETOOMANYREFS)});
+  EXPECT_EQ(Ask(request).status_code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_TRUE(received_.empty());
+  EXPECT_EQ(Ask(request).status_code(), 0);
+  EXPECT_EQ(received_.size(), 1u);
+}
+
+TEST_F(StoreServerTest, ClosesAChannelThatItCannotAnswerOn) {
+  internal::StoreRequest request;
+  request.mutable_list();
+  const harness::ScriptedSends sends(server_fd_, {harness::ScriptedSends::Failing(ENOBUFS)});
+  ASSERT_TRUE(keeper_->Send(request).ok());
+  internal::StoreReply reply;
+  EXPECT_TRUE(absl::IsUnavailable(keeper_->Receive(&reply, 30'000)));
+}
+
 TEST_F(StoreServerTest, ClosesTheChannelOfAKeeperThatSpeaksNonsense) {
   const std::string nonsense(64, '\xff');
   ASSERT_EQ(write(keeper_->fd(), nonsense.data(), nonsense.size()), 64);
+  internal::StoreReply reply;
+  EXPECT_TRUE(absl::IsUnavailable(keeper_->Receive(&reply, 30'000)));
   thread_.join();  // it waits for nothing any more
   thread_ = std::thread([] {});
 }

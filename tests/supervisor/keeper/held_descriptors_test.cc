@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/held_workers.h"
 #include "tests/harness/patience.h"
+#include "tests/harness/scripted_sends.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::keeper {
@@ -114,6 +116,24 @@ TEST_F(HeldDescriptorsTest, shouldKeepWhatIsNotToBeDropped) {
   EXPECT_EQ(TextsOf("links").size(), 9u);
   EXPECT_TRUE(TextsOf("wakes").empty());
   EXPECT_TRUE(absl::IsNotFound(held_->Drop("wakes")));
+}
+
+// Each answer is to what was asked, also after a request that was refused.
+TEST_F(HeldDescriptorsTest, shouldNotPutWhatWasRefused) {
+  ASSERT_TRUE(Put("arena", Make(3)).ok());
+  using Sends = harness::ScriptedSends;
+  const Sends sends(held_->fd(), {Sends::Failing(ETOOMANYREFS), Sends::Failing(EAGAIN),
+                                  Sends::Failing(ENOBUFS), Sends::Failing(ENOMEM)});
+  const std::vector<FileDescriptor> files = Make(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(Put("refused", files)));
+  EXPECT_TRUE(absl::IsResourceExhausted(Put("refused", files)));
+  absl::Status soon;
+  held_->PutSoon("refused", {files[0].get()}, [&](const absl::Status& status) { soon = status; });
+  EXPECT_TRUE(absl::IsResourceExhausted(soon));
+  EXPECT_TRUE(sends.done());
+  EXPECT_FALSE(held_->IsReplyDue());
+  EXPECT_TRUE(absl::IsNotFound(held_->Drop("refused")));
+  EXPECT_EQ(TextsOf("arena").size(), 3u);
 }
 
 TEST_F(HeldDescriptorsTest, shouldHoldWorkersBySlot) {
