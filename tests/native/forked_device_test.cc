@@ -207,6 +207,20 @@ TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
 }
 
 // Who posts it does not know yet.
+// Which was never connected, and of which the opener has heard nothing.
+TEST_F(ForkedDevice, shouldTellTheOpenerOfAnErrorStateThatAnotherHasSet) {
+  EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
+  EXPECT_EQ(InChild([&]() -> std::string {
+              NEED(server.queue_pair->SetError().ok());
+              return "";
+            }),
+            "");
+  EXPECT_EQ(server.queue_pair->state(), QueuePairState::kError);
+  ASSERT_EQ(server.queue_pair->SetReset(), absl::OkStatus());
+  ASSERT_EQ(server.queue_pair->SetInit(), absl::OkStatus());
+  EXPECT_EQ(server.queue_pair->state(), QueuePairState::kInit);
+}
+
 TEST_F(ForkedDevice, shouldFlushAReceivePostedAfterAnotherProcessHasPutItInError) {
   Join();
   EXPECT_EQ(InChild([&]() -> std::string {

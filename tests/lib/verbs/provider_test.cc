@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "lib/verbs/rdma/completion.h"
+
 namespace baton::verbs::rdma {
 namespace {
 
@@ -28,6 +30,42 @@ TEST(Provider, shouldKnowOfNoOtherThatForkedProcessesCanPostOnIt) {
 
 TEST(Provider, shouldGiveDevicesThatTellMoreTimeToDrain) {
   EXPECT_GT(OfVendor(0x02c9).drain_ms, OfVendor(0xffffff).drain_ms);
+}
+
+// A received message as the device tells it, with these IBV_WC_*.
+Completion Received(uint32_t vendor, unsigned int flags, uint32_t data) {
+  ibv_wc told = {};
+  told.opcode = IBV_WC_RECV;
+  told.wc_flags = flags;
+  told.imm_data = data;
+  Completion completion;
+  TranslateCompletion(told, OfVendor(vendor).invalidated_flags, &completion);
+  return completion;
+}
+
+TEST(Provider, shouldTellWhichKeyWasInvalidated) {
+  for (const uint32_t vendor : {0x02c9U, 0xffffffU}) {
+    const Completion told = Received(vendor, IBV_WC_GRH | IBV_WC_WITH_INV, 0x1234);
+    EXPECT_TRUE(told.has_invalidate) << std::hex << vendor;
+    EXPECT_FALSE(told.has_immediate);
+    EXPECT_EQ(told.immediate, 0x1234u);
+    EXPECT_FALSE(Received(vendor, IBV_WC_GRH, 0x1234).has_invalidate) << std::hex << vendor;
+  }
+}
+
+// IBV_WC_IP_CSUM_OK is how Soft-RoCE says it, and means what it says on others.
+TEST(Provider, shouldTellItAsSoftRoceSaysIt) {
+  const Completion told = Received(0xffffff, IBV_WC_GRH | IBV_WC_IP_CSUM_OK, 0x1234);
+  EXPECT_TRUE(told.has_invalidate);
+  EXPECT_EQ(told.immediate, 0x1234u);
+  EXPECT_FALSE(Received(0x02c9, IBV_WC_GRH | IBV_WC_IP_CSUM_OK, 0x1234).has_invalidate);
+}
+
+TEST(Provider, shouldTellImmediateDataApart) {
+  const Completion told = Received(0xffffff, IBV_WC_GRH | IBV_WC_WITH_IMM, htonl(0x1234));
+  EXPECT_TRUE(told.has_immediate);
+  EXPECT_FALSE(told.has_invalidate);
+  EXPECT_EQ(told.immediate, 0x1234u);
 }
 
 class CheckMemoryForkableTest : public testing::TestWithParam<const char*> {
