@@ -214,6 +214,7 @@ class QueueDriver {
     bool receives_held = false;   // until the spares have completed
     bool ending = false;          // in ending_
     uint64_t established_ns = 0;  // MonotonicNanoseconds(); 0: not by this driver
+    uint64_t abandoned_ns = 0;    // likewise
     std::string end_reason;
   };
 

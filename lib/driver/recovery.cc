@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -15,6 +16,10 @@
 
 namespace baton::driver {
 namespace {
+
+// In which a device is through with the packet that it was at work on when its queue pair went to
+// the error state. It was seen interrupted for milliseconds (rdma.md, "Reset").
+constexpr uint64_t kAtWorkNs = 1'000'000'000;
 
 using arena::CompletionEntry;
 using arena::CompletionKind;
@@ -533,22 +538,27 @@ void QueueDriver::FailUnknown(uint32_t index, std::string_view why) {
 }
 
 // A queue pair that does not even tell its end is destroyed: then the device touches no buffer of
-// it any more. What completed before is in the completion queue.
+// it any more. What completed before is in the completion queue. One of a pool is left in the error
+// state, which waits for nobody.
 void QueueDriver::Abandon(uint32_t index, std::string_view why) {
   arena::StoreRelaxed(record(index).abandoned, uint8_t{1});
   BATON_CRASH_POINT("driver-abandoned");
   DropObjects(index);
   slots_[index].end_reason +=
       absl::StrCat("; abandoned: ", absl::string_view(why.data(), why.size()));
+  slots_[index].abandoned_ns = MonotonicNanoseconds();
   abandoned_.push_back(index);
 }
 
-// The completion queue is empty.
+// The completion queue is empty, and the device has had its time. One that had told its end after
+// all may have another connection in its slot by now.
 void QueueDriver::FinishAbandoned(uint32_t shard) {
   const std::vector<uint32_t> all = std::exchange(abandoned_, {});
   for (const uint32_t index : all) {
     ConnectionRecord& connection = record(index);
-    if (connection.shard != shard) {
+    if (StateOf(connection) != ConnectionState::kDraining || connection.abandoned == 0) continue;
+    const bool quiet = sole_ || MonotonicNanoseconds() - slots_[index].abandoned_ns >= kAtWorkNs;
+    if (connection.shard != shard || !quiet) {
       abandoned_.push_back(index);
       continue;
     }

@@ -32,6 +32,8 @@ constexpr int kPerTurn = 64;  // events, and orders of each shard
 constexpr uint64_t kTimeWaitNs = 2'147'483'648;
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
+// One of each kind, and as many that it takes to look for those which count no more.
+constexpr size_t kMostWaiting = 2 * static_cast<size_t>(arena::kLastNoticeKind);
 
 }  // namespace
 
@@ -97,6 +99,7 @@ bool ConnectionManager::Turn() {
   }
   ArmLimits();
   worked |= GiveHeldSlots();
+  if (std::exchange(freed_, false)) SpendForgotten();
   return RenewQueuePairs() || worked;
 }
 
@@ -113,11 +116,20 @@ bool ConnectionManager::HandleEvent() {
   return true;
 }
 
+// As many wait as there can be connections: who frees their slots has not heard of them.
+absl::Status ConnectionManager::CheckHears(uint32_t shard) const {
+  if (waiting_[shard].size() < connections_.size()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "the owner of shard ", shard, " does not take notice of its connections: ",
+      waiting_[shard].size(), " notices wait beside the ", arena::kNotices, " of its ring"));
+}
+
 // Of those that connections can be accepted into, if there are any.
 uint32_t ConnectionManager::LeastUsedShard() const {
   uint32_t best = 0;
   const auto broken = [this](uint32_t shard) {
-    return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0;
+    return arena::LoadRelaxed(arena_->shard(shard).shared_receives_refused) != 0 ||
+           !CheckHears(shard).ok();
   };
   for (uint32_t i = 1; i < used_.size(); ++i) {
     if (!broken(i) && (broken(best) || used_[i] < used_[best])) best = i;
@@ -132,12 +144,19 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
     observer_->OnRefusedConnection(MessageOf(driver::NoSlotFree(connections_.size())));
     return;
   }
+  const uint32_t shard = LeastUsedShard();
+  SendWaiting(shard);
+  if (const absl::Status hears = CheckHears(shard); !hears.ok()) {
+    (void)event.new_id->Reject("baton: the service does not answer");
+    event.new_id.reset();
+    observer_->OnRefusedConnection(MessageOf(hears));
+    return;
+  }
   arena::ConnectionRecord fresh = {};
   driver::FillPrivateData(event.private_data, &fresh);
   fresh.listener_port = event.listener ? event.listener->address().port : 0;
   driver::FillAddresses(*event.new_id, &fresh);
-  const uint32_t index =
-      GiveSlot(LeastUsedShard(), Phase::kRequested, fresh, std::move(event.new_id));
+  const uint32_t index = GiveSlot(shard, Phase::kRequested, fresh, std::move(event.new_id));
   Tell(index, NoticeKind::kRequested);
 }
 
@@ -193,7 +212,8 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
   uint32_t place;
   do {  // one that only a worker's word says is free stays lent
     BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent));
-  } while (occupied_[shard][place]);
+  } while (occupied_[shard][place] ||
+           pool_.shards[shard][place]->state() != verbs::QueuePairState::kInit);
   verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
@@ -279,9 +299,11 @@ uint32_t ConnectionManager::SharingShard(const verbs::DeviceEvent& event) const 
 void ConnectionManager::OnSharedReceiveQueueFailed(uint32_t shard, std::string_view why) {
   arena::StoreRelaxed(arena_->shard(shard).shared_receives_refused, 1u);
   for (uint32_t i = 0; i < connections_.size(); ++i) {
-    const Phase phase = connections_[i].phase;
-    const bool uses_it = phase == Phase::kAccepted || phase == Phase::kConnecting;
-    if (!uses_it || connections_[i].shard != shard) continue;
+    const Connection& connection = connections_[i];
+    const bool lives =
+        connection.phase == Phase::kAccepted || connection.phase == Phase::kConnecting;
+    // By its queue pair: which shard it is in, workers can write.
+    if (!lives || connection.pooled < 0 || connection.pooled_shard != shard) continue;
     Tell(i, NoticeKind::kEnded, CompletionStatus::kGeneralError, why);
   }
 }
@@ -332,8 +354,24 @@ void ConnectionManager::Tell(uint32_t index, NoticeKind kind, CompletionStatus s
   entry.status = static_cast<uint8_t>(status);
   entry.connection = index;
   entry.generation = connection.generation;
-  waiting_[connection.shard].push_back(entry);
+  auto& waiting = waiting_[connection.shard];
+  if (waiting.size() >= kMostWaiting * connections_.size()) DropWaiting(connection.shard);
+  waiting.push_back(entry);
   SendWaiting(connection.shard);
+}
+
+// What says nothing any more: of connections that are gone, and what is told twice.
+void ConnectionManager::DropWaiting(uint32_t shard) {
+  std::vector<uint32_t> told(connections_.size());  // kinds, as bits
+  std::erase_if(waiting_[shard], [&](const MailEntry& entry) {
+    const Connection& connection = connections_[entry.connection];
+    const bool counts = connection.phase != Phase::kNone && connection.shard == shard &&
+                        connection.generation == entry.generation;
+    uint32_t& before = told[entry.connection];
+    const bool again = (before >> entry.kind & 1) != 0;
+    if (counts) before |= 1u << entry.kind;
+    return !counts || again;
+  });
 }
 
 bool ConnectionManager::SendWaiting(uint32_t shard) {
@@ -376,10 +414,12 @@ bool ConnectionManager::HandleOrder(uint32_t shard) {
 }
 
 // Its driver accepts it into another shard, and gives its orders there from then on. What was told
-// of its end in the first nobody has heard.
+// of its end in the first nobody has heard. Who has a queue pair was accepted, and is where that
+// one is, whatever its record says.
 void ConnectionManager::FollowMove(uint32_t index, uint32_t shard) {
   if (arena::LoadAcquire(arena_->connection(index).shard) != shard) return;
   Connection& connection = connections_[index];
+  if (connection.pooled >= 0) return;
   --used_[connection.shard];
   ++used_[shard];
   connection.shard = shard;
@@ -447,6 +487,7 @@ void ConnectionManager::Free(uint32_t index) {
   }
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
+  freed_ = true;
   if (connection.shard == connection.first_shard) return free_.push_back(index);
   const arena::ShardRecord& first = arena_->shard(connection.first_shard);
   held_.push_back({index, connection.first_shard, arena::LoadAcquire(first.completion_tail)});
@@ -476,6 +517,26 @@ bool ConnectionManager::IsClaimedByAnother(uint32_t index, uint32_t number) cons
     if (arena::LoadRelaxed(arena_->connection(i).qp_number) == number) return true;
   }
   return false;
+}
+
+// Those that connections which ended had from their drivers, and no record named any more: nobody
+// has them or claims them, and a driver has put them into the error state. Their time is for one
+// that is still at it.
+void ConnectionManager::SpendForgotten() {
+  for (uint32_t shard = 0; shard < occupied_.size(); ++shard) {
+    for (uint32_t place = 0; place < occupied_[shard].size(); ++place) {
+      const auto state = PooledState(arena::LoadAcquire(arena_->pooled(shard, place).state));
+      if (state != PooledState::kTaken && state != PooledState::kLent) continue;
+      if (occupied_[shard][place]) continue;
+      const verbs::QueuePair& queue_pair = *pool_.shards[shard][place];
+      if (queue_pair.state() != verbs::QueuePairState::kError) continue;
+      if (IsClaimedByAnother(kNoConnection, queue_pair.number())) continue;
+      occupied_[shard][place] = true;
+      const Spent spent = {shard, place, MonotonicNanoseconds() + kTimeWaitNs};
+      StoreState(spent, PooledState::kSpent);
+      spent_.push_back(spent);
+    }
+  }
 }
 
 void ConnectionManager::StoreState(const Spent& spent, PooledState state) {

@@ -95,6 +95,7 @@ class ConnectionManager {
   void OnRequest(verbs::CmEvent& event);
   uint32_t GiveSlot(uint32_t shard, Phase phase, arena::ConnectionRecord fresh,
                     std::unique_ptr<verbs::ConnectionId> id);
+  absl::Status CheckHears(uint32_t shard) const;
   absl::Status CheckCanConnect(uint32_t shard);
   void OnEvent(uint32_t connection, const verbs::CmEvent& event);
   void OnEstablished(uint32_t connection, const verbs::CmEvent& event);
@@ -112,6 +113,7 @@ class ConnectionManager {
   void Free(uint32_t connection);
   void SpendNeverConnected(uint32_t connection);
   bool IsClaimedByAnother(uint32_t connection, uint32_t number) const;
+  void SpendForgotten();
   void StoreState(const Spent& spent, arena::PooledState state);
   bool RenewQueuePairs();
   bool GiveHeldSlots();
@@ -120,6 +122,7 @@ class ConnectionManager {
             verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess,
             std::string_view reason = {});
   bool SendWaiting(uint32_t shard);
+  void DropWaiting(uint32_t shard);
   std::string AnswerOf(uint32_t connection) const;
   uint32_t LeastUsedShard() const;
   uint32_t FindQueuePair(uint32_t number) const;
@@ -138,10 +141,11 @@ class ConnectionManager {
   std::deque<uint32_t> free_;   // connections
   std::vector<Held> held_;
   std::deque<Spent> spent_;  // oldest first
+  bool freed_ = false;       // connections, in this turn
   // When operators were told that a shard's shared receives are low, and the limit is to be armed
   // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
   std::vector<uint64_t> low_ns_;
-  // Notices that the ring had no room for, by shard: at most a few for each connection.
+  // Notices that the ring had no room for, by shard: at most kMostWaiting for each connection.
   std::vector<std::deque<arena::MailEntry>> waiting_;
 };
 

@@ -37,6 +37,12 @@ std::string PrivateDataOf(const arena::ConnectionRecord& connection) {
           std::min(arena::LoadRelaxed(connection.private_data_length), arena::kPrivateDataBytes)};
 }
 
+// As the pool keeps those that are free. The device is asked: what the arena says of them, each
+// worker of the service can write.
+bool IsNew(const verbs::QueuePair& pooled) {
+  return pooled.state() == verbs::QueuePairState::kInit;
+}
+
 absl::Status KeepersWork(absl::string_view what) {
   return absl::UnimplementedError(
       absl::StrCat(what, ": only the keeper of a native service does that"));
@@ -162,12 +168,14 @@ class NativeConnectionId final : public verbs::ConnectionId {
 
 NativeDevice::NativeDevice(const arena::Arena* arena, verbs::Device* device,
                            const QueuePairPool* pool, driver::DeviceObjects* objects,
-                           std::function<void()> wake_keeper)
+                           std::function<void()> wake_keeper,
+                           std::function<void(std::string_view)> tell)
     : arena_(arena),
       device_(device),
       pool_(pool),
       objects_(objects),
       wake_keeper_(std::move(wake_keeper)),
+      tell_(std::move(tell)),
       ids_(arena->shape().connections, nullptr),
       shard_of_(arena->shape().connections, 0) {}
 
@@ -239,7 +247,9 @@ void NativeDevice::RestorePool(uint32_t shard) {
   for (uint32_t i = 0; i < count; ++i) {
     arena::PooledQueuePair& pooled = arena_->pooled(shard, i);
     if (used[i] || PooledState(pooled.state) != PooledState::kTaken) continue;
-    // It was never connected: a record would name it.
+    // A record may have named it, and was written over: what is of no use is for the keeper to put
+    // back, who knows who has it.
+    if (!IsNew(*pool_->shards[shard][i])) continue;
     arena::StoreRelease(pooled.state, static_cast<uint32_t>(PooledState::kFree));
   }
 }
@@ -302,8 +312,20 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
   });
   BATON_CHECK(found != queues.end());
   const auto shard = static_cast<uint32_t>(found - queues.begin());
-  BATON_ASSIGN_OR_RETURN(const uint32_t place, TakeQueuePair(*arena_, shard, PooledState::kTaken));
-  return Hand(shard, pool_->shards[shard][place].get());
+  // As often as there can be one, whatever is said of them meanwhile.
+  for (uint32_t i = 0; i < arena_->shape().pooled_queue_pairs; ++i) {
+    BATON_ASSIGN_OR_RETURN(const uint32_t place,
+                           TakeQueuePair(*arena_, shard, PooledState::kTaken));
+    verbs::QueuePair* const inherited = pool_->shards[shard][place].get();
+    if (IsNew(*inherited)) return std::make_unique<NativeQueuePair>(this, shard, inherited);
+    // It stays taken, which it is, until the keeper has made it new.
+    tell_(absl::StrCat("queue pair ", inherited->number(), " of shard ", shard,
+                       " is said to be free and is not new: another worker of the service has "
+                       "written over what is said of it; it is left alone"));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the queue pairs of shard ", shard,
+      " are not what is said of them: another worker of the service has written over it"));
 }
 
 std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::QueuePair* inherited) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -26,10 +27,11 @@ class NativeQueuePair;
 class NativeDevice final : public verbs::Device {
  public:
   // `objects` has the completion queues and regions that were inherited; its connections are filled
-  // here. `device` is the one that made them, `wake_keeper` is called when there is an order. All
-  // outlive this.
+  // here. `device` is the one that made them, `wake_keeper` is called when there is an order,
+  // `tell` with what operators should know. All outlive this.
   NativeDevice(const arena::Arena* arena, verbs::Device* device, const QueuePairPool* pool,
-               driver::DeviceObjects* objects, std::function<void()> wake_keeper);
+               driver::DeviceObjects* objects, std::function<void()> wake_keeper,
+               std::function<void(std::string_view)> tell);
   ~NativeDevice() override;
 
   // Before the driver adopts these shards: what their connections have at the device.
@@ -43,8 +45,8 @@ class NativeDevice final : public verbs::Device {
   std::string_view name() const override { return device_->name(); }
   verbs::DeviceLimits limits() const override { return device_->limits(); }
   verbs::DeviceInfo info() const override { return device_->info(); }
-  // One of the pool of the shard that `options.send_queue` belongs to. kResourceExhausted: none is
-  // free.
+  // One of the pool of the shard that `options.send_queue` belongs to, which the device says is as
+  // the pool keeps them. kResourceExhausted: none is free.
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
       const verbs::QueuePairOptions& options) override;
   // There may be an event, or one of the device.
@@ -92,6 +94,7 @@ class NativeDevice final : public verbs::Device {
   const QueuePairPool* pool_;
   driver::DeviceObjects* objects_;
   const std::function<void()> wake_keeper_;
+  const std::function<void(std::string_view)> tell_;
   std::vector<uint32_t> shards_;          // that are operated
   std::vector<NativeConnectionId*> ids_;  // by connection; nullptr: it has none
   // By connection: whose it is, as we were told and not as its record says, which workers can

@@ -67,9 +67,10 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       reports_(inheritance_.arena),
       watched_(arena().shape().workers, 0) {
   for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
-  device_ =
-      std::make_unique<native::NativeDevice>(&arena(), inheritance_.device, inheritance_.pool,
-                                             inheritance_.objects.get(), [this] { WakeKeeper(); });
+  device_ = std::make_unique<native::NativeDevice>(
+      &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
+      [this] { WakeKeeper(); },
+      [this](std::string_view what) { Tell("queue_pair_not_free", -1, -1, what); });
   driver_ = driver::QueueDriver::Attach(&arena(), device_.get(), this, inheritance_.objects);
   host_.version = BATON_NATIVE_VERSION;
   host_.bytes = sizeof(host_);

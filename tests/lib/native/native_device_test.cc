@@ -124,7 +124,9 @@ class Driver final : public driver::DriverObserver {
         pool.Add(shard, std::make_unique<InheritedQueuePair>(keepers.get(), &resets));
       }
     }
-    native.emplace(arena, device, &pool, objects.get(), [] {});
+    native.emplace(
+        arena, device, &pool, objects.get(), [] {},
+        [this](std::string_view what) { told.emplace_back(what); });
     driver = QueueDriver::Attach(arena, &*native, this, objects);
   }
   ~Driver() override {
@@ -158,7 +160,7 @@ class Driver final : public driver::DriverObserver {
   std::vector<uint32_t> shards;
   std::optional<NativeDevice> native;
   std::unique_ptr<QueueDriver> driver;
-  std::vector<std::string> states;
+  std::vector<std::string> states, told;
   std::vector<absl::Status> freed;
 
  private:
@@ -404,6 +406,26 @@ TEST_F(NativeDeviceTest, shouldGoOnWithTheConnectionsOfADeadDriver) {
   ExchangeAMessage(connection, peer);
 }
 
+// Its device tells no more of it, and may still copy what came before its end.
+TEST_F(NativeDeviceTest, shouldTellTheEndOfAnAbandonedConnectionASecondLater) {
+  RawPeer peer;
+  arena::ConnectionRecord& connection = arena->connection(Established(peer));
+  Die();
+  connection.state = static_cast<uint32_t>(ConnectionState::kDraining);
+  connection.abandoned = 1;
+  ++connection.send_markers.begun;  // which does not complete
+  harness::StoppedClock clock;
+  const auto ends_after = [&](uint64_t nanoseconds) {
+    clock.Pass(nanoseconds);
+    for (int i = 0; i < 20; ++i) Turn();
+    return ConnectionState(connection.state) == ConnectionState::kClosed;
+  };
+  Succeed();
+  EXPECT_FALSE(ends_after(0));
+  EXPECT_FALSE(ends_after(999'999'999));
+  EXPECT_TRUE(ends_after(1));
+}
+
 TEST_F(NativeDeviceTest, shouldSeeARequestThatNoDriverHasSeen) {
   Die();
   RawPeer peer;
@@ -626,7 +648,10 @@ class SpoiltPoolTest : public NativeDeviceTest {
     place = static_cast<uint32_t>(manager->pool().Find(0, number(in_use)));
   }
   uint32_t& number(uint32_t connection) { return arena->connection(connection).qp_number; }
-  arena::PooledState pooled() const { return arena::PooledState(arena->pooled(0, place).state); }
+  arena::PooledState pooled() const { return pooled(place); }
+  arena::PooledState pooled(uint32_t at) const {
+    return arena::PooledState(arena->pooled(0, at).state);
+  }
   void Reject(uint32_t connection) {
     writer->Reject(connection, "full up");
     writer->Acknowledge(read);
@@ -675,12 +700,65 @@ TEST_F(SpoiltPoolTest, shouldNotAcceptWithAQueuePairOfAnotherConnection) {
   RawPeer other_peer;
   const uint32_t connection = Requested(other_peer);
   CommitAccept(connection);
+  const int taken = manager->pool().Find(0, number(connection));
+  ASSERT_GE(taken, 0);
   number(connection) = number(in_use);   // the order is on its way
   NextOfKind(CompletionKind::kReceive);  // flushed
   NextOfKind(CompletionKind::kConnectFailed);
   EXPECT_THAT(owner->states, Contains(HasSubstr("another connection's")));
   AwaitFreed(connection);
   EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ExchangeAMessage(in_use, peer);
+  // The one that it was to be accepted with serves again.
+  EXPECT_EQ(pooled(static_cast<uint32_t>(taken)), arena::PooledState::kSpent);
+}
+
+TEST_F(SpoiltPoolTest, shouldPutBackTheQueuePairOfARequestWhoseRecordNamesNone) {
+  RawPeer other_peer;
+  const uint32_t connection = Requested(other_peer);
+  CommitAccept(connection);
+  const int taken = manager->pool().Find(0, number(connection));
+  ASSERT_GE(taken, 0);
+  number(connection) = 0;
+  NextOfKind(CompletionKind::kReceive);  // flushed
+  NextOfKind(CompletionKind::kConnectFailed);
+  AwaitFreed(connection);
+  EXPECT_EQ(pooled(static_cast<uint32_t>(taken)), arena::PooledState::kSpent);
+}
+
+// Which its driver has taken, and is about to accept with.
+TEST_F(SpoiltPoolTest, shouldLeaveTheQueuePairsOfOtherRequestsAlone) {
+  RawPeer one, two;
+  const uint32_t first = Requested(one), second = Requested(two);
+  const uint32_t at = place == 0 ? 1 : 0;
+  arena->pooled(0, at).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  number(second) = arena->pooled(0, at).number;
+  ASSERT_TRUE(manager->pool().shards[0][at]->SetError().ok());  // it has ended
+  Reject(first);
+  EXPECT_EQ(pooled(at), arena::PooledState::kTaken);
+}
+
+// Its record was written over when its driver died: the next one finds it named nowhere.
+TEST_F(SpoiltPoolTest, shouldNotTakeAQueuePairInUseForOneThatNobodyHas) {
+  const uint32_t its = number(in_use);
+  number(in_use) = 0xdead;
+  Die();
+  Succeed();
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  number(in_use) = its;
+  Die();
+  Succeed();
+  ExchangeAMessage(in_use, peer);
+}
+
+TEST_F(SpoiltPoolTest, shouldNotAcceptWithAQueuePairThatIsSaidToBeFree) {
+  arena->pooled(0, place).state = static_cast<uint32_t>(arena::PooledState::kFree);
+  RawPeer other_peer;
+  const uint32_t connection = Established(other_peer);
+  EXPECT_NE(number(connection), number(in_use));
+  EXPECT_EQ(pooled(), arena::PooledState::kTaken);
+  ASSERT_THAT(owner->told, SizeIs(1));
+  EXPECT_THAT(owner->told[0], HasSubstr("is said to be free and is not new"));
   ExchangeAMessage(in_use, peer);
 }
 
@@ -766,7 +844,9 @@ class RenewingTest : public NativeDeviceTest {
     Mailbox::Orders(*arena, 0).Put(order);
     manager->Turn();
   }
-  arena::PooledState pooled() { return arena::PooledState(arena->pooled(0, 0).state); }
+  arena::PooledState pooled(uint32_t place = 0) {
+    return arena::PooledState(arena->pooled(0, place).state);
+  }
 
   RenewableDevice* renews = nullptr;
   uint32_t connection = 0;
@@ -810,6 +890,22 @@ TEST_F(RenewingTest, shouldNotResetAQueuePairThatIsConnected) {
     EXPECT_EQ(pooled(), arena::PooledState::kFree);
     connection = manager->Connect(0, {fabric.host, 1}, "", 2).value();
   }
+}
+
+// A driver has ended its use, and nobody the connection's.
+TEST_F(RenewingTest, shouldNotConnectWithAQueuePairThatIsNotNew) {
+  renews->made[1]->at = verbs::QueuePairState::kError;
+  EXPECT_EQ(manager->Connect(0, {fabric.host, 1}, "", 2).status(), absl::OkStatus());
+  EXPECT_EQ(pooled(2), arena::PooledState::kLent);
+  EXPECT_EQ(pooled(1), arena::PooledState::kLent);
+  Free();
+  EXPECT_EQ(pooled(1), arena::PooledState::kSpent);
+  clock.Pass(kTimeWaitNs - 1);
+  manager->Turn();
+  EXPECT_EQ(renews->made[1]->resets, 0u);
+  clock.Pass(1);
+  manager->Turn();
+  EXPECT_EQ(pooled(1), arena::PooledState::kFree);
 }
 
 TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
@@ -937,10 +1033,75 @@ TEST_F(NativeDeviceTest, shouldFindQueuePairsThatFreeSlotsHadOnce) {
   // The keeper has still to put it back.
   EXPECT_EQ(pooled(), arena::PooledState::kTaken);
   ASSERT_TRUE(KeeperUntil([&] { return manager->connection_count() == 0; }));
-  arena->pooled(0, place).state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  arena::PooledQueuePair& next = arena->pooled(0, place == 0 ? 1 : 0);
+  next.state = static_cast<uint32_t>(arena::PooledState::kTaken);
+  arena->connection(connection).qp_number = next.number;
   Die();
   Succeed();
-  EXPECT_EQ(pooled(), arena::PooledState::kFree);
+  EXPECT_EQ(arena::PooledState(next.state), arena::PooledState::kFree);
+}
+
+// ---------------------------------------------------------------- notices that nobody reads
+
+// An owner that does not look at its notices.
+class DeafOwnerTest : public NativeDeviceTest {
+ protected:
+  void SetUp() override {
+    auto telling = std::make_unique<TellingDevice>(verbs::testing::OpenDevice(fabric).value());
+    teller = telling.get();
+    device = std::move(telling);
+    Make(driver::testing::TestShape(1));
+  }
+  void Request() {
+    verbs::CmEvent event;
+    event.type = verbs::CmEventType::kConnectRequest;
+    event.new_id = std::make_unique<NamedId>(0);
+    teller->events.push_back(std::move(event));
+    manager->Turn();
+  }
+  // All slots, in its name.
+  void FreeAll() {
+    for (uint32_t i = 0; i < arena->shape().connections; ++i) {
+      MailEntry order = {};
+      order.kind = static_cast<uint8_t>(OrderKind::kFree);
+      order.connection = i;
+      order.generation = arena->connection(i).generation;
+      Mailbox::Orders(*arena, 0).Put(order);
+    }
+    manager->Turn();
+  }
+
+  TellingDevice* teller = nullptr;
+};
+
+// Whoever frees the slots without it.
+TEST_F(DeafOwnerTest, shouldGetNoMoreRequestsThanItCanHaveConnections) {
+  uint32_t requests = 0;
+  for (; refused.empty() && requests < 10'000; ++requests) {
+    Request();
+    FreeAll();
+  }
+  EXPECT_EQ(requests, arena::kNotices + arena->shape().connections + 1);
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_THAT(refused[0], HasSubstr("shard 0 does not take notice of its connections"));
+  while (notice_waits()) Turn();
+  Request();
+  EXPECT_THAT(refused, SizeIs(1));
+}
+
+TEST_F(DeafOwnerTest, shouldBeToldOnceWhatIsSaidAgainAndAgain) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  for (int i = 0; i < 10'000; ++i) {
+    verbs::DeviceEvent event;
+    event.type = verbs::DeviceEventType::kQueuePairFailed;
+    event.qp_number = arena->connection(connection).qp_number;
+    teller->told.push_back(event);
+  }
+  while (!teller->told.empty()) manager->Turn();
+  for (; notice_waits(); manager->Turn()) owner->Turn();
+  EXPECT_LE(arena->notices(0).tail, arena::kNotices + 10 * arena->shape().connections + 2);
+  EXPECT_EQ(state(connection), ConnectionState::kClosed);
 }
 
 // ---------------------------------------------------------------- to a peer
@@ -1675,6 +1836,26 @@ TEST_F(FailingQueueTest, shouldEndTheConnectionsOfAQueueThatFailed) {
     EXPECT_EQ(arena->connection(used).shard, 1u);
     peers.pop_back();
   }
+}
+
+// Another worker of the service has written which shard it is in, and ordered something there.
+TEST_F(FailingQueueTest, shouldEndAConnectionWhoseRecordNamedAnotherShard) {
+  Post({0, 1});
+  RawPeer peer;
+  const uint32_t connection = Joined(peer);
+  arena::ConnectionRecord& record = arena->connection(connection);
+  record.shard = 1;
+  MailEntry order = {};
+  order.kind = static_cast<uint8_t>(OrderKind::kAccept);
+  order.connection = connection;
+  order.generation = record.generation;
+  Mailbox::Orders(*arena, 1).Put(order);
+  TurnKeeper();
+  ASSERT_TRUE(Mailbox::Orders(*arena, 1).empty());
+  record.shard = 0;
+  Tell(verbs::DeviceEventType::kSharedReceiveQueueFailed, 0);
+  ASSERT_TRUE(Until([&] { return state(connection) == ConnectionState::kClosed; }));
+  ASSERT_TRUE(Until([&] { return peer.disconnected; }));
 }
 
 }  // namespace
