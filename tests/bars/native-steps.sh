@@ -7,7 +7,7 @@
 set -euo pipefail
 deploy/scripts/install_packages.sh vm
 names=(steps_test controls_test always_reposting_test never_reposting_test)
-bazel build --config=run "${names[@]/#//tests/native:}"
+bazel build --config=run "${names[@]/#///tests/native:}"
 bin=$(bazel info bazel-bin 2>/dev/null)/tests/native
 
 work=$(mktemp -d)

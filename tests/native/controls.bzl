@@ -1,29 +1,35 @@
 """Negative controls of the checking peer: a recovery with one defect, whose harm is predicted."""
 
 # Keeps, in the broken copy, what of each connection's sends was known to be posted at first.
-FIRST_AMBIGUOUS = ("s/^namespace {$$/&uint64_t first_ambiguous[64];/;" +
-                   "s/^    slots_\\[i\\].sends_held = .*/&first_ambiguous[i] = connection.send.posted;/;")
+FIRST_AMBIGUOUS = [
+    "s/^namespace {$$/&uint64_t first_ambiguous[64];/",
+    "s/^  slots_\\[index\\].sends_held = Out.*/&first_ambiguous[index] = connection.send.posted;/",
+]
 
-def controls_test(name, defect = None, edit = None):
+def controls_test(name, defect = None, edits = []):
     """controls_test.cc, as it is or with a broken recovery.
 
     The broken copy is an object of the test itself, so the linker does not take the right one out
-    of its library. An edit that changes nothing any more fails the build.
+    of its library. An edit that changes nothing any more fails the build: with some of them the copy
+    would be broken in another way than the test predicts.
 
     Args:
       name: of the program.
       defect: what controls_test.cc calls it.
-      edit: for sed, of lib/driver/recovery.cc.
+      edits: for sed, of lib/driver/recovery.cc.
     """
     broken = []
-    if edit != None:
+    if edits:
         broken = [name + "_recovery.cc"]
         native.genrule(
             name = name + "_recovery",
             testonly = True,
             srcs = ["//lib/driver:recovery.cc"],
             outs = broken,
-            cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",
+            cmd = "cat $< > $@" + "".join([
+                " && sed -e '" + edit + "' $@ > $@.new && ! cmp -s $@ $@.new && mv $@.new $@"
+                for edit in edits
+            ]),
         )
     native.cc_binary(
         name = name,
