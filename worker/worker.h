@@ -312,6 +312,8 @@ struct Capacity {
   uint32_t shared_receive_queue_depth = 0;  // of each shard, a power of two; 0: none are shared
   uint32_t connection_state_bytes = 0;
   uint32_t shard_state_bytes = 0;
+  // A successor starts only when the whole process of its predecessor is proven dead.
+  bool outside_effects = false;
 };
 
 class Worker {
@@ -344,6 +346,9 @@ class Worker {
   // Ready, then Poll and Wait until Stop or a shutdown notice; releases all shards at the end.
   virtual absl::Status Run() = 0;
   virtual void Stop() = 0;  // any thread, and signal handlers
+  // Wait, or a wait for event_fd, ends: for what another thread has done. Any thread, and signal
+  // handlers.
+  virtual void Wake() = 0;
 
   // Listens for the service; idempotent, so every worker of a service may ask. Returns the port.
   virtual absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) = 0;

@@ -120,6 +120,7 @@ absl::Status WorkerImpl::Attach() {
   BATON_RETURN_IF_ERROR(arena.status());
   heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
   const internal::Attached& attached = reply.attached();
+  capacity_.outside_effects = attached.outside_effects();
   BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
                               attached.worker_id(), attached.worker_slot()));
   lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
@@ -143,7 +144,7 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
   capacity_ = {
       shape.connections,      shape.send_queue_depth,           arena::ReceiveDepth(shape),
       shape.shards,           shape.shared_receive_queue_depth, shape.connection_state_bytes,
-      shape.shard_state_bytes};
+      shape.shard_state_bytes, capacity_.outside_effects};
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
@@ -620,8 +621,10 @@ absl::Status WorkerImpl::Run() {
 
 void WorkerImpl::Stop() {
   stop_.store(true);
-  eventfd_write(self_wake_.get(), 1);
+  Wake();
 }
+
+void WorkerImpl::Wake() { eventfd_write(self_wake_.get(), 1); }
 
 // ---------------------------------------------------------------- requests to the keeper
 

@@ -91,6 +91,7 @@ class WorkerImpl final : public Worker {
   absl::Status Wait(int timeout_ms) override;
   absl::Status Run() override;
   void Stop() override;
+  void Wake() override;
   absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port) override;
   absl::StatusOr<Connection*> Connect(Shard& shard, const std::string& host, uint16_t port,
                                       std::string_view private_data, uint64_t tag) override;

@@ -11,7 +11,10 @@
 namespace baton::examples {
 namespace {
 
-Worker* g_worker = nullptr;  // for the signal handler
+// For the signal handler.
+Worker* g_worker = nullptr;
+std::atomic<bool> g_stop = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 absl::Status TellReady(const WorkerFlags& flags, const std::string& program, uint32_t version,
                        uint64_t worker_id, uint16_t port) {
@@ -48,6 +51,13 @@ WorkerOptions OptionsOf(const WorkerFlags& flags) {
 
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
                              uint32_t version, const std::function<absl::Status()>& before_ready) {
+  return ServeUntilAsked(worker, flags, program, version, before_ready,
+                         [&worker](const std::atomic<bool>&) { return worker.Run(); });
+}
+
+absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
+                             uint32_t version, const std::function<absl::Status()>& before_ready,
+                             const std::function<absl::Status(const std::atomic<bool>&)>& loop) {
   uint16_t port = 0;
   if (!flags.listen.empty()) {
     BATON_ASSIGN_OR_RETURN(const verbs::Address address, ParseAddress(flags.listen));
@@ -55,14 +65,17 @@ absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std
   }
   g_worker = &worker;
   struct sigaction action = {};
-  action.sa_handler = [](int) { g_worker->Stop(); };
+  action.sa_handler = [](int) {
+    g_stop.store(true);
+    g_worker->Stop();
+  };
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
 
   absl::Status status = before_ready();
   if (status.ok()) status = worker.Ready();
   if (status.ok()) status = TellReady(flags, program, version, worker.id(), port);
-  if (status.ok()) status = worker.Run();
+  if (status.ok()) status = loop(g_stop);
   signal(SIGTERM, SIG_DFL);
   signal(SIGINT, SIG_DFL);
   g_worker = nullptr;

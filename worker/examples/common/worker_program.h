@@ -2,6 +2,7 @@
 #ifndef WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 #define WORKER_EXAMPLES_COMMON_WORKER_PROGRAM_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -35,6 +36,11 @@ WorkerOptions OptionsOf(const WorkerFlags& flags);
 // worker at a time. `before_ready`: attached, and not ready for shards yet.
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
                              uint32_t version, const std::function<absl::Status()>& before_ready);
+// `loop`, in the place of Worker::Run: polls until it is told to stop, by its argument or by the
+// service's OnShutdown. Whoever destroys the worker then releases its shards.
+absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
+                             uint32_t version, const std::function<absl::Status()>& before_ready,
+                             const std::function<absl::Status(const std::atomic<bool>&)>& loop);
 
 }  // namespace baton::examples
 
