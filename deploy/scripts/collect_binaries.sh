@@ -18,6 +18,10 @@ LABELS=(
   //worker/examples/ledger:ledger-v2.so
   //worker/examples/ledger_alone:ledger-baseline
   //worker/examples/peer:baton-peer
+  //worker/examples/nvmed:nvmed-v1
+  //worker/examples/nvmed:nvmed-v2
+  //worker/examples/nvmed:nvmed-v1.so
+  //worker/examples/nvmed:nvmed-v2.so
   //worker/examples/pingd:pingd-v1
   //worker/examples/pingd:pingd-v2
   //worker/examples/pingd:pingd-v1.so

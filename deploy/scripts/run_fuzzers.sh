@@ -26,13 +26,19 @@ done
 
 # Names of the targets that a rule makes in the package of the fuzzers.
 names_of() { sed -n "/^$1(/,/^)/s/^    name = \"\(.*\)\",\$/\1/p" tests/fuzz/BUILD.bazel; }
-kind=baton_fuzzer
-suffix=_fuzzer
+# Name of the program and of the corpus, by the name of a target.
+declare -A program corpus
 if $mutants; then
-  kind=mutant
-  suffix=_worker_fuzzer
+  mapfile -t known < <(names_of mutant)
+  for name in "${known[@]}"; do program[$name]=${name}_worker_fuzzer corpus[$name]=hostile_worker; done
+  for name in $(names_of capsule_mutant); do
+    known+=("$name")
+    program[$name]=${name}_capsule_fuzzer corpus[$name]=nvme_capsule
+  done
+else
+  mapfile -t known < <(names_of baton_fuzzer)
+  for name in "${known[@]}"; do program[$name]=${name}_fuzzer corpus[$name]=$name; done
 fi
-mapfile -t known < <(names_of "$kind")
 [[ ${#names[@]} -gt 0 ]] || names=("${known[@]}")
 for name in "${names[@]}"; do
   if [[ ! " ${known[*]} " == *" $name "* ]]; then
@@ -43,22 +49,22 @@ done
 
 echo "--- Building ${#names[@]} fuzzers" >&2
 targets=()
-for name in "${names[@]}"; do targets+=("//tests/fuzz:$name$suffix"); done
+for name in "${names[@]}"; do targets+=("//tests/fuzz:${program[$name]}"); done
 bazel build --config=run --config=fuzz -- "${targets[@]}"
 built=$(bazel info --config=fuzz bazel-bin 2>/dev/null)/tests/fuzz
 mkdir -p out/fuzz/bin out/fuzz/failures
 for name in "${names[@]}"; do  # copies: another build may replace them while they run
-  cp -f "$built/$name$suffix" out/fuzz/bin/
+  cp -f "$built/${program[$name]}" out/fuzz/bin/
 done
 
-# fuzz NAME CORPUS: sets result, executions, elapsed and coverage.
+# fuzz NAME: sets result, executions, elapsed and coverage.
 fuzz() {
-  local name=$1 corpus=$2 log=out/fuzz/$1.log started=$SECONDS
+  local name=$1 log=out/fuzz/$1.log started=$SECONDS
   mkdir -p "out/fuzz/$name"
   result=clean
-  out/fuzz/bin/"$name$suffix" -max_total_time="$seconds" -runs="$runs" -timeout=60 \
+  out/fuzz/bin/"${program[$name]}" -max_total_time="$seconds" -runs="$runs" -timeout=60 \
     -rss_limit_mb=4096 -len_control=0 -max_len=2048 -print_final_stats=1 \
-    -artifact_prefix="out/fuzz/failures/$name-" "out/fuzz/$name" "tests/fuzz/corpus/$corpus" \
+    -artifact_prefix="out/fuzz/failures/$name-" "out/fuzz/$name" "tests/fuzz/corpus/${corpus[$name]}" \
     >"$log" 2>&1 || result=FAILED
   elapsed=$((SECONDS - started))
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -73,7 +79,7 @@ failed=0
 for name in "${names[@]}"; do
   if $mutants; then
     echo "--- Looking for $name for $seconds seconds" >&2
-    fuzz "$name" hostile_worker
+    fuzz "$name"
     found="NOT FOUND"
     [[ $result == clean ]] || found=found
     [[ $found == found ]] || failed=$((failed + 1))
@@ -81,7 +87,7 @@ for name in "${names[@]}"; do
     continue
   fi
   echo "--- Fuzzing $name for $seconds seconds" >&2
-  fuzz "$name" "$name"
+  fuzz "$name"
   if [[ $result == FAILED ]]; then
     failed=$((failed + 1))
     tail -n 40 "out/fuzz/$name.log" >&2

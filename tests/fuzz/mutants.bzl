@@ -2,13 +2,7 @@
 
 load("//tests/fuzz:fuzzer.bzl", "baton_fuzzer")
 
-def mutant(name, src, edit, automatic = False):
-    """A broken copy of `src`, by `edit` for sed, under the fuzzers of hostile workers.
-
-    `name`_worker_fuzzer and `name`_engine_fuzzer (--config=fuzz) have to find it; `automatic`: the
-    corpus does, in a test. The copy is an object of the program itself, so the linker does not take
-    the right one out of its library. An edit that changes nothing any more fails the build.
-    """
+def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
     native.genrule(
         name = name + "_source",
         testonly = True,
@@ -17,11 +11,11 @@ def mutant(name, src, edit, automatic = False):
         cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",
         tags = [] if automatic else ["manual"],
     )
-    for entry in ["worker", "engine"]:
+    for suffix, entry in entries.items():
         baton_fuzzer(
-            name = name + "_" + entry,
-            entry = "Hostile" + entry.capitalize(),
-            target = ":hostile",
+            name = name + "_" + suffix,
+            entry = entry,
+            target = target,
             more_srcs = [name + "_source.cc"],
         )
     native.cc_test(
@@ -33,15 +27,48 @@ def mutant(name, src, edit, automatic = False):
             name + "_source.cc",
         ],
         copts = ["-Wno-error"],
-        data = native.glob(["corpus/hostile_*/**"]),
-        local_defines = ["MUTANT=" + name],
+        data = native.glob(corpora),
+        local_defines = ["MUTANT=" + name] + defines,
         tags = ["no-tsan"] if automatic else ["manual"],
         deps = [
-            ":hostile",
+            target,
             "//lib/system:gtest_main",
         ],
+    )
+
+def mutant(name, src, edit, automatic = False):
+    """A broken copy of `src`, by `edit` for sed, under the fuzzers of hostile workers.
+
+    `name`_worker_fuzzer and `name`_engine_fuzzer (--config=fuzz) have to find it; `automatic`: the
+    corpus does, in a test. The copy is an object of the program itself, so the linker does not take
+    the right one out of its library. An edit that changes nothing any more fails the build.
+    """
+    _mutant(
+        name = name,
+        src = src,
+        edit = edit,
+        automatic = automatic,
+        target = ":hostile",
+        corpora = ["corpus/hostile_*/**"],
+        entries = {
+            "worker": "HostileWorker",
+            "engine": "HostileEngine",
+        },
     )
 
 def unfound_mutant(**kwargs):
     """One that no fuzzer has found yet, in half an hour each: `./run fuzz --mutants` leaves it out."""
     mutant(**kwargs)
+
+def capsule_mutant(name, src, edit, automatic = False):
+    """As `mutant`, under the fuzzer of nvmed's capsules: `name`_capsule_fuzzer."""
+    _mutant(
+        name = name,
+        src = src,
+        edit = edit,
+        automatic = automatic,
+        target = ":nvme",
+        corpora = ["corpus/nvme_capsule/**"],
+        entries = {"capsule": "NvmeCapsule"},
+        defines = ["MUTANT_OF_CAPSULES"],
+    )

@@ -50,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Corpus, FuzzRegression,
                                            Target{"hostile_engine", HostileEngine},
                                            Target{"frame_stream", FrameStreamBytes},
                                            Target{"soft_wire", SoftWire},
-                                           Target{"keeper_sockets", KeeperSockets}),
+                                           Target{"keeper_sockets", KeeperSockets},
+                                           Target{"nvme_capsule", NvmeCapsule}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

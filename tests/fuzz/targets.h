@@ -18,6 +18,9 @@ void ControlConfigText(const uint8_t* data, size_t size);
 void FrameStreamBytes(const uint8_t* data, size_t size);
 void SoftWire(const uint8_t* data, size_t size);
 
+// Capsules that a host of NVMe over Fabrics sends to nvmed.
+void NvmeCapsule(const uint8_t* data, size_t size);
+
 // Frames that a process sends to the sockets of a keeper.
 void KeeperSockets(const uint8_t* data, size_t size);
 

@@ -47,6 +47,8 @@ follow() {
     elif [[ $line =~ native_worker_ended:\ worker\ ([0-9]+) ]]; then
       unset "ready[${BASH_REMATCH[1]}]"
       ends=$((ends + 1))
+    elif [[ $line =~ worker_(dead|detached):\ worker\ ([0-9]+) ]]; then
+      unset "ready[${BASH_REMATCH[2]}]"
     elif [[ $line == *native_worker_forked:* ]]; then
       forks=$((forks + 1))
     elif [[ $line =~ shard_kept:\ shard\ ([0-9]+)\ epoch\ [0-9]+:\ worker\ ([0-9]+) ]]; then

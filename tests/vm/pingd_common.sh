@@ -9,6 +9,8 @@ report_port=7000
 state=/run/baton
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=tests/vm/rxe_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/rxe_common.sh"
 
 # check_pings COUNT [or-more] <OUTPUT: the output of `rping -c -v -V` is COUNT pings, each once, in
 # order; what it says of itself, by its exit status, is nothing.
@@ -20,47 +22,6 @@ check_pings() {
       if (!failed) print found + 0 " of " wanted " pings"
       exit failed || (more ? found < wanted : found != wanted)
     }'
-}
-
-# statistics: what check_counters judges, of this machine. count_timers comes before what is counted.
-count_timers() {
-  mount -t tracefs none /sys/kernel/tracing
-  echo 'p:ack_timers rdma_rxe:retransmit_timer' >/sys/kernel/tracing/kprobe_events
-  echo 1 >/sys/kernel/tracing/events/kprobes/ack_timers/enable
-}
-statistics() {
-  echo "$(rdma statistic show link rxe0/1)" \
-    "ack_timers $(awk '$1 == "ack_timers" { print $2 }' /sys/kernel/tracing/kprobe_profile)"
-}
-
-# check_counters <STATISTICS: of all machines: nothing was lost on the way, and nobody was not ready
-# to receive. Prints what was judged.
-#
-# A retry is no loss by itself. Soft-RoCE starts a timer of 2.1 s at a send, unless it runs, and does
-# not stop it at the acknowledgement ("some timeouts are spurious", rxe_comp.c): it ends every 2.1 s
-# of a connection that is used, and what is on the way in that moment is sent again. That had arrived,
-# or will, so it is a duplicate where it arrives; what was lost would not be. So every retry needs a
-# duplicate and a timer that has ended. rping alone, without Baton, has them as well (control).
-check_counters() {
-  local text name value judged='' failed=0
-  local -A count
-  text=$(cat)
-  for name in rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err \
-    completer_retry_err duplicate_request ack_timers; do
-    value=$(awk -v name="$name" '
-      { for (i = 1; i < NF; ++i) if ($i == name) { sum += $(i + 1); found = 1 } }
-      END { if (found) print sum }' <<<"$text")
-    judged+="$name ${value:-not told}, "
-    count[$name]=${value:-0}
-    [[ -n $value ]] || failed=1
-    case $name in
-      completer_retry_err | duplicate_request | ack_timers) ;;
-      *) [[ $value == 0 ]] || failed=1 ;;
-    esac
-  done
-  echo "${judged%, }"
-  [[ $failed -eq 0 && ${count[completer_retry_err]} -le ${count[duplicate_request]} &&
-    ${count[completer_retry_err]} -le ${count[ack_timers]} ]]
 }
 
 # The checkers find what they are for.
@@ -77,24 +38,10 @@ test_checkers() {
     # shellcheck disable=SC2086  # words
     ! pings $bad | check_pings 3 or-more >/dev/null || die "the checker of more does not see \"$bad\""
   done
-  local good='link rxe0/1 duplicate_request 2 out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0'
-  good+=' rcvd_seq_err 0 retry_exceeded_err 0 completer_retry_err 2 ack_timers 3'
-  check_counters <<<"$good" >/dev/null || die "the checker of counters refuses what is right"
-  for bad in "${good/send_rnr_err 0/send_rnr_err 10}" "${good/rcvd_rnr_err 0/}" "${good/ack_timers 3/}" \
-    "${good/retry_err 2/retry_err 3}" "$good"$'\n'"${good/rnr_err 0/rnr_err 1}" \
-    "${good/timers 3/timers 1}" "${good/rcvd_seq_err 0/rcvd_seq_err 1}"; do
-    ! check_counters <<<"$bad" >/dev/null || die "the checker of counters does not see \"$bad\""
-  done
+  test_counters
 }
 
 # ---------------------------------------------------------------- the service
-
-# The kernel does in a thread what a NIC does: without it, programs that start take that its time,
-# and its timer finds more on the way.
-prefer_the_device() {
-  local pid
-  for pid in $(pgrep -x 'ksoftirqd/[0-9]+'); do chrt -f -p 1 "$pid"; done
-}
 
 # start_batond STATE_DIR
 start_batond() {

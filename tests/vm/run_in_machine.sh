@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_in_machine.sh [--program FILE]... [--peer SCRIPT] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+# run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
 set -euo pipefail
 
 # Beside each other, and not links: batond finds its children beside itself.
@@ -9,7 +9,7 @@ options=()
 while [[ $1 == --* ]]; do
   case $1 in
     --program) cp -L "$2" "$BATON_BIN" ;;
-    --peer) options+=(--peer "$2") ;;
+    --cpus | --peer) options+=("$1" "$2") ;;
   esac
   shift 2
 done

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# nvmed, both kinds, and Linux's NVMe host on Soft-RoCE: fio, a file system, 24 queues, latency, throughput.
+# BATON_NVMED of them ("writes wire files latency throughput hosts"), BATON_UPGRADES (20), BATON_KILLS (50),
+# BATON_SEED (any), BATON_VM_SECONDS (7200) of each machine.
+set -euo pipefail
+deploy/scripts/install_packages.sh vm
+upgrades=${BATON_UPGRADES:-20} kills=${BATON_KILLS:-50} seed=${BATON_SEED:-$RANDOM}
+machine=(deploy/vm/run_vm.sh --cpus 4 --mem 3072 --timeout "${BATON_VM_SECONDS:-7200}")
+
+for bar in ${BATON_NVMED:-writes wire files latency throughput hosts}; do
+  for kind in "BROKERED file" "NATIVE memory"; do
+    read -r mode backing <<<"$kind"
+    echo "$bar, $mode, $backing:"
+    case $bar in
+      writes) "${machine[@]}" tests/vm/nvmed.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" ;;
+      wire)
+        "${machine[@]}" --peer tests/vm/nvmed_wire_peer.sh tests/vm/nvmed_wire.sh "$mode" "$backing" \
+          "$upgrades" "$kills" "$seed"
+        ;;
+      files) "${machine[@]}" tests/vm/nvmed_files.sh "$mode" "$backing" 200 10 "$seed" ;;
+      latency) "${machine[@]}" tests/vm/nvmed_latency.sh "$mode" "$backing" 20 100 10 ;;
+      throughput)
+        # Both at once.
+        [[ $mode == BROKERED ]] || "${machine[@]}" tests/vm/nvmed_throughput.sh 5 5 0.7
+        ;;
+      hosts) "${machine[@]}" tests/vm/nvmed_hosts.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" ;;
+      *) echo "nvmed: no bar $bar" >&2 && exit 2 ;;
+    esac
+  done
+done

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# nvmed on rxe0, of either kind, and what disturbs it; to be sourced.
+set -euo pipefail
+# shellcheck source=tests/vm/nvme_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/nvme_common.sh"
+# shellcheck source=tests/vm/native_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/native_common.sh"
+
+service=nvmed
+state=/run/baton
+port=4420
+nqn=nqn.2014-08.org.example:baton
+# Of the name space, and of the service's buffers. Scripts set their own.
+disk_mib=64
+buffer_mib=192
+connections=16
+# One, or so many, named $nqn1 and on, each with a name space of its own where they are in memory.
+subsystems=1
+# shellcheck disable=SC2034  # of the scripts that are sourced into
+report_port=7000
+
+# shellcheck disable=SC2317  # by the trap
+dump() {
+  tail -n 40 "$state.log" "$work"/nvmed.log >&2 || true
+  dmesg | tail -n 40 >&2
+}
+
+# start_nvmed MODE BACKING: MODE is BROKERED or NATIVE, BACKING is where the name space is: memory, of
+# the service; file, in memory, by threads; disk, in memory, past the page cache, without threads. Two
+# workers are ready when it returns.
+start_nvmed() {
+  mode=$1
+  case $2 in
+    memory) backing="memory { bytes: $((disk_mib << 20)) }" ;;
+    file)
+      truncate -s "${disk_mib}M" /dev/shm/nvmed
+      backing='file { path: "/dev/shm/nvmed" }'
+      ;;
+    disk)
+      make_ram_disk "$disk_mib"
+      backing='file { path: "/dev/ram0" direct: true prompt: true }'
+      ;;
+    *) die "no backing $2" ;;
+  esac
+  local i targets=("$nqn")
+  [[ $subsystems -eq 1 ]] || for ((i = 1; i <= subsystems; ++i)); do targets[i - 1]=$nqn$i; done
+  for i in "${!targets[@]}"; do
+    echo "subsystems { nqn: \"${targets[i]}\" serial: \"BATON$i\" namespaces { id: 1 $backing } }"
+  done >"$state.target"
+  local fields="shards: 1 max_connections: $connections send_queue_depth: 512 receive_queue_depth: 256"
+  fields+=" connection_state_bytes: 1088 shard_state_bytes: 16384 buffer_bytes: $((buffer_mib << 20))"
+  fields+=" max_inline_bytes: 16 outside_effects: true"
+  if [[ $mode == NATIVE ]]; then
+    worker_flags=(--config "$state.target")
+    start_native "$service" "$BATON_BIN/nvmed-v1.so" "$fields"
+  else
+    echo "state_dir: \"$state\" services { name: \"$service\" device { rdma { device: \"rxe0\" } } $fields" \
+      'hang_timeout_ms: 120000 ready_timeout_ms: 120000 }' >"$work/config"
+    batond --start-timeout 300 --config "$work/config" >"$state.out" 2>"$state.log" &
+    batond=$!
+    wait_for "batond" has_started
+    exec {log}<"$state.log"
+    start_worker 1
+    start_worker 1
+  fi
+  version=1
+  wait_for "two workers" are_ready 2
+}
+# start_worker VERSION: a brokered one.
+start_worker() {
+  "nvmed-v$1" --socket "$state/$service.sock" --listen "$BATON_VM_ADDRESS:$port" \
+    --config "$state.target" >>"$work/nvmed.out" 2>>"$work/nvmed.log" &
+}
+
+# disturb_nvmed UPGRADES KILLS [COMMAND]: in random order, at random moments, each after COMMAND; two
+# workers are ready before each, the owner and its heir.
+disturb_nvmed() {
+  local event events=() i suffix=''
+  [[ $mode == BROKERED ]] || suffix=.so
+  for ((i = 0; i < $1; ++i)); do events+=(upgrade); done
+  for ((i = 0; i < $2; ++i)); do events+=(kill); done
+  mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
+  for event in "${events[@]}"; do
+    pause "0.$((RANDOM % 10))"
+    "${3:-:}"
+    if [[ $event == upgrade ]]; then
+      version=$((3 - version))
+      upgrade_to "$service" "nvmed-v$version$suffix"
+    else
+      kill_nvmed
+    fi
+  done
+}
+
+# keep_writing: fio is writing blocks that are verified later, to all of ${devices[@]}. When a pass is over,
+# what it wrote is read, and the next one begins, with a depth of its own.
+writers=() pass=0 devices=()
+keep_writing() {
+  local pid i
+  for pid in "${writers[@]}"; do ! kill -0 "$pid" 2>/dev/null || return 0; done
+  finish_writing
+  [[ ${#devices[@]} -gt 0 ]] || devices=("$device")
+  pass=$((pass + 1)) depth=$((pass % 2 ? 1 : 8))
+  for i in "${!devices[@]}"; do
+    write_blocks "write$pass-$i" "${devices[i]}" "$depth" "$pass" &
+    writers+=("$!")
+  done
+}
+finish_writing() {
+  local pid i
+  [[ ${#writers[@]} -gt 0 ]] || return 0
+  for pid in "${writers[@]}"; do wait "$pid" || die "fio did not write all of pass $pass"; done
+  writers=()
+  for i in "${!devices[@]}"; do
+    verify_blocks "verify$pass-$i" "${devices[i]}" "$depth" "$pass" ||
+      die "in pass $pass, at depth $depth, fio does not read what it wrote: $(cat "$work/verify$pass-$i.fio")"
+  done
+}
+
+# kill_nvmed: its owner; returns when the heir serves and another one stands by.
+kill_nvmed() {
+  local owner
+  follow
+  owner=${owner_of[0]}
+  now killed_at
+  kill -KILL "${pid_of[$owner]}" || die "worker $owner, ${pid_of[$owner]}, is gone"
+  if [[ $mode == BROKERED ]]; then
+    unset "ready[$owner]"
+    start_worker "$version"
+  fi
+  soon went_on "$owner" 2
+}

@@ -1,0 +1,123 @@
+// The formats of what outlives a worker: another version of the program reads these very bytes.
+#include "worker/examples/nvmed/state.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/worker/examples/nvmed/hex.h"
+
+namespace baton::nvmed {
+namespace {
+
+std::vector<uint8_t> Zeroes(size_t count) { return std::vector<uint8_t>(count); }
+
+std::vector<uint8_t> Join(const std::vector<std::vector<uint8_t>>& pieces) {
+  std::vector<uint8_t> all;
+  for (const auto& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());
+  return all;
+}
+
+// A change of what follows needs another number here, or programs misread each other.
+TEST(StateTest, shouldBeOfVersionOne) { EXPECT_EQ(kStateVersion, 1u); }
+
+TEST(StateTest, shouldKeepTheFormatOfTheRegistry) {
+  RegistryHeader header;
+  header.controllers = 0x04030201;
+  header.last_id = 0x0605;
+  header.namespaces_hash = 0x100f0e0d0c0b0a09;
+  EXPECT_EQ(ToBytes(header), Hex("01 02 03 04 05 06 00 00 09 0a 0b 0c 0d 0e 0f 10"));
+}
+
+TEST(StateTest, shouldKeepTheFormatOfControllers) {
+  ControllerState controller;
+  controller.id = 0x0201;
+  controller.discovery = 0x03;
+  controller.ending = 0x04;
+  controller.configuration = 0x08070605;
+  controller.status = 0x0c0b0a09;
+  controller.keep_alive_ms = 0x100f0e0d;
+  controller.deadline = 0x1817161514131211;
+  controller.admin_connection = 0x1c1b1a19;
+  controller.admin_generation = 0x201f1e1d;
+  controller.granted_queues = 0x24232221;
+  controller.event_configuration = 0x28272625;
+  controller.queues = 0x302f2e2d2c2b2a29;
+  controller.errors = 0x3837363534333231;
+  controller.namespaces_changed = 0x3c3b3a39;
+  controller.held_count = 0x403f3e3d;
+  controller.held[0] = {0x4241, 0x4443};
+  controller.held[3] = {0x4645, 0x4847};
+  ErrorRecord& error = controller.error_log[1];
+  error.count = 0x5857565554535251;
+  error.lba = 0x605f5e5d5c5b5a59;
+  error.nsid = 0x64636261;
+  error.queue_id = 0x6665;
+  error.command_id = 0x6867;
+  error.status = 0x6a69;
+  error.parameter = 0x6c6b;
+  for (size_t i = 0; i < sizeof(controller.host_id); ++i) {
+    controller.host_id[i] = static_cast<uint8_t>(0xf0 + i);
+  }
+  std::strcpy(controller.host_nqn, "abc");
+  std::strcpy(controller.subsystem_nqn, "de");
+  controller.reads = 0x7877767574737271;
+  controller.writes = 0x807f7e7d7c7b7a79;
+  controller.blocks_read = 0x8887868584838281;
+  controller.blocks_written = 0x908f8e8d8c8b8a89;
+
+  EXPECT_EQ(ToBytes(controller), Join({Hex("01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f 10"
+                                           "11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f 20"
+                                           "21 22 23 24 25 26 27 28 29 2a 2b 2c 2d 2e 2f 30"
+                                           "31 32 33 34 35 36 37 38 39 3a 3b 3c 3d 3e 3f 40"
+                                           "41 42 43 44 00 00 00 00 00 00 00 00 45 46 47 48"),
+                                       Zeroes(32),  // of the error log
+                                       Hex("51 52 53 54 55 56 57 58 59 5a 5b 5c 5d 5e 5f 60"
+                                           "61 62 63 64 65 66 67 68 69 6a 6b 6c 00 00 00 00"),
+                                       Zeroes(64),
+                                       Hex("f0 f1 f2 f3 f4 f5 f6 f7 f8 f9 fa fb fc fd fe ff"
+                                           "61 62 63"),
+                                       Zeroes(221), Hex("64 65"), Zeroes(222),
+                                       Hex("71 72 73 74 75 76 77 78 79 7a 7b 7c 7d 7e 7f 80"
+                                           "81 82 83 84 85 86 87 88 89 8a 8b 8c 8d 8e 8f 90")}));
+}
+
+TEST(StateTest, shouldKeepTheFormatOfQueues) {
+  QueueState queue;
+  queue.controller = 0x0201;
+  queue.id = 0x0403;
+  queue.entries = 0x0605;
+  queue.head = 0x0807;
+  queue.phase = 0x09;
+  queue.no_flow_control = 0x0a;
+  queue.wrap = 0x0c0b;
+  queue.reads = 0x1817161514131211;
+  queue.writes = 0x201f1e1d1c1b1a19;
+  queue.blocks_read = 0x2827262524232221;
+  queue.blocks_written = 0x302f2e2d2c2b2a29;
+  EXPECT_EQ(ToBytes(queue), Hex("01 02 03 04 05 06 07 08 09 0a 0b 0c 00 00 00 00"
+                                "11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f 20"
+                                "21 22 23 24 25 26 27 28 29 2a 2b 2c 2d 2e 2f 30"));
+  EXPECT_EQ(QueueState::kAccepted, 1);
+  EXPECT_EQ(QueueState::kConnected, 2);
+  EXPECT_EQ(QueueState::kEnding, 3);
+}
+
+TEST(StateTest, shouldKeepTheFormatOfPendingCommands) {
+  const PendingCommand pending = {0x0201, 0x0403, 0x08070605};
+  EXPECT_EQ(ToBytes(pending), Hex("01 02 03 04 05 06 07 08"));
+  EXPECT_EQ(PendingCommand::kIdle, 0);
+  EXPECT_EQ(PendingCommand::kNoChunk, 1);
+  EXPECT_EQ(PendingCommand::kChunk0, 2);
+}
+
+TEST(StateTest, shouldKeepTheLimitsThatAreInIt) {
+  EXPECT_EQ(kMaxQueueEntries, 1024u);
+  EXPECT_EQ(kMaxIoQueues, 64u);  // as many as the bits of ControllerState::queues
+  EXPECT_EQ(kNqnBytes, 224u);
+  EXPECT_EQ(kMaxHeldEvents, 4u);
+  EXPECT_EQ(kErrorEntries, 4u);
+}
+
+}  // namespace
+}  // namespace baton::nvmed

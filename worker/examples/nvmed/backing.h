@@ -1,0 +1,62 @@
+// Where the blocks of a namespace are: a file, a block device, or memory of the service.
+#ifndef WORKER_EXAMPLES_NVMED_BACKING_H_
+#define WORKER_EXAMPLES_NVMED_BACKING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace baton::nvmed {
+
+// Byte ranges lie within the backing: callers check. Calls return 0 or an errno; when one has
+// returned, nothing of it goes on. All of them can be made again with the same result as once.
+//
+// Thread-safety: any threads at once; of ranges that overlap, one at a time.
+class Backing {
+ public:
+  virtual ~Backing() = default;
+
+  virtual uint64_t bytes() const = 0;
+  virtual bool read_only() const = 0;
+  // Calls never take long: they may be made by the thread that serves.
+  virtual bool prompt() const = 0;
+  // Data have to lie on pages.
+  virtual bool direct() const { return false; }
+  // What was written is safe only after Flush, or when it was written `through`.
+  virtual bool volatile_cache() const = 0;
+
+  virtual int Read(uint64_t offset, absl::Span<uint8_t> data) = 0;
+  virtual int Write(uint64_t offset, absl::Span<const uint8_t> data, bool through) = 0;
+  virtual int Flush() = 0;
+  // `deallocate`: the space need not be kept.
+  virtual int WriteZeroes(uint64_t offset, uint64_t length, bool deallocate, bool through) = 0;
+  // A hint: what cannot be given back is left as it is.
+  virtual int Deallocate(uint64_t offset, uint64_t length) = 0;
+
+  // Of memory: the bytes themselves, which the device may read and write in the place of Read and
+  // Write. nullptr: there are none.
+  virtual uint8_t* memory() { return nullptr; }
+};
+
+struct FileOptions {
+  std::string path;
+  bool direct = false;
+  bool read_only = false;
+  bool prompt = false;
+  uint32_t block_bytes = 512;
+};
+
+// A file that has its size already, or a block device. kInvalidArgument: its size, or the
+// device's blocks, do not fit the block size; kNotFound, kPermissionDenied and the like: it cannot
+// be opened.
+absl::StatusOr<std::unique_ptr<Backing>> OpenFile(const FileOptions& options);
+
+// `memory` outlives it.
+std::unique_ptr<Backing> MakeMemoryBacking(absl::Span<uint8_t> memory);
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_BACKING_H_

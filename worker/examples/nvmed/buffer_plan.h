@@ -1,0 +1,83 @@
+// What lies where in the service's registered buffers:
+//   header              one page: what the plan was made of, so that a program with another plan
+//                       is refused
+//   memory namespaces   in the order of the configuration
+//   a slab for each connection:
+//     responses         16 bytes each, a ring of twice the send queue, by sequence number
+//     capsules          for each slot a command of 64 bytes, and in_capsule_bytes of its data
+//   chunks              max_transfer_bytes each, of whichever command needs one, on pages
+#ifndef WORKER_EXAMPLES_NVMED_BUFFER_PLAN_H_
+#define WORKER_EXAMPLES_NVMED_BUFFER_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/examples/nvmed/target_config.pb.h"
+#include "worker/worker.h"
+
+namespace baton::nvmed {
+
+// Immutable, and the same in every worker of a service.
+class BufferPlan {
+ public:
+  static constexpr uint32_t kCommandBytes = 64;
+  static constexpr uint32_t kResponseBytes = 16;
+
+  // kInvalidArgument: what of the service's capacity does not do, and what would.
+  static absl::StatusOr<BufferPlan> Make(const TargetConfig& config, const Capacity& capacity,
+                                         uint64_t buffer_bytes);
+
+  // The plan that the buffers are in use by is this one. kFailedPrecondition names what differs.
+  absl::Status Check(absl::Span<const uint8_t> buffers) const;
+  // From now on it is. By the owner of the shard, after Check.
+  void Stamp(absl::Span<uint8_t> buffers) const;
+
+  // Where the memory of namespaces[index] of subsystems[subsystem] begins.
+  uint64_t Memory(int subsystem, int index) const;
+
+  uint32_t queue_entries() const { return queue_entries_; }  // of each queue, at most
+  // `connection`: its index.
+  uint64_t Response(uint32_t connection, uint64_t sequence) const {
+    return Slab(connection) + sequence % response_ring_ * kResponseBytes;
+  }
+  uint64_t Response(const Connection& connection, uint64_t sequence) const {
+    return Response(connection.index(), sequence);
+  }
+  Buffer Capsule(uint32_t connection, uint32_t slot) const {
+    return {Slab(connection) + capsules_ + uint64_t{slot} * capsule_bytes(), capsule_bytes()};
+  }
+  Buffer Capsule(const Connection& connection, uint32_t slot) const {
+    return Capsule(connection.index(), slot);
+  }
+  uint32_t in_capsule_bytes() const { return in_capsule_bytes_; }
+  uint32_t capsule_bytes() const { return kCommandBytes + in_capsule_bytes_; }
+
+  uint32_t chunks() const { return chunks_; }
+  uint32_t chunk_bytes() const { return chunk_bytes_; }
+  uint64_t Chunk(uint32_t chunk) const { return first_chunk_ + uint64_t{chunk} * chunk_bytes_; }
+  // Of any offset in it; chunks(): it is in none.
+  uint32_t ChunkOf(uint64_t offset) const;
+
+ private:
+  struct MemoryRange {
+    int subsystem = 0, index = 0;
+    uint64_t name = 0;  // of the subsystem and the namespace, hashed
+    uint64_t bytes = 0;
+    uint64_t offset = 0;
+  };
+
+  uint64_t Slab(uint32_t connection) const { return slabs_ + connection * slab_bytes_; }
+
+  std::vector<MemoryRange> memory_;
+  uint32_t queue_entries_ = 0, in_capsule_bytes_ = 0;
+  uint64_t slabs_ = 0, slab_bytes_ = 0, response_ring_ = 0, capsules_ = 0;
+  uint64_t first_chunk_ = 0;
+  uint32_t chunks_ = 0, chunk_bytes_ = 0;
+};
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_BUFFER_PLAN_H_

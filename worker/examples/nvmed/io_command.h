@@ -1,0 +1,42 @@
+// What an I/O command asks of the backing of its namespace, and doing it.
+#ifndef WORKER_EXAMPLES_NVMED_IO_COMMAND_H_
+#define WORKER_EXAMPLES_NVMED_IO_COMMAND_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "worker/examples/nvmed/nvme_spec.h"
+#include "worker/examples/nvmed/target.h"
+
+namespace baton::nvmed {
+
+struct IoWork {
+  enum class Kind : uint8_t { kRead, kWrite, kFlush, kWriteZeroes, kDeallocate };
+  Kind kind = Kind::kFlush;
+  bool through = false;     // FUA
+  bool deallocate = false;  // kWriteZeroes: the space need not be kept
+  uint32_t ranges = 0;      // kDeallocate: in the command's data
+  uint64_t offset = 0;      // bytes, within the namespace
+  uint64_t bytes = 0;
+  Namespace* space = nullptr;
+
+  bool writes() const { return kind != Kind::kRead && kind != Kind::kFlush; }
+};
+
+// Two writes to the same blocks. The ranges of a Dataset Management are in its data: it overlaps
+// all.
+bool IsOverlap(const IoWork& one, const IoWork& other);
+
+// Checks all of the command but its data. kSuccess: `work` is what it asks for.
+StatusCode MakeWork(const SubmissionEntry& command, Subsystem& subsystem, IoWork* work);
+
+// Does it. `data`: what is read, or written, or the ranges; as long as the command says
+// (kInternalError when it is shorter). The same again has the same result. Any thread.
+StatusCode Run(const IoWork& work, absl::Span<uint8_t> data);
+
+// Whether the same command would fail again (DNR).
+bool IsLasting(StatusCode status);
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_IO_COMMAND_H_

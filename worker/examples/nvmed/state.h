@@ -1,0 +1,109 @@
+// What of a target outlives its workers, beside the contents of its buffers: state.md has the
+// argument why no more is needed. The state of the shard is a Registry, that of each connection a
+// QueueState. Little-endian, explicit padding; a change of either is a new kStateVersion.
+#ifndef WORKER_EXAMPLES_NVMED_STATE_H_
+#define WORKER_EXAMPLES_NVMED_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::nvmed {
+
+inline constexpr uint32_t kStateVersion = 1;
+
+inline constexpr uint32_t kMaxQueueEntries = 1024;
+inline constexpr uint32_t kMaxIoQueues = 64;  // of a controller
+inline constexpr uint32_t kNqnBytes = 224;    // 223 characters at most, and a NUL
+inline constexpr uint32_t kMaxHeldEvents = 4;
+inline constexpr uint32_t kErrorEntries = 4;
+inline constexpr uint32_t kMaxNamespaceId = 1024;
+
+// An Asynchronous Event Request that has not been answered yet.
+struct HeldEvent {
+  uint16_t slot = 0;  // its capsule's, on the admin queue
+  uint16_t command_id = 0;
+};
+static_assert(sizeof(HeldEvent) == 4);
+
+// For the error log.
+struct ErrorRecord {
+  uint64_t count = 0;  // of the controller's errors, with it; 0: none
+  uint64_t lba = 0;
+  uint32_t nsid = 0;
+  uint16_t queue_id = 0;
+  uint16_t command_id = 0;
+  uint16_t status = 0;  // as in the completion
+  uint16_t parameter = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(ErrorRecord) == 32);
+
+struct ControllerState {
+  uint16_t id = 0;             // CNTLID; 0: there is none in this place
+  uint8_t discovery = 0;       // it is a discovery controller
+  uint8_t ending = 0;          // it is being torn down: its queues are disconnected
+  uint32_t configuration = 0;  // CC
+  uint32_t status = 0;         // CSTS
+  uint32_t keep_alive_ms = 0;  // KATO; 0: none
+  uint64_t deadline = 0;       // CLOCK_MONOTONIC, ns: of the next sign of life
+  uint32_t admin_connection = 0;
+  uint32_t admin_generation = 0;
+  uint32_t granted_queues = 0;       // I/O queues that the host was told it may make
+  uint32_t event_configuration = 0;  // feature 0Bh
+  uint64_t queues = 0;               // bit q - 1: I/O queue q is connected
+  uint64_t errors = 0;
+  uint32_t namespaces_changed = 0;  // 1: told by an event, or to be, and the log not read since
+  uint32_t held_count = 0;
+  HeldEvent held[kMaxHeldEvents] = {};
+  ErrorRecord error_log[kErrorEntries] = {};  // by count modulo the entries
+  uint8_t host_id[16] = {};
+  char host_nqn[kNqnBytes] = {};
+  char subsystem_nqn[kNqnBytes] = {};
+  // Of I/O queues that are gone; of those that are there, see QueueState.
+  uint64_t reads = 0, writes = 0, blocks_read = 0, blocks_written = 0;
+};
+static_assert(sizeof(ControllerState) == 704);
+static_assert(offsetof(ControllerState, queues) == 40);
+static_assert(offsetof(ControllerState, host_id) == 208);
+static_assert(offsetof(ControllerState, reads) == 672);
+
+struct RegistryHeader {
+  uint32_t controllers = 0;  // places that follow
+  uint16_t last_id = 0;      // CNTLID given last
+  uint16_t reserved = 0;
+  uint64_t namespaces_hash = 0;  // of what hosts see of the namespaces
+};
+static_assert(sizeof(RegistryHeader) == 16);
+
+// A command between its arrival and its answer, by the slot of its capsule.
+struct PendingCommand {
+  static constexpr uint16_t kIdle = 0;     // nothing was begun: its receive is posted, or held
+  static constexpr uint16_t kNoChunk = 1;  // to be executed, from its capsule
+  static constexpr uint16_t kChunk0 = 2;   // to be executed, with the data in chunk `where` - this
+  uint16_t where = kIdle;
+  uint16_t bytes = 0;  // of the capsule, as it was received
+  uint32_t order = 0;  // of arrival, in the shard: executed again in this order
+};
+static_assert(sizeof(PendingCommand) == 8);
+
+struct QueueState {
+  static constexpr uint8_t kAccepted = 1;  // no Connect command has succeeded
+  static constexpr uint8_t kConnected = 2;
+  static constexpr uint8_t kEnding = 3;  // what still arrives is ignored
+  uint16_t controller = 0;               // CNTLID, once it is connected
+  uint16_t id = 0;                       // QID
+  uint16_t entries = 0;                  // capsules that may be on their way
+  uint16_t head = 0;                     // SQHD: of the next answer, less one
+  uint8_t phase = 0;
+  uint8_t no_flow_control = 0;  // of the submission queue: completions have no SQHD
+  uint16_t wrap = 0;            // SQHD goes to 0 there: entries, or fewer, as Connect had it
+  uint8_t reserved[4] = {};
+  uint64_t reads = 0, writes = 0, blocks_read = 0, blocks_written = 0;
+  // PendingCommand[entries] follows, as far as there is one that is not idle.
+};
+static_assert(offsetof(QueueState, reads) == 16);
+static_assert(sizeof(QueueState) == 48);
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_STATE_H_

@@ -1,0 +1,57 @@
+// What a target offers: subsystems and their namespaces, opened.
+#ifndef WORKER_EXAMPLES_NVMED_TARGET_H_
+#define WORKER_EXAMPLES_NVMED_TARGET_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/examples/nvmed/backing.h"
+#include "worker/examples/nvmed/buffer_plan.h"
+#include "worker/examples/nvmed/target_config.pb.h"
+
+namespace baton::nvmed {
+
+struct Namespace {
+  uint32_t id = 0;
+  uint32_t block_shift = 9;
+  uint64_t blocks = 0;
+  std::array<uint8_t, 16> uuid = {};
+  uint32_t index = 0;  // among all of the target
+  std::unique_ptr<Backing> backing;
+};
+
+struct Subsystem {
+  std::string nqn, serial, model;
+  std::vector<std::string> hosts;     // empty: all
+  std::vector<Namespace> namespaces;  // by id
+
+  Namespace* Find(uint32_t id);
+  bool Admits(std::string_view host_nqn) const;
+};
+
+class Target {
+ public:
+  // `buffers`: the service's, which outlive it. The namespaces whose backing cannot be opened are
+  // all named.
+  static absl::StatusOr<Target> Open(const TargetConfig& config, const BufferPlan& plan,
+                                     absl::Span<uint8_t> buffers);
+
+  Subsystem* Find(std::string_view nqn);
+  std::vector<Subsystem>& subsystems() { return subsystems_; }
+  const std::vector<Subsystem>& subsystems() const { return subsystems_; }
+  // Of what hosts see of the namespaces: their ids, sizes and names.
+  uint64_t Hash() const;
+
+ private:
+  std::vector<Subsystem> subsystems_;
+};
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_TARGET_H_

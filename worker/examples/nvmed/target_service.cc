@@ -1,0 +1,1159 @@
+#include "worker/examples/nvmed/target_service.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
+#include "worker/examples/common/end_text.h"
+#include "worker/examples/nvmed/saved_queue.h"
+
+namespace baton::nvmed {
+namespace {
+
+// What a work request of ours is for, in its tag.
+enum class Purpose : uint8_t {
+  kCapsule = 0,       // a receive
+  kFetch = 1,         // READ of a command's data
+  kReturn = 2,        // WRITE of a command's data
+  kResponse = 3,      // SEND of its completion
+  kLastResponse = 4,  // after which the queue is disconnected
+};
+
+struct Tag {
+  Purpose purpose = Purpose::kCapsule;
+  uint16_t slot = 0;
+  std::optional<uint32_t> chunk;
+};
+
+uint64_t Pack(const Tag& tag) {
+  return uint64_t{tag.slot} | uint64_t{static_cast<uint8_t>(tag.purpose)} << 16 |
+         (tag.chunk ? uint64_t{*tag.chunk} + 1 : 0) << 32;
+}
+
+Tag Unpack(uint64_t packed) {
+  Tag tag;
+  tag.slot = static_cast<uint16_t>(packed);
+  tag.purpose = static_cast<Purpose>(packed >> 16 & 0xff);
+  if (packed >> 32 != 0) tag.chunk = static_cast<uint32_t>((packed >> 32) - 1);
+  return tag;
+}
+
+// Receives of new queues in one transaction, which takes 4096 work requests of all kinds; at least
+// kMaxQueueEntries.
+constexpr uint32_t kReceivesAtOnce = 2048;
+static_assert(kReceivesAtOnce >= kMaxQueueEntries);
+// A worker may have died with a sign of life unread: hosts have so long from its succession.
+constexpr uint64_t kGraceNanoseconds = 1'000'000'000;
+constexpr uint64_t kNever = UINT64_MAX;
+constexpr size_t kMaxJobs = 1024;
+
+uint64_t KeepAliveNanoseconds(const ControllerState& controller) {
+  return controller.keep_alive_ms * uint64_t{1'000'000};
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- ownership
+
+absl::Status TargetService::Fit(Worker& worker) {
+  const Capacity& capacity = worker.capacity();
+  if (capacity.shards != 1) {
+    // A connection request does not say whose controller's queue it is to be.
+    return absl::InvalidArgumentError(
+        absl::StrCat("the service has ", capacity.shards, " shards: set shards to 1"));
+  }
+  if (capacity.shared_receive_queue_depth != 0) {
+    return absl::InvalidArgumentError(
+        "the service's connections share their receives: leave shared_receive_queue_depth out");
+  }
+  BATON_ASSIGN_OR_RETURN(plan_, BufferPlan::Make(config_, capacity, worker.buffers().size()));
+  const uint32_t needed_state =
+      sizeof(QueueState) + plan_->queue_entries() * uint32_t{sizeof(PendingCommand)};
+  if (capacity.connection_state_bytes < needed_state) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the service keeps ", capacity.connection_state_bytes,
+        " bytes of state per connection: raise connection_state_bytes to ", needed_state));
+  }
+  registry_.emplace(capacity.shard_state_bytes);
+  if (registry_->controllers().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the service keeps ", capacity.shard_state_bytes,
+        " bytes of state per shard: raise shard_state_bytes to ", sizeof(RegistryHeader), " and ",
+        sizeof(ControllerState), " for each controller"));
+  }
+  buffers_ = worker.buffers();
+  BATON_RETURN_IF_ERROR(plan_->Check(buffers_));
+  BATON_ASSIGN_OR_RETURN(target_, Target::Open(config_, *plan_, buffers_));
+  options_.queue_entries = static_cast<uint16_t>(plan_->queue_entries());
+  options_.io_queues = static_cast<uint16_t>(config_.io_queues());
+  options_.max_transfer_bytes = config_.max_transfer_bytes();
+  options_.in_capsule_bytes = config_.in_capsule_bytes();
+  options_.firmware = firmware_;
+  options_.address = config_.address();
+  options_.port = static_cast<uint16_t>(config_.port());
+  BATON_RETURN_IF_ERROR(StartExecutor(worker));
+  queues_.resize(capacity.connections);
+  deadlines_.resize(registry_->controllers().size());
+  return absl::OkStatus();
+}
+
+absl::Status TargetService::StartExecutor(Worker& worker) {
+  bool files = false, slow = false;
+  for (const Subsystem& subsystem : target_->subsystems()) {
+    for (const Namespace& one : subsystem.namespaces) {
+      files |= one.backing->memory() == nullptr;
+      slow |= !one.backing->prompt();
+    }
+  }
+  if (files && !worker.capacity().outside_effects) {
+    return absl::InvalidArgumentError(
+        "namespaces in files: set outside_effects of the service, so that nobody goes on while a "
+        "former owner may still be writing");
+  }
+  if (!slow) return absl::OkStatus();
+  running_.resize(kMaxJobs);
+  for (uint32_t job = kMaxJobs; job-- > 0;) free_jobs_.push_back(job);
+  executor_.emplace(config_.io_threads(), kMaxJobs, [&worker] { worker.Wake(); });
+  return absl::OkStatus();
+}
+
+absl::Status TargetService::OnAdopt(Shard& shard) {
+  BATON_RETURN_IF_ERROR(plan_->Check(buffers_));
+  BATON_RETURN_IF_ERROR(registry_->Load(shard.state(), shard.state_version()));
+  Forget();
+  shard_ = &shard;
+  plan_->Stamp(buffers_);
+  for (Connection* connection : shard.connections()) {
+    const absl::Status status = LoadQueue(*connection);
+    // One that cannot be read fails its connection, not the shard.
+    if (!status.ok()) Drop(QueueOf(*connection), MessageOf(status));
+  }
+  chunks_.Fill();
+  MatchControllers();
+  const uint32_t any = waiting_.empty() ? 0 : waiting_.front().order;
+  std::sort(waiting_.begin(), waiting_.end(), [any](const Waiting& a, const Waiting& b) {
+    return ComesBefore(a.order, b.order, any);
+  });
+  if (!waiting_.empty()) next_order_ = waiting_.back().order + 1;
+
+  now_ = MonotonicNanoseconds();
+  const absl::Span<ControllerState> controllers = registry_->controllers();
+  for (size_t i = 0; i < controllers.size(); ++i) {
+    deadlines_[i] =
+        std::max(std::min(controllers[i].deadline, now_ + KeepAliveNanoseconds(controllers[i])),
+                 now_ + kGraceNanoseconds);
+  }
+  if (registry_->namespaces_hash() != target_->Hash()) {
+    for (ControllerState& controller : controllers) {
+      if (controller.id != 0) View(controller).NoteNamespacesChanged();
+    }
+    registry_->set_namespaces_hash(target_->Hash());
+    registry_->Touch();
+  }
+  next_deadline_ = 0;  // EndTurn looks at all of them
+  return absl::OkStatus();
+}
+
+absl::Status TargetService::LoadQueue(Connection& connection) {
+  Queue& queue = QueueOf(connection);
+  bool shared = false;
+  // First, and whatever the state says: nobody else may have what is on its way.
+  connection.shard().ForEachBufferInUse(connection, [&](const Buffer& buffer, bool send) {
+    const uint32_t chunk = plan_->ChunkOf(buffer.offset);
+    if (send && chunk < plan_->chunks()) shared |= !chunks_.Claim(chunk, connection.index());
+  });
+  const absl::Span<const uint8_t> state = connection.state();
+  if (state.empty()) {  // its request has not been answered yet, and may not be told again
+    requests_.push_back({connection.index(), connection.generation()});
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(SavedQueue saved,
+                         ReadQueue(state, connection.state_version(), plan_->queue_entries()));
+  queue.state = saved.state;
+  queue.pending = std::move(saved.pending);
+  for (size_t slot = 0; slot < queue.pending.size(); ++slot) {
+    const PendingCommand& pending = queue.pending[slot];
+    if (pending.where == PendingCommand::kIdle) continue;
+    ++queue.pending_count;
+    waiting_.push_back(
+        {connection.index(), connection.generation(), static_cast<uint16_t>(slot), pending.order});
+    if (pending.where >= PendingCommand::kChunk0 &&
+        !chunks_.Claim(pending.where - PendingCommand::kChunk0, connection.index())) {
+      return absl::DataLossError("state names a chunk that another command has");
+    }
+  }
+  return shared ? absl::DataLossError("a work request names a chunk that another command has")
+                : absl::OkStatus();
+}
+
+// Controllers and queues are committed together. That they do not fit happens all the same: nobody
+// is told the end of a connection that killed its owners with it, and an owner may have been mad.
+void TargetService::MatchControllers() {
+  const absl::Span<ControllerState> controllers = registry_->controllers();
+  std::vector<uint64_t> queues(controllers.size());
+  std::vector<const Queue*> admins(controllers.size());
+  for (const std::unique_ptr<Queue>& queue : queues_) {
+    ControllerState* controller = queue == nullptr ? nullptr : ControllerOf(*queue);
+    if (controller == nullptr) continue;
+    const size_t place = static_cast<size_t>(controller - controllers.data());
+    if (queue->state.id != 0) {
+      queues[place] |= uint64_t{1} << (queue->state.id - 1);
+    } else if (queue->connection->index() == controller->admin_connection &&
+               queue->connection->generation() == controller->admin_generation) {
+      admins[place] = queue.get();
+    } else {
+      queue->state.controller = 0;  // its end is not the controller's
+      Drop(*queue, "its controller has another admin queue");
+    }
+  }
+  for (size_t place = 0; place < controllers.size(); ++place) {
+    ControllerState& controller = controllers[place];
+    if (controller.id == 0) continue;
+    if (controller.queues != queues[place]) {
+      controller.queues = queues[place];
+      registry_->Touch();
+    }
+    if (admins[place] == nullptr) {
+      DropController(controller, "its admin queue is gone");
+      controller = ControllerState();
+    } else if (!HoldsSlotsOf(controller, admins[place]->pending)) {
+      controller.held_count = 0;
+      DropController(controller, "its events are not of its admin queue");
+    }
+  }
+}
+
+void TargetService::OnRelease(Shard&) {
+  Quiesce();
+  Forget();
+}
+
+void TargetService::Quiesce() {
+  if (executor_) {
+    executor_->Drain();
+    TakeResults();
+  }
+  Commit();
+}
+
+void TargetService::OnLost(Shard& shard) {
+  spdlog::warn("shard {} was taken away", shard.index());
+  if (executor_) executor_->Drain();
+  Forget();
+}
+
+void TargetService::OnShutdown(std::string_view reason) {
+  spdlog::info("asked to end: {}", std::string(reason));
+  stopping_ = true;
+}
+
+// What is only in this process.
+void TargetService::Forget() {
+  shard_ = nullptr;
+  for (std::unique_ptr<Queue>& queue : queues_) queue.reset();
+  touched_.clear();
+  waiting_.clear();
+  if (executor_) executor_->Take(&results_);  // of nobody
+  unanswered_.clear();
+  for (uint32_t job = 0; job < running_.size(); ++job) {
+    if (running_[job].active) free_jobs_.push_back(job);
+    running_[job] = Running();
+  }
+  requests_.clear();
+  accepted_receives_ = 0;
+  chunks_.Reset(plan_->chunks());
+  next_order_ = 0;
+  next_deadline_ = kNever;
+}
+
+// ---------------------------------------------------------------- connections
+
+TargetService::Queue& TargetService::QueueOf(Connection& connection) {
+  std::unique_ptr<Queue>& queue = queues_[connection.index()];
+  if (queue == nullptr) {
+    queue = std::make_unique<Queue>();
+    queue->connection = &connection;
+    queue->generation = connection.generation();
+  }
+  return *queue;
+}
+
+void TargetService::OnCompletion(Shard& shard, const Completion& completion) {
+  if (&shard != shard_) return;
+  Connection& connection = *completion.connection;
+  if (completion.kind == Completion::Kind::kConnectRequest) {
+    // Of a connection whose end was told to nobody.
+    Queue* former = queues_[connection.index()].get();
+    if (former != nullptr && former->generation != connection.generation()) OnEnd(*former);
+    // Who adopts may have answered it before it is told.
+    if (QueueOf(connection).state.phase == 0) OnConnectRequest(connection);
+    return;
+  }
+  Queue& queue = QueueOf(connection);
+  switch (completion.kind) {
+    case Completion::Kind::kReceive:
+      OnReceive(queue, completion);
+      break;
+    case Completion::Kind::kSend:
+      OnSent(queue, completion);
+      break;
+    case Completion::Kind::kDisconnected:
+    case Completion::Kind::kConnectFailed:
+      spdlog::info("queue {} of controller {}, connection {} of {}, ended: {}", queue.state.id,
+                   queue.state.controller, connection.index(),
+                   std::string(connection.peer_address()),
+                   std::string(examples::EndText(completion)));
+      OnEnd(queue);
+      break;
+    default:
+      break;
+  }
+}
+
+void TargetService::OnConnectRequest(Connection& connection) {
+  RdmaReject reject{0, RdmaRejectStatus::kNoResources};
+  RdmaRequest request = {};
+  const std::string_view data = connection.private_data();
+  std::memcpy(&request, data.data(), std::min(data.size(), sizeof(request)));
+  if (data.size() < sizeof(request)) {
+    reject.sts = RdmaRejectStatus::kInvalidPrivateDataLength;
+  } else if (request.recfmt != 0) {
+    reject.sts = RdmaRejectStatus::kInvalidRecfmt;
+  } else if (request.qid > options_.io_queues) {
+    reject.sts = RdmaRejectStatus::kInvalidQid;
+  } else if (request.hsqsize == 0 || request.hsqsize >= plan_->queue_entries()) {
+    reject.sts = RdmaRejectStatus::kInvalidHsqsize;
+  } else if (accepted_receives_ + request.hsqsize + 1 > kReceivesAtOnce) {
+    requests_.push_back({connection.index(), connection.generation()});
+    return;
+  } else {
+    const absl::Status status = Accept(connection, request);
+    if (status.ok()) return;
+    spdlog::error("queue {} of {} is refused: {}", request.qid,
+                  std::string(connection.peer_address()), std::string(status.message()));
+    Drop(QueueOf(connection), MessageOf(status));
+    return;
+  }
+  spdlog::warn(
+      "a queue of {} is refused: {} bytes of private data, format {}, queue {}, {} entries",
+      std::string(connection.peer_address()), data.size(), request.recfmt, request.qid,
+      request.hsqsize + 1);
+  const absl::Status status = shard_->Reject(
+      connection, std::string_view(reinterpret_cast<const char*>(&reject), sizeof(reject)));
+  if (!status.ok()) Drop(QueueOf(connection), MessageOf(status));
+}
+
+absl::Status TargetService::Accept(Connection& connection, const RdmaRequest& request) {
+  BATON_CRASH_POINT("nvmed-accept-begin");
+  Queue& queue = QueueOf(connection);
+  queue.state.id = request.qid;
+  queue.state.entries = static_cast<uint16_t>(request.hsqsize + 1);
+  queue.state.wrap = queue.state.entries;
+  queue.state.phase = QueueState::kAccepted;
+  queue.pending.assign(queue.state.entries, PendingCommand());
+  for (uint16_t slot = 0; slot < queue.state.entries; ++slot) {
+    const Buffer buffer = plan_->Capsule(connection, slot);
+    BATON_RETURN_IF_ERROR(
+        shard_->Receive(connection, {&buffer, 1}, Pack({Purpose::kCapsule, slot, {}})));
+  }
+  accepted_receives_ += queue.state.entries;
+  const RdmaAccept reply = {0, queue.state.entries, {}};
+  BATON_RETURN_IF_ERROR(shard_->Accept(
+      connection, std::string_view(reinterpret_cast<const char*>(&reply), sizeof(reply))));
+  Touch(queue);
+  BATON_CRASH_POINT("nvmed-accept-end");
+  return absl::OkStatus();
+}
+
+// In transactions of their own, as many at once as there is room for.
+void TargetService::AnswerRequests() {
+  while (!requests_.empty() && accepted_receives_ == 0) {
+    for (const Unanswered& request : std::exchange(requests_, {})) {
+      const Queue* queue = queues_[request.connection].get();
+      if (queue == nullptr || queue->connection->generation() != request.generation ||
+          queue->state.phase != 0) {
+        continue;
+      }
+      OnConnectRequest(*queue->connection);
+    }
+    Commit();
+  }
+}
+
+void TargetService::OnEnd(Queue& queue) {
+  ControllerState* controller = ControllerOf(queue);
+  queue.state.phase = QueueState::kEnding;
+  if (controller != nullptr && queue.state.id == 0) {
+    DropController(*controller, "its admin queue has ended");
+    *controller = ControllerState();
+    registry_->Touch();
+  } else if (controller != nullptr) {
+    controller->queues &= ~(uint64_t{1} << (queue.state.id - 1));
+    controller->reads += queue.state.reads;
+    controller->writes += queue.state.writes;
+    controller->blocks_read += queue.state.blocks_read;
+    controller->blocks_written += queue.state.blocks_written;
+    registry_->Touch();
+  }
+  const uint32_t index = queue.connection->index();
+  for (Running& job : running_) {
+    if (!job.active || job.orphaned || job.connection != index) continue;
+    job.orphaned = true;
+    if (job.chunk) chunks_.Keep(*job.chunk);
+  }
+  chunks_.GiveBackAll(index);
+  touched_.erase(std::remove(touched_.begin(), touched_.end(), &queue), touched_.end());
+  queues_[index].reset();
+}
+
+void TargetService::Drop(Queue& queue, std::string_view why) {
+  if (queue.state.phase == QueueState::kEnding) return;
+  spdlog::error("queue {} of controller {}, connection {} of {}, is disconnected: {}",
+                queue.state.id, queue.state.controller, queue.connection->index(),
+                std::string(queue.connection->peer_address()), std::string(why));
+  queue.state.phase = QueueState::kEnding;
+  const absl::Status status = shard_->Disconnect(*queue.connection);
+  if (!status.ok()) {
+    spdlog::error("connection {}: disconnecting failed: {}", queue.connection->index(),
+                  std::string(status.message()));
+  }
+  Touch(queue);
+}
+
+void TargetService::DropController(ControllerState& controller, std::string_view why) {
+  controller.ending = 1;
+  registry_->Touch();
+  for (const std::unique_ptr<Queue>& queue : queues_) {
+    if (queue != nullptr && queue->state.controller == controller.id &&
+        queue->state.phase == QueueState::kConnected) {
+      Drop(*queue, why);
+    }
+  }
+}
+
+ControllerState* TargetService::ControllerOf(const Queue& queue) {
+  return registry_->Find(queue.state.controller);
+}
+
+Totals TargetService::TotalsOf(const ControllerState& controller) const {
+  // Blocks are counted in units of 512 bytes.
+  Totals totals{controller.reads, controller.writes, controller.blocks_read * 512,
+                controller.blocks_written * 512};
+  for (const std::unique_ptr<Queue>& queue : queues_) {
+    if (queue == nullptr || queue->state.controller != controller.id) continue;
+    totals.reads += queue->state.reads;
+    totals.writes += queue->state.writes;
+    totals.bytes_read += queue->state.blocks_read * 512;
+    totals.bytes_written += queue->state.blocks_written * 512;
+  }
+  return totals;
+}
+
+// ---------------------------------------------------------------- commands arrive
+
+absl::Span<uint8_t> TargetService::BytesAt(uint64_t offset, uint64_t length) const {
+  return buffers_.subspan(offset, length);
+}
+
+CapsuleLimits TargetService::LimitsOf(const Queue& queue) const {
+  CapsuleLimits limits;
+  limits.admin_queue = queue.state.id == 0;
+  limits.in_capsule_bytes = limits.admin_queue ? 0 : plan_->in_capsule_bytes();
+  limits.max_transfer_bytes = plan_->chunk_bytes();
+  return limits;
+}
+
+bool TargetService::HasRoom(const Queue& queue) const {
+  return queue.connection->send_room() >= 2 && queue.connection->receive_room() >= 1;
+}
+
+void TargetService::OnReceive(Queue& queue, const Completion& completion) {
+  if (queue.state.phase == QueueState::kEnding) return;
+  if (completion.status != verbs::CompletionStatus::kSuccess) {
+    if (completion.status != verbs::CompletionStatus::kFlushError) {
+      spdlog::error("queue {} of controller {}: a receive failed: {}", queue.state.id,
+                    queue.state.controller,
+                    std::string(verbs::CompletionStatusName(completion.status)));
+    }
+    return;
+  }
+  const uint16_t slot = Unpack(completion.tag).slot;
+  if (slot >= queue.pending.size()) return Drop(queue, "a receive of another program");
+  Hear(queue);
+  BATON_CRASH_POINT("nvmed-command-begin");
+  Begin(queue, slot, completion.byte_len);
+  BATON_CRASH_POINT("nvmed-command-end");
+}
+
+void TargetService::Begin(Queue& queue, uint16_t slot, uint32_t bytes) {
+  if (!HasRoom(queue) && !StartsWithoutRoom(queue, slot, bytes, false)) {
+    return Wait(queue, slot, bytes, std::nullopt);
+  }
+  const Buffer buffer = plan_->Capsule(*queue.connection, slot);
+  const absl::StatusOr<Capsule> capsule =
+      ParseCapsule(BytesAt(buffer.offset, std::min(bytes, buffer.length)), LimitsOf(queue));
+  if (!capsule.ok()) return Drop(queue, MessageOf(capsule.status()));
+  Step step{queue, slot, bytes, *capsule, 0};
+  const StatusCode status =
+      capsule->status != StatusCode::kSuccess ? capsule->status : CheckData(step);
+  if (status != StatusCode::kSuccess) {
+    Answer answer;
+    answer.status = status;
+    return Finish(step, answer);
+  }
+  if (DirectionOf(step.capsule.command) != DataDirection::kToController || step.length == 0) {
+    return Perform(step, false, std::nullopt);
+  }
+  if (step.capsule.data.kind == DataPointer::Kind::kKeyed) return Fetch(step);
+  const Namespace* space = queue.state.id != 0 ? NamespaceOf(step) : nullptr;
+  if (space == nullptr || (space->backing->prompt() && !space->backing->direct())) {
+    return Perform(step, false, std::nullopt);
+  }
+  // On pages, and where no later capsule comes, should the connection end while they are written.
+  const std::optional<uint32_t> chunk = chunks_.Take(queue.connection->index());
+  if (!chunk) return Wait(queue, slot, bytes, std::nullopt);
+  std::memcpy(BytesAt(plan_->Chunk(*chunk), step.length).data(),
+              BytesAt(buffer.offset + step.capsule.data.offset, step.length).data(), step.length);
+  Perform(step, false, chunk);
+}
+
+// Whether a thread is to execute the command of a slot, and what that is.
+bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work,
+                                 bool* has_data) {
+  if (queue.state.id == 0 || queue.state.phase != QueueState::kConnected) return false;
+  const Buffer buffer = plan_->Capsule(*queue.connection, slot);
+  const absl::StatusOr<Capsule> capsule =
+      ParseCapsule(BytesAt(buffer.offset, std::min(bytes, buffer.length)), LimitsOf(queue));
+  if (!capsule.ok() || capsule->status != StatusCode::kSuccess) return false;
+  Step step{queue, slot, bytes, *capsule, 0};
+  if (CheckData(step) != StatusCode::kSuccess) return false;
+  const Namespace* space = NamespaceOf(step);
+  *has_data = DirectionOf(capsule->command) != DataDirection::kToController ||
+              capsule->data.kind != DataPointer::Kind::kKeyed;
+  return space != nullptr && !space->backing->prompt() && View(*ControllerOf(queue)).enabled() &&
+         MakeWork(capsule->command, *SubsystemOf(queue), work) == StatusCode::kSuccess;
+}
+
+// With data that are there, it needs room only when it is answered. A former owner may have
+// executed it, so that it waits for nothing that later ones do not wait for.
+bool TargetService::StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t bytes, bool fetched) {
+  IoWork work;
+  bool has_data = false;
+  return IsForThreads(queue, slot, bytes, &work, &has_data) && (fetched || has_data);
+}
+
+// The data of a command is as long as the command says, and where it can be.
+StatusCode TargetService::CheckData(Step& step) {
+  const SubmissionEntry& command = step.capsule.command;
+  const bool admin = step.queue.state.id == 0;
+  uint8_t block_shift = 9;
+  if (!admin) {
+    const Namespace* space = NamespaceOf(step);
+    if (space != nullptr) block_shift = static_cast<uint8_t>(space->block_shift);
+  }
+  const std::optional<uint64_t> length = DataLength(command, admin, block_shift);
+  if (!length) return StatusCode::kSuccess;  // whoever executes it refuses it
+  const StatusCode status = CheckDataLength(step.capsule.data, *length, LimitsOf(step.queue));
+  if (status != StatusCode::kSuccess) return status;
+  step.length = static_cast<uint32_t>(*length);
+  if (step.length > 0 && DirectionOf(command) == DataDirection::kToHost &&
+      step.capsule.data.kind != DataPointer::Kind::kKeyed) {
+    return StatusCode::kSglDescriptorTypeInvalid;
+  }
+  return StatusCode::kSuccess;
+}
+
+Subsystem* TargetService::SubsystemOf(const Queue& queue) {
+  ControllerState* controller = ControllerOf(queue);
+  return controller == nullptr ? nullptr : View(*controller).subsystem();
+}
+
+Namespace* TargetService::NamespaceOf(const Step& step) {
+  Subsystem* subsystem = SubsystemOf(step.queue);
+  return subsystem == nullptr ? nullptr : subsystem->Find(step.capsule.command.nsid);
+}
+
+// READs the data of the host's into a chunk, or, for a namespace in memory, to where they belong.
+void TargetService::Fetch(const Step& step) {
+  Connection& connection = *step.queue.connection;
+  Buffer buffer{0, step.length};
+  std::optional<uint32_t> chunk;
+  ControllerState* controller = ControllerOf(step.queue);
+  const bool serves =
+      step.queue.state.id != 0 && controller != nullptr && View(*controller).enabled();
+  Namespace* space = serves ? NamespaceOf(step) : nullptr;
+  IoWork work;
+  if (space != nullptr && space->backing->memory() != nullptr &&
+      MakeWork(step.capsule.command, *SubsystemOf(step.queue), &work) == StatusCode::kSuccess &&
+      work.kind == IoWork::Kind::kWrite) {
+    buffer.offset = OffsetOf(space->backing->memory() + work.offset);
+  } else {
+    chunk = chunks_.Take(connection.index());
+    if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
+    buffer.offset = plan_->Chunk(*chunk);
+  }
+  SendWork read;
+  read.opcode = verbs::Opcode::kRead;
+  read.buffers = {&buffer, 1};
+  read.tag = Pack({Purpose::kFetch, step.slot, chunk});
+  read.remote_address = step.capsule.data.address;
+  read.rkey = step.capsule.data.key;
+  const absl::Status status = shard_->Send(connection, read);
+  if (!status.ok()) Drop(step.queue, MessageOf(status));
+}
+
+void TargetService::OnSent(Queue& queue, const Completion& completion) {
+  const Tag tag = Unpack(completion.tag);
+  if (tag.chunk && !chunks_.Has(*tag.chunk, queue.connection->index())) {
+    return Drop(queue, "a work request of another program");
+  }
+  if (completion.status != verbs::CompletionStatus::kSuccess) {
+    if (completion.status != verbs::CompletionStatus::kFlushError) {
+      spdlog::error("queue {} of controller {}: a work request failed: {}", queue.state.id,
+                    queue.state.controller,
+                    std::string(verbs::CompletionStatusName(completion.status)));
+    }
+    if (tag.chunk) chunks_.GiveBack(*tag.chunk);
+    return;
+  }
+  switch (tag.purpose) {
+    case Purpose::kFetch:
+      if (queue.state.phase == QueueState::kEnding || tag.slot >= queue.pending.size()) {
+        if (tag.chunk) chunks_.GiveBack(*tag.chunk);
+        return;
+      }
+      BATON_CRASH_POINT("nvmed-fetched-begin");
+      Continue(queue, tag.slot, tag.chunk);
+      BATON_CRASH_POINT("nvmed-fetched-end");
+      return;
+    case Purpose::kReturn:
+      if (tag.chunk) chunks_.GiveBack(*tag.chunk);
+      return;
+    case Purpose::kLastResponse:
+      return Drop(queue, "the host has asked for it");
+    default:
+      return;
+  }
+}
+
+// The data of the host have come. Its capsule is where it was, and parsed as it was.
+void TargetService::Continue(Queue& queue, uint16_t slot, std::optional<uint32_t> chunk) {
+  constexpr uint32_t kBytes = BufferPlan::kCommandBytes;  // of a command whose data do not follow
+  if (!HasRoom(queue) && !StartsWithoutRoom(queue, slot, kBytes, true)) {
+    return Wait(queue, slot, kBytes, chunk);
+  }
+  const Buffer buffer = plan_->Capsule(*queue.connection, slot);
+  const absl::StatusOr<Capsule> capsule =
+      ParseCapsule(BytesAt(buffer.offset, kBytes), LimitsOf(queue));
+  if (!capsule.ok()) return Drop(queue, MessageOf(capsule.status()));
+  Step step{queue, slot, kBytes, *capsule, 0};
+  Answer answer;
+  answer.status = capsule->status != StatusCode::kSuccess ? capsule->status : CheckData(step);
+  if (answer.status != StatusCode::kSuccess) {
+    // The namespaces may be others than when it was fetched.
+    if (chunk) chunks_.GiveBack(*chunk);
+    return Finish(step, answer);
+  }
+  Perform(step, true, chunk);
+}
+
+// ---------------------------------------------------------------- commands are executed
+
+void TargetService::Perform(const Step& step, bool fetched, std::optional<uint32_t> chunk) {
+  const DataPointer& pointer = step.capsule.data;
+  absl::Span<uint8_t> data;
+  if (chunk) {
+    data = BytesAt(plan_->Chunk(*chunk), step.length);
+  } else if (pointer.kind == DataPointer::Kind::kInCapsule) {
+    const Buffer buffer = plan_->Capsule(*step.queue.connection, step.slot);
+    data = BytesAt(buffer.offset + pointer.offset, step.length);
+  }
+  const bool fabrics = step.capsule.command.opcode == static_cast<uint8_t>(AdminOpcode::kFabrics);
+  const bool connected = step.queue.state.phase == QueueState::kConnected;
+  if (!fabrics && connected && step.queue.state.id != 0) {
+    return PerformIo(step, fetched, chunk, data);
+  }
+  if (chunk) chunks_.GiveBack(*chunk);  // once this is committed
+  if (fabrics) {
+    PerformFabrics(step, data);
+  } else if (!connected) {
+    Answer answer;
+    answer.status = StatusCode::kCommandSequenceError;
+    Finish(step, answer);
+  } else {
+    PerformAdmin(step);
+  }
+}
+
+void TargetService::PerformFabrics(const Step& step, absl::Span<const uint8_t> data) {
+  const SubmissionEntry& command = step.capsule.command;
+  const FabricsType type = FabricsTypeOf(command);
+  const bool connected = step.queue.state.phase == QueueState::kConnected;
+  Answer answer;
+  if ((type == FabricsType::kConnect) == connected) {
+    answer.status = StatusCode::kCommandSequenceError;
+    return Finish(step, answer);
+  }
+  ControllerState* controller = ControllerOf(step.queue);
+  switch (type) {
+    case FabricsType::kConnect:
+      return PerformConnect(step, data);
+    case FabricsType::kPropertyGet:
+    case FabricsType::kPropertySet:
+      if (step.queue.state.id != 0 || controller == nullptr) {
+        answer.status = StatusCode::kInvalidField;
+      } else {
+        Controller view = View(*controller);
+        answer = type == FabricsType::kPropertyGet ? view.GetProperty(command)
+                                                   : view.SetProperty(command);
+      }
+      break;
+    case FabricsType::kDisconnect:
+      if (step.queue.state.id == 0) answer.status = StatusCode::kDisconnectInvalidQueueType;
+      break;
+    default:
+      answer.status = StatusCode::kInvalidOpcode;
+      break;
+  }
+  Finish(step, answer);
+}
+
+void TargetService::PerformConnect(const Step& step, absl::Span<const uint8_t> data) {
+  Queue& queue = step.queue;
+  ConnectRequest request = {};
+  request.command = ViewOf<ConnectCommand>(step.capsule.command);
+  std::memcpy(&request.data, data.data(), std::min(data.size(), sizeof(request.data)));
+  request.queue_id = queue.state.id;
+  request.entries = queue.state.entries;
+  request.connection = queue.connection->index();
+  request.generation = queue.connection->generation();
+  ControllerState* controller = nullptr;
+  const Answer answer = Connect(request, options_, *target_, *registry_, &controller);
+  if (answer.status == StatusCode::kSuccess) {
+    queue.state.phase = QueueState::kConnected;
+    queue.state.controller = controller->id;
+    queue.state.wrap = static_cast<uint16_t>(request.command.sqsize + 1);
+    queue.state.no_flow_control =
+        (request.command.cattr & kConnectDisableSqFlowControl) != 0 ? 1 : 0;
+    if (queue.state.id == 0) {
+      controller->deadline = now_ + KeepAliveNanoseconds(*controller);
+      Hear(queue);
+    }
+    spdlog::info("queue {} of controller {}, connection {} of {}, is connected: {}", queue.state.id,
+                 controller->id, queue.connection->index(),
+                 std::string(queue.connection->peer_address()), controller->subsystem_nqn);
+  } else {
+    spdlog::warn("a Connect of {} for queue {} is refused: status {:#x}",
+                 std::string(queue.connection->peer_address()), queue.state.id,
+                 static_cast<unsigned>(answer.status));
+  }
+  Finish(step, answer);
+}
+
+void TargetService::PerformAdmin(const Step& step) {
+  ControllerState* controller = ControllerOf(step.queue);
+  if (controller == nullptr) return Drop(step.queue, "its controller is gone");
+  std::optional<uint32_t> chunk;
+  Buffer buffer{0, step.length};
+  if (step.length > 0 && DirectionOf(step.capsule.command) == DataDirection::kToHost) {
+    chunk = chunks_.Take(step.queue.connection->index());
+    if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
+    buffer.offset = plan_->Chunk(*chunk);
+  }
+  const Answer answer =
+      View(*controller)
+          .Execute(step.capsule.command, step.slot, TotalsOf(*controller),
+                   chunk ? BytesAt(buffer.offset, buffer.length) : absl::Span<uint8_t>());
+  const auto opcode = static_cast<AdminOpcode>(step.capsule.command.opcode);
+  if (opcode == AdminOpcode::kKeepAlive || opcode == AdminOpcode::kSetFeatures) {
+    // What a successor goes by. The timeout may be another now, or there may be one at last.
+    controller->deadline = now_ + KeepAliveNanoseconds(*controller);
+    registry_->Touch();
+    Hear(step.queue);
+  }
+  if (answer.held) return;
+  Finish(step, answer, chunk ? std::optional(buffer) : std::nullopt, chunk);
+}
+
+// `chunk`: where `data` of the host's are, if they are in one.
+void TargetService::PerformIo(const Step& step, bool fetched, std::optional<uint32_t> chunk,
+                              absl::Span<uint8_t> data) {
+  Subsystem* subsystem = SubsystemOf(step.queue);
+  Answer answer;
+  IoWork work;
+  if (subsystem == nullptr || !View(*ControllerOf(step.queue)).enabled()) {
+    answer.status = StatusCode::kCommandSequenceError;
+  } else {
+    answer.status = MakeWork(step.capsule.command, *subsystem, &work);
+  }
+  if (answer.status != StatusCode::kSuccess) {
+    if (chunk) chunks_.GiveBack(*chunk);
+    return Finish(step, answer);
+  }
+  if (!work.space->backing->prompt()) return Submit(step, work, chunk, data);
+
+  uint8_t* memory = work.space->backing->memory();
+  std::optional<Buffer> returned;
+  if (work.kind == IoWork::Kind::kRead) {
+    returned = Buffer{0, step.length};
+    if (memory != nullptr) {
+      returned->offset = OffsetOf(memory + work.offset);
+    } else {
+      chunk = chunks_.Take(step.queue.connection->index());
+      if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
+      returned->offset = plan_->Chunk(*chunk);
+      answer.status = Run(work, BytesAt(returned->offset, returned->length));
+    }
+  } else {
+    const bool in_place = fetched && memory != nullptr && work.kind == IoWork::Kind::kWrite;
+    if (!in_place && !IsTimeTo("lose-write")) answer.status = Run(work, data);
+    BATON_CRASH_POINT("nvmed-executed");
+    if (chunk) chunks_.GiveBack(*chunk);
+    chunk.reset();
+  }
+  if (answer.status == StatusCode::kSuccess) Count(step.queue, work);
+  Finish(step, answer, returned, chunk);
+}
+
+void TargetService::Count(Queue& queue, const IoWork& work) {
+  if (work.kind == IoWork::Kind::kRead) {
+    ++queue.state.reads;
+    queue.state.blocks_read += work.bytes / 512;
+  } else if (work.kind == IoWork::Kind::kWrite) {
+    ++queue.state.writes;
+    queue.state.blocks_written += work.bytes / 512;
+  }
+}
+
+// ---------------------------------------------------------------- commands that take long
+
+// A write that overlaps one which is under way waits until that has been answered: a successor
+// executes both again, in the order of their arrival, and nobody may have seen them in another.
+bool TargetService::Conflicts(const IoWork& work) const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](const Running& job) { return job.active && IsOverlap(work, job.work); });
+}
+
+void TargetService::Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
+                           absl::Span<uint8_t> data) {
+  const bool keyed = step.capsule.data.kind == DataPointer::Kind::kKeyed;
+  // Data that came with the capsule are still there.
+  const std::optional<uint32_t> fetched =
+      keyed && work.kind != IoWork::Kind::kRead ? chunk : std::nullopt;
+  bool waits = !executor_->has_room() || Conflicts(work) || (!resumed_order_ && !waiting_.empty());
+  if (!waits && work.kind == IoWork::Kind::kRead) {
+    chunk = chunks_.Take(step.queue.connection->index());
+    if (chunk) data = BytesAt(plan_->Chunk(*chunk), step.length);
+    waits = !chunk;
+  }
+  if (waits) {
+    if (chunk && !fetched) chunks_.GiveBack(*chunk);
+    return Wait(step.queue, step.slot, step.bytes, fetched);
+  }
+  SetPending(step.queue, step.slot, step.bytes, fetched);
+  IoWork done = work;
+  if (work.kind == IoWork::Kind::kWrite && IsTimeTo("lose-write")) done.kind = IoWork::Kind::kFlush;
+  const uint32_t id = free_jobs_.back();
+  free_jobs_.pop_back();
+  running_[id] = {step.queue.connection->index(),
+                  step.queue.connection->generation(),
+                  step.slot,
+                  true,
+                  false,
+                  chunk,
+                  work};
+  executor_->Submit({id, done, data});
+}
+
+void TargetService::TakeResults() {
+  executor_->Take(&results_);
+  results_.insert(results_.begin(), unanswered_.begin(), unanswered_.end());
+  unanswered_.clear();
+  for (const Executor::Result& result : results_) {
+    Running& job = running_[result.id];
+    if (!job.active) continue;
+    Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
+    if (queue != nullptr && queue->state.phase != QueueState::kEnding && !HasRoom(*queue)) {
+      unanswered_.push_back(result);
+      continue;
+    }
+    BATON_CRASH_POINT("nvmed-result");
+    Complete(job, result.status);
+    job = Running();
+    free_jobs_.push_back(result.id);
+  }
+}
+
+void TargetService::Complete(Running& job, StatusCode status) {
+  Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
+  if (queue == nullptr || queue->state.phase == QueueState::kEnding) {
+    if (job.chunk) chunks_.GiveBack(*job.chunk);
+    return;
+  }
+  const uint32_t bytes = queue->pending[job.slot].bytes;
+  ClearPending(*queue, job.slot);
+  const Buffer buffer = plan_->Capsule(*queue->connection, job.slot);
+  const absl::StatusOr<Capsule> capsule =
+      ParseCapsule(BytesAt(buffer.offset, std::min(bytes, buffer.length)), LimitsOf(*queue));
+  if (!capsule.ok()) return Drop(*queue, MessageOf(capsule.status()));
+  const Step step{*queue, job.slot, bytes, *capsule, static_cast<uint32_t>(job.work.bytes)};
+  Answer answer;
+  answer.status = status;
+  if (status == StatusCode::kSuccess) Count(*queue, job.work);
+  if (job.work.kind == IoWork::Kind::kRead) {
+    const Buffer data{plan_->Chunk(*job.chunk), step.length};
+    return Finish(step, answer, data, job.chunk);
+  }
+  if (job.chunk) chunks_.GiveBack(*job.chunk);
+  Finish(step, answer);
+}
+
+// ---------------------------------------------------------------- commands are answered
+
+void TargetService::Finish(const Step& step, const Answer& answer, std::optional<Buffer> data,
+                           std::optional<uint32_t> chunk) {
+  Queue& queue = step.queue;
+  const SubmissionEntry& command = step.capsule.command;
+  if (data && answer.status == StatusCode::kSuccess) {
+    SendWork write;
+    write.opcode = verbs::Opcode::kWrite;
+    write.buffers = {&*data, 1};
+    write.tag = Pack({Purpose::kReturn, step.slot, chunk});
+    write.remote_address = step.capsule.data.address;
+    write.rkey = step.capsule.data.key;
+    const absl::Status status = shard_->Send(*queue.connection, write);
+    if (!status.ok()) return Drop(queue, MessageOf(status));
+    BATON_CRASH_POINT("nvmed-data-staged");
+  } else if (chunk) {
+    chunks_.GiveBack(*chunk);
+  }
+  CompletionEntry entry = {};
+  entry.result = answer.result;
+  entry.cid = command.cid;
+  entry.status = StatusField(answer.status, IsLasting(answer.status));
+  ControllerState* controller = ControllerOf(queue);
+  if (answer.status != StatusCode::kSuccess && controller != nullptr) {
+    View(*controller).NoteError(queue.state.id, command, entry.status);
+  }
+  for (uint32_t i = 0; i < answer.released; ++i) {
+    const HeldEvent& released = answer.release[i];
+    if (answer.answer_released) {
+      CompletionEntry aborted = {};
+      aborted.cid = released.command_id;
+      aborted.status = StatusField(StatusCode::kAbortRequested, true);
+      Respond(queue, released.slot, aborted, DataPointer(), false);
+    } else if (!PostReceive(queue, released.slot)) {
+      return;
+    }
+  }
+  const bool last = command.opcode == static_cast<uint8_t>(AdminOpcode::kFabrics) &&
+                    FabricsTypeOf(command) == FabricsType::kDisconnect &&
+                    answer.status == StatusCode::kSuccess;
+  Respond(queue, step.slot, entry, step.capsule.data, last);
+}
+
+// The answer, and the receive of the slot anew: the host may send its next command when it has the
+// answer, and finds the receive posted.
+void TargetService::Respond(Queue& queue, uint16_t slot, const CompletionEntry& answer,
+                            const DataPointer& data, bool last) {
+  if (queue.state.phase == QueueState::kEnding) return;
+  Connection& connection = *queue.connection;
+  CompletionEntry entry = answer;
+  queue.state.head = static_cast<uint16_t>((queue.state.head + 1) % queue.state.wrap);
+  entry.sqhd = queue.state.no_flow_control != 0 ? 0xffff : queue.state.head;
+  const Buffer buffer{plan_->Response(connection, connection.next_send()), sizeof(entry)};
+  std::memcpy(BytesAt(buffer.offset, buffer.length).data(), &entry, sizeof(entry));
+  SendWork send;
+  send.buffers = {&buffer, 1};
+  send.tag = Pack({last ? Purpose::kLastResponse : Purpose::kResponse, slot, std::nullopt});
+  if (data.kind == DataPointer::Kind::kKeyed && data.invalidate_key) {
+    send.opcode = verbs::Opcode::kSendWithInvalidate;
+    send.invalidate_rkey = data.key;
+  }
+  absl::Status status;
+  if (!IsTimeTo("lose-response")) status = shard_->Send(connection, send);
+  if (status.ok() && IsTimeTo("repeat-response")) status = shard_->Send(connection, send);
+  if (!status.ok()) return Drop(queue, MessageOf(status));
+  BATON_CRASH_POINT("nvmed-response-staged");
+  PostReceive(queue, slot);
+  Touch(queue);
+}
+
+bool TargetService::PostReceive(Queue& queue, uint16_t slot) {
+  const Buffer buffer = plan_->Capsule(*queue.connection, slot);
+  const absl::Status status = shard_->Receive(*queue.connection, {&buffer, 1},
+                                              Pack({Purpose::kCapsule, slot, std::nullopt}));
+  if (!status.ok()) Drop(queue, MessageOf(status));
+  return status.ok();
+}
+
+// ---------------------------------------------------------------- waiting for room
+
+// What a successor would go on with. Returns its place in the order of arrival.
+uint32_t TargetService::SetPending(Queue& queue, uint16_t slot, uint32_t bytes,
+                                   std::optional<uint32_t> chunk) {
+  PendingCommand& pending = queue.pending[slot];
+  pending.where = static_cast<uint16_t>(chunk ? PendingCommand::kChunk0 + *chunk
+                                              : uint32_t{PendingCommand::kNoChunk});
+  pending.bytes = static_cast<uint16_t>(bytes);
+  pending.order = resumed_order_ ? *resumed_order_ : next_order_++;
+  ++queue.pending_count;
+  Touch(queue);
+  return pending.order;
+}
+
+void TargetService::ClearPending(Queue& queue, uint16_t slot) {
+  queue.pending[slot] = PendingCommand();
+  --queue.pending_count;
+  Touch(queue);
+}
+
+void TargetService::Wait(Queue& queue, uint16_t slot, uint32_t bytes,
+                         std::optional<uint32_t> chunk) {
+  const uint32_t order = SetPending(queue, slot, bytes, chunk);
+  const Waiting waiting{queue.connection->index(), queue.connection->generation(), slot, order};
+  if (resumed_order_) {
+    blocked_ = true;  // Resume knows its place
+  } else {
+    waiting_.push_back(waiting);
+  }
+}
+
+// In the order of arrival. One that cannot go on yet, for want of room in its queue or of a chunk,
+// or because it overlaps another, keeps its place, and holds up only later writes that overlap it:
+// what those have that are behind it may be what it waits for.
+void TargetService::Resume() {
+  passed_over_.clear();
+  passed_writes_.clear();
+  while (!waiting_.empty()) {
+    const Waiting next = waiting_.front();
+    waiting_.pop_front();
+    Queue* queue = queues_[next.connection].get();
+    if (queue == nullptr || queue->generation != next.generation ||
+        queue->state.phase == QueueState::kEnding) {
+      continue;
+    }
+    IoWork work;
+    bool has_data = false;
+    const PendingCommand pending = queue->pending[next.slot];
+    const bool fetched = pending.where >= PendingCommand::kChunk0;
+    const bool for_threads = IsForThreads(*queue, next.slot, pending.bytes, &work, &has_data);
+    const bool held_up =
+        for_threads && std::any_of(passed_writes_.begin(), passed_writes_.end(),
+                                   [&](const IoWork& other) { return IsOverlap(work, other); });
+    const bool can_start = HasRoom(*queue) || (for_threads && (fetched || has_data));
+    blocked_ = held_up || !can_start;
+    if (!blocked_) {
+      ClearPending(*queue, next.slot);
+      resumed_order_ = next.order;
+      if (fetched) {
+        Continue(*queue, next.slot, pending.where - PendingCommand::kChunk0);
+      } else {
+        Begin(*queue, next.slot, pending.bytes);
+      }
+      resumed_order_.reset();
+    }
+    if (!blocked_) continue;
+    passed_over_.push_back(next);
+    if (for_threads && work.writes()) passed_writes_.push_back(work);
+  }
+  waiting_.assign(passed_over_.begin(), passed_over_.end());
+}
+
+// ---------------------------------------------------------------- the end of a turn
+
+void TargetService::Touch(Queue& queue) {
+  if (queue.touched) return;
+  queue.touched = true;
+  touched_.push_back(&queue);
+}
+
+// A sign of life.
+void TargetService::Hear(const Queue& queue) {
+  const ControllerState* controller = ControllerOf(queue);
+  if (controller == nullptr || controller->keep_alive_ms == 0) return;
+  const size_t place = static_cast<size_t>(controller - registry_->controllers().data());
+  deadlines_[place] = now_ + KeepAliveNanoseconds(*controller);
+  next_deadline_ = std::min(next_deadline_, deadlines_[place]);
+}
+
+void TargetService::CheckDeadlines() {
+  next_deadline_ = kNever;
+  const absl::Span<ControllerState> controllers = registry_->controllers();
+  for (size_t i = 0; i < controllers.size(); ++i) {
+    ControllerState& controller = controllers[i];
+    if (controller.id == 0 || controller.keep_alive_ms == 0 || controller.ending != 0) continue;
+    if (deadlines_[i] <= now_) {
+      DropController(controller, "no sign of life of its host within the keep alive timeout");
+    } else {
+      next_deadline_ = std::min(next_deadline_, deadlines_[i]);
+    }
+  }
+}
+
+void TargetService::TellChanges() {
+  for (ControllerState& controller : registry_->controllers()) {
+    if (controller.id == 0 || controller.ending != 0) continue;
+    Queue* queue = queues_[controller.admin_connection].get();
+    if (queue == nullptr || queue->state.controller != controller.id || !HasRoom(*queue)) continue;
+    HeldEvent request;
+    CompletionEntry entry = {};
+    if (!View(controller).TakeEvent(&request, &entry.result)) continue;
+    entry.cid = request.command_id;
+    Respond(*queue, request.slot, entry, DataPointer(), false);
+  }
+}
+
+void TargetService::EndTurn(uint64_t now) {
+  now_ = now;
+  if (shard_ == nullptr) return;
+  if (executor_) TakeResults();
+  TellChanges();
+  if (now_ >= next_deadline_) CheckDeadlines();
+  do {
+    chunks_freed_ = false;
+    Resume();
+    Commit();
+    AnswerRequests();
+  } while (chunks_freed_ && !waiting_.empty());  // nothing else may come that would go on with them
+}
+
+void TargetService::Commit() {
+  if (shard_ == nullptr) return;
+  for (size_t i = 0; i < touched_.size(); ++i) {  // Drop adds to them
+    Queue* queue = touched_[i];
+    std::vector<uint8_t>& bytes = state_bytes_;
+    const size_t listed = queue->pending_count > 0 ? queue->pending.size() : 0;
+    bytes.resize(sizeof(queue->state) + listed * sizeof(PendingCommand));
+    std::memcpy(bytes.data(), &queue->state, sizeof(queue->state));
+    if (listed > 0) {
+      std::memcpy(bytes.data() + sizeof(queue->state), queue->pending.data(),
+                  listed * sizeof(PendingCommand));
+    }
+    queue->touched = false;
+    const absl::Status status = shard_->SetState(*queue->connection, bytes, kStateVersion);
+    if (!status.ok()) Drop(*queue, MessageOf(status));
+  }
+  touched_.clear();
+  if (registry_->touched()) {
+    const absl::Status status = shard_->SetShardState(registry_->Save(), kStateVersion);
+    if (!status.ok()) spdlog::error("state of the shard: {}", std::string(status.message()));
+    registry_->Saved();
+  }
+  BATON_CRASH_POINT("nvmed-commit");
+  const absl::Status status = shard_->Commit();
+  if (status.ok()) {
+    accepted_receives_ = 0;
+    chunks_freed_ |= chunks_.Committed();
+  } else {
+    spdlog::error("commit: {}", std::string(status.message()));
+  }
+}
+
+}  // namespace baton::nvmed

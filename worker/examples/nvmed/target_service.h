@@ -1,0 +1,214 @@
+// nvmed's service: queues of hosts as connections, commands as messages. state.md has the argument
+// why each command is executed and answered exactly once.
+#ifndef WORKER_EXAMPLES_NVMED_TARGET_SERVICE_H_
+#define WORKER_EXAMPLES_NVMED_TARGET_SERVICE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/examples/nvmed/buffer_plan.h"
+#include "worker/examples/nvmed/capsule.h"
+#include "worker/examples/nvmed/chunk_pool.h"
+#include "worker/examples/nvmed/controller.h"
+#include "worker/examples/nvmed/executor.h"
+#include "worker/examples/nvmed/io_command.h"
+#include "worker/examples/nvmed/registry.h"
+#include "worker/examples/nvmed/target.h"
+#include "worker/worker.h"
+
+namespace baton::nvmed {
+
+// What is to be done wrong once, with test hooks, so that tests can show that they find it.
+struct Fault {
+  std::string kind;
+  uint64_t at = 0;  // occasion, from 1 on
+};
+
+// Thread-safety: that of Worker. Of a worker with CommitMode::kManual.
+class TargetService final : public Service {
+ public:
+  TargetService(TargetConfig config, std::string firmware)
+      : config_(std::move(config)), firmware_(std::move(firmware)) {}
+
+  void SetFault(const Fault& fault) { fault_ = fault; }
+
+  // To be called between Worker::Attach and Worker::Ready. An error names what of the
+  // configuration or of the service's capacity does not do, and what would.
+  absl::Status Fit(Worker& worker);
+
+  absl::Status OnAdopt(Shard& shard) override;
+  void OnCompletion(Shard& shard, const Completion& completion) override;
+  void OnRelease(Shard& shard) override;
+  void OnLost(Shard& shard) override;
+  void OnShutdown(std::string_view reason) override;
+
+  // Before each turn of Worker::Poll: signs of life that come in it are from then. `now`:
+  // CLOCK_MONOTONIC, ns.
+  void BeginTurn(uint64_t now) { now_ = now; }
+  // After it: goes on with what waited for room, lets hosts go that have
+  // shown no life, and commits. `now`: likewise.
+  void EndTurn(uint64_t now);
+  // What was begun is over, and what can be answered of it is: before the worker is destroyed.
+  void Quiesce();
+  // When EndTurn has something to do by itself, at the latest; likewise.
+  uint64_t next_deadline() const { return next_deadline_; }
+  bool stopping() const { return stopping_; }
+
+ private:
+  // A connection.
+  struct Queue {
+    Connection* connection = nullptr;
+    uint32_t generation = 0;  // of the connection that it is; its place may be another's by now
+    QueueState state;
+    std::vector<PendingCommand> pending;  // by slot
+    uint32_t pending_count = 0;
+    bool touched = false;  // differs from what is committed
+  };
+  // A command on its way.
+  struct Step {
+    Queue& queue;
+    uint16_t slot = 0;
+    uint32_t bytes = 0;  // of its capsule
+    Capsule capsule;
+    uint32_t length = 0;  // of its data
+  };
+  // Of the executor.
+  struct Running {
+    uint32_t connection = 0;
+    uint32_t generation = 0;
+    uint16_t slot = 0;
+    bool active = false;
+    bool orphaned = false;  // its connection has ended
+    std::optional<uint32_t> chunk;
+    IoWork work;
+  };
+  struct Waiting {
+    uint32_t connection;
+    uint32_t generation;
+    uint16_t slot;
+    uint32_t order;
+  };
+
+  struct Unanswered {
+    uint32_t connection;
+    uint32_t generation;
+  };
+
+  absl::Status StartExecutor(Worker& worker);
+
+  // Connections.
+  void OnConnectRequest(Connection& connection);
+  absl::Status Accept(Connection& connection, const RdmaRequest& request);
+  void AnswerRequests();
+  void OnEnd(Queue& queue);
+  Queue& QueueOf(Connection& connection);
+  absl::Status LoadQueue(Connection& connection);
+  void MatchControllers();
+  void Drop(Queue& queue, std::string_view why);
+  void DropController(ControllerState& controller, std::string_view why);
+  bool PostReceive(Queue& queue, uint16_t slot);
+
+  // Commands, from their arrival to their answer. `fetched`: the data of the host are in `chunk`,
+  // or where they belong.
+  void OnReceive(Queue& queue, const Completion& completion);
+  void OnSent(Queue& queue, const Completion& completion);
+  void Begin(Queue& queue, uint16_t slot, uint32_t bytes);
+  void Continue(Queue& queue, uint16_t slot, std::optional<uint32_t> chunk);
+  StatusCode CheckData(Step& step);
+  void Fetch(const Step& step);
+  void Perform(const Step& step, bool fetched, std::optional<uint32_t> chunk);
+  void PerformFabrics(const Step& step, absl::Span<const uint8_t> data);
+  void PerformConnect(const Step& step, absl::Span<const uint8_t> data);
+  void PerformAdmin(const Step& step);
+  void PerformIo(const Step& step, bool fetched, std::optional<uint32_t> chunk,
+                 absl::Span<uint8_t> data);
+  void Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
+              absl::Span<uint8_t> data);
+  bool Conflicts(const IoWork& work) const;
+  void TakeResults();
+  void Complete(Running& job, StatusCode status);
+  void Count(Queue& queue, const IoWork& work);
+  void Finish(const Step& step, const Answer& answer, std::optional<Buffer> data = std::nullopt,
+              std::optional<uint32_t> chunk = std::nullopt);
+  void Respond(Queue& queue, uint16_t slot, const CompletionEntry& entry, const DataPointer& data,
+               bool last);
+  void Wait(Queue& queue, uint16_t slot, uint32_t bytes, std::optional<uint32_t> chunk);
+  uint32_t SetPending(Queue& queue, uint16_t slot, uint32_t bytes, std::optional<uint32_t> chunk);
+  void ClearPending(Queue& queue, uint16_t slot);
+  void Resume();
+  bool IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work, bool* has_data);
+  bool StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t bytes, bool fetched);
+
+  bool HasRoom(const Queue& queue) const;
+  CapsuleLimits LimitsOf(const Queue& queue) const;
+  absl::Span<uint8_t> BytesAt(uint64_t offset, uint64_t length) const;
+  uint64_t OffsetOf(const uint8_t* byte) const {
+    return static_cast<uint64_t>(byte - buffers_.data());
+  }
+  ControllerState* ControllerOf(const Queue& queue);
+  Subsystem* SubsystemOf(const Queue& queue);
+  Namespace* NamespaceOf(const Step& step);
+  Controller View(ControllerState& state) {
+    return Controller(state, options_, *target_, *registry_);
+  }
+  Totals TotalsOf(const ControllerState& controller) const;
+  void Touch(Queue& queue);
+  void Hear(const Queue& queue);
+  void CheckDeadlines();
+  void TellChanges();
+  void Commit();
+  void Forget();
+#ifdef BATON_TEST_HOOKS
+  bool IsTimeTo(std::string_view fault) {
+    return fault == fault_.kind && ++occasions_ == fault_.at;
+  }
+#else
+  static constexpr bool IsTimeTo(std::string_view) { return false; }
+#endif
+
+  const TargetConfig config_;
+  const std::string firmware_;
+  Fault fault_;
+  uint64_t occasions_ = 0;  // of the fault's kind
+  std::optional<BufferPlan> plan_;
+  std::optional<Target> target_;
+  std::optional<Registry> registry_;
+  ControllerOptions options_;
+  absl::Span<uint8_t> buffers_;
+
+  // Of the shard that is ours, as the open transaction has it.
+  Shard* shard_ = nullptr;
+  std::vector<std::unique_ptr<Queue>> queues_;  // by connection index
+  std::vector<Queue*> touched_;
+  ChunkPool chunks_;
+  std::deque<Waiting> waiting_;
+  std::vector<IoWork> passed_writes_;
+  std::vector<Waiting> passed_over_;  // by Resume
+  std::vector<Unanswered> requests_;  // for connections, that found no room
+  uint32_t accepted_receives_ = 0;    // in the open transaction
+  std::vector<uint64_t> deadlines_;   // by place in the registry; those there may be older
+  std::vector<uint8_t> state_bytes_;
+  std::optional<uint32_t> resumed_order_;  // of the command that Resume goes on with
+  bool blocked_ = false;                   // it waits again
+  bool chunks_freed_ = false;              // by a commit of this turn
+
+  std::vector<Running> running_;  // by job
+  std::vector<uint32_t> free_jobs_;
+  std::vector<Executor::Result> results_;
+  std::vector<Executor::Result> unanswered_;  // for want of room
+  std::optional<Executor> executor_;          // with files that are not prompt
+  uint32_t next_order_ = 0;
+  uint64_t next_deadline_ = UINT64_MAX;
+  uint64_t now_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_TARGET_SERVICE_H_
