@@ -6,14 +6,14 @@
 set -euo pipefail
 
 declare -A GROUPS_OF_PACKAGES=(
-  [build]="bazel-bootstrap bazel-rules-java ca-certificates g++ git iproute2 libabsl-dev
+  [build]="bazel-bootstrap bazel-rules-java ca-certificates g++ git gnuplot-nox iproute2 libabsl-dev
     libbenchmark-dev libboost-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
     libibverbs-dev libncurses-dev libprotobuf-dev librdmacm-dev libspdlog-dev libsystemd-dev
     procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc spin"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
-  [vm]="busybox-static cpio ibverbs-providers ibverbs-utils iproute2 kmod perftest qemu-system-x86
-    rdma-core rdmacm-utils systemd udev xz-utils"
+  [vm]="busybox-static cpio e2fsprogs fio ibverbs-providers ibverbs-utils iproute2 jq kmod nvme-cli
+    perftest qemu-system-x86 rdma-core rdmacm-utils systemd udev xz-utils"
 )
 
 missing=()
