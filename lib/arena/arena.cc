@@ -85,7 +85,13 @@ absl::Status NoRoom(uint64_t size, absl::string_view name) {
 // millisecond for 64 connections. Kernels that know neither advice refuse it, and only time is
 // lost.
 void FillPageTables(uint8_t* base, uint64_t size, bool writable) {
-  if (writable) (void)madvise(base, size, MADV_COLLAPSE);  // once for all who map the file
+  if (writable) {  // once for all who map the file
+    // Where there is no page at all yet, there is nothing to collapse: EINVAL.
+    for (uint64_t at = 0; at < size; at += kHugePageBytes) {
+      (void)madvise(base + at, kPageBytes, MADV_POPULATE_READ);
+    }
+    (void)madvise(base, size, MADV_COLLAPSE);
+  }
   (void)madvise(base, size, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 namespace baton::arena {
@@ -226,6 +229,38 @@ TEST_F(ArenaTest, shouldRefuseWhatIsNotADescriptor) {
   EXPECT_FALSE(AttachWithDriverLog(FileDescriptor()).ok());
   EXPECT_FALSE(
       Arena::Attach(FileDescriptor(), Copy(arena.driver_log_fd()), Copy(arena.buffers_fd())).ok());
+}
+
+// smaps(5), in KiB, of the mappings of the memfd NAME.
+uint64_t OnHugePages(const std::string& name) {
+  std::ifstream smaps("/proc/self/smaps");
+  uint64_t total = 0;
+  bool its = false;
+  for (std::string line; std::getline(smaps, line);) {
+    // The line that begins a mapping has its addresses and its file.
+    if (line.find_first_of(":-") < line.size() && line[line.find_first_of(":-")] == '-') {
+      its = line.find("memfd:" + name + " ") != std::string::npos;
+    }
+    uint64_t kib = 0;
+    if (its && sscanf(line.c_str(), "ShmemPmdMapped: %" SCNu64, &kib) == 1) total += kib;
+  }
+  return total;
+}
+
+// What a process that dies has to take down, and its successor to build.
+TEST(ArenaCreate, shouldBeOnHugePagesForAllWhoMapIt) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Debian 12's headers do not have
+  if (madvise(nullptr, 0, kCollapse) != 0) GTEST_SKIP() << "a kernel without MADV_COLLAPSE";
+  Shape shape = SmallShape();
+  shape.buffer_bytes = uint64_t{8} << 20;
+  auto created = Arena::Create(shape, "huge");
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(OnHugePages("baton-buffers-huge"), 8192u);
+  EXPECT_EQ(OnHugePages("baton-worker-log-huge"), 2048u);
+  auto attached = Arena::Attach(Copy(created->worker_log_fd()), Copy(created->driver_log_fd()),
+                                Copy(created->buffers_fd()));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(OnHugePages("baton-buffers-huge"), 2 * 8192u);
 }
 
 TEST(ArenaCreate, shouldRefuseAServiceNameThatDoesNotFit) {
