@@ -12,7 +12,7 @@ for bar in ${BATON_NVMED:-writes wire files latency throughput hosts}; do
     read -r mode backing <<<"$kind"
     echo "$bar, $mode, $backing:"
     case $bar in
-      writes) "${machine[@]}" tests/vm/nvmed.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" ;;
+      writes) "${machine[@]}" tests/vm/nvmed.sh "$mode" "$backing" "$upgrades" "$kills" "$seed" 48 ;;
       wire)
         "${machine[@]}" --peer tests/vm/nvmed_wire_peer.sh tests/vm/nvmed_wire.sh "$mode" "$backing" \
           "$upgrades" "$kills" "$seed"

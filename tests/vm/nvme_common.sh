@@ -47,6 +47,16 @@ make_target() {
 # serve_target NQN PORT, withhold_target NQN PORT: listens there, ends all of its controllers.
 serve_target() { ln -s "$nvmet/subsystems/$1" "$nvmet/ports/$2/subsystems/$1"; }
 withhold_target() { rm "$nvmet/ports/$2/subsystems/$1"; }
+# restart_target NQN PORT: gone, which ends all of its queues, and there again at once; returns when the
+# host, the only one, has its controller back.
+restart_target() {
+  mark_kernel_log
+  withhold_target "$@"
+  serve_target "$@"
+  wait_for "the host to be back" is_back
+}
+# shellcheck disable=SC2317  # wait_for calls it
+is_back() { kernel_log | grep -q 'Successfully reconnected'; }
 
 # ---------------------------------------------------------------- the host
 
@@ -241,6 +251,24 @@ longest_latency() {
     $1 >= from && $1 - $2 / 1e6 <= to { ++count; if ($2 > longest) longest = $2 }
     END { if (count) printf "%.1f\n", longest / 1e6; exit !count }' "$1"
 }
+# in_window KIND COMMAND...: what happens from its start to its end; adds "FROM TO KIND" to ${windows[@]}.
+windows=()
+in_window() {
+  local from='' to=''
+  now from
+  "${@:2}"
+  now to
+  windows+=("$from $to $1")
+}
+# longest_of KIND LOG: of the blocks under way in each of the windows of KIND, in ms, a line each.
+longest_of() {
+  local window from to kind
+  for window in "${windows[@]}"; do
+    read -r from to kind <<<"$window"
+    [[ $kind != "$1" ]] || longest_latency "$2" "$from" "$to" || die "no block in a window of $kind"
+  done
+}
+median() { sort -n | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
 # time_line LOG FROM TO STEP: for each STEP ms: blocks that ended, and the longest of them in ms.
 time_line() {
   awk -F ', *' -v from="$2" -v to="$3" -v step="$4" '

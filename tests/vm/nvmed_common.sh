@@ -14,7 +14,7 @@ nqn=nqn.2014-08.org.example:baton
 disk_mib=64
 buffer_mib=192
 connections=16
-# One, or so many, named $nqn1 and on, each with a name space of its own where they are in memory.
+# One, or so many, named $nqn1 and on, each with a name space of its own.
 subsystems=1
 # shellcheck disable=SC2034  # of the scripts that are sourced into
 report_port=7000
@@ -25,31 +25,21 @@ dump() {
   dmesg | tail -n 40 >&2
 }
 
-# start_nvmed MODE BACKING: MODE is BROKERED or NATIVE, BACKING is where the name space is: memory, of
-# the service; file, in memory, by threads; disk, in memory, past the page cache, without threads. Two
-# workers are ready when it returns.
+# start_nvmed MODE BACKING: MODE is BROKERED or NATIVE, BACKING is where the name spaces are: memory, of the
+# service; file, in memory, by threads; disk, in memory, past the page cache, without threads (only one).
+# Two workers are ready when it returns.
 start_nvmed() {
+  local i targets=("$nqn") outside='outside_effects: true'
   mode=$1
-  case $2 in
-    memory) backing="memory { bytes: $((disk_mib << 20)) }" ;;
-    file)
-      truncate -s "${disk_mib}M" /dev/shm/nvmed
-      backing='file { path: "/dev/shm/nvmed" }'
-      ;;
-    disk)
-      make_ram_disk "$disk_mib"
-      backing='file { path: "/dev/ram0" direct: true prompt: true }'
-      ;;
-    *) die "no backing $2" ;;
-  esac
-  local i targets=("$nqn")
+  [[ $2 != memory ]] || outside=''
   [[ $subsystems -eq 1 ]] || for ((i = 1; i <= subsystems; ++i)); do targets[i - 1]=$nqn$i; done
   for i in "${!targets[@]}"; do
+    make_backing "$2" "$i"
     echo "subsystems { nqn: \"${targets[i]}\" serial: \"BATON$i\" namespaces { id: 1 $backing } }"
   done >"$state.target"
   local fields="shards: 1 max_connections: $connections send_queue_depth: 512 receive_queue_depth: 256"
   fields+=" connection_state_bytes: 1088 shard_state_bytes: 16384 buffer_bytes: $((buffer_mib << 20))"
-  fields+=" max_inline_bytes: 16 outside_effects: true"
+  fields+=" max_inline_bytes: 16 $outside"
   if [[ $mode == NATIVE ]]; then
     worker_flags=(--config "$state.target")
     start_native "$service" "$BATON_BIN/nvmed-v1.so" "$fields"
@@ -66,38 +56,56 @@ start_nvmed() {
   version=1
   wait_for "two workers" are_ready 2
 }
+# make_backing BACKING NUMBER: in the words of nvmed's configuration, in $backing.
+make_backing() {
+  case $1 in
+    memory) backing="memory { bytes: $((disk_mib << 20)) }" ;;
+    file)
+      truncate -s "${disk_mib}M" "/dev/shm/nvmed$2"
+      backing="file { path: \"/dev/shm/nvmed$2\" }"
+      ;;
+    disk)
+      make_ram_disk "$disk_mib"
+      backing='file { path: "/dev/ram0" direct: true prompt: true }'
+      ;;
+    *) die "no backing $1" ;;
+  esac
+}
 # start_worker VERSION: a brokered one.
 start_worker() {
   "nvmed-v$1" --socket "$state/$service.sock" --listen "$BATON_VM_ADDRESS:$port" \
     --config "$state.target" >>"$work/nvmed.out" 2>>"$work/nvmed.log" &
+  disown  # the shell says nothing of its end
 }
 
-# disturb_nvmed UPGRADES KILLS [COMMAND]: in random order, at random moments, each after COMMAND; two
-# workers are ready before each, the owner and its heir.
+# disturb_nvmed UPGRADES KILLS [COMMAND]: in random order, at random moments, each after COMMAND, and each
+# in a window; two workers are ready before each, the owner and its heir. $under_load of them found fio
+# writing, and left it so.
+under_load=0
 disturb_nvmed() {
-  local event events=() i suffix=''
-  [[ $mode == BROKERED ]] || suffix=.so
+  local event events=() i
   for ((i = 0; i < $1; ++i)); do events+=(upgrade); done
   for ((i = 0; i < $2; ++i)); do events+=(kill); done
   mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
   for event in "${events[@]}"; do
     pause "0.$((RANDOM % 10))"
     "${3:-:}"
-    if [[ $event == upgrade ]]; then
-      version=$((3 - version))
-      upgrade_to "$service" "nvmed-v$version$suffix"
-    else
-      kill_nvmed
-    fi
+    in_window "$event" "${event}_nvmed"
+    ! is_writing || under_load=$((under_load + 1))
   done
 }
 
 # keep_writing: fio is writing blocks that are verified later, to all of ${devices[@]}. When a pass is over,
 # what it wrote is read, and the next one begins, with a depth of its own.
 writers=() pass=0 devices=()
-keep_writing() {
-  local pid i
+is_writing() {
+  local pid
   for pid in "${writers[@]}"; do ! kill -0 "$pid" 2>/dev/null || return 0; done
+  return 1
+}
+keep_writing() {
+  local i
+  ! is_writing || return 0
   finish_writing
   [[ ${#devices[@]} -gt 0 ]] || devices=("$device")
   pass=$((pass + 1)) depth=$((pass % 2 ? 1 : 8))
@@ -117,15 +125,23 @@ finish_writing() {
   done
 }
 
+# upgrade_nvmed: to the other version; returns when nobody of the former one is left.
+# shellcheck disable=SC2317  # by its name
+upgrade_nvmed() {
+  local suffix=''
+  [[ $mode == BROKERED ]] || suffix=.so
+  version=$((3 - version))
+  upgrade_to "$service" "nvmed-v$version$suffix"
+}
 # kill_nvmed: its owner; returns when the heir serves and another one stands by.
 kill_nvmed() {
   local owner
   follow
   owner=${owner_of[0]}
-  now killed_at
   kill -KILL "${pid_of[$owner]}" || die "worker $owner, ${pid_of[$owner]}, is gone"
   if [[ $mode == BROKERED ]]; then
     unset "ready[$owner]"
+    pause 0.1  # systemd's RestartSec=, unless it is set
     start_worker "$version"
   fi
   soon went_on "$owner" 2

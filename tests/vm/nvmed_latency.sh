@@ -8,38 +8,22 @@ set -euo pipefail
 source "$(dirname "$0")/nvmed_common.sh"
 kills=$3 limit=${4:-} ratio=${5:-}
 
-median() { sort -n | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
-
-# measure NAME DEVICE COMMAND...: the longest I/O around each, in $work/NAME.longest; $median of them.
+# measure NAME DEVICE COMMAND...: the longest I/O around each, in ms; $median of them.
 measure() {
-  local name=$1 device=$2 i from to
+  local name=$1 device=$2 i
   shift 2
+  windows=()
   start_steady_io "$name" "$device" randrw 500
   pause 3
-  : >"$work/$name.windows"
   for ((i = 0; i < kills; ++i)); do
-    now from
-    "$@"
+    in_window event "$@"
     pause 1
-    now to
-    echo "$from $to" >>"$work/$name.windows"
   done
   end_steady_io "$name"
-  while read -r from to; do
-    longest_latency "$work/${name}_lat.1.log" "$from" "$to"
-  done <"$work/$name.windows" >"$work/$name.longest"
-  [[ $(wc -l <"$work/$name.longest") -eq $kills ]] || die "a window without I/O"
+  longest_of event "$work/${name}_lat.1.log" >"$work/$name.longest"
   median=$(median <"$work/$name.longest")
   echo "$name: longest I/O of each, ms: $(tr '\n' ' ' <"$work/$name.longest"), median $median"
 }
-kernels=nqn.2014-08.org.example:kernel
-restart_kernels() {
-  mark_kernel_log
-  withhold_target "$kernels" 4421
-  serve_target "$kernels" 4421
-  wait_for "the host to be back" is_back
-}
-is_back() { kernel_log | grep -q 'Successfully reconnected'; }
 
 prefer_the_device
 count_timers
@@ -53,11 +37,12 @@ ours=$median
 kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
 disconnect_host "$nqn"
 
+kernels=nqn.2014-08.org.example:kernel
 truncate -s "${disk_mib}M" /dev/shm/kernels
 make_target "$kernels" /dev/shm/kernels 4421
 connect_host "$kernels" 4421 -i 4
 wait_device "$kernels"
-measure nvmet "$device" restart_kernels
+measure nvmet "$device" restart_target "$kernels" 4421
 awk -v ours="$ours" -v theirs="$median" 'BEGIN { printf "nvmed : nvmet = 1 : %.1f\n", theirs / ours }'
 [[ -z $limit ]] ||
   awk -v ours="$ours" -v theirs="$median" -v limit="$limit" -v ratio="$ratio" \

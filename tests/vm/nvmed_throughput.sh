@@ -9,8 +9,6 @@ rounds=$1 seconds=$2 least=${3:-}
 accesses=("randread 4k" "read 128k" "randwrite 4k" "write 128k")
 connections=8
 
-median() { sort -n | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
-
 prefer_the_device
 load_nvme
 make_ram_disk "$disk_mib"

@@ -65,11 +65,7 @@ kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
 statistics | check_counters || die "the device lost something, or was not ready"
 
 # A target that goes and comes is trouble, and the host finds it again.
-mark_kernel_log
-withhold_target "$nqn" "$port"
-serve_target "$nqn" "$port"
-reconnected() { kernel_log | grep -q 'Successfully reconnected'; }
-wait_for "the host to be back" reconnected
+restart_target "$nqn" "$port"
 ! kernel_log | check_kernel_log >"$work/trouble" || die "the end of a target is not seen in the kernel's log"
 grep -q 'Reconnecting in 1 seconds' "$work/trouble" || die "the reconnect is not seen: $(cat "$work/trouble")"
 cat "$work/trouble"

@@ -10,35 +10,23 @@ set -euo pipefail
 source "$(dirname "$0")/nvme_common.sh"
 repeats=${1:-5} seconds=${2:-5} mib=64
 
-median() { sort -n | awk '{ of[NR] = $1 } END { print (of[int((NR + 1) / 2)] + of[int(NR / 2) + 1]) / 2 }'; }
-
 # restarts NQN PORT DEVICE: while blocks of 4 KiB are read and written, one at a time.
 restarts() {
-  local i from='' to='' log=$work/steady_lat.1.log windows=() longest=()
+  local i from to log=$work/steady_lat.1.log
+  windows=()
   start_steady_io steady "$3" randrw 500
   pause 1
   for ((i = 0; i < repeats; ++i)); do
-    mark_kernel_log
-    now from
-    withhold_target "$1" "$2"
-    serve_target "$1" "$2"
-    now to
-    say "gone and there again within $((to - from)) ms"
-    wait_for "the host to be back" is_back
+    in_window restart restart_target "$1" "$2"
     pause 2
-    now to
-    windows+=("$from $to")
   done
   end_steady_io steady
   kernel_log
-  for i in "${windows[@]}"; do
-    # shellcheck disable=SC2086  # two words
-    longest+=("$(longest_latency "$log" $i)")
-  done
-  time_line "$log" "$from" "$to" 250
-  echo "$disk: longest I/O of each restart, ms: ${longest[*]}; median $(printf '%s\n' "${longest[@]}" | median)"
+  longest_of restart "$log" >"$work/longest"
+  read -r from to _ <<<"${windows[-1]}"
+  time_line "$log" "$from" "$((to + 2000))" 250
+  echo "$disk: longest I/O of each restart, ms: $(tr '\n' ' ' <"$work/longest"); median $(median <"$work/longest")"
 }
-is_back() { kernel_log | grep -q 'Successfully reconnected'; }
 
 prefer_the_device
 count_timers
