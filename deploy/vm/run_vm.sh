@@ -101,7 +101,7 @@ start() {
   exec timeout --kill-after=5 "$limit" \
     qemu-system-x86_64 "${processor[@]}" -cpu max -smp "$cpus" -m "$memory" \
     -nographic -no-reboot -kernel "$kernel/kernel" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 quiet no_timer_check tsc=reliable clocksource=tsc mitigations=off cryptomgr.notests$clock" \
+    -append "console=ttyS0 panic=-1 quiet log_buf_len=4M no_timer_check tsc=reliable clocksource=tsc mitigations=off cryptomgr.notests$clock" \
     -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \

@@ -56,7 +56,7 @@ restart_target() {
   wait_for "the host to be back" is_back
 }
 # shellcheck disable=SC2317  # wait_for calls it
-is_back() { kernel_log | grep -q 'Successfully reconnected'; }
+is_back() { kernel_log | grep 'Successfully reconnected' >/dev/null; }
 
 # ---------------------------------------------------------------- the host
 
@@ -109,7 +109,9 @@ mark_kernel_log() {
   marks=$((marks + 1))
   echo "nvme_common: mark $marks" >/dev/kmsg
 }
-kernel_log() { dmesg | sed "1,/nvme_common: mark $marks\$/d"; }
+# Fails when the mark is not there any more, so that nothing can be said.
+kernel_log() { dmesg | since_mark "nvme_common: mark $marks"; }
+since_mark() { awk -v mark="$1" 'found; index($0, mark) { found = 1 } END { exit !found }'; }
 
 # check_kernel_log [EXPECTED] <LINES: nothing in the kernel's log tells of trouble. Of NVMe and Soft-RoCE
 # that is every line that does not belong to the making and the end of a controller or a target, and is
@@ -168,6 +170,9 @@ LINES
   ! cat "$work/good" "$work/bad" "$work/good" | check_kernel_log >"$work/seen" ||
     die "the checker of the kernel's log is content"
   diff "$work/bad" "$work/seen" >&2 || die "the checker of the kernel's log does not see those lines"
+  diff <(printf '%s\n' before mark after | since_mark mark) <(echo after) >&2 ||
+    die "what follows the mark is not what is told"
+  ! printf '%s\n' before after | since_mark mark >/dev/null || die "a mark that is gone is not missed"
   ! check_kernel_log 'Reconnecting|recovery' <"$work/bad" >"$work/seen" ||
     die "the checker of the kernel's log takes what is not expected"
   diff <(sed 1d "$work/bad" | grep -v recovery) "$work/seen" >&2 ||

@@ -23,7 +23,7 @@ before=$(<"$controller/cntlid")
 
 disturb_nvmed "$upgrades" "$kills" keep_writing
 finish_writing
-say "$pass passes of fio, $upgrades upgrades, $kills kills; $under_load of them while fio wrote"
+say "$pass passes of fio"
 [[ $(<"$controller/cntlid") == "$before" ]] || die "the host has another controller"
 kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
 statistics | check_counters || die "the device lost something, or was not ready"

@@ -26,7 +26,9 @@ dump() {
 }
 
 # start_nvmed MODE BACKING: MODE is BROKERED or NATIVE, BACKING is where the name spaces are: memory, of the
-# service; file, in memory, by threads; disk, in memory, past the page cache, without threads (only one).
+# service; file, in memory, by threads; disk, in memory, past the page cache, without threads (only one);
+# failing: the first one a file without blocks in a file system of 8 MiB, /run/full, the second a disk
+# with 64 bad blocks of 4 KiB from 8,192 on.
 # Two workers are ready when it returns.
 start_nvmed() {
   local i targets=("$nqn") outside='outside_effects: true'
@@ -68,8 +70,29 @@ make_backing() {
       make_ram_disk "$disk_mib"
       backing='file { path: "/dev/ram0" direct: true prompt: true }'
       ;;
+    failing)
+      if [[ $2 -eq 0 ]]; then
+        mkdir /run/full
+        mount -t tmpfs -o size=8m none /run/full
+        truncate -s "${disk_mib}M" /run/full/nvmed
+        backing='file { path: "/run/full/nvmed" }'
+      else
+        make_bad_disk
+        backing='file { path: "/dev/nullb0" direct: true }'
+      fi
+      ;;
     *) die "no backing $1" ;;
   esac
+}
+# null_blk(4)'s, in memory: its sectors have 512 bytes.
+make_bad_disk() {
+  local disk=/sys/kernel/config/nullb/nullb0
+  modprobe null_blk nr_devices=0
+  mkdir "$disk"
+  echo "$disk_mib" >"$disk/size"
+  echo 1 >"$disk/memory_backed"
+  echo "+$((8192 * 8))-$((8192 * 8 + 511))" >"$disk/badblocks"
+  echo 1 >"$disk/power"
 }
 # start_worker VERSION: a brokered one.
 start_worker() {
@@ -79,20 +102,23 @@ start_worker() {
 }
 
 # disturb_nvmed UPGRADES KILLS [COMMAND]: in random order, at random moments, each after COMMAND, and each
-# in a window; two workers are ready before each, the owner and its heir. $under_load of them found fio
-# writing, and left it so.
-under_load=0
+# in a window; two workers are ready before each, the owner and its heir. While two thirds of them happen, the
+# host is at work: there are packets, a hundred and more.
 disturb_nvmed() {
-  local event events=() i
+  local event events=() i before under_load=0
   for ((i = 0; i < $1; ++i)); do events+=(upgrade); done
   for ((i = 0; i < $2; ++i)); do events+=(kill); done
   mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
   for event in "${events[@]}"; do
     pause "0.$((RANDOM % 10))"
     "${3:-:}"
+    before=$(<"$packets")
     in_window "$event" "${event}_nvmed"
-    ! is_writing || under_load=$((under_load + 1))
+    [[ $(<"$packets") -lt $((before + 100)) ]] || under_load=$((under_load + 1))
   done
+  say "${#events[@]} events, $under_load of them under load"
+  [[ ${#events[@]} -eq $(($1 + $2)) ]] || die "not $1 upgrades and $2 kills"
+  [[ $((under_load * 3)) -ge $((${#events[@]} * 2)) ]] || die "nobody was there to notice"
 }
 
 # keep_writing: fio is writing blocks that are verified later, to all of ${devices[@]}. When a pass is over,
@@ -104,15 +130,17 @@ is_writing() {
   return 1
 }
 keep_writing() {
-  local i
+  local i before
   ! is_writing || return 0
   finish_writing
   [[ ${#devices[@]} -gt 0 ]] || devices=("$device")
   pass=$((pass + 1)) depth=$((pass % 2 ? 1 : 8))
+  before=$(<"$packets")
   for i in "${!devices[@]}"; do
     write_blocks "write$pass-$i" "${devices[i]}" "$depth" "$pass" &
     writers+=("$!")
   done
+  soon has_sent $((before + 200))
 }
 finish_writing() {
   local pid i

@@ -24,7 +24,7 @@ for ((i = 1; i <= subsystems; ++i)); do
 done
 disturb_nvmed "$upgrades" "$kills" keep_writing
 finish_writing
-say "$pass passes of fio, $upgrades upgrades, $kills kills; $under_load of them while fio wrote"
+say "$pass passes of fio"
 kernel_log | check_kernel_log || die "the kernel's log tells of trouble"
 statistics | check_counters || die "the device lost something, or was not ready"
 blackouts

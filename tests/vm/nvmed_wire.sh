@@ -24,7 +24,6 @@ await() {
 }
 await writing
 disturb_nvmed "$upgrades" "$kills"
-say "$upgrades upgrades, $kills kills"
 echo "disturbed" >&"$to_peer"
 await "statistics: "
 { statistics && echo "${line#statistics: }"; } >"$work/statistics"

@@ -36,8 +36,7 @@ class Backing {
   // A hint: what cannot be given back is left as it is.
   virtual int Deallocate(uint64_t offset, uint64_t length) = 0;
 
-  // Of memory: the bytes themselves, which the device may read and write in the place of Read and
-  // Write. nullptr: there are none.
+  // Of memory: the bytes. nullptr: there are none.
   virtual uint8_t* memory() { return nullptr; }
 };
 

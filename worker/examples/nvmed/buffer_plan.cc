@@ -76,7 +76,8 @@ absl::StatusOr<BufferPlan> BufferPlan::Make(const TargetConfig& config, const Ca
                          buffer_bytes, " bytes of buffers: lower it, or raise buffer_bytes"));
       }
       plan.memory_.push_back(
-          {i, j, Hash(absl::StrCat(subsystem.nqn(), "/", one.id())), one.memory().bytes(), offset});
+          {i, j, Hash(absl::StrCat(subsystem.nqn(), "/", one.id(), "/", one.block_bytes())),
+           one.memory().bytes(), offset});
       offset += one.memory().bytes();
     }
   }

@@ -24,6 +24,7 @@ constexpr uint32_t kMaxMaxTransferBytes = 16 * 1024 * 1024;
 constexpr uint32_t kDefaultInCapsuleBytes = 4096;
 constexpr uint32_t kMaxInCapsuleBytes = 32768;
 constexpr uint32_t kDefaultIoThreads = 16, kMaxIoThreads = 256;
+constexpr uint32_t kDefaultHostTimeoutMs = 30'000, kMaxHostTimeoutMs = 600'000;
 constexpr uint32_t kDefaultBlockBytes = 512;
 constexpr uint32_t kPageBytes = 4096;
 constexpr size_t kMaxSubsystems = 64;
@@ -163,6 +164,11 @@ absl::Status CheckQueues(TargetConfig& config) {
   if (config.io_threads() == 0) config.set_io_threads(kDefaultIoThreads);
   if (config.io_threads() > kMaxIoThreads) {
     return Refuse("io_threads", absl::StrCat(config.io_threads(), ": at most ", kMaxIoThreads));
+  }
+  if (config.host_timeout_ms() == 0) config.set_host_timeout_ms(kDefaultHostTimeoutMs);
+  if (config.host_timeout_ms() > kMaxHostTimeoutMs) {
+    return Refuse("host_timeout_ms",
+                  absl::StrCat(config.host_timeout_ms(), ": at most ", kMaxHostTimeoutMs));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/examples/nvmed/capsule.h"
+#include "worker/examples/nvmed/io_command.h"
 
 namespace baton::nvmed {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr uint8_t kReadyTimeout = 15;  // 7.5 s; we are ready at once
 constexpr uint32_t kWatchedEvents = kAsyncEventNamespaceChanged;
 constexpr uint32_t kVersion = Version(1, 4, 0);
+constexpr uint32_t kDiscoveryKeepAliveMs = 120'000;
 // ControllerState::namespaces_changed.
 constexpr uint32_t kNotChanged = 0, kChanged = 1, kChangeTold = 2;
 
@@ -65,6 +67,8 @@ Answer ConnectAdmin(const ConnectRequest& request, const Names& names, Target& t
   if (made == nullptr) return Refuse(StatusCode::kConnectControllerBusy);
   made->discovery = discovery;
   made->keep_alive_ms = request.command.kato;
+  // A host that is gone, and asked for no timeout, would keep its controller for ever.
+  if (discovery && made->keep_alive_ms == 0) made->keep_alive_ms = kDiscoveryKeepAliveMs;
   made->admin_connection = request.connection;
   made->admin_generation = request.generation;
   std::memcpy(made->host_id, request.data.hostid, sizeof(made->host_id));
@@ -103,9 +107,12 @@ Answer ConnectIo(const ConnectRequest& request, const Names& names, Registry& re
   return Return(ConnectResult(found->id));
 }
 
-bool IsSupportedConfiguration(uint32_t cc) {
+// Of a discovery controller the sizes of entries of I/O queues are 0, or what hosts have there.
+bool IsSupportedConfiguration(uint32_t cc, bool discovery) {
+  const bool sizes =
+      CcIoSqEntrySize(cc) == kIoSqEntryShift && CcIoCqEntrySize(cc) == kIoCqEntryShift;
   return CcCommandSet(cc) == 0 && CcPageSize(cc) == 0 && CcArbitration(cc) == 0 &&
-         CcIoSqEntrySize(cc) == kIoSqEntryShift && CcIoCqEntrySize(cc) == kIoCqEntryShift;
+         (sizes || discovery);
 }
 
 NamespaceDescription Describe(const Namespace& from) {
@@ -210,7 +217,7 @@ Answer Controller::SetProperty(const SubmissionEntry& command) {
   registry_.Touch();
   Answer answer;
   if (CcEnable(cc) && !CcEnable(before)) {
-    state_.status = IsSupportedConfiguration(cc) ? kCstsReady : kCstsFatal;
+    state_.status = IsSupportedConfiguration(cc, state_.discovery != 0) ? kCstsReady : kCstsFatal;
   } else if (!CcEnable(cc) && CcEnable(before)) {
     // A reset: what was held ends without an answer.
     state_.status = 0;
@@ -263,6 +270,10 @@ ControllerDescription Controller::DescribeController() const {
     description.oaes = kWatchedEvents;
     for (const Namespace& one : of->namespaces) {
       description.volatile_write_cache |= one.backing->volatile_cache();
+      if (!one.backing->prompt()) continue;
+      description.dmrl = kPromptRanges;
+      description.dmrsl = kPromptRangeBlocks;
+      description.dmsl = kPromptBlocks;
     }
     description.write_zeroes = description.deallocate = true;
   }
@@ -483,11 +494,13 @@ void Controller::NoteNamespacesChanged() {
   registry_.Touch();
 }
 
+bool Controller::HasEvent() const {
+  return state_.namespaces_changed == kChanged && state_.held_count > 0 &&
+         (state_.event_configuration & kAsyncEventNamespaceChanged) != 0;
+}
+
 bool Controller::TakeEvent(HeldEvent* request, uint64_t* result) {
-  if (state_.namespaces_changed != kChanged || state_.held_count == 0 ||
-      (state_.event_configuration & kAsyncEventNamespaceChanged) == 0) {
-    return false;
-  }
+  if (!HasEvent()) return false;
   state_.namespaces_changed = kChangeTold;
   *request = state_.held[--state_.held_count];
   *result = AsyncEventResult(AsyncEventType::kNotice, kNoticeNamespaceChanged,

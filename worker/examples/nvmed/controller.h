@@ -79,8 +79,9 @@ class Controller {
 
   // What hosts see of the namespaces is not what it was.
   void NoteNamespacesChanged();
-  // An event that the host wants to hear of has happened: the request that is answered with it.
-  // false: there is none to answer, or the host does not want to know, or knows.
+  // An event that the host wants to hear of has happened, and there is a request to answer with it.
+  bool HasEvent() const;
+  // That request; false: HasEvent is.
   bool TakeEvent(HeldEvent* request, uint64_t* result);
 
   void NoteError(uint16_t queue_id, const SubmissionEntry& command, uint16_t status);

@@ -62,10 +62,13 @@ uint64_t DataBytes(const IoWork& work) {
 
 StatusCode Deallocate(const IoWork& work, absl::Span<const uint8_t> data) {
   // All of them are looked at before the first is done.
+  const bool prompt = work.space->backing->prompt();
+  if (prompt && work.ranges > kPromptRanges) return StatusCode::kCommandSizeLimitExceeded;
   DatasetRange range;
   for (uint32_t i = 0; i < work.ranges; ++i) {
     std::memcpy(&range, data.data() + i * sizeof(range), sizeof(range));
     if (!IsWithin(*work.space, range.slba, range.nlb)) return StatusCode::kLbaOutOfRange;
+    if (prompt && range.nlb > kPromptRangeBlocks) return StatusCode::kCommandSizeLimitExceeded;
   }
   for (uint32_t i = 0; i < work.ranges; ++i) {
     std::memcpy(&range, data.data() + i * sizeof(range), sizeof(range));

@@ -27,6 +27,12 @@ struct IoWork {
 // all.
 bool IsOverlap(const IoWork& one, const IoWork& other);
 
+// Limits of a Dataset Management of a backing that is prompt, whose thread has others to serve:
+// ranges (DMRL), blocks of each (DMRSL) and of all (DMSL).
+inline constexpr uint8_t kPromptRanges = 16;
+inline constexpr uint32_t kPromptRangeBlocks = 4096;
+inline constexpr uint64_t kPromptBlocks = uint64_t{kPromptRanges} * kPromptRangeBlocks;
+
 // Checks all of the command but its data. kSuccess: `work` is what it asks for.
 StatusCode MakeWork(const SubmissionEntry& command, Subsystem& subsystem, IoWork* work);
 

@@ -73,6 +73,7 @@ enum class StatusCode : uint16_t {
   kConflictingAttributes = 0x180,         // NVM command set
   kInvalidProtectionInformation = 0x181,  // NVM command set
   kWriteToReadOnlyRange = 0x182,          // NVM command set
+  kCommandSizeLimitExceeded = 0x183,      // NVM command set
   kConnectIncompatibleFormat = 0x180,
   kConnectControllerBusy = 0x181,
   kConnectInvalidParameters = 0x182,  // with ConnectInvalidResult

@@ -48,8 +48,9 @@ Tag Unpack(uint64_t packed) {
 // kMaxQueueEntries.
 constexpr uint32_t kReceivesAtOnce = 2048;
 static_assert(kReceivesAtOnce >= kMaxQueueEntries);
-// A worker may have died with a sign of life unread: hosts have so long from its succession.
-constexpr uint64_t kGraceNanoseconds = 1'000'000'000;
+// Work requests in one transaction, before more is begun: the completions of one turn, and one
+// command more, add less than 500.
+constexpr uint32_t kStagedAtOnce = 3500;
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr size_t kMaxJobs = 1024;
 
@@ -91,7 +92,10 @@ absl::Status TargetService::Fit(Worker& worker) {
   BATON_RETURN_IF_ERROR(plan_->Check(buffers_));
   BATON_ASSIGN_OR_RETURN(target_, Target::Open(config_, *plan_, buffers_));
   options_.queue_entries = static_cast<uint16_t>(plan_->queue_entries());
-  options_.io_queues = static_cast<uint16_t>(config_.io_queues());
+  // One is the admin queue's.
+  options_.io_queues =
+      static_cast<uint16_t>(std::min(config_.io_queues(), std::max(capacity.connections, 2u) - 1));
+  send_depth_ = capacity.send_queue_depth;
   options_.max_transfer_bytes = config_.max_transfer_bytes();
   options_.in_capsule_bytes = config_.in_capsule_bytes();
   options_.firmware = firmware_;
@@ -129,6 +133,7 @@ absl::Status TargetService::OnAdopt(Shard& shard) {
   Forget();
   shard_ = &shard;
   plan_->Stamp(buffers_);
+  now_ = MonotonicNanoseconds();
   for (Connection* connection : shard.connections()) {
     const absl::Status status = LoadQueue(*connection);
     // One that cannot be read fails its connection, not the shard.
@@ -142,12 +147,10 @@ absl::Status TargetService::OnAdopt(Shard& shard) {
   });
   if (!waiting_.empty()) next_order_ = waiting_.back().order + 1;
 
-  now_ = MonotonicNanoseconds();
   const absl::Span<ControllerState> controllers = registry_->controllers();
   for (size_t i = 0; i < controllers.size(); ++i) {
     deadlines_[i] =
-        std::max(std::min(controllers[i].deadline, now_ + KeepAliveNanoseconds(controllers[i])),
-                 now_ + kGraceNanoseconds);
+        Deadline(std::min(controllers[i].deadline, now_ + KeepAliveNanoseconds(controllers[i])));
   }
   if (registry_->namespaces_hash() != target_->Hash()) {
     for (ControllerState& controller : controllers) {
@@ -177,6 +180,10 @@ absl::Status TargetService::LoadQueue(Connection& connection) {
                          ReadQueue(state, connection.state_version(), plan_->queue_entries()));
   queue.state = saved.state;
   queue.pending = std::move(saved.pending);
+  // Its former owner may have died before it said so.
+  if (queue.state.phase == QueueState::kEnding) {
+    ends_.push_back({connection.index(), connection.generation()});
+  }
   for (size_t slot = 0; slot < queue.pending.size(); ++slot) {
     const PendingCommand& pending = queue.pending[slot];
     if (pending.where == PendingCommand::kIdle) continue;
@@ -225,6 +232,8 @@ void TargetService::MatchControllers() {
     } else if (!HoldsSlotsOf(controller, admins[place]->pending)) {
       controller.held_count = 0;
       DropController(controller, "its events are not of its admin queue");
+    } else if (controller.ending != 0) {
+      DropController(controller, "its former owner has ended it");
     }
   }
 }
@@ -261,12 +270,13 @@ void TargetService::Forget() {
   waiting_.clear();
   if (executor_) executor_->Take(&results_);  // of nobody
   unanswered_.clear();
+  ends_.clear();
   for (uint32_t job = 0; job < running_.size(); ++job) {
     if (running_[job].active) free_jobs_.push_back(job);
     running_[job] = Running();
   }
   requests_.clear();
-  accepted_receives_ = 0;
+  accepted_receives_ = staged_ = 0;
   chunks_.Reset(plan_->chunks());
   next_order_ = 0;
   next_deadline_ = kNever;
@@ -362,7 +372,9 @@ absl::Status TargetService::Accept(Connection& connection, const RdmaRequest& re
     BATON_RETURN_IF_ERROR(
         shard_->Receive(connection, {&buffer, 1}, Pack({Purpose::kCapsule, slot, {}})));
   }
+  queue.connect_by = HostDeadline();
   accepted_receives_ += queue.state.entries;
+  staged_ += queue.state.entries;
   const RdmaAccept reply = {0, queue.state.entries, {}};
   BATON_RETURN_IF_ERROR(shard_->Accept(
       connection, std::string_view(reinterpret_cast<const char*>(&reply), sizeof(reply))));
@@ -374,7 +386,7 @@ absl::Status TargetService::Accept(Connection& connection, const RdmaRequest& re
 // In transactions of their own, as many at once as there is room for.
 void TargetService::AnswerRequests() {
   while (!requests_.empty() && accepted_receives_ == 0) {
-    for (const Unanswered& request : std::exchange(requests_, {})) {
+    for (const ConnectionName& request : std::exchange(requests_, {})) {
       const Queue* queue = queues_[request.connection].get();
       if (queue == nullptr || queue->connection->generation() != request.generation ||
           queue->state.phase != 0) {
@@ -418,12 +430,25 @@ void TargetService::Drop(Queue& queue, std::string_view why) {
                 queue.state.id, queue.state.controller, queue.connection->index(),
                 std::string(queue.connection->peer_address()), std::string(why));
   queue.state.phase = QueueState::kEnding;
-  const absl::Status status = shard_->Disconnect(*queue.connection);
-  if (!status.ok()) {
-    spdlog::error("connection {}: disconnecting failed: {}", queue.connection->index(),
-                  std::string(status.message()));
+  ends_.push_back({queue.connection->index(), queue.connection->generation()});
+}
+
+// What Drop has decided, as far as the transaction has room for it.
+void TargetService::EndConnections() {
+  std::vector<ConnectionName> later;
+  for (const ConnectionName& end : std::exchange(ends_, {})) {
+    Queue* queue = queues_[end.connection].get();
+    if (queue == nullptr || queue->generation != end.generation) continue;
+    absl::Status status = absl::ResourceExhaustedError("");
+    if (MakeRoom(*queue)) status = shard_->Disconnect(*queue->connection);
+    if (absl::IsResourceExhausted(status)) {
+      later.push_back(end);
+    } else if (!status.ok()) {
+      spdlog::error("connection {}: disconnecting failed: {}", end.connection,
+                    std::string(status.message()));
+    }
   }
-  Touch(queue);
+  ends_.insert(ends_.end(), later.begin(), later.end());
 }
 
 void TargetService::DropController(ControllerState& controller, std::string_view why) {
@@ -508,24 +533,24 @@ void TargetService::Begin(Queue& queue, uint16_t slot, uint32_t bytes) {
     return Finish(step, answer);
   }
   if (DirectionOf(step.capsule.command) != DataDirection::kToController || step.length == 0) {
-    return Perform(step, false, std::nullopt);
+    return Perform(step, std::nullopt);
   }
   if (step.capsule.data.kind == DataPointer::Kind::kKeyed) return Fetch(step);
   const Namespace* space = queue.state.id != 0 ? NamespaceOf(step) : nullptr;
   if (space == nullptr || (space->backing->prompt() && !space->backing->direct())) {
-    return Perform(step, false, std::nullopt);
+    return Perform(step, std::nullopt);
   }
   // On pages, and where no later capsule comes, should the connection end while they are written.
   const std::optional<uint32_t> chunk = chunks_.Take(queue.connection->index());
   if (!chunk) return Wait(queue, slot, bytes, std::nullopt);
   std::memcpy(BytesAt(plan_->Chunk(*chunk), step.length).data(),
               BytesAt(buffer.offset + step.capsule.data.offset, step.length).data(), step.length);
-  Perform(step, false, chunk);
+  Perform(step, chunk);
 }
 
 // Whether a thread is to execute the command of a slot, and what that is.
 bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work,
-                                 bool* has_data) {
+                                 DataPointer::Kind* data) {
   if (queue.state.id == 0 || queue.state.phase != QueueState::kConnected) return false;
   const Buffer buffer = plan_->Capsule(*queue.connection, slot);
   const absl::StatusOr<Capsule> capsule =
@@ -534,8 +559,9 @@ bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, Io
   Step step{queue, slot, bytes, *capsule, 0};
   if (CheckData(step) != StatusCode::kSuccess) return false;
   const Namespace* space = NamespaceOf(step);
-  *has_data = DirectionOf(capsule->command) != DataDirection::kToController ||
-              capsule->data.kind != DataPointer::Kind::kKeyed;
+  const bool has_data =
+      DirectionOf(capsule->command) == DataDirection::kToController && step.length > 0;
+  *data = has_data ? capsule->data.kind : DataPointer::Kind::kNone;
   return space != nullptr && !space->backing->prompt() && View(*ControllerOf(queue)).enabled() &&
          MakeWork(capsule->command, *SubsystemOf(queue), work) == StatusCode::kSuccess;
 }
@@ -544,8 +570,9 @@ bool TargetService::IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, Io
 // executed it, so that it waits for nothing that later ones do not wait for.
 bool TargetService::StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t bytes, bool fetched) {
   IoWork work;
-  bool has_data = false;
-  return IsForThreads(queue, slot, bytes, &work, &has_data) && (fetched || has_data);
+  DataPointer::Kind data;
+  return IsForThreads(queue, slot, bytes, &work, &data) &&
+         (fetched || data != DataPointer::Kind::kKeyed);
 }
 
 // The data of a command is as long as the command says, and where it can be.
@@ -579,36 +606,25 @@ Namespace* TargetService::NamespaceOf(const Step& step) {
   return subsystem == nullptr ? nullptr : subsystem->Find(step.capsule.command.nsid);
 }
 
-// READs the data of the host's into a chunk, or, for a namespace in memory, to where they belong.
+// READs the data of the host's into a chunk: also for a namespace in memory, where a block is
+// written as a whole or not at all.
 void TargetService::Fetch(const Step& step) {
   Connection& connection = *step.queue.connection;
-  Buffer buffer{0, step.length};
-  std::optional<uint32_t> chunk;
-  ControllerState* controller = ControllerOf(step.queue);
-  const bool serves =
-      step.queue.state.id != 0 && controller != nullptr && View(*controller).enabled();
-  Namespace* space = serves ? NamespaceOf(step) : nullptr;
-  IoWork work;
-  if (space != nullptr && space->backing->memory() != nullptr &&
-      MakeWork(step.capsule.command, *SubsystemOf(step.queue), &work) == StatusCode::kSuccess &&
-      work.kind == IoWork::Kind::kWrite) {
-    buffer.offset = OffsetOf(space->backing->memory() + work.offset);
-  } else {
-    chunk = chunks_.Take(connection.index());
-    if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
-    buffer.offset = plan_->Chunk(*chunk);
-  }
+  const std::optional<uint32_t> chunk = chunks_.Take(connection.index());
+  if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
+  const Buffer buffer{plan_->Chunk(*chunk), step.length};
   SendWork read;
   read.opcode = verbs::Opcode::kRead;
   read.buffers = {&buffer, 1};
   read.tag = Pack({Purpose::kFetch, step.slot, chunk});
   read.remote_address = step.capsule.data.address;
   read.rkey = step.capsule.data.key;
-  const absl::Status status = shard_->Send(connection, read);
+  const absl::Status status = Send(step.queue, read);
   if (!status.ok()) Drop(step.queue, MessageOf(status));
 }
 
 void TargetService::OnSent(Queue& queue, const Completion& completion) {
+  AwaitSends(queue);
   const Tag tag = Unpack(completion.tag);
   if (tag.chunk && !chunks_.Has(*tag.chunk, queue.connection->index())) {
     return Drop(queue, "a work request of another program");
@@ -629,7 +645,8 @@ void TargetService::OnSent(Queue& queue, const Completion& completion) {
         return;
       }
       BATON_CRASH_POINT("nvmed-fetched-begin");
-      Continue(queue, tag.slot, tag.chunk);
+      // Of the capsule, its command: data that are fetched do not follow it.
+      Continue(queue, tag.slot, BufferPlan::kCommandBytes, tag.chunk);
       BATON_CRASH_POINT("nvmed-fetched-end");
       return;
     case Purpose::kReturn:
@@ -642,17 +659,17 @@ void TargetService::OnSent(Queue& queue, const Completion& completion) {
   }
 }
 
-// The data of the host have come. Its capsule is where it was, and parsed as it was.
-void TargetService::Continue(Queue& queue, uint16_t slot, std::optional<uint32_t> chunk) {
-  constexpr uint32_t kBytes = BufferPlan::kCommandBytes;  // of a command whose data do not follow
-  if (!HasRoom(queue) && !StartsWithoutRoom(queue, slot, kBytes, true)) {
-    return Wait(queue, slot, kBytes, chunk);
+// The data of the host are there. Its capsule is where it was, and parsed as it was.
+void TargetService::Continue(Queue& queue, uint16_t slot, uint32_t bytes,
+                             std::optional<uint32_t> chunk) {
+  if (!HasRoom(queue) && !StartsWithoutRoom(queue, slot, bytes, true)) {
+    return Wait(queue, slot, bytes, chunk);
   }
   const Buffer buffer = plan_->Capsule(*queue.connection, slot);
   const absl::StatusOr<Capsule> capsule =
-      ParseCapsule(BytesAt(buffer.offset, kBytes), LimitsOf(queue));
+      ParseCapsule(BytesAt(buffer.offset, std::min(bytes, buffer.length)), LimitsOf(queue));
   if (!capsule.ok()) return Drop(queue, MessageOf(capsule.status()));
-  Step step{queue, slot, kBytes, *capsule, 0};
+  Step step{queue, slot, bytes, *capsule, 0};
   Answer answer;
   answer.status = capsule->status != StatusCode::kSuccess ? capsule->status : CheckData(step);
   if (answer.status != StatusCode::kSuccess) {
@@ -660,12 +677,13 @@ void TargetService::Continue(Queue& queue, uint16_t slot, std::optional<uint32_t
     if (chunk) chunks_.GiveBack(*chunk);
     return Finish(step, answer);
   }
-  Perform(step, true, chunk);
+  Perform(step, chunk);
 }
 
 // ---------------------------------------------------------------- commands are executed
 
-void TargetService::Perform(const Step& step, bool fetched, std::optional<uint32_t> chunk) {
+// `chunk`: where its data are, unless they are in the capsule.
+void TargetService::Perform(const Step& step, std::optional<uint32_t> chunk) {
   const DataPointer& pointer = step.capsule.data;
   absl::Span<uint8_t> data;
   if (chunk) {
@@ -677,7 +695,7 @@ void TargetService::Perform(const Step& step, bool fetched, std::optional<uint32
   const bool fabrics = step.capsule.command.opcode == static_cast<uint8_t>(AdminOpcode::kFabrics);
   const bool connected = step.queue.state.phase == QueueState::kConnected;
   if (!fabrics && connected && step.queue.state.id != 0) {
-    return PerformIo(step, fetched, chunk, data);
+    return PerformIo(step, chunk, data);
   }
   if (chunk) chunks_.GiveBack(*chunk);  // once this is committed
   if (fabrics) {
@@ -782,7 +800,7 @@ void TargetService::PerformAdmin(const Step& step) {
 }
 
 // `chunk`: where `data` of the host's are, if they are in one.
-void TargetService::PerformIo(const Step& step, bool fetched, std::optional<uint32_t> chunk,
+void TargetService::PerformIo(const Step& step, std::optional<uint32_t> chunk,
                               absl::Span<uint8_t> data) {
   Subsystem* subsystem = SubsystemOf(step.queue);
   Answer answer;
@@ -798,21 +816,14 @@ void TargetService::PerformIo(const Step& step, bool fetched, std::optional<uint
   }
   if (!work.space->backing->prompt()) return Submit(step, work, chunk, data);
 
-  uint8_t* memory = work.space->backing->memory();
   std::optional<Buffer> returned;
   if (work.kind == IoWork::Kind::kRead) {
-    returned = Buffer{0, step.length};
-    if (memory != nullptr) {
-      returned->offset = OffsetOf(memory + work.offset);
-    } else {
-      chunk = chunks_.Take(step.queue.connection->index());
-      if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
-      returned->offset = plan_->Chunk(*chunk);
-      answer.status = Run(work, BytesAt(returned->offset, returned->length));
-    }
+    chunk = chunks_.Take(step.queue.connection->index());
+    if (!chunk) return Wait(step.queue, step.slot, step.bytes, std::nullopt);
+    returned = Buffer{plan_->Chunk(*chunk), step.length};
+    answer.status = Run(work, BytesAt(returned->offset, returned->length));
   } else {
-    const bool in_place = fetched && memory != nullptr && work.kind == IoWork::Kind::kWrite;
-    if (!in_place && !IsTimeTo("lose-write")) answer.status = Run(work, data);
+    if (!IsTimeTo("lose-write")) answer.status = Run(work, data);
     BATON_CRASH_POINT("nvmed-executed");
     if (chunk) chunks_.GiveBack(*chunk);
     chunk.reset();
@@ -842,20 +853,15 @@ bool TargetService::Conflicts(const IoWork& work) const {
 
 void TargetService::Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
                            absl::Span<uint8_t> data) {
-  const bool keyed = step.capsule.data.kind == DataPointer::Kind::kKeyed;
-  // Data that came with the capsule are still there.
-  const std::optional<uint32_t> fetched =
-      keyed && work.kind != IoWork::Kind::kRead ? chunk : std::nullopt;
-  bool waits = !executor_->has_room() || Conflicts(work) || (!resumed_order_ && !waiting_.empty());
+  const std::optional<uint32_t> fetched = chunk;
+  bool waits = free_jobs_.empty() || !executor_->has_room() || Conflicts(work) ||
+               (!resumed_order_ && !waiting_.empty());
   if (!waits && work.kind == IoWork::Kind::kRead) {
     chunk = chunks_.Take(step.queue.connection->index());
     if (chunk) data = BytesAt(plan_->Chunk(*chunk), step.length);
     waits = !chunk;
   }
-  if (waits) {
-    if (chunk && !fetched) chunks_.GiveBack(*chunk);
-    return Wait(step.queue, step.slot, step.bytes, fetched);
-  }
+  if (waits) return Wait(step.queue, step.slot, step.bytes, fetched);
   SetPending(step.queue, step.slot, step.bytes, fetched);
   IoWork done = work;
   if (work.kind == IoWork::Kind::kWrite && IsTimeTo("lose-write")) done.kind = IoWork::Kind::kFlush;
@@ -879,7 +885,8 @@ void TargetService::TakeResults() {
     Running& job = running_[result.id];
     if (!job.active) continue;
     Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
-    if (queue != nullptr && queue->state.phase != QueueState::kEnding && !HasRoom(*queue)) {
+    if (queue != nullptr && queue->state.phase != QueueState::kEnding &&
+        (!HasRoom(*queue) || !MakeRoom(*queue))) {
       unanswered_.push_back(result);
       continue;
     }
@@ -892,12 +899,13 @@ void TargetService::TakeResults() {
 
 void TargetService::Complete(Running& job, StatusCode status) {
   Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
+  const uint32_t bytes = queue == nullptr ? 0 : queue->pending[job.slot].bytes;
+  // Also of one that is ending: a successor would take the chunk for its.
+  if (queue != nullptr) ClearPending(*queue, job.slot);
   if (queue == nullptr || queue->state.phase == QueueState::kEnding) {
     if (job.chunk) chunks_.GiveBack(*job.chunk);
     return;
   }
-  const uint32_t bytes = queue->pending[job.slot].bytes;
-  ClearPending(*queue, job.slot);
   const Buffer buffer = plan_->Capsule(*queue->connection, job.slot);
   const absl::StatusOr<Capsule> capsule =
       ParseCapsule(BytesAt(buffer.offset, std::min(bytes, buffer.length)), LimitsOf(*queue));
@@ -927,7 +935,7 @@ void TargetService::Finish(const Step& step, const Answer& answer, std::optional
     write.tag = Pack({Purpose::kReturn, step.slot, chunk});
     write.remote_address = step.capsule.data.address;
     write.rkey = step.capsule.data.key;
-    const absl::Status status = shard_->Send(*queue.connection, write);
+    const absl::Status status = Send(queue, write);
     if (!status.ok()) return Drop(queue, MessageOf(status));
     BATON_CRASH_POINT("nvmed-data-staged");
   } else if (chunk) {
@@ -977,15 +985,22 @@ void TargetService::Respond(Queue& queue, uint16_t slot, const CompletionEntry& 
     send.invalidate_rkey = data.key;
   }
   absl::Status status;
-  if (!IsTimeTo("lose-response")) status = shard_->Send(connection, send);
-  if (status.ok() && IsTimeTo("repeat-response")) status = shard_->Send(connection, send);
+  if (!IsTimeTo("lose-response")) status = Send(queue, send);
+  if (status.ok() && IsTimeTo("repeat-response")) status = Send(queue, send);
   if (!status.ok()) return Drop(queue, MessageOf(status));
   BATON_CRASH_POINT("nvmed-response-staged");
   PostReceive(queue, slot);
   Touch(queue);
 }
 
+absl::Status TargetService::Send(Queue& queue, const SendWork& work) {
+  if (!queue.sends_by) AwaitSends(queue);
+  ++staged_;
+  return shard_->Send(*queue.connection, work);
+}
+
 bool TargetService::PostReceive(Queue& queue, uint16_t slot) {
+  ++staged_;
   const Buffer buffer = plan_->Capsule(*queue.connection, slot);
   const absl::Status status = shard_->Receive(*queue.connection, {&buffer, 1},
                                               Pack({Purpose::kCapsule, slot, std::nullopt}));
@@ -1026,8 +1041,9 @@ void TargetService::Wait(Queue& queue, uint16_t slot, uint32_t bytes,
 }
 
 // In the order of arrival. One that cannot go on yet, for want of room in its queue or of a chunk,
-// or because it overlaps another, keeps its place, and holds up only later writes that overlap it:
-// what those have that are behind it may be what it waits for.
+// or because it overlaps another, keeps its place, and holds up only later writes that overlap it;
+// and those only when it has all of its data: no former owner can have executed it without, and the
+// chunk that it waits for may be theirs.
 void TargetService::Resume() {
   passed_over_.clear();
   passed_writes_.clear();
@@ -1040,20 +1056,21 @@ void TargetService::Resume() {
       continue;
     }
     IoWork work;
-    bool has_data = false;
+    DataPointer::Kind data = DataPointer::Kind::kNone;
     const PendingCommand pending = queue->pending[next.slot];
     const bool fetched = pending.where >= PendingCommand::kChunk0;
-    const bool for_threads = IsForThreads(*queue, next.slot, pending.bytes, &work, &has_data);
+    const bool for_threads = IsForThreads(*queue, next.slot, pending.bytes, &work, &data);
     const bool held_up =
         for_threads && std::any_of(passed_writes_.begin(), passed_writes_.end(),
                                    [&](const IoWork& other) { return IsOverlap(work, other); });
-    const bool can_start = HasRoom(*queue) || (for_threads && (fetched || has_data));
-    blocked_ = held_up || !can_start;
+    const bool can_start =
+        HasRoom(*queue) || (for_threads && (fetched || data != DataPointer::Kind::kKeyed));
+    blocked_ = held_up || !can_start || !MakeRoom(*queue);
     if (!blocked_) {
       ClearPending(*queue, next.slot);
       resumed_order_ = next.order;
       if (fetched) {
-        Continue(*queue, next.slot, pending.where - PendingCommand::kChunk0);
+        Continue(*queue, next.slot, pending.bytes, pending.where - PendingCommand::kChunk0);
       } else {
         Begin(*queue, next.slot, pending.bytes);
       }
@@ -1061,17 +1078,33 @@ void TargetService::Resume() {
     }
     if (!blocked_) continue;
     passed_over_.push_back(next);
-    if (for_threads && work.writes()) passed_writes_.push_back(work);
+    const bool has_data = queue->pending[next.slot].where >= PendingCommand::kChunk0 ||
+                          data == DataPointer::Kind::kNone;
+    if (for_threads && work.writes() && has_data) passed_writes_.push_back(work);
   }
   waiting_.assign(passed_over_.begin(), passed_over_.end());
 }
 
 // ---------------------------------------------------------------- the end of a turn
 
-void TargetService::Touch(Queue& queue) {
-  if (queue.touched) return;
+// Its state is to be saved. Takes the room that this needs in the transaction: there is some
+// wherever a completion is delivered, and after MakeRoom.
+bool TargetService::Touch(Queue& queue) {
+  if (queue.touched) return true;
+  const absl::Span<const uint8_t> state(reinterpret_cast<const uint8_t*>(&queue.state),
+                                        sizeof(queue.state));
+  const absl::Status status = shard_->SetState(*queue.connection, state, kStateVersion);
+  if (absl::IsResourceExhausted(status)) return false;
   queue.touched = true;
   touched_.push_back(&queue);
+  return true;
+}
+
+// For a step of the queue's; commits what there is when there is none.
+bool TargetService::MakeRoom(Queue& queue) {
+  if (staged_ <= kStagedAtOnce && Touch(queue)) return true;
+  Commit();
+  return staged_ == 0 && Touch(queue);
 }
 
 // A sign of life.
@@ -1079,20 +1112,57 @@ void TargetService::Hear(const Queue& queue) {
   const ControllerState* controller = ControllerOf(queue);
   if (controller == nullptr || controller->keep_alive_ms == 0) return;
   const size_t place = static_cast<size_t>(controller - registry_->controllers().data());
-  deadlines_[place] = now_ + KeepAliveNanoseconds(*controller);
-  next_deadline_ = std::min(next_deadline_, deadlines_[place]);
+  deadlines_[place] = Deadline(now_ + KeepAliveNanoseconds(*controller));
+  next_deadline_ = std::min(next_deadline_, deadlines_[place].at());
+}
+
+Deadline TargetService::HostDeadline() {
+  const Deadline deadline(now_ + config_.host_timeout_ms() * uint64_t{1'000'000});
+  next_deadline_ = std::min(next_deadline_, deadline.at());
+  return deadline;
+}
+
+// Something was sent, or the host has taken something: the next has its time. Who takes no answers
+// would keep chunks, and blocks that others want to write, for ever.
+void TargetService::AwaitSends(Queue& queue) { queue.sends_by = HostDeadline(); }
+
+// Of a queue; a successor gives it all of its time again. Why it is over, if it is.
+std::optional<std::string_view> TargetService::CheckQueue(Queue& queue) {
+  if (queue.state.phase == QueueState::kAccepted && !queue.connect_by) {
+    queue.connect_by = HostDeadline();
+  } else if (queue.state.phase != QueueState::kAccepted) {
+    queue.connect_by.reset();
+  }
+  const bool idle = queue.connection->send_room() == send_depth_;
+  if (idle) queue.sends_by.reset();
+  if (!idle && !queue.sends_by) AwaitSends(queue);
+  if (queue.connect_by && queue.connect_by->IsOver(now_)) {
+    return "no Connect within host_timeout_ms";
+  }
+  if (queue.sends_by && queue.sends_by->IsOver(now_)) {
+    return "it takes nothing that it is sent, for host_timeout_ms";
+  }
+  for (const std::optional<Deadline>* deadline : {&queue.connect_by, &queue.sends_by}) {
+    if (*deadline) next_deadline_ = std::min(next_deadline_, (*deadline)->at());
+  }
+  return std::nullopt;
 }
 
 void TargetService::CheckDeadlines() {
   next_deadline_ = kNever;
+  for (const std::unique_ptr<Queue>& queue : queues_) {
+    if (queue == nullptr || queue->state.phase == 0) continue;
+    if (queue->state.phase == QueueState::kEnding) continue;
+    if (const auto why = CheckQueue(*queue)) Drop(*queue, *why);
+  }
   const absl::Span<ControllerState> controllers = registry_->controllers();
   for (size_t i = 0; i < controllers.size(); ++i) {
     ControllerState& controller = controllers[i];
     if (controller.id == 0 || controller.keep_alive_ms == 0 || controller.ending != 0) continue;
-    if (deadlines_[i] <= now_) {
+    if (deadlines_[i].IsOver(now_)) {
       DropController(controller, "no sign of life of its host within the keep alive timeout");
     } else {
-      next_deadline_ = std::min(next_deadline_, deadlines_[i]);
+      next_deadline_ = std::min(next_deadline_, deadlines_[i].at());
     }
   }
 }
@@ -1101,7 +1171,10 @@ void TargetService::TellChanges() {
   for (ControllerState& controller : registry_->controllers()) {
     if (controller.id == 0 || controller.ending != 0) continue;
     Queue* queue = queues_[controller.admin_connection].get();
-    if (queue == nullptr || queue->state.controller != controller.id || !HasRoom(*queue)) continue;
+    if (queue == nullptr || queue->state.controller != controller.id ||
+        !View(controller).HasEvent() || !HasRoom(*queue) || !MakeRoom(*queue)) {
+      continue;
+    }
     HeldEvent request;
     CompletionEntry entry = {};
     if (!View(controller).TakeEvent(&request, &entry.result)) continue;
@@ -1116,6 +1189,7 @@ void TargetService::EndTurn(uint64_t now) {
   if (executor_) TakeResults();
   TellChanges();
   if (now_ >= next_deadline_) CheckDeadlines();
+  EndConnections();
   do {
     chunks_freed_ = false;
     Resume();
@@ -1149,7 +1223,7 @@ void TargetService::Commit() {
   BATON_CRASH_POINT("nvmed-commit");
   const absl::Status status = shard_->Commit();
   if (status.ok()) {
-    accepted_receives_ = 0;
+    accepted_receives_ = staged_ = 0;
     chunks_freed_ |= chunks_.Committed();
   } else {
     spdlog::error("commit: {}", std::string(status.message()));

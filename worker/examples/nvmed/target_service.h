@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,25 @@ namespace baton::nvmed {
 struct Fault {
   std::string kind;
   uint64_t at = 0;  // occasion, from 1 on
+};
+
+// By when a sign of life has to come. After a stall of ours it may be there and not be read: it is
+// over a second after it was seen to have passed.
+class Deadline {
+ public:
+  Deadline() = default;
+  explicit Deadline(uint64_t at) : at_(at) {}  // CLOCK_MONOTONIC, ns
+
+  uint64_t at() const { return at_; }
+  bool IsOver(uint64_t now) {
+    if (at_ > now) return false;
+    if (!std::exchange(seen_, true)) at_ = now + 1'000'000'000;
+    return at_ <= now;
+  }
+
+ private:
+  uint64_t at_ = 0;
+  bool seen_ = false;
 };
 
 // Thread-safety: that of Worker. Of a worker with CommitMode::kManual.
@@ -68,7 +88,9 @@ class TargetService final : public Service {
     QueueState state;
     std::vector<PendingCommand> pending;  // by slot
     uint32_t pending_count = 0;
-    bool touched = false;  // differs from what is committed
+    std::optional<Deadline> connect_by;  // it is accepted and not connected
+    std::optional<Deadline> sends_by;    // something that it was sent has not completed
+    bool touched = false;                // differs from what is committed
   };
   // A command on its way.
   struct Step {
@@ -95,7 +117,7 @@ class TargetService final : public Service {
     uint32_t order;
   };
 
-  struct Unanswered {
+  struct ConnectionName {
     uint32_t connection;
     uint32_t generation;
   };
@@ -111,23 +133,23 @@ class TargetService final : public Service {
   absl::Status LoadQueue(Connection& connection);
   void MatchControllers();
   void Drop(Queue& queue, std::string_view why);
+  void EndConnections();
   void DropController(ControllerState& controller, std::string_view why);
+  absl::Status Send(Queue& queue, const SendWork& work);
   bool PostReceive(Queue& queue, uint16_t slot);
 
-  // Commands, from their arrival to their answer. `fetched`: the data of the host are in `chunk`,
-  // or where they belong.
+  // Commands, from their arrival to their answer.
   void OnReceive(Queue& queue, const Completion& completion);
   void OnSent(Queue& queue, const Completion& completion);
   void Begin(Queue& queue, uint16_t slot, uint32_t bytes);
-  void Continue(Queue& queue, uint16_t slot, std::optional<uint32_t> chunk);
+  void Continue(Queue& queue, uint16_t slot, uint32_t bytes, std::optional<uint32_t> chunk);
   StatusCode CheckData(Step& step);
   void Fetch(const Step& step);
-  void Perform(const Step& step, bool fetched, std::optional<uint32_t> chunk);
+  void Perform(const Step& step, std::optional<uint32_t> chunk);
   void PerformFabrics(const Step& step, absl::Span<const uint8_t> data);
   void PerformConnect(const Step& step, absl::Span<const uint8_t> data);
   void PerformAdmin(const Step& step);
-  void PerformIo(const Step& step, bool fetched, std::optional<uint32_t> chunk,
-                 absl::Span<uint8_t> data);
+  void PerformIo(const Step& step, std::optional<uint32_t> chunk, absl::Span<uint8_t> data);
   void Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
               absl::Span<uint8_t> data);
   bool Conflicts(const IoWork& work) const;
@@ -142,15 +164,13 @@ class TargetService final : public Service {
   uint32_t SetPending(Queue& queue, uint16_t slot, uint32_t bytes, std::optional<uint32_t> chunk);
   void ClearPending(Queue& queue, uint16_t slot);
   void Resume();
-  bool IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work, bool* has_data);
+  bool IsForThreads(Queue& queue, uint16_t slot, uint32_t bytes, IoWork* work,
+                    DataPointer::Kind* data);
   bool StartsWithoutRoom(Queue& queue, uint16_t slot, uint32_t bytes, bool fetched);
 
   bool HasRoom(const Queue& queue) const;
   CapsuleLimits LimitsOf(const Queue& queue) const;
   absl::Span<uint8_t> BytesAt(uint64_t offset, uint64_t length) const;
-  uint64_t OffsetOf(const uint8_t* byte) const {
-    return static_cast<uint64_t>(byte - buffers_.data());
-  }
   ControllerState* ControllerOf(const Queue& queue);
   Subsystem* SubsystemOf(const Queue& queue);
   Namespace* NamespaceOf(const Step& step);
@@ -158,8 +178,12 @@ class TargetService final : public Service {
     return Controller(state, options_, *target_, *registry_);
   }
   Totals TotalsOf(const ControllerState& controller) const;
-  void Touch(Queue& queue);
+  bool Touch(Queue& queue);
+  bool MakeRoom(Queue& queue);
   void Hear(const Queue& queue);
+  Deadline HostDeadline();
+  void AwaitSends(Queue& queue);
+  std::optional<std::string_view> CheckQueue(Queue& queue);
   void CheckDeadlines();
   void TellChanges();
   void Commit();
@@ -189,10 +213,13 @@ class TargetService final : public Service {
   ChunkPool chunks_;
   std::deque<Waiting> waiting_;
   std::vector<IoWork> passed_writes_;
-  std::vector<Waiting> passed_over_;  // by Resume
-  std::vector<Unanswered> requests_;  // for connections, that found no room
-  uint32_t accepted_receives_ = 0;    // in the open transaction
-  std::vector<uint64_t> deadlines_;   // by place in the registry; those there may be older
+  std::vector<Waiting> passed_over_;      // by Resume
+  std::vector<ConnectionName> requests_;  // for connections, that found no room
+  std::vector<ConnectionName> ends_;      // to be disconnected
+  uint32_t accepted_receives_ = 0;        // in the open transaction
+  uint32_t staged_ = 0;                   // work requests, likewise
+  uint32_t send_depth_ = 0;               // of a connection
+  std::vector<Deadline> deadlines_;       // by place in the registry; those there may be older
   std::vector<uint8_t> state_bytes_;
   std::optional<uint32_t> resumed_order_;  // of the command that Resume goes on with
   bool blocked_ = false;                   // it waits again

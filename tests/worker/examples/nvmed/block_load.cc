@@ -15,18 +15,6 @@ constexpr uint64_t kDataUnit = 512'000;  // of the health log
 
 uint64_t UnitsOf(uint64_t bytes) { return (bytes + kDataUnit - 1) / kDataUnit; }
 
-std::vector<uint8_t> DatasetRangeOf(uint64_t slba, uint32_t blocks) {
-  const DatasetRange range{0, blocks, slba};
-  const auto* begin = reinterpret_cast<const uint8_t*>(&range);
-  return {begin, begin + sizeof(range)};
-}
-
-SubmissionEntry DeallocateOf(uint32_t nsid) {
-  auto dataset = ViewOf<DatasetManagementCommand>(CommandOf(IoOpcode::kDatasetManagement, nsid));
-  dataset.attributes = kDatasetDeallocate;
-  return EntryOf(dataset);
-}
-
 }  // namespace
 
 void BlockLoad::Run() {

@@ -37,6 +37,7 @@ void AddMemory(TargetConfig& config, const std::string& name, uint32_t id, uint6
   subsystem->set_nqn("nqn.2014-08.org.example:" + name);
   NamespaceConfig* const one = subsystem->add_namespaces();
   one->set_id(id);
+  one->set_block_bytes(512);
   one->mutable_memory()->set_bytes(bytes);
 }
 
@@ -258,8 +259,8 @@ TEST_F(BufferPlanHeaderTest, shouldKeepTheFormatOfTheHeader) {
   std::vector<uint8_t> expected =
       Hex("62 61 74 6e 76 6d 64 31"  // batnvmd1
           "40 00 00 00 00 20 00 00 00 00 01 00 02 00 00 00"
-          "70 64 49 53 86 a9 43 c8 00 00 01 00 00 00 00 00"
-          "18 0f 63 60 1c 67 c3 63 00 20 00 00 00 00 00 00");
+          "6b 4c 78 5d 20 04 dc 91 00 00 01 00 00 00 00 00"
+          "c3 11 31 f4 30 24 3f ae 00 20 00 00 00 00 00 00");
   expected.resize(kPage);
   EXPECT_EQ(std::vector<uint8_t>(buffers_.begin(), buffers_.end()), expected);
 }

@@ -145,6 +145,13 @@ TEST_F(ControllerTest, shouldBeReadyOnceItIsEnabled) {
   EXPECT_FALSE(View(state).enabled());
 }
 
+// It has no I/O queues.
+TEST_F(ControllerTest, shouldBeEnabledWithoutSizesOfEntriesForDiscovery) {
+  ControllerState& state = Add(kDiscoveryNqn, kHost, false);
+  Set(state, 1);
+  EXPECT_EQ(Get(state, kPropertyCsts).result, kCstsReady);
+}
+
 TEST_F(ControllerTest, shouldFailWhenItIsEnabledAsItCannotBe) {
   ControllerState& state = Add(kOne, kHost, false);
   const uint32_t cases[] = {
@@ -329,7 +336,11 @@ TEST_F(ControllerTest, shouldDescribeNamespacesByTheirUuids) {
 TEST_F(ControllerTest, shouldIdentifyTheNvmCommandSetAlone) {
   ControllerState& state = Add();
   EXPECT_EQ(Identify(state, IdentifyCns::kControllerOfCommandSet).status, StatusCode::kSuccess);
-  EXPECT_EQ(data_, std::vector<uint8_t>(4096)) << "no limits of its own";
+  std::vector<uint8_t> limits(4096);  // of Dataset Management: one of the namespaces is in memory
+  limits[3] = 16;
+  limits[5] = 0x10;
+  limits[10] = 1;
+  EXPECT_EQ(data_, limits);
   ExpectRefused(Identify(state, IdentifyCns::kControllerOfCommandSet, 0, 2),
                 StatusCode::kInvalidField);
   for (const int cns : {0x04, 0x05, 0x07, 0x08, 0x10, 0x13, 0x15, 0x1c, 0xff}) {

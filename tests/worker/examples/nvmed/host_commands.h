@@ -39,6 +39,18 @@ inline SubmissionEntry BlocksOf(IoOpcode opcode, uint32_t nsid, uint64_t slba, u
   return EntryOf(block);
 }
 
+inline SubmissionEntry DeallocateOf(uint32_t nsid) {
+  auto dataset = ViewOf<DatasetManagementCommand>(CommandOf(IoOpcode::kDatasetManagement, nsid));
+  dataset.attributes = kDatasetDeallocate;
+  return EntryOf(dataset);
+}
+// Its data, for one range.
+inline std::vector<uint8_t> DatasetRangeOf(uint64_t slba, uint32_t blocks) {
+  const DatasetRange range{0, blocks, slba};
+  const auto* begin = reinterpret_cast<const uint8_t*>(&range);
+  return {begin, begin + sizeof(range)};
+}
+
 inline SubmissionEntry FabricsOf(FabricsType type) {
   return CommandOf(AdminOpcode::kFabrics, static_cast<uint32_t>(type));
 }

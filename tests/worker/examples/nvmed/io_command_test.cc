@@ -27,7 +27,7 @@ class FakeBacking final : public Backing {
  public:
   uint64_t bytes() const override { return kBlocks * 4096; }
   bool read_only() const override { return read_only_; }
-  bool prompt() const override { return true; }
+  bool prompt() const override { return prompt_; }
   bool volatile_cache() const override { return true; }
 
   int Read(uint64_t offset, absl::Span<uint8_t> data) override {
@@ -56,6 +56,7 @@ class FakeBacking final : public Backing {
 
   std::vector<std::string> calls;
   bool read_only_ = false;
+  bool prompt_ = false;
 
  private:
   size_t successes_ = SIZE_MAX;
@@ -291,6 +292,21 @@ TEST_F(IoCommandTest, shouldDeallocateAsManyRangesAsThereCanBe) {
   std::vector<uint8_t> data = DataOf(std::vector<DatasetRange>(256, {0, 1, 7}));
   EXPECT_EQ(Do(Ranges(256), absl::MakeSpan(data)), StatusCode::kSuccess);
   EXPECT_EQ(backing(0).calls.size(), 256u);
+}
+
+// Its thread has others to serve.
+TEST_F(IoCommandTest, shouldDeallocateSoMuchOfAPromptBackingAndNoMore) {
+  backing(0).prompt_ = true;
+  subsystem_.namespaces[0].blocks = 2 * kPromptRangeBlocks;
+  std::vector<uint8_t> data = DataOf(std::vector<DatasetRange>(kPromptRanges + 1, {0, 1, 7}));
+  EXPECT_EQ(Do(Ranges(kPromptRanges), absl::MakeSpan(data)), StatusCode::kSuccess);
+  EXPECT_EQ(backing(0).calls.size(), size_t{kPromptRanges});
+  EXPECT_EQ(Do(Ranges(kPromptRanges + 1), absl::MakeSpan(data)),
+            StatusCode::kCommandSizeLimitExceeded);
+  data = DataOf({{0, kPromptRangeBlocks, 0}, {0, kPromptRangeBlocks + 1, 0}});
+  EXPECT_EQ(Do(Ranges(1), absl::MakeSpan(data)), StatusCode::kSuccess);
+  EXPECT_EQ(Do(Ranges(2), absl::MakeSpan(data)), StatusCode::kCommandSizeLimitExceeded);
+  EXPECT_EQ(backing(0).calls.size(), size_t{kPromptRanges} + 1);
 }
 
 TEST_F(IoCommandTest, shouldDoNothingWithFewerDataThanTheCommandHas) {

@@ -213,6 +213,57 @@ TEST_F(NvmedTest, shouldServeMoreCommandsThanThereAreChunks) {
   ExpectNoConnections();
 }
 
+// More of them than there are chunks, in every way that data can come. Some wait for a chunk,
+// others for those that overlap them, which have all of the chunks.
+TEST_F(NvmedTest, shouldExecuteWritesThatOverlap) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster(12, 4));
+  std::unique_ptr<NvmedWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &worker));
+  const auto host = NvmeHost::Connect(HostOptions());
+  ASSERT_OK(host);
+  HostQueue& queue = (*host)->io();
+  ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &heir));
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    for (const uint32_t nsid : {kFileNamespace, kMemoryNamespace}) {
+      const SubmissionEntry write = BlocksOf(IoOpcode::kWrite, nsid, 0, 8);
+      std::vector<uint16_t> submitted;
+      for (size_t i = 0, room = queue.room(); i < room; ++i) {
+        const std::vector<uint8_t> block(4096, static_cast<uint8_t>(i));
+        const std::vector<uint8_t> range = DatasetRangeOf(0, 8);
+        absl::StatusOr<uint16_t> cid;
+        switch ((i * 7 + static_cast<size_t>(round)) % 5) {
+          case 0:
+            cid = queue.Submit(write, InCapsule(block));
+            break;
+          case 1:
+            cid = queue.Submit(DeallocateOf(nsid), InCapsule(range));
+            break;
+          case 2:
+            cid = queue.Submit(DeallocateOf(nsid), ToController(range));
+            break;
+          case 3:
+            cid = queue.Submit(BlocksOf(IoOpcode::kWriteZeroes, nsid, 0, 8));
+            break;
+          default:
+            cid = queue.Submit(write, ToController(block));
+        }
+        ASSERT_OK(cid);
+        submitted.push_back(*cid);
+      }
+      if (round == 30 && nsid == kFileNamespace) ASSERT_OK(worker->process->Kill());
+      for (const uint16_t cid : submitted) ASSERT_OK(ExpectSuccess(queue.Await(cid), "a write"));
+      const std::vector<uint8_t> last(4096, 0xee);
+      ASSERT_OK(ExpectSuccess(queue.Execute(write, InCapsule(last)), "the last write"));
+      const auto read = queue.Execute(BlocksOf(IoOpcode::kRead, nsid, 0, 8), ToHost(4096));
+      ASSERT_OK(ExpectSuccess(read, "Read"));
+      EXPECT_EQ(read->data, last);
+    }
+  }
+  ASSERT_OK((*host)->Disconnect());
+  ExpectNoConnections();
+}
+
 // ---------------------------------------------------------------- commands that are wrong
 
 TEST_F(NvmedTest, shouldRefuseIoThatIsWrong) {
@@ -558,6 +609,42 @@ TEST_F(NvmedTest, shouldExecuteNothingBeforeConnect) {
       (*queue)->Execute(BlocksOf(IoOpcode::kRead, kMemoryNamespace, 0, 1), ToHost(512)), "Read"));
   ASSERT_OK((*queue)->Disconnect());
   ASSERT_OK((*host)->Disconnect());
+}
+
+TEST_F(NvmedTest, shouldLetHostsGoThatSayOrTakeNothingAndNoOther) {
+  ASSERT_NO_FATAL_FAILURE(StartCluster());
+  NvmedOptions options;
+  options.config = WriteConfig("hasty",
+                               absl::StrCat("max_transfer_bytes: ", kMaxTransferBytes,
+                                            " host_timeout_ms: ", 1000 * harness::Slowness()),
+                               "");
+  std::unique_ptr<NvmedWorker> worker, heir;
+  ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &worker));
+  StartLoad(kMemoryNamespace);
+  for (const bool killed : {false, true}) {
+    SCOPED_TRACE(killed);
+    const auto silent = NvmeHost::Open(HostOptions());
+    ASSERT_OK(silent);
+    // What it does not look at is not acknowledged.
+    const auto deaf = NvmeHost::Connect(HostOptions());
+    ASSERT_OK(deaf);
+    const SubmissionEntry read = BlocksOf(IoOpcode::kRead, kFileNamespace, 0, 8);
+    ASSERT_OK((*deaf)->io().Submit(read, ToHost(4096)));
+    if (killed) {
+      ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &heir));
+      ASSERT_OK(worker->process->Kill());
+    }
+    ASSERT_OK((*silent)->admin().WaitUntilDisconnected());
+    for (const char* why : {"no Connect within", "it takes nothing that it is sent"}) {
+      EXPECT_OK(harness::WaitUntil(why, [&] {
+        return (killed ? heir : worker)->process->LogTail().find(why) != std::string::npos;
+      }));
+    }
+    ASSERT_OK((*deaf)->io().WaitUntilDisconnected());
+    ASSERT_NO_FATAL_FAILURE(ExpectProgress());
+  }
+  ExpectNothingLost();
+  ExpectNoConnections();
 }
 
 TEST_F(NvmedTest, shouldRefuseConnectsThatAreWrong) {
