@@ -1,0 +1,267 @@
+#include "tests/bench/suite.h"
+
+#include <sys/utsname.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "tests/bench/cost.h"
+#include "tests/bench/quantile.h"
+#include "tests/demo/cpu_meter.h"
+#include "tests/harness/child_process.h"
+#include "worker/examples/common/json_line.h"
+
+namespace baton::bench {
+namespace {
+
+using examples::JsonLine;
+
+// How much worse than recorded a ratio may be: machines differ, and rounds are few.
+constexpr double kGenerous = 2;
+
+bool IsQuiet(double others_cores) { return others_cores < kQuietCores; }
+
+double Divide(double value, double by) { return by > 0 ? value / by : 0; }
+
+bool KeepsTo(const Ratio& ratio, double value, double bar) {
+  return ratio.better == Better::kLess ? value <= bar : value >= bar;
+}
+
+std::string_view NameOf(Better better) {
+  return better == Better::kLess ? "less is better" : "more is better";
+}
+
+std::string List(const std::vector<std::string>& items) {
+  std::string text = "[";
+  for (const std::string& item : items) absl::StrAppend(&text, text.size() > 1 ? "," : "", item);
+  return text + "]";
+}
+
+absl::Status Write(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
+}
+
+}  // namespace
+
+void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
+  app.add_option("--rounds", options->rounds, "measured in turns, so many times [5]")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--scale", options->scale, "so many times the operations of a measurement [1]")
+      ->check(CLI::Range(0.001, 1000.0));
+  app.add_option("--output", options->output, "directory for JSON and plots");
+  app.add_option("--recorded", options->recorded,
+                 "file with ratios; one twice as bad as there is an error");
+}
+
+void Round::Set(std::string_view figure, double value, std::string_view unit) {
+  const auto [place, added] = values_.try_emplace(std::string(figure));
+  if (added) order_.emplace_back(figure);
+  place->second = {value, std::string(unit)};
+}
+
+double Round::Of(std::string_view figure) const {
+  const auto found = values_.find(figure);
+  return found == values_.end() ? 0 : found->second.value;
+}
+
+uint32_t Suite::Scaled(uint32_t count, uint32_t least) const {
+  return std::max(least, static_cast<uint32_t>(count * options_.scale));
+}
+
+void Suite::Add(Round round, double others_cores) {
+  round.others_cores_ = others_cores;
+  rounds_.push_back(std::move(round));
+}
+
+absl::Status Suite::Run(const std::function<absl::Status(Round&)>& measure) {
+  for (uint32_t i = 0; i < options_.rounds; ++i) {
+    Round round(i);
+    const MachineTimes before = ReadMachineTimes();
+    BATON_RETURN_IF_ERROR(measure(round));
+    const double others = ReadMachineTimes().OthersSince(before);
+    std::fprintf(stderr, "%s: round %u of %u; others used %.2f cores\n", name_.c_str(), i + 1,
+                 options_.rounds, others);
+    Add(std::move(round), others);
+  }
+  return absl::OkStatus();
+}
+
+size_t Suite::quiet_rounds() const {
+  return static_cast<size_t>(std::count_if(rounds_.begin(), rounds_.end(), [](const Round& round) {
+    return IsQuiet(round.others_cores_);
+  }));
+}
+
+double Suite::Median(const std::function<double(const Round&)>& value) const {
+  const bool any = quiet_rounds() == 0;
+  std::vector<double> values;
+  for (const Round& round : rounds_) {
+    if (any || IsQuiet(round.others_cores_)) values.push_back(value(round));
+  }
+  return Quantile(values, 0.5);
+}
+
+double Suite::MedianOf(std::string_view figure) const {
+  return Median([&](const Round& round) { return round.Of(figure); });
+}
+
+double Suite::MedianOf(const Ratio& ratio) const {
+  return Median([&](const Round& round) { return Divide(round.Of(ratio.of), round.Of(ratio.to)); });
+}
+
+std::string Suite::ToTable() const {
+  std::string text;
+  for (const Ratio& ratio : ratios_) {
+    const double value = MedianOf(ratio);
+    absl::StrAppendFormat(&text, "%-44s %9.3f   %s", ratio.name, value, NameOf(ratio.better));
+    if (ratio.bar > 0) {
+      absl::StrAppendFormat(&text, "; %s %g: %s",
+                            ratio.better == Better::kLess ? "at most" : "at least", ratio.bar,
+                            KeepsTo(ratio, value, ratio.bar) ? "met" : "NOT MET");
+    }
+    text += '\n';
+  }
+  text += '\n';
+  if (!rounds_.empty()) {
+    for (const std::string& figure : rounds_[0].order_) {
+      absl::StrAppendFormat(&text, "%-44s %12.3f   %s\n", figure, MedianOf(figure),
+                            rounds_[0].values_.find(figure)->second.unit);
+    }
+  }
+  absl::StrAppendFormat(&text, "\n%d rounds, %d of them quiet (others used less than %.1f cores)",
+                        rounds_.size(), quiet_rounds(), kQuietCores);
+  if (quiet_rounds() == 0) {
+    text += ": NONE, so these figures are those of a machine that others used";
+  }
+  utsname name = {};
+  uname(&name);
+  absl::StrAppendFormat(&text, "; Linux %s, %d cores%s\n", name.release, demo::UsableCores(),
+                        std::getenv("BATON_VM") != nullptr ? ", emulated" : "");
+  return text;
+}
+
+std::string Suite::ToJson() const {
+  JsonLine ratios, figures;
+  for (const Ratio& ratio : ratios_) {
+    JsonLine line;
+    line.Number("value", MedianOf(ratio)).Text("of", ratio.of).Text("to", ratio.to);
+    line.Text("better", ratio.better == Better::kLess ? "less" : "more");
+    if (ratio.bar > 0) line.Number("bar", ratio.bar);
+    ratios.Raw(ratio.name, line.Finish());
+  }
+  if (!rounds_.empty()) {
+    for (const std::string& figure : rounds_[0].order_) {
+      JsonLine line;
+      line.Number("value", MedianOf(figure));
+      line.Text("unit", rounds_[0].values_.find(figure)->second.unit);
+      figures.Raw(figure, line.Finish());
+    }
+  }
+  std::vector<std::string> rounds;
+  for (const Round& round : rounds_) {
+    JsonLine line;
+    line.Number("others_cores", round.others_cores_);
+    line.Flag("quiet", IsQuiet(round.others_cores_));
+    for (const std::string& figure : round.order_) line.Number(figure, round.Of(figure));
+    rounds.push_back(line.Finish());
+  }
+  utsname name = {};
+  uname(&name);
+  return JsonLine()
+      .Text("benchmark", name_)
+      .Raw("ratios", ratios.Finish())
+      .Raw("figures", figures.Finish())
+      .Count("rounds", rounds_.size())
+      .Count("quiet_rounds", quiet_rounds())
+      .Raw("each_round", List(rounds))
+      .Text("kernel", name.release)
+      .Count("cores", demo::UsableCores())
+      .Flag("virtual_machine", std::getenv("BATON_VM") != nullptr)
+      .Finish();
+}
+
+absl::Status Suite::Report() const {
+  std::fputs(ToTable().c_str(), stdout);
+  std::fflush(stdout);
+  if (!options_.output.empty()) BATON_RETURN_IF_ERROR(WriteFiles());
+  return options_.recorded.empty() ? absl::OkStatus() : CompareWith(options_.recorded);
+}
+
+absl::Status Suite::WriteFiles() const {
+  std::error_code error;
+  std::filesystem::create_directories(options_.output, error);
+  BATON_RETURN_IF_ERROR(Write(options_.output + "/" + name_ + ".json", ToJson() + "\n"));
+  for (const Plot& plot : plots_) BATON_RETURN_IF_ERROR(WritePlot(plot));
+  return absl::OkStatus();
+}
+
+// gnuplot draws it from a script that has the data and is kept beside it. Both axes are
+// logarithmic: what is plotted here spans orders of magnitude.
+absl::Status Suite::WritePlot(const Plot& plot) const {
+  const std::string path = options_.output + "/" + name_ + "-" + plot.name;
+  std::string script = absl::StrCat(
+      "set terminal svg size 900,560 background '#ffffff' font 'Helvetica,13'\nset output '", path,
+      ".svg'\nset title '", plot.title, "'\nset xlabel '", plot.x_label, "'\nset ylabel '",
+      plot.y_label, "'\nset logscale xy\nset grid lc rgb '#dddddd'\nset key outside right top\n");
+  std::string plots;
+  for (size_t i = 0; i < plot.lines.size(); ++i) {
+    absl::StrAppend(&script, "$line", i, " << END\n");
+    for (const auto& [x, figure] : plot.lines[i].points) {
+      if (MedianOf(figure) > 0) absl::StrAppend(&script, x, " ", MedianOf(figure), "\n");
+    }
+    absl::StrAppend(&script, "END\n");
+    absl::StrAppend(&plots, i == 0 ? "plot " : ", ", "$line", i,
+                    " with linespoints lw 2 pt 7 ps 0.7 title '", plot.lines[i].title, "'");
+  }
+  BATON_RETURN_IF_ERROR(Write(path + ".gnuplot", script + plots + "\n"));
+  harness::ChildOptions gnuplot;
+  gnuplot.program = "/usr/bin/gnuplot";
+  gnuplot.arguments = {path + ".gnuplot"};
+  gnuplot.log_path = path + ".log";
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<harness::ChildProcess> process,
+                         harness::ChildProcess::Start(gnuplot));
+  BATON_ASSIGN_OR_RETURN(const int status, process->WaitEnd(std::chrono::seconds(60)));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::InternalError("gnuplot failed: " + process->LogTail());
+}
+
+absl::Status Suite::CompareWith(const std::string& recorded) const {
+  std::ifstream file(recorded);
+  if (!file) return absl::NotFoundError("cannot read " + recorded);
+  std::map<std::string, double> known;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string suite, ratio;
+    double value = 0;
+    if (words >> suite >> ratio >> value && suite == name_) known[ratio] = value;
+  }
+  std::string worse;
+  for (const Ratio& ratio : ratios_) {
+    const auto found = known.find(ratio.name);
+    if (found == known.end()) continue;
+    const double limit =
+        ratio.better == Better::kLess ? found->second * kGenerous : found->second / kGenerous;
+    if (KeepsTo(ratio, MedianOf(ratio), limit)) continue;
+    absl::StrAppend(&worse, worse.empty() ? "" : "; ", ratio.name, " is ", MedianOf(ratio),
+                    ", recorded is ", found->second);
+  }
+  if (worse.empty()) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(name_, ": far from what is recorded: ", worse));
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,126 @@
+// A suite of the benchmark: what it measures in each round, and what came of it, ratios first.
+//
+// A round measures every side once, in turns, so that what the machine does meanwhile is the same
+// for all. A ratio is the median of the rounds' ratios; rounds in which others used the processors
+// do not count while there are quiet ones.
+//
+// Thread-compatible.
+#ifndef TESTS_BENCH_SUITE_H_
+#define TESTS_BENCH_SUITE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}
+
+namespace baton::bench {
+
+// In which others used less of the machine than this, in cores, a round counts as quiet.
+inline constexpr double kQuietCores = 0.1;
+
+enum class Better : uint8_t { kLess, kMore };
+
+// Of two figures of one round.
+struct Ratio {
+  std::string name;
+  std::string of;
+  std::string to;
+  Better better = Better::kLess;
+  double bar = 0;  // that it should keep to; 0: there is none
+};
+
+// A figure of every round, over x.
+struct Line {
+  std::string title;
+  std::vector<std::pair<double, std::string>> points;  // x, figure
+};
+struct Plot {
+  std::string name;  // of the file
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<Line> lines;
+};
+
+struct SuiteOptions {
+  uint32_t rounds = 5;
+  double scale = 1;  // of the numbers of operations
+  std::string output;
+  // Lines "suite ratio value": a ratio twice as bad as there is an error.
+  std::string recorded;
+};
+void AddSuiteOptions(CLI::App& app, SuiteOptions* options);
+
+class Round {
+ public:
+  explicit Round(uint32_t number) : number_(number) {}
+  uint32_t number() const { return number_; }  // from 0 on
+
+  void Set(std::string_view figure, double value, std::string_view unit);
+  // 0: it was not measured.
+  double Of(std::string_view figure) const;
+
+ private:
+  friend class Suite;
+  struct Value {
+    double value = 0;
+    std::string unit;
+  };
+  uint32_t number_;
+  double others_cores_ = 0;
+  std::vector<std::string> order_;
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+class Suite {
+ public:
+  Suite(std::string name, SuiteOptions options)
+      : name_(std::move(name)), options_(std::move(options)) {}
+
+  const SuiteOptions& options() const { return options_; }
+  uint32_t Scaled(uint32_t count, uint32_t least = 1) const;
+
+  void Compare(Ratio ratio) { ratios_.push_back(std::move(ratio)); }
+  void Draw(Plot plot) { plots_.push_back(std::move(plot)); }
+
+  absl::Status Run(const std::function<absl::Status(Round&)>& measure);
+  void Add(Round round, double others_cores);
+
+  // Medians; 0 of what was not measured.
+  double MedianOf(std::string_view figure) const;
+  double MedianOf(const Ratio& ratio) const;
+  size_t quiet_rounds() const;
+
+  std::string ToTable() const;
+  std::string ToJson() const;
+  // The table to standard output; JSON and plots to options().output. An error: the files cannot be
+  // written, or a ratio is far from what is recorded.
+  absl::Status Report() const;
+  absl::Status CompareWith(const std::string& recorded) const;
+
+ private:
+  double Median(const std::function<double(const Round&)>& value) const;
+  absl::Status WriteFiles() const;
+  absl::Status WritePlot(const Plot& plot) const;
+
+  const std::string name_;
+  const SuiteOptions options_;
+  std::vector<Ratio> ratios_;
+  std::vector<Plot> plots_;
+  std::vector<Round> rounds_;
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_SUITE_H_
