@@ -21,6 +21,7 @@
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
+#include "lib/waiting/pause.h"
 
 namespace baton {
 namespace {
@@ -44,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& opti
 }
 
 WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
-    : options_(options), service_(service) {}
+    : options_(options), service_(service), yield_budget_(options.yield_microseconds) {}
 
 WorkerImpl::~WorkerImpl() {
   if (native_ && !native_->status().ok()) {
@@ -141,10 +142,14 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
   id_ = id;
   slot_ = slot;
   const arena::Shape& shape = arena_->shape();
-  capacity_ = {
-      shape.connections,      shape.send_queue_depth,           arena::ReceiveDepth(shape),
-      shape.shards,           shape.shared_receive_queue_depth, shape.connection_state_bytes,
-      shape.shard_state_bytes, capacity_.outside_effects};
+  capacity_ = {shape.connections,
+               shape.send_queue_depth,
+               arena::ReceiveDepth(shape),
+               shape.shards,
+               shape.shared_receive_queue_depth,
+               shape.connection_state_bytes,
+               shape.shard_state_bytes,
+               capacity_.outside_effects};
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));
@@ -584,14 +589,30 @@ bool WorkerImpl::ArmEvent() {
 
 absl::Status WorkerImpl::Wait(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
-    const uint64_t until = MonotonicNanoseconds() + options_.yield_microseconds * uint64_t{1000};
-    do {
-      for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
-        if (HasWork()) return absl::OkStatus();
-      }
-      sched_yield();
-    } while (MonotonicNanoseconds() < until);
+    // A native worker's looks are polls of the device, and it has more of them below.
+    for (uint32_t i = native_ ? kLooksBeforeYield : 0; i < kLooksBeforeYield; ++i) {
+      if (HasWork()) return absl::OkStatus();
+      Pause();
+    }
   }
+  const uint64_t began = MonotonicNanoseconds();
+  uint64_t now = began;
+  while (now - began < yield_budget_.nanoseconds()) {
+    for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
+      if (HasWork()) {
+        yield_budget_.NoteWait(now - began);
+        return absl::OkStatus();
+      }
+    }
+    sched_yield();
+    now = MonotonicNanoseconds();
+  }
+  const absl::Status slept = Sleep(timeout_ms);
+  yield_budget_.NoteWait(MonotonicNanoseconds() - began);
+  return slept;
+}
+
+absl::Status WorkerImpl::Sleep(int timeout_ms) {
   if (!ArmEvent()) return absl::OkStatus();
   // Never longer than a heartbeat: a sleeping worker is not a hung one.
   const int heartbeat = static_cast<int>(heartbeat_ms_);

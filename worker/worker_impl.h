@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
 #include "lib/channel/message_channel.h"
+#include "lib/waiting/yield_budget.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "worker/control/control_stream.h"
 #include "worker/native_driver.h"
@@ -129,6 +130,7 @@ class WorkerImpl final : public Worker {
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
+  absl::Status Sleep(int timeout_ms);
   void WakeDriver();
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();
@@ -153,6 +155,7 @@ class WorkerImpl final : public Worker {
 
   const WorkerOptions options_;
   Service* const service_;
+  YieldBudget yield_budget_;
   std::mutex channel_mutex_;               // the control stream's thread asks for tokens
   std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
   uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time

@@ -18,6 +18,8 @@
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/waiting/pause.h"
+#include "lib/waiting/yield_budget.h"
 #include "supervisor/keeper/device_event_text.h"
 
 namespace baton::keeper {
@@ -110,21 +112,22 @@ void Engine::Loop() {
       listener_->OnEvent("no_realtime_priority", std::string(MessageOf(status)), 0, -1, -1);
     }
   }
-  uint64_t idle_since = 0;
+  YieldBudget budget(options_.yield_microseconds);
+  uint64_t idle_since = 0;  // 0: it is not
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (Turn()) {
+    if (Turn() || (idle_since == 0 && Glance())) {
+      if (idle_since != 0) budget.NoteWait(MonotonicNanoseconds() - idle_since);
       idle_since = 0;
       continue;
     }
     const uint64_t now = MonotonicNanoseconds();
     if (idle_since == 0) idle_since = now;
-    if (now - idle_since < options_.yield_microseconds * uint64_t{1000}) {
+    if (now - idle_since < budget.nanoseconds()) {
       sched_yield();
       continue;
     }
     if (BeginSleep()) AwaitSignal(loss_ ? kLossPauseMs : -1);
     EndSleep();
-    idle_since = 0;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -139,17 +142,36 @@ bool Engine::Turn() {
   device_->Progress();
   worked |= HandleEvents();
   worked |= HandleDeviceEvents();
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (IsLeftToOwner(shard)) continue;
-    worked |= PollShard(shard);
-    worked |= ApplyCommits(shard);
-  }
+  worked |= TurnShards();
   if (!loss_ && driver_->AllBroken()) {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
   if (loss_) ContinueLoss();
   roster_.WakeNotified();
   return worked;
+}
+
+bool Engine::TurnShards() {
+  bool worked = false;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (IsLeftToOwner(shard)) continue;
+    worked |= ApplyCommits(shard);
+    // Afterwards: Soft-RoCE executes what is posted at once.
+    worked |= PollShard(shard);
+  }
+  return worked;
+}
+
+// Short looks at memory, without a call of the system: who has just been served is about to commit.
+bool Engine::Glance() {
+  for (uint32_t i = 0; i < kLooksBeforeYield; ++i) {
+    if (TurnShards()) {
+      roster_.WakeNotified();
+      return true;
+    }
+    Pause();
+  }
+  return false;
 }
 
 bool Engine::IsLeftToOwner(uint32_t shard) const {

@@ -36,8 +36,8 @@ struct EngineOptions {
   // A successor starts only when the whole former process is proven dead.
   bool outside_effects = false;
   int realtime_priority = 0;  // of its thread; 0: none
-  // How long the idle engine yields before it sleeps.
-  uint32_t yield_microseconds = 10;
+  // How long the idle engine yields before it sleeps, at most (YieldBudget).
+  uint32_t yield_microseconds = 200;
   // Native: the owner of a shard drives it, with Drive, and nobody else does.
   bool owners_drive = false;
   // Deaths on one completion after which its connection is failed.
@@ -162,6 +162,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
 
   void Loop();
   bool RunPosted();
+  bool TurnShards();
+  bool Glance();
   bool HandleEvents();
   bool HandleDeviceEvents();
   void BeginLoss(absl::Status why);

@@ -1,0 +1,40 @@
+// How long a wait yields before it sleeps. Who sleeps has to be woken, which takes as long as many
+// messages; who yields takes a processor from nobody who wants it, and burns it all the same.
+//
+// So it depends on the waits before: while they end in about the limit, a wait yields that long, and
+// nobody sleeps between two messages of a dialogue. When they do not, it gives up soon: what comes
+// now and then costs little, and what does not come nothing.
+//
+// Thread-compatible.
+#ifndef LIB_WAITING_YIELD_BUDGET_H_
+#define LIB_WAITING_YIELD_BUDGET_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace baton {
+
+class YieldBudget {
+ public:
+  static constexpr uint64_t kLeastNs = 10'000;
+
+  // 0: it never yields.
+  explicit YieldBudget(uint32_t most_microseconds)
+      : most_ns_(uint64_t{most_microseconds} * 1000), ns_(std::min(kLeastNs, most_ns_)) {}
+
+  uint64_t nanoseconds() const { return ns_; }
+
+  // A wait has ended after so long, the sleep included.
+  void NoteWait(uint64_t waited_ns) {
+    // Twice: those that slept waited for their waking up, too.
+    ns_ = waited_ns < 2 * most_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
+  }
+
+ private:
+  const uint64_t most_ns_;
+  uint64_t ns_;
+};
+
+}  // namespace baton
+
+#endif  // LIB_WAITING_YIELD_BUDGET_H_
