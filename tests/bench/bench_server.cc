@@ -14,8 +14,8 @@ BenchServer::BenchServer(uint8_t* slab, Queue* queue, std::function<uint64_t()> 
     : slab_(slab),
       queue_(queue),
       nanoseconds_(std::move(nanoseconds)),
-      released_ns_(kMaxWriteWindow) {
-  took_ns_.reserve(kMaxWrites);
+      released_ns_(kMaxRemoteWindow) {
+  took_ns_.reserve(kMaxRemotes);
 }
 
 absl::Status BenchServer::Start() {
@@ -38,7 +38,9 @@ absl::Status BenchServer::OnReceived(uint32_t slot) {
     case Op::kRest:
       return Reply(request);
     case Op::kWrite:
-      return BeginWrites(request);
+    case Op::kRead:
+    case Op::kFetchAdd:
+      return BeginRemote(request);
   }
   request.failed = 1;
   return Reply(request);
@@ -61,44 +63,51 @@ absl::Status BenchServer::Reply(const Message& reply) {
   return queue_->Send(offset, sizeof(Message));
 }
 
-absl::Status BenchServer::BeginWrites(const Message& request) {
-  const bool possible = request.size >= 1 && request.size <= kMaxWriteBytes && request.count >= 1 &&
-                        request.count <= kMaxWrites && request.window >= 1 &&
-                        request.window <= kMaxWriteWindow && written_ == released_;
+absl::Status BenchServer::BeginRemote(const Message& request) {
+  const bool is_atomic = Op(request.op) == Op::kFetchAdd;
+  const bool possible = request.size >= 1 && request.size <= kMaxRemoteBytes &&
+                        (!is_atomic || request.size == kAtomicBytes) && request.count >= 1 &&
+                        request.count <= kMaxRemotes && request.window >= 1 &&
+                        request.window <= kMaxRemoteWindow && done_ == released_;
   if (!possible) {
     Message reply = request;
     reply.failed = 1;
     return Reply(reply);
   }
   job_ = request;
-  released_ = written_ = 0;
+  released_ = done_ = 0;
   took_ns_.clear();
-  std::memset(slab_ + kPayloadOffset, static_cast<int>(request.sequence & 0xff), request.size);
+  const int filler = Op(request.op) == Op::kWrite ? static_cast<int>(request.sequence & 0xff) : 0;
+  std::memset(slab_ + kPayloadOffset, filler, request.size);
   job_began_ns_ = nanoseconds_();
-  while (released_ < std::min(job_.window, job_.count)) BATON_RETURN_IF_ERROR(WriteOne());
+  while (released_ < std::min(job_.window, job_.count)) BATON_RETURN_IF_ERROR(ReleaseOne());
   return absl::OkStatus();
 }
 
-absl::Status BenchServer::WriteOne() {
-  released_ns_[released_ % kMaxWriteWindow] = nanoseconds_();
+absl::Status BenchServer::ReleaseOne() {
+  released_ns_[released_ % kMaxRemoteWindow] = nanoseconds_();
   ++released_;
-  return queue_->Write(kPayloadOffset, job_.size, job_.remote_address, job_.rkey);
+  return queue_->Remote(Op(job_.op), kPayloadOffset, job_.size, job_.remote_address, job_.rkey);
 }
 
-absl::Status BenchServer::OnWritten() {
-  if (written_ == released_) return absl::InternalError("a write completed that was not released");
-  const uint64_t took = nanoseconds_() - released_ns_[written_ % kMaxWriteWindow];
+absl::Status BenchServer::OnRemoteDone() {
+  if (done_ == released_) {
+    return absl::InternalError("a write, read or atomic completed that was not released");
+  }
+  const uint64_t took = nanoseconds_() - released_ns_[done_ % kMaxRemoteWindow];
   took_ns_.push_back(static_cast<uint32_t>(std::min<uint64_t>(took, UINT32_MAX)));
-  ++written_;
-  if (released_ < job_.count) return WriteOne();
-  return written_ == job_.count ? EndWrites() : absl::OkStatus();
+  ++done_;
+  if (released_ < job_.count) return ReleaseOne();
+  return done_ == job_.count ? EndRemote() : absl::OkStatus();
 }
 
-absl::Status BenchServer::EndWrites() {
+absl::Status BenchServer::EndRemote() {
   Message reply = job_;
   reply.total_ns = nanoseconds_() - job_began_ns_;
   reply.p50_ns = Quantile(took_ns_, 0.5);
   reply.p99_ns = Quantile(took_ns_, 0.99);
+  reply.p999_ns = Quantile(took_ns_, 0.999);
+  reply.last_byte = slab_[kPayloadOffset + job_.size - 1];
   return Reply(reply);
 }
 

@@ -23,8 +23,9 @@ class Queue {
   virtual ~Queue() = default;
   virtual absl::Status Receive(uint32_t slot, size_t offset, uint32_t length) = 0;
   virtual absl::Status Send(size_t offset, uint32_t length) = 0;
-  virtual absl::Status Write(size_t offset, uint32_t length, uint64_t remote_address,
-                             uint32_t rkey) = 0;
+  // kWrite, kRead or kFetchAdd (of 1).
+  virtual absl::Status Remote(Op op, size_t offset, uint32_t length, uint64_t remote_address,
+                              uint32_t rkey) = 0;
 };
 
 class BenchServer {
@@ -37,16 +38,16 @@ class BenchServer {
   absl::Status Start();
   absl::Status OnReceived(uint32_t slot);
   absl::Status OnSent();
-  absl::Status OnWritten();
+  absl::Status OnRemoteDone();
 
   // No request is to come soon.
   bool resting() const { return resting_; }
 
  private:
   absl::Status Reply(const Message& reply);
-  absl::Status BeginWrites(const Message& request);
-  absl::Status WriteOne();
-  absl::Status EndWrites();
+  absl::Status BeginRemote(const Message& request);
+  absl::Status ReleaseOne();
+  absl::Status EndRemote();
 
   uint8_t* const slab_;
   Queue* const queue_;
@@ -54,12 +55,12 @@ class BenchServer {
   bool resting_ = true;
   uint64_t replies_ = 0;
   uint32_t unsent_ = 0;  // replies without a completion
-  // The writes under way: of `job_`, of which so many were released and have completed.
+  // What is under way: of `job_`, of which so many were released and have completed.
   Message job_;
   uint32_t released_ = 0;
-  uint32_t written_ = 0;
+  uint32_t done_ = 0;
   uint64_t job_began_ns_ = 0;
-  std::vector<uint64_t> released_ns_;  // by number, modulo kMaxWriteWindow
+  std::vector<uint64_t> released_ns_;  // by number, modulo kMaxRemoteWindow
   std::vector<uint32_t> took_ns_;
 };
 

@@ -9,7 +9,8 @@ namespace baton::bench {
 namespace {
 
 struct Request {
-  enum Kind { kReceive, kSend, kWrite } kind;
+  enum Kind { kReceive, kSend, kRemote } kind;
+  Op op = Op::kEcho;
   uint32_t slot = 0;
   size_t offset = 0;
   uint32_t length = 0;
@@ -20,16 +21,16 @@ struct Request {
 class Recorder final : public Queue {
  public:
   absl::Status Receive(uint32_t slot, size_t offset, uint32_t length) override {
-    requests.push_back({Request::kReceive, slot, offset, length, 0, 0});
+    requests.push_back({Request::kReceive, Op::kEcho, slot, offset, length, 0, 0});
     return absl::OkStatus();
   }
   absl::Status Send(size_t offset, uint32_t length) override {
-    requests.push_back({Request::kSend, 0, offset, length, 0, 0});
+    requests.push_back({Request::kSend, Op::kEcho, 0, offset, length, 0, 0});
     return absl::OkStatus();
   }
-  absl::Status Write(size_t offset, uint32_t length, uint64_t remote_address,
-                     uint32_t rkey) override {
-    requests.push_back({Request::kWrite, 0, offset, length, remote_address, rkey});
+  absl::Status Remote(Op op, size_t offset, uint32_t length, uint64_t remote_address,
+                      uint32_t rkey) override {
+    requests.push_back({Request::kRemote, op, 0, offset, length, remote_address, rkey});
     return absl::OkStatus();
   }
   std::vector<Request> requests;
@@ -95,29 +96,52 @@ TEST_F(BenchServerTest, shouldPostTheReceiveAgainBeforeItSendsAMessageBack) {
 TEST_F(BenchServerTest, shouldKeepTheWindowFullUntilAllIsWritten) {
   ASSERT_TRUE(Receive(0, Writes(5, 2)).ok());
   ASSERT_EQ(queue_.requests.size(), 3u);  // the receive, and two writes
-  EXPECT_EQ(queue_.requests[1].kind, Request::kWrite);
+  EXPECT_EQ(queue_.requests[1].kind, Request::kRemote);
+  EXPECT_EQ(queue_.requests[1].op, Op::kWrite);
   EXPECT_EQ(queue_.requests[1].remote_address, 0x1000u);
   EXPECT_EQ(queue_.requests[1].rkey, 5u);
   EXPECT_EQ(slab_[queue_.requests[1].offset + 4095], 7);
   for (int i = 0; i < 4; ++i) {
     now_ += 100;
-    ASSERT_TRUE(server_.OnWritten().ok());
+    ASSERT_TRUE(server_.OnRemoteDone().ok());
   }
   ASSERT_EQ(queue_.requests.size(), 6u);  // three more
   now_ += 100;
-  ASSERT_TRUE(server_.OnWritten().ok());
+  ASSERT_TRUE(server_.OnRemoteDone().ok());
   ASSERT_EQ(queue_.requests.size(), 7u);
   ASSERT_EQ(queue_.requests.back().kind, Request::kSend);
   const Message reply = SentIn(queue_.requests.back());
   EXPECT_EQ(reply.failed, 0u);
   EXPECT_EQ(reply.total_ns, 500u);
   EXPECT_EQ(reply.p50_ns, 200u);  // in a window of two each waits for the one before it
-  EXPECT_FALSE(server_.OnWritten().ok());
+  EXPECT_FALSE(server_.OnRemoteDone().ok());
+}
+
+TEST_F(BenchServerTest, shouldTellWhatItHasRead) {
+  Message message = Writes(1, 1);
+  message.op = static_cast<uint32_t>(Op::kRead);
+  ASSERT_TRUE(Receive(0, message).ok());
+  const Request read = queue_.requests.back();
+  EXPECT_EQ(read.op, Op::kRead);
+  EXPECT_EQ(slab_[read.offset + 4095], 0);
+  slab_[read.offset + 4095] = 9;  // as the device does
+  ASSERT_TRUE(server_.OnRemoteDone().ok());
+  EXPECT_EQ(SentIn(queue_.requests.back()).last_byte, 9u);
+}
+
+TEST_F(BenchServerTest, shouldRefuseAtomicsOfAnotherSize) {
+  Message message = Writes(1, 1);
+  message.op = static_cast<uint32_t>(Op::kFetchAdd);
+  ASSERT_TRUE(Receive(0, message).ok());
+  EXPECT_EQ(SentIn(queue_.requests.back()).failed, 1u);
+  message.size = kAtomicBytes;
+  ASSERT_TRUE(Receive(1, message).ok());
+  EXPECT_EQ(queue_.requests.back().op, Op::kFetchAdd);
 }
 
 TEST_F(BenchServerTest, shouldRefuseWritesThatWouldLeaveTheClientsMemory) {
   Message message = Writes(1, 1);
-  message.size = kMaxWriteBytes + 1;
+  message.size = kMaxRemoteBytes + 1;
   ASSERT_TRUE(Receive(0, message).ok());
   ASSERT_EQ(queue_.requests.back().kind, Request::kSend);
   EXPECT_EQ(SentIn(queue_.requests.back()).failed, 1u);

@@ -18,6 +18,17 @@ struct Flags {
   uint16_t port = 0;
 };
 
+verbs::Opcode OpcodeOf(Op op) {
+  switch (op) {
+    case Op::kRead:
+      return verbs::Opcode::kRead;
+    case Op::kFetchAdd:
+      return verbs::Opcode::kFetchAndAdd;
+    default:
+      return verbs::Opcode::kWrite;
+  }
+}
+
 class BenchConnection final : public Queue {
  public:
   BenchConnection(Shard& shard, Connection& connection)
@@ -30,7 +41,8 @@ class BenchConnection final : public Queue {
     if (done.kind == Completion::Kind::kReceive) {
       return server_.OnReceived(static_cast<uint32_t>(done.tag));
     }
-    return done.opcode == verbs::CompletionOpcode::kWrite ? server_.OnWritten() : server_.OnSent();
+    return done.opcode == verbs::CompletionOpcode::kSend ? server_.OnSent()
+                                                         : server_.OnRemoteDone();
   }
   absl::Status Start() { return server_.Start(); }
 
@@ -44,14 +56,15 @@ class BenchConnection final : public Queue {
     work.buffers = {&buffer, 1};
     return shard_.Send(connection_, work);
   }
-  absl::Status Write(size_t offset, uint32_t length, uint64_t remote_address,
-                     uint32_t rkey) override {
+  absl::Status Remote(Op op, size_t offset, uint32_t length, uint64_t remote_address,
+                      uint32_t rkey) override {
     const Buffer buffer{base_ + offset, length};
     SendWork work;
-    work.opcode = verbs::Opcode::kWrite;
+    work.opcode = OpcodeOf(op);
     work.buffers = {&buffer, 1};
     work.remote_address = remote_address;
     work.rkey = rkey;
+    work.compare_add = 1;
     return shard_.Send(connection_, work);
   }
 

@@ -71,6 +71,7 @@ absl::StatusOr<Timing> Client::Echo(uint32_t count, uint32_t window) {
   timing.seconds = static_cast<double>(MonotonicNanoseconds() - began) * 1e-9;
   timing.p50_us = Quantile(took_ns_, 0.5) * 1e-3;
   timing.p99_us = Quantile(took_ns_, 0.99) * 1e-3;
+  timing.p999_us = Quantile(took_ns_, 0.999) * 1e-3;
   return timing;
 }
 
@@ -87,23 +88,41 @@ absl::StatusOr<Message> Client::Await() {
   return last_;
 }
 
-absl::StatusOr<Timing> Client::Write(uint32_t count, uint32_t window, uint32_t size) {
+absl::StatusOr<Timing> Client::Remote(Op op, uint32_t count, uint32_t window, uint32_t size) {
   Message request;
-  request.op = static_cast<uint32_t>(Op::kWrite);
+  request.op = static_cast<uint32_t>(op);
   request.count = count;
   request.window = window;
   request.size = size;
   request.remote_address = connection_->payload_address();
   request.rkey = connection_->rkey();
-  const uint8_t* const payload = connection_->slab() + kPayloadOffset;
-  const auto expected = static_cast<uint8_t>(sent_ & 0xff);
+  request.sequence = sent_;  // as Stage sets it
+  uint8_t* const payload = connection_->slab() + kPayloadOffset;
+  std::memset(payload, op == Op::kRead ? static_cast<int>(sent_ & 0x7f) + 1 : 0, size);
   BATON_RETURN_IF_ERROR(Stage(request));
   BATON_ASSIGN_OR_RETURN(const Message reply, Await());
-  if (payload[0] != expected || payload[size - 1] != expected) {
-    return absl::InternalError("what was to be written is not there");
-  }
+  BATON_RETURN_IF_ERROR(CheckRemote(request, reply));
   return Timing{static_cast<double>(reply.total_ns) * 1e-9, reply.p50_ns * 1e-3,
-                reply.p99_ns * 1e-3};
+                reply.p99_ns * 1e-3, reply.p999_ns * 1e-3};
+}
+
+absl::Status Client::CheckRemote(const Message& request, const Message& reply) const {
+  const uint8_t* const payload = connection_->slab() + kPayloadOffset;
+  const auto byte = static_cast<uint8_t>(request.sequence & 0xff);
+  uint64_t sum = 0;
+  switch (Op(request.op)) {
+    case Op::kWrite:
+      if (payload[0] == byte && payload[request.size - 1] == byte) return absl::OkStatus();
+      return absl::InternalError("what was to be written is not there");
+    case Op::kRead:
+      if (reply.last_byte == (request.sequence & 0x7f) + 1) return absl::OkStatus();
+      return absl::InternalError("what was to be read was not");
+    default:
+      std::memcpy(&sum, payload, sizeof(sum));
+      if (sum == request.count) return absl::OkStatus();
+      return absl::InternalError(
+          absl::StrCat(request.count, " times 1 was to be added, and the sum is ", sum));
+  }
 }
 
 absl::Status Client::Rest() {

@@ -19,6 +19,7 @@ struct Timing {
   double seconds = 0;  // of all
   double p50_us = 0;   // of one
   double p99_us = 0;
+  double p999_us = 0;
 };
 
 class Client {
@@ -28,8 +29,9 @@ class Client {
   // `count` messages of 64 bytes and back, `window` of them under way. Polls, and yields when it
   // finds nothing.
   absl::StatusOr<Timing> Echo(uint32_t count, uint32_t window);
-  // The server writes into our memory, which does not involve us: sleeps until it has.
-  absl::StatusOr<Timing> Write(uint32_t count, uint32_t window, uint32_t size);
+  // The server writes into our memory, or reads it, or adds to it, which does not involve us:
+  // sleeps until it has.
+  absl::StatusOr<Timing> Remote(Op op, uint32_t count, uint32_t window, uint32_t size);
   // A server that polls stops doing so.
   absl::Status Rest();
 
@@ -38,6 +40,7 @@ class Client {
 
   absl::Status Stage(Message request);
   absl::StatusOr<Message> Await();
+  absl::Status CheckRemote(const Message& request, const Message& reply) const;
   absl::Status TakeReply(const ibv_wc& done);
 
   std::unique_ptr<RawConnection> connection_;

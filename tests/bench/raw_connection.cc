@@ -16,7 +16,7 @@ namespace {
 constexpr int kResolveTimeoutMs = 5000;
 constexpr int kBacklog = 4;
 // As Baton asks for its connections.
-constexpr uint8_t kRetries = 7;
+constexpr uint8_t kRetries = 7, kReads = 16;
 
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address = {};
@@ -39,8 +39,8 @@ absl::StatusOr<CmId> MakeId() {
 
 rdma_conn_param Parameters() {
   rdma_conn_param parameters = {};
-  parameters.responder_resources = 1;
-  parameters.initiator_depth = 1;
+  parameters.responder_resources = kReads;
+  parameters.initiator_depth = kReads;
   parameters.retry_count = kRetries;
   parameters.rnr_retry_count = kRetries;
   return parameters;
@@ -80,7 +80,8 @@ absl::Status RawConnection::MakeQueues() {
   domain_.reset(ibv_alloc_pd(context));
   if (!domain_) return ErrnoStatus(errno, "ibv_alloc_pd");
   region_.reset(ibv_reg_mr(domain_.get(), slab(), kSlabBytes,
-                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
   if (!region_) return ErrnoStatus(errno, "ibv_reg_mr");
   channel_.reset(ibv_create_comp_channel(context));
   if (!channel_) return ErrnoStatus(errno, "ibv_create_comp_channel");
@@ -160,10 +161,15 @@ absl::Status RawConnection::Send(size_t offset, uint32_t length) {
   return absl::OkStatus();
 }
 
-absl::Status RawConnection::Write(size_t offset, uint32_t length, uint64_t remote_address,
-                                  uint32_t rkey) {
+absl::Status RawConnection::Remote(Op op, size_t offset, uint32_t length, uint64_t remote_address,
+                                   uint32_t rkey) {
   BATON_ASSIGN_OR_RETURN(ibv_send_wr * request, NextSend(offset, length));
-  request->opcode = IBV_WR_RDMA_WRITE;
+  if (op == Op::kFetchAdd) {
+    request->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    request->wr.atomic = {remote_address, /*compare_add=*/1, /*swap=*/0, rkey};
+    return absl::OkStatus();
+  }
+  request->opcode = op == Op::kRead ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   request->wr.rdma.remote_addr = remote_address;
   request->wr.rdma.rkey = rkey;
   return absl::OkStatus();

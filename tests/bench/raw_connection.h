@@ -67,8 +67,8 @@ class RawConnection final : public Queue {
 
   absl::Status Receive(uint32_t slot, size_t offset, uint32_t length) override;
   absl::Status Send(size_t offset, uint32_t length) override;
-  absl::Status Write(size_t offset, uint32_t length, uint64_t remote_address,
-                     uint32_t rkey) override;
+  absl::Status Remote(Op op, size_t offset, uint32_t length, uint64_t remote_address,
+                      uint32_t rkey) override;
   absl::Status Flush();
 
   // The next completions; all are successes, or it is an error. wr_id of a receive is its slot.
@@ -77,7 +77,7 @@ class RawConnection final : public Queue {
   absl::StatusOr<absl::Span<const ibv_wc>> Await();
 
  private:
-  static constexpr size_t kBatch = 64;
+  static constexpr size_t kBatch = kSlots;
 
   explicit RawConnection(examples::SharedMemory memory) : memory_(std::move(memory)) {}
   static absl::StatusOr<std::unique_ptr<RawConnection>> Create(CmId id);

@@ -19,7 +19,7 @@ struct Flags {
 
 absl::Status Handle(BenchServer& server, const ibv_wc& done) {
   if (done.opcode == IBV_WC_RECV) return server.OnReceived(static_cast<uint32_t>(done.wr_id));
-  return done.opcode == IBV_WC_RDMA_WRITE ? server.OnWritten() : server.OnSent();
+  return done.opcode == IBV_WC_SEND ? server.OnSent() : server.OnRemoteDone();
 }
 
 absl::Status Serve(const Flags& flags) {

@@ -1,51 +1,110 @@
 // The data path of Baton on a real RDMA device, brokered and native, beside raw verbs: in one run,
 // on one device, in turns. `./run bench rdma` starts it.
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/cost.h"
-#include "tests/bench/report.h"
-#include "tests/bench/results.h"
 #include "tests/bench/side.h"
-#include "tests/demo/cpu_meter.h"
+#include "tests/bench/suite.h"
+#include "tests/bench/workloads.h"
 
 namespace baton::bench {
 namespace {
 
 struct Options {
+  SuiteOptions suite;
   SideOptions side;
-  uint32_t rounds = 5;
-  double scale = 1;  // of the numbers of operations
   std::vector<std::string> only;
   std::vector<std::string> reference;
-  std::string output;
 };
+
+std::string FigureOf(const Workload& workload, SideName side) {
+  return absl::StrCat(workload.name, "_", NameOf(side));
+}
+
+// What is asked of Baton, to what raw verbs do in the same round.
+struct Goal {
+  const char* workload;
+  SideName side;
+  SideName to;
+  double bar;
+};
+constexpr std::array<Goal, 9> kGoals = {{
+    {"write_64B", SideName::kBrokered, SideName::kPolling, 1.15},
+    {"echo_64B", SideName::kBrokered, SideName::kEvents, 0.8},
+    {"echo_64B", SideName::kBrokered, SideName::kPolling, 2.5},
+    {"write_64KiB", SideName::kBrokered, SideName::kPolling, 0.95},
+    {"write_4KiB", SideName::kBrokered, SideName::kPolling, 0.9},
+    {"echo_64B", SideName::kNative, SideName::kPolling, 1.05},
+    {"messages_batch_32", SideName::kNative, SideName::kPolling, 0.95},
+    {"write_64KiB", SideName::kNative, SideName::kPolling, 0.95},
+    {"write_4KiB", SideName::kNative, SideName::kPolling, 0.95},
+}};
+
+double BarOf(const Workload& workload, SideName side, SideName to) {
+  for (const Goal& goal : kGoals) {
+    if (std::string_view(goal.workload) == workload.name && goal.side == side && goal.to == to) {
+      return goal.bar;
+    }
+  }
+  return 0;
+}
+
+void CompareSides(Suite* suite) {
+  for (const SideName side : {SideName::kBrokered, SideName::kNative}) {
+    for (const SideName to : {SideName::kPolling, SideName::kEvents}) {
+      for (const Workload& workload : kWorkloads) {
+        suite->Compare({absl::StrCat(FigureOf(workload, side), "_to_", NameOf(to)),
+                        FigureOf(workload, side), FigureOf(workload, to),
+                        workload.figure == Figure::kLatency ? Better::kLess : Better::kMore,
+                        BarOf(workload, side, to)});
+      }
+    }
+  }
+}
+
+void DrawSides(Suite* suite) {
+  Plot rates{"batches", "Messages of 64 bytes and back", "under way", "messages per second", {}};
+  Plot writes{"writes", "WRITE, 16 under way", "bytes", "MB/s", {}};
+  Plot reads{"reads", "READ, 16 under way", "bytes", "MB/s", {}};
+  for (const SideName side : kSides) {
+    Line rate{NameOf(side), {}}, write{NameOf(side), {}}, read{NameOf(side), {}};
+    for (const Workload& workload : kWorkloads) {
+      const std::string figure = FigureOf(workload, side);
+      if (workload.figure == Figure::kRate) rate.points.emplace_back(workload.window, figure);
+      if (workload.figure != Figure::kBandwidth) continue;
+      (workload.op == Op::kRead ? read : write).points.emplace_back(workload.size, figure);
+    }
+    rates.lines.push_back(rate);
+    writes.lines.push_back(write);
+    reads.lines.push_back(read);
+  }
+  for (Plot* plot : {&rates, &writes, &reads}) suite->Draw(std::move(*plot));
+}
 
 class Benchmark {
  public:
-  explicit Benchmark(const Options& options) : options_(options) {}
+  Benchmark(const Options& options, Suite* suite) : options_(options), suite_(*suite) {
+    CompareSides(suite);
+    DrawSides(suite);
+  }
 
-  absl::StatusOr<Results> Run() {
+  absl::Status Run() {
     BATON_RETURN_IF_ERROR(Start());
-    for (uint32_t i = 0; i < options_.rounds; ++i) {
-      const absl::Status status = DoRound(i);
-      if (status.ok()) continue;
+    const absl::Status status = suite_.Run([this](Round& round) { return Measure(round); });
+    if (!status.ok()) {
       for (const auto& side : sides_) side->DumpLogs();
-      return status;
     }
-    return std::move(results_);
+    return status;
   }
 
  private:
@@ -64,21 +123,16 @@ class Benchmark {
     return absl::OkStatus();
   }
 
-  absl::Status DoRound(uint32_t number) {
-    Round round;
-    const MachineTimes before = ReadMachineTimes();
+  absl::Status Measure(Round& round) {
     for (size_t i = 0; i < kWorkloads.size(); ++i) {
       if (!IsWanted(kWorkloads[i])) continue;
       for (size_t j = 0; j < kSides.size(); ++j) {
-        const size_t side = (i + j + number) % kSides.size();  // none is always the first
-        BATON_ASSIGN_OR_RETURN(round.samples[i][side], Measure(kWorkloads[i], *sides_[side]));
+        const SideName side =
+            kSides[(i + j + round.number()) % kSides.size()];  // none always first
+        BATON_RETURN_IF_ERROR(MeasureOne(kWorkloads[i], side, round));
       }
     }
-    round.others_cores = ReadMachineTimes().OthersSince(before);
-    std::fprintf(stderr, "round %u of %u; others used %.2f cores\n", number + 1, options_.rounds,
-                 round.others_cores);
-    results_.rounds.push_back(round);
-    return absl::OkStatus();
+    return SetReferences(round);
   }
 
   bool IsWanted(const Workload& workload) const {
@@ -86,76 +140,75 @@ class Benchmark {
                                               workload.name) != options_.only.end();
   }
 
-  absl::StatusOr<Sample> Measure(const Workload& workload, Side& side) const {
-    const auto count =
-        std::max(2 * workload.window, static_cast<uint32_t>(workload.count * options_.scale));
+  absl::Status MeasureOne(const Workload& workload, SideName name, Round& round) {
+    Side& side = *sides_[static_cast<size_t>(name)];
+    const uint32_t count = suite_.Scaled(workload.count, 2 * workload.window);
     BATON_RETURN_IF_ERROR(Do(workload, side, std::max(workload.window, count / 10)).status());
     const Cost before = ReadCost(side.processes());
     BATON_ASSIGN_OR_RETURN(const Timing timing, Do(workload, side, count));
     const Cost cost = ReadCost(side.processes()) - before;
     BATON_RETURN_IF_ERROR(side.client().Rest());
-    return Sample{timing.p50_us,           timing.p99_us,           count / timing.seconds,
-                  cost.running_us / count, cost.waiting_us / count, cost.sleeps / count};
+    const std::string figure = FigureOf(workload, name);
+    const double per_second = count / timing.seconds;
+    switch (workload.figure) {
+      case Figure::kLatency:
+        round.Set(figure, timing.p50_us, "us, p50");
+        round.Set(figure + "_p99", timing.p99_us, "us");
+        round.Set(figure + "_p99.9", timing.p999_us, "us");
+        break;
+      case Figure::kRate:
+        round.Set(figure, per_second, "per second");
+        break;
+      case Figure::kBandwidth:
+        round.Set(figure, per_second * workload.size * 1e-6, "MB/s");
+        break;
+    }
+    // Microseconds an operation are seconds a million.
+    round.Set(figure + "_cpu", cost.running_us / count, "s of the server's processors per million");
+    round.Set(figure + "_wait", cost.waiting_us / count, "s of waiting for one per million");
+    round.Set(figure + "_sleeps", cost.sleeps / count, "per operation");
+    return absl::OkStatus();
   }
 
   static absl::StatusOr<Timing> Do(const Workload& workload, Side& side, uint32_t count) {
-    return workload.writes ? side.client().Write(count, workload.window, workload.size)
-                           : side.client().Echo(count, workload.window);
+    return workload.op == Op::kEcho
+               ? side.client().Echo(count, workload.window)
+               : side.client().Remote(workload.op, count, workload.window, workload.size);
   }
 
-  const Options options_;
-  std::array<std::unique_ptr<Side>, kSides.size()> sides_;
-  Results results_;
-};
-
-absl::Status Describe(const Options& options, Results* results) {
-  utsname name = {};
-  uname(&name);
-  results->kernel = name.release;
-  results->cores = demo::UsableCores();
-  results->virtual_machine = std::getenv("BATON_VM") != nullptr;
-  for (const std::string& text : options.reference) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("--reference ", text, ": NAME=VALUE"));
+  absl::Status SetReferences(Round& round) const {
+    for (const std::string& text : options_.reference) {
+      const size_t equals = text.find('=');
+      if (equals == std::string::npos) {
+        return absl::InvalidArgumentError(absl::StrCat("--reference ", text, ": NAME=VALUE"));
+      }
+      round.Set(text.substr(0, equals), std::strtod(text.c_str() + equals + 1, nullptr), "");
     }
-    results->reference.emplace_back(text.substr(0, equals),
-                                    std::strtod(text.c_str() + equals + 1, nullptr));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
 
-absl::Status RunAndReport(const Options& options) {
-  BATON_ASSIGN_OR_RETURN(Results results, Benchmark(options).Run());
-  BATON_RETURN_IF_ERROR(Describe(options, &results));
-  std::fputs(ToTable(results).c_str(), stdout);
-  if (options.output.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(options.output, error);
-  const std::string path = options.output + "/rdma.json";
-  std::ofstream file(path);
-  file << ToJson(results) << "\n";
-  file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
-}
+  const Options& options_;
+  Suite& suite_;
+  std::array<std::unique_ptr<Side>, kSides.size()> sides_;
+};
 
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
-      "Messages and writes of a worker of Baton over RDMA, beside the same over raw verbs."};
+      "Messages, writes, reads and atomics of a worker of Baton over RDMA, beside the same over "
+      "raw "
+      "verbs."};
+  AddSuiteOptions(app, &options.suite);
   app.add_option("--device", options.side.device, "rdma, or rdma:NAME [rdma]");
   app.add_option("--address", options.side.host, "IPv4 address of the device")->required();
-  app.add_option("--output", options.output, "directory for rdma.json");
-  app.add_option("--rounds", options.rounds, "measured in turns, so many times [5]")
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--scale", options.scale, "so many times the operations of a measurement [1]")
-      ->check(CLI::Range(0.001, 1000.0));
   app.add_option("--only", options.only, "workloads, of all");
   app.add_option("--reference", options.reference, "NAME=VALUE, a figure to be shown beside");
   app.add_option("--worker-argument", options.side.worker_arguments, "for bench-worker");
   app.add_option("--bin", options.side.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = RunAndReport(options);
+  Suite suite("rdma", options.suite);
+  absl::Status status = Benchmark(options, &suite).Run();
+  if (status.ok()) status = suite.Report();
   if (status.ok()) return 0;
   std::fprintf(stderr, "rdma_bench: %s\n", std::string(status.message()).c_str());
   return 1;

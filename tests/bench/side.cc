@@ -53,6 +53,9 @@ absl::Status Side::StartCluster(const SideOptions& options,
   cluster.shards = 1;
   cluster.max_connections = 4;
   cluster.batond_arguments = std::move(batond_arguments);
+  for (const char* const queue : {"--send-queue-depth", "--receive-queue-depth"}) {
+    cluster.batond_arguments.insert(cluster.batond_arguments.end(), {queue, absl::StrCat(kSlots)});
+  }
   BATON_ASSIGN_OR_RETURN(cluster_, harness::Cluster::Start(std::move(cluster)));
   const pid_t keeper = cluster_->batond().FindChild("baton-keeper");
   if (keeper == 0) return absl::InternalError("batond has no keeper");

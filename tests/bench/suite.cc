@@ -2,6 +2,7 @@
 
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,6 +30,7 @@ using examples::JsonLine;
 
 // How much worse than recorded a ratio may be: machines differ, and rounds are few.
 constexpr double kGenerous = 2;
+constexpr const char* kGnuplot = "/usr/bin/gnuplot";
 
 bool IsQuiet(double others_cores) { return others_cores < kQuietCores; }
 
@@ -46,6 +48,18 @@ std::string List(const std::vector<std::string>& items) {
   std::string text = "[";
   for (const std::string& item : items) absl::StrAppend(&text, text.size() > 1 ? "," : "", item);
   return text + "]";
+}
+
+absl::Status RunGnuplot(const std::string& script) {
+  harness::ChildOptions gnuplot;
+  gnuplot.program = kGnuplot;
+  gnuplot.arguments = {script};
+  gnuplot.log_path = script + ".log";
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<harness::ChildProcess> process,
+                         harness::ChildProcess::Start(gnuplot));
+  BATON_ASSIGN_OR_RETURN(const int status, process->WaitEnd(std::chrono::seconds(60)));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::InternalError("gnuplot failed: " + process->LogTail());
 }
 
 absl::Status Write(const std::string& path, const std::string& text) {
@@ -120,12 +134,18 @@ double Suite::MedianOf(std::string_view figure) const {
 }
 
 double Suite::MedianOf(const Ratio& ratio) const {
+  if (ratio.to.empty()) return MedianOf(ratio.of);
   return Median([&](const Round& round) { return Divide(round.Of(ratio.of), round.Of(ratio.to)); });
+}
+
+bool Suite::WasMeasured(const Ratio& ratio) const {
+  return MedianOf(ratio.of) > 0 && (ratio.to.empty() || MedianOf(ratio.to) > 0);
 }
 
 std::string Suite::ToTable() const {
   std::string text;
   for (const Ratio& ratio : ratios_) {
+    if (!WasMeasured(ratio)) continue;
     const double value = MedianOf(ratio);
     absl::StrAppendFormat(&text, "%-44s %9.3f   %s", ratio.name, value, NameOf(ratio.better));
     if (ratio.bar > 0) {
@@ -157,6 +177,7 @@ std::string Suite::ToTable() const {
 std::string Suite::ToJson() const {
   JsonLine ratios, figures;
   for (const Ratio& ratio : ratios_) {
+    if (!WasMeasured(ratio)) continue;
     JsonLine line;
     line.Number("value", MedianOf(ratio)).Text("of", ratio.of).Text("to", ratio.to);
     line.Text("better", ratio.better == Better::kLess ? "less" : "more");
@@ -209,34 +230,32 @@ absl::Status Suite::WriteFiles() const {
   return absl::OkStatus();
 }
 
-// gnuplot draws it from a script that has the data and is kept beside it. Both axes are
-// logarithmic: what is plotted here spans orders of magnitude.
+// gnuplot draws it from a script that has the data and is kept beside it; where there is no
+// gnuplot, it can be drawn elsewhere. Both axes are logarithmic: what is plotted here spans orders
+// of magnitude.
 absl::Status Suite::WritePlot(const Plot& plot) const {
-  const std::string path = options_.output + "/" + name_ + "-" + plot.name;
-  std::string script = absl::StrCat(
-      "set terminal svg size 900,560 background '#ffffff' font 'Helvetica,13'\nset output '", path,
-      ".svg'\nset title '", plot.title, "'\nset xlabel '", plot.x_label, "'\nset ylabel '",
-      plot.y_label, "'\nset logscale xy\nset grid lc rgb '#dddddd'\nset key outside right top\n");
+  const std::string name = name_ + "-" + plot.name;
+  const std::string path = options_.output + "/" + name + ".gnuplot";
+  std::string script =
+      absl::StrCat("if (!exists('directory')) directory = '", options_.output,
+                   "'\nset terminal svg size 900,560 background '#ffffff' font 'Helvetica,13'\n",
+                   "set output directory.'/", name, ".svg'\nset title '", plot.title,
+                   "'\nset xlabel '", plot.x_label, "'\nset ylabel '", plot.y_label,
+                   "'\nset logscale xy\nset grid lc rgb '#dddddd'\nset key outside right top\n");
   std::string plots;
   for (size_t i = 0; i < plot.lines.size(); ++i) {
-    absl::StrAppend(&script, "$line", i, " << END\n");
+    std::string points;
     for (const auto& [x, figure] : plot.lines[i].points) {
-      if (MedianOf(figure) > 0) absl::StrAppend(&script, x, " ", MedianOf(figure), "\n");
+      if (MedianOf(figure) > 0) absl::StrAppend(&points, x, " ", MedianOf(figure), "\n");
     }
-    absl::StrAppend(&script, "END\n");
-    absl::StrAppend(&plots, i == 0 ? "plot " : ", ", "$line", i,
+    if (points.empty()) continue;
+    absl::StrAppend(&script, "$line", i, " << END\n", points, "END\n");
+    absl::StrAppend(&plots, plots.empty() ? "plot " : ", ", "$line", i,
                     " with linespoints lw 2 pt 7 ps 0.7 title '", plot.lines[i].title, "'");
   }
-  BATON_RETURN_IF_ERROR(Write(path + ".gnuplot", script + plots + "\n"));
-  harness::ChildOptions gnuplot;
-  gnuplot.program = "/usr/bin/gnuplot";
-  gnuplot.arguments = {path + ".gnuplot"};
-  gnuplot.log_path = path + ".log";
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<harness::ChildProcess> process,
-                         harness::ChildProcess::Start(gnuplot));
-  BATON_ASSIGN_OR_RETURN(const int status, process->WaitEnd(std::chrono::seconds(60)));
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::InternalError("gnuplot failed: " + process->LogTail());
+  if (plots.empty()) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(Write(path, script + plots + "\n"));
+  return access(kGnuplot, X_OK) == 0 ? RunGnuplot(path) : absl::OkStatus();
 }
 
 absl::Status Suite::CompareWith(const std::string& recorded) const {
@@ -253,7 +272,7 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
   std::string worse;
   for (const Ratio& ratio : ratios_) {
     const auto found = known.find(ratio.name);
-    if (found == known.end()) continue;
+    if (found == known.end() || !WasMeasured(ratio)) continue;
     const double limit =
         ratio.better == Better::kLess ? found->second * kGenerous : found->second / kGenerous;
     if (KeepsTo(ratio, MedianOf(ratio), limit)) continue;

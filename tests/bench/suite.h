@@ -35,7 +35,7 @@ enum class Better : uint8_t { kLess, kMore };
 struct Ratio {
   std::string name;
   std::string of;
-  std::string to;
+  std::string to;  // empty: the figure itself has a bar
   Better better = Better::kLess;
   double bar = 0;  // that it should keep to; 0: there is none
 };
@@ -110,6 +110,7 @@ class Suite {
   absl::Status CompareWith(const std::string& recorded) const;
 
  private:
+  bool WasMeasured(const Ratio& ratio) const;
   double Median(const std::function<double(const Round&)>& value) const;
   absl::Status WriteFiles() const;
   absl::Status WritePlot(const Plot& plot) const;

@@ -60,6 +60,21 @@ TEST(SuiteTest, shouldTellWhetherABarIsMet) {
   EXPECT_NE(good.find("at least 0.9: met"), std::string::npos) << good;
 }
 
+TEST(SuiteTest, shouldJudgeAFigureByItself) {
+  Suite suite = SuiteOf(2);
+  const Ratio goal{"goal", "ours", "", Better::kMore, 400};
+  suite.Compare(goal);
+  EXPECT_DOUBLE_EQ(suite.MedianOf(goal), 500);
+  EXPECT_NE(suite.ToTable().find("at least 400: met"), std::string::npos) << suite.ToTable();
+}
+
+TEST(SuiteTest, shouldSayNothingOfWhatWasNotMeasured) {
+  Suite suite = SuiteOf(2);
+  suite.Compare({"not_measured", "nothing", "raw_us", Better::kLess, 1});
+  EXPECT_EQ(suite.ToTable().find("not_measured"), std::string::npos);
+  EXPECT_EQ(suite.ToJson().find("not_measured"), std::string::npos);
+}
+
 TEST(SuiteTest, shouldWriteWhatProgramsCanRead) {
   const auto json = harness::JsonObject::Parse(SuiteOf(2).ToJson());
   ASSERT_TRUE(json.ok()) << json.status();

@@ -5,21 +5,23 @@ set -euo pipefail
 
 export BATON_BENCH_NO_PERFTEST=1
 deploy/vm/bench_rdma.sh rdma_bench --rounds 1 --scale 0.01
-json=$BATON_VM_RESULTS/rdma.json
+json=$(<"$BATON_VM_RESULTS/rdma.json")
 positive='([1-9]|0\.[0-9]*[1-9])'
-for metric in echo_64B_p50 echo_64B_p99 write_64B_p50 write_64B_p99 messages_64B write_4KiB \
-  write_64KiB; do
-  grep -Eq "\"$metric\":\{\"to_polling\":${positive}[0-9.]*,\"to_events\":$positive" "$json" ||
-    { echo "no ratios of $metric in: $(<"$json")" && exit 1; }
-done
-for side in polling events brokered native; do
-  grep -Eq "\"$side\":\{\"metrics\":\{\"echo_64B_p50\":$positive" "$json" ||
-    { echo "no figures of $side in: $(<"$json")" && exit 1; }
-  grep -Eq "\"$side\":\{.*\"server_running_us\":$positive" "$json" ||
-    { echo "no processor time of $side in: $(<"$json")" && exit 1; }
+for workload in echo_64B write_64B read_64B fetch_add messages_batch_{8,32,64} \
+  {write,read}_{4KiB,64KiB,1MiB}; do
+  for side in brokered native; do
+    for to in polling events; do
+      grep -Eq "\"${workload}_${side}_to_$to\":\{\"value\":$positive" <<<"$json" ||
+        { echo "no ratio of $workload, $side to $to, in: $json" && exit 1; }
+    done
+  done
+  for side in polling events brokered native; do
+    grep -Eq "\"${workload}_${side}_cpu\":\{\"value\":$positive" <<<"$json" ||
+      { echo "no processor time of $workload, $side, in: $json" && exit 1; }
+  done
 done
 # Of the host, if the machine was up for long enough to be told.
-grep -q '"others_cores":' "$json"
+grep -q '"others_cores":' <<<"$json"
 
 # Neither side has run out of receives, and nothing was sent again.
 counters=$(rdma statistic show link rxe0/1)

@@ -1,0 +1,200 @@
+#include "tests/bench/null_baton.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "tests/bench/ping_pong.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr uint64_t kWorkerId = 1;
+constexpr uint32_t kMessageBytes = 64;
+constexpr uint64_t kStartNs = 60'000'000'000;
+
+arena::Shape ShapeOf(const NullBatonOptions& options) {
+  arena::Shape shape = {};
+  shape.shards = 1;
+  shape.connections = options.connections;
+  shape.send_queue_depth = shape.receive_queue_depth = options.queue_depth;
+  shape.connection_state_bytes = shape.shard_state_bytes = 64;
+  shape.workers = 1;
+  shape.buffer_bytes = 1 << 21;
+  shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
+  return shape;
+}
+
+FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+absl::Status MakePair(FileDescriptor* ours, FileDescriptor* theirs) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  ours->Reset(pair[0]);
+  theirs->Reset(pair[1]);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NullBaton>> NullBaton::Start(const NullBatonOptions& options) {
+  std::unique_ptr<NullBaton> baton(new NullBaton(options));
+  BATON_RETURN_IF_ERROR(baton->CreateParts());
+  BATON_RETURN_IF_ERROR(baton->EstablishAll());
+  return baton;
+}
+
+NullBaton::~NullBaton() {
+  if (worker_) worker_->Die();
+  worker_.reset();
+  if (engine_) engine_->Stop();
+}
+
+absl::Status NullBaton::CreateParts() {
+  BATON_ASSIGN_OR_RETURN(arena::Arena driver, arena::Arena::Create(ShapeOf(options_), "null"));
+  driver_arena_ = std::make_unique<arena::Arena>(std::move(driver));
+  // A mapping of its own, as a worker's process has.
+  BATON_ASSIGN_OR_RETURN(arena::Arena worker,
+                         arena::Arena::Attach(Copy(driver_arena_->worker_log_fd()),
+                                              Copy(driver_arena_->driver_log_fd()),
+                                              Copy(driver_arena_->buffers_fd())));
+  worker_arena_ = std::make_shared<const arena::Arena>(std::move(worker));
+  keeper::EngineOptions engine;
+  engine.yield_microseconds = options_.yield_microseconds;
+  BATON_ASSIGN_OR_RETURN(engine_,
+                         keeper::Engine::Create(driver_arena_.get(), &device_, this, engine));
+  FileDescriptor session, engine_wake, worker_wake;
+  BATON_RETURN_IF_ERROR(MakePair(&keeper_, &session));
+  BATON_RETURN_IF_ERROR(MakePair(&engine_wake, &worker_wake));
+  WorkerOptions worker_options;
+  worker_options.commit_mode = CommitMode::kManual;
+  worker_options.yield_microseconds = options_.yield_microseconds;
+  worker_ = std::make_unique<WorkerImpl>(worker_options, static_cast<Service*>(this));
+  worker_->Connected(std::move(session));
+  BATON_RETURN_IF_ERROR(worker_->Start(worker_arena_, std::move(worker_wake), kWorkerId, 0));
+  engine_->AddWorker(0, kWorkerId, std::move(engine_wake));
+  engine_->SetReady(0);
+  BATON_RETURN_IF_ERROR(engine_->Listen({"127.0.0.1", 1}).status());
+  device_.AddRequests(options_.connections);
+  engine_->Start();
+  if (options_.engine_processor >= 0) {
+    engine_->Run([&] { RunOnProcessor(options_.engine_processor); });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NullBaton::EstablishAll() {
+  const uint64_t deadline = MonotonicNanoseconds() + kStartNs;
+  while (connections_.size() < options_.connections) {
+    BATON_RETURN_IF_ERROR(worker_->Poll().status());
+    if (shard_ != nullptr) BATON_RETURN_IF_ERROR(shard_->Commit());
+    if (MonotonicNanoseconds() > deadline) {
+      return absl::DeadlineExceededError("the connections do not come up");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NullBaton::Turn() {
+  BATON_ASSIGN_OR_RETURN(const int work, worker_->Poll());
+  return work == 0 ? worker_->Wait(-1) : absl::OkStatus();
+}
+
+absl::Status NullBaton::StageBatch(uint32_t batch, uint32_t active) {
+  const Buffer buffer{0, kMessageBytes};
+  SendWork work;
+  work.opcode = verbs::Opcode::kWrite;
+  work.buffers = {&buffer, 1};
+  work.rkey = 1;
+  for (uint32_t i = 0; i < batch; ++i) {
+    BATON_RETURN_IF_ERROR(shard_->Send(*connections_[next_ % active], work));
+    ++next_;
+  }
+  return shard_->Commit();
+}
+
+absl::Status NullBaton::StageMessage() {
+  const Buffer buffer{0, kMessageBytes};
+  BATON_RETURN_IF_ERROR(shard_->Receive(*connections_[0], {&buffer, 1}));
+  SendWork work;
+  work.buffers = {&buffer, 1};
+  BATON_RETURN_IF_ERROR(shard_->Send(*connections_[0], work));
+  return shard_->Commit();
+}
+
+absl::Status NullBaton::RoundTrips(uint32_t count, std::vector<uint32_t>* took_ns) {
+  took_ns->reserve(took_ns->size() + count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t began = MonotonicNanoseconds();
+    const uint64_t wanted = completed_ + 1;
+    BATON_RETURN_IF_ERROR(options_.has_peer ? StageMessage() : StageBatch(1, 1));
+    while (completed_ < wanted) BATON_RETURN_IF_ERROR(Turn());
+    took_ns->push_back(
+        static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> NullBaton::Stream(uint32_t count, uint32_t batch, uint32_t active,
+                                         uint32_t window) {
+  const uint64_t first = completed_;
+  const uint64_t last = completed_ + count / batch * batch;
+  uint64_t released = first;
+  next_ = 0;
+  const uint64_t began = MonotonicNanoseconds();
+  while (completed_ < last) {
+    while (released < last && released - completed_ + batch <= window) {
+      BATON_RETURN_IF_ERROR(StageBatch(batch, active));
+      released += batch;
+    }
+    BATON_RETURN_IF_ERROR(Turn());
+  }
+  return static_cast<double>(MonotonicNanoseconds() - began) * 1e-9;
+}
+
+// ---------------------------------------------------------------- service
+
+absl::Status NullBaton::OnAdopt(Shard& shard) {
+  shard_ = &shard;
+  return absl::OkStatus();
+}
+
+void NullBaton::OnCompletion(Shard& shard, const Completion& completion) {
+  switch (completion.kind) {
+    case Completion::Kind::kSend:
+      completed_ += options_.has_peer ? 0 : 1;
+      break;
+    case Completion::Kind::kReceive:
+      ++completed_;
+      break;
+    case Completion::Kind::kConnectRequest:
+      (void)shard.Accept(*completion.connection);
+      break;
+    case Completion::Kind::kEstablished:
+      connections_.push_back(completion.connection);
+      break;
+    default:
+      break;
+  }
+}
+
+void NullBaton::OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) {
+  if (kind == "connection") return;
+  std::fprintf(stderr, "null: %.*s: %s\n", static_cast<int>(kind.size()), kind.data(),
+               message.c_str());
+}
+
+void NullBaton::OnFenced(uint64_t) {}
+
+void NullBaton::OnDeviceLost(const absl::Status&) {}
+
+}  // namespace baton::bench

@@ -1,0 +1,77 @@
+// The whole brokered data path in one process, over the null device: an engine in a thread of its
+// own, and a worker that the caller's thread turns.
+//
+// Thread-compatible: the caller's thread is the worker's.
+#ifndef TESTS_BENCH_NULL_BATON_H_
+#define TESTS_BENCH_NULL_BATON_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "supervisor/keeper/engine.h"
+#include "tests/bench/null_device.h"
+#include "worker/worker_impl.h"
+
+namespace baton::bench {
+
+struct NullBatonOptions {
+  uint32_t connections = 1;
+  uint32_t queue_depth = 64;
+  // Of engine and worker, before they sleep; 0: they sleep at once.
+  uint32_t yield_microseconds = 1'000'000;
+  bool has_peer = false;  // one connection; each SEND of ours is answered
+  // The processor of the engine; the worker's is the caller's to choose. -1: any.
+  int engine_processor = -1;
+};
+
+class NullBaton final : private Service, private keeper::EngineListener {
+ public:
+  // With all connections established.
+  static absl::StatusOr<std::unique_ptr<NullBaton>> Start(const NullBatonOptions& options);
+  ~NullBaton() override;
+
+  // One request after the other, from its staging to its completion, in nanoseconds: a WRITE; with
+  // a peer a SEND, to its answer.
+  absl::Status RoundTrips(uint32_t count, std::vector<uint32_t>* took_ns);
+  // `count` WRITEs, `batch` in each transaction, over the first `active` connections in turns, at
+  // most `window` of them under way. In seconds.
+  absl::StatusOr<double> Stream(uint32_t count, uint32_t batch, uint32_t active, uint32_t window);
+
+ private:
+  explicit NullBaton(const NullBatonOptions& options)
+      : options_(options), device_(options.has_peer) {}
+
+  absl::Status CreateParts();
+  absl::Status EstablishAll();
+  absl::Status Turn();
+  absl::Status StageBatch(uint32_t batch, uint32_t active);
+  absl::Status StageMessage();
+
+  void OnCompletion(Shard& shard, const Completion& completion) override;
+  absl::Status OnAdopt(Shard& shard) override;
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
+               int connection) override;
+  void OnFenced(uint64_t worker_id) override;
+  void OnDeviceLost(const absl::Status& why) override;
+
+  const NullBatonOptions options_;
+  NullDevice device_;
+  std::unique_ptr<arena::Arena> driver_arena_;
+  std::shared_ptr<const arena::Arena> worker_arena_;
+  std::unique_ptr<keeper::Engine> engine_;
+  FileDescriptor keeper_;  // the other end of the worker's session: nobody answers there
+  std::unique_ptr<WorkerImpl> worker_;
+  Shard* shard_ = nullptr;
+  std::vector<Connection*> connections_;  // established
+  uint64_t completed_ = 0;
+  uint32_t next_ = 0;  // connection, in turns
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_NULL_BATON_H_

@@ -1,0 +1,200 @@
+// Baton's own part of the data path: a worker and an engine over a device that does nothing, beside
+// what two threads need to pass a cache line there and back. `./run bench null` starts it.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "tests/bench/null_baton.h"
+#include "tests/bench/ping_pong.h"
+#include "tests/bench/quantile.h"
+#include "tests/bench/suite.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr std::array<uint32_t, 4> kBatches = {1, 8, 32, 64};
+constexpr std::array<uint32_t, 4> kConnections = {4, 16, 256, 4096};
+constexpr uint32_t kActive = 4;
+constexpr uint32_t kQueueDepth = 256, kQueueDepthOfMany = 64;
+constexpr int kOurProcessor = 0, kOtherProcessor = 1;
+constexpr uint32_t kOurYieldMicroseconds = 20;
+constexpr const char* kRateUnit = "work requests per second";
+
+void SetQuantiles(Round& round, const std::string& name, std::vector<uint32_t> took_ns) {
+  round.Set(absl::StrCat(name, "_p50"), Quantile(took_ns, 0.5), "ns");
+  round.Set(absl::StrCat(name, "_p99"), Quantile(took_ns, 0.99), "ns");
+  round.Set(absl::StrCat(name, "_p99.9"), Quantile(took_ns, 0.999), "ns");
+}
+
+class NullBench {
+ public:
+  explicit NullBench(Suite* suite) : suite_(*suite) {
+    suite_.Compare(
+        {"round_trip_to_cache_lines", "round_trip_p50", "cache_lines_p50", Better::kLess, 1.3});
+    suite_.Compare(
+        {"batch_32_to_batch_1", "alone_32_per_second", "alone_1_per_second", Better::kMore, 5});
+    suite_.Compare(
+        {"stream_32_to_stream_1", "stream_32_per_second", "stream_1_per_second", Better::kMore});
+    suite_.Compare({"batch_32_per_second", "stream_32_per_second", "", Better::kMore, 20e6});
+    suite_.Compare({"connections_4096_to_4", "connections_4096_per_second",
+                    "connections_4_per_second", Better::kMore, 0.9});
+    suite_.Compare({"three_parties_to_futex", "three_parties_p50", "three_parties_futex_p50",
+                    Better::kLess, 0.25});
+    DrawAll();
+  }
+
+  // `only`: names of parts; empty: all.
+  absl::Status Measure(const std::vector<std::string>& only, Round& round) {
+    for (const Part& part : kParts) {
+      if (!only.empty() && std::find(only.begin(), only.end(), part.name) == only.end()) continue;
+      RunOnProcessor(kOurProcessor);
+      BATON_RETURN_IF_ERROR((this->*part.measure)(round));
+    }
+    RunOnProcessor(-1);
+    return absl::OkStatus();
+  }
+
+  static std::vector<std::string> PartNames() {
+    std::vector<std::string> names;
+    for (const Part& part : kParts) names.emplace_back(part.name);
+    return names;
+  }
+
+ private:
+  struct Part {
+    const char* name;
+    absl::Status (NullBench::*measure)(Round&);
+  };
+  static const std::array<Part, 5> kParts;
+
+  void DrawAll() {
+    Line alone{"one transaction under way", {}}, stream{"as many as there is room for", {}};
+    for (const uint32_t batch : kBatches) {
+      alone.points.emplace_back(batch, absl::StrCat("alone_", batch, "_per_second"));
+      stream.points.emplace_back(batch, absl::StrCat("stream_", batch, "_per_second"));
+    }
+    suite_.Draw({"batches",
+                 "Work requests over the null device",
+                 "in a transaction",
+                 kRateUnit,
+                 {alone, stream}});
+    Line connections{"4 active, batch 32", {}};
+    for (const uint32_t count : kConnections) {
+      connections.points.emplace_back(count, absl::StrCat("connections_", count, "_per_second"));
+    }
+    suite_.Draw({"connections",
+                 "Work requests over the null device",
+                 "connections",
+                 kRateUnit,
+                 {connections}});
+  }
+
+  absl::Status MeasureCacheLines(Round& round) {
+    SetQuantiles(round, "cache_lines", CacheLinePingPong(suite_.Scaled(400'000), kOtherProcessor));
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureRoundTrips(Round& round) {
+    NullBatonOptions options;
+    options.engine_processor = kOtherProcessor;
+    BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
+    std::vector<uint32_t> took_ns;
+    BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(20'000), &took_ns));
+    took_ns.clear();
+    BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(200'000), &took_ns));
+    SetQuantiles(round, "round_trip", std::move(took_ns));
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureBatches(Round& round) {
+    NullBatonOptions options;
+    options.connections = kActive;
+    options.queue_depth = kQueueDepth;
+    options.engine_processor = kOtherProcessor;
+    BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
+    for (const uint32_t batch : kBatches) {
+      BATON_RETURN_IF_ERROR(SetRate(round, "alone", *baton, batch, batch));
+      BATON_RETURN_IF_ERROR(SetRate(round, "stream", *baton, batch, kQueueDepth));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureConnections(Round& round) {
+    for (const uint32_t connections : kConnections) {
+      NullBatonOptions options;
+      options.connections = connections;
+      options.queue_depth = kQueueDepthOfMany;
+      options.engine_processor = kOtherProcessor;
+      BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
+      BATON_ASSIGN_OR_RETURN(const double rate, RateOf(*baton, 32, kQueueDepthOfMany));
+      round.Set(absl::StrCat("connections_", connections, "_per_second"), rate, kRateUnit);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetRate(Round& round, const char* name, NullBaton& baton, uint32_t batch,
+                       uint32_t window) {
+    BATON_ASSIGN_OR_RETURN(const double rate, RateOf(baton, batch, window));
+    round.Set(absl::StrCat(name, "_", batch, "_per_second"), rate, kRateUnit);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> RateOf(NullBaton& baton, uint32_t batch, uint32_t window) {
+    const uint32_t count = suite_.Scaled(batch == 1 ? 500'000 : 2'000'000, batch);
+    const uint32_t before = std::max(count / 10, batch);
+    BATON_RETURN_IF_ERROR(baton.Stream(before, batch, kActive, window).status());
+    BATON_ASSIGN_OR_RETURN(const double seconds, baton.Stream(count, batch, kActive, window));
+    return count / batch * batch / seconds;
+  }
+
+  // Worker, engine and peer, wherever the scheduler puts them, and waiting as they do in use.
+  absl::Status MeasureThreeParties(Round& round) {
+    RunOnProcessor(-1);
+    SetQuantiles(round, "three_parties_futex", FutexChain(suite_.Scaled(10'000)));
+    NullBatonOptions options;
+    options.has_peer = true;
+    options.yield_microseconds = kOurYieldMicroseconds;
+    BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
+    std::vector<uint32_t> took_ns;
+    BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(20'000), &took_ns));
+    SetQuantiles(round, "three_parties", std::move(took_ns));
+    return absl::OkStatus();
+  }
+
+  Suite& suite_;
+};
+
+const std::array<NullBench::Part, 5> NullBench::kParts = {{
+    {"cache_lines", &NullBench::MeasureCacheLines},
+    {"round_trips", &NullBench::MeasureRoundTrips},
+    {"batches", &NullBench::MeasureBatches},
+    {"connections", &NullBench::MeasureConnections},
+    {"three_parties", &NullBench::MeasureThreeParties},
+}};
+
+int Main(int argc, char** argv) {
+  SuiteOptions options;
+  std::vector<std::string> only;
+  CLI::App app{"Baton's own part of the data path, over a device that does nothing."};
+  AddSuiteOptions(app, &options);
+  app.add_option("--only", only, "parts, of all")->check(CLI::IsMember(NullBench::PartNames()));
+  CLI11_PARSE(app, argc, argv);
+  Suite suite("null", options);
+  NullBench bench(&suite);
+  absl::Status status = suite.Run([&](Round& round) { return bench.Measure(only, round); });
+  if (status.ok()) status = suite.Report();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "null_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace baton::bench
+
+int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }

@@ -1,0 +1,232 @@
+#include "tests/bench/null_device.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "lib/base/check.h"
+#include "lib/waiting/pause.h"
+
+namespace baton::bench {
+namespace {
+
+class NullRegion final : public verbs::MemoryRegion {
+ public:
+  uint32_t lkey() const override { return 1; }
+  uint32_t rkey() const override { return 1; }
+};
+
+verbs::CompletionOpcode CompletionOf(verbs::Opcode opcode) {
+  switch (opcode) {
+    case verbs::Opcode::kWrite:
+    case verbs::Opcode::kWriteWithImmediate:
+      return verbs::CompletionOpcode::kWrite;
+    case verbs::Opcode::kRead:
+      return verbs::CompletionOpcode::kRead;
+    case verbs::Opcode::kCompareAndSwap:
+      return verbs::CompletionOpcode::kCompareAndSwap;
+    case verbs::Opcode::kFetchAndAdd:
+      return verbs::CompletionOpcode::kFetchAndAdd;
+    default:
+      return verbs::CompletionOpcode::kSend;
+  }
+}
+
+class NullQueuePair final : public verbs::QueuePair {
+ public:
+  // `wire`: null when there is no peer.
+  NullQueuePair(NullCompletionQueue* queue, NullWire* wire, uint32_t number)
+      : queue_(queue), wire_(wire), number_(number) {}
+
+  uint32_t number() const override { return number_; }
+  verbs::QueuePairState state() const override { return state_; }
+  absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
+    for (const verbs::SendRequest& request : requests) {
+      verbs::Completion& done = queue_->Add();
+      done.wr_id = request.wr_id;
+      done.opcode = CompletionOf(request.opcode);
+      done.qp_number = number_;
+      if (wire_ != nullptr) wire_->to_peer.fetch_add(1, std::memory_order_release);
+    }
+    *posted = requests.size();
+    return absl::OkStatus();
+  }
+  // Without a peer they stay posted.
+  absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
+                           size_t* posted) override {
+    for (const verbs::ReceiveRequest& request : requests) {
+      if (wire_ != nullptr) queue_->AddReceive(request.wr_id);
+    }
+    *posted = requests.size();
+    return absl::OkStatus();
+  }
+  absl::Status SetError() override {
+    state_ = verbs::QueuePairState::kError;
+    return absl::OkStatus();
+  }
+  void SetReady() { state_ = verbs::QueuePairState::kReadyToSend; }
+
+ private:
+  NullCompletionQueue* const queue_;
+  NullWire* const wire_;
+  const uint32_t number_;
+  verbs::QueuePairState state_ = verbs::QueuePairState::kInit;
+};
+
+class NullId final : public verbs::ConnectionId {
+ public:
+  explicit NullId(NullDevice* device) : device_(device) {}
+
+  verbs::Address local_address() const override { return {"127.0.0.1", 1}; }
+  verbs::Address peer_address() const override { return {"127.0.0.1", 2}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
+  absl::Status Accept(verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) override {
+    static_cast<NullQueuePair*>(queue_pair)->SetReady();
+    device_->Establish(this);
+    return absl::OkStatus();
+  }
+  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
+
+ private:
+  NullDevice* const device_;
+};
+
+class NullListener final : public verbs::Listener {
+ public:
+  explicit NullListener(const verbs::Address& address) : address_(address) {}
+  verbs::Address address() const override { return address_; }
+
+ private:
+  const verbs::Address address_;
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------- peer
+
+NullPeer::~NullPeer() {
+  stop_.store(true);
+  thread_.join();
+}
+
+void NullPeer::Run() {
+  uint64_t answered = 0;
+  uint32_t looks = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const uint64_t sent = wire_.to_peer.load(std::memory_order_acquire);
+    if (sent != answered) {
+      answered = sent;
+      wire_.to_us.store(answered, std::memory_order_seq_cst);
+      if (wire_.asleep.load(std::memory_order_seq_cst)) eventfd_write(wire_.wake.get(), 1);
+      looks = 0;
+    } else if (++looks < kLooksBeforeYield) {
+      Pause();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+// ---------------------------------------------------------------- device
+
+NullCompletionQueue::NullCompletionQueue(uint32_t entries, NullWire* wire)
+    : ring_(std::bit_ceil(entries)), mask_(ring_.size() - 1), wire_(*wire) {}
+
+absl::StatusOr<int> NullCompletionQueue::Poll(absl::Span<verbs::Completion> completions) {
+  while (!receives_.empty() && received_ != wire_.to_us.load(std::memory_order_acquire)) {
+    ++received_;
+    verbs::Completion& done = Add();
+    done.wr_id = receives_.front();
+    done.opcode = verbs::CompletionOpcode::kReceive;
+    receives_.pop_front();
+  }
+  const size_t count = std::min<size_t>(completions.size(), tail_ - head_);
+  for (size_t i = 0; i < count; ++i) completions[i] = ring_[head_++ & mask_];
+  if (head_ == tail_) head_ = tail_ = 0;  // what is in the cache is used again
+  return static_cast<int>(count);
+}
+
+absl::Status NullCompletionQueue::RequestNotification() {
+  wire_.asleep.store(true, std::memory_order_seq_cst);
+  return absl::OkStatus();
+}
+
+NullDevice::NullDevice(bool has_peer) {
+  wire_.wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  BATON_CHECK(wire_.wake);
+  if (has_peer) peer_ = std::make_unique<NullPeer>(&wire_);
+}
+
+void NullDevice::Progress() {
+  if (!wire_.asleep.load(std::memory_order_relaxed)) return;
+  wire_.asleep.store(false, std::memory_order_relaxed);
+  eventfd_t value;
+  eventfd_read(wire_.wake.get(), &value);
+}
+
+verbs::DeviceLimits NullDevice::limits() const {
+  verbs::DeviceLimits limits;
+  limits.max_queue_pairs = 1 << 20;
+  limits.max_completion_queues = 1 << 10;
+  limits.max_completion_queue_entries = 1 << 24;
+  limits.max_send_requests = limits.max_receive_requests = 1 << 14;
+  limits.max_scatter_gather = 16;
+  limits.max_memory_regions = 1 << 10;
+  limits.max_private_data_connect = limits.max_private_data_accept =
+      limits.max_private_data_reject = 196;
+  limits.max_initiator_depth = 16;
+  limits.max_message_bytes = 1 << 30;
+  limits.atomics = limits.send_with_invalidate = true;
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NullDevice::RegisterMemory(void*, size_t,
+                                                                                uint32_t) {
+  return std::make_unique<NullRegion>();
+}
+
+absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NullDevice::CreateCompletionQueue(
+    uint32_t entries) {
+  return std::make_unique<NullCompletionQueue>(entries, &wire_);
+}
+
+absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NullDevice::CreateQueuePair(
+    const verbs::QueuePairOptions& options) {
+  return std::make_unique<NullQueuePair>(static_cast<NullCompletionQueue*>(options.send_queue),
+                                         peer_ ? &wire_ : nullptr, ++queue_pairs_);
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Listener>> NullDevice::Listen(const verbs::Address& address,
+                                                                    int) {
+  auto listener = std::make_unique<NullListener>(address);
+  listener_ = listener.get();
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> NullDevice::Connect(
+    const verbs::Address&, verbs::QueuePair*, const verbs::ConnectionParameters&) {
+  return absl::UnimplementedError("the null device has nobody to connect to");
+}
+
+bool NullDevice::NextEvent(verbs::CmEvent* event) {
+  if (!established_.empty()) {
+    *event = {};
+    event->type = verbs::CmEventType::kEstablished;
+    event->id = established_.front();
+    established_.pop_front();
+    return true;
+  }
+  if (requests_ == 0 || listener_ == nullptr) return false;
+  --requests_;
+  *event = {};
+  event->type = verbs::CmEventType::kConnectRequest;
+  event->listener = listener_;
+  event->new_id = std::make_unique<NullId>(this);
+  return true;
+}
+
+}  // namespace baton::bench

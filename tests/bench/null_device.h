@@ -1,0 +1,101 @@
+// A verbs device that does nothing at once: each send completes as soon as it is posted. What is
+// measured over it is Baton alone.
+//
+// Completions are written into room that was made ahead, so that it costs as little as such a thing
+// can. It may have a peer, in a thread of its own: then a SEND is a message to it, and each of its
+// messages takes the oldest receive. Thread-safety: that of verbs::Device.
+#ifndef TESTS_BENCH_NULL_DEVICE_H_
+#define TESTS_BENCH_NULL_DEVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::bench {
+
+// Counts of messages; each has a cache line to itself.
+struct NullWire {
+  alignas(64) std::atomic<uint64_t> to_peer{0};
+  alignas(64) std::atomic<uint64_t> to_us{0};
+  alignas(64) std::atomic<bool> asleep{false};  // who polls us
+  FileDescriptor wake;                          // an eventfd, for when it is
+};
+
+// Answers each message. Polls, and yields when there is none, as a client that is in a hurry.
+class NullPeer {
+ public:
+  explicit NullPeer(NullWire* wire) : wire_(*wire), thread_([this] { Run(); }) {}
+  ~NullPeer();
+
+ private:
+  void Run();
+
+  NullWire& wire_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+class NullCompletionQueue final : public verbs::CompletionQueue {
+ public:
+  NullCompletionQueue(uint32_t entries, NullWire* wire);
+  absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
+  absl::Status RequestNotification() override;
+  void AddReceive(uint64_t wr_id) { receives_.push_back(wr_id); }
+  // There is room: the driver posts no more than the queue holds.
+  verbs::Completion& Add() { return ring_[tail_++ & mask_]; }
+
+ private:
+  std::vector<verbs::Completion> ring_;
+  uint64_t mask_;
+  uint64_t head_ = 0, tail_ = 0;
+  NullWire& wire_;
+  uint64_t received_ = 0;
+  std::deque<uint64_t> receives_;  // posted, with a peer
+};
+
+class NullDevice final : public verbs::Device {
+ public:
+  explicit NullDevice(bool has_peer);
+
+  // So many peers ask for a connection with the one listener.
+  void AddRequests(uint32_t count) { requests_ += count; }
+
+  std::string_view name() const override { return "null"; }
+  verbs::DeviceLimits limits() const override;
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                      uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
+      uint32_t entries) override;
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
+      const verbs::QueuePairOptions& options) override;
+  absl::StatusOr<std::unique_ptr<verbs::Listener>> Listen(const verbs::Address& address,
+                                                          int backlog) override;
+  absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> Connect(
+      const verbs::Address& address, verbs::QueuePair* queue_pair,
+      const verbs::ConnectionParameters& parameters) override;
+  bool NextEvent(verbs::CmEvent* event) override;
+  void Progress() override;
+  int event_fd() const override { return wire_.wake.get(); }
+
+  // Of its connection ids: the peer is ready.
+  void Establish(verbs::ConnectionId* id) { established_.push_back(id); }
+
+ private:
+  NullWire wire_;
+  std::unique_ptr<NullPeer> peer_;
+  verbs::Listener* listener_ = nullptr;
+  uint32_t requests_ = 0;
+  uint32_t queue_pairs_ = 0;
+  std::deque<verbs::ConnectionId*> established_;
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_NULL_DEVICE_H_
