@@ -2,6 +2,7 @@
 #define TESTS_BENCH_QUANTILE_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -11,8 +12,7 @@ namespace baton::bench {
 template <typename T>
 T Quantile(std::vector<T>& values, double quantile) {
   if (values.empty()) return T{};
-  const auto rank =
-      static_cast<std::ptrdiff_t>(quantile * static_cast<double>(values.size() - 1) + 0.5);
+  const std::ptrdiff_t rank = std::lround(quantile * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + rank, values.end());
   return values[static_cast<size_t>(rank)];
 }

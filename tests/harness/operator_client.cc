@@ -39,6 +39,22 @@ absl::StatusOr<v1::GetStatusResponse> OperatorClient::GetStatus() {
   return stub_->Call(&v1::OperatorService::Stub::GetStatus, v1::GetStatusRequest(), timeout_);
 }
 
+absl::StatusOr<v1::ListServicesResponse> OperatorClient::ListServices() {
+  return stub_->Call(&v1::OperatorService::Stub::ListServices, v1::ListServicesRequest(), timeout_);
+}
+
+absl::StatusOr<v1::ListWorkersResponse> OperatorClient::ListWorkers(const std::string& service) {
+  v1::ListWorkersRequest request;
+  request.set_service(service);
+  return stub_->Call(&v1::OperatorService::Stub::ListWorkers, request, timeout_);
+}
+
+absl::StatusOr<v1::ListShardsResponse> OperatorClient::ListShards(const std::string& service) {
+  v1::ListShardsRequest request;
+  request.set_service(service);
+  return stub_->Call(&v1::OperatorService::Stub::ListShards, request, timeout_);
+}
+
 absl::StatusOr<v1::GetServiceResponse> OperatorClient::GetService(const std::string& service) {
   v1::GetServiceRequest request;
   request.set_service(service);
@@ -46,11 +62,12 @@ absl::StatusOr<v1::GetServiceResponse> OperatorClient::GetService(const std::str
 }
 
 absl::StatusOr<v1::ListConnectionsResponse> OperatorClient::ListConnections(
-    const std::string& service) {
+    const std::string& service, uint32_t page_start) {
   v1::ListConnectionsRequest request;
   request.set_service(service);
   request.set_shard(-1);
   request.set_page_size(10'000);
+  request.set_page_start(page_start);
   return stub_->Call(&v1::OperatorService::Stub::ListConnections, request, timeout_);
 }
 

@@ -1,0 +1,172 @@
+#include "tests/bench/soft_bytes.h"
+
+#include <malloc.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/driver/device_needs.h"
+#include "lib/verbs/verbs.h"
+#include "worker/examples/common/device_factory.h"
+#include "worker/examples/common/shared_memory.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr uint64_t kLimitNanoseconds = 60'000'000'000;
+constexpr uint32_t kMessageBytes = 64;
+// Of few connections at a time is room in a listener's queue.
+constexpr uint32_t kBatch = 64;
+
+double HeapBytes() {
+  const struct mallinfo2 heap = mallinfo2();
+  return static_cast<double>(heap.uordblks + heap.hblkhd);
+}
+
+// One device with its side of all connections, made as a keeper makes them.
+class Side {
+ public:
+  static absl::StatusOr<std::unique_ptr<Side>> Create(uint32_t connections, uint32_t depth) {
+    auto side = std::make_unique<Side>();
+    BATON_ASSIGN_OR_RETURN(side->device_, examples::OpenDevice("soft"));
+    BATON_ASSIGN_OR_RETURN(auto memory, examples::SharedMemory::Allocate(arena::kPageBytes));
+    side->memory_ = std::make_unique<examples::SharedMemory>(std::move(memory));
+    BATON_ASSIGN_OR_RETURN(
+        side->region_, side->device_->RegisterMemory(side->memory_->base(), side->memory_->bytes(),
+                                                     verbs::kLocalWrite));
+    arena::Shape shape = {};
+    shape.shards = 1;
+    shape.connections = connections;
+    shape.send_queue_depth = shape.receive_queue_depth = depth;
+    side->needs_ = driver::NeedsOf(shape);
+    side->depth_ = depth;
+    BATON_ASSIGN_OR_RETURN(side->queue_, side->device_->CreateCompletionQueue(static_cast<uint32_t>(
+                                             side->needs_.completion_queue_entries)));
+    return side;
+  }
+
+  absl::StatusOr<verbs::Address> Listen() {
+    BATON_ASSIGN_OR_RETURN(listener_, device_->Listen({"127.0.0.1", 0}, kBatch));
+    return listener_->address();
+  }
+
+  absl::Status Connect(const verbs::Address& address) {
+    Connection& connection = connections_.emplace_back();
+    BATON_RETURN_IF_ERROR(MakeQueuePair(&connection));
+    BATON_ASSIGN_OR_RETURN(connection.id,
+                           device_->Connect(address, connection.queue_pair.get(), {}));
+    connection.id->context = connection.queue_pair.get();
+    return absl::OkStatus();
+  }
+
+  // One turn of its loop.
+  absl::Status Turn() {
+    device_->Progress();
+    for (verbs::CmEvent event; device_->NextEvent(&event);) {
+      BATON_RETURN_IF_ERROR(OnEvent(&event));
+    }
+    std::array<verbs::Completion, 64> completions;
+    BATON_ASSIGN_OR_RETURN(const int count, queue_->Poll(absl::MakeSpan(completions)));
+    for (int i = 0; i < count; ++i) {
+      if (completions[i].status != verbs::CompletionStatus::kSuccess) {
+        return absl::InternalError("a message of the soft device failed");
+      }
+      if (completions[i].opcode != verbs::CompletionOpcode::kReceive) continue;
+      BATON_RETURN_IF_ERROR(
+          PostReceive(connections_[completions[i].wr_id].queue_pair.get(), completions[i].wr_id));
+      ++received_;
+    }
+    return absl::OkStatus();
+  }
+  uint32_t received() const { return received_; }
+
+ private:
+  struct Connection {
+    std::unique_ptr<verbs::QueuePair> queue_pair;
+    std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair: it goes first
+  };
+
+  absl::Status MakeQueuePair(Connection* connection) {
+    BATON_ASSIGN_OR_RETURN(
+        connection->queue_pair,
+        device_->CreateQueuePair(driver::QueuePairOptionsFor(needs_, queue_.get())));
+    for (uint32_t i = 0; i < depth_; ++i) {
+      BATON_RETURN_IF_ERROR(PostReceive(connection->queue_pair.get(), connections_.size() - 1));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OnEvent(verbs::CmEvent* event) {
+    if (event->type == verbs::CmEventType::kConnectRequest) {
+      Connection& connection = connections_.emplace_back();
+      BATON_RETURN_IF_ERROR(MakeQueuePair(&connection));
+      connection.id = std::move(event->new_id);
+      connection.id->context = connection.queue_pair.get();
+      return connection.id->Accept(connection.queue_pair.get(), {});
+    }
+    if (event->type != verbs::CmEventType::kEstablished) {
+      return absl::InternalError(
+          absl::StrCat("a connection of the soft device was not made: ", event->status.message()));
+    }
+    verbs::SendRequest request;
+    const verbs::ScatterGather sge = Buffer();
+    request.sges = {&sge, 1};
+    size_t posted = 0;
+    return static_cast<verbs::QueuePair*>(event->id->context)->PostSend({&request, 1}, &posted);
+  }
+
+  absl::Status PostReceive(verbs::QueuePair* queue_pair, uint64_t connection) {
+    const verbs::ScatterGather sge = Buffer();
+    const verbs::ReceiveRequest request{connection, {&sge, 1}};
+    size_t posted = 0;
+    return queue_pair->PostReceive({&request, 1}, &posted);
+  }
+
+  verbs::ScatterGather Buffer() const {
+    return {reinterpret_cast<uint64_t>(memory_->base()), kMessageBytes, region_->lkey()};
+  }
+
+  // Devices outlive what is made from them, queues their queue pairs.
+  std::unique_ptr<verbs::Device> device_;
+  std::unique_ptr<examples::SharedMemory> memory_;
+  std::unique_ptr<verbs::MemoryRegion> region_;
+  std::unique_ptr<verbs::CompletionQueue> queue_;
+  std::unique_ptr<verbs::Listener> listener_;
+  std::vector<Connection> connections_;
+  driver::DeviceNeeds needs_;
+  uint32_t depth_ = 0;
+  uint32_t received_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<double> SoftBytesPerConnection(uint32_t connections, uint32_t depth) {
+  BATON_ASSIGN_OR_RETURN(const auto server, Side::Create(connections, depth));
+  BATON_ASSIGN_OR_RETURN(const auto client, Side::Create(connections, depth));
+  BATON_ASSIGN_OR_RETURN(const verbs::Address address, server->Listen());
+  const double before = HeapBytes();
+  const uint64_t deadline = MonotonicNanoseconds() + kLimitNanoseconds;
+  for (uint32_t made = 0; made < connections;) {
+    for (uint32_t i = 0; i < kBatch && made < connections; ++i, ++made) {
+      BATON_RETURN_IF_ERROR(client->Connect(address));
+    }
+    while (server->received() < made || client->received() < made) {
+      BATON_RETURN_IF_ERROR(server->Turn());
+      BATON_RETURN_IF_ERROR(client->Turn());
+      if (MonotonicNanoseconds() > deadline) {
+        return absl::DeadlineExceededError("connections of the soft device took too long");
+      }
+    }
+  }
+  return (HeapBytes() - before) / 2 / connections;
+}
+
+}  // namespace baton::bench
