@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
   child.arguments = {"--device",       options.fabric.device,
                      "--connect",      absl::StrCat(options.fabric.host, ":", options.port),
                      "--connections",  absl::StrCat(options.connections),
+                     "--active",       absl::StrCat(options.active),
                      "--window",       absl::StrCat(options.window),
                      "--rate",         absl::StrCat(options.rate),
                      "--message-size", absl::StrCat(options.message_bytes),
@@ -79,6 +80,11 @@ absl::StatusOr<PeerWindow> PeerProcess::Mark(const std::string& name) {
 
 absl::Status PeerProcess::Settle(std::chrono::milliseconds timeout) {
   BATON_RETURN_IF_ERROR(process_->WriteLine("settle"));
+  return ReadAnswer("{\"settled\"", timeout).status();
+}
+
+absl::Status PeerProcess::SettleActive(std::chrono::milliseconds timeout) {
+  BATON_RETURN_IF_ERROR(process_->WriteLine("settle active"));
   return ReadAnswer("{\"settled\"", timeout).status();
 }
 

@@ -25,6 +25,7 @@ struct PeerOptions {
   verbs::testing::Fabric fabric;
   uint16_t port = 0;  // of the service
   uint32_t connections = 1;
+  uint32_t active = 0;  // of them, that carry load; 0: all
   uint32_t window = 8;
   uint64_t rate = 0;
   uint32_t message_bytes = 64;
@@ -34,7 +35,7 @@ struct PeerOptions {
 
 // What the peer saw between two marks.
 struct PeerWindow {
-  double max_silence_us = 0;
+  double max_silence_us = 0;  // of active connections
   uint64_t messages = 0;
   uint32_t connections_with_reply = 0;
   uint64_t disconnects = 0;
@@ -51,6 +52,8 @@ class PeerProcess {
   absl::StatusOr<PeerWindow> Mark(const std::string& name);
   // Until each connection has been answered a request that was made after this call.
   absl::Status Settle(std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  // The same of the active connections alone.
+  absl::Status SettleActive(std::chrono::milliseconds timeout = std::chrono::seconds(15));
   absl::Status SetRate(uint64_t rate);
   // Stops sending, waits for the last replies and for the end of the process. The result is not
   // judged here: see its "ok".

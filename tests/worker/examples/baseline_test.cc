@@ -52,7 +52,7 @@ class BaselineTest : public ::testing::Test {
     port_ = static_cast<uint16_t>(std::stoi(line->substr(beginning.size())));
   }
 
-  std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect) {
+  std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect, uint32_t active = 0) {
     PeerOptions options;
     auto program = Binaries().Find("baton-peer");
     EXPECT_TRUE(program.ok()) << program.status();
@@ -61,6 +61,7 @@ class BaselineTest : public ::testing::Test {
     options.log_path = directory_->File("peer.log");
     options.port = port_;
     options.connections = 8;
+    options.active = active;
     options.rate = rate;
     options.reconnect = reconnect;
     options.arguments = {"--drain-timeout-ms", "1000"};
@@ -112,6 +113,36 @@ TEST_F(BaselineTest, ClientsResumeAtTheSuccessor) {
   EXPECT_TRUE(result->Flag("ok")) << result->text();
   EXPECT_EQ(result->Count("disconnects"), 24u);
   EXPECT_EQ(result->Count("reconnects"), 24u);
+}
+
+TEST_F(BaselineTest, ConnectionsThatAreNotActiveAreAskedAtASettleOnly) {
+  for (uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
+    auto peer = StartPeer(rate, true, /*active=*/3);
+    ASSERT_NE(peer, nullptr);
+    ASSERT_TRUE(peer->SettleActive().ok());
+    ASSERT_TRUE(peer->SettleActive().ok());
+    auto window = peer->Mark("active");
+    ASSERT_TRUE(window.ok()) << window.status();
+    EXPECT_EQ(window->connections_with_reply, 3u);
+    ASSERT_TRUE(peer->Settle().ok());
+    window = peer->Mark("all");
+    ASSERT_TRUE(window.ok()) << window.status();
+    EXPECT_EQ(window->connections_with_reply, 8u);
+    // They are asked also when they have to be connected anew for it.
+    auto successor = StartServer({"--wait-for-pid", absl::StrCat(server_->pid())});
+    ASSERT_NE(successor, nullptr);
+    ASSERT_TRUE(successor->ReadLineWith("ledger-baseline warm", kLong).ok());
+    ASSERT_TRUE(server_->Kill().ok());
+    ASSERT_TRUE(peer->Settle().ok());
+    window = peer->Mark("reconnected");
+    ASSERT_TRUE(window.ok()) << window.status();
+    EXPECT_EQ(window->connections_with_reply, 8u);
+    auto result = peer->Stop();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    WaitUntilItListens(*successor);
+    server_ = std::move(successor);
+  }
 }
 
 TEST_F(BaselineTest, PeerThatMayNotReconnectReportsTheLoss) {

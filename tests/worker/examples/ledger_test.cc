@@ -126,6 +126,34 @@ TEST_F(LedgerTest, LargeMessagesAndFullWindowsSurviveAFailover) {
   EXPECT_TRUE(result->Flag("ok")) << result->text();
 }
 
+// An owner that has served an account before finds it as its successor has left it.
+TEST_F(LedgerTest, AccountsThatAreSeldomAskedOutliveHandoffsToAndFro) {
+  ClusterOptions options;
+  options.shards = 2;
+  options.max_connections = 6;
+  ASSERT_NO_FATAL_FAILURE(Start(std::move(options)));
+  auto other = cluster_->StartLedger(2);
+  ASSERT_TRUE(other.ok()) << other.status();
+  PeerOptions peer_options;
+  peer_options.connections = 6;
+  peer_options.active = 2;
+  peer_options.rate = 1000;
+  auto peer = cluster_->StartPeer(peer_options);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_TRUE((*peer)->Settle().ok());
+  for (const bool ask_all : {true, false, true, false, false, true}) {
+    ASSERT_TRUE(cluster_->Handoff((*other)->id).ok());
+    std::swap(worker_, *other);
+    ASSERT_TRUE((ask_all ? (*peer)->Settle() : (*peer)->SettleActive()).ok());
+    auto window = (*peer)->Mark("after");
+    ASSERT_TRUE(window.ok()) << window.status();
+    EXPECT_GE(window->last_versions[worker_->version], ask_all ? 6u : 2u);
+  }
+  auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
 TEST_F(LedgerTest, LearnsTheQueueDepthsOfItsService) {
   ClusterOptions options;
   options.shards = 2;

@@ -73,6 +73,13 @@ LedgerService::Session& LedgerService::SessionOf(Connection& connection) {
   return *sessions_[index];
 }
 
+LedgerService::Session& LedgerService::NewSession(const Shard& shard, Connection& connection) {
+  Session& session = SessionOf(connection);
+  session = Session();
+  session.adoption = adoptions_[shard.index()];
+  return session;
+}
+
 absl::StatusOr<LedgerAccount> LedgerService::Load(const Connection& connection) const {
   const uint32_t version = connection.state_version();
   const bool declared =
@@ -81,17 +88,8 @@ absl::StatusOr<LedgerAccount> LedgerService::Load(const Connection& connection) 
 }
 
 absl::Status LedgerService::OnAdopt(Shard& shard) {
-  for (Connection* connection : shard.connections()) {
-    Session& session = SessionOf(*connection);
-    session = Session();
-    absl::StatusOr<LedgerAccount> account = Load(*connection);
-    if (account.ok()) {
-      session.account = *account;
-    } else {
-      // One account that cannot be read fails its connection, not the shard.
-      Drop(shard, *connection, account.status());
-    }
-  }
+  if (shard.index() >= adoptions_.size()) adoptions_.resize(shard.index() + 1);
+  adoptions_[shard.index()] = ++last_adoption_;
   return shared_slots_ == 0 ? absl::OkStatus() : PostShared(shard);
 }
 
@@ -126,7 +124,7 @@ void LedgerService::OnCompletion(Shard& shard, const Completion& completion) {
 }
 
 void LedgerService::OnConnectRequest(Shard& shard, Connection& connection) {
-  SessionOf(connection) = Session();
+  NewSession(shard, connection);
   const absl::Status status = Accept(shard, connection);
   if (status.ok()) return;
   spdlog::error("connection {} of {} is refused: {}", connection.index(),
@@ -171,10 +169,18 @@ absl::Status LedgerService::PostReceive(Shard& shard, Connection& connection) {
 }
 
 void LedgerService::OnRequest(Shard& shard, const Completion& completion) {
-  Session& session = SessionOf(*completion.connection);
+  Connection& connection = *completion.connection;
+  if (SessionOf(connection).adoption != adoptions_[shard.index()]) {
+    Session& session = NewSession(shard, connection);
+    const absl::StatusOr<LedgerAccount> account = Load(connection);
+    // One account that cannot be read fails its connection, not the shard.
+    if (!account.ok()) return Drop(shard, connection, account.status());
+    session.account = *account;
+  }
+  Session& session = SessionOf(connection);
   if (session.closing) return;
   const absl::Status status = Process(shard, completion, session);
-  if (!status.ok()) Drop(shard, *completion.connection, status);
+  if (!status.ok()) Drop(shard, connection, status);
 }
 
 absl::Status LedgerService::Process(Shard& shard, const Completion& completion, Session& session) {

@@ -4,6 +4,8 @@
 // its receive is posted anew and the account is replaced together or not at all. A successor is
 // given the requests of a transaction that was never committed again, with the account as it was
 // before them, so it computes the same replies; nothing here has to know whether that happened.
+// It loads an account when the first request for it comes: to take a shard over costs the same for
+// one connection and for ten thousand.
 #ifndef WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 #define WORKER_EXAMPLES_LEDGER_LEDGER_SERVICE_H_
 
@@ -54,12 +56,15 @@ class LedgerService : public Service {
  private:
   // The account with the effects of the open transaction, which Connection::state has not yet.
   struct Session {
+    uint64_t adoption =
+        0;  // of its shard, in which it was made: in another one it is worth nothing
     LedgerAccount account;
     bool closing = false;  // we disconnect it: what still arrives is dropped
   };
 
   absl::StatusOr<LedgerAccount> Load(const Connection& connection) const;
   Session& SessionOf(Connection& connection);
+  Session& NewSession(const Shard& shard, Connection& connection);
   void OnConnectRequest(Shard& shard, Connection& connection);
   void OnRequest(Shard& shard, const Completion& completion);
   absl::Status Accept(Shard& shard, Connection& connection);
@@ -83,6 +88,8 @@ class LedgerService : public Service {
   uint64_t request_ring_ = 0, reply_ring_ = 0;      // buffers of a connection
   uint64_t shared_slots_ = 0, shared_bytes_ = 0;    // of a shard; of all. 0: none are shared
   std::vector<std::unique_ptr<Session>> sessions_;  // by connection index
+  std::vector<uint64_t> adoptions_;                 // by shard index: the number of its last one
+  uint64_t last_adoption_ = 0;                      // of any shard
 };
 
 }  // namespace baton::ledger

@@ -16,6 +16,7 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/address.h"
+#include "worker/examples/common/ballast.h"
 #include "worker/examples/common/device_factory.h"
 #include "worker/examples/ledger_alone/baseline_server.h"
 
@@ -29,6 +30,7 @@ struct Flags {
   std::string device = "soft";
   int wait_for_pid = 0;
   int realtime_priority = 0;
+  uint32_t ballast_mib = 0;
   BaselineOptions server;
 };
 
@@ -50,6 +52,7 @@ absl::Status Serve(Flags flags) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BaselineServer> server,
                          BaselineServer::Create(std::move(device), flags.server));
+  BATON_RETURN_IF_ERROR(examples::TakeBallast(flags.ballast_mib));
   if (flags.realtime_priority > 0) {
     BATON_RETURN_IF_ERROR(UseRealtimePriority(flags.realtime_priority));
   }
@@ -84,6 +87,7 @@ int Main(int argc, char** argv) {
   app.add_option("--window", flags.server.window, "receives posted per connection [32]");
   app.add_option("--message-size", flags.server.message_bytes, "largest request in bytes [64]");
   app.add_option("--realtime-priority", flags.realtime_priority, "of the serving thread [0: none]");
+  app.add_option("--ballast-mib", flags.ballast_mib, "memory to map and touch besides [0]");
   app.add_option("--reply-version", flags.server.version, "told in every reply [1]");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Serve(flags);

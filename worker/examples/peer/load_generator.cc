@@ -11,8 +11,11 @@ namespace baton::peer {
 namespace {
 
 constexpr uint64_t kTickNanoseconds = 200'000;
-constexpr uint64_t kExpiryNanoseconds = 100'000'000;
+constexpr size_t kTicksPerExpiry = 500;  // of all connections, at most
 constexpr uint32_t kPollBatch = 64;
+// Connections that are made, or idle ones that are asked, at once: more could overflow a backlog,
+// of the listener or of the machine, and what is dropped there waits long for its next attempt.
+constexpr uint32_t kMaxAtOnce = 256;
 
 // wr_id: bit 63 receive; bits 40..62 incarnation of the connection; 16..39 its index; 0..15 slot.
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
@@ -30,8 +33,9 @@ struct LoadGenerator::Peer {
   Peer(uint32_t index, uint64_t client, uint32_t window) : index(index), checker(client, window) {}
 
   const uint32_t index;
+  bool active = false;
   uint32_t incarnation = 0;  // grows with each queue pair
-  Phase phase = Phase::kConnecting;
+  Phase phase = Phase::kDown;
   uint64_t retry_at = 0;  // kDown
   bool was_up = false;
   std::unique_ptr<verbs::QueuePair> queue_pair;
@@ -44,7 +48,7 @@ struct LoadGenerator::Peer {
   uint64_t longest_silence = 0;
   uint64_t sent_highest = 0;  // sequence
   uint16_t last_version = 0;
-  bool window_reply = false;
+  uint64_t last_window = 0;  // with a reply
   uint64_t settle_from = 0;  // a reply to this sequence or a later one settles; 0: settled
 
   uint64_t WorkRequestId(bool receive, uint32_t slot) const {
@@ -66,6 +70,10 @@ absl::StatusOr<std::unique_ptr<LoadGenerator>> LoadGenerator::Create(
     return absl::InvalidArgumentError(
         "connections and window: at least 1 of each, and not more "
         "than 16 million connections with a window of 16384");
+  }
+  if (options.active > options.connections) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.active, " active connections: there are ", options.connections, " in all"));
   }
   const uint64_t per_connection =
       uint64_t{2} * options.window * (options.message_bytes + ledger::kReplyBytes) +
@@ -108,6 +116,11 @@ absl::Status LoadGenerator::Prepare() {
   for (uint32_t i = 0; i < options_.connections; ++i) {
     connections_.push_back(std::make_unique<Peer>(i, options_.client_base + i, options_.window));
   }
+  const uint64_t active = options_.active == 0 ? options_.connections : options_.active;
+  for (uint64_t i = 0; i < active; ++i) {
+    active_.push_back(connections_[i * options_.connections / active].get());
+    active_.back()->active = true;
+  }
   return absl::OkStatus();
 }
 
@@ -126,7 +139,8 @@ absl::Status LoadGenerator::Start() {
   const uint64_t now = MonotonicNanoseconds();
   pace_start_ = now;
   window_start_ = now;
-  for (auto& peer : connections_) BATON_RETURN_IF_ERROR(Connect(*peer));
+  for (auto& peer : connections_) down_.push_back(peer.get());
+  BATON_RETURN_IF_ERROR(ConnectDue(now));
   return queue_->RequestNotification();
 }
 
@@ -144,6 +158,7 @@ absl::Status LoadGenerator::Connect(Peer& peer) {
     BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
   }
   peer.phase = Peer::Phase::kConnecting;
+  ++connecting_;
   absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> id =
       device_->Connect(options_.address, peer.queue_pair.get(), verbs::ConnectionParameters());
   if (!id.ok()) return OnConnectionLost(peer, id.status());
@@ -166,7 +181,8 @@ absl::StatusOr<bool> LoadGenerator::Turn() {
   BATON_RETURN_IF_ERROR(PollCompletions().status());
   BATON_RETURN_IF_ERROR(HandleEvents());
   const uint64_t now = MonotonicNanoseconds();
-  BATON_RETURN_IF_ERROR(ReconnectDue(now));
+  BATON_RETURN_IF_ERROR(ConnectDue(now));
+  BATON_RETURN_IF_ERROR(AskIdle(now));
   if (now >= next_tick_) BATON_RETURN_IF_ERROR(OnTick(now));
   device_->Progress();  // writes what was posted
   BATON_RETURN_IF_ERROR(queue_->RequestNotification());
@@ -214,7 +230,7 @@ absl::Status LoadGenerator::OnReply(Peer& peer, uint32_t slot, uint32_t length) 
   BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
   if (!verdict.answered) return absl::OkStatus();
   RecordReply(peer, verdict, now);
-  if (rate_ == 0 && sending_) return Request(peer, now);
+  if (rate_ == 0 && sending_ && peer.active) return Request(peer, now);
   return absl::OkStatus();
 }
 
@@ -224,10 +240,14 @@ void LoadGenerator::RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict
   if (timeline_ != nullptr) timeline_->OnReply(silence);
   peer.latency.Add(verdict.latency);
   ++peer.messages;
-  ++window_messages_;
+  ++window_.messages;
+  if (std::exchange(peer.last_window, window_number_) != window_number_) {
+    ++window_.connections_with_reply;
+  }
+  if (peer.last_version != 0) --last_versions_[peer.last_version];
   peer.last_version = std::min<uint16_t>(verdict.version, kVersions - 1);
+  if (peer.last_version != 0) ++last_versions_[peer.last_version];
   ++totals_.versions[peer.last_version];
-  peer.window_reply = true;
   if (peer.settle_from != 0 && verdict.sequence >= peer.settle_from) {
     peer.settle_from = 0;
     --unsettled_;
@@ -241,11 +261,14 @@ absl::Status LoadGenerator::HandleEvents() {
     Peer& peer = *static_cast<Peer*>(event.id->context);
     if (event.type == verbs::CmEventType::kEstablished) {
       peer.phase = Peer::Phase::kUp;
+      --connecting_;
       if (peer.was_up) ++totals_.reconnects;
       if (!peer.was_up) ++established_;
       peer.was_up = true;
       BATON_RETURN_IF_ERROR(SendUnsent(peer));
-      if (rate_ == 0) BATON_RETURN_IF_ERROR(Request(peer, MonotonicNanoseconds()));
+      if (rate_ == 0 && peer.active) {
+        BATON_RETURN_IF_ERROR(Request(peer, MonotonicNanoseconds()));
+      }
       continue;
     }
     // Replies that came before the end are replies.
@@ -257,12 +280,13 @@ absl::Status LoadGenerator::HandleEvents() {
   return absl::OkStatus();
 }
 
-absl::Status LoadGenerator::OnConnectionLost(Peer& peer, absl::Status why) {
+absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why) {
   const uint64_t now = MonotonicNanoseconds();
   const bool was_up = peer.phase == Peer::Phase::kUp;
+  if (peer.phase == Peer::Phase::kConnecting) --connecting_;
   if (was_up) {
     ++totals_.disconnects;
-    ++window_disconnects_;
+    ++window_.disconnects;
   } else {
     ++totals_.connect_failures;
   }
@@ -271,7 +295,7 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, absl::Status why) {
                                was_up ? ": " : " was not made: ", std::string(why.message())));
   if (options_.reconnect) {
     if (was_up) peer.checker.Rewind();
-    if (peer.phase != Peer::Phase::kDown) ++down_;
+    if (peer.phase != Peer::Phase::kDown) down_.push_back(&peer);
     peer.phase = Peer::Phase::kDown;
     peer.retry_at = was_up ? now : now + uint64_t{options_.reconnect_interval_us} * 1000;
     return absl::OkStatus();
@@ -293,29 +317,32 @@ uint64_t LoadGenerator::tick_nanoseconds() const { return kTickNanoseconds; }
 absl::Status LoadGenerator::OnTick(uint64_t now) {
   next_tick_ = now + kTickNanoseconds / 2;
   BATON_RETURN_IF_ERROR(Pace(now));
-  if (now >= next_expiry_) {
-    next_expiry_ = now + kExpiryNanoseconds;
-    for (auto& peer : connections_) {
-      const uint32_t lost =
-          peer->checker.Expire(now, uint64_t{options_.reply_timeout_ms} * 1'000'000);
-      if (lost > 0 && sink_) {
-        sink_(absl::StrCat("connection ", peer->index, ": ", lost,
-                           " requests were not answered in ", options_.reply_timeout_ms,
-                           " ms: lost"));
-      }
-    }
-  }
+  ExpireSome(now);
   AdvanceTimeline(now);
   return absl::OkStatus();
 }
 
-absl::Status LoadGenerator::ReconnectDue(uint64_t now) {
-  if (down_ == 0) return absl::OkStatus();
-  for (auto& peer : connections_) {
-    if (peer->phase != Peer::Phase::kDown || now < peer->retry_at) continue;
-    --down_;
-    peer->phase = Peer::Phase::kConnecting;
-    BATON_RETURN_IF_ERROR(Connect(*peer));
+// A few connections each time: all of ten thousand would be a silence of our own making.
+void LoadGenerator::ExpireSome(uint64_t now) {
+  const size_t count = connections_.size() / kTicksPerExpiry + 1;
+  for (size_t i = 0; i < count; ++i) {
+    Peer& peer = *connections_[next_expiry_];
+    next_expiry_ = (next_expiry_ + 1) % connections_.size();
+    const uint32_t lost = peer.checker.Expire(now, uint64_t{options_.reply_timeout_ms} * 1'000'000);
+    if (lost > 0 && sink_) {
+      sink_(absl::StrCat("connection ", peer.index, ": ", lost, " requests were not answered in ",
+                         options_.reply_timeout_ms, " ms: lost"));
+    }
+  }
+}
+
+// In the order in which they were lost, or failed: one that has to wait keeps the next waiting, for
+// no longer than the interval.
+absl::Status LoadGenerator::ConnectDue(uint64_t now) {
+  while (!down_.empty() && now >= down_.front()->retry_at && connecting_ < kMaxAtOnce) {
+    Peer& peer = *down_.front();
+    down_.pop_front();
+    BATON_RETURN_IF_ERROR(Connect(peer));
   }
   return absl::OkStatus();
 }
@@ -330,7 +357,7 @@ absl::Status LoadGenerator::Pace(uint64_t now) {
   if (!sending_) return absl::OkStatus();
   if (rate_ == 0) {
     // Replies keep the windows full; this starts them, and goes on where the queue had no room.
-    for (auto& peer : connections_) {
+    for (Peer* peer : active_) {
       if (peer->phase == Peer::Phase::kUp) BATON_RETURN_IF_ERROR(Request(*peer, now));
     }
     return absl::OkStatus();
@@ -339,13 +366,13 @@ absl::Status LoadGenerator::Pace(uint64_t now) {
                                          static_cast<double>(rate_));
   uint32_t refused_in_a_row = 0;
   while (pace_issued_ < due) {
-    if (refused_in_a_row == connections_.size()) {
+    if (refused_in_a_row == active_.size()) {
       totals_.throttled += due - pace_issued_;
       pace_issued_ = due;
       break;
     }
-    Peer& peer = *connections_[next_peer_];
-    next_peer_ = (next_peer_ + 1) % connections_.size();
+    Peer& peer = *active_[next_active_];
+    next_active_ = (next_active_ + 1) % active_.size();
     const bool waits_to_reconnect = options_.reconnect && peer.was_up;
     if (!peer.checker.HasRoom() || (peer.phase != Peer::Phase::kUp && !waits_to_reconnect)) {
       ++refused_in_a_row;
@@ -354,6 +381,24 @@ absl::Status LoadGenerator::Pace(uint64_t now) {
     refused_in_a_row = 0;
     ++pace_issued_;
     BATON_RETURN_IF_ERROR(Request(peer, now));
+  }
+  return absl::OkStatus();
+}
+
+// One request on each idle connection that a settle waits for. One that has no room still has that
+// of the settle before open, and is asked later.
+absl::Status LoadGenerator::AskIdle(uint64_t now) {
+  while (sending_ && !to_ask_.empty() && unsettled_ < to_ask_.size() + kMaxAtOnce) {
+    Peer& peer = *to_ask_.front();
+    to_ask_.pop_front();
+    if (peer.settle_from == 0) continue;  // it has ended
+    if (!peer.checker.HasRoom()) {
+      to_ask_.push_back(&peer);
+      break;
+    }
+    peer.checker.Intend(now);
+    peer.silence.OnRequest(now);
+    BATON_RETURN_IF_ERROR(SendUnsent(peer));
   }
   return absl::OkStatus();
 }
@@ -407,33 +452,41 @@ void LoadGenerator::AdvanceTimeline(uint64_t now) {
   timeline_->Advance(now, ongoing);
 }
 
+// Touches the active connections alone: what all of ten thousand would take is a silence, too.
 WindowSummary LoadGenerator::EndWindow() {
   const uint64_t now = MonotonicNanoseconds();
-  WindowSummary window;
-  for (auto& peer : connections_) {
+  WindowSummary window = std::exchange(window_, {});
+  for (Peer* peer : active_) {
     const uint64_t silence = peer->silence.Longest(now);
     if (silence > window.max_silence) {
       window.max_silence = silence;
       window.worst_connection = peer->index;
     }
-    window.connections_with_reply += peer->window_reply ? 1 : 0;
-    if (peer->last_version != 0) ++window.last_versions[peer->last_version];
-    peer->window_reply = false;
     peer->silence.BeginWindow();
   }
+  window.last_versions = last_versions_;
   window.nanoseconds = now - window_start_;
-  window.messages = std::exchange(window_messages_, 0);
-  window.disconnects = window_disconnects_;
-  window_disconnects_ = 0;
   window_start_ = now;
+  ++window_number_;
   return window;
 }
 
-void LoadGenerator::BeginSettle() {
+void LoadGenerator::BeginSettle(Settling which) {
+  if (unsettled_ != 0) {
+    for (auto& peer : connections_) peer->settle_from = 0;
+  }
   unsettled_ = 0;
-  for (auto& peer : connections_) {
-    peer->settle_from = peer->phase == Peer::Phase::kEnded ? 0 : peer->checker.next_sequence();
-    unsettled_ += peer->settle_from != 0 ? 1 : 0;
+  to_ask_.clear();
+  const auto await = [this](Peer& peer) {
+    if (peer.phase == Peer::Phase::kEnded) return;
+    peer.settle_from = peer.checker.next_sequence();
+    ++unsettled_;
+    if (!peer.active) to_ask_.push_back(&peer);
+  };
+  if (which == Settling::kActive) {
+    for (Peer* peer : active_) await(*peer);
+  } else {
+    for (auto& peer : connections_) await(*peer);
   }
 }
 

@@ -1,12 +1,14 @@
 // Drives many ledger accounts over one device of its own, and checks every reply.
 //
-// Load: with a rate, requests come due at that rate over all connections in turn, in small groups
-// per tick; without, every connection keeps its window full. One thread; nothing here blocks.
+// Load: with a rate, requests come due at that rate over the active connections in turn, in small
+// groups per tick; without, each of them keeps its window full. The others are only asked once for
+// each settle. One thread; nothing here blocks.
 #ifndef WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
 #define WORKER_EXAMPLES_PEER_LOAD_GENERATOR_H_
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,8 +28,10 @@ namespace baton::peer {
 struct LoadOptions {
   verbs::Address address;
   uint32_t connections = 1;
-  uint32_t window = 8;          // requests open on each connection, at most
-  uint64_t rate = 0;            // requests per second over all connections; 0: as fast as possible
+  uint32_t window = 8;  // requests open on each connection, at most
+  // That carry load and whose silences are measured, spread evenly over all. 0: all of them.
+  uint32_t active = 0;
+  uint64_t rate = 0;            // requests per second over those; 0: as fast as possible
   uint32_t message_bytes = 64;  // of requests
   // A lost connection is made anew at once, and its account resumed (ledger_protocol.h); attempts
   // that fail are repeated after reconnect_interval_us. For a service without Baton.
@@ -40,7 +44,7 @@ struct LoadOptions {
 inline constexpr uint32_t kVersions = 8;  // of the service's binary, that are told apart
 
 struct WindowSummary {
-  uint64_t max_silence = 0;  // nanoseconds, over the connections
+  uint64_t max_silence = 0;  // nanoseconds, over the active connections
   uint32_t worst_connection = 0;
   uint64_t messages = 0;
   uint32_t connections_with_reply = 0;
@@ -103,9 +107,10 @@ class LoadGenerator {
 
   // Ends the current window and begins the next.
   WindowSummary EndWindow();
-  // From now on until IsSettled: waits until each connection that lives has been answered a request
-  // that was made after this call.
-  void BeginSettle();
+  // From now on until IsSettled: waits until each connection that lives, or each of the active
+  // ones, has been answered a request that was made after this call.
+  enum class Settling : uint8_t { kAll, kActive };
+  void BeginSettle(Settling which = Settling::kAll);
   bool IsSettled() const { return unsettled_ == 0; }
 
   void SetTimeline(std::unique_ptr<Timeline> timeline) { timeline_ = std::move(timeline); }
@@ -127,10 +132,12 @@ class LoadGenerator {
   absl::Status OnReply(Peer& peer, uint32_t slot, uint32_t length);
   void RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now);
   absl::Status HandleEvents();
-  absl::Status OnConnectionLost(Peer& peer, absl::Status why);
+  absl::Status OnConnectionLost(Peer& peer, const absl::Status& why);
   absl::Status OnTick(uint64_t now);
-  absl::Status ReconnectDue(uint64_t now);
+  void ExpireSome(uint64_t now);
+  absl::Status ConnectDue(uint64_t now);
   absl::Status Pace(uint64_t now);
+  absl::Status AskIdle(uint64_t now);
   absl::Status Request(Peer& peer, uint64_t now);
   absl::Status SendUnsent(Peer& peer);
   void AdvanceTimeline(uint64_t now);
@@ -146,6 +153,9 @@ class LoadGenerator {
   std::unique_ptr<verbs::MemoryRegion> region_;
   std::unique_ptr<verbs::CompletionQueue> queue_;
   std::vector<std::unique_ptr<Peer>> connections_;
+  std::vector<Peer*> active_;
+  std::deque<Peer*> to_ask_;  // idle ones, for a settle
+  std::deque<Peer*> down_;    // to be connected, the first due at the front
   std::unique_ptr<Timeline> timeline_;
   std::function<void(const std::string&)> sink_;
 
@@ -153,15 +163,16 @@ class LoadGenerator {
   uint64_t rate_ = 0;
   uint64_t pace_start_ = 0;   // when `rate_` was set
   uint64_t pace_issued_ = 0;  // requests since then
-  uint32_t next_peer_ = 0;    // whose turn it is
+  uint32_t next_active_ = 0;  // whose turn it is
+  uint32_t connecting_ = 0;
   uint32_t established_ = 0;
-  uint32_t down_ = 0;       // connections to be made anew
   uint32_t unsettled_ = 0;  // connections that a settle still waits for
   uint64_t next_tick_ = 0;
-  uint64_t next_expiry_ = 0;
+  size_t next_expiry_ = 0;  // index
   uint64_t window_start_ = 0;
-  uint64_t window_messages_ = 0;
-  uint64_t window_disconnects_ = 0;
+  uint64_t window_number_ = 1;
+  WindowSummary window_;  // without what EndWindow finds
+  std::array<uint32_t, kVersions> last_versions_ = {};
   absl::Status connection_error_;
   Summary totals_;  // without what the connections keep
 };

@@ -66,6 +66,9 @@ int Main(int argc, char** argv) {
   app.add_option("--connect", flags.connect, "HOST:PORT of the service")->required();
   app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--connections", flags.load.connections, "accounts, a connection each [1]");
+  app.add_option("--active", flags.load.active,
+                 "connections that carry load, spread over all; the others are asked at a settle "
+                 "only [0: all]");
   app.add_option("--window", flags.load.window, "requests open per connection, at most [8]");
   app.add_option("--rate", flags.load.rate, "requests per second in all; 0: as fast as possible");
   app.add_option("--message-size", flags.load.message_bytes, "bytes of a request [64]");
@@ -77,7 +80,8 @@ int Main(int argc, char** argv) {
                "connect again at once when disconnected, and resume (a service without Baton)");
   app.add_option("--duration", flags.session.seconds, "seconds; then stop");
   app.add_flag("--until-stdin-closes", flags.session.read_commands,
-               "take commands on standard input, until its end: mark NAME, settle, rate N, stop");
+               "take commands on standard input, until its end: mark NAME, settle, settle active, "
+               "rate N, stop");
   app.add_flag("--json", flags.session.json, "print the result as JSON");
   app.add_option("--realtime-priority", flags.realtime_priority,
                  "so that it measures the service and not its own waits for a core [0: none]");

@@ -129,9 +129,10 @@ void Session::OnCommand(const std::string& line) {
   uint64_t rate = 0;
   if (line.starts_with("mark ")) {
     Print(WindowJson(line.substr(5), generator_->EndWindow()));
-  } else if (line == "settle") {
+  } else if (line == "settle" || line == "settle active") {
     settle_start_ = MonotonicNanoseconds();
-    generator_->BeginSettle();
+    generator_->BeginSettle(line == "settle" ? LoadGenerator::Settling::kAll
+                                             : LoadGenerator::Settling::kActive);
   } else if (line.starts_with("rate ") && absl::SimpleAtoi(line.substr(5), &rate)) {
     generator_->SetRate(rate);
     Print(examples::JsonLine().Count("rate", rate).Finish());
@@ -139,7 +140,7 @@ void Session::OnCommand(const std::string& line) {
     Stop(MonotonicNanoseconds());
   } else {
     Print(examples::JsonLine()
-              .Text("error", "commands are: mark NAME, settle, rate N, stop")
+              .Text("error", "commands are: mark NAME, settle, settle active, rate N, stop")
               .Finish());
   }
 }

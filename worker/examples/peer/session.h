@@ -1,9 +1,11 @@
 // Runs a LoadGenerator: its event loop, the commands on an input, the answers on standard output.
 //
-// Commands, one per line: "mark NAME", "settle", "rate N", "stop". Answers, each one line of JSON:
+// Commands, one per line: "mark NAME", "settle", "settle active", "rate N", "stop". Answers, each
+// one line of JSON:
 //   {"event":"connected","connections":N}     every connection is established
 //   {"window":"NAME","max_silence_us":…}      to mark: the window since the last mark
-//   {"settled":true,"after_us":…}             to settle: every connection was answered since
+//   {"settled":true,"after_us":…}             to settle: every connection, or active one, was
+//   answered since
 //   {"rate":N}                                to rate
 //   {"final":true,"ok":…}                     at the end
 #ifndef WORKER_EXAMPLES_PEER_SESSION_H_
