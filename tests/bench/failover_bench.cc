@@ -1,0 +1,181 @@
+// failover_bench: what peers see of handoffs and deaths, over the number of their connections,
+// beside connecting anew to a service that is not kept.
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/realtime.h"
+#include "lib/base/status_macros.h"
+#include "tests/bench/failover_figures.h"
+#include "tests/bench/failover_side.h"
+#include "tests/bench/suite.h"
+
+namespace baton::bench {
+namespace {
+
+// Of a process besides one for each connection.
+constexpr uint64_t kOtherDescriptors = 256;
+constexpr int kRealtimePriority = 5;
+
+struct Options {
+  SuiteOptions suite;
+  FailoverOptions failover;
+  FailoverPlan plan;
+  uint32_t events = 5;
+};
+
+class Failovers {
+ public:
+  explicit Failovers(const Options& options)
+      : options_(options), suite_("failover", options.suite) {
+    Compare(options_.plan, &suite_);
+  }
+
+  absl::Status Run() {
+    BATON_RETURN_IF_ERROR(suite_.Run([this](Round& round) { return Measure(round); }));
+    return suite_.Report();
+  }
+
+ private:
+  absl::Status Measure(Round& round) {
+    round.Set("realtime_priority", options_.failover.realtime_priority, "");
+    for (const uint32_t connections : options_.plan.connections) {
+      // Neither side is always the first.
+      for (const bool baton : {round.number() % 2 == 0, round.number() % 2 != 0}) {
+        BATON_RETURN_IF_ERROR(baton ? MeasureBaton(connections, round)
+                                    : MeasureReconnect(connections, round));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureBaton(uint32_t connections, Round& round) {
+    if (options_.plan.Events().empty()) return absl::OkStatus();
+    BATON_ASSIGN_OR_RETURN(const auto side, BatonSide::Start(options_.failover, connections));
+    for (const uint32_t ballast_mib : options_.plan.ballast_mib) {
+      for (const NamedEvent& event : options_.plan.Events()) {
+        const std::string name = NameOf(event.name, connections, ballast_mib);
+        BATON_RETURN_IF_ERROR(Repeat(
+            name, [&] { return side->Measure(event.event, ballast_mib); }, /*baton=*/true, round));
+      }
+    }
+    return side->Finish();
+  }
+
+  absl::Status MeasureReconnect(uint32_t connections, Round& round) {
+    if (!options_.plan.Wants(kReconnect)) return absl::OkStatus();
+    for (const uint32_t ballast_mib : options_.plan.ballast_mib) {
+      BATON_ASSIGN_OR_RETURN(const auto side,
+                             ReconnectSide::Start(options_.failover, connections, ballast_mib));
+      const std::string name = NameOf(kReconnect, connections, ballast_mib);
+      BATON_RETURN_IF_ERROR(Repeat(
+          name, [&] { return side->Measure(); }, /*baton=*/false, round));
+      BATON_RETURN_IF_ERROR(side->Finish());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Repeat(const std::string& name,
+                      const std::function<absl::StatusOr<Blackout>()>& measure, bool baton,
+                      Round& round) {
+    std::vector<Blackout> events;
+    for (uint32_t i = 0; i < suite_.Scaled(options_.events); ++i) {
+      const absl::StatusOr<Blackout> blackout = measure();
+      if (!blackout.ok()) {
+        return absl::Status(blackout.status().code(),
+                            absl::StrCat(name, ": ", std::string(blackout.status().message())));
+      }
+      events.push_back(*blackout);
+    }
+    SetFigures(name, events, baton, &round);
+    std::fprintf(stderr, "failover: %-28s %10.3f ms\n", name.c_str(), round.Of(name + "_ms"));
+    return absl::OkStatus();
+  }
+
+  const Options options_;
+  Suite suite_;
+};
+
+// Otherwise the times are those of the scheduler: all parties share a few cores, and a dying
+// process keeps one for a millisecond or two while others wait for it.
+void ChooseRealtimePriority(FailoverOptions* options) {
+  // Soft-RoCE's work is done by threads of the kernel, which have no priority themselves.
+  if (options->realtime_priority < 0) {
+    options->realtime_priority = options->fabric.device == "soft" ? kRealtimePriority : 0;
+  }
+  if (options->realtime_priority == 0) return;
+  absl::Status permitted;
+  std::thread([&] { permitted = UseRealtimePriority(options->realtime_priority); }).join();
+  if (permitted.ok()) return;
+  options->realtime_priority = 0;
+  std::fprintf(stderr, "failover: without real-time priorities, expect longer silences: %s\n",
+               std::string(permitted.message()).c_str());
+}
+
+// A connection of the soft device is a descriptor, here and in the keeper.
+absl::Status RaiseDescriptorLimit(uint64_t connections) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError("getrlimit failed");
+  limit.rlim_cur = limit.rlim_max;
+  const uint64_t needed = connections + kOtherDescriptors;
+  if (limit.rlim_max < needed || setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(connections, " connections need a hard RLIMIT_NOFILE of ", needed, "; it is ",
+                     limit.rlim_max, ": raise it, or give fewer --connections"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunAndReport(Options options) {
+  ChooseRealtimePriority(&options.failover);
+  BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(options.plan.most_connections()));
+  return Failovers(options).Run();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app{
+      "The longest silence that a service's peers see of a planned handoff, a crash or a hang of "
+      "its owner, beside connecting anew to a warm successor without Baton."};
+  AddSuiteOptions(app, &options.suite);
+  app.add_option("--device", options.failover.fabric.device, "soft, rdma, or rdma:NAME [soft]");
+  app.add_option("--address", options.failover.fabric.host,
+                 "IPv4 address that the device has [127.0.0.1]");
+  app.add_option("--connections", options.plan.connections, "numbers of them [1,100,1000,10000]")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 60'000));
+  app.add_option("--mapped-mib", options.plan.ballast_mib, "memory of the workers' own [0,256]")
+      ->delimiter(',');
+  app.add_option("--events", options.events, "of each kind in each round [5]")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--only", options.plan.only,
+                 "handoff, hot_crash, cold_crash, hang, reconnect [all]")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"handoff", "hot_crash", "cold_crash", "hang", "reconnect"}));
+  app.add_option("--active", options.failover.active, "connections that carry load [8]")
+      ->check(CLI::Range(1, 60'000));
+  app.add_option("--rate", options.failover.rate, "requests per second over those [4000]");
+  app.add_option("--hang-timeout-ms", options.failover.hang_timeout_ms,
+                 "an owner silent for so long is killed [250]");
+  app.add_option("--realtime-priority", options.failover.realtime_priority,
+                 "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
+                 "soft device, 0 on others]")
+      ->check(CLI::Range(0, 99));
+  app.add_option("--bin", options.failover.binary_directory, "where the programs are [$BATON_BIN]");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = RunAndReport(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "failover_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace baton::bench
+
+int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }
