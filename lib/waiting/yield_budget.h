@@ -1,9 +1,9 @@
 // How long a wait yields before it sleeps. Who sleeps has to be woken, which takes as long as many
 // messages; who yields takes a processor from nobody who wants it, and burns it all the same.
 //
-// So it depends on the waits before: while they end in about the limit, a wait yields that long, and
-// nobody sleeps between two messages of a dialogue. When they do not, it gives up soon: what comes
-// now and then costs little, and what does not come nothing.
+// So it depends on the waits before. While they end in about the limit, a wait yields that long,
+// and nobody sleeps between two messages of a dialogue. When they do not, it gives up soon: what
+// comes now and then costs little, and what does not come nothing.
 //
 // Thread-compatible.
 #ifndef LIB_WAITING_YIELD_BUDGET_H_
