@@ -38,12 +38,15 @@ verbs::CompletionOpcode CompletionOf(verbs::Opcode opcode) {
 class NullQueuePair final : public verbs::QueuePair {
  public:
   // `wire`: null when there is no peer.
-  NullQueuePair(NullCompletionQueue* queue, NullWire* wire, uint32_t number)
-      : queue_(queue), wire_(wire), number_(number) {}
+  NullQueuePair(const NullDevice* device, NullCompletionQueue* queue, NullWire* wire,
+                uint32_t number)
+      : device_(device), queue_(queue), wire_(wire), number_(number) {}
 
   uint32_t number() const override { return number_; }
   verbs::QueuePairState state() const override { return state_; }
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
+    *posted = requests.size();
+    if (device_->holding()) return absl::OkStatus();
     for (const verbs::SendRequest& request : requests) {
       verbs::Completion& done = queue_->Add();
       done.wr_id = request.wr_id;
@@ -51,7 +54,6 @@ class NullQueuePair final : public verbs::QueuePair {
       done.qp_number = number_;
       if (wire_ != nullptr) wire_->to_peer.fetch_add(1, std::memory_order_release);
     }
-    *posted = requests.size();
     return absl::OkStatus();
   }
   // Without a peer they stay posted.
@@ -70,6 +72,7 @@ class NullQueuePair final : public verbs::QueuePair {
   void SetReady() { state_ = verbs::QueuePairState::kReadyToSend; }
 
  private:
+  const NullDevice* const device_;
   NullCompletionQueue* const queue_;
   NullWire* const wire_;
   const uint32_t number_;
@@ -196,7 +199,8 @@ absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NullDevice::CreateComple
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NullDevice::CreateQueuePair(
     const verbs::QueuePairOptions& options) {
-  return std::make_unique<NullQueuePair>(static_cast<NullCompletionQueue*>(options.send_queue),
+  return std::make_unique<NullQueuePair>(this,
+                                         static_cast<NullCompletionQueue*>(options.send_queue),
                                          peer_ ? &wire_ : nullptr, ++queue_pairs_);
 }
 

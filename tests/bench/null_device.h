@@ -64,6 +64,10 @@ class NullDevice final : public verbs::Device {
  public:
   explicit NullDevice(bool has_peer);
 
+  // From now on sends stay outstanding, or complete as soon as they are posted.
+  void SetHolding(bool holding) { holding_ = holding; }
+  bool holding() const { return holding_; }
+
   // So many peers ask for a connection with the one listener.
   void AddRequests(uint32_t count) { requests_ += count; }
 
@@ -91,6 +95,7 @@ class NullDevice final : public verbs::Device {
   NullWire wire_;
   std::unique_ptr<NullPeer> peer_;
   verbs::Listener* listener_ = nullptr;
+  bool holding_ = false;
   uint32_t requests_ = 0;
   uint32_t queue_pairs_ = 0;
   std::deque<verbs::ConnectionId*> established_;
