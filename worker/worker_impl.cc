@@ -28,6 +28,7 @@ namespace {
 
 // Of a native worker: nobody that it waits for needs its processor.
 constexpr int kLooksPerYield = 4;
+constexpr uint32_t kRealtimeYieldMicroseconds = 20;
 constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
@@ -45,7 +46,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& opti
 }
 
 WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
-    : options_(options), service_(service), yield_budget_(options.yield_microseconds) {}
+    : options_(options),
+      service_(service),
+      yield_budget_(options.realtime_priority > 0
+                        ? std::min(options.yield_microseconds, kRealtimeYieldMicroseconds)
+                        : options.yield_microseconds) {}
 
 WorkerImpl::~WorkerImpl() {
   if (native_ && !native_->status().ok()) {
@@ -596,8 +601,9 @@ absl::Status WorkerImpl::Wait(int timeout_ms) {
     }
   }
   const uint64_t began = MonotonicNanoseconds();
-  uint64_t now = began;
-  while (now - began < yield_budget_.nanoseconds()) {
+  uint64_t limit = yield_budget_.nanoseconds();
+  if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * 1'000'000);
+  for (uint64_t now = began; now - began < limit; now = MonotonicNanoseconds()) {
     for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
       if (HasWork()) {
         yield_budget_.NoteWait(now - began);
@@ -605,21 +611,22 @@ absl::Status WorkerImpl::Wait(int timeout_ms) {
       }
     }
     sched_yield();
-    now = MonotonicNanoseconds();
   }
-  const absl::Status slept = Sleep(timeout_ms);
-  yield_budget_.NoteWait(MonotonicNanoseconds() - began);
-  return slept;
+  BATON_ASSIGN_OR_RETURN(const bool woken, Sleep(timeout_ms));
+  if (woken) yield_budget_.NoteWait(MonotonicNanoseconds() - began);
+  return absl::OkStatus();
 }
 
-absl::Status WorkerImpl::Sleep(int timeout_ms) {
-  if (!ArmEvent()) return absl::OkStatus();
+// Whether something came.
+absl::StatusOr<bool> WorkerImpl::Sleep(int timeout_ms) {
+  if (!ArmEvent()) return true;
   // Never longer than a heartbeat: a sleeping worker is not a hung one.
   const int heartbeat = static_cast<int>(heartbeat_ms_);
   const int timeout = timeout_ms < 0 ? heartbeat : std::min(timeout_ms, heartbeat);
   pollfd entry = {event_fd_.get(), POLLIN, 0};
-  if (poll(&entry, 1, timeout) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-  return absl::OkStatus();
+  const int ready = poll(&entry, 1, timeout);
+  if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+  return ready > 0;
 }
 
 absl::Status WorkerImpl::Run() {

@@ -130,7 +130,7 @@ class WorkerImpl final : public Worker {
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
-  absl::Status Sleep(int timeout_ms);
+  absl::StatusOr<bool> Sleep(int timeout_ms);
   void WakeDriver();
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();

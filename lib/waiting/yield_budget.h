@@ -1,9 +1,10 @@
 // How long a wait yields before it sleeps. Who sleeps has to be woken, which takes as long as many
-// messages; who yields takes a processor from nobody who wants it, and burns it all the same.
+// messages; who yields burns a processor until somebody else wants it, and under a real-time
+// priority even then.
 //
-// So it depends on the waits before. While they end in about the limit, a wait yields that long,
-// and nobody sleeps between two messages of a dialogue. When they do not, it gives up soon: what
-// comes now and then costs little, and what does not come nothing.
+// So it depends on the waits before. While they end soon, a wait yields up to a limit, and nobody
+// sleeps between two messages of a dialogue. When they do not, it gives up early: what comes now
+// and then costs little, and what does not come nothing.
 //
 // Thread-compatible.
 #ifndef LIB_WAITING_YIELD_BUDGET_H_
@@ -24,13 +25,15 @@ class YieldBudget {
 
   uint64_t nanoseconds() const { return ns_; }
 
-  // A wait has ended after so long, the sleep included.
+  // What was waited for has come after so long, the sleep included.
   void NoteWait(uint64_t waited_ns) {
-    // Twice: those that slept waited for their waking up, too.
-    ns_ = waited_ns < 2 * most_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
+    ns_ = waited_ns < kSoon * most_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
   }
 
  private:
+  // Of the limit: who slept has waited for waking up as well, and that is to be told from a pause.
+  static constexpr uint64_t kSoon = 4;
+
   const uint64_t most_ns_;
   uint64_t ns_;
 };

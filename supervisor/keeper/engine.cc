@@ -31,6 +31,7 @@ constexpr int kTransactionsPerTurn = 32;
 // the largest transaction, even when the driver was in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
+constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 constexpr std::string_view kCrash = "crash";        // as far as nobody knows better
 constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
@@ -112,7 +113,9 @@ void Engine::Loop() {
       listener_->OnEvent("no_realtime_priority", std::string(MessageOf(status)), 0, -1, -1);
     }
   }
-  YieldBudget budget(options_.yield_microseconds);
+  YieldBudget budget(options_.realtime_priority > 0
+                         ? std::min(options_.yield_microseconds, kRealtimeYieldMicroseconds)
+                         : options_.yield_microseconds);
   uint64_t idle_since = 0;  // 0: it is not
   while (!stop_.load(std::memory_order_relaxed)) {
     if (Turn() || (idle_since == 0 && Glance())) {
@@ -126,7 +129,13 @@ void Engine::Loop() {
       sched_yield();
       continue;
     }
-    if (BeginSleep()) AwaitSignal(loss_ ? kLossPauseMs : -1);
+    if (BeginSleep()) {
+      AwaitSignal(loss_ ? kLossPauseMs : -1);
+    } else {
+      // Something came in the last moment, or cannot be waited for.
+      budget.NoteWait(now - idle_since);
+      idle_since = 0;
+    }
     EndSleep();
   }
   {
@@ -155,16 +164,15 @@ bool Engine::TurnShards() {
   bool worked = false;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (IsLeftToOwner(shard)) continue;
-    worked |= ApplyCommits(shard);
-    // Afterwards: Soft-RoCE executes what is posted at once.
     worked |= PollShard(shard);
+    worked |= ApplyCommits(shard);
   }
   return worked;
 }
 
 // Short looks at memory, without a call of the system: who has just been served is about to commit.
 bool Engine::Glance() {
-  for (uint32_t i = 0; i < kLooksBeforeYield; ++i) {
+  for (size_t looks = 0; looks < kLooksBeforeYield; looks += shards_.size()) {
     if (TurnShards()) {
       roster_.WakeNotified();
       return true;

@@ -22,8 +22,6 @@ constexpr std::array<uint32_t, 4> kBatches = {1, 8, 32, 64};
 constexpr std::array<uint32_t, 4> kConnections = {4, 16, 256, 4096};
 constexpr uint32_t kActive = 4;
 constexpr uint32_t kQueueDepth = 256, kQueueDepthOfMany = 64;
-constexpr int kOurProcessor = 0, kOtherProcessor = 1;
-constexpr uint32_t kOurYieldMicroseconds = 20;
 constexpr const char* kRateUnit = "work requests per second";
 
 void SetQuantiles(Round& round, const std::string& name, std::vector<uint32_t> took_ns) {
@@ -53,7 +51,7 @@ class NullBench {
   absl::Status Measure(const std::vector<std::string>& only, Round& round) {
     for (const Part& part : kParts) {
       if (!only.empty() && std::find(only.begin(), only.end(), part.name) == only.end()) continue;
-      RunOnProcessor(kOurProcessor);
+      RunOnProcessor(processors_.ours);
       BATON_RETURN_IF_ERROR((this->*part.measure)(round));
     }
     RunOnProcessor(-1);
@@ -96,13 +94,14 @@ class NullBench {
   }
 
   absl::Status MeasureCacheLines(Round& round) {
-    SetQuantiles(round, "cache_lines", CacheLinePingPong(suite_.Scaled(400'000), kOtherProcessor));
+    SetQuantiles(round, "cache_lines",
+                 CacheLinePingPong(suite_.Scaled(400'000), processors_.others));
     return absl::OkStatus();
   }
 
   absl::Status MeasureRoundTrips(Round& round) {
     NullBatonOptions options;
-    options.engine_processor = kOtherProcessor;
+    options.engine_processor = processors_.others;
     BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
     std::vector<uint32_t> took_ns;
     BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(20'000), &took_ns));
@@ -116,7 +115,7 @@ class NullBench {
     NullBatonOptions options;
     options.connections = kActive;
     options.queue_depth = kQueueDepth;
-    options.engine_processor = kOtherProcessor;
+    options.engine_processor = processors_.others;
     BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
     for (const uint32_t batch : kBatches) {
       BATON_RETURN_IF_ERROR(SetRate(round, "alone", *baton, batch, batch));
@@ -130,7 +129,7 @@ class NullBench {
       NullBatonOptions options;
       options.connections = connections;
       options.queue_depth = kQueueDepthOfMany;
-      options.engine_processor = kOtherProcessor;
+      options.engine_processor = processors_.others;
       BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
       BATON_ASSIGN_OR_RETURN(const double rate, RateOf(*baton, 32, kQueueDepthOfMany));
       round.Set(absl::StrCat("connections_", connections, "_per_second"), rate, kRateUnit);
@@ -159,7 +158,7 @@ class NullBench {
     SetQuantiles(round, "three_parties_futex", FutexChain(suite_.Scaled(10'000)));
     NullBatonOptions options;
     options.has_peer = true;
-    options.yield_microseconds = kOurYieldMicroseconds;
+    options.yield_microseconds = keeper::EngineOptions().yield_microseconds;
     BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
     std::vector<uint32_t> took_ns;
     BATON_RETURN_IF_ERROR(baton->RoundTrips(suite_.Scaled(20'000), &took_ns));
@@ -168,6 +167,7 @@ class NullBench {
   }
 
   Suite& suite_;
+  const TwoProcessors processors_ = FindTwoProcessors();
 };
 
 const std::array<NullBench::Part, 5> NullBench::kParts = {{

@@ -15,12 +15,16 @@
 namespace baton::bench {
 namespace {
 
+constexpr uint32_t kLooksPerYield = 1 << 16;
+
 struct alignas(64) Line {
   std::atomic<uint32_t> value{0};
 };
 
 void SpinUntil(const Line& line, uint32_t wanted) {
-  while (line.value.load(std::memory_order_acquire) != wanted) {
+  for (uint32_t looks = 1; line.value.load(std::memory_order_acquire) != wanted; ++looks) {
+    // Where there is one processor, the other needs it.
+    if (looks % kLooksPerYield == 0) sched_yield();
   }
 }
 
@@ -44,6 +48,16 @@ uint32_t Since(uint64_t began) {
 }
 
 }  // namespace
+
+TwoProcessors FindTwoProcessors() {
+  TwoProcessors found;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) < 2) return found;
+  for (int i = 0; i < CPU_SETSIZE && found.others < 0; ++i) {
+    if (CPU_ISSET(i, &set)) (found.ours < 0 ? found.ours : found.others) = i;
+  }
+  return found;
+}
 
 void RunOnProcessor(int processor) {
   cpu_set_t set;

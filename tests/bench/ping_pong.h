@@ -8,6 +8,13 @@
 
 namespace baton::bench {
 
+// Of those that we may run on. -1, both: there is only one, and nothing is bound to any.
+struct TwoProcessors {
+  int ours = -1;
+  int others = -1;
+};
+TwoProcessors FindTwoProcessors();
+
 // The calling thread, from now on; -1: wherever it may run.
 void RunOnProcessor(int processor);
 

@@ -34,6 +34,9 @@ constexpr const char* kGnuplot = "/usr/bin/gnuplot";
 
 bool IsQuiet(double others_cores) { return others_cores < kQuietCores; }
 
+// Small ones keep their digits.
+std::string Precise(double value) { return absl::StrFormat("%.6g", value); }
+
 double Divide(double value, double by) { return by > 0 ? value / by : 0; }
 
 bool KeepsTo(const Ratio& ratio, double value, double bar) {
@@ -139,7 +142,12 @@ double Suite::MedianOf(const Ratio& ratio) const {
 }
 
 bool Suite::WasMeasured(const Ratio& ratio) const {
-  return MedianOf(ratio.of) > 0 && (ratio.to.empty() || MedianOf(ratio.to) > 0);
+  const auto has = [this](const std::string& figure) {
+    return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
+      return round.values_.find(figure) != round.values_.end();
+    });
+  };
+  return has(ratio.of) && (ratio.to.empty() || has(ratio.to));
 }
 
 std::string Suite::ToTable() const {
@@ -179,7 +187,7 @@ std::string Suite::ToJson() const {
   for (const Ratio& ratio : ratios_) {
     if (!WasMeasured(ratio)) continue;
     JsonLine line;
-    line.Number("value", MedianOf(ratio)).Text("of", ratio.of).Text("to", ratio.to);
+    line.Raw("value", Precise(MedianOf(ratio))).Text("of", ratio.of).Text("to", ratio.to);
     line.Text("better", ratio.better == Better::kLess ? "less" : "more");
     if (ratio.bar > 0) line.Number("bar", ratio.bar);
     ratios.Raw(ratio.name, line.Finish());
@@ -187,7 +195,7 @@ std::string Suite::ToJson() const {
   if (!rounds_.empty()) {
     for (const std::string& figure : rounds_[0].order_) {
       JsonLine line;
-      line.Number("value", MedianOf(figure));
+      line.Raw("value", Precise(MedianOf(figure)));
       line.Text("unit", rounds_[0].values_.find(figure)->second.unit);
       figures.Raw(figure, line.Finish());
     }
@@ -197,7 +205,7 @@ std::string Suite::ToJson() const {
     JsonLine line;
     line.Number("others_cores", round.others_cores_);
     line.Flag("quiet", IsQuiet(round.others_cores_));
-    for (const std::string& figure : round.order_) line.Number(figure, round.Of(figure));
+    for (const std::string& figure : round.order_) line.Raw(figure, Precise(round.Of(figure)));
     rounds.push_back(line.Finish());
   }
   utsname name = {};
@@ -269,17 +277,35 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
     double value = 0;
     if (words >> suite >> ratio >> value && suite == name_) known[ratio] = value;
   }
+  if (known.empty()) {
+    return absl::NotFoundError(absl::StrCat(recorded, " has no ratio of the suite ", name_));
+  }
   std::string worse;
   for (const Ratio& ratio : ratios_) {
     const auto found = known.find(ratio.name);
-    if (found == known.end() || !WasMeasured(ratio)) continue;
+    if (found == known.end()) continue;
+    const double recorded_value = found->second;
+    known.erase(found);
+    if (!WasMeasured(ratio)) {
+      absl::StrAppend(&worse, worse.empty() ? "" : "; ", ratio.name, " was not measured");
+      continue;
+    }
     const double limit =
-        ratio.better == Better::kLess ? found->second * kGenerous : found->second / kGenerous;
+        ratio.better == Better::kLess ? recorded_value * kGenerous : recorded_value / kGenerous;
     if (KeepsTo(ratio, MedianOf(ratio), limit)) continue;
     absl::StrAppend(&worse, worse.empty() ? "" : "; ", ratio.name, " is ", MedianOf(ratio),
-                    ", recorded is ", found->second);
+                    ", recorded is ", recorded_value);
+  }
+  for (const auto& [name, value] : known) {
+    absl::StrAppend(&worse, worse.empty() ? "" : "; ", name,
+                    " is recorded, and no ratio of the suite");
   }
   if (worse.empty()) return absl::OkStatus();
+  if (quiet_rounds() == 0) {
+    std::fprintf(stderr, "%s: others used the machine, so this is worth nothing: %s\n",
+                 name_.c_str(), worse.c_str());
+    return absl::OkStatus();
+  }
   return absl::OutOfRangeError(absl::StrCat(name_, ": far from what is recorded: ", worse));
 }
 

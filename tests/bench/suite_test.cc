@@ -96,6 +96,27 @@ TEST(SuiteTest, shouldRefuseARatioTwiceAsBadAsRecorded) {
   EXPECT_EQ(SuiteOf(1).CompareWith(path + ".none").code(), absl::StatusCode::kNotFound);
 }
 
+TEST(SuiteTest, shouldRefuseRecordedRatiosThatItHasNot) {
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.path() + "/recorded.txt";
+  std::ofstream(path) << "sample renamed 1.0\n";
+  EXPECT_EQ(SuiteOf(1).CompareWith(path).code(), absl::StatusCode::kOutOfRange);
+  std::ofstream(path) << "other time 1.0\n";
+  EXPECT_EQ(SuiteOf(1).CompareWith(path).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(SuiteTest, shouldNotJudgeWhatWasMeasuredBesideOthers) {
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.path() + "/recorded.txt";
+  std::ofstream(path) << "sample time 1.0\n";
+  Suite suite("sample", {});
+  suite.Compare(kTime);
+  suite.Add(RoundOf(0, 9), 1);
+  EXPECT_EQ(suite.CompareWith(path), absl::OkStatus());
+  suite.Add(RoundOf(1, 9), 0);
+  EXPECT_EQ(suite.CompareWith(path).code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST(SuiteTest, shouldDrawWhatItHasMeasured) {
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   SuiteOptions options;

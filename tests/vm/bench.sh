@@ -4,7 +4,7 @@
 set -euo pipefail
 
 export BATON_BENCH_NO_PERFTEST=1
-deploy/vm/bench_rdma.sh rdma_bench --rounds 3 --scale 0.02 \
+deploy/vm/bench_rdma.sh rdma_bench --rounds 3 --scale 0.05 \
   --recorded tests/bench/recorded.txt
 json=$(<"$BATON_VM_RESULTS/rdma.json")
 positive='([1-9]|0\.[0-9]*[1-9])'

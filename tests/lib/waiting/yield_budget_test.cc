@@ -8,7 +8,7 @@ namespace {
 TEST(YieldBudget, shouldYieldForTheWholeLimitWhileWaitsEndWithinIt) {
   YieldBudget budget(200);
   EXPECT_EQ(budget.nanoseconds(), YieldBudget::kLeastNs);
-  budget.NoteWait(399'999);
+  budget.NoteWait(799'999);
   EXPECT_EQ(budget.nanoseconds(), 200'000u);
   budget.NoteWait(1);
   EXPECT_EQ(budget.nanoseconds(), 200'000u);
@@ -17,7 +17,7 @@ TEST(YieldBudget, shouldYieldForTheWholeLimitWhileWaitsEndWithinIt) {
 TEST(YieldBudget, shouldGiveUpSoonWhenNothingComes) {
   YieldBudget budget(200);
   budget.NoteWait(1);
-  budget.NoteWait(400'000);
+  budget.NoteWait(800'000);
   EXPECT_EQ(budget.nanoseconds(), 100'000u);
   for (int i = 0; i < 10; ++i) budget.NoteWait(1'000'000'000);
   EXPECT_EQ(budget.nanoseconds(), YieldBudget::kLeastNs);

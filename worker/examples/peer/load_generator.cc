@@ -139,7 +139,7 @@ absl::Status LoadGenerator::Start() {
   const uint64_t now = MonotonicNanoseconds();
   pace_start_ = now;
   window_start_ = now;
-  for (auto& peer : connections_) down_.push_back(peer.get());
+  for (auto& peer : connections_) DownLike(*peer).push_back(peer.get());
   BATON_RETURN_IF_ERROR(ConnectDue(now));
   return queue_->RequestNotification();
 }
@@ -295,7 +295,7 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
                                was_up ? ": " : " was not made: ", std::string(why.message())));
   if (options_.reconnect) {
     if (was_up) peer.checker.Rewind();
-    if (peer.phase != Peer::Phase::kDown) down_.push_back(&peer);
+    if (peer.phase != Peer::Phase::kDown) DownLike(peer).push_back(&peer);
     peer.phase = Peer::Phase::kDown;
     peer.retry_at = was_up ? now : now + uint64_t{options_.reconnect_interval_us} * 1000;
     return absl::OkStatus();
@@ -339,9 +339,18 @@ void LoadGenerator::ExpireSome(uint64_t now) {
 // In the order in which they were lost, or failed: one that has to wait keeps the next waiting, for
 // no longer than the interval.
 absl::Status LoadGenerator::ConnectDue(uint64_t now) {
-  while (!down_.empty() && now >= down_.front()->retry_at && connecting_ < kMaxAtOnce) {
-    Peer& peer = *down_.front();
-    down_.pop_front();
+  BATON_RETURN_IF_ERROR(ConnectDue(down_active_, now));
+  return ConnectDue(down_idle_, now);
+}
+
+std::deque<LoadGenerator::Peer*>& LoadGenerator::DownLike(const Peer& peer) {
+  return peer.active ? down_active_ : down_idle_;
+}
+
+absl::Status LoadGenerator::ConnectDue(std::deque<Peer*>& down, uint64_t now) {
+  while (!down.empty() && now >= down.front()->retry_at && connecting_ < kMaxAtOnce) {
+    Peer& peer = *down.front();
+    down.pop_front();
     BATON_RETURN_IF_ERROR(Connect(peer));
   }
   return absl::OkStatus();

@@ -135,7 +135,9 @@ class LoadGenerator {
   absl::Status OnConnectionLost(Peer& peer, const absl::Status& why);
   absl::Status OnTick(uint64_t now);
   void ExpireSome(uint64_t now);
+  std::deque<Peer*>& DownLike(const Peer& peer);
   absl::Status ConnectDue(uint64_t now);
+  absl::Status ConnectDue(std::deque<Peer*>& down, uint64_t now);
   absl::Status Pace(uint64_t now);
   absl::Status AskIdle(uint64_t now);
   absl::Status Request(Peer& peer, uint64_t now);
@@ -155,7 +157,8 @@ class LoadGenerator {
   std::vector<std::unique_ptr<Peer>> connections_;
   std::vector<Peer*> active_;
   std::deque<Peer*> to_ask_;  // idle ones, for a settle
-  std::deque<Peer*> down_;    // to be connected, the first due at the front
+  // To be connected, the first due at the front; those that carry load come before the others.
+  std::deque<Peer*> down_active_, down_idle_;
   std::unique_ptr<Timeline> timeline_;
   std::function<void(const std::string&)> sink_;
 
