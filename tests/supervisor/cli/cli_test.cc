@@ -90,6 +90,17 @@ class CliTest : public ControlFixture {
     EXPECT_EQ(result.err, "");
   }
 
+  // Of the keeper, and control has heard of it.
+  void LogAndAwait(const v1::Event& event) {
+    keeper_->Log(event);
+    ASSERT_EQ(harness::WaitUntil(
+                  "control to know of " + event.kind(),
+                  [&] {
+                    return Run({"events", "kv"}).out.find(event.kind()) != std::string::npos;
+                  }),
+              absl::OkStatus());
+  }
+
   // Its exit code.
   std::future<int> FollowEvents(SharedText* out, SharedText* err, std::vector<std::string> more) {
     std::vector<std::string> arguments = {"--state-dir", state_dir_, "events", "kv", "--follow"};
@@ -642,8 +653,8 @@ TEST_F(CliTest, ServiceDescribeShowsThePortAndTheGidOfConnections) {
 }
 
 TEST_F(CliTest, Events) {
-  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
-  keeper_->Log(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours
+  LogAndAwait(KvEvent(1, "worker_attached", "kv-old"));
+  LogAndAwait(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours
   Expect({"events", "kv"},
          "2025-01-31T09:15:00.000001Z  kv            worker_attached       kv-old  worker=1 "
          "shard=0\n"
@@ -652,7 +663,7 @@ TEST_F(CliTest, Events) {
 }
 
 TEST_F(CliTest, EventsAsJsonAreOneObjectPerLine) {
-  keeper_->Log(KvEvent(1, "worker_attached", "kv-old"));
+  LogAndAwait(KvEvent(1, "worker_attached", "kv-old"));
   Expect({"-o", "json", "events", "kv"},
          R"({"sequence":"1","service":"kv","unix_micros":"1738314900000001",)"
          R"("kind":"worker_attached","message":"kv-old","worker_id":"1","shard":0,)"
