@@ -2,7 +2,12 @@
 # The benchmark of the data path runs over raw verbs and over Baton, has a figure for everything that it
 # is to compare, and no ratio is twice as bad as the recorded one.
 set -euo pipefail
+# shellcheck source=tests/vm/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=tests/vm/rxe_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/rxe_common.sh"
 
+count_timers
 export BATON_BENCH_NO_PERFTEST=1
 deploy/vm/bench_rdma.sh rdma_bench --rounds 3 --scale 0.05 \
   --recorded tests/bench/recorded.txt
@@ -24,8 +29,5 @@ done
 # Of the host, if the machine was up for long enough to be told.
 grep -q '"others_cores":' <<<"$json"
 
-# Neither side has run out of receives, and nothing was sent again.
-counters=$(rdma statistic show link rxe0/1)
-for counter in completer_retry_err rcvd_rnr_err send_rnr_err; do
-  grep -q "$counter 0 " <<<"$counters " || { echo "$counter is not 0: $counters" && exit 1; }
-done
+# Neither side has run out of receives, and nothing was lost.
+statistics | check_counters || { echo "the device has lost something" && exit 1; }
