@@ -1,7 +1,5 @@
 // failover_bench: what peers see of handoffs and deaths, over the number of their connections,
 // beside connecting anew to a service that is not kept.
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
+#include "tests/bench/descriptor_limit.h"
 #include "tests/bench/failover_figures.h"
 #include "tests/bench/failover_side.h"
 #include "tests/bench/suite.h"
@@ -19,8 +18,6 @@
 namespace baton::bench {
 namespace {
 
-// Of a process besides one for each connection.
-constexpr uint64_t kOtherDescriptors = 256;
 constexpr int kRealtimePriority = 5;
 
 struct Options {
@@ -118,20 +115,6 @@ void ChooseRealtimePriority(FailoverOptions* options) {
                std::string(permitted.message()).c_str());
 }
 
-// A connection of the soft device is a descriptor, here and in the keeper.
-absl::Status RaiseDescriptorLimit(uint64_t connections) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::InternalError("getrlimit failed");
-  limit.rlim_cur = limit.rlim_max;
-  const uint64_t needed = connections + kOtherDescriptors;
-  if (limit.rlim_max < needed || setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(connections, " connections need a hard RLIMIT_NOFILE of ", needed, "; it is ",
-                     limit.rlim_max, ": raise it, or give fewer --connections"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RunAndReport(Options options) {
   ChooseRealtimePriority(&options.failover);
   BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(options.plan.most_connections()));
@@ -169,10 +152,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0, 99));
   app.add_option("--bin", options.failover.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = RunAndReport(options);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "failover_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("failover", RunAndReport(options));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "tests/bench/checked_stop.h"
 #include "tests/harness/json_object.h"
 
 namespace baton::bench {
@@ -87,10 +88,6 @@ absl::Status FailoverPeer::Judge(const harness::PeerWindow& window) const {
   return absl::InternalError(absl::StrCat(window.disconnects, " connections were lost"));
 }
 
-absl::Status FailoverPeer::Stop() {
-  BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, process_->Stop());
-  if (result.Flag("ok")) return absl::OkStatus();
-  return absl::InternalError("the peer found defects: " + result.text().substr(0, 400));
-}
+absl::Status FailoverPeer::Stop() { return StopChecked(*process_).status(); }
 
 }  // namespace baton::bench

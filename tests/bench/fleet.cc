@@ -1,7 +1,6 @@
 #include "tests/bench/fleet.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/config/state_files.h"
+#include "tests/bench/descriptor_limit.h"
 #include "tests/harness/wait_until.h"
 #include "worker/examples/ledger/ledger_protocol.h"
 
@@ -34,18 +34,10 @@ constexpr uint64_t kSettleRate = 5000;
 constexpr std::chrono::milliseconds kSilence{10};
 constexpr size_t kDumpedLogs = 4, kDumpedBytes = 4000;
 
-// Children inherit it; a keeper has a socket for each connection.
-void RaiseDescriptorLimit() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Start(FleetOptions options) {
-  RaiseDescriptorLimit();
+  BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(options.connections));
   BATON_ASSIGN_OR_RETURN(harness::TempDirectory directory, harness::TempDirectory::Create());
   std::unique_ptr<Fleet> fleet(new Fleet(std::move(options), std::move(directory)));
   fleet->services_.resize(fleet->options_.services);

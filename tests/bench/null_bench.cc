@@ -2,7 +2,6 @@
 // what two threads need to pass a cache line there and back. `./run bench null` starts it.
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -189,9 +188,7 @@ int Main(int argc, char** argv) {
   NullBench bench(&suite);
   absl::Status status = suite.Run([&](Round& round) { return bench.Measure(only, round); });
   if (status.ok()) status = suite.Report();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "null_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("null", status);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // on one device, in turns. `./run bench rdma` starts it.
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -209,9 +208,7 @@ int Main(int argc, char** argv) {
   Suite suite("rdma", options.suite);
   absl::Status status = Benchmark(options, &suite).Run();
   if (status.ok()) status = suite.Report();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "rdma_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("rdma", status);
 }
 
 }  // namespace

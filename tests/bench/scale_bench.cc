@@ -2,7 +2,6 @@
 // control-plane and data path stay as they were. `./run bench scale` starts it.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "tests/bench/checked_stop.h"
 #include "tests/bench/cost.h"
 #include "tests/bench/fleet.h"
 #include "tests/bench/footprint.h"
@@ -23,8 +23,6 @@
 
 namespace baton::bench {
 namespace {
-
-using harness::PeerProcess;
 
 struct Options {
   SuiteOptions suite;
@@ -203,7 +201,7 @@ class Side {
     }
     SetTimes("handoff", calls, "us");
     SetTimes("handoff_silence", silences, "us");
-    return Finish(*peer).status();
+    return StopChecked(*peer).status();
   }
 
   // One message at a time, while all other connections idle.
@@ -212,7 +210,7 @@ class Side {
     options.window = 1;
     BATON_ASSIGN_OR_RETURN(const auto peer, fleet_->StartPeer(0, options));
     LetPass(options_.seconds);
-    BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, Finish(*peer));
+    BATON_ASSIGN_OR_RETURN(const harness::JsonObject result, StopChecked(*peer));
     Set("round_trip_p50_us", result.Number("latency_us.p50"), "us");
     Set("round_trip_p99_us", result.Number("latency_us.p99"), "us");
     return absl::OkStatus();
@@ -228,7 +226,7 @@ class Side {
     LetPass(options_.seconds);
     BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, peer->Mark("messages"));
     Set("messages_per_second", static_cast<double>(window.messages) / window.seconds, "per second");
-    return Finish(*peer).status();
+    return StopChecked(*peer).status();
   }
 
   absl::Status StillConnected() {
@@ -236,12 +234,6 @@ class Side {
       const auto count = fleet_->CountConnections();
       return count.ok() && *count == fleet_->options().connections;
     });
-  }
-
-  static absl::StatusOr<harness::JsonObject> Finish(PeerProcess& peer) {
-    BATON_ASSIGN_OR_RETURN(harness::JsonObject result, peer.Stop());
-    if (result.Flag("ok")) return result;
-    return absl::DataLossError("a peer found: " + result.text().substr(0, 600));
   }
 
   static absl::StatusOr<std::vector<double>> Time(uint32_t count,
@@ -340,10 +332,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = RunAndReport(options);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "scale_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("scale", RunAndReport(options));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 // In one process, over a device that does nothing: what a real one adds is its own.
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -172,9 +171,7 @@ int Main(int argc, char** argv) {
   SetupBench bench(&suite);
   absl::Status status = suite.Run([&](Round& round) { return bench.Measure(round); });
   if (status.ok()) status = suite.Report();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "setup_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("setup", status);
 }
 
 }  // namespace

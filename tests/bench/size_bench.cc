@@ -1,6 +1,5 @@
 // What Baton takes of memory: for a connection, a shard, a service, its processes; and whether that
 // stays so under churn. `./run bench size` starts it.
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -216,10 +215,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 1e6));
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = RunAndReport(options);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "size_bench: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return ExitCode("size", RunAndReport(options));
 }
 
 }  // namespace

@@ -84,6 +84,13 @@ void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
                  "file with ratios; one twice as bad as there is an error");
 }
 
+int ExitCode(std::string_view suite, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%.*s_bench: %s\n", static_cast<int>(suite.size()), suite.data(),
+               std::string(status.message()).c_str());
+  return 1;
+}
+
 void Round::Set(std::string_view figure, double value, std::string_view unit) {
   const auto [place, added] = values_.try_emplace(std::string(figure));
   if (added) order_.emplace_back(figure);

@@ -62,6 +62,9 @@ struct SuiteOptions {
 };
 void AddSuiteOptions(CLI::App& app, SuiteOptions* options);
 
+// Of the program; what went wrong is said on standard error.
+int ExitCode(std::string_view suite, const absl::Status& status);
+
 class Round {
  public:
   explicit Round(uint32_t number) : number_(number) {}
