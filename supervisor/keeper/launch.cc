@@ -48,6 +48,8 @@ absl::Status Become(const baton::internal::Program& program) {
   }
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
+  // batond's output has a reader of its own, who may have gone: a program that it fills would hang.
+  if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");
   std::vector<std::string> arguments = {program.path()};
   arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());
   std::vector<std::string> environment(program.environment().begin(), program.environment().end());

@@ -74,17 +74,29 @@ class Findings {
   bool good_ = true;
 };
 
+std::string LinkOf(int fd) {
+  char target[64] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  return readlink(link.c_str(), target, sizeof(target) - 1) > 0 ? target : "nothing";
+}
+
+// Of which we keep no other descriptor than standard output.
+bool GiveOutputAPipe() {
+  int ends[2];
+  return pipe(ends) == 0 && dup2(ends[1], STDOUT_FILENO) == STDOUT_FILENO && close(ends[0]) == 0 &&
+         close(ends[1]) == 0;
+}
+
 [[noreturn]] void KeepTwo() {
   Findings findings;
   const int first = eventfd(0, 0), unlisted = eventfd(0, 0);
+  findings.Expect("a pipe for output", GiveOutputAPipe(), true);
   findings.Expect("a far descriptor", dup2(unlisted, 200), 200);
   findings.Expect("the farthest descriptor", dup2(unlisted, 201), 201);
   findings.ExpectOk(KeepOnly({200, -1, STDERR_FILENO, first, 200}));
   findings.Expect("what is open", OpenDescriptors(), {0, 1, 2, first, 200});
-  char target[64] = {};
-  findings.Expect("standard input", readlink("/proc/self/fd/0", target, sizeof(target) - 1) > 0,
-                  true);
-  findings.Expect("standard input", std::string(target), std::string("/dev/null"));
+  findings.Expect("standard input", LinkOf(STDIN_FILENO), std::string("/dev/null"));
+  findings.Expect("standard output", LinkOf(STDOUT_FILENO), LinkOf(STDERR_FILENO));
   findings.End();
 }
 

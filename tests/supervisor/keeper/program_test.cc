@@ -1,5 +1,6 @@
 #include "supervisor/keeper/program.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/temp_directory.h"
 
@@ -62,6 +64,19 @@ TEST_F(ProgramTest, shouldGiveArgumentsEnvironmentAndDirectory) {
   program.add_arguments("a b");
   program.add_environment("MARK=yes");
   EXPECT_EQ(Run(program), "ended with status 0");
+}
+
+// batond's standard output is for whoever started that, and may be a pipe that nobody reads.
+TEST_F(ProgramTest, shouldPrintWhereItsErrorsGo) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor reader(ends[0]), writer(ends[1]);
+  const FileDescriptor output(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
+  ASSERT_EQ(dup2(writer.get(), STDOUT_FILENO), STDOUT_FILENO);
+  const std::string end =
+      Run(Testing("test $(readlink /proc/$$/fd/1) = $(readlink /proc/$$/fd/2)"));
+  ASSERT_EQ(dup2(output.get(), STDOUT_FILENO), STDOUT_FILENO);
+  EXPECT_EQ(end, "ended with status 0");
 }
 
 TEST_F(ProgramTest, shouldTellHowItEnded) {
