@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench_rdma.sh BENCHMARK [ARGUMENTS]: the benchmark of the data path, in the virtual machine, after
-# figures of perftest, which others wrote, for the same device.
+# bench_rdma.sh SUITE [ARGUMENTS]: a suite of the benchmark on the device of the virtual machine. That
+# of the data path comes after figures of perftest, which others wrote, for the same device.
 set -euo pipefail
 
 # perftest PROGRAM SIZE COLUMN ARGUMENTS: of the line of results for SIZE; nothing when it fails.
@@ -22,7 +22,7 @@ perftest() {
 
 reference=()
 add() { [[ -z $2 ]] || reference+=(--reference "$1=$2"); }
-if [[ -z ${BATON_BENCH_NO_PERFTEST:-} ]]; then
+if [[ ${1##*/} == rdma_bench && -z ${BATON_BENCH_NO_PERFTEST:-} ]]; then
   add ib_send_lat_64B_half_round_trip_us "$(perftest ib_send_lat 64 5 -n 2000)"
   add ib_write_lat_64B_half_round_trip_us "$(perftest ib_write_lat 64 5 -n 2000)"
   add ib_write_bw_4KiB_MiB_per_s "$(perftest ib_write_bw 4096 4 -n 5000 -t 16)"

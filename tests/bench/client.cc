@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
-#include "tests/bench/quantile.h"
 
 namespace baton::bench {
 
@@ -67,12 +66,7 @@ absl::StatusOr<Timing> Client::Echo(uint32_t count, uint32_t window) {
     }
     BATON_RETURN_IF_ERROR(connection_->Flush());
   }
-  Timing timing;
-  timing.seconds = static_cast<double>(MonotonicNanoseconds() - began) * 1e-9;
-  timing.p50_us = Quantile(took_ns_, 0.5) * 1e-3;
-  timing.p99_us = Quantile(took_ns_, 0.99) * 1e-3;
-  timing.p999_us = Quantile(took_ns_, 0.999) * 1e-3;
-  return timing;
+  return TimingOf(MonotonicNanoseconds() - began, took_ns_);
 }
 
 // The reply to the one request that is open.

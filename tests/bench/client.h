@@ -12,15 +12,9 @@
 #include "absl/status/statusor.h"
 #include "tests/bench/protocol.h"
 #include "tests/bench/raw_connection.h"
+#include "tests/bench/timing.h"
 
 namespace baton::bench {
-
-struct Timing {
-  double seconds = 0;  // of all
-  double p50_us = 0;   // of one
-  double p99_us = 0;
-  double p999_us = 0;
-};
 
 class Client {
  public:

@@ -15,8 +15,9 @@ namespace {
 
 constexpr int kResolveTimeoutMs = 5000;
 constexpr int kBacklog = 4;
-// As Baton asks for its connections.
 constexpr uint8_t kRetries = 7, kReads = 16;
+
+}  // namespace
 
 absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
   sockaddr_in address = {};
@@ -28,16 +29,7 @@ absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port) {
   return address;
 }
 
-// Without an event channel: librdmacm's calls wait for their outcomes.
-absl::StatusOr<CmId> MakeId() {
-  rdma_cm_id* id = nullptr;
-  if (rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) != 0) {
-    return ErrnoStatus(errno, "rdma_create_id");
-  }
-  return CmId(id);
-}
-
-rdma_conn_param Parameters() {
+rdma_conn_param ConnectionParameters() {
   rdma_conn_param parameters = {};
   parameters.responder_resources = kReads;
   parameters.initiator_depth = kReads;
@@ -46,10 +38,16 @@ rdma_conn_param Parameters() {
   return parameters;
 }
 
-}  // namespace
+absl::StatusOr<CmId> MakeId(rdma_event_channel* channel) {
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) != 0) {
+    return ErrnoStatus(errno, "rdma_create_id");
+  }
+  return CmId(id);
+}
 
 absl::StatusOr<std::unique_ptr<RawListener>> RawListener::Create(const std::string& host) {
-  BATON_ASSIGN_OR_RETURN(CmId id, MakeId());
+  BATON_ASSIGN_OR_RETURN(CmId id, MakeId(nullptr));
   BATON_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(host, 0));
   if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
     return ErrnoStatus(errno, "rdma_bind_addr");
@@ -100,7 +98,7 @@ absl::Status RawConnection::MakeQueues() {
 
 absl::StatusOr<std::unique_ptr<RawConnection>> RawConnection::Connect(const std::string& host,
                                                                       uint16_t port) {
-  BATON_ASSIGN_OR_RETURN(CmId id, MakeId());
+  BATON_ASSIGN_OR_RETURN(CmId id, MakeId(nullptr));
   BATON_ASSIGN_OR_RETURN(sockaddr_in address, AddressOf(host, port));
   if (rdma_resolve_addr(id.get(), nullptr, reinterpret_cast<sockaddr*>(&address),
                         kResolveTimeoutMs) != 0) {
@@ -115,7 +113,7 @@ absl::StatusOr<std::unique_ptr<RawConnection>> RawConnection::Connect(const std:
         connection->Receive(slot, kReceiveOffset + slot * sizeof(Message), sizeof(Message)));
   }
   BATON_RETURN_IF_ERROR(connection->Flush());
-  rdma_conn_param parameters = Parameters();
+  rdma_conn_param parameters = ConnectionParameters();
   if (rdma_connect(connection->id_.get(), &parameters) != 0) {
     return ErrnoStatus(errno, absl::StrCat("rdma_connect to ", host, ":", port));
   }
@@ -127,7 +125,7 @@ absl::StatusOr<std::unique_ptr<RawConnection>> RawConnection::Take(CmId request)
 }
 
 absl::Status RawConnection::Accept() {
-  rdma_conn_param parameters = Parameters();
+  rdma_conn_param parameters = ConnectionParameters();
   return rdma_accept(id_.get(), &parameters) == 0 ? absl::OkStatus()
                                                   : ErrnoStatus(errno, "rdma_accept");
 }

@@ -7,6 +7,7 @@
 #define TESTS_BENCH_RAW_CONNECTION_H_
 
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 
 #include <array>
@@ -39,6 +40,12 @@ struct RawId {
   }
 };
 using CmId = std::unique_ptr<rdma_cm_id, RawId>;
+
+absl::StatusOr<sockaddr_in> AddressOf(const std::string& host, uint16_t port);
+// As Baton asks for its connections.
+rdma_conn_param ConnectionParameters();
+// Without a channel librdmacm's calls wait for their outcomes.
+absl::StatusOr<CmId> MakeId(rdma_event_channel* channel);
 
 class RawListener {
  public:

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/cost.h"
+#include "tests/bench/server.h"
 #include "tests/bench/side.h"
 #include "tests/bench/suite.h"
 #include "tests/bench/workloads.h"
@@ -19,9 +20,11 @@
 namespace baton::bench {
 namespace {
 
+constexpr uint32_t kMaxConnections = 4;
+
 struct Options {
   SuiteOptions suite;
-  SideOptions side;
+  ServerOptions server;
   std::vector<std::string> only;
   std::vector<std::string> reference;
 };
@@ -101,7 +104,7 @@ class Benchmark {
     BATON_RETURN_IF_ERROR(Start());
     const absl::Status status = suite_.Run([this](Round& round) { return Measure(round); });
     if (!status.ok()) {
-      for (const auto& side : sides_) side->DumpLogs();
+      for (const auto& side : sides_) side->server().DumpLogs();
     }
     return status;
   }
@@ -110,13 +113,7 @@ class Benchmark {
   absl::Status Start() {
     for (const SideName name : kSides) {
       auto& side = sides_[static_cast<size_t>(name)];
-      if (name == SideName::kBrokered) {
-        BATON_ASSIGN_OR_RETURN(side, Side::StartBrokered(options_.side));
-      } else if (name == SideName::kNative) {
-        BATON_ASSIGN_OR_RETURN(side, Side::StartNative(options_.side));
-      } else {
-        BATON_ASSIGN_OR_RETURN(side, Side::StartRaw(options_.side, name == SideName::kPolling));
-      }
+      BATON_ASSIGN_OR_RETURN(side, Side::Start(name, options_.server));
       BATON_RETURN_IF_ERROR(side->client().Rest());
     }
     return absl::OkStatus();
@@ -143,9 +140,9 @@ class Benchmark {
     Side& side = *sides_[static_cast<size_t>(name)];
     const uint32_t count = suite_.Scaled(workload.count, 2 * workload.window);
     BATON_RETURN_IF_ERROR(Do(workload, side, std::max(workload.window, count / 10)).status());
-    const Cost before = ReadCost(side.processes());
+    const Cost before = ReadCost(side.server().processes());
     BATON_ASSIGN_OR_RETURN(const Timing timing, Do(workload, side, count));
-    const Cost cost = ReadCost(side.processes()) - before;
+    const Cost cost = ReadCost(side.server().processes()) - before;
     BATON_RETURN_IF_ERROR(side.client().Rest());
     const std::string figure = FigureOf(workload, name);
     const double per_second = count / timing.seconds;
@@ -193,17 +190,21 @@ class Benchmark {
 
 int Main(int argc, char** argv) {
   Options options;
+  options.server.raw_program = "bench-raw-server";
+  options.server.worker_program = "bench-worker";
+  options.server.max_connections = kMaxConnections;
+  options.server.queue_depth = kSlots;
   CLI::App app{
       "Messages, writes, reads and atomics of a worker of Baton over RDMA, beside the same over "
       "raw "
       "verbs."};
   AddSuiteOptions(app, &options.suite);
-  app.add_option("--device", options.side.device, "rdma, or rdma:NAME [rdma]");
-  app.add_option("--address", options.side.host, "IPv4 address of the device")->required();
+  app.add_option("--device", options.server.device, "rdma, or rdma:NAME [rdma]");
+  app.add_option("--address", options.server.host, "IPv4 address of the device")->required();
   app.add_option("--only", options.only, "workloads, of all");
   app.add_option("--reference", options.reference, "NAME=VALUE, a figure to be shown beside");
-  app.add_option("--worker-argument", options.side.worker_arguments, "for bench-worker");
-  app.add_option("--bin", options.side.binary_directory, "where the programs are [$BATON_BIN]");
+  app.add_option("--worker-argument", options.server.worker_arguments, "for bench-worker");
+  app.add_option("--bin", options.server.binary_directory, "where the programs are [$BATON_BIN]");
   CLI11_PARSE(app, argc, argv);
   Suite suite("rdma", options.suite);
   absl::Status status = Benchmark(options, &suite).Run();

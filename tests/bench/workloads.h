@@ -1,31 +1,13 @@
-// What the servers of the benchmark are asked for, and which of them are asked.
+// What the servers of the benchmark are asked for.
 #ifndef TESTS_BENCH_WORKLOADS_H_
 #define TESTS_BENCH_WORKLOADS_H_
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "tests/bench/protocol.h"
 
 namespace baton::bench {
-
-enum class SideName : uint8_t { kPolling, kEvents, kBrokered, kNative };
-inline constexpr std::array<SideName, 4> kSides = {SideName::kPolling, SideName::kEvents,
-                                                   SideName::kBrokered, SideName::kNative};
-constexpr const char* NameOf(SideName side) {
-  switch (side) {
-    case SideName::kPolling:
-      return "polling";
-    case SideName::kEvents:
-      return "events";
-    case SideName::kBrokered:
-      return "brokered";
-    case SideName::kNative:
-      return "native";
-  }
-  return "";
-}
 
 // The figure that a workload is there for.
 enum class Figure : uint8_t {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The benchmark of the data path runs over raw verbs and over Baton, has a figure for everything that it
-# is to compare, and no ratio is twice as bad as the recorded one.
+# The suites of an RDMA device run over raw verbs and over Baton, have a figure for everything that they
+# are to compare, and no ratio is twice as bad as the recorded one.
 set -euo pipefail
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -28,6 +28,20 @@ for workload in echo_64B write_64B read_64B fetch_add messages_batch_{8,32,64} \
 done
 # Of the host, if the machine was up for long enough to be told.
 grep -q '"others_cores":' <<<"$json"
+
+deploy/vm/bench_rdma.sh connections_bench --rounds 1 --scale 0.1 --connections 1,100
+json=$(<"$BATON_VM_RESULTS/connections.json")
+for ratio in {echo_1,echo_100}_{brokered,native}_to_polling connect_100_{brokered,native}_to_events \
+  echo_100_to_1_{polling,events,brokered,native}; do
+  grep -Eq "\"$ratio\":\{\"value\":$positive" <<<"$json" || { echo "no $ratio in: $json" && exit 1; }
+done
+
+deploy/vm/bench_rdma.sh failover_bench --device rdma --rounds 1 --events 1 --connections 1,20 \
+  --mapped-mib 0 --only handoff,hot_crash,reconnect
+json=$(<"$BATON_VM_RESULTS/failover.json")
+for ratio in {handoff,hot_crash}_{1,20}_to_reconnect handoff_20_to_1; do
+  grep -Eq "\"$ratio\":\{\"value\":$positive" <<<"$json" || { echo "no $ratio in: $json" && exit 1; }
+done
 
 # Neither side has run out of receives, and nothing was lost.
 statistics | check_counters || { echo "the device has lost something" && exit 1; }
