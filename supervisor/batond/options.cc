@@ -26,6 +26,7 @@ struct Flags {
   std::string config_file;
   bool dev = false;
   std::string state_dir;
+  std::string metrics_address;
   std::string libexec;
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
@@ -191,6 +192,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--state-dir", flags.state_dir, "State directory [" + DefaultStateDir() + "]")
       ->needs(dev)
       ->group("With --dev");
+  app.add_option("--metrics-address", flags.metrics_address,
+                 "ADDRESS:PORT where Prometheus finds metrics [nowhere]")
+      ->needs(dev)
+      ->group("With --dev");
   app.add_option("--libexec", flags.libexec,
                  "Directory of baton-keeper and baton-control [that of batond]");
   app.add_option("--start-timeout", flags.start_timeout_seconds,
@@ -206,6 +211,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
 absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   v1::Config config;
   config.set_state_dir(flags.state_dir.empty() ? DefaultStateDir() : flags.state_dir);
+  config.set_metrics_address(flags.metrics_address);
   v1::ServiceConfig& service = *config.add_services();
   service = flags.service;
   BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));

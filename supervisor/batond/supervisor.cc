@@ -42,6 +42,7 @@ std::string ControlInput(const v1::Config& config) {
   for (const v1::ServiceConfig& service : config.services()) control.add_services(service.name());
   *control.mutable_operator_uids() = config.operator_uids();
   *control.mutable_operator_gids() = config.operator_gids();
+  control.set_metrics_address(config.metrics_address());
   return AsText(control);
 }
 

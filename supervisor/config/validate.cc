@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
+#include "supervisor/config/metrics_address.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -331,6 +332,9 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
     root.Refuse("services",
                 "is missing; name at least one service, for example "
                 "services { name: \"kv\" device { soft {} } }");
+  }
+  if (!config.metrics_address().empty() && !IsMetricsAddress(config.metrics_address())) {
+    root.Refuse("metrics_address", "is not ADDRESS:PORT, such as 127.0.0.1:9464 or [::1]:9464");
   }
   std::set<std::string> names;
   Ports ports;

@@ -16,12 +16,14 @@
 #include "supervisor/control/config.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
+#include "supervisor/control/metrics_source.h"
 #include "supervisor/control/operator_service.h"
 #include "supervisor/control/peer_listener.h"
 #include "supervisor/control/peer_registry.h"
 #include "supervisor/control/refusing_service.h"
 #include "supervisor/control/worker_service.h"
 #include "supervisor/control/worker_streams.h"
+#include "supervisor/metrics/endpoint.h"
 
 namespace baton {
 namespace {
@@ -73,7 +75,11 @@ class ControlServer::Impl {
  public:
   Impl(const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout)
       : config_(config),
-        keepers_(config, [this](const std::string& service) { streams_.Reannounce(service); }),
+        keepers_(config, {[this](const std::string& service) { streams_.Reannounce(service); },
+                          [this](const std::string& service, const v1::Event& event) {
+                            metrics_->NoteEvent(service, event);
+                          }}),
+        metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
         streams_(&keepers_),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
         operator_service_(MakeOperatorService({&keepers_, &streams_, &peers_})),
@@ -105,6 +111,9 @@ class ControlServer::Impl {
                                                  Adopt(worker_server_.get(), std::move(socket),
                                                        peer);
                                                }));
+    if (!config_.metrics_address().empty()) {
+      metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
+    }
     return absl::OkStatus();
   }
 
@@ -112,6 +121,7 @@ class ControlServer::Impl {
     operator_listener_.reset();
     worker_listener_.reset();
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
+    metrics_endpoint_.reset();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
     for (auto* server : {&operator_server_, &worker_server_, &refusing_server_}) {
       if (*server) (*server)->Shutdown(deadline);
@@ -155,6 +165,7 @@ class ControlServer::Impl {
   PeerRegistry peers_;
   LogBudget log_budget_;
   Keepers keepers_;
+  const std::shared_ptr<MetricsSource> metrics_;
   WorkerStreams streams_;
   WorkerServiceContext worker_context_;
   std::unique_ptr<grpc::Service> operator_service_;
@@ -165,6 +176,7 @@ class ControlServer::Impl {
   std::unique_ptr<grpc::Server> refusing_server_;
   std::unique_ptr<PeerListener> operator_listener_;
   std::unique_ptr<PeerListener> worker_listener_;
+  std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -28,14 +28,14 @@ bool EventFollower::Push(const SharedEvent& event) {
   return true;
 }
 
-void EventLog::Append(const std::string& service, const v1::Event& event) {
+bool EventLog::Append(const std::string& service, const v1::Event& event) {
   auto shared = std::make_shared<v1::Event>(event);
   shared->set_service(service);
   std::vector<std::shared_ptr<EventFollower>> to_wake;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Ring& ring = rings_[service];
-    if (!ring.known.insert({event.sequence(), event.unix_micros()}).second) return;
+    if (!ring.known.insert({event.sequence(), event.unix_micros()}).second) return false;
     ring.events.push_back(shared);
     if (ring.events.size() > events_per_service_) {
       const v1::Event& oldest = *ring.events.front();
@@ -55,6 +55,7 @@ void EventLog::Append(const std::string& service, const v1::Event& event) {
     followers_.erase(end, followers_.end());
   }
   for (const auto& follower : to_wake) follower->wake_();
+  return true;
 }
 
 std::shared_ptr<EventFollower> EventLog::Follow(const std::string& service,

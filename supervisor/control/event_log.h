@@ -49,8 +49,9 @@ class EventLog {
   explicit EventLog(size_t events_per_service = 4096, size_t follower_limit = 8192)
       : events_per_service_(events_per_service), follower_limit_(follower_limit) {}
 
-  // Drops an event that is already here: a keeper tells its whole log after every reconnect.
-  void Append(const std::string& service, const v1::Event& event);
+  // Drops an event that is already here, and says so with false: a keeper tells its whole log after
+  // every reconnect.
+  bool Append(const std::string& service, const v1::Event& event);
 
   // `wake` is called, without locks held, from the thread that appends. Drop the pointer to stop.
   std::shared_ptr<EventFollower> Follow(const std::string& service, std::function<void()> wake);

@@ -35,12 +35,13 @@ absl::StatusOr<internal::Description> DescriptionOf(absl::StatusOr<internal::Man
 
 }  // namespace
 
-Keepers::Keepers(const internal::ControlConfig& config,
-                 std::function<void(const std::string& service)> on_connected) {
+Keepers::Keepers(const internal::ControlConfig& config, Observer all) {
   for (const std::string& name : config.services()) {
     KeeperClient::Observer observer;
-    observer.on_event = [this, name](const v1::Event& event) { events_.Append(name, event); };
-    observer.on_connected = [name, on_connected] { on_connected(name); };
+    observer.on_event = [this, name, on_event = all.on_event](const v1::Event& event) {
+      if (events_.Append(name, event)) on_event(name, event);
+    };
+    observer.on_connected = [name, on_connected = all.on_connected] { on_connected(name); };
     observer.down_reason = [directory = config.state_dir(), name] {
       return DownReason(directory, name);
     };

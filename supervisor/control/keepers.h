@@ -19,9 +19,13 @@ namespace baton {
 
 class Keepers {
  public:
-  // `on_connected` tells that a service's keeper was reached, first or again.
-  Keepers(const internal::ControlConfig& config,
-          std::function<void(const std::string& service)> on_connected);
+  struct Observer {
+    // A service's keeper was reached, first or again.
+    std::function<void(const std::string& service)> on_connected;
+    // One that was not here before.
+    std::function<void(const std::string& service, const v1::Event&)> on_event;
+  };
+  Keepers(const internal::ControlConfig& config, Observer observer);
 
   void Start();
   void Stop();

@@ -1,0 +1,41 @@
+// What control knows, as metrics: of itself, of the keepers' services, of their processes and
+// events.
+//
+// Thread-safe.
+#ifndef SUPERVISOR_CONTROL_METRICS_SOURCE_H_
+#define SUPERVISOR_CONTROL_METRICS_SOURCE_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "prometheus/collectable.h"
+#include "supervisor/control/keepers.h"
+#include "supervisor/metrics/event_counts.h"
+
+namespace baton {
+
+class MetricsSource final : public prometheus::Collectable {
+ public:
+  // `keepers` outlives it, and `batond` is its process; 0: not known.
+  MetricsSource(Keepers* keepers, pid_t batond);
+
+  // Takes up to 3 s when a keeper does not answer.
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+  void NoteEvent(const std::string& service, const v1::Event& event) {
+    events_.Note(service, event);
+  }
+
+ private:
+  Keepers* const keepers_;
+  const pid_t batond_;
+  const uint64_t started_ns_;
+  metrics::EventCounts events_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_METRICS_SOURCE_H_

@@ -1,0 +1,195 @@
+#include "supervisor/metrics/service_families.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "supervisor/metrics/family.h"
+
+namespace baton::metrics {
+namespace {
+
+constexpr double kMicrosecond = 1e-6;
+
+struct ServiceMetric {
+  const char* name;
+  const char* help;
+  double (*value)(const v1::Service& service);
+};
+constexpr ServiceMetric kServiceGauges[] = {
+    {"baton_service_uptime_seconds", "Since the service's keeper was started.",
+     [](const v1::Service& s) { return s.uptime_seconds(); }},
+    {"baton_service_connections", "Connections that have not ended.",
+     [](const v1::Service& s) { return double{1} * s.connection_count(); }},
+    {"baton_service_connections_limit", "Connections that the service has room for.",
+     [](const v1::Service& s) { return double{1} * s.max_connections(); }},
+    {"baton_service_shards", "Shards of the service.",
+     [](const v1::Service& s) { return double{1} * s.shard_count(); }},
+    {"baton_service_shards_unowned", "Shards that wait for a worker: nobody serves them.",
+     [](const v1::Service& s) { return double{1} * s.shard_count() - s.shards_owned(); }},
+    {"baton_service_listeners", "Addresses on which the service listens.",
+     [](const v1::Service& s) { return double{1} * s.listeners_size(); }},
+    {"baton_service_buffer_bytes", "Registered memory for messages.",
+     [](const v1::Service& s) { return static_cast<double>(s.buffer_bytes()); }},
+    {"baton_upgrade_running", "1 while an upgrade or a rollback is under way.",
+     [](const v1::Service& s) { return s.has_upgrade() ? 1.0 : 0.0; }},
+};
+
+struct ShardMetric {
+  const char* name;
+  const char* help;
+  double (*value)(const v1::Shard& shard);
+};
+constexpr ShardMetric kShardGauges[] = {
+    {"baton_shard_owned", "1 while a worker owns the shard.",
+     [](const v1::Shard& s) { return s.owner_worker_id() != 0 ? 1.0 : 0.0; }},
+    {"baton_shard_has_heir", "1 while a worker stands by to take the shard over.",
+     [](const v1::Shard& s) { return s.heir_worker_id() != 0 ? 1.0 : 0.0; }},
+    {"baton_shard_connections", "Connections of the shard.",
+     [](const v1::Shard& s) { return double{1} * s.connections(); }},
+    {"baton_shard_sends_in_flight", "Sends that were posted and have not completed.",
+     [](const v1::Shard& s) { return double{1} * s.send_requests_in_flight(); }},
+    {"baton_shard_completions_unacknowledged",
+     "Completions that the owner has not acknowledged: those a successor would be given.",
+     [](const v1::Shard& s) { return static_cast<double>(s.completions_unacknowledged()); }},
+};
+constexpr ShardMetric kShardCounters[] = {
+    {"baton_shard_commits_total", "Transactions of owners that were applied.",
+     [](const v1::Shard& s) { return static_cast<double>(s.commits()); }},
+    {"baton_shard_sends_posted_total", "Send requests posted to the device.",
+     [](const v1::Shard& s) { return static_cast<double>(s.sends_posted()); }},
+    {"baton_shard_receives_posted_total", "Receive requests posted to the device.",
+     [](const v1::Shard& s) { return static_cast<double>(s.receives_posted()); }},
+    {"baton_shard_completions_total", "Completions and events delivered to owners.",
+     [](const v1::Shard& s) { return static_cast<double>(s.completions()); }},
+    {"baton_shard_epochs_total", "Owners that the shard has had, one after the other.",
+     [](const v1::Shard& s) { return static_cast<double>(s.epoch()); }},
+    {"baton_shard_poisoned_connections_total",
+     "Connections that were failed because owners died on a completion of them.",
+     [](const v1::Shard& s) { return static_cast<double>(s.poisoned_connections()); }},
+};
+
+using Visit = std::function<void(const std::string& name, const internal::Description&)>;
+void ForEachReachable(const std::vector<DescribedService>& all, const Visit& visit) {
+  for (const auto& [name, described] : all) {
+    if (described.ok()) visit(name, *described);
+  }
+}
+
+Family Up(const std::vector<DescribedService>& all) {
+  Family family = Family::Gauge("baton_service_up", "1 while the service's keeper answers.");
+  for (const auto& [name, described] : all) {
+    family.Add({{"service", name}}, described.ok() ? 1 : 0);
+  }
+  return family;
+}
+
+const char* NameOf(v1::WorkerState state) {
+  switch (state) {
+    case v1::WORKER_STATE_ATTACHED:
+      return "attached";
+    case v1::WORKER_STATE_READY:
+      return "ready";
+    default:
+      return "dying";
+  }
+}
+
+// Every state has a value, also 0: rules can rely on it.
+Family Workers(const std::vector<DescribedService>& all) {
+  Family family = Family::Gauge("baton_service_workers", "Workers, by their state.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    for (const v1::WorkerState state :
+         {v1::WORKER_STATE_ATTACHED, v1::WORKER_STATE_READY, v1::WORKER_STATE_DYING}) {
+      const auto count = std::count_if(
+          described.workers().begin(), described.workers().end(), [&](const v1::Worker& worker) {
+            return std::string(NameOf(worker.state())) == NameOf(state);
+          });
+      family.Add({{"service", name}, {"state", NameOf(state)}}, static_cast<double>(count));
+    }
+  });
+  return family;
+}
+
+Family Unhealthy(const std::vector<DescribedService>& all) {
+  Family family =
+      Family::Gauge("baton_service_workers_unhealthy", "Workers that call themselves unhealthy.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    const auto count = std::count_if(described.workers().begin(), described.workers().end(),
+                                     [](const v1::Worker& worker) { return !worker.healthy(); });
+    family.Add({{"service", name}}, static_cast<double>(count));
+  });
+  return family;
+}
+
+Family PortUp(const std::vector<DescribedService>& all) {
+  Family family = Family::Gauge("baton_device_port_up",
+                                "1 while the port of the service's device is active; absent for a "
+                                "device without ports.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    const v1::DeviceState& device = described.service().device_state();
+    if (device.port() == 0) return;
+    family.Add({{"service", name}, {"device", device.name()}},
+               device.port_state() == "active" ? 1 : 0);
+  });
+  return family;
+}
+
+// Quantile 1 is the longest. Since the keeper was started.
+void AddBlackout(const std::string& service, const char* cause, const v1::BlackoutSummary& blackout,
+                 Family* count, Family* seconds) {
+  count->Add({{"service", service}, {"cause", cause}}, static_cast<double>(blackout.count()));
+  if (blackout.count() == 0) return;
+  const std::pair<const char*, double> quantiles[] = {
+      {"0.5", blackout.p50_us()}, {"0.99", blackout.p99_us()}, {"1", blackout.max_us()}};
+  for (const auto& [quantile, microseconds] : quantiles) {
+    seconds->Add({{"service", service}, {"cause", cause}, {"quantile", quantile}},
+                 microseconds * kMicrosecond);
+  }
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<DescribedService>& all) {
+  std::vector<Family> families = {Up(all), Workers(all), Unhealthy(all), PortUp(all)};
+  for (const ServiceMetric& metric : kServiceGauges) {
+    Family& family = families.emplace_back(Family::Gauge(metric.name, metric.help));
+    ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+      family.Add({{"service", name}}, metric.value(described.service()));
+    });
+  }
+  const auto add_of_shards = [&](Family family, const ShardMetric& metric) {
+    ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+      for (const v1::Shard& shard : described.shards()) {
+        family.Add({{"service", name}, {"shard", absl::StrCat(shard.index())}},
+                   metric.value(shard));
+      }
+    });
+    families.push_back(std::move(family));
+  };
+  for (const ShardMetric& metric : kShardGauges) {
+    add_of_shards(Family::Gauge(metric.name, metric.help), metric);
+  }
+  for (const ShardMetric& metric : kShardCounters) {
+    add_of_shards(Family::Counter(metric.name, metric.help), metric);
+  }
+  Family count = Family::Counter("baton_blackouts_total",
+                                 "Changes of owner, until the successor's first commit.");
+  Family seconds = Family::Gauge("baton_blackout_seconds",
+                                 "From the release, or from the noticed death, to the successor's "
+                                 "first commit; quantile 1 is the longest.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    AddBlackout(name, "handoff", described.service().handoff_blackout(), &count, &seconds);
+    AddBlackout(name, "failover", described.service().failover_blackout(), &count, &seconds);
+  });
+  families.push_back(std::move(count));
+  families.push_back(std::move(seconds));
+
+  std::vector<prometheus::MetricFamily> result;
+  for (const Family& family : families) {
+    if (!family.empty()) result.push_back(family.get());
+  }
+  return result;
+}
+
+}  // namespace baton::metrics

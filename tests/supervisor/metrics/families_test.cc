@@ -1,0 +1,115 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "prometheus/text_serializer.h"
+#include "supervisor/metrics/event_counts.h"
+#include "supervisor/metrics/process_families.h"
+#include "supervisor/metrics/service_families.h"
+#include "tests/supervisor/control/control_fixture.h"
+
+namespace baton::metrics {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Text(const std::vector<prometheus::MetricFamily>& families) {
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+std::string TextOfKv() {
+  return Text(ServiceFamilies({{"kv", KvDescription()}, {"nvme", absl::UnavailableError("gone")}}));
+}
+
+TEST(ServiceFamiliesTest, shouldTellOfAServiceAndItsShards) {
+  const std::string text = TextOfKv();
+  for (const char* const line : {
+           "\nbaton_service_up{service=\"kv\"} 1\n",
+           "\nbaton_service_connections{service=\"kv\"} 3\n",
+           "\nbaton_service_connections_limit{service=\"kv\"} 64\n",
+           "\nbaton_service_shards_unowned{service=\"kv\"} 1\n",
+           "\nbaton_service_workers{service=\"kv\",state=\"ready\"} 2\n",
+           "\nbaton_service_workers{service=\"kv\",state=\"dying\"} 0\n",
+           "\nbaton_shard_owned{service=\"kv\",shard=\"0\"} 1\n",
+           "\nbaton_shard_has_heir{service=\"kv\",shard=\"0\"} 1\n",
+           "\nbaton_shard_sends_in_flight{service=\"kv\",shard=\"0\"} 7\n",
+           "\nbaton_shard_commits_total{service=\"kv\",shard=\"0\"} 120\n",
+           "\nbaton_shard_epochs_total{service=\"kv\",shard=\"0\"} 3\n",
+           "\nbaton_upgrade_running{service=\"kv\"} 0\n",
+           "\nbaton_blackouts_total{service=\"kv\",cause=\"handoff\"} 2\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text,
+              HasSubstr("baton_blackout_seconds{service=\"kv\",cause=\"handoff\",quantile=\"1\"} "
+                        "4.5"));
+  EXPECT_THAT(text, HasSubstr("# TYPE baton_shard_commits_total counter"));
+  EXPECT_THAT(text, HasSubstr("# TYPE baton_service_connections gauge"));
+}
+
+TEST(ServiceFamiliesTest, shouldTellOnlyThatAnUnreachableServiceIs) {
+  const std::string text = TextOfKv();
+  EXPECT_THAT(text, HasSubstr("baton_service_up{service=\"nvme\"} 0"));
+  const std::string label = "service=\"nvme\"";
+  EXPECT_EQ(text.find(label), text.rfind(label));
+}
+
+TEST(ServiceFamiliesTest, shouldNotTellOfAPortOfADeviceWithoutPorts) {
+  EXPECT_THAT(TextOfKv(), Not(HasSubstr("baton_device_port_up")));
+  internal::Description described = KvDescription();
+  v1::DeviceState& device = *described.mutable_service()->mutable_device_state();
+  device.set_name("rxe0");
+  device.set_port(1);
+  device.set_port_state("down");
+  EXPECT_THAT(Text(ServiceFamilies({{"kv", described}})),
+              HasSubstr("baton_device_port_up{service=\"kv\",device=\"rxe0\"} 0"));
+}
+
+TEST(ServiceFamiliesTest, shouldHaveNoLabelThatGrowsWithUse) {
+  std::set<std::string> names;
+  for (const prometheus::MetricFamily& family : ServiceFamilies({{"kv", KvDescription()}})) {
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      for (const auto& label : metric.label) names.insert(label.name);
+    }
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("cause", "quantile", "service", "shard", "state"));
+}
+
+TEST(ProcessFamiliesTest, shouldReadThisProcessAndLeaveOutOneThatIsGone) {
+  const std::string text =
+      Text(ProcessFamilies({{"control", "", getpid()}, {"keeper", "kv", 0x7fffffff}}));
+  EXPECT_THAT(text, HasSubstr("baton_process_resident_bytes{program=\"control\",service=\"\"} "));
+  EXPECT_THAT(text, HasSubstr("baton_process_open_fds{program=\"control\",service=\"\"} "));
+  EXPECT_THAT(text, HasSubstr("baton_process_cpu_seconds_total{program=\"control\""));
+  EXPECT_THAT(text, Not(HasSubstr("keeper")));
+}
+
+TEST(EventCountsTest, shouldCountWhatHappenedSinceItsStart) {
+  v1::Event event = KvEvent(1, "worker_dead", "worker 1 is dead");
+  EventCounts counts(event.unix_micros());
+  counts.Note("kv", event);
+  counts.Note("kv", event);
+  event.set_unix_micros(event.unix_micros() - 1);  // told again by a keeper's log
+  counts.Note("kv", event);
+  EXPECT_THAT(Text({counts.Collect()}),
+              HasSubstr("baton_events_total{service=\"kv\",kind=\"worker_dead\"} 2\n"));
+}
+
+TEST(EventCountsTest, shouldBoundItsKinds) {
+  EventCounts counts(0);
+  for (size_t i = 0; i < 2 * EventCounts::kMaxKinds; ++i) {
+    counts.Note("kv", KvEvent(i, absl::StrCat("kind_", i), ""));
+  }
+  EXPECT_EQ(counts.Collect().metric.size(), EventCounts::kMaxKinds + 1);
+  EXPECT_THAT(Text({counts.Collect()}),
+              HasSubstr(absl::StrCat("kind=\"other\"} ", EventCounts::kMaxKinds, "\n")));
+}
+
+}  // namespace
+}  // namespace baton::metrics

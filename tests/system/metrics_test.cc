@@ -1,0 +1,133 @@
+// Metrics of a running Baton, as Prometheus gets them; and the rules and the dashboard that are
+// shipped speak of metrics that there are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/wait_until.h"
+#include "tests/supervisor/metrics/http_get.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    harness::ClusterOptions options;
+    options.shards = 2;
+    options.batond_arguments = {"--metrics-address", "127.0.0.1:0"};
+    auto cluster = harness::Cluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    ASSERT_TRUE(harness::WaitUntil("the address of the metrics", [&] { return Port() != 0; }).ok());
+  }
+
+  // Of the control that was started last.
+  int Port() const {
+    const std::string beginning = "metrics are at http://127.0.0.1:";
+    const std::string log = cluster_->batond().LogTail();
+    const size_t place = log.rfind(beginning);
+    return place == std::string::npos ? 0 : std::atoi(log.c_str() + place + beginning.size());
+  }
+  std::string Scrape() const { return metrics::HttpGet(Port(), "/metrics"); }
+
+  // -1: it is not there.
+  static double ValueOf(const std::string& text, const std::string& metric) {
+    const size_t place = text.find("\n" + metric + " ");
+    return place == std::string::npos ? -1 : std::atof(text.c_str() + place + metric.size() + 2);
+  }
+
+  std::unique_ptr<harness::Cluster> cluster_;
+};
+
+TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
+  auto worker = cluster_->StartLedger(1), standby = cluster_->StartLedger(1);
+  ASSERT_TRUE(worker.ok() && standby.ok()) << worker.status() << standby.status();
+  auto peer = cluster_->StartPeer(harness::PeerOptions());
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_TRUE((*peer)->Settle().ok());
+  std::string text = Scrape();
+  EXPECT_EQ(ValueOf(text, "baton_service_up{service=\"ledger\"}"), 1) << text;
+  EXPECT_EQ(ValueOf(text, "baton_service_workers{service=\"ledger\",state=\"ready\"}"), 2);
+  EXPECT_EQ(ValueOf(text, "baton_service_shards_unowned{service=\"ledger\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_shard_completions_total{service=\"ledger\",shard=\"0\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_process_resident_bytes{program=\"keeper\",service=\"ledger\"}"),
+            0);
+  EXPECT_GT(ValueOf(text, "baton_process_resident_bytes{program=\"batond\",service=\"\"}"), 0);
+
+  const char* const failovers = "baton_blackouts_total{service=\"ledger\",cause=\"failover\"}";
+  EXPECT_EQ(ValueOf(text, failovers), 0);
+  ASSERT_TRUE((*worker)->process->Kill().ok());
+  ASSERT_TRUE(cluster_->WaitUntilOwner((*standby)->id).ok());
+  ASSERT_TRUE((*peer)->Settle().ok());
+  text = Scrape();
+  EXPECT_EQ(ValueOf(text, failovers), 2) << text;
+  EXPECT_EQ(ValueOf(text, "baton_events_total{service=\"ledger\",kind=\"worker_dead\"}"), 1);
+}
+
+TEST_F(MetricsTest, shouldComeBackWithControl) {
+  const auto status = cluster_->operators().GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  const int former = Port();
+  ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
+  EXPECT_TRUE(harness::WaitUntil("another control's metrics", [&] {
+                return Port() != former &&
+                       ValueOf(Scrape(), "baton_service_up{service=\"ledger\"}") == 1;
+              }).ok());
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::set<std::string> Matches(const std::string& text, const std::string& pattern, int group) {
+  const std::regex regex(pattern);
+  std::set<std::string> all;
+  for (auto match = std::sregex_iterator(text.begin(), text.end(), regex);
+       match != std::sregex_iterator(); ++match) {
+    all.insert((*match)[group]);
+  }
+  return all;
+}
+
+// What is absent as long as a service is on a device without ports, or nothing has happened yet.
+const std::set<std::string> kSometimesThere = {"baton_device_port_up"};
+
+TEST_F(MetricsTest, shouldHaveWhatTheShippedRulesAndDashboardSpeakOf) {
+  auto worker = cluster_->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  ASSERT_TRUE(cluster_->Handoff((*cluster_->StartLedger(1))->id).ok());
+  std::set<std::string> there = Matches(Scrape(), "\n(baton_[a-z_]+)", 1);
+  there.insert(kSometimesThere.begin(), kSometimesThere.end());
+  const std::string rules = ReadFile("deploy/prometheus/baton-rules.yaml");
+  const std::string dashboard = ReadFile("deploy/grafana/baton.json");
+  for (const std::string& file : {rules, dashboard}) {
+    const std::set<std::string> named = Matches(file, "baton_[a-z_]+", 0);
+    EXPECT_GT(named.size(), 8u);
+    for (const std::string& name : named) {
+      EXPECT_EQ(there.count(name), 1u) << "there is no metric " << name;
+    }
+  }
+  // Each rule says what to do.
+  const size_t alerts = Matches(rules, "alert: ([A-Za-z]+)", 1).size();
+  EXPECT_GE(alerts, 10u);
+  EXPECT_EQ(Matches(rules, "\n +cure: (.*)", 1).size(), alerts);
+  google::protobuf::Struct parsed;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(dashboard, &parsed).ok());
+}
+
+}  // namespace
+}  // namespace baton
