@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# deploy/systemd/batond.service under a real systemd, with a service on an RDMA device: it becomes
-# ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an upgrade
-# has started, and the next start does not mind that one.
+# unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
+# it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
+# upgrade has started, and the next start does not mind that one. The package's own upgrade restarts
+# nothing, and its removal stops what runs.
 set -euo pipefail
+package=$PWD/$1
 
 work=$(mktemp -d)
 log=$work/log
 die() { echo "unit: $*" >&2; tail -n 40 "$work"/*log >&2; exit 1; }
 
-install -D -t /usr/libexec/baton "$BATON_BIN"/{batond,baton-keeper,baton-control,baton-launch}
-install -D -m 644 deploy/systemd/batond.service /etc/systemd/system/batond.service
+rm -f /usr/sbin/policy-rc.d # the host's, if any, forbids packages to start anything
+dpkg --install "$package" >"$work/dpkg.log" 2>&1 || die "the package does not install"
 mkdir -p /etc/baton /etc/systemd/system/batond.service.d
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
@@ -42,7 +44,7 @@ mkdir /etc/systemd/system/batond-closed.service.d
 sed "s/batond.log/batond-closed.log/" /etc/systemd/system/batond.service.d/test.conf \
   >/etc/systemd/system/batond-closed.service.d/test.conf
 printf '[Unit]\nDefaultDependencies=no\n' >/etc/systemd/system/nothing.target
-systemd-analyze verify /etc/systemd/system/batond.service || die "it is not a sound unit"
+systemd-analyze verify batond.service || die "it is not a sound unit"
 
 # A control group, mounts and processes of its own; /run is shared, where systemctl finds it.
 mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || true
@@ -87,3 +89,16 @@ kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
 [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger' ]] || die "not well"
 echo "stopped: the upgrade's worker was left alone, and ended by itself; started again"
+
+# From where the package's scripts reach the manager.
+in_manager() { nsenter --target "$manager" --mount --pid "$@" >>"$work/dpkg.log" 2>&1; }
+pid=$(systemctl show batond -p MainPID --value)
+in_manager dpkg --install "$package" || die "the package does not install over itself"
+[[ $(systemctl show batond -p MainPID --value) == "$pid" ]] || die "an upgrade of the package restarted batond"
+baton service list >/dev/null || die "no service after an upgrade of the package"
+in_manager dpkg --purge baton || die "the package cannot be removed"
+[[ $(systemctl show batond -p ActiveState --value) != active ]] || die "batond outlives its package"
+if pgrep -x batond >/dev/null; then die "batond runs without its package"; fi
+[[ ! -e /usr/libexec/baton && ! -e /lib/systemd/system/batond.service ]] || die "something is left"
+[[ -e /etc/baton/baton.textproto ]] || die "the operator's configuration is gone"
+echo "package: upgraded beside what runs, and removed"

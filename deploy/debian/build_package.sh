@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# build_package.sh OUTPUT [FROM=TO[:MODE]]...: a Debian package of the programs and files that are named,
+# each at TO, without debug information. `version.h` among the FROMs has the release, and is not packed;
+# what goes to DEBIAN/ belongs to the package itself. The same files make the same package.
+set -euo pipefail
+
+output=$PWD/$1
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export SOURCE_DATE_EPOCH=1767225600 # a time that is always the same
+umask 022
+
+programs=()
+version='' control=''
+mkdir -p "$work/root/DEBIAN" "$work/debian"
+for item in "$@"; do
+  from=${item%%=*} to=${item#*=} mode=644
+  if [[ $to == *:* ]]; then mode=${to##*:} to=${to%:*}; fi
+  case $to in
+    VERSION) version=$(sed -n 's/.*kRelease\[\] = "\(.*\)".*/\1/p' "$from") ;;
+    CONTROL) control=$from ;;
+    *) install -D -m "$mode" "$from" "$work/root/$to" ;;
+  esac
+  if [[ $to == usr/bin/* || $to == usr/libexec/* ]]; then
+    strip --strip-unneeded "$work/root/$to"
+    programs+=("$work/root/$to")
+  fi
+done
+[[ -n $version && -n $control ]] || { echo "no VERSION, or no CONTROL" >&2 && exit 1; }
+gzip -9n "$work"/root/usr/share/man/*/* 2>/dev/null || true
+
+# It reads the names of source and package from debian/control, and writes no file with -O.
+printf 'Source: baton\n\nPackage: baton\nArchitecture: any\n' >"$work/debian/control"
+depends=$(cd "$work" && dpkg-shlibdeps -O --ignore-missing-info "${programs[@]}" 2>/dev/null |
+  sed -n 's/^shlibs:Depends=//p')
+size=$(du -k -s --apparent-size --exclude=DEBIAN "$work/root" | cut -f1)
+sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$(dpkg --print-architecture)/" \
+  -e "s/@INSTALLED_SIZE@/$size/" -e "s/@DEPENDS@/$depends, init-system-helpers, systemd/" \
+  "$control" >"$work/root/DEBIAN/control"
+(cd "$work/root" &&
+  find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+find "$work/root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+dpkg-deb --root-owner-group -Zxz --build "$work/root" "$output" >/dev/null

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# package_test.sh PACKAGE: the Debian package in a root of its own, thrown away afterwards: it installs,
+# what it depends on is there, its unit is sound, and nothing is left when it is purged.
+set -euo pipefail
+package=$PWD/$1
+root=$(mktemp -d "$TEST_TMPDIR/root.XXXXXX")
+log=$TEST_TMPDIR/log
+die() { printf 'package_test: %s\n' "$*" >&2 && { [[ ! -e $log ]] || cat "$log" >&2; } && exit 1; }
+
+[[ $(id -u) -eq 0 ]] || die "only root can own what a package installs"
+mkdir -p "$root"/var/lib/dpkg/{info,updates} "$root"/{etc/systemd/system,var/lib/systemd}
+touch "$root/var/lib/dpkg/status"
+printf 'root:x:0:0::/root:/bin/sh\n' >"$root/etc/passwd"
+printf 'root:x:0:\n' >"$root/etc/group"
+# What the package needs is this machine's, and so are the programs that its scripts call.
+in_root() {
+  dpkg --root="$root" --log=/dev/null --force-script-chrootless --force-depends "$@" >"$log" 2>&1 ||
+    die "dpkg $* failed"
+}
+files() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -print | sort); }
+
+before=$(files)
+in_root --install "$package"
+for file in usr/bin/baton usr/libexec/baton/batond usr/libexec/baton/baton-keeper \
+  usr/libexec/baton/baton-control usr/libexec/baton/baton-launch; do
+  [[ -x $root/$file ]] || die "$file is not there"
+  ! ldd "$root/$file" | grep 'not found' >&2 || die "$file lacks a library"
+done
+version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
+[[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
+  die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
+(cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
+grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
+[[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
+  die "the unit is not enabled"
+
+# Each library that the programs need is of a package that is named.
+depends=$(dpkg-deb -f "$package" Depends)
+for name in libc6 libgrpc++1.51 libibverbs1 librdmacm1 libprotobuf32 libprometheus-cpp-pull1.0; do
+  [[ ", $depends" == *", $name "* || ", $depends," == *", $name,"* ]] || die "no $name in Depends: $depends"
+done
+
+# Beside the units of this machine, which it refers to.
+cp -a "$root" "$root.verified"
+cp -an /lib/systemd/system/. "$root.verified/lib/systemd/system/"
+systemd-analyze --root="$root.verified" verify batond.service >"$log" 2>&1 || die "its unit is not sound"
+# Of 10; root, with devices and the rights to start workers as their users.
+systemd-analyze --root="$root" --offline=true --threshold=80 security batond.service >"$log" 2>&1 ||
+  die "its unit exposes more than it should"
+tail -n 1 "$log"
+
+# An upgrade of the package asks nobody to restart anything, and keeps what the operator has written.
+install -D -m 600 /dev/null "$root/etc/baton/baton.textproto"
+in_root --install "$package"
+[[ -e $root/etc/baton/baton.textproto ]] || die "the operator's configuration is gone"
+rm -r "$root/etc/baton"
+
+in_root --remove baton
+[[ ! -e $root/usr/bin/baton ]] || die "baton is there after its removal"
+in_root --purge baton
+left=$(diff <(printf '%s\n' "$before") <(files) | grep '^>' | grep -v -E '/etc/(group|gshadow|passwd|shadow|\.pwd\.lock)-?$' || true)
+[[ -z $left ]] || die "left behind: $left"
