@@ -2,16 +2,18 @@
 # Installs the Debian 12 packages of the GROUPS named as arguments that are not there yet:
 #   build  to build and test        lint  to format and lint
 #   fuzz   to run the fuzzers       vm    to run a virtual machine with an RDMA device
+#   node   to test with a client in JavaScript
 # Calls apt only when something is missing, so it works without a network once all is there.
 set -euo pipefail
 
 declare -A GROUPS_OF_PACKAGES=(
-  [build]="bazel-bootstrap bazel-rules-java ca-certificates g++ git gnuplot-nox iproute2 libabsl-dev
+  [build]="bazel-bootstrap bazel-rules-java ca-certificates dpkg-dev g++ git gnuplot-nox iproute2 libabsl-dev
     libbenchmark-dev libboost-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
     libibverbs-dev libncurses-dev libprotobuf-dev librdmacm-dev libspdlog-dev libsystemd-dev
-    procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc spin"
+    procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc spin systemd"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
+  [node]="nodejs npm"
   [vm]="busybox-static cpio e2fsprogs fio ibverbs-providers ibverbs-utils iproute2 jq kmod nvme-cli
     perftest qemu-system-x86 rdma-core rdmacm-utils systemd udev xz-utils"
 )

@@ -19,6 +19,11 @@ if ! { deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh; } >"$work/
   selected=(--test_tag_filters=-vm)
 fi
 
+# What cannot be had is told by the test that needs it.
+if command -v npm >/dev/null || deploy/scripts/install_packages.sh node; then
+  tests/clients/node/prepare.sh >/dev/null || true
+fi
+
 echo "--- Building and testing everything (the first time takes several minutes)" >&2
 status=0
 bazel test --config=run --keep_going "${selected[@]}" //... 2>&1 | tee "$work/output" || status=$?
