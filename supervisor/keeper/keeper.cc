@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
+#include "lib/verbs/port_owner.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/shape.h"
@@ -129,8 +130,8 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), this, options));
   }
   for (const v1::ListenerConfig& listener : service.listeners()) {
-    BATON_RETURN_IF_ERROR(
-        engine_->Listen({listener.host(), static_cast<uint16_t>(listener.port())}).status());
+    const verbs::Address address = {listener.host(), static_cast<uint16_t>(listener.port())};
+    BATON_RETURN_IF_ERROR(verbs::NamePortOwner(engine_->Listen(address).status()));
   }
   engine_->Start();
   return absl::OkStatus();
