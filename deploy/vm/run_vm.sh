@@ -70,7 +70,7 @@ make_initrd() {
   # In load order; what is built into the kernel is not named "insmod".
   PATH=$PATH:/sbin:/usr/sbin modprobe -C /dev/null -d "$kernel" -S "${kernel##*/}" -a --show-depends \
     virtio_pci virtio_console 9pnet_virtio 9p overlay \
-    crc32_generic rdma_rxe rdma_ucm ib_uverbs dummy virtio_net >"$work/depends"
+    crc32_generic rdma_rxe rdma_ucm ib_uverbs dummy virtio_net tcp_diag >"$work/depends"
   while read -r module; do
     cp "$module" "$root/modules/$((number++)).ko"
   done < <(sed -n 's/^insmod \(.*[^ ]\) *$/\1/p' "$work/depends" | awk '!seen[$0]++')

@@ -49,6 +49,12 @@ Address FromSocketAddress(const sockaddr& address) {
   return {};
 }
 
+Address BoundAddressOf(int socket) {
+  SocketAddress address;
+  getsockname(socket, address.get(), &address.size);
+  return FromSocketAddress(*address.get());
+}
+
 std::string ToString(const Address& address) {
   const bool v6 = address.host.find(':') != std::string::npos;
   return v6 ? absl::StrCat("[", address.host, "]:", address.port)

@@ -22,6 +22,8 @@ struct SocketAddress {
 absl::StatusOr<SocketAddress> ToSocketAddress(const Address& address);
 // Empty when it is neither IPv4 nor IPv6.
 Address FromSocketAddress(const sockaddr& address);
+// Of a socket that is bound.
+Address BoundAddressOf(int socket);
 std::string ToString(const Address& address);
 
 }  // namespace baton::verbs

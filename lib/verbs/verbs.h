@@ -370,7 +370,10 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries, uint32_t max_scatter_gather);
 
-  // kAlreadyExists: the port is taken.
+  // Holds the port in TCP's port space, whatever the device, as long as the listener lives: a port
+  // is one service's, however peers come to it. Port 0: one that TCP and the device have free.
+  // kAlreadyExists: the port is taken; NamePortOwner (port_owner.h) finds out by whom.
+  // kResourceExhausted: port 0, and none was found.
   virtual absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) = 0;
 
   // Starts connecting `queue_pair` (state INIT); the outcome is an event. The queue pair is in RTS

@@ -10,11 +10,13 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/options.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/supervisor.h"
+#include "supervisor/config/network_namespace.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -57,6 +59,20 @@ bool ServesOthers(const v1::Config& config) {
          });
 }
 
+// What a keeper would find out, in one message for all of them and before any has been started.
+absl::Status CheckNetworkNamespaces(const v1::Config& config) {
+  std::string problems;
+  for (const v1::ServiceConfig& service : config.services()) {
+    if (service.network_namespace().empty()) continue;
+    const auto file = OpenNetworkNamespace(service.network_namespace());
+    if (file.ok()) continue;
+    absl::StrAppend(&problems, problems.empty() ? "" : "\nbatond: ", "service ", service.name(),
+                    ": ",
+                    NetworkNamespaceError(service.network_namespace(), file.status()).message());
+  }
+  return problems.empty() ? absl::OkStatus() : absl::FailedPreconditionError(problems);
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "batond: %s\n", std::string(status.message()).c_str());
   return 1;
@@ -73,6 +89,9 @@ int Main(int argc, char** argv) {
   LogToStandardError();
   RaiseDescriptorLimit();
   const v1::Config& config = line.options.config;
+  if (const absl::Status status = CheckNetworkNamespaces(config); !status.ok()) {
+    return Fail(status);
+  }
   const absl::StatusOr<StateDirectory> state =
       StateDirectory::Open(config.state_dir(), Sockets(config), ServesOthers(config));
   if (!state.ok()) return Fail(state.status());

@@ -177,6 +177,12 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
       ->group("With --dev");
   AddCapacity(app, "--gid-index", "GID that connections of an rdma device use [their address's]",
               [&, narrow](uint64_t n) { flags.gid_index = narrow(n); });
+  app.add_option_function<std::string>(
+         "--network-namespace",
+         [&](const std::string& name) { service.set_network_namespace(name); },
+         "Name or path of that of the service's listeners and connections [batond's]")
+      ->needs("--dev")
+      ->group("With --dev");
   app.add_option("--faults", flags.faults, "Faults that the soft device injects")
       ->needs("--dev")
       ->group("With --dev");

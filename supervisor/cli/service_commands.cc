@@ -31,11 +31,17 @@ std::string FormatUpgrade(const v1::Service& service) {
                       ", ", FormatProgress(upgrade));
 }
 
-void PrintService(std::ostream& out, const v1::Service& service) {
-  const auto listeners =
+std::string FormatListeners(const v1::Service& service) {
+  const std::string listeners =
       absl::StrJoin(service.listeners(), ", ", [](std::string* text, const v1::Listener& listener) {
         absl::StrAppend(text, listener.host(), ":", listener.port());
       });
+  if (service.network_namespace().empty()) return listeners;
+  return absl::StrCat(listeners.empty() ? "none" : listeners, " in network namespace ",
+                      service.network_namespace());
+}
+
+void PrintService(std::ostream& out, const v1::Service& service) {
   PrintFields(
       out,
       {{"Service", service.name()},
@@ -44,7 +50,7 @@ void PrintService(std::ostream& out, const v1::Service& service) {
                                FormatDuration(service.uptime_seconds()))},
        {"Version", FormatVersion(service.version())},
        {"Worker socket", service.worker_socket()},
-       {"Listeners", listeners},
+       {"Listeners", FormatListeners(service)},
        {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
        {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
        {"Upgrade", FormatUpgrade(service)},

@@ -7,11 +7,13 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
 #include "supervisor/config/metrics_address.h"
+#include "supervisor/config/network_namespace.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -24,6 +26,8 @@ using google::protobuf::TextFormat;
 constexpr size_t kMaxNameBytes = 32;
 constexpr size_t kMaxFaultsBytes = 4096;
 constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
+constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
+constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
 constexpr uint32_t kMaxGidIndex = 255;      // uint8_t sgid_index
 
@@ -149,10 +153,10 @@ bool IsAddress(const std::string& host) {
                                                   inet_pton(AF_INET6, host.c_str(), &address) == 1);
 }
 
-// A listener's "host:port" to the name of the service that has it.
-using Ports = std::map<std::string, std::string>;
+// A listener's network namespace, host and port to the name of the service that has it.
+using Ports = std::map<std::tuple<std::string, std::string, uint32_t>, std::string>;
 
-void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::string& service,
+void CheckListener(v1::ListenerConfig& listener, const Node& node, const v1::ServiceConfig& service,
                    Ports& ports) {
   if (listener.host().empty()) listener.set_host("0.0.0.0");
   if (!IsAddress(listener.host())) {
@@ -166,12 +170,29 @@ void CheckListener(v1::ListenerConfig& listener, const Node& node, const std::st
                                      "free port"));
   }
   if (listener.port() == 0) return;
+  const std::string network = NetworkNamespacePath(service.network_namespace());
   const auto [other, inserted] =
-      ports.emplace(absl::StrCat(listener.host(), ":", listener.port()), service);
+      ports.emplace(std::tuple(network, listener.host(), listener.port()), service.name());
   if (!inserted) {
     node.Refuse("port", absl::StrCat(listener.host(), " port ", listener.port(),
                                      " is already a listener of service \"", other->second,
                                      "\"; give each its own"));
+  }
+}
+
+void CheckNetworkNamespace(const v1::ServiceConfig& service, const Node& node) {
+  const std::string& name = service.network_namespace();
+  if (name.empty()) return;
+  const bool path = name.front() == '/';
+  const auto bad = [](unsigned char c) { return c == '\0' || c == '\n'; };
+  if (!IsUtf8(name) || std::any_of(name.begin(), name.end(), bad) ||
+      name.size() > (path ? kMaxPathBytes : kMaxFileNameBytes)) {
+    node.Refuse("network_namespace", "is neither a name nor a path");
+  } else if (!path && (name.find('/') != std::string::npos || name == "." || name == "..")) {
+    node.Refuse("network_namespace",
+                absl::StrCat("\"", name,
+                             "\" is neither a name, as ip netns list shows it, nor an absolute "
+                             "path; leave it out for that of batond"));
   }
 }
 
@@ -276,6 +297,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
                   Ports& ports) {
   CheckName(service, node, names);
   CheckDevice(service, node);
+  CheckNetworkNamespace(service, node);
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckNative(service, node);
   if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
@@ -284,7 +306,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   }
   for (int i = 0; i < service.listeners_size(); ++i) {
     v1::ListenerConfig& listener = *service.mutable_listeners(i);
-    CheckListener(listener, node.Child("listeners", listener, i), service.name(), ports);
+    CheckListener(listener, node.Child("listeners", listener, i), service, ports);
   }
 }
 

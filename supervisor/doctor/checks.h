@@ -53,6 +53,10 @@ void CheckLibraries(const View& view, Report& report);
 void CheckLockedMemory(const View& view, Report& report);
 void CheckDescriptors(const View& view, Report& report);
 void CheckMemory(const View& view, Report& report);
+// Whether batond has, or would have, capability `number` of capability.h.
+bool HasCapability(const View& view, uint32_t number);
+// networks.cc
+void CheckNetworks(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
 // state.cc

@@ -73,6 +73,7 @@ v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
     CheckDevices(view, report);
     CheckLockedMemory(view, report);
   }
+  CheckNetworks(view, report);
   CheckServices(view, report);
   CheckDescriptors(view, report);
   CheckMemory(view, report);

@@ -33,7 +33,11 @@ std::optional<uint64_t> ReadLimit(const View& view, const std::string& name) {
 }
 
 // The limit on locked memory does not bind who has CAP_IPC_LOCK (ib_umem_get in the kernel).
-bool MayLockAnything(const View& view) {
+bool MayLockAnything(const View& view) { return HasCapability(view, kCapIpcLock); }
+
+}  // namespace
+
+bool HasCapability(const View& view, uint32_t number) {
   if (!view.batond_pid && !view.identity.self) return view.identity.uid == 0;
   const std::string text = view.machine.Read(view.process() + "/status").value_or("");
   const std::string key = "CapEff:";
@@ -42,10 +46,12 @@ bool MayLockAnything(const View& view) {
     if (!absl::StartsWith(line, key)) continue;
     line.remove_prefix(key.size());
     while (absl::StartsWith(line, "\t") || absl::StartsWith(line, " ")) line.remove_prefix(1);
-    return absl::SimpleHexAtoi(line, &capabilities) && (capabilities >> kCapIpcLock & 1) != 0;
+    return absl::SimpleHexAtoi(line, &capabilities) && (capabilities >> number & 1) != 0;
   }
   return false;
 }
+
+namespace {
 
 std::string Mebibytes(uint64_t bytes) {
   return bytes == kUnlimited ? "unlimited"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
 
@@ -42,6 +43,9 @@ class Machine {
   virtual std::optional<FileFacts> Look(const std::string& path) const = 0;
   // The last part of what a symbolic link names; empty when it is none.
   virtual std::string LinkName(const std::string& path) const = 0;
+
+  // Whether there is a network namespace of this name or path.
+  virtual absl::Status LookForNetworkNamespace(const std::string& name) const = 0;
 
   virtual std::optional<uint32_t> GroupId(const std::string& name) const = 0;
   virtual std::vector<InterfaceAddress> Addresses() const = 0;

@@ -35,6 +35,7 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
   for (const v1::ListenerConfig& listener : service.listeners()) {
     needs.listeners.push_back(listener.host());
   }
+  needs.network_namespace = service.network_namespace();
   needs.shape = ShapeOf(service);
   needs.of_device = driver::NeedsOf(needs.shape);
   needs.queue_bytes = QueueBytes(needs.of_device);

@@ -19,6 +19,7 @@ struct ServiceNeeds {
   std::string device;  // empty: the only one of the machine
   uint32_t port = 1;
   std::vector<std::string> listeners;  // addresses
+  std::string network_namespace;       // empty: batond's
   arena::Shape shape = {};
   driver::DeviceNeeds of_device;
   // Queues that a provider such as mlx5 pins, too; those of others do not count. An estimate.

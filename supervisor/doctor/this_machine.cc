@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "lib/verbs/socket_address.h"
+#include "supervisor/config/network_namespace.h"
 
 namespace baton::doctor {
 namespace {
@@ -75,6 +76,10 @@ std::optional<FileFacts> ThisMachine::Look(const std::string& path) const {
 std::string ThisMachine::LinkName(const std::string& path) const {
   std::error_code error;
   return std::filesystem::read_symlink(root_ + path, error).filename().string();
+}
+
+absl::Status ThisMachine::LookForNetworkNamespace(const std::string& name) const {
+  return OpenNetworkNamespace(root_ + NetworkNamespacePath(name)).status();
 }
 
 std::optional<uint32_t> ThisMachine::GroupId(const std::string& name) const {

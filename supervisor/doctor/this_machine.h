@@ -20,6 +20,7 @@ class ThisMachine final : public Machine {
   std::vector<std::string> List(const std::string& path) const override;
   std::optional<FileFacts> Look(const std::string& path) const override;
   std::string LinkName(const std::string& path) const override;
+  absl::Status LookForNetworkNamespace(const std::string& name) const override;
   std::optional<uint32_t> GroupId(const std::string& name) const override;
   std::vector<InterfaceAddress> Addresses() const override;
   std::vector<std::string> VerbsDevices() const override;

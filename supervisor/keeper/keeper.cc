@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
+#include "lib/verbs/port_owner.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/shape.h"
@@ -33,7 +34,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfig& service) {
   Foundation foundation;
-  BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service.device()));
+  BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service));
   const arena::Shape shape = ShapeOf(service);
   if (service.device().has_rdma()) {
     RaiseMemlockLimit();
@@ -75,11 +76,12 @@ Keeper::~Keeper() {
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperConfig& config,
                                                        EngineOptions engine_options,
-                                                       HeldDescriptors* held) {
+                                                       HeldDescriptors* held,
+                                                       FileDescriptor batonds_network) {
   BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config.service()));
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
   BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
-  keeper->MakeManagement();
+  keeper->MakeManagement(std::move(batonds_network));
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   const std::string& service = config.service().name();
   if (keeper->native_ == nullptr) {
@@ -129,14 +131,14 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), this, options));
   }
   for (const v1::ListenerConfig& listener : service.listeners()) {
-    BATON_RETURN_IF_ERROR(
-        engine_->Listen({listener.host(), static_cast<uint16_t>(listener.port())}).status());
+    const verbs::Address address = {listener.host(), static_cast<uint16_t>(listener.port())};
+    BATON_RETURN_IF_ERROR(verbs::NamePortOwner(engine_->Listen(address).status()));
   }
   engine_->Start();
   return absl::OkStatus();
 }
 
-void Keeper::MakeManagement() {
+void Keeper::MakeManagement(FileDescriptor batonds_network) {
   workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
   if (native_ != nullptr) {
     auto programs =
@@ -144,7 +146,7 @@ void Keeper::MakeManagement() {
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {
-    programs_ = std::make_unique<BrokeredPrograms>(config_.launcher());
+    programs_ = std::make_unique<BrokeredPrograms>(config_.launcher(), std::move(batonds_network));
   }
   upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, events_, *workers_, *programs_);
   management_ =

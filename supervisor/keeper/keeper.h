@@ -33,10 +33,11 @@ class Keeper : private EngineListener {
  public:
   // `engine_options`: beyond what the configuration says.
   // `held` is told what the workers of a native service need to outlive this process; null: they
-  // end with it.
+  // end with it. `batonds_network`: of EnterServiceNetwork.
   static absl::StatusOr<std::unique_ptr<Keeper>> Create(const internal::KeeperConfig& config,
                                                         EngineOptions engine_options,
-                                                        HeldDescriptors* held = nullptr);
+                                                        HeldDescriptors* held = nullptr,
+                                                        FileDescriptor batonds_network = {});
   ~Keeper() override;
 
   // Runs the management loop until SIGTERM or SIGINT. An error: the device was lost.
@@ -63,7 +64,7 @@ class Keeper : private EngineListener {
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
   Keeper(const internal::KeeperConfig& config, Foundation foundation);
   absl::Status MakeEngine(EngineOptions options);
-  void MakeManagement();
+  void MakeManagement(FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
   void TurnNative();
   absl::Status Listen(const std::string& path, uint32_t mode,

@@ -2,10 +2,11 @@
 // memory and therefore does not fork; it reads a baton.internal.Program from standard input, takes
 // on the worker's identity before anything that the worker chose (its environment, for one) can
 // have an effect, and is replaced by the program. What goes wrong before that is written to
-// descriptor 3.
+// descriptor 3; 4, where it is there, is of the network namespace that it goes to first.
 #include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,6 +28,13 @@ using baton::ErrnoStatus;
 using baton::PointersTo;
 
 constexpr int kErrorDescriptor = 3;
+constexpr int kNetworkDescriptor = 4;
+
+absl::Status TakeNetwork() {
+  if (fcntl(kNetworkDescriptor, F_SETFD, FD_CLOEXEC) != 0) return absl::OkStatus();
+  if (setns(kNetworkDescriptor, CLONE_NEWNET) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "cannot go to batond's network namespace");
+}
 
 absl::Status TakeIdentity(uid_t uid, gid_t gid) {
   if (uid == geteuid() && gid == getegid()) return absl::OkStatus();
@@ -42,6 +50,7 @@ absl::Status TakeIdentity(uid_t uid, gid_t gid) {
 
 // Returns only with an error.
 absl::Status Become(const baton::internal::Program& program) {
+  BATON_RETURN_IF_ERROR(TakeNetwork());
   BATON_RETURN_IF_ERROR(TakeIdentity(program.uid(), program.gid()));
   if (chdir(program.directory().c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot change to directory ", program.directory()));

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "google/protobuf/text_format.h"
 #include "lib/base/readiness.h"
@@ -27,6 +28,7 @@
 #include "supervisor/keeper/drain.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/keeper.h"
+#include "supervisor/keeper/service_network.h"
 
 namespace {
 
@@ -74,10 +76,15 @@ int Run() {
                          std::istreambuf_iterator<char>());
   baton::internal::KeeperConfig config;
   const bool parsed = google::protobuf::TextFormat::ParseFromString(text, &config);
+  // Before there is another thread: it would stay behind.
+  auto batonds_network = baton::keeper::EnterServiceNetwork(config.service());
   StartLog(config.service().mode() == baton::v1::NATIVE);
   if (!parsed) {
     spdlog::error("standard input is not a KeeperConfig: batond starts this program");
     return 2;
+  }
+  if (!batonds_network.ok()) {
+    return Fail(config, std::string(baton::MessageOf(batonds_network.status())));
   }
   if (config.launcher().empty()) {
     std::error_code error;
@@ -102,7 +109,8 @@ int Run() {
     }
     if (!*drained) return 0;
   }
-  auto keeper = baton::keeper::Keeper::Create(config, options, held.get());
+  auto keeper =
+      baton::keeper::Keeper::Create(config, options, held.get(), *std::move(batonds_network));
   const std::string& service = config.service().name();
   if (!keeper.ok()) {
     return Fail(config, std::string(baton::MessageOf(keeper.status())));

@@ -141,6 +141,7 @@ void Management::Describe(internal::Description* description) {
   service->set_keeper_pid(getpid());
   service->set_uptime_seconds(static_cast<double>(MonotonicNanoseconds() - started_ns_) / 1e9);
   service->set_worker_socket(WorkerSocketPath(config_.state_dir(), config.name()));
+  service->set_network_namespace(config.network_namespace());
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);

@@ -10,8 +10,9 @@
 
 namespace baton::keeper {
 
-// `config` is valid and complete. An error names its field.
-absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::Device& config);
+// In the network namespace of the service, where the process is. `service` is valid and complete.
+// An error names its field.
+absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::ServiceConfig& service);
 
 }  // namespace baton::keeper
 

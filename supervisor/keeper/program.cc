@@ -29,6 +29,7 @@ namespace {
 // baton-launch reads the program there, and reports on this one what went wrong.
 constexpr int kInput = STDIN_FILENO;
 constexpr int kErrorDescriptor = 3;
+constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
 constexpr int kStartTimeoutMs = 10'000;
 
 // The parts of a file of /proc that end with NUL each.
@@ -137,6 +138,8 @@ absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t 
   program.set_directory(directory.empty() ? "/" : directory);
   program.set_uid(uid);
   program.set_gid(gid);
+  program.set_in_network_namespace(ReadLink(process + "ns/net") ==
+                                   ReadLink("/proc/thread-self/ns/net"));
   return program;
 }
 
@@ -161,16 +164,23 @@ absl::Status CheckProgramFile(const std::string& path, std::string_view what, mo
 }
 
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
-                                            const std::string& launcher) {
+                                            const std::string& launcher, int batonds_network) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  FileDescriptor network;
+  if (batonds_network >= 0 && !program.in_network_namespace()) {
+    // Apart from the numbers that are given in the child: they are given one after the other.
+    network.Reset(fcntl(batonds_network, F_DUPFD_CLOEXEC, kNetworkDescriptor + 1));
+    if (!network) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
+  }
   SpawnPlan plan;
   plan.Give(input.get(), kInput);
   plan.Give(write_end.get(), kErrorDescriptor);
-  plan.CloseFrom(kErrorDescriptor + 1);
+  if (network) plan.Give(network.get(), kNetworkDescriptor);
+  plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
   StartedProgram started;
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
   write_end.Reset();

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,10 +28,11 @@ struct StartedProgram {
   FileDescriptor pidfd;
 };
 
-// Starts `program` in a session of its own, with our standard output and error. Returns when it was
-// entered: a few milliseconds. It is our child, to be reaped by ReapProgram.
+// Starts `program` in a session of its own, with our standard output and error, and in the network
+// namespace of file `batonds_network` unless that is -1 or the program was in ours. Returns when it
+// was entered: a few milliseconds. It is our child, to be reaped by ReapProgram.
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
-                                            const std::string& launcher);
+                                            const std::string& launcher, int batonds_network = -1);
 
 // How the processes of a service's workers come into being.
 class WorkerPrograms {
@@ -49,7 +51,9 @@ class WorkerPrograms {
 // Any programs, started through baton-launch. Nobody but their service manager keeps them running.
 class BrokeredPrograms final : public WorkerPrograms {
  public:
-  explicit BrokeredPrograms(const std::string& launcher) : launcher_(launcher) {}
+  // `batonds_network`: of a keeper that is in another network namespace.
+  explicit BrokeredPrograms(const std::string& launcher, FileDescriptor batonds_network = {})
+      : launcher_(launcher), batonds_network_(std::move(batonds_network)) {}
   absl::Status Check(const std::string& path) const override {
     return CheckProgramFile(path, "an executable", 0111);
   }
@@ -57,12 +61,13 @@ class BrokeredPrograms final : public WorkerPrograms {
     return ReadProgram(pid, uid, gid);
   }
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override {
-    return StartProgram(program, launcher_);
+    return StartProgram(program, launcher_, batonds_network_.get());
   }
   void OnServing(const internal::Program&) override {}
 
  private:
   const std::string launcher_;
+  const FileDescriptor batonds_network_;
 };
 
 // How it ended, "was killed by signal 6 (Aborted)"; empty while it runs.

@@ -18,6 +18,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/verbs/port_owner.h"
 
 namespace baton::keeper {
 namespace {
@@ -405,7 +406,8 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
     }
     address = engine_.Listen(asked);
   });
-  BATON_RETURN_IF_ERROR(address.status());
+  // Here, and not where the queues are driven: it takes its time.
+  BATON_RETURN_IF_ERROR(verbs::NamePortOwner(address.status()));
   listening->set_port(address->port);
   return absl::OkStatus();
 }

@@ -2,7 +2,9 @@
 // operator can read, and a connection beside it goes on with nothing lost. On the device under
 // test.
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -11,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/verbs/socket_address.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
 #include "tests/harness/wait_until.h"
@@ -31,6 +35,24 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kConnections = 4;
 constexpr std::chrono::seconds kTimeout{20};
+
+// A program that is none of RDMA, at the address of the device.
+class TcpListener {
+ public:
+  explicit TcpListener(uint16_t port = 0) {
+    const auto at = verbs::ToSocketAddress({verbs::testing::FabricUnderTest().host, port}).value();
+    fd_.Reset(socket(at.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    setsockopt(fd_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd_.get(), at.get(), at.size) != 0 || listen(fd_.get(), 8) != 0) error_ = errno;
+  }
+  uint16_t port() const { return verbs::BoundAddressOf(fd_.get()).port; }
+  int error() const { return error_; }
+
+ private:
+  FileDescriptor fd_;
+  int error_ = 0;
+};
 
 class Failures : public ::testing::Test {
  protected:
@@ -59,6 +81,29 @@ class Failures : public ::testing::Test {
       bystander.reset();
     }
     if (HasFailure() && cluster) cluster->DumpLogs();
+  }
+
+  // A second worker, which asks for a listener at `port`.
+  ChildOptions SecondAt(uint16_t port) const {
+    ChildOptions child;
+    child.program = harness::Binaries().Find("ledger-v1").value();
+    child.log_path = cluster->directory() + "/second.log";
+    child.arguments = cluster->LedgerArguments("second");
+    *(std::find(child.arguments.begin(), child.arguments.end(), "--listen") + 1) =
+        absl::StrCat(verbs::testing::FabricUnderTest().host, ":", port);
+    return child;
+  }
+  // It ends, and has logged that.
+  void ExpectRefusal(uint16_t port, const ::testing::Matcher<std::string>& why) const {
+    const auto second = ChildProcess::Start(SecondAt(port));
+    ASSERT_OK(second);
+    const auto end = (*second)->WaitEnd(kTimeout);
+    ASSERT_OK(end);
+    EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1);
+    EXPECT_THAT((*second)->LogTail(), why);
+  }
+  static ::testing::Matcher<std::string> OwnerIsThisTest() {
+    return HasSubstr(absl::StrCat("failures_test (pid ", getpid(), ")"));
   }
 
   // What an operator types.
@@ -153,25 +198,26 @@ TEST_F(Failures, shouldRefuseConnectionsBeyondTheServicesAndTellBothSides) {
 TEST_F(Failures, shouldTellAWorkerThatItsPortIsTaken) {
   RawPeer holder;
   const uint16_t taken = holder.Listen();
-  ChildOptions child;
-  child.program = harness::Binaries().Find("ledger-v1").value();
-  child.log_path = cluster->directory() + "/second.log";
-  child.arguments = cluster->LedgerArguments("second");
-  *(std::find(child.arguments.begin(), child.arguments.end(), "--listen") + 1) =
-      absl::StrCat(verbs::testing::FabricUnderTest().host, ":", taken);
-  const auto second = ChildProcess::Start(child);
-  ASSERT_OK(second);
-  const auto end = (*second)->WaitEnd(kTimeout);
-  ASSERT_OK(end);
-  EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 1);
-  EXPECT_THAT((*second)->LogTail(),
-              AllOf(HasSubstr(absl::StrCat(":", taken)), HasSubstr("is taken")));
+  ExpectRefusal(taken, AllOf(HasSubstr(absl::StrCat(":", taken, " is taken")), OwnerIsThisTest()));
   // Whoever shall be its successor is.
   const auto heir = cluster->StartLedger(2);
   ASSERT_OK(heir);
   EXPECT_OK(cluster->Handoff((*heir)->id));
   EXPECT_OK(cluster->WaitUntilOwner((*heir)->id));
   EXPECT_OK(bystander->Settle());
+}
+
+TEST_F(Failures, shouldTellAWorkerWhoseTcpListenerHasItsPort) {
+  auto in_the_way = std::make_unique<TcpListener>();
+  const uint16_t port = in_the_way->port();
+  ExpectRefusal(port, AllOf(HasSubstr(absl::StrCat(":", port, " is taken")), OwnerIsThisTest(),
+                            HasSubstr("listens there with TCP")));
+  EXPECT_OK(bystander->Settle());
+  in_the_way.reset();
+  const auto second = ChildProcess::Start(SecondAt(port));
+  ASSERT_OK(second);
+  EXPECT_OK((*second)->ReadLineWith("ledger ready", kTimeout));
+  EXPECT_EQ(TcpListener(port).error(), EADDRINUSE);
 }
 
 }  // namespace

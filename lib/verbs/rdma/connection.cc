@@ -5,11 +5,14 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/port_taken.h"
 #include "lib/verbs/rdma/cm_event_number.h"
+#include "lib/verbs/rdma/port_claim.h"
 #include "lib/verbs/socket_address.h"
 
 namespace baton::verbs::rdma {
@@ -24,6 +27,9 @@ constexpr int kRejectedByNobody = 8;
 constexpr char kRemoved[] = "it is being removed from the machine";
 
 constexpr char kAddressChange[] = "the network interface has another hardware address";
+
+// Of ports that TCP chooses, until rdma_cm has one of them free, too.
+constexpr size_t kPortTries = 32;
 
 // Both are fields of three bits.
 constexpr uint8_t kMaxRetryCount = 7;
@@ -82,6 +88,11 @@ absl::Status PortIsDown(const DeviceCore& core) {
       "port ", core.port, " of device ", ibv_get_device_name(core.context->device), " is down"));
 }
 
+absl::Status ListenError(const char* call, int error, const Address& address) {
+  if (error == EADDRINUSE) return PortTakenError({PortSpace::kRdma, address});
+  return ErrnoStatus(error, absl::StrCat(call, " at ", ToString(address)));
+}
+
 absl::StatusOr<CmId> NewId(DeviceCore* core, CmEndpoint* endpoint) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(core->event_channel.get(), &id, endpoint, RDMA_PS_TCP) != 0) {
@@ -99,10 +110,8 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Bind(DeviceCore* cor
   BATON_ASSIGN_OR_RETURN(SocketAddress parsed, ToSocketAddress(address));
   std::unique_ptr<RdmaListener> listener(new RdmaListener(core));
   BATON_ASSIGN_OR_RETURN(listener->id_, NewId(core, listener.get()));
-  const std::string what = ToString(address);
   if (rdma_bind_addr(listener->id_.get(), parsed.get()) != 0) {
-    if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
-    return ErrnoStatus(errno, absl::StrCat("rdma_bind_addr to ", what));
+    return ListenError("rdma_bind_addr", errno, address);
   }
   return listener;
 }
@@ -112,13 +121,20 @@ absl::StatusOr<std::unique_ptr<RdmaListener>> RdmaListener::Create(DeviceCore* c
                                                                    int backlog) {
   Address at = address;
   BATON_RETURN_IF_ERROR(ChooseSource(*core, &at));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<RdmaListener> listener, Bind(core, at));
-  if (rdma_listen(listener->id_.get(), backlog) != 0) {
-    const std::string what = ToString(at);
-    if (errno == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat(what, " is taken"));
-    return ErrnoStatus(errno, absl::StrCat("rdma_listen at ", what));
+  std::vector<PortClaim> passed_over;  // which TCP does not choose again
+  while (passed_over.size() < kPortTries) {
+    BATON_ASSIGN_OR_RETURN(PortClaim claim, ClaimPort(at));
+    absl::StatusOr<std::unique_ptr<RdmaListener>> listener = Bind(core, {at.host, claim.port});
+    if (at.port == 0 && TakenPortOf(listener.status())) {
+      passed_over.push_back(std::move(claim));
+      continue;
+    }
+    BATON_RETURN_IF_ERROR(listener.status());
+    (*listener)->claim_ = std::move(claim.socket);
+    if (rdma_listen((*listener)->id_.get(), backlog) == 0) return listener;
+    return ListenError("rdma_listen", errno, at);
   }
-  return listener;
+  return NoPortFreeError(at);
 }
 
 Address RdmaListener::address() const { return FromSocketAddress(*rdma_get_local_addr(id_.get())); }

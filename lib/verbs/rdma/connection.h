@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/rdma/device_core.h"
 #include "lib/verbs/rdma/objects.h"
 #include "lib/verbs/rdma/queue_pair.h"
@@ -33,7 +34,8 @@ class RdmaListener final : public Listener, public CmEndpoint {
  public:
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Create(DeviceCore* core,
                                                               const Address& address, int backlog);
-  // One that has the address and does not listen: it hears what becomes of the device.
+  // One that has the address, of rdma_cm alone, and does not listen: it hears what becomes of the
+  // device.
   static absl::StatusOr<std::unique_ptr<RdmaListener>> Bind(DeviceCore* core,
                                                             const Address& address);
   ~RdmaListener() override {
@@ -46,6 +48,7 @@ class RdmaListener final : public Listener, public CmEndpoint {
   explicit RdmaListener(DeviceCore* core) : core_(core) {}
 
   DeviceCore* const core_;
+  FileDescriptor claim_;  // longer than the id: who gets one port space free gets both
   CmId id_;
 };
 

@@ -33,6 +33,7 @@ bool IsSet(const char* variable) {
 constexpr Provider kGeneral = {
     .drain_ms = 1000,
     .invalidated_flags = IBV_WC_WITH_INV,
+    .first_network_namespace_only = false,
     .post_send_forked = nullptr,
     .check_forkable = nullptr,
 };
@@ -44,9 +45,11 @@ constexpr unsigned int kKernelsWithInvalidate = 1 << 2;
 // It never tells of the last receive (Linux 6.1), and flushes in a tasklet that is due at once
 // (rxe_qp_error). It writes completions for libibverbs with the kernel's flags (do_complete in
 // rxe_resp.c), which rdma-core 44 passes on as they are; of those that differ it sets one alone.
+// Its UDP sockets and routes are init_net's (rxe_net_init and rxe_find_route4 in rxe_net.c).
 constexpr Provider kSoftRoce = {
     .drain_ms = 100,
     .invalidated_flags = IBV_WC_WITH_INV | kKernelsWithInvalidate,
+    .first_network_namespace_only = true,
     .post_send_forked = PostAndRing,
     .check_forkable = CheckSoftRoceForkable,
 };

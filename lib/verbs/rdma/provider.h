@@ -19,6 +19,9 @@ struct Provider {
   // IBV_WC_*, any of which says that a peer's message has invalidated a key of ours.
   unsigned int invalidated_flags;
 
+  // It sends and receives in the machine's first network namespace alone, whoever has connections.
+  bool first_network_namespace_only;
+
   // As ibv_post_send, in a process that was forked from the opener: one call for a chain. nullptr:
   // what forked processes have of its queues is of no use. mlx5.md has what its row would need.
   int (*post_send_forked)(ibv_qp* queue_pair, ibv_send_wr* chain, ibv_send_wr** bad);

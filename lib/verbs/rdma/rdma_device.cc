@@ -145,6 +145,12 @@ absl::StatusOr<std::unique_ptr<Device>> RdmaDevice::Create(VerbsContext context,
   device->core_.resolve_timeout_ms = static_cast<int>(options.resolve_timeout_ms);
   BATON_RETURN_IF_ERROR(device->core_.unanswered.Open(options.connect_timeout_ms));
   BATON_RETURN_IF_ERROR(device->Open());
+  if (options.in_network_namespace && device->core_.provider->first_network_namespace_only) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("network_namespace: device ", std::string(device->name()),
+                     " has connections in the machine's first network namespace alone (Soft-RoCE, "
+                     "Linux 6.1): leave it out, or use another device or soft"));
+  }
   return device;
 }
 

@@ -27,6 +27,9 @@ struct RdmaDeviceOptions {
   // the address: listeners are at that of the GID (their host is it, or a wildcard), and outgoing
   // connections come from it. Without it, each host has the GID that its address belongs to.
   std::optional<uint8_t> gid_index;
+  // We are in another network namespace than the machine's first. kFailedPrecondition: the device
+  // has no connections there.
+  bool in_network_namespace = false;
   uint32_t resolve_timeout_ms = 2000;  // of an address, and of a route
   // From Connect to the peer's answer; then it is unreachable. A peer that is there and busy tells
   // only the kernel that it needs more time, so this is what a service may take to accept, too.

@@ -124,7 +124,7 @@ void SoftConnection::FinishConnecting() {
     Lose(ErrnoStatus(error, absl::StrCat("connect to ", ToString(peer_))));
     return;
   }
-  local_ = LocalAddressOf(stream_.fd());
+  local_ = BoundAddressOf(stream_.fd());
   phase_ = Phase::kAwaitReply;
   SendHead(FrameType::kConnectRequest, std::exchange(private_data_, {}));
   TransmitNow();
@@ -134,7 +134,7 @@ absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener
   SetNoDelay(socket.get());
   listener_ = listener;
   stream_.Open(std::move(socket));
-  local_ = LocalAddressOf(stream_.fd());
+  local_ = BoundAddressOf(stream_.fd());
   peer_ = PeerAddressOf(stream_.fd());
   phase_ = Phase::kAwaitRequest;
   interest_ = EPOLLIN;

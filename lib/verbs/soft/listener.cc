@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/port_taken.h"
 #include "lib/verbs/soft/connection.h"
 #include "lib/verbs/soft/sockets.h"
 
@@ -20,11 +21,8 @@ constexpr int kAcceptsPerTurn = 64;
 constexpr uint64_t kPauseNs = 5'000'000;
 
 absl::Status ListenError(int error, const Address& address) {
-  if (error == EADDRINUSE) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(ToString(address),
-                     " is taken: another process listens there; stop it or choose another port"));
-  }
+  if (error == EADDRINUSE && address.port == 0) return NoPortFreeError(address);
+  if (error == EADDRINUSE) return PortTakenError({PortSpace::kTcp, address});
   return ErrnoStatus(error, absl::StrCat("listen on ", ToString(address)));
 }
 
@@ -51,7 +49,7 @@ SoftListener::SoftListener(DeviceCore* core, FileDescriptor socket, int backlog)
     : core_(core),
       socket_(std::move(socket)),
       backlog_(backlog),
-      address_(LocalAddressOf(socket_.get())) {
+      address_(BoundAddressOf(socket_.get())) {
   resume_timer_.context = this;
   resume_timer_.fire = [](void* self) { static_cast<SoftListener*>(self)->Resume(); };
 }

@@ -8,12 +8,6 @@
 #include "lib/base/errno_status.h"
 
 namespace baton::verbs::soft {
-Address LocalAddressOf(int fd) {
-  SocketAddress address;
-  getsockname(fd, address.get(), &address.size);
-  return FromSocketAddress(*address.get());
-}
-
 Address PeerAddressOf(int fd) {
   SocketAddress address;
   getpeername(fd, address.get(), &address.size);

@@ -9,7 +9,6 @@
 
 namespace baton::verbs::soft {
 
-Address LocalAddressOf(int fd);
 Address PeerAddressOf(int fd);
 
 absl::StatusOr<FileDescriptor> OpenSocket(const SocketAddress& address);

@@ -1,14 +1,19 @@
 // What becomes of the rdma device when the machine takes its link or itself away. Needs to be root
 // on a machine whose rxe0 is this test's to break: the virtual one.
 #include <gtest/gtest.h>
+#include <rdma/rdma_cma.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "lib/verbs/port_owner.h"
+#include "lib/verbs/socket_address.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/verbs/connected_test.h"
 
@@ -197,6 +202,68 @@ TEST_F(RdmaGid, shouldNameThoseThatCanBeUsedWhereOneCannot) {
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
     EXPECT_NE(status.message().find(Rdma().host), absl::string_view::npos) << status;
   }
+}
+
+// ---- The machine's ports.
+
+constexpr char kPortRange[] = "/proc/sys/net/ipv4/ip_local_port_range";
+
+// With few ports to choose from, none of which devices have for themselves.
+class RdmaPorts : public RdmaTrouble {
+ protected:
+  static constexpr uint16_t kFirst = 20000;
+  static constexpr uint16_t kLast = 20009;
+
+  void SetUp() override {
+    device_ = Rdma().create().value();
+    std::ifstream range(kPortRange);
+    std::getline(range, before_);
+    ASSERT_FALSE(before_.empty());
+    std::ofstream(kPortRange) << kFirst << " " << kLast;
+    channel_ = rdma_create_event_channel();
+    ASSERT_NE(channel_, nullptr);
+  }
+  void TearDown() override {
+    std::ofstream(kPortRange) << before_;
+    for (rdma_cm_id* id : ids_) rdma_destroy_id(id);
+    rdma_destroy_event_channel(channel_);
+  }
+  // As a program of RDMA that knows nothing of TCP.
+  void TakeInRdmaAlone(uint16_t port) {
+    rdma_cm_id* id = nullptr;
+    ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+    ids_.push_back(id);
+    SocketAddress at = ToSocketAddress({Rdma().host, port}).value();
+    ASSERT_EQ(rdma_bind_addr(id, at.get()), 0) << port;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::string before_;
+  rdma_event_channel* channel_ = nullptr;
+  std::vector<rdma_cm_id*> ids_;
+};
+
+TEST_F(RdmaPorts, shouldChooseOneThatBothHaveFree) {
+  constexpr uint16_t kFree = 20007;
+  for (uint16_t port = kFirst; port <= kLast; ++port) {
+    if (port != kFree) TakeInRdmaAlone(port);
+  }
+  const auto listener = device_->Listen({Rdma().host, 0}, 8);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_EQ((*listener)->address().port, kFree);
+  const absl::Status none = device_->Listen({Rdma().host, 0}, 8).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(none.message().find("no port of"), absl::string_view::npos) << none;
+}
+
+TEST_F(RdmaPorts, shouldNameWhoHasAPortInRdmaAlone) {
+  TakeInRdmaAlone(kFirst);
+  const absl::Status refused = NamePortOwner(device_->Listen({Rdma().host, kFirst}, 8).status());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(refused.message().find("rdma_trouble_te (pid " + std::to_string(getpid()) +
+                                   ") has it at " + Rdma().host + ":20000 with RDMA"),
+            absl::string_view::npos)
+      << refused;
 }
 
 }  // namespace

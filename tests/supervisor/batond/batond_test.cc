@@ -411,6 +411,25 @@ TEST(BatondTest, NamesAProgramThatIsNotThere) {
                         "/baton-keeper: No such file or directory"));
 }
 
+TEST(BatondTest, NamesANetworkNamespaceThatIsNotThere) {
+  const Stage stage;
+  const auto start = [&](const std::string& name) {
+    BatondProcess batond(stage,
+                         WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec",
+                                        stage.libexec(), "--network-namespace", name}));
+    EXPECT_EQ(batond.Wait(), 1);
+    return batond.standard_error();
+  };
+  EXPECT_THAT(start("baton-nowhere"),
+              HasSubstr("batond: service ledger: network_namespace: baton-nowhere: "
+                        "/run/netns/baton-nowhere: No such file or directory (errno 2); "
+                        "ip netns add baton-nowhere\n"));
+  EXPECT_THAT(start("/dev/null"),
+              HasSubstr("network_namespace: /dev/null: /dev/null is no network namespace; name "
+                        "one that is there: ip netns list"));
+  EXPECT_TRUE(stage.lives("keeper").empty());
+}
+
 constexpr uid_t kNobody = 65534;
 
 TEST(BatondTest, NamesAStateDirectoryThatItCannotMake) {

@@ -652,6 +652,18 @@ TEST_F(CliTest, ServiceDescribeShowsThePortAndTheGidOfConnections) {
               HasSubstr(", RoCE, port 1 active, MTU 1024, GID 1: 10.0.0.1 (RoCE v2)\n"));
 }
 
+TEST_F(CliTest, ServiceDescribeShowsTheNetworkNamespaceOfItsListeners) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_network_namespace("blue");
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr("\nListeners:          0.0.0.0:7471 in network namespace blue\n"));
+  description.mutable_service()->clear_listeners();
+  keeper_->SetDescription(description);
+  EXPECT_THAT(Run({"service", "describe", "kv"}).out,
+              HasSubstr("\nListeners:          none in network namespace blue\n"));
+}
+
 TEST_F(CliTest, Events) {
   LogAndAwait(KvEvent(1, "worker_attached", "kv-old"));
   LogAndAwait(KvEvent(2, "shard_moved", "to \x1b[31mkv-old"));  // no terminal is told colours

@@ -284,6 +284,24 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"ListenerPort", With("listeners {} listeners { port: 65536 }"),
                   "baton.conf:5:28: services[0].listeners[1].port: 65536 is not between 0 and "
                   "65535; 0 takes any free port"},
+        BadConfig{"NetworkNamespacePart", With("network_namespace: \"netns/blue\""),
+                  "baton.conf:5:3: services[0].network_namespace: \"netns/blue\" is neither a "
+                  "name, as ip netns list shows it, nor an absolute path; leave it out for that of "
+                  "batond"},
+        BadConfig{"NetworkNamespaceDots", With("network_namespace: \"..\""),
+                  "baton.conf:5:3: services[0].network_namespace: \"..\" is neither a name, as ip "
+                  "netns list shows it, nor an absolute path; leave it out for that of batond"},
+        BadConfig{"NetworkNamespaceWithNul", With(R"(network_namespace: "blue\000")"),
+                  "baton.conf:5:3: services[0].network_namespace: is neither a name nor a path"},
+        BadConfig{"NetworkNamespaceLong",
+                  With("network_namespace: \"" + std::string(256, 'n') + "\""),
+                  "baton.conf:5:3: services[0].network_namespace: is neither a name nor a path"},
+        BadConfig{"NetworkNamespaceByNameAndPath",
+                  With("network_namespace: \"blue\" listeners { port: 7 }",
+                       "services { name: \"a\" device { soft {} } listeners { port: 7 } "
+                       "network_namespace: \"/run/netns/blue\" }\n"),
+                  "baton.conf:6:41: services[1].listeners[0].port: 0.0.0.0 port 7 is already a "
+                  "listener of service \"a\"; give each its own"},
         BadConfig{"ListenerTwice", With("listeners { port: 7 } listeners { port: 7 }"),
                   "baton.conf:5:37: services[0].listeners[1].port: 0.0.0.0 port 7 is already a "
                   "listener of service \"kv\"; give each its own"}),
@@ -317,6 +335,17 @@ TEST(ConfigTest, LoadNamesAFileThatIsNotThere) {
 TEST(ConfigTest, TheExampleIsValid) {
   const absl::Status status = LoadConfig("deploy/config/baton.textproto").status();
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ConfigTest, APortIsOneServicesInEachNetworkNamespace) {
+  const absl::StatusOr<v1::Config> config =
+      ParseConfig(With("network_namespace: \"blue\" listeners { port: 7 }",
+                       "services { name: \"a\" device { soft {} } listeners { port: 7 } "
+                       "network_namespace: \"red\" }\n"
+                       "services { name: \"b\" device { soft {} } listeners { port: 7 } }\n"),
+                  "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->services(2).network_namespace(), "blue");
 }
 
 TEST(ConfigTest, TheLongestStateDirThatFitsIsTaken) {

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-constexpr uint64_t kMayLock = uint64_t{1} << 14;  // CAP_IPC_LOCK
+constexpr uint64_t kMayLock = uint64_t{1} << 14;   // CAP_IPC_LOCK
+constexpr uint64_t kMayEnter = uint64_t{1} << 21;  // CAP_SYS_ADMIN
 
 std::string Text(const v1::DoctorReport& report) { return report.DebugString(); }
 
@@ -540,6 +541,37 @@ TEST_F(DoctorTest, ShouldAddUpTheConnectionsOfADevicesServices) {
       "services { name: \"b\" device { rdma {} } }");
   EXPECT_THAT(OnlyProblem().message(),
               HasSubstr("may have 128 connections together; it has 100 queue pairs"));
+}
+
+TEST_F(DoctorTest, ShouldFindANetworkNamespaceThatIsNotThere) {
+  machine_.PutLimits("/proc/self", "unlimited", "1048576", kMayEnter);
+  Configure("services { name: \"kv\" device { soft {} } network_namespace: \"blue\" }");
+  const v1::Finding finding = OnlyProblem();
+  EXPECT_EQ(finding.check() + " " + finding.subject(), "network kv");
+  EXPECT_THAT(finding.message(), HasSubstr("/run/netns/blue: No such file or directory"));
+  EXPECT_EQ(finding.cure(), "ip netns add blue");
+  machine_.namespaces = {"blue"};
+  ExpectSound();
+}
+
+TEST_F(DoctorTest, ShouldFindThatANetworkNamespaceCannotBeEntered) {
+  machine_.namespaces = {"blue"};
+  Configure("services { name: \"kv\" device { soft {} } network_namespace: \"blue\" }");
+  EXPECT_THAT(OnlyProblem().message(), HasSubstr("baton has no CAP_SYS_ADMIN"));
+  EXPECT_THAT(OnlyProblem().cure(), HasSubstr("AmbientCapabilities=CAP_SYS_ADMIN"));
+}
+
+TEST_F(DoctorTest, ShouldKnowWhatRdmaDevicesDoInNetworkNamespaces) {
+  machine_.PutLimits("/proc/self", "unlimited", "1048576", kMayEnter);
+  machine_.namespaces = {"blue"};
+  Configure("services { name: \"kv\" device { rdma {} } network_namespace: \"blue\" }");
+  ExpectSound();
+  machine_.Put("/sys/module/ib_core/parameters/netns_mode", "Y");
+  ExpectSound();
+  machine_.Put("/sys/module/ib_core/parameters/netns_mode", "N");
+  EXPECT_THAT(OnlyWarning().cure(), StartsWith("rdma dev set DEVICE netns blue"));
+  machine_.Put("/sys/class/infiniband/rxe0/parent", "eth0");
+  EXPECT_THAT(OnlyProblem().message(), HasSubstr("rxe0 is Soft-RoCE"));
 }
 
 TEST_F(DoctorTest, ShouldCompareTheLockableMemoryWithEachKeepersOwn) {

@@ -55,6 +55,10 @@ class FakeMachine final : public Machine {
   std::vector<std::string> List(const std::string& path) const override;
   std::optional<FileFacts> Look(const std::string& path) const override;
   std::string LinkName(const std::string& path) const override;
+  absl::Status LookForNetworkNamespace(const std::string& name) const override {
+    if (namespaces.count(name) > 0) return absl::OkStatus();
+    return absl::NotFoundError("/run/netns/" + name + ": No such file or directory (errno 2)");
+  }
   std::optional<uint32_t> GroupId(const std::string& name) const override {
     const auto group = groups.find(name);
     return group == groups.end() ? std::nullopt : std::optional<uint32_t>(group->second);
@@ -69,6 +73,7 @@ class FakeMachine final : public Machine {
   }
   std::vector<Library> Libraries() const override { return libraries; }
 
+  std::set<std::string> namespaces;
   std::map<std::string, uint32_t> groups = {{"rdma", kRdmaGroup}};
   std::vector<InterfaceAddress> addresses = {{"lo", "127.0.0.1"}, {"eth0", "10.0.0.1"}};
   std::vector<std::string> providers = {"rxe0"};

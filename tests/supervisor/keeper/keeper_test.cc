@@ -585,8 +585,9 @@ TEST_F(KeeperTest, shouldTellThatAPortIsTaken) {
   Start();
   const auto client = Attached();
   RawPeer other;
-  EXPECT_EQ(Listen(*client, fabric.host, other.Listen()).status().code(),
-            absl::StatusCode::kAlreadyExists);
+  const absl::Status taken = Listen(*client, fabric.host, other.Listen()).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(taken.message()), HasSubstr(absl::StrCat("(pid ", getpid(), ")")));
   EXPECT_EQ(Listen(*client, fabric.host, 65536).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(Listen(*client, "not an address", 0).ok());
@@ -800,6 +801,7 @@ TEST_F(KeeperTest, shouldNotStartWithAPortThatIsTaken) {
     service->mutable_listeners(0)->set_port(port);
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("(pid ", getpid(), ")")));
 }
 
 }  // namespace

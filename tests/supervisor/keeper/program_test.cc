@@ -13,6 +13,7 @@
 
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
+#include "tests/harness/network_namespace.h"
 #include "tests/harness/temp_directory.h"
 
 namespace baton::keeper {
@@ -38,13 +39,13 @@ class ProgramTest : public ::testing::Test {
     return program;
   }
 
-  absl::StatusOr<StartedProgram> Start(const internal::Program& program) const {
-    return StartProgram(program, launcher_);
+  absl::StatusOr<StartedProgram> Start(const internal::Program& program, int network = -1) const {
+    return StartProgram(program, launcher_, network);
   }
 
   // How it ended.
-  std::string Run(const internal::Program& program) const {
-    const auto started = Start(program);
+  std::string Run(const internal::Program& program, int network = -1) const {
+    const auto started = Start(program, network);
     if (!started.ok()) return std::string(started.status().message());
     pollfd end = {started->pidfd.get(), POLLIN, 0};
     if (poll(&end, 1, kEndTimeoutMs) != 1) return "did not end";
@@ -128,6 +129,28 @@ TEST_F(ProgramTest, shouldHeedTheEnvironmentOnlyAsThatUser) {
     ++files;
   }
   EXPECT_GT(files, 0);
+}
+
+TEST_F(ProgramTest, shouldStartInTheNetworkNamespaceThatItIsTold) {
+  const auto network = harness::NetworkNamespace::Create();
+  if (absl::IsPermissionDenied(network.status())) GTEST_SKIP() << network.status();
+  ASSERT_TRUE(network.ok()) << network.status();
+  internal::Program program =
+      Testing("test $(readlink /proc/self/ns/net) = " + network->Identity());
+  EXPECT_EQ(Run(program, network->fd()), "ended with status 0");
+  program.set_in_network_namespace(true);
+  EXPECT_EQ(Run(program, network->fd()), "ended with status 1");
+  EXPECT_EQ(Run(Testing("! test -e /proc/self/fd/4"), network->fd()), "ended with status 0");
+}
+
+TEST_F(ProgramTest, shouldReadWhetherAProgramIsInOurNetworkNamespace) {
+  EXPECT_TRUE(ReadProgram(getpid(), geteuid(), getegid())->in_network_namespace());
+  const auto network = harness::NetworkNamespace::Create();
+  if (absl::IsPermissionDenied(network.status())) GTEST_SKIP() << network.status();
+  ASSERT_TRUE(network.ok()) << network.status();
+  const harness::NetworkNamespace::Stay stay(*network);
+  // As a keeper that has entered it sees its parent.
+  EXPECT_FALSE(ReadProgram(getppid(), geteuid(), getegid())->in_network_namespace());
 }
 
 TEST_F(ProgramTest, shouldReadARunningProgram) {

@@ -50,13 +50,13 @@ WorkerOptions OptionsOf(const WorkerFlags& flags) {
 }
 
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
-                             uint32_t version, const std::function<absl::Status()>& before_ready) {
+                             uint32_t version, const BeforeReady& before_ready) {
   return ServeUntilAsked(worker, flags, program, version, before_ready,
                          [&worker](const std::atomic<bool>&) { return worker.Run(); });
 }
 
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
-                             uint32_t version, const std::function<absl::Status()>& before_ready,
+                             uint32_t version, const BeforeReady& before_ready,
                              const std::function<absl::Status(const std::atomic<bool>&)>& loop) {
   uint16_t port = 0;
   if (!flags.listen.empty()) {
@@ -72,7 +72,7 @@ absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
 
-  absl::Status status = before_ready();
+  absl::Status status = before_ready(port);
   if (status.ok()) status = worker.Ready();
   if (status.ok()) status = TellReady(flags, program, version, worker.id(), port);
   if (status.ok()) status = loop(g_stop);

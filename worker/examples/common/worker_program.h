@@ -33,13 +33,15 @@ WorkerOptions OptionsOf(const WorkerFlags& flags);
 
 // Listens, tells whoever started us that shards may be given to us now ("<program> ready
 // version=V worker=ID port=PORT"), and serves until SIGTERM, SIGINT or a shutdown notice. One
-// worker at a time. `before_ready`: attached, and not ready for shards yet.
+// worker at a time. `before_ready`: attached, and not ready for shards yet; it is given the port, 0
+// without --listen.
+using BeforeReady = std::function<absl::Status(uint16_t port)>;
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
-                             uint32_t version, const std::function<absl::Status()>& before_ready);
+                             uint32_t version, const BeforeReady& before_ready);
 // `loop`, in the place of Worker::Run: polls until it is told to stop, by its argument or by the
 // service's OnShutdown. Whoever destroys the worker then releases its shards.
 absl::Status ServeUntilAsked(Worker& worker, const WorkerFlags& flags, const std::string& program,
-                             uint32_t version, const std::function<absl::Status()>& before_ready,
+                             uint32_t version, const BeforeReady& before_ready,
                              const std::function<absl::Status(const std::atomic<bool>&)>& loop);
 
 }  // namespace baton::examples

@@ -33,7 +33,7 @@ absl::Status Serve(const Flags& flags, LedgerProgram& program) {
                          Worker::Attach(options, service.get()));
   BATON_RETURN_IF_ERROR(service->Fit(worker->capacity()));
   return examples::ServeUntilAsked(*worker, flags.worker, kProgram, flags.ledger.version,
-                                   [&] { return program.BeforeReady(*worker); });
+                                   [&](uint16_t) { return program.BeforeReady(*worker); });
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ absl::Status Serve(const Flags& flags) {
     BATON_ASSIGN_OR_RETURN(const verbs::Address address,
                            examples::ParseAddress(flags.worker.listen));
     if (config.address().empty()) config.set_address(address.host);
-    if (config.port() == 0) config.set_port(address.port);
   }
+  const bool port_configured = config.port() != 0;
   const std::string version = absl::StrCat("v", NVMED_VERSION);
   TargetService service(std::move(config), version);
   service.SetFault(flags.fault);
@@ -74,7 +74,11 @@ absl::Status Serve(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
   BATON_RETURN_IF_ERROR(service.Fit(*worker));
   return examples::ServeUntilAsked(
-      *worker, flags.worker, kProgram, NVMED_VERSION, [] { return absl::OkStatus(); },
+      *worker, flags.worker, kProgram, NVMED_VERSION,
+      [&](uint16_t port) {
+        if (!port_configured) service.SetPort(port);
+        return absl::OkStatus();
+      },
       [&](const std::atomic<bool>& stop) {
         const absl::Status status = Loop(*worker, service, stop);
         service.Quiesce();

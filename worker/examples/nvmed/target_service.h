@@ -57,6 +57,8 @@ class TargetService final : public Service {
       : config_(std::move(config)), firmware_(std::move(firmware)) {}
 
   void SetFault(const Fault& fault) { fault_ = fault; }
+  // That hosts are told to connect to, in the place of the configuration's. After Fit.
+  void SetPort(uint16_t port) { options_.port = port; }
 
   // To be called between Worker::Attach and Worker::Ready. An error names what of the
   // configuration or of the service's capacity does not do, and what would.

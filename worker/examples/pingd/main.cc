@@ -34,7 +34,7 @@ absl::Status Serve(const Flags& flags) {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(options, &service));
   BATON_RETURN_IF_ERROR(service.Fit(*worker));
   return examples::ServeUntilAsked(*worker, flags.worker, kProgram, ping.version,
-                                   [] { return absl::OkStatus(); });
+                                   [](uint16_t) { return absl::OkStatus(); });
 }
 
 int Main(int argc, char** argv) {

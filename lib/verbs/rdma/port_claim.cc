@@ -1,0 +1,60 @@
+#include "lib/verbs/rdma/port_claim.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/port_taken.h"
+#include "lib/verbs/socket_address.h"
+
+namespace baton::verbs::rdma {
+namespace {
+
+absl::StatusOr<FileDescriptor> OpenSocket(const SocketAddress& at) {
+  FileDescriptor fd(socket(at.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!fd) return ErrnoStatus(errno, "socket (out of descriptors: raise RLIMIT_NOFILE)");
+  return fd;
+}
+
+bool SetReuse(int fd, int on) {
+  return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0;
+}
+
+// Past what earlier connections of a TCP server left at the port (TIME_WAIT, for a minute), which
+// SO_REUSEADDR lets in. Two that have it can both be bound, so it is the step to listening that one
+// of them alone can take (inet_csk_listen_start), and whoever is bound without SO_REUSEADDR from
+// then on keeps all others out, those too that are bound already and do not listen yet. The port
+// was named, so it stays when the listening ends (SOCK_BINDPORT_LOCK).
+bool BindBesideEndedConnections(int fd, const SocketAddress& at) {
+  return SetReuse(fd, 1) && bind(fd, at.get(), at.size) == 0 && listen(fd, 0) == 0 &&
+         SetReuse(fd, 0) && shutdown(fd, SHUT_RDWR) == 0;
+}
+
+absl::Status BindError(int error, const Address& address) {
+  if (error == EADDRINUSE && address.port == 0) return NoPortFreeError(address);
+  if (error == EADDRINUSE) return PortTakenError({PortSpace::kTcp, address});
+  return ErrnoStatus(error, absl::StrCat("bind to ", ToString(address),
+                                         " in TCP's port space, where a listener holds it, too"));
+}
+
+}  // namespace
+
+absl::StatusOr<PortClaim> ClaimPort(const Address& address) {
+  BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
+  PortClaim claim;
+  BATON_ASSIGN_OR_RETURN(claim.socket, OpenSocket(at));
+  int error = bind(claim.socket.get(), at.get(), at.size) == 0 ? 0 : errno;
+  if (error == EADDRINUSE && address.port != 0) {
+    BATON_ASSIGN_OR_RETURN(claim.socket, OpenSocket(at));
+    error = BindBesideEndedConnections(claim.socket.get(), at) ? 0 : errno;
+  }
+  if (error != 0) return BindError(error, address);
+  claim.port = BoundAddressOf(claim.socket.get()).port;
+  return claim;
+}
+
+}  // namespace baton::verbs::rdma

@@ -1,0 +1,34 @@
+// The network namespace of a service, as its configuration names it.
+#ifndef SUPERVISOR_CONFIG_NETWORK_NAMESPACE_H_
+#define SUPERVISOR_CONFIG_NETWORK_NAMESPACE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton {
+
+// Of a name as `ip netns` knows it, or of a path, which it is already.
+std::string NetworkNamespacePath(const std::string& name);
+
+// Its file, for setns(2).
+absl::StatusOr<FileDescriptor> OpenNetworkNamespace(const std::string& name);
+// What to type, or to do, when it cannot be opened or entered.
+std::string NetworkNamespaceCure(const std::string& name, const absl::Status& why);
+// Both, in terms of the field of the configuration.
+absl::Status NetworkNamespaceError(const std::string& name, const absl::Status& why);
+
+// That of the calling thread.
+absl::StatusOr<FileDescriptor> OpenOwnNetworkNamespace();
+// Whether both files are of the same one.
+bool IsSameNetworkNamespace(const FileDescriptor& a, const FileDescriptor& b);
+
+// From here on the calling thread is in it, and so are the threads and processes that it starts.
+// Needs CAP_SYS_ADMIN.
+absl::Status EnterNetworkNamespace(const FileDescriptor& file);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_NETWORK_NAMESPACE_H_

@@ -1,0 +1,19 @@
+// Where a keeper is in the network.
+#ifndef SUPERVISOR_KEEPER_SERVICE_NETWORK_H_
+#define SUPERVISOR_KEEPER_SERVICE_NETWORK_H_
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton::keeper {
+
+// Takes the process, which has one thread and no device yet, into the network namespace of the
+// service. Returns the file of that in which it was, batond's, to start workers' programs in; none
+// when it is the same. root gives up CAP_SYS_ADMIN with it, which nothing else here needs; another
+// user keeps what it was given, without which none of its programs could go back.
+absl::StatusOr<FileDescriptor> EnterServiceNetwork(const v1::ServiceConfig& service);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SERVICE_NETWORK_H_
