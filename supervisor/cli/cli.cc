@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "supervisor/cli/command_line.h"
+#include "supervisor/cli/commands.h"
 #include "supervisor/cli/cure.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/watch.h"
@@ -44,6 +45,10 @@ void ReadEnvironment(const CLI::App& app, Session* session) {
 int RunCli(std::vector<std::string> arguments, const Console& console) {
   Session session{.console = console};
   const std::unique_ptr<CLI::App> app = MakeCommandLine(&session);
+  if (!arguments.empty() && arguments.front() == "__complete") {
+    PrintCompletion(*app, {arguments.begin() + 1, arguments.end()}, &session);
+    return kExitOk;
+  }
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark != arguments.end()) {
     session.program_arguments.emplace(mark + 1, arguments.end());

@@ -86,6 +86,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   AddUpgradeCommands(app.get(), session);
   AddEventsCommand(app.get(), session);
   AddDoctorCommand(app.get(), session);
+  AddCompletionCommand(app.get(), session);
   return app;
 }
 
