@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # collect_binaries.sh DIRECTORY: copies the programs and native objects that have been built into
-# DIRECTORY.
+# DIRECTORY, and baton's manual pages into man beside it.
 # collect_binaries.sh --labels:  prints their Bazel labels.
 # Copies, not links: batond finds its children beside its own executable.
 set -euo pipefail
@@ -50,3 +50,10 @@ for label in "${LABELS[@]}"; do
     mv -f "$to.new" "$to"  # also while the old one runs
   fi
 done
+
+pages=$built/supervisor/cli/man_pages
+if [[ -d $pages ]]; then
+  mkdir -p "$directory/../man"
+  rm -f "$directory"/../man/*.1
+  install -m 644 -t "$directory/../man" "$pages"/*.1
+fi

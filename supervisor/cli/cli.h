@@ -8,6 +8,11 @@
 
 namespace baton {
 
+namespace doctor {
+class Machine;
+struct Identity;
+}  // namespace doctor
+
 // As the shell sees them; part of the interface, see --help.
 enum ExitCode {
   kExitOk = 0,
@@ -19,7 +24,23 @@ enum ExitCode {
   kExitTimedOut = 6,
 };
 
-// `arguments` without the program's name. `interactive`: a person answers at `in`.
+// Where a command line is typed and answered. What it points to outlives the call.
+struct Console {
+  std::istream& in;          // answers to questions
+  std::ostream& out;         // data
+  std::ostream& err;         // messages
+  bool interactive = false;  // a person answers at `in`
+  // Descriptors of the terminals that `in` and `out` are; -1: they are none.
+  int terminal_in = -1;
+  int terminal_out = -1;
+  // What `baton doctor` looks at, and as whom; null: this machine, and who runs this process.
+  const doctor::Machine* machine = nullptr;
+  const doctor::Identity* identity = nullptr;
+};
+
+// `arguments` without the program's name.
+int RunCli(std::vector<std::string> arguments, const Console& console);
+// Without terminals.
 int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactive,
            std::ostream& out, std::ostream& err);
 

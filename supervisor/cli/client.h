@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,8 +48,8 @@ class OperatorClient {
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);
 
-  // What answers so far left out.
-  const std::vector<std::string>& warnings() const { return warnings_; }
+  // What answers left out since it was last asked.
+  std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:
   class Impl;

@@ -3,6 +3,9 @@
 #ifndef SUPERVISOR_CLI_COMMANDS_H_
 #define SUPERVISOR_CLI_COMMANDS_H_
 
+#include <string>
+#include <vector>
+
 namespace CLI {
 class App;
 }  // namespace CLI
@@ -20,6 +23,11 @@ void AddConnectionCommands(CLI::App* app, Session* session);
 void AddHandoffCommand(CLI::App* app, Session* session);
 void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, upgrades
 void AddEventsCommand(CLI::App* app, Session* session);
+void AddTopCommand(CLI::App* app, Session* session);
+void AddCompletionCommand(CLI::App* app, Session* session);
+
+// What can stand at the end of `words`, for a shell to offer.
+void PrintCompletion(const CLI::App& app, const std::vector<std::string>& words, Session* session);
 
 }  // namespace baton
 

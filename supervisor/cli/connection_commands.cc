@@ -1,8 +1,13 @@
+#include <optional>
+#include <set>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -13,16 +18,22 @@ constexpr uint32_t kPage = 5000;
 
 struct Target {
   std::string service;
-  int32_t shard = -1;
   uint32_t connection = 0;
+};
+
+struct Filter {
+  std::string service;
+  int32_t shard = -1;
+  std::optional<uint64_t> owner;
+  std::string state;
 };
 
 // All pages as one answer.
 absl::StatusOr<v1::ListConnectionsResponse> AllConnections(OperatorClient* client,
-                                                           const Target& target) {
+                                                           const Filter& filter) {
   v1::ListConnectionsRequest request;
-  request.set_service(target.service);
-  request.set_shard(target.shard);
+  request.set_service(filter.service);
+  request.set_shard(filter.shard);
   request.set_page_size(kPage);
   v1::ListConnectionsResponse all;
   for (;;) {
@@ -55,20 +66,55 @@ std::string FormatDepths(const v1::Connection& one) {
                       " of it, at a time");
 }
 
-absl::Status List(Session* session, const Target& target) {
+// A connection does not know its shard's owner.
+absl::StatusOr<std::set<uint32_t>> ShardsOf(OperatorClient* client, const std::string& service,
+                                            uint64_t owner) {
+  v1::ListShardsRequest request;
+  request.set_service(service);
+  BATON_ASSIGN_OR_RETURN(const v1::ListShardsResponse response, client->ListShards(request));
+  std::set<uint32_t> shards;
+  for (const v1::ShardOfService& item : response.shards()) {
+    if (item.shard().owner_worker_id() == owner) shards.insert(item.shard().index());
+  }
+  return shards;
+}
+
+absl::StatusOr<v1::ListConnectionsResponse> Filtered(OperatorClient* client, const Filter& filter) {
+  std::optional<std::set<uint32_t>> shards;
+  if (filter.owner) {
+    BATON_ASSIGN_OR_RETURN(shards, ShardsOf(client, filter.service, *filter.owner));
+  }
+  BATON_ASSIGN_OR_RETURN(v1::ListConnectionsResponse all, AllConnections(client, filter));
+  KeepIf(all.mutable_connections(), [&](const v1::ConnectionOfService& item) {
+    const v1::Connection& one = item.connection();
+    return (!shards || shards->count(one.shard()) > 0) &&
+           (filter.state.empty() || FormatState(one.state()) == filter.state);
+  });
+  SortBy(all.mutable_connections(),
+         [](const v1::ConnectionOfService& item) { return item.connection().index(); });
+  return all;
+}
+
+absl::Status List(Session* session, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const auto response, AllConnections(client, target));
+  BATON_ASSIGN_OR_RETURN(const auto response, Filtered(client, filter));
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
-  Table table({">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "ERROR"});
+  Table table(
+      {">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "ERROR", "+LOCAL",
+       "+>GENERATION", "+>OUTSTANDING", "+>RECEIVED", "+>WINDOW", "+>STATE BYTES"},
+      session->style);
   for (const auto& item : response.connections()) {
     const v1::Connection& one = item.connection();
     table.Add({absl::StrCat(one.index()), absl::StrCat(one.shard()), FormatState(one.state()),
                absl::StrCat(one.qp_number()), one.peer_address(),
                absl::StrCat(one.sends_completed()), absl::StrCat(one.receives_completed()),
-               one.last_error()});
+               one.last_error(), one.local_address(), absl::StrCat(one.generation()),
+               absl::StrCat(one.sends_committed() - one.sends_completed()),
+               FormatBytes(one.bytes_received()), absl::StrCat(one.receive_window()),
+               absl::StrCat(one.state_length())});
   }
   if (table.empty()) {
     session->err << "no connections\n";
@@ -120,15 +166,23 @@ void AddConnectionCommands(CLI::App* app, Session* session) {
   noun->fallthrough();
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the connections of a service");
-  list->add_option("service", target->service, "their service")->required();
-  list->add_option("--shard", target->shard, "only those of this shard")
+  auto filter = std::make_shared<Filter>();
+  list->add_option("service", filter->service, "their service")->required();
+  list->add_option("--shard", filter->shard, "only those of this shard")
+      ->type_name("SHARD")
       ->check(CLI::NonNegativeNumber);
-  list->callback([session, target] {
-    session->action = [session, target] { return List(session, *target); };
+  AddNumber(list, "--owner", &filter->owner, "WORKER", "only those whose shard this worker owns");
+  AddChoice(list, "--state", &filter->state,
+            {"requested", "connecting", "established", "draining", "closed"},
+            "only those in this state");
+  AddListingOptions(list, session);
+  list->callback([session, filter] {
+    session->action = [session, filter] { return List(session, *filter); };
   });
   CLI::App* describe = noun->add_subcommand("describe", "Show a connection");
   describe->add_option("service", target->service, "its service")->required();
   describe->add_option("connection", target->connection, "its number, as listed")->required();
+  AddWatchOption(describe, session);
   describe->callback([session, target] {
     session->action = [session, target] { return Describe(session, *target); };
   });

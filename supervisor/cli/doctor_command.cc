@@ -1,6 +1,10 @@
+#include <algorithm>
+#include <optional>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/version.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/doctor_report.h"
 #include "supervisor/cli/session.h"
@@ -16,12 +20,37 @@ struct Flags {
   std::string user;
 };
 
-// Says nothing to batond, which may not run.
+// Nobody who runs a doctor waits long for a patient that does not speak.
+constexpr double kPatienceSeconds = 2;
+
+// Of the parts of the batond that runs, if one does.
+std::optional<doctor::RunningVersions> AskVersions(Session* session, const doctor::Machine& machine,
+                                                   const std::string& state_dir) {
+  if (!doctor::RunningBatond(machine, state_dir)) return std::nullopt;
+  session->state_dir = state_dir;
+  session->timeout_seconds = std::min(session->timeout_seconds, kPatienceSeconds);
+  doctor::RunningVersions versions;
+  versions.own_release = kRelease;
+  const auto ask = [&]() -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+    BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->GetStatus({}));
+    versions.control = status.version();
+    for (const v1::Service& service : status.services()) {
+      if (service.reachable()) versions.keepers[service.name()] = service.version();
+    }
+    return absl::OkStatus();
+  };
+  versions.problem = std::string(ask().message());
+  return versions;
+}
+
+// Asks a batond that runs for its versions, and needs none.
 absl::Status Doctor(Session* session, const Flags& flags) {
   doctor::Request request;
   request.state_dir = session->state_dir;
   request.config_file = flags.config_file;
-  request.identity = doctor::OwnIdentity();
+  request.identity =
+      session->console.identity != nullptr ? *session->console.identity : doctor::OwnIdentity();
   if (!flags.user.empty()) {
     absl::StatusOr<doctor::Identity> identity = doctor::IdentityOf(flags.user);
     // A name that is none is bad usage, not something that batond did not find.
@@ -33,7 +62,11 @@ absl::Status Doctor(Session* session, const Flags& flags) {
     if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
     request.config = *std::move(config);
   }
-  const v1::DoctorReport report = Diagnose(doctor::ThisMachine(), request);
+  const doctor::ThisMachine this_machine;
+  const doctor::Machine* const machine = session->console.machine;
+  const doctor::Machine& patient = machine != nullptr ? *machine : this_machine;
+  request.running = AskVersions(session, patient, doctor::StateDirOf(request));
+  const v1::DoctorReport report = Diagnose(patient, request);
   if (session->json) {
     session->PrintJson(report);
   } else {
@@ -47,13 +80,12 @@ absl::Status Doctor(Session* session, const Flags& flags) {
 }  // namespace
 
 void AddDoctorCommand(CLI::App* app, Session* session) {
-  CLI::App* command = app->add_subcommand(
-      "doctor",
-      "Check whether this machine has what Baton needs: kernel modules, RDMA devices, their ports\n"
-      "and addresses, permissions, limits; batond need not run. Changes nothing.");
+  CLI::App* command =
+      app->add_subcommand("doctor", "Check whether this machine has what Baton needs, with cures");
   command->footer(
-      "Exit codes: 0 no problem (warnings do not count), 1 problems found, 2 bad usage or an\n"
-      "invalid configuration.");
+      "Looks at kernel modules, RDMA devices, ports, addresses, permissions, limits, memory, the "
+      "clock and, of a batond that runs, releases. Changes nothing. Exit code 0: no problem, "
+      "warnings do not count; 1: problems found; 2: bad usage, or an invalid configuration.");
   auto flags = std::make_shared<Flags>();
   command
       ->add_option("--config", flags->config_file,

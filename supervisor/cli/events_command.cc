@@ -2,6 +2,7 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
@@ -20,30 +22,46 @@ constexpr std::chrono::milliseconds kFirstPause(100);
 constexpr std::chrono::milliseconds kMaxPause(5000);
 constexpr size_t kRemembered = 16384;  // events of a service; more than control keeps
 
+struct Filter {
+  std::optional<uint64_t> shard;
+  std::optional<uint64_t> worker;
+  std::string kind;
+
+  bool Passes(const v1::Event& event) const {
+    return (!shard || (event.shard() >= 0 && static_cast<uint64_t>(event.shard()) == *shard)) &&
+           (!worker || event.worker_id() == *worker) && (kind.empty() || event.kind() == kind);
+  }
+};
+
+struct Options {
+  std::string service;  // empty: all
+  Filter filter;
+  bool follow = false;
+  bool no_reconnect = false;
+};
+
 // Events come one by one, so columns have fixed widths.
-std::string EventLine(const v1::Event& event) {
+std::string EventLine(const v1::Event& event, bool wide) {
   std::string about;
   if (event.worker_id() != 0) absl::StrAppend(&about, " worker=", event.worker_id());
   if (event.shard() >= 0) absl::StrAppend(&about, " shard=", event.shard());
   if (event.connection() >= 0) absl::StrAppend(&about, " connection=", event.connection());
-  std::string line =
-      absl::StrFormat("%s  %-12s  %-20s  %s%s%s", FormatTime(event.unix_micros()), event.service(),
-                      event.kind(), event.message(), about.empty() ? "" : " ", about);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return line;
+  const std::string sequence = wide ? absl::StrFormat("%8d  ", event.sequence()) : "";
+  return Printable(absl::StrFormat("%s  %s%-12s  %-20s  %s%s%s", FormatTime(event.unix_micros()),
+                                   sequence, event.service(), event.kind(), event.message(),
+                                   about.empty() ? "" : " ", about));
 }
 
 // Prints each event once. A stream begins with what is logged, so one that takes the place of
 // another begins with events that the former has brought.
 class Printer {
  public:
-  explicit Printer(Session* session) : session_(session) {}
+  Printer(Session* session, const Filter& filter) : session_(session), filter_(filter) {}
 
   void Print(const v1::Event& event) {
-    if (!IsNew(event)) return;
-    session_->out << (session_->json ? ToJson(event) : EventLine(event)) << std::endl;
+    if (!filter_.Passes(event) || !IsNew(event)) return;
+    session_->out << (session_->json ? ToJson(event) : EventLine(event, session_->style.wide))
+                  << std::endl;
   }
 
  private:
@@ -67,6 +85,7 @@ class Printer {
   }
 
   Session* const session_;
+  const Filter& filter_;
   std::map<std::string, Printed> printed_;  // by service
 };
 
@@ -76,8 +95,11 @@ bool IsFinal(const absl::Status& end) {
          absl::IsUnauthenticated(end) || absl::IsUnimplemented(end);
 }
 
-absl::Status Events(Session* session, const v1::WatchEventsRequest& request, bool reconnect) {
-  Printer printer(session);
+absl::Status Events(Session* session, const Options& options) {
+  v1::WatchEventsRequest request;
+  request.set_service(options.service);
+  request.set_follow(options.follow);
+  Printer printer(session, options.filter);
   const auto print = [&](const v1::Event& event) { printer.Print(event); };
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   std::chrono::milliseconds pause = kFirstPause;
@@ -86,7 +108,7 @@ absl::Status Events(Session* session, const v1::WatchEventsRequest& request, boo
     absl::Status end = client->WatchEvents(request, print);
     if (!request.follow()) return end;
     if (end.ok()) end = absl::UnavailableError("control has ended it");
-    if (!reconnect || IsFinal(end)) return end;
+    if (options.no_reconnect || IsFinal(end)) return end;
     session->err << "lost the stream of events: " << end.message() << "; trying again" << std::endl;
     if (std::chrono::steady_clock::now() - began > kMaxPause) pause = kFirstPause;
     absl::StatusOr<OperatorClient*> again = end;
@@ -104,27 +126,21 @@ absl::Status Events(Session* session, const v1::WatchEventsRequest& request, boo
 }  // namespace
 
 void AddEventsCommand(CLI::App* app, Session* session) {
-  struct Options {
-    std::string service;
-    bool follow = false;
-    bool no_reconnect = false;
-  };
   auto options = std::make_shared<Options>();
   CLI::App* command = app->add_subcommand("events", "Show what happened; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
+  AddNumber(command, "--shard", &options->filter.shard, "SHARD", "only of this shard");
+  AddNumber(command, "--owner", &options->filter.worker, "WORKER", "only of this worker");
+  command->add_option("--kind", options->filter.kind, "only of this kind, such as worker_dead")
+      ->type_name("KIND");
   CLI::Option* follow =
       command->add_flag("-f,--follow", options->follow, "go on with what happens next");
   command
       ->add_flag("--no-reconnect", options->no_reconnect,
-                 "with --follow: end when control goes away, instead of waiting for it")
+                 "with --follow: end when control goes away, instead of waiting")
       ->needs(follow);
   command->callback([session, options] {
-    session->action = [session, options] {
-      v1::WatchEventsRequest request;
-      request.set_service(options->service);
-      request.set_follow(options->follow);
-      return Events(session, request, !options->no_reconnect);
-    };
+    session->action = [session, options] { return Events(session, *options); };
   });
 }
 

@@ -1,8 +1,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/plan.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
 
@@ -17,6 +19,7 @@ struct Options {
   std::vector<uint32_t> shards;
   uint64_t to_worker = 0;
   double wait_seconds = 0;  // 0: the service's
+  Change change;
 };
 
 absl::Status Handoff(Session* session, const Options& options) {
@@ -26,6 +29,10 @@ absl::Status Handoff(Session* session, const Options& options) {
   for (const uint32_t shard : options.shards) request.add_shards(shard);
   request.set_to_worker_id(options.to_worker);
   request.set_timeout_ms(static_cast<uint32_t>(options.wait_seconds * 1000));
+  if (options.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanHandoff(client, &request));
+    return PrintPlan(session, plan, request);
+  }
   const double wait = options.wait_seconds > 0 ? options.wait_seconds : kServiceTimeoutSeconds;
   BATON_ASSIGN_OR_RETURN(const v1::HandoffResponse response,
                          client->Handoff(request, wait + session->timeout_seconds));
@@ -47,16 +54,14 @@ void AddHandoffCommand(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand("handoff", "Move shards to another worker, as planned");
   command->add_option("service", options->service, "their service")->required();
   command->add_option("--shard", options->shards, "a shard to move; repeat for more [all]")
-      ->type_name("N")
+      ->type_name("SHARD")
       ->allow_extra_args(false);
   command->add_option("--to", options->to_worker, "the worker to move to [any that is ready]")
       ->type_name("WORKER")
       ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--wait-timeout", options->wait_seconds,
-                   "seconds that owners have to release [as the service is configured]")
-      ->type_name("S")
-      ->check(CLI::Range(0.001, 3600.0));
+  AddSeconds(command, "--wait-timeout", &options->wait_seconds, 3600,
+             "seconds that owners have to release [as the service is configured]");
+  AddChangeOptions(command, &options->change, /*asks=*/false);
   command->callback([session, options] {
     session->action = [session, options] { return Handoff(session, *options); };
   });

@@ -1,9 +1,13 @@
+#include <algorithm>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -11,14 +15,39 @@
 namespace baton {
 namespace {
 
-absl::Status List(Session* session) {
+struct Filter {
+  std::vector<std::string> services;  // empty: all
+  std::string state;
+};
+
+// What was asked for by name has to be there.
+absl::Status CheckNames(const Filter& filter, const v1::ListServicesResponse& all) {
+  std::vector<std::string> names;
+  for (const v1::Service& service : all.services()) names.push_back(service.name());
+  for (const std::string& name : filter.services) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    return absl::NotFoundError(absl::StrCat("there is no service \"", name,
+                                            "\"; there are: ", absl::StrJoin(names, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status List(Session* session, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::ListServicesResponse response, client->ListServices({}));
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, client->ListServices({}));
+  BATON_RETURN_IF_ERROR(CheckNames(filter, response));
+  const bool none = response.services().empty();
+  KeepIf(response.mutable_services(), [&](const v1::Service& service) {
+    const auto& names = filter.services;
+    return (filter.state.empty() || StateOf(service) == filter.state) &&
+           (names.empty() || std::find(names.begin(), names.end(), service.name()) != names.end());
+  });
+  SortBy(response.mutable_services(), [](const v1::Service& service) { return service.name(); });
   if (session->json) {
     session->PrintJson(response);
   } else {
-    PrintServices(session->out, response.services());
-    if (response.services().empty()) session->err << "no services are configured\n";
+    PrintServices(session->out, response.services(), session->style);
+    if (none) session->err << "no services are configured\n";
   }
   return absl::OkStatus();
 }
@@ -71,11 +100,11 @@ absl::Status Describe(Session* session, const std::string& name) {
   }
   PrintService(session->out, response.service());
   session->out << "\nShards:\n";
-  PrintShards(session->out, {response.shards().begin(), response.shards().end()});
+  PrintShards(session->out, {response.shards().begin(), response.shards().end()}, session->style);
   session->out << "\nWorkers:\n";
   std::vector<std::pair<std::string, v1::Worker>> workers;
   for (const v1::Worker& worker : response.workers()) workers.emplace_back(name, worker);
-  PrintWorkers(session->out, workers);
+  PrintWorkers(session->out, workers, session->style);
   return absl::OkStatus();
 }
 
@@ -85,12 +114,21 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   CLI::App* noun = app->add_subcommand("service", "Services: what is upgraded as one");
   noun->require_subcommand(1);
   noun->fallthrough();
-  noun->add_subcommand("list", "List the services")->callback([session] {
-    session->action = [session] { return List(session); };
+  CLI::App* list = noun->add_subcommand("list", "List the services");
+  auto filter = std::make_shared<Filter>();
+  list->add_option("--service", filter->services, "only this one; repeat for more")
+      ->type_name("SERVICE")
+      ->allow_extra_args(false);
+  AddChoice(list, "--state", &filter->state, {"ok", "waiting", "unreachable"},
+            "only those in this state");
+  AddListingOptions(list, session);
+  list->callback([session, filter] {
+    session->action = [session, filter] { return List(session, *filter); };
   });
   CLI::App* describe = noun->add_subcommand("describe", "Show a service, its shards and workers");
   auto name = std::make_shared<std::string>();
   describe->add_option("service", *name, "its name")->required();
+  AddWatchOption(describe, session);
   describe->callback(
       [session, name] { session->action = [session, name] { return Describe(session, *name); }; });
 }

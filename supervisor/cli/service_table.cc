@@ -29,53 +29,93 @@ std::string NameDevice(const v1::Service& service) {
   return absl::StrCat(service.device(), " (port ", state.port_state(), ")");
 }
 
+// "31us/45us/45us"
+std::string FormatQuantiles(const v1::BlackoutSummary& blackout) {
+  if (blackout.count() == 0) return "";
+  return absl::StrCat(FormatMicroseconds(blackout.p50_us()), "/",
+                      FormatMicroseconds(blackout.p99_us()), "/",
+                      FormatMicroseconds(blackout.max_us()));
+}
+
+std::string FormatListeners(const v1::Service& service) {
+  return absl::StrJoin(service.listeners(), ",",
+                       [](std::string* text, const v1::Listener& listener) {
+                         absl::StrAppend(text, listener.host(), ":", listener.port());
+                       });
+}
+
 }  // namespace
 
+std::string StateOf(const v1::Service& service) {
+  if (!service.reachable()) return "unreachable";
+  return service.shards_owned() == service.shard_count() ? "ok" : "waiting";
+}
+
 void PrintServices(std::ostream& out,
-                   const google::protobuf::RepeatedPtrField<v1::Service>& services) {
+                   const google::protobuf::RepeatedPtrField<v1::Service>& services,
+                   TableStyle style) {
   Table table({"SERVICE", "STATE", "DEVICE", ">SHARDS OWNED", ">WORKERS READY", ">CONNECTIONS",
-               ">KEEPER", ">UP"});
+               ">KEEPER", ">UP", "+RELEASE", "+>BUFFERS", "+LISTENERS", "+HANDOFF P50/P99/MAX",
+               "+FAILOVER P50/P99/MAX", "+UPGRADE"},
+              style);
   std::vector<std::string> problems;
   for (const v1::Service& service : services) {
     if (!service.reachable()) {
-      table.Add({service.name(), "unreachable", "", "", "", "", "", ""});
-      problems.push_back(absl::StrCat(service.name(), ": ", service.problem()));
+      table.Add({service.name(), StateOf(service)});
+      problems.push_back(absl::StrCat(service.name(), ": ", Printable(service.problem())));
       continue;
     }
-    const bool whole = service.shards_owned() == service.shard_count();
-    table.Add({service.name(), whole ? "ok" : "waiting", NameDevice(service),
+    table.Add({service.name(), StateOf(service), NameDevice(service),
                absl::StrCat(service.shards_owned(), "/", service.shard_count()),
                absl::StrCat(service.ready_workers(), "/", service.worker_count()),
                absl::StrCat(service.connection_count(), "/", service.max_connections()),
-               absl::StrCat(service.keeper_pid()), FormatDuration(service.uptime_seconds())});
+               absl::StrCat(service.keeper_pid()), FormatDuration(service.uptime_seconds()),
+               service.version().release(), FormatBytes(service.buffer_bytes()),
+               FormatListeners(service), FormatQuantiles(service.handoff_blackout()),
+               FormatQuantiles(service.failover_blackout()),
+               service.has_upgrade() ? FormatState(service.upgrade().phase()) : ""});
   }
   if (table.empty()) return;
   table.Print(out);
   if (!problems.empty()) out << "\nProblems:\n  " << absl::StrJoin(problems, "\n  ") << '\n';
 }
 
-void PrintWorkers(std::ostream& out,
-                  const std::vector<std::pair<std::string, v1::Worker>>& workers) {
-  Table table({"SERVICE", ">ID", "NAME", "VERSION", "STATE", ">PID", ">UID", "SHARDS", "STREAM",
-               "HEALTH", ">ATTACHED"});
+void PrintWorkers(std::ostream& out, const std::vector<std::pair<std::string, v1::Worker>>& workers,
+                  TableStyle style) {
+  Table table(
+      {"SERVICE", ">ID", "NAME", "VERSION", "STATE", ">PID", ">UID", "SHARDS", "STREAM", "HEALTH",
+       ">ATTACHED", "+>HEARTBEATS", "+>LAST", "+READS", "+>WRITES", "+HEALTH DETAIL"},
+      style);
   for (const auto& [service, worker] : workers) {
-    table.Add({service, absl::StrCat(worker.id()), worker.name(), worker.version(),
-               FormatState(worker.state()), absl::StrCat(worker.pid()), absl::StrCat(worker.uid()),
-               absl::StrJoin(worker.shards(), ","), worker.control_stream() ? "open" : "none",
-               worker.healthy() ? "ok" : "bad", FormatDuration(worker.attached_seconds())});
+    const bool owner = worker.shards_size() > 0;
+    table.Add(
+        {service, absl::StrCat(worker.id()), worker.name(), worker.version(),
+         FormatState(worker.state()), absl::StrCat(worker.pid()), absl::StrCat(worker.uid()),
+         absl::StrJoin(worker.shards(), ","), worker.control_stream() ? "open" : "none",
+         worker.healthy() ? "ok" : "bad", FormatDuration(worker.attached_seconds()),
+         absl::StrCat(worker.heartbeats()),
+         owner ? FormatDuration(worker.seconds_since_heartbeat()) : "",
+         absl::StrCat(worker.reads_state_version_min(), "-", worker.reads_state_version_max()),
+         absl::StrCat(worker.writes_state_version()), worker.health_detail()});
   }
   table.Print(out);
 }
 
-void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards) {
+void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards, TableStyle style) {
   Table table({">SHARD", ">EPOCH", ">OWNER", ">HEIR", ">CONNECTIONS", ">COMMITS", ">IN FLIGHT",
-               ">COMPLETIONS", ">UNACKED", "WAITING FOR"});
+               ">COMPLETIONS", ">UNACKED", "WAITING FOR", "+>SENDS", "+>RECEIVES", "+>POISONED",
+               "+LAST CHANGE", "+HANDOFF P50/P99/MAX", "+FAILOVER P50/P99/MAX"},
+              style);
   for (const v1::Shard& shard : shards) {
     table.Add({absl::StrCat(shard.index()), absl::StrCat(shard.epoch()),
                FormatWorkerId(shard.owner_worker_id()), FormatWorkerId(shard.heir_worker_id()),
                absl::StrCat(shard.connections()), absl::StrCat(shard.commits()),
                absl::StrCat(shard.send_requests_in_flight()), absl::StrCat(shard.completions()),
-               absl::StrCat(shard.completions_unacknowledged()), shard.waiting_reason()});
+               absl::StrCat(shard.completions_unacknowledged()), shard.waiting_reason(),
+               absl::StrCat(shard.sends_posted()), absl::StrCat(shard.receives_posted()),
+               absl::StrCat(shard.poisoned_connections()), shard.last_report().cause(),
+               FormatQuantiles(shard.handoff_blackout()),
+               FormatQuantiles(shard.failover_blackout())});
   }
   table.Print(out);
 }

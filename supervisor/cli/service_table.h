@@ -8,16 +8,20 @@
 #include <vector>
 
 #include "proto/baton/v1/operator.pb.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 
 // "rxe0, RoCE on eth0, port 1 active, MTU 4096"
 std::string FormatDevice(const v1::Service& service);
+// "ok", "waiting" for owners of shards, "unreachable".
+std::string StateOf(const v1::Service& service);
 void PrintServices(std::ostream& out,
-                   const google::protobuf::RepeatedPtrField<v1::Service>& services);
-void PrintWorkers(std::ostream& out,
-                  const std::vector<std::pair<std::string, v1::Worker>>& workers);
-void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards);
+                   const google::protobuf::RepeatedPtrField<v1::Service>& services,
+                   TableStyle style);
+void PrintWorkers(std::ostream& out, const std::vector<std::pair<std::string, v1::Worker>>& workers,
+                  TableStyle style);
+void PrintShards(std::ostream& out, const std::vector<v1::Shard>& shards, TableStyle style);
 
 }  // namespace baton
 

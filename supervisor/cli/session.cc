@@ -37,6 +37,13 @@ absl::StatusOr<OperatorClient*> Session::Reconnect() {
   return Connect();
 }
 
+void Session::PrintWarnings() {
+  if (!connection) return;
+  for (const std::string& warning : connection->TakeWarnings()) {
+    err << "warning: " << warning << '\n';
+  }
+}
+
 void Session::PrintJson(const google::protobuf::Message& message) {
   out << Json(message, /*whitespace=*/true);
 }

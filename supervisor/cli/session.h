@@ -1,4 +1,4 @@
-// What all commands share: the global options, the connection and the two streams.
+// What all commands share: the global options, the connection and the console.
 #ifndef SUPERVISOR_CLI_SESSION_H_
 #define SUPERVISOR_CLI_SESSION_H_
 
@@ -12,26 +12,32 @@
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+#include "supervisor/cli/cli.h"
 #include "supervisor/cli/client.h"
+#include "supervisor/cli/table.h"
 
 namespace baton {
 
 struct Session {
-  std::ostream& out;  // data
-  std::ostream& err;  // messages
-  std::istream& in;   // answers to questions
-  bool interactive = false;
+  const Console& console;
+  std::ostream& out = console.out;  // data
+  std::ostream& err = console.err;  // messages
+  std::istream& in = console.in;    // answers to questions
+  bool interactive = console.interactive;
 
   std::string state_dir = {};
   std::string socket = {};  // empty: in state_dir
   bool json = false;
+  TableStyle style = {};
   double timeout_seconds = 10;
+  double watch_seconds = 0;  // between two looks; 0: look once
 
   // What stood after "--", for a command that starts a program.
   std::optional<std::vector<std::string>> program_arguments = {};
   bool takes_program_arguments = false;  // set when the command line is parsed
 
-  // What the chosen command does; set when the command line is parsed.
+  // What the chosen command does; set when the command line is parsed. Made again and again by
+  // --watch.
   std::function<absl::Status()> action = {};
 
   std::unique_ptr<OperatorClient> connection = {};
@@ -39,6 +45,8 @@ struct Session {
   absl::StatusOr<OperatorClient*> Connect();
   // On a new connection, in place of one that was lost.
   absl::StatusOr<OperatorClient*> Reconnect();
+  // What answers left out, each once, on `err`.
+  void PrintWarnings();
   // One object, with every field under its name in the .proto files.
   void PrintJson(const google::protobuf::Message& message);
 };

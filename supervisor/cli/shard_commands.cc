@@ -1,9 +1,13 @@
+#include <optional>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -16,18 +20,38 @@ struct Target {
   uint32_t shard = 0;
 };
 
-absl::Status List(Session* session, const Target& target) {
+struct Filter {
+  std::string service;
+  std::optional<uint64_t> owner;
+  std::string state;
+
+  bool Passes(const v1::Shard& shard) const {
+    const bool owned = shard.owner_worker_id() != 0;
+    return (!owner || shard.owner_worker_id() == *owner) &&
+           (state.empty() || owned == (state == "owned"));
+  }
+};
+
+absl::Status List(Session* session, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::ListShardsRequest request;
-  request.set_service(target.service);
-  BATON_ASSIGN_OR_RETURN(const v1::ListShardsResponse response, client->ListShards(request));
+  request.set_service(filter.service);
+  BATON_ASSIGN_OR_RETURN(v1::ListShardsResponse response, client->ListShards(request));
+  KeepIf(response.mutable_shards(),
+         [&](const v1::ShardOfService& item) { return filter.Passes(item.shard()); });
+  SortBy(response.mutable_shards(),
+         [](const v1::ShardOfService& item) { return item.shard().index(); });
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
   std::vector<v1::Shard> shards;
   for (const auto& item : response.shards()) shards.push_back(item.shard());
-  PrintShards(session->out, shards);
+  if (shards.empty()) {
+    session->err << "no such shards\n";
+  } else {
+    PrintShards(session->out, shards, session->style);
+  }
   return absl::OkStatus();
 }
 
@@ -124,14 +148,19 @@ void AddShardCommands(CLI::App* app, Session* session) {
   noun->fallthrough();
   auto target = std::make_shared<Target>();
   CLI::App* list = noun->add_subcommand("list", "List the shards of a service");
-  list->add_option("service", target->service, "their service")->required();
-  list->callback([session, target] {
-    session->action = [session, target] { return List(session, *target); };
+  auto filter = std::make_shared<Filter>();
+  list->add_option("service", filter->service, "their service")->required();
+  AddNumber(list, "--owner", &filter->owner, "WORKER", "only those that this worker owns");
+  AddChoice(list, "--state", &filter->state, {"owned", "waiting"}, "only those in this state");
+  AddListingOptions(list, session);
+  list->callback([session, filter] {
+    session->action = [session, filter] { return List(session, *filter); };
   });
   CLI::App* describe =
       noun->add_subcommand("describe", "Show a shard, and what its last change of owner found");
   describe->add_option("service", target->service, "its service")->required();
   describe->add_option("shard", target->shard, "its number, from 0")->required();
+  AddWatchOption(describe, session);
   describe->callback([session, target] {
     session->action = [session, target] { return Describe(session, *target); };
   });

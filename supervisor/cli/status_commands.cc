@@ -2,8 +2,10 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -13,7 +15,8 @@ namespace {
 
 absl::Status Status(Session* session) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  BATON_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->GetStatus({}));
+  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, client->GetStatus({}));
+  SortBy(status.mutable_services(), [](const v1::Service& service) { return service.name(); });
   if (session->json) {
     session->PrintJson(status);
     return absl::OkStatus();
@@ -24,7 +27,7 @@ absl::Status Status(Session* session) {
                                         FormatDuration(status.control_uptime_seconds()))},
                {"Services", absl::StrCat(status.services_size())}});
   if (status.services_size() > 0) session->out << '\n';
-  PrintServices(session->out, status.services());
+  PrintServices(session->out, status.services(), session->style);
   return absl::OkStatus();
 }
 
@@ -54,9 +57,9 @@ absl::Status Version(Session* session) {
 }  // namespace
 
 void AddStatusCommands(CLI::App* app, Session* session) {
-  app->add_subcommand("status", "Show Baton and its services")->callback([session] {
-    session->action = [session] { return Status(session); };
-  });
+  CLI::App* status = app->add_subcommand("status", "Show Baton and its services");
+  AddListingOptions(status, session);
+  status->callback([session] { session->action = [session] { return Status(session); }; });
   app->add_subcommand("version", "Show the release of this program and of batond")
       ->callback([session] { session->action = [session] { return Version(session); }; });
 }

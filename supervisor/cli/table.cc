@@ -11,40 +11,59 @@ constexpr char kGap[] = "  ";
 
 }  // namespace
 
-Table::Table(std::vector<std::string> titles) : titles_(std::move(titles)) {
-  for (std::string& title : titles_) {
-    right_.push_back(title.starts_with('>'));
-    if (right_.back()) title.erase(0, 1);
+Table::Table(std::vector<std::string> titles, TableStyle style) : style_(style) {
+  for (std::string& title : titles) {
+    Column column;
+    if (title.starts_with('+')) {
+      title.erase(0, 1);
+      column.shown = style_.wide;
+    }
+    if (title.starts_with('>')) {
+      title.erase(0, 1);
+      column.right = true;
+    }
+    column.title = std::move(title);
+    columns_.push_back(std::move(column));
   }
 }
 
 void Table::Add(std::vector<std::string> row) {
-  row.resize(titles_.size());
-  for (std::string& cell : row) {
-    cell = cell.empty() ? "-" : Printable(std::move(cell));
+  row.resize(columns_.size());
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (!columns_[i].shown) continue;
+    shown.push_back(row[i].empty() ? "-" : Printable(std::move(row[i])));
   }
-  rows_.push_back(std::move(row));
+  rows_.push_back(std::move(shown));
 }
 
 void Table::Print(std::ostream& out, const std::string& indent) const {
-  std::vector<size_t> widths;
-  for (const std::string& title : titles_) widths.push_back(title.size());
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::vector<std::string> titles;
+  std::vector<bool> right;
+  for (const Column& column : columns_) {
+    if (!column.shown) continue;
+    titles.push_back(column.title);
+    right.push_back(column.right);
   }
+  std::vector<size_t> widths(titles.size(), 0);
+  const auto widen = [&](const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  };
+  if (style_.headers) widen(titles);
+  for (const auto& row : rows_) widen(row);
   const auto print_row = [&](const std::vector<std::string>& row) {
     out << indent;
     for (size_t i = 0; i < row.size(); ++i) {
       const std::string fill(widths[i] - row[i].size(), ' ');
       const bool last = i + 1 == row.size();
-      if (right_[i]) out << fill;
+      if (right[i]) out << fill;
       out << row[i];
-      if (!right_[i] && !last) out << fill;
+      if (!right[i] && !last) out << fill;
       if (!last) out << kGap;
     }
     out << '\n';
   };
-  print_row(titles_);
+  if (style_.headers) print_row(titles);
   for (const auto& row : rows_) print_row(row);
 }
 

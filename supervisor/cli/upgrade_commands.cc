@@ -3,34 +3,29 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
-#include <optional>
-#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
+#include "supervisor/cli/plan.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
+#include "supervisor/cli/upgrade_progress.h"
 
 namespace baton {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kLookInterval(100);  // while an upgrade is waited for
-
 constexpr char kWaitingFooter[] =
-    "Phases are told on standard error. Exit code 0 only when it went as asked; 1, with the "
-    "keeper's\n"
-    "reason, when it did not. Everything happens in the keeper of the service: it goes on when "
-    "this\n"
-    "command is interrupted, and when control is restarted, which is waited for within --timeout.";
+    "Exit code 0 only when it went as asked; 1, with the keeper's reason, when it did not. It "
+    "happens in the service's keeper: it goes on when this command, or control, is interrupted.";
 
 struct Options {
   std::string service;
@@ -40,16 +35,10 @@ struct Options {
   double watch_seconds = 0;  // 0, as above: the service's
   bool no_rollback = false;
   bool no_wait = false;
+  Change change;
 };
 
 uint32_t Milliseconds(double seconds) { return static_cast<uint32_t>(seconds * 1000); }
-
-bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }
-
-// A keeper that was started anew counts from 1 again, at another time.
-bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
-  return one.id() == other.id() && one.started_unix_micros() == other.started_unix_micros();
-}
 
 // An operator's socket is on this machine, so the program is, too; but only the keeper knows
 // whether it may start it.
@@ -70,112 +59,6 @@ absl::StatusOr<std::string> FindProgram(const std::string& path) {
         "--exec: ", found, " is not a program: it is no regular file with permission to execute"));
   }
   return found;
-}
-
-absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
-                                                      const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::ListUpgradesRequest request;
-  request.set_service(service);
-  return client->ListUpgrades(request);
-}
-
-// Tells each phase once.
-class PhasePrinter {
- public:
-  PhasePrinter(Session* session, const std::string& service)
-      : session_(session), service_(service) {}
-
-  void Print(const v1::Upgrade& upgrade) {
-    const std::string text = absl::StrCat(FormatState(upgrade.phase()),
-                                          upgrade.detail().empty() ? "" : ": ", upgrade.detail());
-    if (text == told_) return;
-    told_ = text;
-    session_->err << "upgrade " << upgrade.id() << " of service " << service_ << ": "
-                  << Printable(text) << std::endl;
-  }
-
- private:
-  Session* const session_;
-  const std::string service_;
-  std::string told_;
-};
-
-// Until it is over. Control may be away in between; nobody waits for it longer than for any answer.
-absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
-                                          v1::Upgrade upgrade) {
-  PhasePrinter printer(session, service);
-  printer.Print(upgrade);
-  const auto patience = std::chrono::duration<double>(session->timeout_seconds);
-  auto last_answer = Clock::now();
-  while (!IsOver(upgrade)) {
-    std::this_thread::sleep_for(kLookInterval);
-    const auto list = ListUpgrades(session, service);
-    if (!list.ok()) {
-      const bool may_pass = absl::IsUnavailable(list.status()) &&
-                            Clock::now() - last_answer < patience && session->Reconnect().ok();
-      if (may_pass) continue;
-      return absl::Status(
-          list.status().code(),
-          absl::StrCat(list.status().message(),
-                       "; the upgrade goes on meanwhile: see `baton upgrades ", service, "`"));
-    }
-    last_answer = Clock::now();
-    const auto& all = list->upgrades();
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, upgrade); });
-    if (found == all.end()) {
-      return absl::AbortedError(absl::StrCat(
-          "the keeper of service \"", service, "\" knows nothing of upgrade ", upgrade.id(),
-          " any more: it was started anew, and connections and workers with it"));
-    }
-    upgrade = *found;
-    printer.Print(upgrade);
-  }
-  return upgrade;
-}
-
-void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade) {
-  PrintFields(out, {{upgrade.rollback() ? "Rollback" : "Upgrade",
-                     absl::StrCat(upgrade.id(), " of service ", service)},
-                    {"Program", absl::StrCat(upgrade.exec(), upgrade.arguments().empty() ? "" : " ",
-                                             absl::StrJoin(upgrade.arguments(), " "))},
-                    {"Versions", FormatVersions(upgrade)},
-                    {"Phase", FormatState(upgrade.phase())},
-                    {"Detail", upgrade.detail()},
-                    {"Old workers", absl::StrJoin(upgrade.old_worker_ids(), ", ")},
-                    {"New workers", absl::StrJoin(upgrade.new_worker_ids(), ", ")},
-                    {"Started", FormatTime(upgrade.started_unix_micros())},
-                    {"Took", FormatElapsed(upgrade)},
-                    {"Slowest blackout", FormatMove(upgrade.slowest_blackout_us())},
-                    {"Slowest return", FormatMove(upgrade.slowest_return_us())}});
-}
-
-// One that gave up its return fails and goes on serving.
-absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
-                                      const v1::Upgrade& upgrade) {
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  v1::GetServiceRequest request;
-  request.set_service(service);
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
-  const auto& fresh = upgrade.new_worker_ids();
-  return std::any_of(response.shards().begin(), response.shards().end(), [&](const auto& shard) {
-    return std::find(fresh.begin(), fresh.end(), shard.owner_worker_id()) != fresh.end();
-  });
-}
-
-// Whether one that is over ended as asked. `undo`: it was to be undone, and not to complete.
-absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
-                   bool undo) {
-  const bool completed = upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED;
-  bool serves = completed;
-  if (undo && !completed) {
-    BATON_ASSIGN_OR_RETURN(serves, NewProgramServes(session, service, upgrade));
-  }
-  if (serves != undo) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("upgrade ", upgrade.id(), " of service \"", service,
-                                         undo ? "\" was not undone" : "\" has not completed",
-                                         upgrade.detail().empty() ? "" : ": ", upgrade.detail()));
 }
 
 // Prints what came of it.
@@ -224,6 +107,11 @@ absl::Status Upgrade(Session* session, const Options& options) {
   plan->set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   plan->set_watch_window_ms(Milliseconds(options.watch_seconds));
   plan->set_no_rollback(options.no_rollback);
+  if (options.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanUpgrade(client, &request));
+    return PrintPlan(session, text, request);
+  }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
                          ListUpgrades(session, options.service));
   absl::StatusOr<v1::UpgradeResponse> response = session->connection->Upgrade(request);
@@ -240,6 +128,11 @@ absl::Status Rollback(Session* session, const Options& options) {
   request.set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   request.set_watch_window_ms(Milliseconds(options.watch_seconds));
   request.set_no_rollback(options.no_rollback);
+  if (options.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanRollback(client, request));
+    return PrintPlan(session, text, request);
+  }
   BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse before,
                          ListUpgrades(session, options.service));
   absl::StatusOr<v1::RollbackResponse> response = session->connection->Rollback(request);
@@ -256,42 +149,60 @@ absl::Status Rollback(Session* session, const Options& options) {
   return Follow(session, options, *std::move(response), undo);
 }
 
-absl::Status History(Session* session, const std::string& service) {
-  BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse response, ListUpgrades(session, service));
+struct Filter {
+  std::string service;
+  std::string state;  // a phase, as FormatState has it
+
+  bool Passes(const v1::Upgrade& upgrade) const {
+    if (state.empty()) return true;
+    if (state == "running") return !IsOver(upgrade);
+    return absl::StrReplaceAll(FormatState(upgrade.phase()), {{" ", "-"}}) == state;
+  }
+};
+
+std::string FormatIds(const google::protobuf::RepeatedField<uint64_t>& ids) {
+  return absl::StrJoin(ids, ",");
+}
+
+absl::Status History(Session* session, const Filter& filter) {
+  BATON_ASSIGN_OR_RETURN(v1::ListUpgradesResponse response, ListUpgrades(session, filter.service));
+  const bool none = response.upgrades().empty();
+  KeepIf(response.mutable_upgrades(),
+         [&](const v1::Upgrade& upgrade) { return filter.Passes(upgrade); });
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
   }
   if (response.upgrades().empty()) {
-    session->err << "service " << service << " was not upgraded since its keeper started\n";
+    session->err << (none ? absl::StrCat("service ", filter.service,
+                                         " was not upgraded since its keeper started\n")
+                          : "no such upgrades\n");
     return absl::OkStatus();
   }
-  Table table({">UPGRADE", "VERSIONS", "STARTED", ">TOOK", ">BLACKOUT", "PROGRAM", "PHASE"});
+  Table table({">UPGRADE", "VERSIONS", "STARTED", ">TOOK", ">BLACKOUT", "PROGRAM", "PHASE",
+               "+>RETURN", "+KIND", "+OLD WORKERS", "+NEW WORKERS", "+ARGUMENTS"},
+              session->style);
   for (const v1::Upgrade& upgrade : response.upgrades()) {
     table.Add({absl::StrCat(upgrade.id()), FormatVersions(upgrade),
                FormatTime(upgrade.started_unix_micros()), FormatElapsed(upgrade),
-               FormatMove(upgrade.slowest_blackout_us()), upgrade.exec(), FormatProgress(upgrade)});
+               FormatMove(upgrade.slowest_blackout_us()), upgrade.exec(), FormatProgress(upgrade),
+               FormatMove(upgrade.slowest_return_us()), upgrade.rollback() ? "rollback" : "upgrade",
+               FormatIds(upgrade.old_worker_ids()), FormatIds(upgrade.new_worker_ids()),
+               absl::StrJoin(upgrade.arguments(), " ")});
   }
   table.Print(session->out);
   return absl::OkStatus();
 }
 
 void AddLimits(CLI::App* command, Options* options) {
-  command
-      ->add_option("--ready-timeout", options->ready_seconds,
-                   "seconds until the program has to be ready and healthy [as the service is "
-                   "configured]")
-      ->type_name("S")
-      ->check(CLI::Range(0.001, 3600.0));
-  command
-      ->add_option("--watch-window", options->watch_seconds,
-                   "seconds that it is watched, with the old one standing by [as the service is "
-                   "configured]")
-      ->type_name("S")
-      ->check(CLI::Range(0.001, 86400.0));
+  AddSeconds(command, "--ready-timeout", &options->ready_seconds, 3600,
+             "seconds until it has to be ready and healthy [the service's]");
+  AddSeconds(command, "--watch-window", &options->watch_seconds, 86400,
+             "seconds that it is watched, the old one standing by [the service's]");
   command->add_flag("--no-rollback", options->no_rollback,
                     "give up the return by itself: the old program ends at once");
   command->add_flag("--no-wait", options->no_wait, "do not wait for its end");
+  AddChangeOptions(command, &options->change, /*asks=*/false);
   command->footer(kWaitingFooter);
 }
 
@@ -300,15 +211,15 @@ void AddLimits(CLI::App* command, Options* options) {
 void AddUpgradeCommands(CLI::App* app, Session* session) {
   auto options = std::make_shared<Options>();
   CLI::App* upgrade = app->add_subcommand(
-      "upgrade", "Replace a service's program: baton upgrade SERVICE --exec PATH [-- ARGUMENTS]");
+      "upgrade", "Replace a service's program.\nbaton upgrade SERVICE --exec PATH [-- ARGUMENTS]");
   upgrade->add_option("service", options->service, "the service")->required();
   upgrade
       ->add_option("--exec", options->exec,
-                   "the new program; what follows \"--\" replaces the arguments of the old one")
+                   "the new program; what follows \"--\" replaces the arguments")
       ->type_name("PATH")
       ->required();
   upgrade->add_option("--workers", options->workers, "how many to start [as many as are ready]")
-      ->type_name("N")
+      ->type_name("COUNT")
       ->check(CLI::PositiveNumber);
   AddLimits(upgrade, options.get());
   upgrade->callback([session, options] {
@@ -317,7 +228,7 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* rollback = app->add_subcommand(
-      "rollback", "Undo the upgrade under way, or return to the program before the last one");
+      "rollback", "Undo the upgrade under way, or return to the program before");
   rollback->add_option("service", options->service, "the service")->required();
   AddLimits(rollback, options.get());
   rollback->callback([session, options] {
@@ -325,9 +236,13 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
   });
 
   CLI::App* upgrades = app->add_subcommand("upgrades", "Show a service's upgrades, newest first");
-  upgrades->add_option("service", options->service, "the service")->required();
-  upgrades->callback([session, options] {
-    session->action = [session, options] { return History(session, options->service); };
+  auto filter = std::make_shared<Filter>();
+  upgrades->add_option("service", filter->service, "the service")->required();
+  AddChoice(upgrades, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
+            "only those in this state");
+  AddListingOptions(upgrades, session);
+  upgrades->callback([session, filter] {
+    session->action = [session, filter] { return History(session, *filter); };
   });
 }
 

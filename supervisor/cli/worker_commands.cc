@@ -1,9 +1,15 @@
+#include <algorithm>
+#include <optional>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
+#include "supervisor/cli/listing.h"
+#include "supervisor/cli/plan.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/session.h"
 #include "supervisor/cli/table.h"
@@ -14,8 +20,20 @@ namespace {
 struct Target {
   std::string service;
   uint64_t worker_id = 0;
-  bool yes = false;
+  Change change;
   double wait_seconds = 10;
+};
+
+struct Filter {
+  std::string service;  // empty: all
+  std::optional<uint64_t> shard;
+  std::string state;
+
+  bool Passes(const v1::Worker& worker) const {
+    const auto& shards = worker.shards();
+    return (state.empty() || FormatState(worker.state()) == state) &&
+           (!shard || std::find(shards.begin(), shards.end(), *shard) != shards.end());
+  }
 };
 
 std::string FormatHealth(const v1::Worker& worker) {
@@ -23,11 +41,17 @@ std::string FormatHealth(const v1::Worker& worker) {
                       worker.health_detail());
 }
 
-absl::Status List(Session* session, const Target& target) {
+absl::Status List(Session* session, const Filter& filter) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::ListWorkersRequest request;
-  request.set_service(target.service);
-  BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse response, client->ListWorkers(request));
+  request.set_service(filter.service);
+  BATON_ASSIGN_OR_RETURN(v1::ListWorkersResponse response, client->ListWorkers(request));
+  const bool none = response.workers().empty();
+  KeepIf(response.mutable_workers(),
+         [&](const v1::WorkerOfService& item) { return filter.Passes(item.worker()); });
+  SortBy(response.mutable_workers(), [](const v1::WorkerOfService& item) {
+    return std::pair(item.service(), item.worker().id());
+  });
   if (session->json) {
     session->PrintJson(response);
     return absl::OkStatus();
@@ -35,9 +59,9 @@ absl::Status List(Session* session, const Target& target) {
   std::vector<std::pair<std::string, v1::Worker>> workers;
   for (const auto& item : response.workers()) workers.emplace_back(item.service(), item.worker());
   if (workers.empty()) {
-    session->err << "no workers are attached\n";
+    session->err << (none ? "no workers are attached\n" : "no such workers\n");
   } else {
-    PrintWorkers(session->out, workers);
+    PrintWorkers(session->out, workers, session->style);
   }
   return absl::OkStatus();
 }
@@ -74,26 +98,24 @@ absl::Status Describe(Session* session, const Target& target) {
   return absl::OkStatus();
 }
 
-bool Confirmed(Session* session, const Target& target, const char* what) {
-  if (target.yes) return true;
-  if (!session->interactive) return false;
-  session->err << what << " worker " << target.worker_id << " of service " << target.service
-               << "? Its shards go to another worker, if one is ready. [y/N] ";
-  session->err.flush();
-  std::string answer;
-  std::getline(session->in, answer);
-  return answer == "y" || answer == "yes";
+std::string Question(const std::string& verb, const Target& target) {
+  return absl::StrCat(verb, " worker ", target.worker_id, " of service ", target.service,
+                      "? Its shards go to another worker, if one is ready.");
 }
 
 absl::Status Stop(Session* session, const Target& target) {
-  if (!Confirmed(session, target, "Stop")) {
-    return absl::InvalidArgumentError("not confirmed, nothing was stopped: add --yes");
-  }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::StopWorkerRequest request;
   request.set_service(target.service);
   request.set_worker_id(target.worker_id);
   request.set_timeout_ms(static_cast<uint32_t>(target.wait_seconds * 1000));
+  if (target.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanStop(client, request));
+    return PrintPlan(session, plan, request);
+  }
+  BATON_RETURN_IF_ERROR(
+      Confirm(session, target.change, Question("Stop", target), "nothing was stopped"));
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(
       const v1::StopWorkerResponse response,
       client->StopWorker(request, target.wait_seconds + session->timeout_seconds));
@@ -107,13 +129,17 @@ absl::Status Stop(Session* session, const Target& target) {
 }
 
 absl::Status Kill(Session* session, const Target& target) {
-  if (!Confirmed(session, target, "Kill")) {
-    return absl::InvalidArgumentError("not confirmed, nothing was killed: add --yes");
-  }
-  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   v1::KillWorkerRequest request;
   request.set_service(target.service);
   request.set_worker_id(target.worker_id);
+  if (target.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+    BATON_ASSIGN_OR_RETURN(const std::string plan, PlanKill(client, request));
+    return PrintPlan(session, plan, request);
+  }
+  BATON_RETURN_IF_ERROR(
+      Confirm(session, target.change, Question("Kill", target), "nothing was killed"));
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
   BATON_ASSIGN_OR_RETURN(const v1::KillWorkerResponse response, client->KillWorker(request));
   if (session->json) {
     session->PrintJson(response);
@@ -124,36 +150,45 @@ absl::Status Kill(Session* session, const Target& target) {
   return absl::OkStatus();
 }
 
+void AddOne(CLI::App* command, Target* target) {
+  command->add_option("service", target->service, "its service")->required();
+  command->add_option("worker", target->worker_id, "its number, as listed")->required();
+}
+
 }  // namespace
 
 void AddWorkerCommands(CLI::App* app, Session* session) {
   CLI::App* noun = app->add_subcommand("worker", "Workers: processes attached to a service");
   noun->require_subcommand(1);
   noun->fallthrough();
+  auto filter = std::make_shared<Filter>();
+  CLI::App* list = noun->add_subcommand("list", "List the workers of one service or of all");
+  list->add_option("service", filter->service, "only those of this service");
+  AddNumber(list, "--shard", &filter->shard, "SHARD", "only owners of a shard with this number");
+  AddChoice(list, "--state", &filter->state, {"attached", "ready", "dying"},
+            "only those in this state");
+  AddListingOptions(list, session);
+  list->callback([session, filter] {
+    session->action = [session, filter] { return List(session, *filter); };
+  });
+
   auto target = std::make_shared<Target>();
-  const auto add = [&](const char* verb, const char* text, bool one, auto run) {
+  const auto add = [&](const char* verb, const char* text, auto run) {
     CLI::App* command = noun->add_subcommand(verb, text);
-    auto* service = command->add_option("service", target->service, "its service");
-    if (one) {
-      service->required();
-      command->add_option("id", target->worker_id, "its number, as listed")->required();
-    }
+    AddOne(command, target.get());
     command->callback([session, target, run] {
       session->action = [session, target, run] { return run(session, *target); };
     });
     return command;
   };
-  add("list", "List the workers of one service or of all", false, List);
-  add("describe", "Show a worker", true, Describe);
+  AddWatchOption(add("describe", "Show a worker", Describe), session);
   CLI::App* stop =
-      add("stop", "Ask a worker to release its shards and end, and wait until it has", true, Stop);
-  stop->add_flag("--yes", target->yes, "do not ask");
-  stop->add_option("--wait-timeout", target->wait_seconds, "seconds that it has to end")
-      ->type_name("S")
-      ->check(CLI::Range(0.001, 600.0))
+      add("stop", "Ask a worker to release its shards and end, and wait until it has", Stop);
+  AddSeconds(stop, "--wait-timeout", &target->wait_seconds, 600, "seconds that it has to end")
       ->capture_default_str();
-  add("kill", "Kill a worker's process with SIGKILL", true, Kill)
-      ->add_flag("--yes", target->yes, "do not ask");
+  AddChangeOptions(stop, &target->change, /*asks=*/true);
+  CLI::App* kill = add("kill", "Kill a worker's process with SIGKILL", Kill);
+  AddChangeOptions(kill, &target->change, /*asks=*/true);
 }
 
 }  // namespace baton

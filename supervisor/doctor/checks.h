@@ -12,6 +12,7 @@
 #include "supervisor/doctor/needs.h"
 #include "supervisor/doctor/rdma_devices.h"
 #include "supervisor/doctor/report.h"
+#include "supervisor/doctor/running_versions.h"
 
 namespace baton::doctor {
 
@@ -31,6 +32,7 @@ struct View {
   std::optional<int> batond_pid;
   std::string process() const;  // "/proc/4711"
   std::string whose() const;    // "of batond (pid 4711)", "of this shell"
+  std::optional<RunningVersions> running;
 
   const RdmaDevice* Find(const std::string& device) const;
   // Of a service; null when there is none, or more than one to choose from.
@@ -41,6 +43,7 @@ struct View {
 void CheckKernel(const View& view, Report& report);
 void CheckModules(const View& view, Report& report);
 void CheckNoDevice(const View& view, Report& report);
+void CheckNamespaces(const View& view, Report& report);
 // nodes.cc
 void CheckNodes(const View& view, Report& report);
 void CheckGroup(const View& view, Report& report);
@@ -57,6 +60,15 @@ void CheckMemory(const View& view, Report& report);
 bool HasCapability(const View& view, uint32_t number);
 // networks.cc
 void CheckNetworks(const View& view, Report& report);
+// pages.cc
+void CheckHugePages(const View& view, Report& report);
+void CheckSharedMemory(const View& view, Report& report);
+// cgroups.cc
+void CheckControlGroup(const View& view, Report& report);
+// clock.cc
+void CheckClock(const View& view, Report& report);
+// versions.cc
+void CheckVersions(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
 // state.cc

@@ -8,7 +8,6 @@
 #include "supervisor/doctor/checks.h"
 
 namespace baton::doctor {
-namespace {
 
 // The lock's file names the last batond that had it; the process may be another by now.
 std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir) {
@@ -19,7 +18,9 @@ std::optional<int> RunningBatond(const Machine& machine, const std::string& stat
   return pid;
 }
 
-}  // namespace
+std::string StateDirOf(const Request& request) {
+  return request.config ? request.config->state_dir() : request.state_dir;
+}
 
 bool View::wants_rdma() const {
   return configured && std::any_of(services.begin(), services.end(),
@@ -52,17 +53,19 @@ const RdmaDevice* View::DeviceOf(const ServiceNeeds& service) const {
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
   View view{.machine = machine,
             .identity = request.identity,
-            .state_dir = request.config ? request.config->state_dir() : request.state_dir,
+            .state_dir = StateDirOf(request),
             .config_file = request.config_file,
             .configured = request.config.has_value(),
             .services = {},
             .devices = ReadRdmaDevices(machine),
-            .batond_pid = {}};
+            .batond_pid = {},
+            .running = request.running};
   view.services =
       request.config ? NeedsOf(*request.config) : std::vector<ServiceNeeds>{DefaultNeeds()};
   view.batond_pid = RunningBatond(machine, view.state_dir);
   Report report;
   CheckKernel(view, report);
+  CheckNamespaces(view, report);
   if (view.devices.empty()) {
     CheckNoDevice(view, report);
   } else {
@@ -77,7 +80,12 @@ v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
   CheckServices(view, report);
   CheckDescriptors(view, report);
   CheckMemory(view, report);
+  CheckHugePages(view, report);
+  CheckSharedMemory(view, report);
+  CheckControlGroup(view, report);
+  CheckClock(view, report);
   CheckStateDirectory(view, report);
+  CheckVersions(view, report);
   return report.report();
 }
 

@@ -9,6 +9,7 @@
 #include "proto/baton/v1/doctor.pb.h"
 #include "supervisor/doctor/identity.h"
 #include "supervisor/doctor/machine.h"
+#include "supervisor/doctor/running_versions.h"
 
 namespace baton::doctor {
 
@@ -17,7 +18,14 @@ struct Request {
   std::string state_dir;             // where there is no configuration
   std::string config_file;           // its name, in cures
   std::optional<v1::Config> config;  // complete
+  // None: nobody was asked, or nobody is there.
+  std::optional<RunningVersions> running;
 };
+
+// The state directory that a request is about.
+std::string StateDirOf(const Request& request);
+// Its process, when it runs.
+std::optional<int> RunningBatond(const Machine& machine, const std::string& state_dir);
 
 v1::DoctorReport Diagnose(const Machine& machine, const Request& request);
 

@@ -49,6 +49,8 @@ class Machine {
 
   virtual std::optional<uint32_t> GroupId(const std::string& name) const = 0;
   virtual std::vector<InterfaceAddress> Addresses() const = 0;
+  // Whether somebody (NTP, PTP) keeps the clock right; none: the kernel does not tell.
+  virtual std::optional<bool> ClockIsSynchronized() const = 0;
 
   // As libibverbs sees it: devices that it has a provider for, and what one can do, for which it is
   // opened.

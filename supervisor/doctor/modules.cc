@@ -122,13 +122,31 @@ void CheckModules(const View& view, Report& report) {
               installed ? LoadForGood(missing) : "apt-get install linux-image-amd64 && reboot"});
 }
 
+// Shared is the kernel's own choice; who has set the other wants devices in containers.
+void CheckNamespaces(const View& view, Report& report) {
+  const std::string ours = view.machine.LinkName("/proc/self/ns/net");
+  const std::string batonds = view.machine.LinkName(view.process() + "/ns/net");
+  if (!ours.empty() && !batonds.empty() && ours != batonds) {
+    report.Add(v1::SEVERITY_WARNING, {"netns"},
+               {absl::StrCat("batond is in another network namespace than this shell (", batonds,
+                             ", not ", ours, ")"),
+                "what is said here of devices, ports and addresses is not what batond sees",
+                absl::StrCat("nsenter -t ", view.batond_pid.value_or(0), " -n baton doctor")});
+  }
+  const std::optional<std::string> mode =
+      view.machine.Read("/sys/module/ib_core/parameters/netns_mode");
+  if (!mode) return;  // no ib_core, which is told of
+  if (*mode != "N") return report.Ok({"netns"}, "RDMA devices are in all network namespaces");
+  report.Add(v1::SEVERITY_WARNING, {"netns"},
+             {"each RDMA device is in one network namespace only",
+              "a batond, or a container, in another one does not see it",
+              "rdma system set netns shared  # or: rdma dev set DEVICE netns PID"});
+}
+
 void CheckNoDevice(const View& view, Report& report) {
   const v1::Severity severity = view.wants_rdma() ? v1::SEVERITY_PROBLEM : v1::SEVERITY_WARNING;
   const std::string consequence =
-      absl::StrCat("services on the soft device work; on an RDMA device none can start",
-                   view.machine.Read("/sys/module/ib_core/parameters/netns_mode") == "N"
-                       ? " (devices are shown in their own network namespace only: rdma system)"
-                       : "");
+      "services on the soft device work; on an RDMA device none can start";
   const std::map<std::string, std::string> cards = IdleCards(view.machine);
   for (const auto& [card, module] : cards) {
     report.Add(severity, {"device"},

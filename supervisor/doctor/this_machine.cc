@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/timex.h>
 
 #include <algorithm>
 #include <array>
@@ -99,6 +100,12 @@ std::vector<InterfaceAddress> ThisMachine::Addresses() const {
   }
   freeifaddrs(all);
   return addresses;
+}
+
+std::optional<bool> ThisMachine::ClockIsSynchronized() const {
+  timex state = {};  // modes 0: nothing is changed
+  if (adjtimex(&state) < 0) return std::nullopt;
+  return (state.status & STA_UNSYNC) == 0;
 }
 
 std::vector<std::string> ThisMachine::VerbsDevices() const {

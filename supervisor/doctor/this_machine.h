@@ -23,6 +23,7 @@ class ThisMachine final : public Machine {
   absl::Status LookForNetworkNamespace(const std::string& name) const override;
   std::optional<uint32_t> GroupId(const std::string& name) const override;
   std::vector<InterfaceAddress> Addresses() const override;
+  std::optional<bool> ClockIsSynchronized() const override;
   std::vector<std::string> VerbsDevices() const override;
   absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
                                              uint32_t port) const override;

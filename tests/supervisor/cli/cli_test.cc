@@ -7,19 +7,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <future>
-#include <memory>
-#include <mutex>
 #include <sstream>
-#include <streambuf>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "supervisor/control/config.h"
 #include "tests/harness/wait_until.h"
-#include "tests/supervisor/control/control_fixture.h"
-#include "worker/control/control_stream.h"
+#include "tests/supervisor/cli/cli_fixture.h"
 
 namespace baton {
 namespace {
@@ -29,59 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
-struct Result {
-  int code;
-  std::string out;
-  std::string err;
-};
+using Result = CliResult;
 
-// What a command that has not ended yet has printed.
-class SharedText : public std::streambuf {
- public:
-  std::string text() const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return text_;
-  }
-
- private:
-  int overflow(int c) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (c != traits_type::eof()) text_.push_back(static_cast<char>(c));
-    return 0;
-  }
-  std::streamsize xsputn(const char* data, std::streamsize count) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    text_.append(data, static_cast<size_t>(count));
-    return count;
-  }
-
-  mutable std::mutex mutex_;
-  std::string text_;  // guarded by mutex_
-};
-
-bool WaitFor(const SharedText& text, const std::string& part) {
-  return harness::WaitUntil(part, [&] { return text.text().find(part) != std::string::npos; }).ok();
-}
-
-class CliTest : public ControlFixture {
+class CliTest : public CliFixture {
  protected:
-  void SetUp() override {
-    unsetenv("BATON_SOCKET");
-    ControlFixture::SetUp();
-  }
-
-  Result Run(std::vector<std::string> arguments, const std::string& typed = "") {
-    arguments.insert(arguments.begin(), {"--state-dir", state_dir_});
-    return RunBare(std::move(arguments), typed);
-  }
-
-  static Result RunBare(std::vector<std::string> arguments, const std::string& typed = "") {
-    std::istringstream in(typed);
-    std::ostringstream out, err;
-    const int code = RunCli(std::move(arguments), in, !typed.empty(), out, err);
-    return {code, out.str(), err.str()};
-  }
-
   // That `arguments` print `golden`, exactly, and nothing else.
   void Expect(std::vector<std::string> arguments, const std::string& golden) {
     const Result result = Run(std::move(arguments));
@@ -112,22 +57,6 @@ class CliTest : public ControlFixture {
     });
   }
 
-  // Of a worker that ends only as a test says.
-  std::unique_ptr<ControlStream> OpenStream(uint64_t worker_id) {
-    ControlStreamOptions options;
-    options.control_socket = ControlSocketPath(state_dir_);
-    options.service = "kv";
-    options.first_token = "token";
-    options.on_shutdown = [this](const std::string&) {
-      if (on_shutdown_) on_shutdown_();
-    };
-    keeper_->AddToken("token", worker_id);
-    auto stream = ControlStream::Start(std::move(options));
-    EXPECT_TRUE(stream.ok()) << stream.status();
-    EXPECT_TRUE(harness::WaitUntil("the stream", [&] { return (*stream)->status().ok(); }).ok());
-    return *std::move(stream);
-  }
-
   void SetHandoffReply() {
     internal::ManagementReply reply;
     reply.mutable_handoff()->set_to_worker_id(2);
@@ -148,8 +77,6 @@ class CliTest : public ControlFixture {
   size_t CountUpgrades() {
     return keeper_->CountRequests([](const auto& r) { return r.has_upgrade(); });
   }
-
-  std::function<void()> on_shutdown_;
 };
 
 TEST_F(CliTest, Status) {
@@ -890,25 +817,23 @@ TEST_F(CliTest, HelpTellsTheExitCodes) {
 }
 
 TEST_F(CliTest, HelpTellsTheCommandsAndTheirOptions) {
-  EXPECT_THAT(RunBare({"--help"}).out, HasSubstr("and for a control that is being restarted\n"));
-  const Result worker = RunBare({"worker", "--help"});
-  for (const char* line :
-       {"list                        List the workers of one service or of all\n",
-        "describe                    Show a worker\n",
-        "stop                        Ask a worker to release its shards and "
-        "end, and wait until it has\n",
-        "kill                        Kill a worker's process with SIGKILL\n"}) {
-    EXPECT_THAT(worker.out, HasSubstr(line));
-  }
-  const Result stop = RunBare({"worker", "stop", "--help"});
-  EXPECT_THAT(stop.out, HasSubstr("--yes                       do not ask\n"));
-  EXPECT_THAT(stop.out, HasSubstr("--wait-timeout S:FLOAT in [0.001 - 600]=10\n"
-                                  "                              seconds that it has to end\n"));
-  const Result upgrade = RunBare({"upgrade", "--help"});
-  EXPECT_THAT(upgrade.out, HasSubstr("baton upgrade SERVICE --exec PATH [-- ARGUMENTS]"));
-  EXPECT_THAT(upgrade.out, HasSubstr("Exit code 0 only when it went as asked"));
-  EXPECT_THAT(RunBare({"events", "--help"}).out,
-              HasSubstr("--follow: end when control goes away, instead of waiting for it\n"));
+  EXPECT_THAT(RunBare({"--help"}).out, HasSubstr("  worker      Workers: processes"));
+  EXPECT_THAT(RunBare({"worker", "--help"}).out,
+              HasSubstr("  kill      Kill a worker's process with SIGKILL\n"));
+  EXPECT_THAT(RunBare({"worker", "stop", "--help"}).out,
+              HasSubstr("  --wait-timeout S  seconds that it has to end [10]\n"));
+  EXPECT_THAT(RunBare({"upgrade", "--help"}).out,
+              HasSubstr("baton upgrade SERVICE --exec PATH [-- ARGUMENTS]"));
+}
+
+TEST_F(CliTest, BadUsageIsToldWithWhatWasProbablyMeant) {
+  EXPECT_THAT(Run({"servce", "list"}).err, HasSubstr("did you mean \"service\"?"));
+  EXPECT_THAT(Run({"worker", "lst"}).err,
+              HasSubstr("did you mean \"list\"?; there are: list, describe, stop, kill\n"));
+  EXPECT_THAT(Run({"status", "--no-header"}).err, HasSubstr("did you mean \"--no-headers\"?"));
+  EXPECT_THAT(Run({"service"}).err, StartsWith("error: a command is missing after"));
+  EXPECT_THAT(Run({"service", "describe", "kw"}).err,
+              EndsWith("; there are: kv, nvme; did you mean \"kv\"?\n"));
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ class DoctorTest : public testing::Test {
   Request request_{.identity = {"baton", 1000, 1000, {kRdmaGroup}, true},
                    .state_dir = "/run/baton",
                    .config_file = {},
-                   .config = {}};
+                   .config = {},
+                   .running = {}};
 };
 
 TEST_F(DoctorTest, ShouldFindNothingWrongWithASoundMachine) {

@@ -64,6 +64,7 @@ class FakeMachine final : public Machine {
     return group == groups.end() ? std::nullopt : std::optional<uint32_t>(group->second);
   }
   std::vector<InterfaceAddress> Addresses() const override { return addresses; }
+  std::optional<bool> ClockIsSynchronized() const override { return clock_is_synchronized; }
   std::vector<std::string> VerbsDevices() const override { return providers; }
   absl::StatusOr<verbs::DeviceLimits> Limits(const std::string& device,
                                              uint32_t /*port*/) const override {
@@ -76,6 +77,7 @@ class FakeMachine final : public Machine {
   std::set<std::string> namespaces;
   std::map<std::string, uint32_t> groups = {{"rdma", kRdmaGroup}};
   std::vector<InterfaceAddress> addresses = {{"lo", "127.0.0.1"}, {"eth0", "10.0.0.1"}};
+  std::optional<bool> clock_is_synchronized = true;
   std::vector<std::string> providers = {"rxe0"};
   verbs::DeviceLimits limits;
   absl::Status opening;
@@ -100,6 +102,16 @@ inline FakeMachine::FakeMachine() {
   Put("/proc/meminfo", "MemTotal:        8000000 kB\nMemAvailable:    4194304 kB");
   PutLimits("/proc/self", "unlimited", "1048576", 0);
   PutDirectory("/run/baton", 0700, 1000);
+  PutDirectory("/dev/shm", 01777, 0);
+  Put("/sys/module/ib_core/parameters/netns_mode", "Y");
+  PutLink("/proc/self/ns/net", "net:[4026531840]");
+  Put("/proc/self/cgroup", "0::/user.slice/session-1.scope");
+  Put("/sys/fs/cgroup/user.slice/pids.max", "max");
+  Put("/sys/fs/cgroup/user.slice/session-1.scope/memory.max", "max");
+  Put("/sys/fs/cgroup/user.slice/session-1.scope/rdma.max", "rxe0 hca_handle=max hca_object=max");
+  Put("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+      "always within_size advise [never] deny force");
+  Put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc");
   limits.max_queue_pairs = 65536;
   limits.max_completion_queue_entries = 32767;
   limits.max_send_requests = limits.max_receive_requests = 16384;

@@ -1,0 +1,23 @@
+// The command line as a whole, described once: it is parsed by it, and --help, the manual pages and
+// completion are made from it.
+#ifndef SUPERVISOR_CLI_COMMAND_LINE_H_
+#define SUPERVISOR_CLI_COMMAND_LINE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "supervisor/cli/session.h"
+
+namespace baton {
+
+// `session` outlives it.
+std::unique_ptr<CLI::App> MakeCommandLine(Session* session);
+
+// What is wrong with `typed`, which `app` has failed to parse with `error`, and what to type.
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_COMMAND_LINE_H_

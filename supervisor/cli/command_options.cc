@@ -1,0 +1,98 @@
+#include "supervisor/cli/command_options.h"
+
+#include <istream>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "supervisor/cli/format.h"
+
+namespace baton {
+namespace {
+
+constexpr double kShortestWatch = 0.1;
+constexpr double kLongestWatch = 86400;
+
+}  // namespace
+
+// A flag with an optional value: an option would take a positional for its value.
+void AddWatchOption(CLI::App* command, Session* session) {
+  auto typed = std::make_shared<std::string>();
+  command->add_flag("--watch{2}", *typed, "look again every S seconds [2], until interrupted")
+      ->option_text("[=S]")
+      ->check(CLI::Validator(
+          [session, typed](const std::string& text) {
+            double seconds = 0;
+            if (!absl::SimpleAtod(text, &seconds) || seconds < kShortestWatch ||
+                seconds > kLongestWatch) {
+              return absl::StrCat("\"", text, "\": give seconds, from ", kShortestWatch, " to ",
+                                  kLongestWatch);
+            }
+            session->watch_seconds = seconds;
+            return std::string();
+          },
+          ""));
+}
+
+void AddListingOptions(CLI::App* command, Session* session) {
+  AddWatchOption(command, session);
+  command->add_flag_callback(
+      "--no-headers", [session] { session->style.headers = false; },
+      "without the titles of the columns");
+}
+
+CLI::Option* AddChoice(CLI::App* command, const std::string& flag, std::string* value,
+                       const std::vector<std::string>& choices, const std::string& description) {
+  return command->add_option(flag, *value, description)
+      ->type_name(absl::StrJoin(choices, "|"))
+      ->check(CLI::IsMember(choices));
+}
+
+CLI::Option* AddNumber(CLI::App* command, const std::string& flag, std::optional<uint64_t>* value,
+                       const std::string& type, const std::string& description) {
+  return command
+      ->add_option_function<uint64_t>(
+          flag, [value](const uint64_t& number) { *value = number; }, description)
+      ->type_name(type);
+}
+
+CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* value, double most,
+                        const std::string& description) {
+  return command->add_option(flag, *value, description)
+      ->type_name("S")
+      ->check(CLI::Range(0.001, most));
+}
+
+void AddChangeOptions(CLI::App* command, Change* change, bool asks) {
+  command->add_flag("--dry-run", change->dry_run,
+                    "look everything up, say what would be done, and do nothing");
+  command->add_flag("--yes", change->yes,
+                    asks ? "do not ask; needed where no terminal is there to ask at"
+                         : "do not ask: this command never does");
+}
+
+absl::Status Confirm(Session* session, const Change& change, const std::string& question,
+                     const std::string& undone) {
+  if (change.yes) return absl::OkStatus();
+  if (session->interactive) {
+    session->err << question << " [y/N] ";
+    session->err.flush();
+    std::string answer;
+    std::getline(session->in, answer);
+    if (answer == "y" || answer == "yes") return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("not confirmed, ", undone, ": add --yes"));
+}
+
+absl::Status PrintPlan(Session* session, const std::string& text,
+                       const google::protobuf::Message& request) {
+  if (session->json) {
+    session->PrintJson(request);
+  } else {
+    session->out << "dry run: " << Printable(text) << '\n';
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton

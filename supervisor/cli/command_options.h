@@ -1,0 +1,48 @@
+// Options that several commands have, spelled and described alike.
+#ifndef SUPERVISOR_CLI_COMMAND_OPTIONS_H_
+#define SUPERVISOR_CLI_COMMAND_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "supervisor/cli/session.h"
+
+namespace baton {
+
+// --watch, of whatever looks.
+void AddWatchOption(CLI::App* command, Session* session);
+// --watch and --no-headers.
+void AddListingOptions(CLI::App* command, Session* session);
+
+// Of a listing: "--state ready|dying". Empty: all.
+CLI::Option* AddChoice(CLI::App* command, const std::string& flag, std::string* value,
+                       const std::vector<std::string>& choices, const std::string& description);
+// Of numbers from 0, "--shard SHARD", or of ids, "--owner WORKER".
+CLI::Option* AddNumber(CLI::App* command, const std::string& flag, std::optional<uint64_t>* value,
+                       const std::string& type, const std::string& description);
+// In seconds, from a millisecond to `most`.
+CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* value, double most,
+                        const std::string& description);
+
+// --dry-run and --yes, of whatever changes something.
+struct Change {
+  bool dry_run = false;
+  bool yes = false;
+};
+// `asks`: it takes something away that does not come back by itself.
+void AddChangeOptions(CLI::App* command, Change* change, bool asks);
+// Before such a change: asks whoever sits at a terminal; refuses when nobody does. `question`:
+// "Stop worker 1 of service kv? …", `undone`: "nothing was stopped".
+absl::Status Confirm(Session* session, const Change& change, const std::string& question,
+                     const std::string& undone);
+// What --dry-run prints: `text` for people, `request`, as it would be sent, as JSON.
+absl::Status PrintPlan(Session* session, const std::string& text,
+                       const google::protobuf::Message& request);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_COMMAND_OPTIONS_H_

@@ -1,0 +1,41 @@
+// What a command line consists of, as help, manual pages and completion show it: read from CLI11's
+// description, which is the one source of all three.
+#ifndef SUPERVISOR_CLI_DESCRIPTION_H_
+#define SUPERVISOR_CLI_DESCRIPTION_H_
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace baton {
+
+// "baton worker stop"
+std::string PathOf(const CLI::App& command);
+// Those that are shown, in the order of their definition.
+std::vector<const CLI::App*> SubcommandsOf(const CLI::App& command);
+std::vector<const CLI::Option*> PositionalsOf(const CLI::App& command);
+// Without --help, which every command has.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& command);
+// "baton worker stop SERVICE ID [OPTIONS]"
+std::string UsageOf(const CLI::App& command);
+
+// "SERVICE" of a positional.
+std::string NameOf(const CLI::Option& option);
+// "-o,--output table|wide|json", "--watch[=S]"
+std::string LabelOf(const CLI::Option& option);
+// "table|wide|json", "S"; empty for a flag.
+std::string ValueOf(const CLI::Option& option);
+// The first sentence of a description: the rest is on a line of its own, for who reads it all.
+std::string InShort(const std::string& description);
+// The words that an option takes; empty when it takes others, too.
+std::vector<std::string> ChoicesOf(const CLI::Option& option);
+// With the default, if it has one that the description does not tell: "[10]".
+std::string DescriptionOf(const CLI::Option& option);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_DESCRIPTION_H_

@@ -1,0 +1,105 @@
+#include "supervisor/cli/help.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "supervisor/cli/description.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kColumns = 80;
+constexpr size_t kWidestLabel = 30;  // wider ones have their description below
+constexpr char kExitCodes[] =
+    "Exit codes: 0 ok, 1 failed, 2 bad usage, 3 Baton unreachable (batond, or a service's keeper), "
+    "4 not found, 5 permission denied, 6 timed out. See baton(1).";
+
+// Words of `text` in lines of at most kColumns; `indent` is that of all but the first, which
+// begins at `column`.
+std::string Wrap(const std::string& text, size_t indent, size_t column) {
+  std::string wrapped;
+  for (const absl::string_view word :
+       absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    const bool first = column == indent || wrapped.empty();
+    if (!first && column + 1 + word.size() > kColumns) {
+      absl::StrAppend(&wrapped, "\n", std::string(indent, ' '), word);
+      column = indent + word.size();
+      continue;
+    }
+    absl::StrAppend(&wrapped, first ? "" : " ", word);
+    column += word.size() + (first ? 0 : 1);
+  }
+  return wrapped + "\n";
+}
+
+std::string Paragraph(const std::string& text) { return Wrap(text, 0, 0); }
+
+using Rows = std::vector<std::pair<std::string, std::string>>;  // label, description
+
+std::string Columns(const Rows& rows) {
+  size_t width = 0;
+  for (const auto& [label, description] : rows) {
+    if (label.size() <= kWidestLabel) width = std::max(width, label.size());
+  }
+  const size_t indent = width + 4;
+  std::string text;
+  for (const auto& [label, description] : rows) {
+    absl::StrAppend(&text, "  ", label);
+    const size_t column = label.size() + 2;
+    const bool below = column + 2 > indent;
+    absl::StrAppend(&text, below ? "\n" : "", std::string(below ? indent : indent - column, ' '),
+                    Wrap(description, indent, indent));
+  }
+  return text;
+}
+
+const CLI::App& RootOf(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
+}
+
+// Those that every command has, in a row: described where they are few lines of many.
+std::string CommonOptions(const CLI::App& root, bool described) {
+  std::vector<std::string> all;
+  for (const CLI::Option* option : OptionsOf(root)) {
+    const std::string description = InShort(DescriptionOf(*option));
+    if (!described && option->get_items_expected_max() == 0) continue;  // --version
+    all.push_back(described && !description.empty()
+                      ? absl::StrCat(LabelOf(*option), " ", description)
+                      : LabelOf(*option));
+  }
+  return Paragraph(absl::StrCat(
+      described ? "Options of all: " : "Also: ", absl::StrJoin(all, described ? "; " : ", "), "."));
+}
+
+}  // namespace
+
+std::string Help::make_help(const CLI::App* app, std::string /*name*/,
+                            CLI::AppFormatMode /*mode*/) const {
+  const bool is_root = app->get_parent() == nullptr;
+  const std::string usage = absl::StrCat("Usage: ", UsageOf(*app));
+  std::string text = is_root ? Paragraph(absl::StrCat(usage, "; ", app->get_description()))
+                             : Paragraph(usage) + Paragraph(app->get_description());
+  Rows rows;
+  for (const CLI::App* one : SubcommandsOf(*app)) {
+    rows.emplace_back(one->get_name(), InShort(one->get_description()));
+  }
+  for (const CLI::Option* one : PositionalsOf(*app)) {
+    rows.emplace_back(NameOf(*one), DescriptionOf(*one));
+  }
+  if (!is_root) {
+    for (const CLI::Option* one : OptionsOf(*app)) {
+      rows.emplace_back(LabelOf(*one), DescriptionOf(*one));
+    }
+  }
+  absl::StrAppend(&text, Columns(rows));
+  const std::string footer = app->get_footer();
+  if (!footer.empty()) absl::StrAppend(&text, Paragraph(footer));
+  absl::StrAppend(&text, CommonOptions(RootOf(*app), is_root), Paragraph(kExitCodes));
+  return text;
+}
+
+}  // namespace baton

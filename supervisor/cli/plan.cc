@@ -1,0 +1,224 @@
+#include "supervisor/cli/plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/format.h"
+
+namespace baton {
+namespace {
+
+absl::StatusOr<v1::GetServiceResponse> Look(OperatorClient* client, const std::string& service) {
+  v1::GetServiceRequest request;
+  request.set_service(service);
+  return client->GetService(request);
+}
+
+absl::StatusOr<v1::Worker> LookAtWorker(OperatorClient* client, const std::string& service,
+                                        uint64_t id) {
+  v1::GetWorkerRequest request;
+  request.set_service(service);
+  request.set_worker_id(id);
+  BATON_ASSIGN_OR_RETURN(const v1::GetWorkerResponse response, client->GetWorker(request));
+  return response.worker();
+}
+
+bool IsReady(const v1::Worker& worker) { return worker.state() == v1::WORKER_STATE_READY; }
+
+std::string WorkerOrNobody(uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); }
+
+std::string Plural(size_t count, const std::string& what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+// "worker 1 (kv-old 1.0, pid 4712) of service kv"
+std::string Name(const std::string& service, const v1::Worker& worker) {
+  return absl::StrCat("worker ", worker.id(), " (", worker.name(), " ", worker.version(), ", pid ",
+                      worker.pid(), ") of service ", service);
+}
+
+// What becomes of what it owns.
+absl::StatusOr<std::string> Heirs(OperatorClient* client, const std::string& service,
+                                  const v1::Worker& worker) {
+  if (worker.shards().empty()) return "it owns no shard";
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, service));
+  std::vector<std::string> parts;
+  for (const v1::Shard& shard : described.shards()) {
+    if (shard.owner_worker_id() != worker.id()) continue;
+    parts.push_back(absl::StrCat(
+        "its shard ", shard.index(),
+        shard.heir_worker_id() == 0 ? " waits for a worker that is ready" : " goes to worker ",
+        shard.heir_worker_id() == 0 ? "" : absl::StrCat(shard.heir_worker_id())));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+absl::Status CheckIdle(const v1::Service& service) {
+  if (!service.has_upgrade()) return absl::OkStatus();
+  const v1::Upgrade& upgrade = service.upgrade();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "upgrade ", upgrade.id(), " to ", upgrade.exec(), " is under way (", FormatProgress(upgrade),
+      "): wait until it has ended, or undo it with `baton rollback ", service.name(), "`"));
+}
+
+// As a keeper chooses: the newest that is ready and does not own the first shard.
+absl::StatusOr<uint64_t> Successor(const v1::GetServiceResponse& described,
+                                   const v1::HandoffRequest& request) {
+  const uint64_t wanted = request.to_worker_id();
+  const uint32_t first = request.shards().empty()
+                             ? 0
+                             : *std::min_element(request.shards().begin(), request.shards().end());
+  const uint64_t owner = described.shards(static_cast<int>(first)).owner_worker_id();
+  uint64_t newest = 0;
+  for (const v1::Worker& worker : described.workers()) {
+    if (wanted == 0) {
+      if (worker.id() != owner && IsReady(worker)) newest = std::max(newest, worker.id());
+    } else if (worker.id() == wanted) {
+      if (IsReady(worker)) return wanted;
+      return absl::FailedPreconditionError(absl::StrCat("worker ", wanted, " is not ready"));
+    }
+  }
+  if (newest != 0) return newest;
+  if (wanted != 0) {
+    return absl::NotFoundError(absl::StrCat("worker ", wanted, " is not attached"));
+  }
+  return absl::FailedPreconditionError(
+      "no other worker is ready to take over: start one and wait until it is ready");
+}
+
+absl::Status CheckShards(const v1::GetServiceResponse& described,
+                         const v1::HandoffRequest& request) {
+  for (const uint32_t shard : request.shards()) {
+    if (shard < static_cast<uint32_t>(described.shards_size())) continue;
+    return absl::NotFoundError(absl::StrCat("service \"", request.service(), "\" has no shard ",
+                                            shard, ": it has ", described.shards_size(),
+                                            ", numbered from 0"));
+  }
+  return described.shards().empty() ? absl::FailedPreconditionError("the service has no shards")
+                                    : absl::OkStatus();
+}
+
+std::string Window(uint32_t watch_window_ms, bool no_rollback) {
+  if (no_rollback) return "end the old program at once, without a way back";
+  return absl::StrCat("watch it for ",
+                      watch_window_ms == 0 ? "the service's watch window"
+                                           : FormatDuration(watch_window_ms / 1000.0),
+                      ", with the old program standing by");
+}
+
+// How many programs before the present one a keeper with that history knows of.
+int Predecessors(const v1::ListUpgradesResponse& history) {
+  int count = 0;
+  for (const v1::Upgrade& upgrade : history.upgrades()) {
+    if (upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED) count += upgrade.rollback() ? -1 : 1;
+  }
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorkerRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const v1::Worker worker,
+                         LookAtWorker(client, request.service(), request.worker_id()));
+  if (!worker.control_stream()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker.id(), " of service \"", request.service(),
+        "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
+        request.service(), "` shows its stream open, or end its process, pid ", worker.pid(),
+        ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", request.service(),
+        " ", worker.id(), "`"));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
+  return absl::StrCat("would ask ", Name(request.service(), worker), " to end, and wait up to ",
+                      FormatDuration(request.timeout_ms() / 1000.0), "; ", heirs);
+}
+
+absl::StatusOr<std::string> PlanKill(OperatorClient* client, const v1::KillWorkerRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const v1::Worker worker,
+                         LookAtWorker(client, request.service(), request.worker_id()));
+  BATON_ASSIGN_OR_RETURN(const std::string heirs, Heirs(client, request.service(), worker));
+  return absl::StrCat("would send SIGKILL to ", Name(request.service(), worker), "; ", heirs);
+}
+
+absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffRequest* request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, request->service()));
+  BATON_RETURN_IF_ERROR(CheckShards(described, *request));
+  BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
+  BATON_ASSIGN_OR_RETURN(const uint64_t successor, Successor(described, *request));
+  request->set_to_worker_id(successor);
+  const std::vector<uint32_t> asked(request->shards().begin(), request->shards().end());
+  request->clear_shards();
+  std::vector<std::string> parts;
+  for (const v1::Shard& shard : described.shards()) {
+    if (!asked.empty() && std::find(asked.begin(), asked.end(), shard.index()) == asked.end()) {
+      continue;
+    }
+    request->add_shards(shard.index());
+    parts.push_back(shard.owner_worker_id() == successor
+                        ? absl::StrCat("leave shard ", shard.index(), ", which it owns")
+                        : absl::StrCat("move shard ", shard.index(), " from ",
+                                       WorkerOrNobody(shard.owner_worker_id())));
+  }
+  return absl::StrCat("would hand over to worker ", successor, " of service ", request->service(),
+                      ": ", absl::StrJoin(parts, ", "));
+}
+
+absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeRequest* request) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, request->service()));
+  BATON_RETURN_IF_ERROR(CheckIdle(described.service()));
+  std::vector<uint64_t> ready;
+  for (const v1::Worker& worker : described.workers()) {
+    if (IsReady(worker)) ready.push_back(worker.id());
+  }
+  if (ready.empty()) {
+    return absl::FailedPreconditionError(
+        "no worker of the service is ready whose place the new ones could take, with its user, "
+        "directory and arguments: start the new program as you did the first one");
+  }
+  v1::UpgradePlan* const plan = request->mutable_plan();
+  if (plan->workers() == 0) plan->set_workers(static_cast<uint32_t>(ready.size()));
+  return absl::StrCat(
+      "would start ", plan->workers(), plan->workers() == 1 ? " process" : " processes", " of ",
+      plan->exec(),
+      plan->replace_arguments()
+          ? absl::StrCat(" with arguments [", absl::StrJoin(plan->arguments(), " "), "]")
+          : " with the arguments of the old program",
+      " beside worker", ready.size() == 1 ? " " : "s ", absl::StrJoin(ready, ", "), " of service ",
+      request->service(), ", hand ", Plural(described.shards_size(), "shard"),
+      " over when it is ready and healthy, and ",
+      Window(plan->watch_window_ms(), plan->no_rollback()));
+}
+
+absl::StatusOr<std::string> PlanRollback(OperatorClient* client,
+                                         const v1::RollbackRequest& request) {
+  v1::ListUpgradesRequest list;
+  list.set_service(request.service());
+  BATON_ASSIGN_OR_RETURN(const v1::ListUpgradesResponse history, client->ListUpgrades(list));
+  if (!history.upgrades().empty() && history.upgrades(0).ended_unix_micros() == 0) {
+    const v1::Upgrade& upgrade = history.upgrades(0);
+    if (upgrade.phase() == v1::UPGRADE_PHASE_RETIRING) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "upgrade ", upgrade.id(),
+          " has passed its watch window and ends its old workers: ask again in a moment"));
+    }
+    return absl::StrCat("would undo upgrade ", upgrade.id(), " of service ", request.service(),
+                        " to ", upgrade.exec(), " (", FormatProgress(upgrade),
+                        "): its shards go back to worker",
+                        upgrade.old_worker_ids_size() == 1 ? " " : "s ",
+                        absl::StrJoin(upgrade.old_worker_ids(), ", "));
+  }
+  if (Predecessors(history) <= 0) {
+    return absl::FailedPreconditionError(
+        "no program before the present one is known: name one with `baton upgrade --exec`");
+  }
+  return absl::StrCat("would start the program before the present one of service ",
+                      request.service(),
+                      " again, hand all shards over when it is ready and healthy, "
+                      "and ",
+                      Window(request.watch_window_ms(), request.no_rollback()));
+}
+
+}  // namespace baton

@@ -1,0 +1,23 @@
+// What --dry-run says: everything is looked up and checked as the request would be, as far as that
+// can be seen from outside, and fails as the request would.
+#ifndef SUPERVISOR_CLI_PLAN_H_
+#define SUPERVISOR_CLI_PLAN_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "supervisor/cli/client.h"
+
+namespace baton {
+
+// In words. The requests get what their keeper would choose.
+absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorkerRequest& request);
+absl::StatusOr<std::string> PlanKill(OperatorClient* client, const v1::KillWorkerRequest& request);
+absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffRequest* request);
+absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeRequest* request);
+absl::StatusOr<std::string> PlanRollback(OperatorClient* client,
+                                         const v1::RollbackRequest& request);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_PLAN_H_

@@ -1,0 +1,152 @@
+#include "supervisor/cli/terminal.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace baton {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+// What the handler knows. Lock-free, so that it may.
+std::atomic<int> signal_asked{0};
+std::atomic<int> wake_fd{-1};
+std::atomic<void (*)()> undo_at_once{nullptr};
+struct sigaction former_actions[std::size(kSignals)];
+
+void OnSignal(int signal) {
+  const int former_errno = errno;
+  if (signal_asked.exchange(signal) != 0) {
+    if (void (*const undo)() = undo_at_once.load()) undo();
+    struct sigaction by_default = {};
+    by_default.sa_handler = SIG_DFL;
+    sigaction(signal, &by_default, nullptr);
+    raise(signal);
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd.load(), &one, sizeof(one));
+  errno = former_errno;
+}
+
+// Of a FullScreen: what Leave brings back.
+std::atomic<int> screen_in{-1};
+std::atomic<int> screen_out{-1};
+termios former_modes;
+
+constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";
+constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
+
+void WriteAll(int fd, const char* text, size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(fd, text, size);
+    if (written <= 0) return;
+    text += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+}  // namespace
+
+ScreenSize SizeOf(int terminal) {
+  winsize size = {};
+  if (ioctl(terminal, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) return {};
+  return {size.ws_row, size.ws_col};
+}
+
+std::string Redraw(const std::string& text, const ScreenSize& size) {
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  const size_t rows =
+      static_cast<size_t>(std::max(size.rows, 2)) - 1;  // the last one is a prompt's
+  if (lines.size() > rows) {
+    const size_t left_out = lines.size() - rows + 1;
+    lines.resize(rows - 1);
+    lines.push_back(absl::StrCat("(", left_out, " more lines)"));
+  }
+  std::string drawn = "\x1b[H";
+  for (const std::string& line : lines) {
+    absl::StrAppend(&drawn, line.substr(0, static_cast<size_t>(size.columns)), "\x1b[K\r\n");
+  }
+  return absl::StrCat(drawn, "\x1b[J");
+}
+
+Interruption::Interruption(void (*undo)()) {
+  signal_asked = 0;
+  undo_at_once = undo;
+  wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    sigaction(kSignals[i], nullptr, &former_actions[i]);
+    // One that is ignored, of nohup's or of a shell's background, stays so.
+    if (former_actions[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+Interruption::~Interruption() {
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    sigaction(kSignals[i], &former_actions[i], nullptr);
+  }
+  close(wake_fd.exchange(-1));
+  undo_at_once = nullptr;
+  const int signal = signal_asked.exchange(0);
+  if (signal != 0 && signal != SIGINT) raise(signal);
+}
+
+bool Interruption::asked() const { return signal_asked.load() != 0; }
+
+bool Interruption::WaitForInput(double seconds, int input) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const double deadline = static_cast<double>(now.tv_sec) + now.tv_nsec * 1e-9 + seconds;
+  while (!asked()) {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double left = deadline - static_cast<double>(now.tv_sec) - now.tv_nsec * 1e-9;
+    if (left <= 0) return false;
+    pollfd entries[2] = {{wake_fd.load(), POLLIN, 0}, {input, POLLIN, 0}};
+    poll(entries, 2, static_cast<int>(std::ceil(std::min(left, 3600.0) * 1000)));
+    if (entries[1].revents != 0) return true;
+  }
+  return false;
+}
+
+FullScreen::FullScreen(int terminal_in, int terminal_out) {
+  if (terminal_in >= 0 && tcgetattr(terminal_in, &former_modes) == 0) {
+    termios modes = former_modes;
+    modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    modes.c_cc[VMIN] = 0;
+    modes.c_cc[VTIME] = 0;
+    modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // a shell would get its prompt on this screen
+    tcsetattr(terminal_in, TCSANOW, &modes);
+    screen_in = terminal_in;
+  }
+  screen_out = terminal_out;
+  WriteAll(terminal_out, kEnter, sizeof(kEnter) - 1);
+}
+
+FullScreen::~FullScreen() { Leave(); }
+
+void FullScreen::Leave() {
+  const int out = screen_out.exchange(-1);
+  if (out >= 0) WriteAll(out, kLeave, sizeof(kLeave) - 1);
+  const int in = screen_in.exchange(-1);
+  if (in >= 0) tcsetattr(in, TCSANOW, &former_modes);
+}
+
+}  // namespace baton

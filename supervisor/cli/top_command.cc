@@ -1,0 +1,165 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/terminal.h"
+#include "supervisor/cli/top_view.h"
+#include "supervisor/cli/watch.h"
+
+namespace baton {
+namespace {
+
+// Somebody who presses a key does not wait longer for it to take effect.
+constexpr double kPatienceSeconds = 2;
+constexpr char kKeys[] = "q quit, s sort, p pause";
+
+struct Options {
+  std::vector<std::string> services;  // empty: all
+  double delay_seconds = 2;
+  uint32_t count = 0;  // 0: until it is ended
+};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool IsWanted(const Options& options, const std::string& service) {
+  const auto& wanted = options.services;
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), service) != wanted.end();
+}
+
+absl::StatusOr<TopView> Look(Session* session, const Options& options, CounterRates* rates) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(v1::GetStatusResponse status, client->GetStatus({}));
+  const double now = Now();
+  v1::GetStatusResponse wanted = status;
+  wanted.clear_services();
+  std::vector<v1::GetServiceResponse> described;
+  for (const v1::Service& service : status.services()) {
+    if (!IsWanted(options, service.name())) continue;
+    *wanted.add_services() = service;
+    if (!service.reachable()) continue;
+    v1::GetServiceRequest request;
+    request.set_service(service.name());
+    // One that went away since is shown next time as unreachable.
+    auto response = client->GetService(request);
+    if (response.ok()) described.push_back(*std::move(response));
+  }
+  if (wanted.services().empty() && !options.services.empty()) {
+    return absl::NotFoundError(absl::StrCat("there is no service \"", options.services.front(),
+                                            "\"; `baton service list` shows all"));
+  }
+  return MakeTopView(wanted, described, now, rates);
+}
+
+// Looks, shows, and does as keys say.
+class Top {
+ public:
+  Top(Session* session, Options options)
+      : session_(session),
+        options_(std::move(options)),
+        terminal_(session->json || options_.count > 0 ? -1 : session->console.terminal_out) {}
+
+  absl::Status Run() {
+    if (terminal_ >= 0) {
+      session_->timeout_seconds = std::min(session_->timeout_seconds, kPatienceSeconds);
+    }
+    // What fails at once is told on the screen that it was typed on.
+    BATON_ASSIGN_OR_RETURN(view_, Look(session_, options_, &rates_));
+    Interruption interruption(FullScreen::Leave);
+    std::optional<FullScreen> screen;
+    if (terminal_ >= 0) screen.emplace(session_->console.terminal_in, terminal_);
+    for (uint32_t shown = 0;;) {
+      Show(shown == 0);
+      ++shown;
+      if (shown == options_.count || !Wait(&interruption)) return absl::OkStatus();
+      if (paused_) continue;
+      absl::StatusOr<TopView> next = Look(session_, options_, &rates_);
+      problem_ = next.ok() ? "" : std::string(next.status().message());
+      if (next.ok()) {
+        view_ = *std::move(next);
+      } else if (MayPass(next.status())) {
+        session_->connection.reset();
+      } else {
+        return next.status();
+      }
+    }
+  }
+
+ private:
+  void Show(bool first) {
+    TopFrame frame{.sort = sort_};
+    if (!problem_.empty()) {
+      frame.note = "NOT NOW: " + problem_;
+    } else if (paused_) {
+      frame.note = "PAUSED, p goes on";
+    } else if (terminal_ >= 0) {
+      frame.note = kKeys;
+    }
+    if (session_->json) {
+      session_->out << RenderTopAsJson(view_);
+    } else if (terminal_ >= 0) {
+      session_->out << Redraw(RenderTop(view_, frame), SizeOf(terminal_));
+    } else {
+      session_->out << (first ? "" : "\n") << RenderTop(view_, frame);
+    }
+    session_->out << std::flush;
+  }
+
+  // Whether to go on, after the delay or after a key that changes what is shown.
+  bool Wait(Interruption* interruption) {
+    const int keys = terminal_ >= 0 ? session_->console.terminal_in : -1;
+    if (!interruption->WaitForInput(options_.delay_seconds, keys)) return !interruption->asked();
+    char key = 0;
+    if (read(keys, &key, 1) != 1) return false;  // the terminal is gone
+    if (key == 'q') return false;
+    if (key == 's') sort_ = Next(sort_);
+    if (key == 'p') paused_ = !paused_;
+    return true;
+  }
+
+  Session* const session_;
+  const Options options_;
+  const int terminal_;  // -1: blocks, one below the other
+  CounterRates rates_;
+  TopView view_;
+  TopSort sort_ = TopSort::kShard;
+  bool paused_ = false;
+  std::string problem_;  // of the last look
+};
+
+}  // namespace
+
+void AddTopCommand(CLI::App* app, Session* session) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app->add_subcommand("top", "Show services and shards live, with their rates");
+  command->add_option("--service", options->services, "only this one; repeat for more")
+      ->type_name("SERVICE")
+      ->allow_extra_args(false);
+  command->add_option("-d,--delay", options->delay_seconds, "seconds between two looks")
+      ->type_name("S")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->add_option("-n,--count", options->count, "end after so many looks, shown as blocks")
+      ->type_name("COUNT")
+      ->check(CLI::PositiveNumber);
+  command->add_flag_callback(
+      "--once", [options] { options->count = 1; }, "the same as --count 1");
+  command->footer(
+      "Rates are of the time since the look before, so the first has none. Keys: q quits, s sorts "
+      "the shards by number, by commits or by sends in flight, p pauses. Where there is no "
+      "terminal, looks are printed one below the other, until SIGINT.");
+  command->callback([session, options] {
+    session->action = [session, options] { return Top(session, *options).Run(); };
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,224 @@
+#include "supervisor/cli/top_view.h"
+
+#include <algorithm>
+#include <sstream>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/service_table.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+void Add(const std::optional<double>& rate, std::optional<double>* sum) {
+  if (rate) *sum = sum->value_or(0) + *rate;
+}
+
+const char* NameOf(TopSort sort) {
+  switch (sort) {
+    case TopSort::kShard:
+      return "shard";
+    case TopSort::kCommits:
+      return "commits";
+    case TopSort::kInFlight:
+      return "in flight";
+  }
+  return "";
+}
+
+std::vector<TopShard> Sorted(std::vector<TopShard> shards, TopSort sort) {
+  const auto key = [sort](const TopShard& one) {
+    if (sort == TopSort::kCommits) return one.rates.commits.value_or(-1);
+    return static_cast<double>(one.shard.send_requests_in_flight());
+  };
+  if (sort != TopSort::kShard) {
+    std::stable_sort(shards.begin(), shards.end(),
+                     [&](const TopShard& a, const TopShard& b) { return key(a) > key(b); });
+  }
+  return shards;
+}
+
+void PrintServices(std::ostream& out, const TopView& view) {
+  Table table(
+      {"SERVICE", "STATE", ">WORKERS", ">CONNS", ">COMMIT/S", ">SEND/S", ">COMPL/S", ">INFLIGHT"});
+  for (const TopService& one : view.services) {
+    const v1::Service& service = one.service;
+    if (!service.reachable()) {
+      table.Add({service.name(), StateOf(service)});
+      continue;
+    }
+    table.Add({service.name(), StateOf(service),
+               absl::StrCat(service.ready_workers(), "/", service.worker_count()),
+               absl::StrCat(service.connection_count()), FormatRate(one.rates.commits),
+               FormatRate(one.rates.sends), FormatRate(one.rates.completions),
+               absl::StrCat(one.in_flight)});
+  }
+  table.Print(out);
+}
+
+std::vector<std::string> BlackoutCells(const v1::BlackoutSummary& blackout) {
+  if (blackout.count() == 0) return {"0", "", "", ""};
+  return {absl::StrCat(blackout.count()), FormatMicroseconds(blackout.p50_us()),
+          FormatMicroseconds(blackout.p99_us()), FormatMicroseconds(blackout.max_us())};
+}
+
+void PrintBlackouts(std::ostream& out, const TopView& view) {
+  Table table(
+      {"BLACKOUTS", ">HANDOFFS", ">P50", ">P99", ">MAX", ">FAILOVERS", ">P50", ">P99", ">MAX"});
+  for (const TopService& one : view.services) {
+    if (!one.service.reachable()) continue;
+    std::vector<std::string> row = {one.service.name()};
+    for (const auto* blackout :
+         {&one.service.handoff_blackout(), &one.service.failover_blackout()}) {
+      const std::vector<std::string> cells = BlackoutCells(*blackout);
+      row.insert(row.end(), cells.begin(), cells.end());
+    }
+    table.Add(std::move(row));
+  }
+  if (!table.empty()) table.Print(out);
+  for (const TopService& one : view.services) {
+    if (!one.service.has_upgrade()) continue;
+    const v1::Upgrade& upgrade = one.service.upgrade();
+    out << Printable(absl::StrCat(upgrade.rollback() ? "Rollback " : "Upgrade ", upgrade.id(),
+                                  " of ", one.service.name(), ": ", FormatVersions(upgrade), ", ",
+                                  FormatProgress(upgrade)))
+        << '\n';
+  }
+}
+
+void PrintShards(std::ostream& out, const TopView& view, TopSort sort) {
+  Table table({"SERVICE", ">SHARD", ">OWNER", ">HEIR", ">EPOCH", ">COMMIT/S", ">SEND/S", ">COMPL/S",
+               ">INFLIGHT", ">UNACKED"});
+  for (const TopShard& one : Sorted(view.shards, sort)) {
+    const v1::Shard& shard = one.shard;
+    table.Add({one.service, absl::StrCat(shard.index()), FormatWorkerId(shard.owner_worker_id()),
+               FormatWorkerId(shard.heir_worker_id()), absl::StrCat(shard.epoch()),
+               FormatRate(one.rates.commits), FormatRate(one.rates.sends),
+               FormatRate(one.rates.completions), absl::StrCat(shard.send_requests_in_flight()),
+               absl::StrCat(shard.completions_unacknowledged())});
+  }
+  if (!table.empty()) table.Print(out);
+}
+
+// Names of services need no escape: they are letters, digits and dashes.
+std::string JsonRates(const TopRates& rates, uint64_t in_flight) {
+  const auto number = [](const std::optional<double>& rate) {
+    return rate ? absl::StrFormat("%.1f", *rate) : std::string("null");
+  };
+  return absl::StrCat("\"commits_per_second\":", number(rates.commits),
+                      ",\"sends_per_second\":", number(rates.sends),
+                      ",\"completions_per_second\":", number(rates.completions),
+                      ",\"send_requests_in_flight\":", in_flight);
+}
+
+std::string JsonBlackout(const v1::BlackoutSummary& blackout) {
+  return absl::StrFormat("{\"count\":\"%d\",\"p50_us\":%g,\"p99_us\":%g,\"max_us\":%g}",
+                         blackout.count(), blackout.p50_us(), blackout.p99_us(), blackout.max_us());
+}
+
+std::string JsonShard(const TopShard& one) {
+  return absl::StrCat("{\"index\":", one.shard.index(), ",\"owner_worker_id\":\"",
+                      one.shard.owner_worker_id(), "\",\"heir_worker_id\":\"",
+                      one.shard.heir_worker_id(), "\",\"epoch\":\"", one.shard.epoch(), "\",",
+                      JsonRates(one.rates, one.shard.send_requests_in_flight()), "}");
+}
+
+}  // namespace
+
+TopView MakeTopView(const v1::GetStatusResponse& status,
+                    const std::vector<v1::GetServiceResponse>& described, double now_seconds,
+                    CounterRates* rates) {
+  TopView view;
+  view.status = status;
+  for (const v1::Service& service : status.services()) {
+    TopService one;
+    one.service = service;
+    for (const v1::GetServiceResponse& response : described) {
+      if (response.service().name() != service.name()) continue;
+      one.service = response.service();
+      const auto keeper = static_cast<uint64_t>(one.service.keeper_pid());
+      for (const v1::Shard& shard : response.shards()) {
+        const std::string key = absl::StrCat(service.name(), "/", shard.index(), "/");
+        const TopRates grown = {
+            rates->Update(key + "commits", keeper, shard.commits(), now_seconds),
+            rates->Update(key + "sends", keeper, shard.sends_posted(), now_seconds),
+            rates->Update(key + "completions", keeper, shard.completions(), now_seconds)};
+        Add(grown.commits, &one.rates.commits);
+        Add(grown.sends, &one.rates.sends);
+        Add(grown.completions, &one.rates.completions);
+        one.in_flight += shard.send_requests_in_flight();
+        view.shards.push_back({service.name(), shard, grown});
+      }
+    }
+    view.services.push_back(std::move(one));
+  }
+  rates->ForgetOlderThan(now_seconds);
+  std::sort(view.services.begin(), view.services.end(),
+            [](const auto& a, const auto& b) { return a.service.name() < b.service.name(); });
+  std::sort(view.shards.begin(), view.shards.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.service, a.shard.index()) < std::tuple(b.service, b.shard.index());
+  });
+  return view;
+}
+
+TopSort Next(TopSort sort) {
+  switch (sort) {
+    case TopSort::kShard:
+      return TopSort::kCommits;
+    case TopSort::kCommits:
+      return TopSort::kInFlight;
+    case TopSort::kInFlight:
+      break;
+  }
+  return TopSort::kShard;
+}
+
+std::string FormatRate(const std::optional<double>& rate) {
+  if (!rate) return "-";
+  if (*rate == 0) return "0";
+  if (*rate < 10) return absl::StrFormat("%.1f", *rate);
+  if (*rate < 10e3) return absl::StrFormat("%.0f", *rate);
+  if (*rate < 1e6) return absl::StrFormat("%.1fk", *rate / 1e3);
+  return absl::StrFormat("%.2fM", *rate / 1e6);
+}
+
+std::string RenderTop(const TopView& view, const TopFrame& frame) {
+  std::ostringstream out;
+  out << "baton " << view.status.version().release() << ", control pid "
+      << view.status.control_pid() << ", up "
+      << FormatDuration(view.status.control_uptime_seconds()) << "; by " << NameOf(frame.sort)
+      << (frame.note.empty() ? "" : "; ") << Printable(frame.note) << '\n';
+  PrintServices(out, view);
+  PrintBlackouts(out, view);
+  PrintShards(out, view, frame.sort);
+  return out.str();
+}
+
+std::string RenderTopAsJson(const TopView& view) {
+  std::vector<std::string> services;
+  for (const TopService& one : view.services) {
+    const v1::Service& service = one.service;
+    std::vector<std::string> shards;
+    for (const TopShard& shard : view.shards) {
+      if (shard.service == service.name()) shards.push_back(JsonShard(shard));
+    }
+    services.push_back(absl::StrCat(
+        "{\"name\":\"", service.name(), "\",\"state\":\"", StateOf(service),
+        "\",\"ready_workers\":", service.ready_workers(), ",\"worker_count\":",
+        service.worker_count(), ",\"connection_count\":", service.connection_count(), ",",
+        JsonRates(one.rates, one.in_flight),
+        ",\"handoff_blackout\":", JsonBlackout(service.handoff_blackout()),
+        ",\"failover_blackout\":", JsonBlackout(service.failover_blackout()), ",\"upgrade\":",
+        service.has_upgrade()
+            ? absl::StrCat("\"", v1::UpgradePhase_Name(service.upgrade().phase()), "\"")
+            : "null",
+        ",\"shards\":[", absl::StrJoin(shards, ","), "]}"));
+  }
+  return absl::StrCat("{\"services\":[", absl::StrJoin(services, ","), "]}\n");
+}
+
+}  // namespace baton

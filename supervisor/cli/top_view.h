@@ -1,0 +1,60 @@
+// What `baton top` shows at one time, and how.
+#ifndef SUPERVISOR_CLI_TOP_VIEW_H_
+#define SUPERVISOR_CLI_TOP_VIEW_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/baton/v1/operator.pb.h"
+#include "supervisor/cli/counter_rates.h"
+
+namespace baton {
+
+// Per second; none: not known yet.
+struct TopRates {
+  std::optional<double> commits;
+  std::optional<double> sends;
+  std::optional<double> completions;
+};
+
+struct TopShard {
+  std::string service;
+  v1::Shard shard;
+  TopRates rates;
+};
+
+struct TopService {
+  v1::Service service;
+  uint64_t in_flight = 0;
+  TopRates rates;  // of all its shards; known when one is
+};
+
+struct TopView {
+  v1::GetStatusResponse status;
+  std::vector<TopService> services;  // by name
+  std::vector<TopShard> shards;      // by service and number
+};
+
+// `described`: of the services that can be reached. Advances `rates`.
+TopView MakeTopView(const v1::GetStatusResponse& status,
+                    const std::vector<v1::GetServiceResponse>& described, double now_seconds,
+                    CounterRates* rates);
+
+enum class TopSort : uint8_t { kShard, kCommits, kInFlight };
+TopSort Next(TopSort sort);
+
+struct TopFrame {
+  TopSort sort = TopSort::kShard;
+  std::string note = {};  // at the end of the first line: what keys do, or why nothing changes
+};
+// Lines of at most 80 columns where names are short.
+std::string RenderTop(const TopView& view, const TopFrame& frame);
+// One object on one line.
+std::string RenderTopAsJson(const TopView& view);
+
+std::string FormatRate(const std::optional<double>& rate);  // "-", "0.3", "812", "12.3k", "4.56M"
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CLI_TOP_VIEW_H_

@@ -1,0 +1,133 @@
+#include "supervisor/cli/upgrade_progress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLookInterval(100);
+
+// Tells each phase once.
+class PhasePrinter {
+ public:
+  PhasePrinter(Session* session, const std::string& service)
+      : session_(session), service_(service) {}
+
+  void Print(const v1::Upgrade& upgrade) {
+    const std::string text = absl::StrCat(FormatState(upgrade.phase()),
+                                          upgrade.detail().empty() ? "" : ": ", upgrade.detail());
+    if (text == told_) return;
+    told_ = text;
+    session_->err << "upgrade " << upgrade.id() << " of service " << service_ << ": "
+                  << Printable(text) << std::endl;
+  }
+
+ private:
+  Session* const session_;
+  const std::string service_;
+  std::string told_;
+};
+
+// One that gave up its return fails and goes on serving.
+absl::StatusOr<bool> NewProgramServes(Session* session, const std::string& service,
+                                      const v1::Upgrade& upgrade) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetServiceRequest request;
+  request.set_service(service);
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
+  const auto& fresh = upgrade.new_worker_ids();
+  return std::any_of(response.shards().begin(), response.shards().end(), [&](const auto& shard) {
+    return std::find(fresh.begin(), fresh.end(), shard.owner_worker_id()) != fresh.end();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(Session* session,
+                                                      const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::ListUpgradesRequest request;
+  request.set_service(service);
+  return client->ListUpgrades(request);
+}
+
+bool IsOver(const v1::Upgrade& upgrade) { return upgrade.ended_unix_micros() != 0; }
+
+// A keeper that was started anew counts from 1 again, at another time.
+bool IsSame(const v1::Upgrade& one, const v1::Upgrade& other) {
+  return one.id() == other.id() && one.started_unix_micros() == other.started_unix_micros();
+}
+
+absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& service,
+                                          v1::Upgrade upgrade) {
+  PhasePrinter printer(session, service);
+  printer.Print(upgrade);
+  const auto patience = std::chrono::duration<double>(session->timeout_seconds);
+  auto last_answer = Clock::now();
+  while (!IsOver(upgrade)) {
+    std::this_thread::sleep_for(kLookInterval);
+    const auto list = ListUpgrades(session, service);
+    if (!list.ok()) {
+      const bool may_pass = absl::IsUnavailable(list.status()) &&
+                            Clock::now() - last_answer < patience && session->Reconnect().ok();
+      if (may_pass) continue;
+      return absl::Status(
+          list.status().code(),
+          absl::StrCat(list.status().message(),
+                       "; the upgrade goes on meanwhile: see `baton upgrades ", service, "`"));
+    }
+    last_answer = Clock::now();
+    const auto& all = list->upgrades();
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& one) { return IsSame(one, upgrade); });
+    if (found == all.end()) {
+      return absl::AbortedError(absl::StrCat(
+          "the keeper of service \"", service, "\" knows nothing of upgrade ", upgrade.id(),
+          " any more: it was started anew, and connections and workers with it"));
+    }
+    upgrade = *found;
+    printer.Print(upgrade);
+  }
+  return upgrade;
+}
+
+void PrintUpgrade(std::ostream& out, const std::string& service, const v1::Upgrade& upgrade) {
+  PrintFields(out, {{upgrade.rollback() ? "Rollback" : "Upgrade",
+                     absl::StrCat(upgrade.id(), " of service ", service)},
+                    {"Program", absl::StrCat(upgrade.exec(), upgrade.arguments().empty() ? "" : " ",
+                                             absl::StrJoin(upgrade.arguments(), " "))},
+                    {"Versions", FormatVersions(upgrade)},
+                    {"Phase", FormatState(upgrade.phase())},
+                    {"Detail", upgrade.detail()},
+                    {"Old workers", absl::StrJoin(upgrade.old_worker_ids(), ", ")},
+                    {"New workers", absl::StrJoin(upgrade.new_worker_ids(), ", ")},
+                    {"Started", FormatTime(upgrade.started_unix_micros())},
+                    {"Took", FormatElapsed(upgrade)},
+                    {"Slowest blackout", FormatMove(upgrade.slowest_blackout_us())},
+                    {"Slowest return", FormatMove(upgrade.slowest_return_us())}});
+}
+
+absl::Status Judge(Session* session, const std::string& service, const v1::Upgrade& upgrade,
+                   bool undo) {
+  const bool completed = upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED;
+  bool serves = completed;
+  if (undo && !completed) {
+    BATON_ASSIGN_OR_RETURN(serves, NewProgramServes(session, service, upgrade));
+  }
+  if (serves != undo) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("upgrade ", upgrade.id(), " of service \"", service,
+                                         undo ? "\" was not undone" : "\" has not completed",
+                                         upgrade.detail().empty() ? "" : ": ", upgrade.detail()));
+}
+
+}  // namespace baton

@@ -1,0 +1,230 @@
+#include "tests/supervisor/cli/golden_cases.h"
+
+#include "tests/supervisor/control/control_fixture.h"
+
+namespace baton {
+namespace {
+
+using Words = std::vector<std::string>;
+using Before = std::function<void(GoldenScene&)>;
+
+Words Plus(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// As a table, wide, and as JSON.
+std::vector<GoldenCase> Looks(const Words& command, const Before& before = {}) {
+  return {{command, "", before}, {Plus(command, {"-o", "wide"})}, {Plus(command, {"-o", "json"})}};
+}
+
+std::vector<GoldenCase> Join(std::vector<GoldenCase> cases, const std::vector<GoldenCase>& more) {
+  cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
+const Words kNobody = {"--socket", "STATE/nowhere.sock", "--timeout", "0.1"};
+
+void AddUpgrades(GoldenScene& scene) {
+  v1::Upgrade back = KvUpgrade(3, v1::UPGRADE_PHASE_ROLLED_BACK);
+  scene.keeper.SetUpgrades(
+      {KvUpgrade(4, v1::UPGRADE_PHASE_WATCHING), back, KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED)});
+}
+
+void AnswerHandoff(GoldenScene& scene) {
+  internal::ManagementReply reply;
+  reply.mutable_handoff()->set_to_worker_id(2);
+  reply.mutable_handoff()->add_shards(0);
+  reply.mutable_handoff()->set_slowest_blackout_us(1234.5);
+  scene.keeper.SetHandoff(reply);
+}
+
+void RefuseHandoff(GoldenScene& scene) {
+  internal::ManagementReply reply;
+  reply.set_status_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  reply.set_status_message(
+      "no other worker is ready to take over: start one and wait until it is ready");
+  scene.keeper.SetHandoff(reply);
+}
+
+void BeUpgrading(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  *description.mutable_service()->mutable_upgrade() = KvUpgrade(4, v1::UPGRADE_PHASE_WATCHING);
+  scene.keeper.SetDescription(description);
+}
+
+void BeWithoutReadyWorkers(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  for (v1::Worker& worker : *description.mutable_workers()) {
+    worker.set_state(v1::WORKER_STATE_ATTACHED);
+  }
+  scene.keeper.SetDescription(description);
+}
+
+Before PlanUpgrade(std::vector<v1::Upgrade> course) {
+  return [course = std::move(course)](GoldenScene& scene) { scene.keeper.PlanUpgrade(course); };
+}
+
+std::vector<GoldenFile> Nouns() {
+  return {
+      {"service_list",
+       Join(Looks({"service", "list"}), {{{"service", "list", "--no-headers"}},
+                                         {{"service", "list", "--service", "kv"}},
+                                         {{"service", "list", "--state", "unreachable"}},
+                                         {{"service", "list", "--service", "kw"}},
+                                         {{"service", "list", "--state", "broken"}},
+                                         {Plus({"service", "list"}, kNobody)}})},
+      {"service_describe",
+       Join(Looks({"service", "describe", "kv"}, BeUpgrading),
+            {{{"service", "describe", "kw"}}, {{"service", "describe", "nvme"}}})},
+      {"worker_list",
+       Join(Looks({"worker", "list"}), {{{"worker", "list", "kv", "--no-headers"}},
+                                        {{"worker", "list", "kv", "--shard", "0"}},
+                                        {{"worker", "list", "kv", "--state", "dying"}},
+                                        {{"worker", "list", "kw"}},
+                                        {{"worker", "list", "--owner", "1"}}})},
+      {"worker_describe",
+       Join(Looks({"worker", "describe", "kv", "1"}),
+            {{{"worker", "describe", "kv", "77"}}, {{"worker", "describe", "kv", "one"}}})},
+      {"shard_list",
+       Join(Looks({"shard", "list", "kv"}), {{{"shard", "list", "kv", "--owner", "1"}},
+                                             {{"shard", "list", "kv", "--state", "waiting"}},
+                                             {{"shard", "list", "kv", "--owner", "9"}},
+                                             {{"shard", "list"}},
+                                             {{"shard", "list", "nvme"}}})},
+      {"shard_describe",
+       Join(Looks({"shard", "describe", "kv", "0"}),
+            {{{"shard", "describe", "kv", "1"}}, {{"shard", "describe", "kv", "2"}}})},
+      {"connection_list", Join(Looks({"connection", "list", "kv"}),
+                               {{{"connection", "list", "kv", "--shard", "1"}},
+                                {{"connection", "list", "kv", "--owner", "1", "--no-headers"}},
+                                {{"connection", "list", "kv", "--state", "closed"}},
+                                {{"connection", "list", "kw"}}})},
+      {"connection_describe", Join(Looks({"connection", "describe", "kv", "5"}),
+                                   {{{"connection", "describe", "kv", "77"}}})},
+  };
+}
+
+std::vector<GoldenFile> Changes() {
+  const Words upgrade = {"upgrade", "kv", "--exec", "STATE/kv-1.1"};
+  return {
+      {"worker_stop",
+       {{{"worker", "stop", "kv", "1", "--dry-run"}},
+        {{"worker", "stop", "kv", "1", "--dry-run", "-o", "json"}},
+        {{"worker", "stop", "kv", "2", "--dry-run"}},
+        {{"worker", "stop", "kv", "77", "--dry-run"}},
+        {{"worker", "stop", "kv", "1"}},
+        {{"worker", "stop", "kv", "1"}, "n\n"},
+        {{"worker", "stop", "kv", "2", "--yes"}},
+        {{"worker", "stop", "kv", "1"},
+         "y\n",
+         [](GoldenScene& scene) { scene.end_worker_when_asked(); }}}},
+      {"worker_kill",
+       {{{"worker", "kill", "kv", "1", "--dry-run"}},
+        {{"worker", "kill", "kv", "2", "--dry-run", "-o", "json"}},
+        {{"worker", "kill", "kv", "1"}},
+        {{"worker", "kill", "kv", "1", "--yes"}},
+        {{"worker", "kill", "kv", "1", "--yes", "-o", "json"}},
+        {{"worker", "kill", "kv", "101", "--yes"}}}},
+      {"handoff", Join(Looks({"handoff", "kv", "--shard", "0", "--to", "2"}, AnswerHandoff),
+                       {{{"handoff", "kv", "--dry-run"}},
+                        {{"handoff", "kv", "--shard", "0", "--to", "1", "--dry-run", "-o", "json"}},
+                        {{"handoff", "kv", "--shard", "7", "--dry-run"}},
+                        {{"handoff", "kv", "--to", "77", "--dry-run"}},
+                        {{"handoff", "kv"}, "", RefuseHandoff},
+                        {{"handoff", "kv", "--dry-run"}, "", BeWithoutReadyWorkers},
+                        {{"handoff", "kv", "--dry-run"}, "", BeUpgrading}})},
+      {"upgrade",
+       {{Plus(upgrade, {"--dry-run"})},
+        {Plus(upgrade, {"--dry-run", "--workers", "3", "--watch-window", "5", "--", "--fast"})},
+        {Plus(upgrade, {"--dry-run", "-o", "json"})},
+        {upgrade, "",
+         PlanUpgrade({KvUpgrade(3, v1::UPGRADE_PHASE_STARTING),
+                      KvUpgrade(3, v1::UPGRADE_PHASE_COMPLETED)})},
+        {Plus(upgrade, {"-o", "json", "--no-wait"}), "",
+         PlanUpgrade({KvUpgrade(4, v1::UPGRADE_PHASE_STARTING)})},
+        {upgrade, "",
+         PlanUpgrade({KvUpgrade(5, v1::UPGRADE_PHASE_STARTING),
+                      KvUpgrade(5, v1::UPGRADE_PHASE_ROLLED_BACK)})},
+        {{"upgrade", "kv", "--exec", "STATE/none"}},
+        {Plus(upgrade, {"--dry-run"}), "", BeUpgrading},
+        {Plus(upgrade, {"--dry-run"}), "", BeWithoutReadyWorkers}}},
+      {"rollback",
+       {{{"rollback", "kv", "--dry-run"}},
+        {{"rollback", "kv", "--dry-run"},
+         "",
+         [](GoldenScene& scene) {
+           scene.keeper.SetUpgrades({KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED)});
+         }},
+        {{"rollback", "kv", "--dry-run"}, "", AddUpgrades},
+        {{"rollback", "kv", "--dry-run", "-o", "json"}},
+        {{"rollback", "kv"},
+         "",
+         PlanUpgrade({KvUpgrade(4, v1::UPGRADE_PHASE_RETURNING),
+                      KvUpgrade(4, v1::UPGRADE_PHASE_ROLLED_BACK)})},
+        {{"rollback", "kw"}}}},
+  };
+}
+
+std::vector<GoldenFile> Others() {
+  return {
+      {"status",
+       Join(Looks({"status"}),
+            {{{"status", "--no-headers"}}, {Plus({"status"}, kNobody)}, {{"status", "extra"}}})},
+      {"version", Join(Looks({"version"}), {{Plus({"version"}, kNobody)}})},
+      {"upgrades", Join(Looks({"upgrades", "kv"}, AddUpgrades),
+                        {{{"upgrades", "kv", "--state", "running", "--no-headers"}},
+                         {{"upgrades", "kv", "--state", "failed"}},
+                         {{"upgrades", "kw"}}})},
+      {"events", Join(Looks({"events", "kv"},
+                            [](GoldenScene& scene) {
+                              scene.log(KvEvent(1, "worker_attached", "kv-old"));
+                              v1::Event other = KvEvent(2, "shard_moved", "to kv-new");
+                              other.set_shard(1);
+                              other.set_worker_id(2);
+                              scene.log(other);
+                            }),
+                      {{{"events", "kv", "--shard", "1"}},
+                       {{"events", "kv", "--owner", "1"}},
+                       {{"events", "kv", "--kind", "shard_moved"}},
+                       {{"events"}},
+                       {{"events", "kw"}},
+                       {{"events", "--no-reconnect"}}})},
+      {"top", Join(Looks({"top", "--once"}, BeUpgrading), {{{"top", "--once", "--service", "nvme"}},
+                                                           {{"top", "--once", "--service", "kw"}},
+                                                           {Plus({"top"}, kNobody)}})},
+      {"doctor", Join(Looks({"doctor"}),
+                      {{{"doctor"},
+                        "",
+                        [](GoldenScene& scene) {
+                          scene.machine.Put("/sys/class/infiniband/rxe0/ports/1/state", "1: DOWN");
+                        }},
+                       {{"doctor", "-o", "json"}},
+                       {{"doctor", "--config", "STATE/none"}},
+                       {{"doctor", "--user", "no-such-user"}}})},
+      {"completion",
+       {{{"completion", "bash"}},
+        {{"completion", "zsh"}},
+        {{"completion", "fish"}},
+        {{"completion", "tcsh"}}}},
+      {"bad_usage",
+       {{{}},
+        {{"sing"}},
+        {{"serivce", "list"}},
+        {{"worker", "stop", "kv", "1", "--ye"}},
+        {{"-o", "yaml", "status"}},
+        {{"--timeout", "0", "status"}},
+        {{"status", "--watch=never"}},
+        {{"rollback", "kv", "--", "extra"}}}},
+  };
+}
+
+}  // namespace
+
+std::vector<GoldenFile> GoldenFiles() {
+  std::vector<GoldenFile> files = Nouns();
+  for (auto& some : {Changes(), Others()}) files.insert(files.end(), some.begin(), some.end());
+  return files;
+}
+
+}  // namespace baton

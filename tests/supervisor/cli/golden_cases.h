@@ -1,0 +1,41 @@
+// What the golden test types: for each of its files some command lines, and what is so before each.
+#ifndef TESTS_SUPERVISOR_CLI_GOLDEN_CASES_H_
+#define TESTS_SUPERVISOR_CLI_GOLDEN_CASES_H_
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/supervisor/control/fake_keeper.h"
+#include "tests/supervisor/doctor/fake_machine.h"
+
+namespace baton {
+
+// What a case may change before it is typed.
+struct GoldenScene {
+  FakeKeeper& keeper;
+  doctor::FakeMachine& machine;
+  std::function<void(const v1::Event&)> log;  // waits until control knows of it
+  std::function<void()> stop_control;
+  std::function<void()> end_worker_when_asked;  // worker 1, which has a stream from then on
+};
+
+struct GoldenCase {
+  std::vector<std::string> arguments;  // "STATE" stands for the state directory
+  std::string typed = {};              // at a terminal; empty: there is none
+  std::function<void(GoldenScene&)> before = {};
+};
+
+struct GoldenFile {
+  std::string name;
+  std::vector<GoldenCase> cases;
+};
+
+inline void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
+
+std::vector<GoldenFile> GoldenFiles();
+
+}  // namespace baton
+
+#endif  // TESTS_SUPERVISOR_CLI_GOLDEN_CASES_H_

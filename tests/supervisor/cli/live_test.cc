@@ -1,0 +1,264 @@
+// Commands that go on: --watch and `baton top`, in pipes and on a terminal.
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+#include <utmp.h>
+
+#include <algorithm>
+#include <fstream>
+#include <future>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
+#include "supervisor/cli/terminal.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/patience.h"
+#include "tests/supervisor/cli/cli_fixture.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+size_t Count(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+class LiveTest : public CliFixture {
+ protected:
+  // Its exit code. It runs in this process, so a signal to this process is for it.
+  std::future<int> Begin(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--state-dir", state_dir_});
+    return std::async(std::launch::async, [this, arguments] {
+      std::istringstream in;
+      std::ostream out(&out_), err(&err_);
+      return RunCli(arguments, in, false, out, err);
+    });
+  }
+
+  void AwaitCount(const std::string& part, size_t count) {
+    ASSERT_TRUE(harness::WaitUntil(part, [&] { return Count(out_.text(), part) >= count; }).ok())
+        << out_.text() << err_.text();
+  }
+
+  SharedText out_, err_;
+};
+
+TEST_F(LiveTest, WatchShouldLookAgainUntilItIsInterrupted) {
+  auto code = Begin({"shard", "list", "kv", "--watch=0.1"});
+  AwaitCount("SHARD", 3);
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(code.get(), kExitOk);
+  EXPECT_THAT(out_.text(), HasSubstr("no worker is ready\n\nSHARD"));  // blocks
+  EXPECT_EQ(err_.text(), "");
+}
+
+TEST_F(LiveTest, WatchShouldOutliveControl) {
+  auto code = Begin({"--timeout", "0.1", "service", "list", "--watch=0.1", "-o", "json"});
+  AwaitCount("\"services\"", 1);
+  control_.reset();
+  ASSERT_TRUE(WaitFor(err_, "trying again"));
+  const size_t before = Count(out_.text(), "\"services\"");
+  StartControl();
+  AwaitCount("\"services\"", before + 1);
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(code.get(), kExitOk);
+}
+
+TEST_F(LiveTest, WatchShouldFailAtOnceWhenTheFirstLookDoes) {
+  EXPECT_EQ(Begin({"shard", "list", "kw", "--watch"}).get(), kExitNotFound);
+  EXPECT_EQ(out_.text(), "");
+}
+
+TEST_F(LiveTest, TopShouldPrintBlocksWhereThereIsNoTerminal) {
+  EXPECT_EQ(Begin({"top", "-n", "2", "-d", "0.1"}).get(), kExitOk);
+  const std::string text = out_.text();
+  EXPECT_EQ(Count(text, "SERVICE  STATE"), 2u) << text;
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  // The counters stand still, and the second look knows it.
+  EXPECT_THAT(text.substr(text.rfind("SERVICE  STATE")),
+              HasSubstr("kv       waiting          2/2      3         0       0        0"));
+}
+
+TEST_F(LiveTest, TopShouldEndWhenItIsInterrupted) {
+  auto code = Begin({"top", "-d", "0.1"});
+  AwaitCount("BLACKOUTS", 2);
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(code.get(), kExitOk);
+}
+
+TEST(RedrawTest, ShouldFitTheScreen) {
+  EXPECT_EQ(Redraw("one\ntwo\n", {.rows = 4, .columns = 80}),
+            "\x1b[Hone\x1b[K\r\ntwo\x1b[K\r\n\x1b[J");
+  EXPECT_EQ(Redraw("1\n2\n3\n4\n", {.rows = 4, .columns = 80}),
+            "\x1b[H1\x1b[K\r\n2\x1b[K\r\n(2 more lines)\x1b[K\r\n\x1b[J");
+  EXPECT_EQ(Redraw("abcdef\n", {.rows = 4, .columns = 3}), "\x1b[Habc\x1b[K\r\n\x1b[J");
+}
+
+// ---------------------------------------------------------------- on a terminal
+
+// A terminal of 24 lines with 80 columns, and baton on it.
+class TerminalTest : public CliFixture {
+ protected:
+  void StartBaton(std::vector<std::string> arguments) {
+    const std::string program = *harness::Binaries().Find("baton");
+    arguments.insert(arguments.begin(), {program, "--state-dir", state_dir_});
+    std::vector<char*> argv;
+    for (std::string& word : arguments) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    winsize size = {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1, line = -1;
+    ASSERT_EQ(openpty(&terminal, &line, nullptr, nullptr, &size), 0);
+    terminal_.Reset(terminal);
+    line_.Reset(line);
+    ASSERT_EQ(tcgetattr(line, &modes_), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      login_tty(line);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+
+  void TearDown() override {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    CliFixture::TearDown();
+  }
+
+  // What it has written until `part` was there, from now on.
+  std::string ReadUntil(const std::string& part) {
+    std::string text;
+    const auto found = [&] {
+      pollfd entry = {terminal_.get(), POLLIN, 0};
+      if (poll(&entry, 1, 10) == 1) {
+        char bytes[4096];
+        const ssize_t size = read(terminal_.get(), bytes, sizeof(bytes));
+        if (size > 0) text.append(bytes, static_cast<size_t>(size));
+      }
+      return text.find(part) != std::string::npos;
+    };
+    EXPECT_TRUE(harness::WaitUntil(part, found).ok()) << text;
+    return text;
+  }
+
+  void Press(char key) { ASSERT_EQ(write(terminal_.get(), &key, 1), 1); }
+
+  // The status of waitpid(2).
+  int WaitEnd() {
+    int status = -1;
+    EXPECT_TRUE(harness::WaitUntil("its end", [&] {
+                  char ignored[4096];  // so that it is not stopped by what nobody reads
+                  pollfd entry = {terminal_.get(), POLLIN, 0};
+                  if (poll(&entry, 1, 0) == 1) {
+                    last_.append(ignored, static_cast<size_t>(std::max<ssize_t>(
+                                              read(terminal_.get(), ignored, sizeof(ignored)), 0)));
+                  }
+                  return waitpid(pid_, &status, WNOHANG) == pid_;
+                }).ok());
+    pid_ = 0;
+    return status;
+  }
+
+  void ExpectTerminalAsBefore() {
+    termios modes;
+    ASSERT_EQ(tcgetattr(line_.get(), &modes), 0);
+    EXPECT_EQ(modes.c_lflag, modes_.c_lflag);
+    EXPECT_EQ(modes.c_cc[VSUSP], modes_.c_cc[VSUSP]);
+    for (pollfd entry = {terminal_.get(), POLLIN, 0}; poll(&entry, 1, 0) == 1;) {
+      char bytes[4096];
+      const ssize_t size = read(terminal_.get(), bytes, sizeof(bytes));
+      if (size <= 0) break;
+      last_.append(bytes, static_cast<size_t>(size));
+    }
+    EXPECT_THAT(last_, HasSubstr("\x1b[?25h\x1b[?1049l"));
+  }
+
+  FileDescriptor terminal_, line_;
+  termios modes_ = {};
+  pid_t pid_ = 0;
+  std::string last_;  // what it wrote before its end
+};
+
+TEST_F(TerminalTest, TopShouldFillTheScreenAndObeyKeys) {
+  StartBaton({"top", "-d", "0.2"});
+  const std::string first = ReadUntil("UNACKED\x1b[K");
+  EXPECT_THAT(first, StartsWith("\x1b[?1049h\x1b[?25l"));
+  EXPECT_THAT(first, HasSubstr("by shard; q quit, s sort, p pause"));
+  const std::vector<std::string> lines = absl::StrSplit(first, "\r\n");
+  for (const std::string& line : lines) {
+    EXPECT_LE(line.size(), 80u + 20u) << line;  // with what it tells the terminal
+  }
+  Press('s');
+  ReadUntil("by commits");
+  Press('p');
+  ReadUntil("PAUSED");
+  Press('p');
+  ReadUntil("q quit");
+  Press('q');
+  const int status = WaitEnd();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) << status;
+  ExpectTerminalAsBefore();
+}
+
+TEST_F(TerminalTest, TopShouldGiveTheTerminalBackWhenItIsInterrupted) {
+  StartBaton({"top", "-d", "0.2"});
+  ReadUntil("UNACKED");
+  Press('\x03');
+  const int status = WaitEnd();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kExitOk) << status;
+  ExpectTerminalAsBefore();
+}
+
+TEST_F(TerminalTest, TopShouldGiveTheTerminalBackWhenItIsTerminated) {
+  StartBaton({"top", "-d", "0.2"});
+  ReadUntil("UNACKED");
+  kill(pid_, SIGTERM);
+  const int status = WaitEnd();
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  ExpectTerminalAsBefore();
+}
+
+TEST_F(TerminalTest, TopShouldStayWhenControlIsAway) {
+  StartBaton({"top", "-d", "0.2"});
+  ReadUntil("q quit");
+  control_.reset();
+  ReadUntil("NOT NOW: cannot reach batond");
+  StartControl();
+  ReadUntil("q quit");
+  Press('q');
+  EXPECT_EQ(WaitEnd(), 0);
+}
+
+TEST_F(TerminalTest, WatchShouldRedrawInPlace) {
+  StartBaton({"service", "list", "--watch=0.1"});
+  const std::string text = ReadUntil("\x1b[J\x1b[HSERVICE");
+  EXPECT_THAT(text, StartsWith("\x1b[2J\x1b[HSERVICE"));
+  Press('\x03');
+  EXPECT_EQ(WaitEnd(), 0);
+}
+
+TEST_F(TerminalTest, WorkerKillShouldAsk) {
+  StartBaton({"worker", "kill", "kv", "1"});
+  ReadUntil("Kill worker 1 of service kv? Its shards go to another worker, if one is ready. [y/N]");
+  Press('n');
+  Press('\n');
+  const int status = WaitEnd();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage) << status;
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.has_kill_worker(); }), 0u);
+}
+
+}  // namespace
+}  // namespace baton
