@@ -84,6 +84,7 @@ int RunCli(std::vector<std::string> arguments, std::istream& in, bool interactiv
   AddHandoffCommand(&app, &session);
   AddUpgradeCommands(&app, &session);
   AddEventsCommand(&app, &session);
+  AddInspectCommands(&app, &session);
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   if (mark != arguments.end()) {
     session.program_arguments.emplace(mark + 1, arguments.end());
