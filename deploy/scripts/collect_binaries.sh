@@ -16,6 +16,7 @@ LABELS=(
   //worker/examples/ledger:ledger-v2
   //worker/examples/ledger:ledger-v1.so
   //worker/examples/ledger:ledger-v2.so
+  //worker/examples/ledger:ledger-state
   //worker/examples/ledger_alone:ledger-baseline
   //worker/examples/peer:baton-peer
   //worker/examples/nvmed:nvmed-v1

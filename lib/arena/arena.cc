@@ -200,12 +200,14 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   const uint64_t recovery_bytes = FileBytes(arena.recovery_map_.total);
   BATON_RETURN_IF_ERROR(
       CheckMemory(worker_bytes + driver_bytes + buffer_bytes + recovery_bytes, service));
-  const std::string name(service);
-  BATON_ASSIGN_OR_RETURN(arena.worker_fd_, CreateMemory("baton-worker-log-" + name, worker_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.driver_fd_, CreateMemory("baton-driver-log-" + name, driver_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.buffers_fd_, CreateMemory("baton-buffers-" + name, buffer_bytes));
-  BATON_ASSIGN_OR_RETURN(arena.recovery_fd_,
-                         CreateMemory("baton-recovery-" + name, recovery_bytes));
+  const uint64_t start = MonotonicNanoseconds();
+  const auto create = [&](MemoryKind kind, uint64_t bytes) {
+    return CreateMemory(absl::StrCat(kMemoryNames[kind], std::string(service), ".", start), bytes);
+  };
+  BATON_ASSIGN_OR_RETURN(arena.worker_fd_, create(kWorkerLogMemory, worker_bytes));
+  BATON_ASSIGN_OR_RETURN(arena.driver_fd_, create(kDriverLogMemory, driver_bytes));
+  BATON_ASSIGN_OR_RETURN(arena.buffers_fd_, create(kBuffersMemory, buffer_bytes));
+  BATON_ASSIGN_OR_RETURN(arena.recovery_fd_, create(kRecoveryMemory, recovery_bytes));
   BATON_ASSIGN_OR_RETURN(
       arena.worker_, Mapping::Map(arena.worker_fd_.get(), worker_bytes, true, "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
@@ -226,7 +228,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   header.magic = kMagic;
   header.shape = shape;
   std::copy(service.begin(), service.end(), header.service);
-  header.keeper_start = MonotonicNanoseconds();
+  header.keeper_start = start;
   for (uint32_t i = 0; i < shape.shards; ++i) {
     arena.shard(i).owner.ownership = PackOwnership(0, kNobody);
   }

@@ -7,6 +7,7 @@
 #ifndef LIB_ARENA_ARENA_H_
 #define LIB_ARENA_ARENA_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -17,6 +18,19 @@
 #include "lib/base/file_descriptor.h"
 
 namespace baton::arena {
+
+// By which the memories of an arena are found in /proc: each file is called its name, the service,
+// "." and DriverMemoryHeader::keeper_start, which makes those of one arena known as such.
+enum MemoryKind : uint8_t {
+  kWorkerLogMemory = 0,
+  kDriverLogMemory = 1,
+  kBuffersMemory = 2,
+  kRecoveryMemory = 3,
+};
+inline constexpr std::array<const char*, 4> kMemoryNames = {
+    "baton-worker-log-", "baton-driver-log-", "baton-buffers-", "baton-recovery-"};
+inline constexpr std::array<const char*, 4> kMemoryTitles = {  // for people
+    "worker log memory", "driver log memory", "buffers", "recovery memory"};
 
 // kInvalidArgument names the field that is out of its range.
 absl::Status ValidateShape(const Shape& shape);

@@ -150,6 +150,12 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
               [&, narrow](uint64_t n) { service.set_stop_timeout_ms(narrow(n)); });
   AddCapacity(app, "--realtime-priority", "Of the threads that drive queues and notice deaths [0]",
               [&, narrow](uint64_t n) { service.set_realtime_priority(narrow(n)); });
+  app.add_option_function<std::string>(
+         "--state-decoder",
+         [&](const std::string& path) { service.mutable_state_decoder()->set_program(path); },
+         "Program that prints application state, an absolute path")
+      ->needs("--dev")
+      ->group("With --dev");
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
       ->needs("--dev")
       ->group("With --dev");

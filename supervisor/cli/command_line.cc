@@ -85,6 +85,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   AddHandoffCommand(app.get(), session);
   AddUpgradeCommands(app.get(), session);
   AddEventsCommand(app.get(), session);
+  AddInspectCommands(app.get(), session);
   AddTopCommand(app.get(), session);
   AddDoctorCommand(app.get(), session);
   AddCompletionCommand(app.get(), session);

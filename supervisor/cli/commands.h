@@ -23,6 +23,7 @@ void AddConnectionCommands(CLI::App* app, Session* session);
 void AddHandoffCommand(CLI::App* app, Session* session);
 void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, upgrades
 void AddEventsCommand(CLI::App* app, Session* session);
+void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot
 void AddTopCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 

@@ -280,6 +280,22 @@ void CheckNative(v1::ServiceConfig& service, const Node& node) {
       {"queue_pairs_per_shard", DefaultQueuePairs(service), 1, arena::kMaxConnections});
 }
 
+void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
+  if (!service.has_state_decoder()) return;
+  v1::StateDecoder& decoder = *service.mutable_state_decoder();
+  const Node decoder_node = node.Child("state_decoder", decoder);
+  const auto is_text = [](const std::string& text) {
+    return text.find('\0') == std::string::npos && IsUtf8(text);
+  };
+  const std::string& program = decoder.program();
+  if (program.empty() || program.front() != '/' || !is_text(program)) {
+    decoder_node.Refuse("program", "is not the absolute path of a program, in UTF-8");
+  }
+  if (!std::all_of(decoder.arguments().begin(), decoder.arguments().end(), is_text)) {
+    decoder_node.Refuse("arguments", "has a NUL, or bytes that are not UTF-8");
+  }
+}
+
 void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std::string>& names) {
   if (!IsName(service.name())) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
@@ -300,6 +316,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   CheckNetworkNamespace(service, node);
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckNative(service, node);
+  CheckStateDecoder(service, node);
   if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
     node.Refuse("max_listeners", absl::StrCat(service.listeners_size(), " listeners are more than ",
                                               service.max_listeners(), "; raise max_listeners"));

@@ -31,7 +31,9 @@ absl::Status StatusOf(const internal::StoreReply& reply) {
 std::unique_ptr<HeldDescriptors> HeldDescriptors::OfBatond() {
   const char* const text = std::getenv("BATON_STORE_FD");
   if (text == nullptr) return nullptr;
-  return std::make_unique<HeldDescriptors>(FileDescriptor(std::atoi(text)));
+  FileDescriptor socket(std::atoi(text));
+  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);  // it speaks for this process alone
+  return std::make_unique<HeldDescriptors>(std::move(socket));
 }
 
 absl::Status HeldDescriptors::TakeReply(int timeout_ms) {

@@ -21,6 +21,7 @@
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/held_logs.h"
 #include "supervisor/keeper/open_device.h"
 
 namespace baton::keeper {
@@ -96,6 +97,9 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
   if (keeper->native_workers_ != nullptr) {
     if (held != nullptr) keeper->HoldNative(held);
     keeper->native_workers_->KeepRunning();
+  } else if (held != nullptr) {
+    const absl::Status status = HoldLogs(held, *keeper->arena_);
+    if (!status.ok()) spdlog::warn("batond does not keep the logs: {}", MessageOf(status));
   }
   return keeper;
 }

@@ -27,6 +27,7 @@
 #include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/drain.h"
 #include "supervisor/keeper/held_descriptors.h"
+#include "supervisor/keeper/held_logs.h"
 #include "supervisor/keeper/keeper.h"
 #include "supervisor/keeper/service_network.h"
 
@@ -95,13 +96,16 @@ int Run() {
 #ifdef BATON_TEST_HOOKS
   options.break_recovery = std::getenv("BATON_BREAK_RECOVERY") != nullptr;
 #endif
-  std::unique_ptr<baton::keeper::HeldDescriptors> held;
-  if (config.service().mode() == baton::v1::NATIVE) {
-    // What ends the drain ends no keeper that has nothing to drain. Workers have it as usual.
-    (void)signal(SIGUSR1, SIG_IGN);
-    held = baton::keeper::HeldDescriptors::OfBatond();
+  const bool native = config.service().mode() == baton::v1::NATIVE;
+  const std::unique_ptr<baton::keeper::HeldDescriptors> held =
+      baton::keeper::HeldDescriptors::OfBatond();
+  // What ends the drain ends no keeper that has nothing to drain. Workers have it as usual.
+  if (native) (void)signal(SIGUSR1, SIG_IGN);
+  if (held && !native) {
+    const absl::Status kept = baton::keeper::KeepFormerLogs(held.get());
+    if (!kept.ok()) spdlog::warn("logs of the former keeper: {}", baton::MessageOf(kept));
   }
-  if (held) {
+  if (held && native) {
     const absl::StatusOr<bool> drained = baton::keeper::DrainFormer(held.get(), config);
     if (!drained.ok()) {
       return Fail(config, "what its former keeper had cannot be given back: " +
@@ -118,8 +122,8 @@ int Run() {
   baton::SetDownReason(config.state_dir(), service, "");
   baton::TellReady();
   const absl::Status ended = (*keeper)->Run();
-  // What ends in order leaves nothing to adopt.
-  if (held) (void)held->DropAll();
+  // What ends in order leaves nothing to adopt, nor to look into.
+  if (held && (native || ended.ok())) (void)held->DropAll();
   if (ended.ok()) return 0;
   const std::string why(baton::MessageOf(ended));
   spdlog::error("service {}: ends: {}", service, why);

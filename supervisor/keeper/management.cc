@@ -144,6 +144,7 @@ void Management::Describe(internal::Description* description) {
   service->set_network_namespace(config.network_namespace());
   service->set_reachable(true);
   service->set_buffer_bytes(config.buffer_bytes());
+  if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);

@@ -42,17 +42,16 @@ TEST_P(FuzzRegression, shouldTakeEveryInputOfTheCorpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Corpus, FuzzRegression,
-                         ::testing::Values(Target{"config", ConfigText},
-                                           Target{"fault_plan", FaultPlanText},
-                                           Target{"control_config", ControlConfigText},
-                                           Target{"hostile_worker", HostileWorker},
-                                           Target{"hostile_engine", HostileEngine},
-                                           Target{"frame_stream", FrameStreamBytes},
-                                           Target{"soft_wire", SoftWire},
-                                           Target{"keeper_sockets", KeeperSockets},
-                                           Target{"nvme_capsule", NvmeCapsule}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Corpus, FuzzRegression,
+    ::testing::Values(Target{"config", ConfigText}, Target{"fault_plan", FaultPlanText},
+                      Target{"control_config", ControlConfigText},
+                      Target{"hostile_worker", HostileWorker},
+                      Target{"hostile_engine", HostileEngine},
+                      Target{"frame_stream", FrameStreamBytes}, Target{"soft_wire", SoftWire},
+                      Target{"keeper_sockets", KeeperSockets}, Target{"nvme_capsule", NvmeCapsule},
+                      Target{"arena_inspection", ArenaInspection}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace baton::fuzz

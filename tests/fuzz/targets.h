@@ -21,6 +21,9 @@ void SoftWire(const uint8_t* data, size_t size);
 // Capsules that a host of NVMe over Fabrics sends to nvmed.
 void NvmeCapsule(const uint8_t* data, size_t size);
 
+// An arena that anybody may have written, for those who look into it.
+void ArenaInspection(const uint8_t* data, size_t size);
+
 // Frames that a process sends to the sockets of a keeper.
 void KeeperSockets(const uint8_t* data, size_t size);
 

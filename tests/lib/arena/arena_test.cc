@@ -239,7 +239,7 @@ uint64_t OnHugePages(const std::string& name) {
   for (std::string line; std::getline(smaps, line);) {
     // The line that begins a mapping has its addresses and its file.
     if (line.find_first_of(":-") < line.size() && line[line.find_first_of(":-")] == '-') {
-      its = line.find("memfd:" + name + " ") != std::string::npos;
+      its = line.find("memfd:" + name + ".") != std::string::npos;
     }
     uint64_t kib = 0;
     if (its && sscanf(line.c_str(), "ShmemPmdMapped: %" SCNu64, &kib) == 1) total += kib;

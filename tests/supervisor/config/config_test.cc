@@ -238,6 +238,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"MaxInlineBytes", With("max_inline_bytes: 4097"),
                   "baton.conf:5:3: services[0].max_inline_bytes: 4097 is not between 0 and 4096; "
                   "leave it out for 0"},
+        BadConfig{"StateDecoder", With("state_decoder { program: \"decode\" }"),
+                  "baton.conf:5:19: services[0].state_decoder.program: is not the absolute path of "
+                  "a program, in UTF-8"},
+        BadConfig{"StateDecoderArgument",
+                  With("state_decoder { program: \"/d\" arguments: \"\\xff\" }"),
+                  "baton.conf: services[0].state_decoder.arguments: has a NUL, or bytes that are "
+                  "not UTF-8"},
         BadConfig{"NativeOnSoft", With("mode: NATIVE native { object: \"/s.so\" }"),
                   "baton.conf:5:3: services[0].mode: NATIVE needs an rdma device: connections of "
                   "the soft device live in one process"},

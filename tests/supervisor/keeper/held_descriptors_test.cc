@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
 #include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/held_logs.h"
 #include "supervisor/keeper/held_workers.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/scripted_sends.h"
@@ -134,6 +136,49 @@ TEST_F(HeldDescriptorsTest, shouldNotPutWhatWasRefused) {
   EXPECT_FALSE(held_->IsReplyDue());
   EXPECT_TRUE(absl::IsNotFound(held_->Drop("refused")));
   EXPECT_EQ(TextsOf("arena").size(), 3u);
+}
+
+// ---------------------------------------------------------------- logs of brokered services
+
+TEST_F(HeldDescriptorsTest, shouldHoldTheLogsAndNotTheBuffers) {
+  const arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(), "kv").value();
+  ASSERT_TRUE(HoldLogs(held_.get(), arena).ok());
+  const auto logs = held_->Get("logs");
+  ASSERT_TRUE(logs.ok()) << logs.status();
+  ASSERT_EQ(logs->size(), 3u);
+  const auto is_file = [&](size_t which, int fd) {
+    struct stat held = {}, made = {};
+    return fstat((*logs)[which].get(), &held) == 0 && fstat(fd, &made) == 0 &&
+           held.st_ino == made.st_ino;
+  };
+  EXPECT_TRUE(is_file(0, arena.worker_log_fd()));
+  EXPECT_TRUE(is_file(1, arena.driver_log_fd()));
+  EXPECT_TRUE(is_file(2, arena.recovery_fd()));
+}
+
+TEST_F(HeldDescriptorsTest, shouldKeepTheLogsOfWhoDiedLast) {
+  ASSERT_TRUE(KeepFormerLogs(held_.get()).ok());  // nobody has died
+  EXPECT_TRUE(TextsOf("former").empty());
+  ASSERT_TRUE(Put("logs", Make(3)).ok());
+  ASSERT_TRUE(KeepFormerLogs(held_.get()).ok());
+  EXPECT_EQ(TextsOf("former").size(), 3u);
+  EXPECT_TRUE(TextsOf("logs").empty());
+  // One that dies before it has an arena leaves those before it as they are.
+  ASSERT_TRUE(KeepFormerLogs(held_.get()).ok());
+  EXPECT_EQ(TextsOf("former").size(), 3u);
+  ASSERT_TRUE(Put("logs", Make(2)).ok());
+  ASSERT_TRUE(KeepFormerLogs(held_.get()).ok());
+  EXPECT_EQ(TextsOf("former").size(), 2u);
+}
+
+TEST_F(HeldDescriptorsTest, shouldGiveLargeLogsBack) {
+  ASSERT_TRUE(Put("former", Make(1)).ok());
+  std::vector<FileDescriptor> large = Make(2);
+  ASSERT_EQ(ftruncate(large[1].get(), kMaxFormerLogBytes), 0);
+  ASSERT_TRUE(Put("logs", large).ok());
+  ASSERT_TRUE(KeepFormerLogs(held_.get()).ok());
+  EXPECT_TRUE(TextsOf("former").empty());
+  EXPECT_TRUE(TextsOf("logs").empty());
 }
 
 TEST_F(HeldDescriptorsTest, shouldHoldWorkersBySlot) {

@@ -1,0 +1,273 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/inspect_report.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/config/state_files.h"
+#include "supervisor/inspect/arena_view.h"
+#include "supervisor/inspect/snapshot_file.h"
+#include "supervisor/inspect/source.h"
+#include "supervisor/inspect/state_decoder.h"
+
+namespace baton {
+namespace {
+
+using inspect::ArenaFiles;
+using inspect::ArenaView;
+using inspect::StateDecoder;
+
+// Control knows the decoder, and is not needed for anything else.
+constexpr double kControlSeconds = 1;
+// All states of one answer together.
+constexpr std::chrono::seconds kDecoderTime{20};
+
+struct Target {
+  std::string service;
+  int pid = 0;
+  bool former = false;
+  std::string offline;
+};
+
+struct InspectFlags {
+  Target target;
+  std::optional<uint32_t> shard, connection;
+  InspectionParts parts;
+  uint32_t start = 0;
+  uint32_t limit = 100;
+  std::string decoder;
+};
+
+struct SnapshotFlags {
+  Target target;
+  std::string file;
+  bool buffers = false;
+  bool force = false;
+};
+
+std::string OperatorSocketOf(const Session& session) {
+  return session.socket.empty() ? OperatorSocketPath(session.state_dir) : session.socket;
+}
+
+// Of the batond whose operator socket that is.
+std::string StateDirOf(const Session& session) {
+  const std::string socket = OperatorSocketOf(session);
+  const size_t slash = socket.rfind('/');
+  return slash == std::string::npos ? "." : socket.substr(0, std::max<size_t>(slash, 1));
+}
+
+absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& target) {
+  if (!target.offline.empty()) {
+    BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::OpenSnapshot(target.offline));
+    return ArenaView::Open(std::move(files), target.service);
+  }
+  if (target.pid != 0) {
+    BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::ArenaOfProcess(target.pid, target.service));
+    return ArenaView::Open(std::move(files), target.service);
+  }
+  if (target.service.empty()) {
+    return absl::InvalidArgumentError("name a service, or a file with --offline");
+  }
+  BATON_ASSIGN_OR_RETURN(
+      ArenaFiles files,
+      inspect::FindArena(StateDirOf(session), target.service,
+                         target.former ? inspect::Keeper::kFormer : inspect::Keeper::kLast));
+  return ArenaView::Open(std::move(files), target.service);
+}
+
+// ---------------------------------------------------------------- the decoder
+
+// As control knows it; the status says why not.
+absl::StatusOr<v1::StateDecoder> ConfiguredDecoder(const Session& session,
+                                                   const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<OperatorClient> control,
+      OperatorClient::Connect(OperatorSocketOf(session),
+                              std::min(kControlSeconds, session.timeout_seconds)));
+  v1::GetServiceRequest request;
+  request.set_service(service);
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, control->GetService(request));
+  return response.service().state_decoder();
+}
+
+// Whoever owns the socket says which program is run: root and ourselves may say so to us.
+absl::Status CheckTrusted(const Session& session, const std::string& program) {
+  struct stat info = {};
+  const std::string socket = OperatorSocketOf(session);
+  if (stat(socket.c_str(), &info) == 0 && (info.st_uid == 0 || info.st_uid == geteuid())) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(program, " is configured by user ", info.st_uid, " and not run for you"));
+}
+
+absl::StatusOr<StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags,
+                                           const ArenaView& arena) {
+  if (!flags.decoder.empty()) return StateDecoder{flags.decoder};
+  if (!flags.target.offline.empty() || flags.target.pid != 0) return StateDecoder();
+  BATON_ASSIGN_OR_RETURN(const v1::StateDecoder configured,
+                         ConfiguredDecoder(session, arena.service));
+  if (configured.program().empty()) return StateDecoder();
+  BATON_RETURN_IF_ERROR(CheckTrusted(session, configured.program()));
+  return StateDecoder{configured.program(),
+                      {configured.arguments().begin(), configured.arguments().end()}};
+}
+
+inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& service) {
+  const auto deadline = std::chrono::steady_clock::now() + kDecoderTime;
+  return [decoder, service,
+          deadline](const inspect::CommittedState& state) -> absl::StatusOr<std::string> {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the states before took ", kDecoderTime.count(), " s: --connection chooses one"));
+    }
+    return inspect::RunStateDecoder(decoder, service, state);
+  };
+}
+
+// ---------------------------------------------------------------- inspect
+
+absl::Status Inspect(Session* session, const InspectFlags& flags) {
+  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
+  inspect::Selection selection;
+  selection.shard = flags.shard;
+  selection.connection = flags.connection;
+  selection.work_requests = flags.parts.work_requests;
+  selection.state = flags.parts.state;
+  selection.connections =
+      flags.shard || flags.parts.queues || selection.work_requests || selection.state;
+  selection.first_connection = flags.start;
+  selection.limit = flags.limit;
+  if (selection.state) {
+    const absl::StatusOr<StateDecoder> decoder = ChooseDecoder(*session, flags, arena);
+    if (!decoder.ok()) {
+      session->err << "warning: state is not decoded: " << decoder.status().message()
+                   << "; --decoder names a program\n";
+    } else if (!decoder->program.empty()) {
+      selection.decode = DecodeWith(*decoder, arena.service);
+    }
+  }
+  const bool of_file = !arena.files.file.empty();
+  const uint64_t now = of_file ? arena.files.saved_monotonic_ns : MonotonicNanoseconds();
+  BATON_ASSIGN_OR_RETURN(const v1::Inspection inspection, inspect::Inspect(arena, selection, now));
+  if (session->json) {
+    session->PrintJson(inspection);
+  } else {
+    PrintInspection(session->out, inspection, flags.parts);
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- snapshot
+
+absl::Status Snapshot(Session* session, const SnapshotFlags& flags) {
+  BATON_ASSIGN_OR_RETURN(const ArenaView arena, OpenTarget(*session, flags.target));
+  inspect::SnapshotOptions options;
+  options.buffers = flags.buffers;
+  options.overwrite = flags.force;
+  if (flags.target.pid == 0) {
+    const auto decoder = ConfiguredDecoder(*session, arena.service);
+    if (decoder.ok()) options.decoder = decoder->program();
+  }
+  BATON_ASSIGN_OR_RETURN(const uint64_t bytes, inspect::SaveSnapshot(arena, flags.file, options));
+  session->err << "saved " << flags.file << ": " << FormatBytes(bytes) << " of service "
+               << Printable(arena.service) << " from process " << arena.files.pid << " ("
+               << Printable(arena.files.program) << ")"
+               << (arena.files.held ? "\n" : "; what went on meanwhile is not of one instant\n");
+  return absl::OkStatus();
+}
+
+// Options that say the same thing in other words.
+absl::Status CheckTarget(const Target& target) {
+  const int chosen = (target.pid != 0) + target.former + !target.offline.empty();
+  if (chosen <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("--pid, --former and --offline: only one of them is possible");
+}
+
+absl::Status CheckedInspect(Session* session, const InspectFlags& flags) {
+  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
+  if (flags.shard && flags.connection) {
+    return absl::InvalidArgumentError("--shard and --connection: only one of them is possible");
+  }
+  return Inspect(session, flags);
+}
+
+absl::Status CheckedSnapshot(Session* session, const SnapshotFlags& flags) {
+  BATON_RETURN_IF_ERROR(CheckTarget(flags.target));
+  return Snapshot(session, flags);
+}
+
+template <typename Number>
+CLI::Option* AddNumber(CLI::App* command, const char* name, Number& number, const char* help) {
+  return command->add_option(name, number, help)->type_name("N");
+}
+
+void AddTarget(CLI::App* command, Target* target) {
+  AddNumber(command, "--pid", target->pid, "process that has the arena [keeper, or batond]")
+      ->check(CLI::PositiveNumber.description(""));
+  command->add_flag("--former", target->former, "what the keeper that died last has left");
+}
+
+void AddInspect(CLI::App* app, Session* session) {
+  CLI::App* command = app->add_subcommand(
+      "inspect",
+      "Look into the arena of a service, live or dead, without disturbing it; needs no\n"
+      "control. For root and batond's user. What changes is called \"changing\", what\n"
+      "cannot be so \"invalid\".");
+  command->footer("Exit codes: as of `baton --help`.");
+  auto flags = std::make_shared<InspectFlags>();
+  command->add_option("service", flags->target.service, "whose arena");
+  AddTarget(command, &flags->target);
+  command->add_option("--offline", flags->target.offline, "what `baton snapshot` has saved")
+      ->type_name("FILE");
+  AddNumber(command, "--shard", flags->shard, "this one and its connections");
+  AddNumber(command, "--connection", flags->connection, "this one");
+  command->add_flag("--queues", flags->parts.queues, "cursors of the connections' queues");
+  command->add_flag("--work-requests", flags->parts.work_requests, "those outstanding, decoded");
+  command->add_flag("--state", flags->parts.state, "application state: hexadecimal, or decoded");
+  command->add_option("--decoder", flags->decoder, "program that prints it [the service's]")
+      ->type_name("PATH");
+  AddNumber(command, "--start", flags->start, "first connection to show [0]");
+  AddNumber(command, "--limit", flags->limit, "connections to show at most [100]")
+      ->check(CLI::Range(1u, 65536u).description(""));
+  command->callback([session, flags] {
+    session->action = [session, flags] { return CheckedInspect(session, *flags); };
+  });
+}
+
+void AddSnapshot(CLI::App* app, Session* session) {
+  CLI::App* command = app->add_subcommand(
+      "snapshot",
+      "Save the arena of a service, live or dead, for `baton inspect --offline`.\n"
+      "Of a service that runs it is not one instant.");
+  command->footer("The file has application state, and is made for you alone (mode 0600).");
+  auto flags = std::make_shared<SnapshotFlags>();
+  command->add_option("service", flags->target.service, "whose arena")->required();
+  command->add_option("file", flags->file, "where to save it")->required();
+  AddTarget(command, &flags->target);
+  command->add_flag("--buffers", flags->buffers, "with the buffers, too");
+  command->add_flag("--force", flags->force, "overwrite a file that is there");
+  command->callback([session, flags] {
+    session->action = [session, flags] { return CheckedSnapshot(session, *flags); };
+  });
+}
+
+}  // namespace
+
+void AddInspectCommands(CLI::App* app, Session* session) {
+  AddInspect(app, session);
+  AddSnapshot(app, session);
+}
+
+}  // namespace baton

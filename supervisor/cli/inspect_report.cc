@@ -1,0 +1,295 @@
+#include "supervisor/cli/inspect_report.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/inspect_contents.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+template <typename Number>
+std::string Text(Number number) {
+  return absl::StrCat(number);
+}
+
+std::string Slot(int32_t slot) { return slot < 0 ? "" : absl::StrCat("slot ", slot); }
+
+// ---------------------------------------------------------------- the arena
+
+std::string FormatSource(const v1::InspectionSource& source) {
+  const std::string process = absl::StrCat("process ", source.pid(), " (", source.program(), ")");
+  if (source.kind() == "file") {
+    return absl::StrCat(source.file(), ", saved ", FormatTime(source.saved_unix_micros()),
+                        " by baton ", source.release(), " from ", process);
+  }
+  return source.held() ? absl::StrCat(process, ", which keeps it: its keeper is dead") : process;
+}
+
+std::string FormatReceives(const v1::InspectedShape& shape) {
+  if (shape.shared_receive_queue_depth() == 0) return Text(shape.receive_queue_depth());
+  return absl::StrCat(shape.shared_receive_queue_depth(), " of each shard, shared");
+}
+
+void PrintArena(std::ostream& out, const v1::Inspection& arena) {
+  const v1::InspectedShape& shape = arena.shape();
+  const v1::InspectionTotals& totals = arena.totals();
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"Service", arena.service()},
+      {"Arena of", FormatSource(arena.source())},
+      {"Layout", absl::StrCat("version ", arena.layout_version(), ", read from version ",
+                              arena.oldest_reader())},
+      {"Kind", arena.native() ? absl::StrCat("native, ", shape.pooled_queue_pairs(),
+                                             " queue pairs for each shard")
+                              : "brokered"},
+      {"Age", FormatDuration(arena.age_seconds())},
+      {"Queue depths",
+       absl::StrCat("sends ", shape.send_queue_depth(), ", receives ", FormatReceives(shape))},
+      {"Buffers", absl::StrCat(FormatBytes(shape.buffer_bytes()),
+                               arena.source().buffers() ? "" : ", not here")},
+      {"Shards", absl::StrCat(totals.shards_owned(), " of ", shape.shards(), " owned")},
+      {"Connections", absl::StrCat(totals.connections(), " of ", shape.connections())},
+      {"Transactions", Text(totals.transactions())},
+      {"Completions", absl::StrCat(totals.completions(), ", ", totals.completions_unacknowledged(),
+                                   " not acknowledged")}};
+  if (!arena.source().decoder().empty()) {
+    fields.push_back(
+        {"State decoder",
+         absl::StrCat(arena.source().decoder(), ": --decoder runs it, a file's word does not")});
+  }
+  PrintFields(out, fields);
+}
+
+// ---------------------------------------------------------------- shards and workers
+
+std::string FormatOwner(const v1::InspectedShard& shard) {
+  if (shard.owner_slot() < 0) return "";
+  if (shard.claimed()) return absl::StrCat("claimed by slot ", shard.owner_slot());
+  return absl::StrCat("worker ", shard.owner_worker_id(), ", slot ", shard.owner_slot());
+}
+
+std::string FormatHeir(const v1::InspectedShard& shard) {
+  if (shard.heir_slot() >= 0) return Slot(shard.heir_slot());
+  return shard.heir_worker_id() == 0 ? "" : absl::StrCat("worker ", shard.heir_worker_id());
+}
+
+std::string FormatState(const v1::InspectedState& state) {
+  return state.length() == 0 ? "" : absl::StrCat(state.length(), "B v", state.version());
+}
+
+std::string FormatMarks(bool changing, bool invalid) {
+  if (invalid) return changing ? "invalid, changing" : "invalid";
+  return changing ? "changing" : "";
+}
+
+void PrintShards(std::ostream& out, const v1::Inspection& arena) {
+  if (arena.shards().empty()) return;
+  out << "\nShards:\n";
+  Table table({">SHARD", ">EPOCH", "OWNER", "HEIR", ">CONNECTIONS", ">TRANSACTIONS", ">ENTRIES",
+               ">COMPLETIONS", "STATE", "NOTE"});
+  for (const v1::InspectedShard& shard : arena.shards()) {
+    table.Add({Text(shard.index()), Text(shard.epoch()), FormatOwner(shard), FormatHeir(shard),
+               Text(shard.connections()), Text(shard.transactions()),
+               absl::StrCat(shard.entries_applied(), "/", shard.entries_published()),
+               absl::StrCat(shard.acknowledged(), "/", shard.completions()),
+               FormatState(shard.state()),
+               FormatMarks(shard.changing(), !shard.invalid().empty())});
+  }
+  table.Print(out);
+}
+
+void PrintShardDetails(std::ostream& out, const v1::Inspection& arena,
+                       const v1::InspectedShard& shard) {
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"Last cut", shard.cut_epoch() == 0 ? "none yet"
+                                          : absl::StrCat("of epoch ", shard.cut_epoch(), " after ",
+                                                         shard.cut_tail(), " entries")},
+      {"Release", shard.release_requested() == 0
+                      ? "not asked for"
+                      : absl::StrCat("asked of epoch ", shard.release_requested())},
+      {"Commit log",
+       absl::StrCat(shard.entries_applied(), " entries applied of ", shard.entries_published(),
+                    " published", shard.transaction_begun() ? "; a transaction is begun" : "")},
+      {"Completion log",
+       absl::StrCat(shard.acknowledged(), " acknowledged of ", shard.completions(),
+                    ", looked at up to ", shard.read_cursor())},
+      {"In a handler", shard.has_handling() ? absl::StrCat("of completion ", shard.handling())
+                                            : "no, or not told"}};
+  if (arena.shape().shared_receive_queue_depth() != 0) {
+    fields.push_back(
+        {"Shared receives",
+         absl::StrCat(shard.shared_receives_posted(), " posted, ", shard.shared_receives_unsure(),
+                      " maybe posted",
+                      shard.shared_receives_refused() ? "; the queue is broken" : "")});
+  }
+  if (shard.has_pool()) {
+    const auto ring = [](const v1::InspectedRing& one) {
+      return absl::StrCat(one.done(), " done of ", one.told());
+    };
+    const v1::InspectedPool& pool = shard.pool();
+    fields.push_back({"Notices", ring(shard.notices())});
+    fields.push_back({"Orders", ring(shard.orders())});
+    fields.push_back({"Queue pairs", absl::StrCat(pool.free(), " free, ", pool.taken(), " taken, ",
+                                                  pool.lent(), " lent, ", pool.spent(), " spent")});
+  }
+  out << '\n';
+  PrintFields(out, fields);
+}
+
+std::string FormatLocks(const v1::InspectedWorker& worker) {
+  std::vector<std::string> locks;
+  for (const uint32_t thread : worker.lock_holders()) locks.push_back(Text(thread));
+  if (worker.dead_locks() > 0) locks.push_back(absl::StrCat(worker.dead_locks(), " of the dead"));
+  return absl::StrJoin(locks, ", ");
+}
+
+std::string FormatWorkerNotes(const v1::InspectedWorker& worker) {
+  std::vector<std::string> notes;
+  if (worker.unhealthy()) notes.push_back("unhealthy");
+  if (worker.sleeping()) notes.push_back("sleeping");
+  if (worker.stop_requested()) notes.push_back("asked to end");
+  if (!worker.invalid().empty()) notes.push_back("invalid");
+  return absl::StrJoin(notes, ", ");
+}
+
+void PrintWorkers(std::ostream& out, const v1::Inspection& arena) {
+  if (arena.workers().empty()) return;
+  out << "\nWorkers:\n";
+  Table table({">SLOT", ">HEARTBEATS", "THREADS", "NOTE"});
+  for (const v1::InspectedWorker& worker : arena.workers()) {
+    table.Add({Text(worker.slot()), Text(worker.heartbeat()), FormatLocks(worker),
+               FormatWorkerNotes(worker)});
+  }
+  table.Print(out);
+}
+
+// ---------------------------------------------------------------- connections
+
+std::string Outstanding(const v1::InspectedQueue& queue) {
+  return queue.committed() >= queue.completed() ? Text(queue.committed() - queue.completed())
+                                                : "invalid";
+}
+
+void PrintConnections(std::ostream& out, const v1::Inspection& arena) {
+  out << "\nConnections:\n";
+  Table table(
+      {">CONNECTION", ">SHARD", "STATE", ">QP", "PEER", ">SENDS", ">RECEIVES", "STATE", "NOTE"});
+  for (const v1::InspectedConnection& one : arena.connections()) {
+    std::string note = FormatMarks(one.changing(), !one.invalid().empty());
+    if (one.poison() != "none") absl::StrAppend(&note, note.empty() ? "" : ", ", "poisoned");
+    if (!one.last_status().empty()) {
+      absl::StrAppend(&note, note.empty() ? "" : ", ", one.last_status());
+    }
+    table.Add({Text(one.index()), Text(one.shard()), one.state(), Text(one.qp_number()),
+               one.peer_address(), Outstanding(one.send()), Outstanding(one.receive()),
+               FormatState(one.application_state()), note});
+  }
+  table.Print(out);
+}
+
+std::vector<std::string> QueueRow(const v1::InspectedConnection& connection,
+                                  const std::string& name, const v1::InspectedQueue& queue) {
+  return {Text(connection.index()),
+          name,
+          Text(queue.acknowledged()),
+          Text(queue.completed()),
+          Text(queue.posted()),
+          Text(queue.attempted()),
+          Text(queue.committed()),
+          absl::StrCat(queue.markers_completed(), "/", queue.markers_confirmed(), "/",
+                       queue.markers_begun())};
+}
+
+void PrintQueues(std::ostream& out, const v1::Inspection& arena) {
+  out << "\nQueues:\n";
+  Table table({">CONNECTION", "QUEUE", ">ACKNOWLEDGED", ">COMPLETED", ">POSTED", ">ATTEMPTED",
+               ">COMMITTED", "MARKERS"});
+  for (const v1::InspectedConnection& one : arena.connections()) {
+    table.Add(QueueRow(one, "send", one.send()));
+    table.Add(QueueRow(one, "receive", one.receive()));
+  }
+  table.Print(out);
+}
+
+// ---------------------------------------------------------------- what cannot be so
+
+template <typename List>
+void Collect(const std::string& where, const List& problems, std::vector<std::string>* all) {
+  for (const std::string& problem : problems) {
+    all->push_back(absl::StrCat(where.empty() ? "" : where + ": ", problem));
+  }
+}
+
+template <typename Requests>
+void CollectRequests(const std::string& where, const Requests& requests,
+                     std::vector<std::string>* all) {
+  for (const v1::InspectedWorkRequest& request : requests) {
+    Collect(absl::StrCat(where, ", ", request.queue(), " ", request.sequence()), request.invalid(),
+            all);
+  }
+}
+
+void PrintInvalid(std::ostream& out, const v1::Inspection& arena) {
+  std::vector<std::string> all;
+  Collect("", arena.invalid(), &all);
+  for (const v1::InspectedShard& shard : arena.shards()) {
+    const std::string where = absl::StrCat("shard ", shard.index());
+    Collect(where, shard.invalid(), &all);
+    CollectRequests(where, shard.shared_receives(), &all);
+  }
+  for (const v1::InspectedWorker& worker : arena.workers()) {
+    Collect(absl::StrCat("worker slot ", worker.slot()), worker.invalid(), &all);
+  }
+  for (const v1::InspectedConnection& one : arena.connections()) {
+    const std::string where = absl::StrCat("connection ", one.index());
+    Collect(where, one.invalid(), &all);
+    CollectRequests(where, one.work_requests(), &all);
+  }
+  if (all.empty()) return;
+  out << "\nInvalid:\n";
+  for (const std::string& problem : all) out << "  invalid: " << Printable(problem) << '\n';
+}
+
+std::string NotShown(uint64_t count, const char* what) {
+  return absl::StrCat("\n", count, " ", what, count == 1 ? " is" : "s are", " not shown; ");
+}
+
+void PrintLeftOut(std::ostream& out, const v1::Inspection& arena) {
+  if (arena.connections_left_out() > 0) {
+    out << NotShown(arena.connections_left_out(), "connection");
+    if (arena.next_connection() != 0) {
+      out << "--start " << arena.next_connection() << " goes on\n";
+    } else {
+      out << "they come before --start, or came or went meanwhile\n";
+    }
+  }
+  if (arena.work_requests_left_out() > 0) {
+    out << NotShown(arena.work_requests_left_out(), "work request")
+        << "--connection shows those of one\n";
+  }
+}
+
+}  // namespace
+
+void PrintInspection(std::ostream& out, const v1::Inspection& inspection,
+                     const InspectionParts& parts) {
+  PrintArena(out, inspection);
+  PrintShards(out, inspection);
+  const bool one_shard = inspection.shards_size() == 1;
+  if (one_shard) PrintShardDetails(out, inspection, inspection.shards(0));
+  PrintWorkers(out, inspection);
+  if (!inspection.connections().empty()) {
+    PrintConnections(out, inspection);
+    if (parts.queues) PrintQueues(out, inspection);
+  }
+  if (parts.work_requests) PrintWorkRequests(out, inspection);
+  if (parts.state) PrintStates(out, inspection);
+  PrintInvalid(out, inspection);
+  PrintLeftOut(out, inspection);
+}
+
+}  // namespace baton

@@ -1,0 +1,69 @@
+// The parts of an inspection. Each looks at one thing in the arena, checks it, and says it.
+#ifndef SUPERVISOR_INSPECT_DESCRIPTIONS_H_
+#define SUPERVISOR_INSPECT_DESCRIPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lib/arena/layout.h"
+#include "proto/baton/v1/inspect.pb.h"
+#include "supervisor/inspect/arena_view.h"
+
+namespace baton::inspect {
+
+using Problems = google::protobuf::RepeatedPtrField<std::string>;
+using WorkRequests = google::protobuf::RepeatedPtrField<v1::InspectedWorkRequest>;
+
+inline std::string InvalidName(uint64_t number) { return absl::StrCat("invalid: ", number); }
+
+// Slots that are used, or were.
+absl::Status DescribeWorkers(const ArenaView& arena, v1::Inspection* out);
+
+// With the totals over all shards; those that are not selected are left out then.
+absl::Status DescribeShards(const ArenaView& arena, const Selection& selection,
+                            v1::Inspection* out);
+// What a native service has besides; `whole`: with what is longer.
+absl::Status DescribeNativeShard(const ArenaView& arena, uint32_t shard, bool whole,
+                                 v1::InspectedShard* out);
+
+absl::Status DescribeConnections(const ArenaView& arena, const Selection& selection,
+                                 v1::Inspection* out);
+
+// Of the work requests of a queue, the oldest first, at most `*room` of them, which becomes less.
+// What is left out is added to `*left_out`.
+struct QueueOfConnection {
+  uint32_t connection;
+  bool receive;
+  uint32_t depth;
+  v1::InspectedQueue cursors;
+};
+absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnection& queue,
+                                  uint64_t* room, uint64_t* left_out, WorkRequests* out);
+absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint64_t* room,
+                                    uint64_t* left_out, WorkRequests* out);
+void DecodeWorkRequest(const ArenaView& arena, const arena::WorkRequest& request, bool receive,
+                       v1::InspectedWorkRequest* out);
+
+// What a record says of an application state.
+struct StateCursor {
+  uint32_t slot, length, version;
+  bool operator==(const StateCursor&) const = default;
+};
+struct StateOfRecord {
+  bool of_shard;
+  uint32_t index;
+  StateCursor cursor;
+};
+void DescribeStateCursor(const ArenaView& arena, const StateOfRecord& state,
+                         v1::InspectedState* out, Problems* problems);
+// Its bytes, and what the decoder makes of them, if there is one.
+absl::Status DescribeStateBytes(const ArenaView& arena, const StateOfRecord& state,
+                                const DecodeState& decode, v1::InspectedState* out);
+
+}  // namespace baton::inspect
+
+#endif  // SUPERVISOR_INSPECT_DESCRIPTIONS_H_

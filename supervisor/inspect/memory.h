@@ -1,0 +1,90 @@
+// Memory of another process, or of a file, that is looked at and never written: each look is a copy
+// (pread), so that there is no mapping through which anybody could be disturbed, no page is made
+// where there is none, and what is checked is what is used.
+#ifndef SUPERVISOR_INSPECT_MEMORY_H_
+#define SUPERVISOR_INSPECT_MEMORY_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::inspect {
+
+// Thread-safe. Copies share the descriptor.
+class Memory {
+ public:
+  Memory() = default;
+  // `size` bytes from `offset` of `file`, which is open for reading; `name` for messages.
+  Memory(std::shared_ptr<FileDescriptor> file, uint64_t offset, uint64_t size, std::string name)
+      : file_(std::move(file)), offset_(offset), size_(size), name_(std::move(name)) {}
+
+  bool exists() const { return file_ != nullptr; }
+  uint64_t size() const { return size_; }
+  const std::string& name() const { return name_; }
+  int fd() const { return file_->get(); }
+
+  // kOutOfRange: it has fewer bytes, by its size or in truth.
+  absl::Status Read(uint64_t at, void* to, size_t bytes) const;
+
+  template <typename T>
+  absl::StatusOr<T> Read(uint64_t at) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T copy;
+    BATON_RETURN_IF_ERROR(Read(at, &copy, sizeof(T)));
+    return copy;
+  }
+
+  // What another process writes meanwhile is read until it is the same twice, but for so many
+  // times.
+  template <typename T>
+  struct Look {
+    T value;
+    bool changing;  // it never was: parts of it are of different moments
+  };
+  static constexpr int kMostLooks = 8;
+  template <typename T>
+  absl::StatusOr<Look<T>> ReadStill(uint64_t at) const {
+    BATON_ASSIGN_OR_RETURN(T last, Read<T>(at));
+    for (int look = 1; look < kMostLooks; ++look) {
+      BATON_ASSIGN_OR_RETURN(const T next, Read<T>(at));
+      if (std::memcmp(&last, &next, sizeof(T)) == 0) return Look<T>{next, false};
+      last = next;
+    }
+    return Look<T>{last, true};
+  }
+
+ private:
+  std::shared_ptr<FileDescriptor> file_;
+  uint64_t offset_ = 0;
+  uint64_t size_ = 0;
+  std::string name_;
+};
+
+// An arena's memories, and where they were found.
+struct ArenaFiles {
+  Memory worker_log, driver_log;
+  Memory recovery, buffers;  // may be missing
+
+  // The process that has, or had, them open.
+  int pid = 0;
+  std::string program;
+  bool held = false;  // that is batond, which keeps them for others
+  // Of a file.
+  std::string file;
+  std::string release;
+  std::string decoder;
+  int64_t saved_unix_micros = 0;
+  uint64_t saved_monotonic_ns = 0;
+};
+
+}  // namespace baton::inspect
+
+#endif  // SUPERVISOR_INSPECT_MEMORY_H_

@@ -1,0 +1,340 @@
+#include "supervisor/inspect/source.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/arena/arena.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/config/state_files.h"
+
+namespace baton::inspect {
+namespace {
+
+constexpr char kMemfd[] = "/memfd:";
+constexpr char kDeleted[] = " (deleted)";  // as /proc calls every memfd
+
+struct DirectoryCloser {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Calls `visit` with each name in a directory that is a number.
+absl::Status ForEachNumber(const std::string& path, const std::function<void(int)>& visit) {
+  const std::unique_ptr<DIR, DirectoryCloser> directory(opendir(path.c_str()));
+  if (directory == nullptr) return ErrnoStatus(errno, path);
+  while (const dirent* const entry = readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
+    int number = 0;
+    const auto [end, error] = std::from_chars(name.begin(), name.end(), number);
+    if (error == std::errc() && end == name.end()) visit(number);
+  }
+  return absl::OkStatus();
+}
+
+std::string LinkAt(const std::string& path) {
+  char target[PATH_MAX];
+  const ssize_t length = readlink(path.c_str(), target, sizeof(target));
+  return std::string(target, length > 0 ? static_cast<size_t>(length) : 0);
+}
+
+std::string DescriptorPath(int pid, int fd) { return absl::StrCat("/proc/", pid, "/fd/", fd); }
+
+// The number of an open descriptor for each name that /proc shows.
+absl::StatusOr<std::map<std::string, int>> OpenFiles(int pid) {
+  std::map<std::string, int> files;
+  const absl::Status status = ForEachNumber(absl::StrCat("/proc/", pid, "/fd"), [&](int fd) {
+    files.emplace(LinkAt(DescriptorPath(pid, fd)), fd);
+  });
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(absl::StrCat("there is no process ", pid));
+  }
+  if (absl::IsPermissionDenied(status)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the descriptors of process ", pid,
+        " may not be read: run this as root, or as the user that the process runs as"));
+  }
+  BATON_RETURN_IF_ERROR(status);
+  return files;
+}
+
+// ---------------------------------------------------------------- arenas of a process
+
+constexpr size_t kMemories = 4;
+
+// Descriptors of one arena's memories; -1 where there is none.
+struct OpenArena {
+  std::array<int, kMemories> descriptors = {-1, -1, -1, -1};
+  bool complete() const { return descriptors[0] >= 0 && descriptors[1] >= 0; }
+};
+struct Names {  // of arena::MemoryNames, without those of other files
+  std::string_view service;
+  uint64_t instance;  // grows: the later arena has the greater one
+  auto operator<=>(const Names&) const = default;
+};
+using ServiceArenas = std::map<uint64_t, OpenArena>;  // by instance
+using Arenas = std::map<std::string, ServiceArenas>;  // by service
+
+// "/memfd:baton-driver-log-kv.1234 (deleted)"
+bool ParseName(std::string_view link, size_t* memory, Names* names) {
+  if (!link.starts_with(kMemfd) || !link.ends_with(kDeleted)) return false;
+  link.remove_prefix(sizeof(kMemfd) - 1);
+  link.remove_suffix(sizeof(kDeleted) - 1);
+  for (size_t i = 0; i < kMemories; ++i) {
+    const std::string_view prefix = arena::kMemoryNames[i];
+    if (!link.starts_with(prefix)) continue;
+    const std::string_view rest = link.substr(prefix.size());
+    const size_t dot = rest.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    const std::string_view number = rest.substr(dot + 1);
+    const auto [end, error] = std::from_chars(number.begin(), number.end(), names->instance);
+    names->service = rest.substr(0, dot);
+    *memory = i;
+    return error == std::errc() && end == number.end();
+  }
+  return false;
+}
+
+absl::StatusOr<Arenas> ArenasOf(int pid) {
+  BATON_ASSIGN_OR_RETURN(const auto files, OpenFiles(pid));
+  Arenas arenas;
+  for (const auto& [link, fd] : files) {
+    size_t memory;
+    Names names;
+    if (!ParseName(link, &memory, &names)) continue;
+    arenas[std::string(names.service)][names.instance].descriptors[memory] = fd;
+  }
+  for (auto& [service, of_service] : arenas) {
+    std::erase_if(of_service, [](const auto& one) { return !one.second.complete(); });
+  }
+  std::erase_if(arenas, [](const auto& one) { return one.second.empty(); });
+  return arenas;
+}
+
+std::string ProgramOf(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+// Without a trace in the file's access time where that may be.
+int OpenForReading(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME);
+  return fd >= 0 || errno != EPERM ? fd : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+absl::StatusOr<Memory> OpenMemory(int pid, int fd, size_t memory, const std::string& service,
+                                  uint64_t instance) {
+  if (fd < 0) return Memory();
+  const std::string path = DescriptorPath(pid, fd);
+  auto file = std::make_shared<FileDescriptor>(OpenForReading(path));
+  if (!*file) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  // The number may have become another file's since its name was read.
+  size_t found;
+  Names names;
+  const std::string link = LinkAt(DescriptorPath(getpid(), file->get()));
+  if (!ParseName(link, &found, &names) || found != memory || names != Names{service, instance}) {
+    return absl::AbortedError(absl::StrCat("process ", pid, " has just closed its arena"));
+  }
+  struct stat info = {};
+  if (fstat(file->get(), &info) != 0) return ErrnoStatus(errno, path);
+  return Memory(std::move(file), 0, static_cast<uint64_t>(info.st_size),
+                arena::kMemoryTitles[memory]);
+}
+
+absl::StatusOr<ArenaFiles> OpenArenaOf(int pid, const std::string& service,
+                                       const ServiceArenas::value_type& arena) {
+  std::array<Memory, kMemories> memories;
+  for (size_t i = 0; i < kMemories; ++i) {
+    BATON_ASSIGN_OR_RETURN(memories[i],
+                           OpenMemory(pid, arena.second.descriptors[i], i, service, arena.first));
+  }
+  ArenaFiles files;
+  files.worker_log = memories[arena::kWorkerLogMemory];
+  files.driver_log = memories[arena::kDriverLogMemory];
+  files.recovery = memories[arena::kRecoveryMemory];
+  files.buffers = memories[arena::kBuffersMemory];
+  files.pid = pid;
+  files.program = ProgramOf(pid);
+  return files;
+}
+
+// ---------------------------------------------------------------- batond and its children
+
+// 0: it cannot be told.
+int ParentOf(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // the name may contain anything
+  int parent = 0;
+  if (name_end == std::string::npos ||
+      std::sscanf(text.c_str() + name_end + 1, " %*c %d", &parent) != 1) {
+    return 0;
+  }
+  return parent;
+}
+
+std::vector<int> Processes() {
+  std::vector<int> pids;
+  (void)ForEachNumber("/proc", [&](int pid) { pids.push_back(pid); });
+  return pids;
+}
+
+// 0: no batond runs with this directory.
+absl::StatusOr<int> BatondOf(const std::string& state_dir) {
+  const std::string path = BatondLockPath(state_dir);
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file && errno == ENOENT) return 0;
+  if (!file) {
+    return ErrnoStatus(errno, absl::StrCat(path, " (run this as root, or as batond's user)"));
+  }
+  char text[32] = {};
+  const ssize_t got = pread(file.get(), text, sizeof(text) - 1, 0);
+  const int pid = got > 0 ? std::atoi(text) : 0;
+  if (pid <= 0) return 0;
+  // Who has the file open is batond; a pid that is another's by now has not.
+  const std::string name = LinkAt(DescriptorPath(getpid(), file.get()));
+  const auto files = OpenFiles(pid);
+  if (absl::IsNotFound(files.status())) return 0;
+  BATON_RETURN_IF_ERROR(files.status());
+  return files->contains(name) ? pid : 0;
+}
+
+struct Candidate {
+  int pid;
+  uint64_t instance;
+  OpenArena arena;
+};
+
+std::vector<Candidate> CandidatesOf(int pid, const std::string& service) {
+  std::vector<Candidate> candidates;
+  const auto arenas = ArenasOf(pid);
+  if (!arenas.ok()) return candidates;
+  const auto found = arenas->find(service);
+  if (found == arenas->end()) return candidates;
+  for (const auto& [instance, arena] : found->second) candidates.push_back({pid, instance, arena});
+  return candidates;
+}
+
+absl::StatusOr<ArenaFiles> Open(const Candidate& candidate, const std::string& service, bool held) {
+  BATON_ASSIGN_OR_RETURN(
+      ArenaFiles files, OpenArenaOf(candidate.pid, service, {candidate.instance, candidate.arena}));
+  files.held = held;
+  return files;
+}
+
+const Candidate* Newest(const std::vector<Candidate>& candidates) {
+  const auto newest = std::max_element(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.instance < b.instance; });
+  return newest == candidates.end() ? nullptr : &*newest;
+}
+
+absl::Status NothingOf(const std::string& service, int batond, Keeper keeper) {
+  if (keeper == Keeper::kFormer) {
+    return absl::NotFoundError(absl::StrCat(
+        "nothing is kept of a former keeper of service \"", service,
+        "\": none has died since batond started, or what it left was too large to be kept"));
+  }
+  std::set<std::string> others;
+  for (const int pid : Processes()) {
+    if (pid != batond && ParentOf(pid) != batond) continue;
+    const auto arenas = ArenasOf(pid);
+    if (!arenas.ok()) continue;
+    for (const auto& [name, of_service] : *arenas) others.insert(name);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "batond (process ", batond, ") and its keepers have no arena of service \"", service, "\"",
+      others.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(others, ", "))));
+}
+
+absl::StatusOr<ArenaFiles> FindBesideBatond(int batond, const std::string& service, Keeper keeper) {
+  std::vector<Candidate> keepers;
+  for (const int pid : Processes()) {
+    if (ParentOf(pid) != batond) continue;
+    for (const Candidate& one : CandidatesOf(pid, service)) keepers.push_back(one);
+  }
+  const Candidate* const last = Newest(keepers);
+  if (keeper == Keeper::kLast && last != nullptr) return Open(*last, service, /*held=*/false);
+  std::vector<Candidate> held = CandidatesOf(batond, service);
+  if (last != nullptr) {
+    std::erase_if(held, [&](const Candidate& one) { return one.instance == last->instance; });
+  }
+  const Candidate* const former = Newest(held);
+  if (former != nullptr) return Open(*former, service, /*held=*/true);
+  return NothingOf(service, batond, keeper);
+}
+
+// Workers that end because their keeper is gone, or a debugger's process.
+absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std::string& service) {
+  std::map<uint64_t, Candidate> arenas;
+  for (const int pid : Processes()) {
+    for (const Candidate& one : CandidatesOf(pid, service)) arenas.emplace(one.instance, one);
+  }
+  if (arenas.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "no batond runs with state directory ", state_dir, ", and no process has an arena of ",
+        "service \"", service, "\" any more: --offline reads what `baton snapshot` has saved, ",
+        "--state-dir chooses another batond"));
+  }
+  if (arenas.size() > 1) {
+    const std::string pids = absl::StrJoin(arenas, ", ", [](std::string* text, const auto& one) {
+      absl::StrAppend(text, one.second.pid);
+    });
+    return absl::FailedPreconditionError(
+        absl::StrCat("no batond runs with state directory ", state_dir, ", and processes ", pids,
+                     " have different arenas of service \"", service, "\": choose with --pid"));
+  }
+  return Open(arenas.begin()->second, service, /*held=*/false);
+}
+
+}  // namespace
+
+absl::StatusOr<ArenaFiles> FindArena(const std::string& state_dir, const std::string& service,
+                                     Keeper keeper) {
+  BATON_ASSIGN_OR_RETURN(const int batond, BatondOf(state_dir));
+  if (batond != 0) return FindBesideBatond(batond, service, keeper);
+  if (keeper == Keeper::kFormer) {
+    return absl::NotFoundError(absl::StrCat("no batond runs with state directory ", state_dir));
+  }
+  return FindAnywhere(state_dir, service);
+}
+
+absl::StatusOr<ArenaFiles> ArenaOfProcess(int pid, const std::string& service) {
+  BATON_ASSIGN_OR_RETURN(const Arenas arenas, ArenasOf(pid));
+  if (arenas.empty()) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " has no arena open"));
+  }
+  auto found = arenas.begin();
+  if (!service.empty()) found = arenas.find(service);
+  if (found == arenas.end() || (service.empty() && arenas.size() > 1)) {
+    const std::string names = absl::StrJoin(
+        arenas, ", ", [](std::string* text, const auto& one) { absl::StrAppend(text, one.first); });
+    return absl::NotFoundError(
+        absl::StrCat("process ", pid, " has the arenas of ", names,
+                     service.empty() ? ": name one of them" : absl::StrCat(", not of ", service)));
+  }
+  return OpenArenaOf(pid, found->first, *found->second.rbegin());
+}
+
+}  // namespace baton::inspect

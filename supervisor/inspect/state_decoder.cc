@@ -1,0 +1,212 @@
+#include "supervisor/inspect/state_decoder.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/program_start.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/utf8.h"
+
+namespace baton::inspect {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxComplaintBytes = 512;  // of its standard error
+
+// A stream of the program, of which no more than `limit` bytes are kept; the rest is read all the
+// same, so that it does not wait for a reader, and counted.
+struct Output {
+  FileDescriptor read_end;
+  size_t limit;
+  std::string text = {};
+  bool cut = false;
+
+  // False when it has ended.
+  bool Take() {
+    char buffer[4096];
+    const ssize_t got = read(read_end.get(), buffer, sizeof(buffer));
+    if (got < 0) return errno == EINTR || errno == EAGAIN;
+    const auto count = static_cast<size_t>(got);
+    text.append(buffer, std::min(count, limit - text.size()));
+    cut = cut || text.size() == limit;
+    if (got == 0) read_end.Reset();
+    return got > 0;
+  }
+};
+
+std::vector<std::string> EnvironmentFor(const std::string& service, const CommittedState& state) {
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!absl::StartsWith(*variable, "BATON_")) environment.emplace_back(*variable);
+  }
+  environment.push_back(absl::StrCat("BATON_SERVICE=", service));
+  environment.push_back(absl::StrCat("BATON_STATE_KIND=", state.of_shard ? "shard" : "connection"));
+  environment.push_back(absl::StrCat("BATON_STATE_INDEX=", state.index));
+  environment.push_back(absl::StrCat("BATON_STATE_VERSION=", state.version));
+  environment.push_back(absl::StrCat("BATON_STATE_LENGTH=", state.bytes.size()));
+  return environment;
+}
+
+struct Pipe {
+  FileDescriptor read_end, write_end;
+};
+
+absl::StatusOr<Pipe> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
+  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+// A process of its own group, which is killed whole and always reaped.
+class Program {
+ public:
+  static absl::StatusOr<Program> Start(const StateDecoder& decoder, const std::string& service,
+                                       const CommittedState& state) {
+    const auto* bytes = reinterpret_cast<const char*>(state.bytes.data());
+    BATON_ASSIGN_OR_RETURN(const FileDescriptor input,
+                           MemoryFileWith(std::string_view(bytes, state.bytes.size())));
+    BATON_ASSIGN_OR_RETURN(Pipe out, MakePipe());
+    BATON_ASSIGN_OR_RETURN(Pipe err, MakePipe());
+    Program program;
+    BATON_RETURN_IF_ERROR(program.Spawn(decoder, EnvironmentFor(service, state),
+                                        {input.get(), out.write_end.get(), err.write_end.get()}));
+    program.out_ = {std::move(out.read_end), kMaxDecodedBytes};
+    program.err_ = {std::move(err.read_end), kMaxComplaintBytes};
+    return program;
+  }
+  Program(Program&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)),
+        out_(std::move(other.out_)),
+        err_(std::move(other.err_)) {}
+  ~Program() {
+    if (pid_ > 0) (void)End();
+  }
+
+  // Until both streams have ended. False: the time is over, or it prints without end.
+  bool ReadAll(Clock::time_point deadline) {
+    while (out_.read_end || err_.read_end) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+      pollfd entries[2] = {{out_.read_end.get(), POLLIN, 0}, {err_.read_end.get(), POLLIN, 0}};
+      if (left.count() <= 0 || out_.cut) return false;
+      if (poll(entries, 2, static_cast<int>(left.count())) <= 0) continue;
+      if (entries[0].revents != 0) out_.Take();
+      if (entries[1].revents != 0) err_.Take();
+    }
+    return true;
+  }
+  // Kills what is left of it, and reaps it: the status of waitpid(2).
+  int End() {
+    kill(-pid_, SIGKILL);
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    return status;
+  }
+  // How it has ended by itself; -1: it has not, in time.
+  int AwaitEnd(Clock::time_point deadline) {
+    for (;;) {
+      int status = 0;
+      if (waitpid(pid_, &status, WNOHANG) == pid_) {
+        pid_ = -1;
+        return status;
+      }
+      if (Clock::now() >= deadline) return -1;
+      poll(nullptr, 0, 1);
+    }
+  }
+
+  const Output& out() const { return out_; }
+  const Output& err() const { return err_; }
+
+ private:
+  Program() = default;
+
+  absl::Status Spawn(const StateDecoder& decoder, std::vector<std::string> environment,
+                     const std::array<int, 3>& streams) {
+    std::vector<std::string> arguments = {decoder.program};
+    arguments.insert(arguments.end(), decoder.arguments.begin(), decoder.arguments.end());
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    for (int i = 0; i < 3; ++i) {
+      posix_spawn_file_actions_adddup2(&actions, streams[static_cast<size_t>(i)], i);
+    }
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    const int error = posix_spawn(&pid_, decoder.program.c_str(), &actions, &attributes,
+                                  PointersTo(arguments).data(), PointersTo(environment).data());
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error == 0) return absl::OkStatus();
+    pid_ = -1;
+    return ErrnoStatus(error, absl::StrCat("cannot run ", decoder.program));
+  }
+
+  pid_t pid_ = -1;
+  Output out_ = {{}, 0};
+  Output err_ = {{}, 0};
+};
+
+// Its lines, with '?' for what a terminal would take for more than text.
+std::string PrintableLines(std::string_view text) {
+  std::string valid = ValidUtf8(text, text.size());
+  for (char& c : valid) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
+  }
+  return valid;
+}
+
+absl::Status FailureOf(const std::string& program, const std::string& how, const Output& err) {
+  std::string said = PrintableLines(err.text);
+  std::replace(said.begin(), said.end(), '\n', ' ');
+  return absl::FailedPreconditionError(
+      absl::StrCat(program, " ", how, said.empty() ? "" : absl::StrCat(": ", said)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunStateDecoder(const StateDecoder& decoder, const std::string& service,
+                                            const CommittedState& state) {
+  const Clock::time_point deadline = Clock::now() + decoder.timeout;
+  BATON_ASSIGN_OR_RETURN(Program program, Program::Start(decoder, service, state));
+  const bool ended = program.ReadAll(deadline);
+  if (program.out().cut) {
+    return FailureOf(decoder.program,
+                     absl::StrCat("prints more than ", kMaxDecodedBytes >> 10, " KiB"),
+                     program.err());
+  }
+  const int status = ended ? program.AwaitEnd(deadline) : -1;
+  if (status < 0) {
+    return FailureOf(decoder.program,
+                     absl::StrCat("did not end within ", decoder.timeout.count(), " ms"),
+                     program.err());
+  }
+  if (WIFSIGNALED(status)) {
+    return FailureOf(decoder.program, absl::StrCat("was killed by signal ", WTERMSIG(status)),
+                     program.err());
+  }
+  if (WEXITSTATUS(status) != 0) {
+    return FailureOf(decoder.program, absl::StrCat("has ended with status ", WEXITSTATUS(status)),
+                     program.err());
+  }
+  return PrintableLines(program.out().text);
+}
+
+}  // namespace baton::inspect

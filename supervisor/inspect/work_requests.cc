@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <string>
+
+#include "lib/arena/arena.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/verbs.h"
+#include "supervisor/inspect/descriptions.h"
+
+namespace baton::inspect {
+namespace {
+
+using arena::SharedReceiveState;
+using arena::WorkRequest;
+
+void DecodeRanges(const ArenaView& arena, const WorkRequest& request,
+                  v1::InspectedWorkRequest* out) {
+  const uint64_t buffer_bytes = arena.header.shape.buffer_bytes;
+  if (request.sge_count > arena::kMaxSges) {
+    out->add_invalid(absl::StrCat("scatter-gather entries: ", request.sge_count));
+  }
+  const uint32_t count = std::min<uint32_t>(request.sge_count, arena::kMaxSges);
+  for (uint32_t i = 0; i < count; ++i) {
+    const arena::BufferRange& range = request.sges[i];
+    v1::InspectedRange* const buffer = out->add_buffers();
+    buffer->set_offset(range.offset);
+    buffer->set_length(range.length);
+    if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) {
+      out->add_invalid(absl::StrCat("scatter-gather entry ", i, ": ", range.length, " bytes at ",
+                                    range.offset, " of ", buffer_bytes));
+    }
+  }
+}
+
+void DecodeFlags(const WorkRequest& request, v1::InspectedWorkRequest* out) {
+  if ((request.flags & arena::kRequestFence) != 0) out->add_flags("fence");
+  if ((request.flags & arena::kRequestSolicited) != 0) out->add_flags("solicited");
+  if ((request.flags & ~arena::kRequestFlags) != 0) {
+    out->add_invalid(absl::StrCat("flags: ", request.flags));
+  }
+}
+
+void DecodeOpcode(const WorkRequest& request, bool receive, v1::InspectedWorkRequest* out) {
+  const bool known = receive ? request.opcode == 0 : request.opcode < verbs::kOpcodeCount;
+  if (!known) {
+    out->set_opcode(InvalidName(request.opcode));
+    out->add_invalid(absl::StrCat("opcode: ", request.opcode));
+  } else {
+    out->set_opcode(receive ? "RECEIVE"
+                            : std::string(verbs::OpcodeName(verbs::Opcode(request.opcode))));
+  }
+}
+
+std::string StateIn(const v1::InspectedQueue& cursors, uint64_t sequence) {
+  if (sequence < cursors.completed()) return "completed";
+  if (sequence < cursors.posted()) return "posted";
+  return sequence < cursors.attempted() ? "maybe posted" : "committed";
+}
+
+std::string StateOfShared(uint32_t state) {
+  switch (SharedReceiveState(state)) {
+    case SharedReceiveState::kFree:
+      return "free";
+    case SharedReceiveState::kAttempted:
+      return "maybe posted";
+    case SharedReceiveState::kPosted:
+      return "posted";
+    case SharedReceiveState::kCompleted:
+      return "completed";
+  }
+  return InvalidName(state);
+}
+
+}  // namespace
+
+void DecodeWorkRequest(const ArenaView& arena, const WorkRequest& request, bool receive,
+                       v1::InspectedWorkRequest* out) {
+  DecodeOpcode(request, receive, out);
+  DecodeFlags(request, out);
+  DecodeRanges(arena, request, out);
+  out->set_tag(request.tag);
+  out->set_immediate(request.immediate);
+  out->set_remote_address(request.remote_address);
+  out->set_rkey(request.rkey);
+  out->set_invalidate_rkey(request.invalidate_rkey);
+  out->set_compare_add(request.compare_add);
+  out->set_swap(request.swap);
+}
+
+absl::Status DescribeWorkRequests(const ArenaView& arena, const QueueOfConnection& queue,
+                                  uint64_t* room, uint64_t* left_out, WorkRequests* out) {
+  const uint64_t entries = 2 * uint64_t{queue.depth};
+  const uint64_t outstanding = queue.cursors.committed() - queue.cursors.acknowledged();
+  if (outstanding > entries) return absl::OkStatus();  // no log could have them: told as invalid
+  const uint64_t shown = std::min(outstanding, *room);
+  const uint64_t log = queue.receive ? arena.worker_map.ReceiveLog(queue.connection)
+                                     : arena.worker_map.SendLog(queue.connection);
+  for (uint64_t i = 0; i < shown; ++i) {
+    const uint64_t sequence = queue.cursors.acknowledged() + i;
+    const uint64_t at = log + (sequence & (entries - 1)) * sizeof(WorkRequest);
+    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log.Read<WorkRequest>(at));
+    v1::InspectedWorkRequest* const added = out->Add();
+    added->set_queue(queue.receive ? "receive" : "send");
+    added->set_sequence(sequence);
+    added->set_state(StateIn(queue.cursors, sequence));
+    DecodeWorkRequest(arena, request, queue.receive, added);
+  }
+  *room -= shown;
+  *left_out += outstanding - shown;
+  return absl::OkStatus();
+}
+
+absl::Status DescribeSharedReceives(const ArenaView& arena, uint32_t shard, uint64_t* room,
+                                    uint64_t* left_out, WorkRequests* out) {
+  const uint32_t slots = arena::SharedReceiveSlots(arena.header.shape);
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    BATON_ASSIGN_OR_RETURN(const auto word, arena.files.driver_log.Read<arena::SharedReceive>(
+                                                arena.driver_map.SharedReceives(shard) +
+                                                slot * sizeof(arena::SharedReceive)));
+    const uint32_t state = word.word & 0xff;
+    if (SharedReceiveState(state) == SharedReceiveState::kFree) continue;
+    if (*room == 0) {
+      ++*left_out;
+      continue;
+    }
+    BATON_ASSIGN_OR_RETURN(const auto request, arena.files.worker_log.Read<WorkRequest>(
+                                                   arena.worker_map.SharedReceives(shard) +
+                                                   slot * sizeof(WorkRequest)));
+    v1::InspectedWorkRequest* const added = out->Add();
+    added->set_queue("shared receive");
+    added->set_sequence(slot);
+    added->set_state(StateOfShared(state));
+    if (state > static_cast<uint32_t>(SharedReceiveState::kCompleted)) {
+      added->add_invalid(absl::StrCat("state: ", state));
+    }
+    DecodeWorkRequest(arena, request, /*receive=*/true, added);
+    --*room;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::inspect

@@ -1,0 +1,27 @@
+// What batond keeps of a brokered service's arena: its logs, for those who look into it
+// (supervisor/inspect). The next keeper has no use for them, since the connections have ended with
+// the driver of their queues.
+#ifndef SUPERVISOR_KEEPER_HELD_LOGS_H_
+#define SUPERVISOR_KEEPER_HELD_LOGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "lib/arena/arena.h"
+#include "supervisor/keeper/held_descriptors.h"
+
+namespace baton::keeper {
+
+// Larger logs of a dead keeper are given back when the next one begins.
+inline constexpr uint64_t kMaxFormerLogBytes = 64u << 20;
+
+// Before this keeper makes its arena: what a former one has left stays until this one has died,
+// too, or is given back.
+absl::Status KeepFormerLogs(HeldDescriptors* held);
+
+// All but the buffers, which are large and are not the truth.
+absl::Status HoldLogs(HeldDescriptors* held, const arena::Arena& arena);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_HELD_LOGS_H_

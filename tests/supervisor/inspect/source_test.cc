@@ -1,0 +1,195 @@
+#include "supervisor/inspect/source.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "lib/base/file_descriptor.h"
+#include "supervisor/config/state_files.h"
+#include "tests/harness/temp_directory.h"
+#include "tests/supervisor/inspect/known_arena.h"
+
+namespace baton::inspect {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::KnownArena;
+
+// A process that has what it has made before it said so. Killed at the end.
+class Holder {
+ public:
+  explicit Holder(const std::function<void()>& make) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const FileDescriptor read_end(ends[0]);
+    FileDescriptor write_end(ends[1]);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      make();
+      (void)!write(write_end.get(), "x", 1);
+      for (;;) pause();
+    }
+    write_end.Reset();
+    char said;
+    EXPECT_EQ(read(read_end.get(), &said, 1), 1);
+  }
+  ~Holder() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  int pid() const { return pid_; }
+
+ private:
+  int pid_;
+};
+
+// This process is batond: it holds the lock, and its children are keepers.
+class SourceTest : public ::testing::Test {
+ protected:
+  void BecomeBatond() {
+    lock_.Reset(
+        open(BatondLockPath(directory_.path()).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_TRUE(lock_);
+    const std::string pid = std::to_string(getpid());
+    ASSERT_EQ(write(lock_.get(), pid.data(), pid.size()), static_cast<ssize_t>(pid.size()));
+  }
+  absl::StatusOr<ArenaFiles> Find(Keeper keeper = Keeper::kLast) {
+    return FindArena(directory_.path(), service_, keeper);
+  }
+  static uint64_t InstanceOf(const ArenaFiles& files) {
+    return files.driver_log.Read<arena::DriverMemoryHeader>(0)->keeper_start;
+  }
+
+  const harness::TempDirectory directory_ = *harness::TempDirectory::Create();
+  // Of nobody else's on this machine.
+  const std::string service_ = "source-test-" + std::to_string(getpid());
+  FileDescriptor lock_;
+};
+
+TEST_F(SourceTest, shouldFindTheMemoriesOfAProcessByName) {
+  const arena::Arena arena = KnownArena(service_);
+  const auto files = ArenaOfProcess(getpid(), service_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->pid, getpid());
+  EXPECT_EQ(InstanceOf(*files), arena.header().keeper_start);
+  EXPECT_EQ(files->worker_log.Read<arena::WorkerMemoryHeader>(0)->magic, arena::kMagic);
+  EXPECT_TRUE(files->buffers.exists());
+  EXPECT_TRUE(files->recovery.exists());
+  for (const Memory* memory :
+       {&files->worker_log, &files->driver_log, &files->buffers, &files->recovery}) {
+    EXPECT_EQ(fcntl(memory->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  }
+}
+
+TEST_F(SourceTest, shouldLeaveNoMappingBehind) {
+  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
+  const auto files = ArenaOfProcess(keeper.pid(), service_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  const auto view = ArenaView::Open(*files, service_);
+  ASSERT_TRUE(view.ok()) << view.status();
+  ASSERT_TRUE(Inspect(*view, {.connections = true, .work_requests = true, .state = true}, 0).ok());
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    EXPECT_EQ(line.find("memfd:baton-"), std::string::npos) << line;
+  }
+}
+
+TEST_F(SourceTest, shouldTellWhichArenasAProcessHas) {
+  const arena::Arena one = KnownArena(service_ + "-a");
+  const arena::Arena other = KnownArena(service_ + "-b");
+  absl::Status status = ArenaOfProcess(getpid(), "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(service_ + "-a, " + service_ + "-b: name"));
+  status = ArenaOfProcess(getpid(), "nvme").status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("-b, not of nvme"));
+  const Holder nothing([] {});
+  EXPECT_EQ(ArenaOfProcess(1 << 22, "").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SourceTest, shouldFindTheKeeperAmongTheChildrenOfBatond) {
+  BecomeBatond();
+  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
+  const auto files = Find();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->pid, keeper.pid());
+  EXPECT_FALSE(files->held);
+}
+
+TEST_F(SourceTest, shouldTakeWhatBatondKeepsWhenThereIsNoKeeper) {
+  BecomeBatond();
+  const arena::Arena held = KnownArena(service_);
+  auto files = Find();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->pid, getpid());
+  EXPECT_TRUE(files->held);
+  // The next keeper has another one, and this is the former.
+  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
+  files = Find();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->pid, keeper.pid());
+  EXPECT_GT(InstanceOf(*files), held.header().keeper_start);
+  files = Find(Keeper::kFormer);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(InstanceOf(*files), held.header().keeper_start);
+}
+
+TEST_F(SourceTest, shouldNotTakeForFormerWhatTheKeeperHas) {
+  BecomeBatond();
+  const arena::Arena held = KnownArena(service_);
+  const Holder keeper([&] {});  // a fork: it has the same
+  EXPECT_EQ(Find()->pid, keeper.pid());
+  const absl::Status status = Find(Keeper::kFormer).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing is kept of a former keeper"));
+}
+
+TEST_F(SourceTest, shouldFindWhoeverHasItWhenBatondIsGone) {
+  const Holder worker([&] { new arena::Arena(KnownArena(service_)); });
+  // What is found is open in this process as long as it is kept.
+  absl::StatusOr<ArenaFiles> files = Find();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->pid, worker.pid());
+  files = absl::StatusOr<ArenaFiles>();
+  // A pid that is another's by now.
+  std::ofstream(BatondLockPath(directory_.path())) << worker.pid();
+  EXPECT_EQ(Find()->pid, worker.pid());
+  const Holder other([&] { new arena::Arena(KnownArena(service_)); });
+  const absl::Status status = Find().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("different arenas"));
+}
+
+TEST_F(SourceTest, shouldSayThatThereIsNone) {
+  absl::Status status = Find().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no process has an arena"));
+  BecomeBatond();
+  const Holder keeper([&] { new arena::Arena(KnownArena(service_ + "-other")); });
+  status = Find().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("; there are " + service_ + "-other"));
+}
+
+TEST_F(SourceTest, shouldSayWhoMayLook) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else";
+  const Holder keeper([&] { new arena::Arena(KnownArena(service_)); });
+  const Holder other([&] {
+    if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) _exit(1);
+    const absl::Status status = ArenaOfProcess(keeper.pid(), service_).status();
+    if (!absl::IsPermissionDenied(status)) _exit(1);
+    if (status.message().find("as root, or as the user") == absl::string_view::npos) _exit(1);
+  });
+}
+
+}  // namespace
+}  // namespace baton::inspect
