@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # build_package.sh OUTPUT [FROM=TO[:MODE]]...: a Debian package of the programs and files that are named,
-# each at TO, without debug information. `version.h` among the FROMs has the release, and is not packed;
-# what goes to DEBIAN/ belongs to the package itself. The same files make the same package.
+# each at TO, without debug information, with shell completion as usr/bin/baton prints it. What goes to
+# DEBIAN/ belongs to the package itself. Three TOs are no paths: VERSION, the file has the release; CONTROL,
+# the template of DEBIAN/control; MAN, a directory of manual pages. The same files make the same package.
 set -euo pipefail
 
 output=$PWD/$1
@@ -20,6 +21,7 @@ for item in "$@"; do
   case $to in
     VERSION) version=$(sed -n 's/.*kRelease\[\] = "\(.*\)".*/\1/p' "$from") ;;
     CONTROL) control=$from ;;
+    MAN) install -D -m 644 -t "$work/root/usr/share/man/man1" "$from"/*.1 ;;
     *) install -D -m "$mode" "$from" "$work/root/$to" ;;
   esac
   if [[ $to == usr/bin/* || $to == usr/libexec/* ]]; then
@@ -28,7 +30,14 @@ for item in "$@"; do
   fi
 done
 [[ -n $version && -n $control ]] || { echo "no VERSION, or no CONTROL" >&2 && exit 1; }
-gzip -9n "$work"/root/usr/share/man/*/* 2>/dev/null || true
+gzip -9n "$work"/root/usr/share/man/*/*
+complete() {
+  mkdir -p "$work/root/usr/share/${2%/*}"
+  "$work/root/usr/bin/baton" completion "$1" >"$work/root/usr/share/$2"
+}
+complete bash bash-completion/completions/baton
+complete zsh zsh/vendor-completions/_baton
+complete fish fish/vendor_completions.d/baton.fish
 
 # It reads the names of source and package from debian/control, and writes no file with -O.
 printf 'Source: baton\n\nPackage: baton\nArchitecture: any\n' >"$work/debian/control"

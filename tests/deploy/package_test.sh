@@ -26,6 +26,10 @@ for file in usr/bin/baton usr/libexec/baton/batond usr/libexec/baton/baton-keepe
   [[ -x $root/$file ]] || die "$file is not there"
   ! ldd "$root/$file" | grep 'not found' >&2 || die "$file lacks a library"
 done
+for file in man/man1/baton.1.gz man/man1/baton-service.1.gz bash-completion/completions/baton \
+  zsh/vendor-completions/_baton fish/vendor_completions.d/baton.fish doc/baton/copyright; do
+  [[ -s $root/usr/share/$file ]] || die "usr/share/$file is not there"
+done
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
 [[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
