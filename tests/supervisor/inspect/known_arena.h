@@ -78,6 +78,7 @@ inline void Fill(const arena::Arena& arena) {
   arena.bank(0, 3).handling = 1 + 19;
   arena.shard(1).owner.ownership = arena::PackOwnership(1, arena::kNobody);
   arena.shard(1).commit_head = PackCursor(1, 0);
+  arena.bank(1, 1).tail = PackCursor(1, 0);
 
   arena::WorkerSlot& worker = arena.worker(1);
   worker.heartbeat = 99;
