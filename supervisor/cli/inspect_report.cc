@@ -89,7 +89,7 @@ std::string FormatMarks(bool changing, bool invalid) {
 void PrintShards(std::ostream& out, const v1::Inspection& arena) {
   if (arena.shards().empty()) return;
   out << "\nShards:\n";
-  Table table({">SHARD", ">EPOCH", "OWNER", "HEIR", ">CONNECTIONS", ">TRANSACTIONS", ">ENTRIES",
+  Table table({">SHARD", ">EPOCH", "OWNER", "HEIR", ">CONNECTIONS", ">COMMITS", ">ENTRIES",
                ">COMPLETIONS", "STATE", "NOTE"});
   for (const v1::InspectedShard& shard : arena.shards()) {
     table.Add({Text(shard.index()), Text(shard.epoch()), FormatOwner(shard), FormatHeir(shard),

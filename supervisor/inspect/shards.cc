@@ -46,23 +46,33 @@ void DescribeHandling(const ShardRecord& record, const arena::BankHeader& bank,
   }
 }
 
-// The owner's word, which was read after the driver's `before` and before its `after`.
-void DescribeEntries(const ShardRecord& before, uint64_t tail, const ShardRecord& after,
-                     v1::InspectedShard* out) {
-  const uint64_t applied = arena::CursorIndex(before.commit_head);
-  const uint64_t published = arena::CursorIndex(tail);
-  out->set_entries_applied(applied);
-  if (!arena::CursorIsOf(tail, out->epoch())) {
-    out->add_invalid(absl::StrCat("commit log: its tail is of another epoch than ", out->epoch()));
-    return;
+// The owner's word, which was read after the driver's `before` and before its `after`. Empty: it
+// can be so.
+std::string EntriesProblem(const ShardRecord& before, uint64_t tail, const ShardRecord& after,
+                           uint64_t epoch) {
+  if (!arena::CursorIsOf(tail, epoch)) {
+    return absl::StrCat("its tail is of another epoch than ", epoch);
   }
-  out->set_entries_published(published);
+  const uint64_t applied = arena::CursorIndex(before.commit_head);
   const uint64_t applied_since = arena::CursorIndex(after.commit_head);
+  const uint64_t published = arena::CursorIndex(tail);
   const bool too_many =
       published > applied_since && published - applied_since > arena::kCommitLogEntries;
-  if (published < applied || too_many) {
-    out->add_invalid(
-        absl::StrCat("commit log: ", applied, " entries applied of ", published, " published"));
+  if (published >= applied && !too_many) return "";
+  return absl::StrCat(applied, " entries applied of ", published, " published");
+}
+
+// In a file the owner's word may be much later than the driver's, and no longer fit.
+void DescribeEntries(const ArenaView& arena, const ShardRecord& before, uint64_t tail,
+                     const ShardRecord& after, v1::InspectedShard* out) {
+  out->set_entries_applied(arena::CursorIndex(before.commit_head));
+  if (arena::CursorIsOf(tail, out->epoch())) out->set_entries_published(arena::CursorIndex(tail));
+  const std::string problem = EntriesProblem(before, tail, after, out->epoch());
+  if (problem.empty()) return;
+  if (arena.files.file.empty()) {
+    out->add_invalid(absl::StrCat("commit log: ", problem));
+  } else {
+    out->set_changing(true);
   }
 }
 
@@ -77,7 +87,7 @@ absl::Status DescribeCommitLog(const ArenaView& arena, uint32_t shard, const Sha
     out->set_changing(true);
     return absl::OkStatus();
   }
-  DescribeEntries(record, bank.value.tail, after.value, out);
+  DescribeEntries(arena, record, bank.value.tail, after.value, out);
   out->set_transaction_begun(arena.layout_version >= 2 && out->epoch() != 0 &&
                              record.apply_begun == record.commit_head);
   DescribeHandling(after.value, bank.value, out);

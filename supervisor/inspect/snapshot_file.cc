@@ -27,9 +27,10 @@ namespace baton::inspect {
 namespace {
 
 constexpr size_t kChunk = 1 << 20;
-// The driver log last: what its cursors call committed was copied before them.
-constexpr arena::MemoryKind kOrder[] = {arena::kWorkerLogMemory, arena::kBuffersMemory,
-                                        arena::kRecoveryMemory, arena::kDriverLogMemory};
+// The driver log first: what its cursors call committed has been written when the worker log is
+// copied.
+constexpr arena::MemoryKind kOrder[] = {arena::kDriverLogMemory, arena::kRecoveryMemory,
+                                        arena::kBuffersMemory, arena::kWorkerLogMemory};
 
 uint32_t HeaderChecksum(SnapshotHeader header) {
   header.checksum = 0;

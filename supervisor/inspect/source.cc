@@ -293,9 +293,10 @@ absl::StatusOr<ArenaFiles> FindAnywhere(const std::string& state_dir, const std:
   }
   if (arenas.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        "no batond runs with state directory ", state_dir, ", and no process has an arena of ",
-        "service \"", service, "\" any more: --offline reads what `baton snapshot` has saved, ",
-        "--state-dir chooses another batond"));
+        "no batond runs with state directory ", state_dir, ", and no process",
+        geteuid() == 0 ? "" : " that this user may look into", " has an arena of service \"",
+        service, "\" any more: --offline reads what `baton snapshot` has saved, --state-dir ",
+        "chooses another batond"));
   }
   if (arenas.size() > 1) {
     const std::string pids = absl::StrJoin(arenas, ", ", [](std::string* text, const auto& one) {

@@ -83,8 +83,8 @@ Completions:   21, 4 not acknowledged
 )";
 constexpr char kShardZero[] = R"(
 Shards:
-SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  TRANSACTIONS  ENTRIES  COMPLETIONS  STATE  NOTE
-    0      3  worker 7, slot 1  worker 9            2            33    40/42        17/21  5B v4  -
+SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  COMMITS  ENTRIES  COMPLETIONS  STATE  NOTE
+    0      3  worker 7, slot 1  worker 9            2       33    40/42        17/21  5B v4  -
 
 Last cut:        of epoch 2 after 11 entries
 Release:         not asked for
@@ -103,12 +103,11 @@ CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
 )";
 
 TEST_F(InspectTest, ShouldSumUp) {
-  arena_.bank(1, 1).tail = arena::PackCursor(1, 0);
   Expect({}, absl::StrCat(kArena, R"(
 Shards:
-SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  TRANSACTIONS  ENTRIES  COMPLETIONS  STATE  NOTE
-    0      3  worker 7, slot 1  worker 9            2            33    40/42        17/21  5B v4  -
-    1      1  -                 -                   0             0      0/0          0/0  -      -
+SHARD  EPOCH  OWNER             HEIR      CONNECTIONS  COMMITS  ENTRIES  COMPLETIONS  STATE  NOTE
+    0      3  worker 7, slot 1  worker 9            2       33    40/42        17/21  5B v4  -
+    1      1  -                 -                   0        0      0/0          0/0  -      -
 
 Workers:
 SLOT  HEARTBEATS  THREADS              NOTE
@@ -132,7 +131,11 @@ CONNECTION  QUEUE    ACKNOWLEDGED  COMPLETED  POSTED  ATTEMPTED  COMMITTED  MARK
 }
 
 TEST_F(InspectTest, ShouldShowWorkRequests) {
-  Expect({"--connection", "2", "--work-requests"}, absl::StrCat(kArena, R"(
+  Expect(
+      {"--connection", "2", "--work-requests"},
+      absl::StrCat(
+          kArena,
+          R"(
 Connections:
 CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
          2      0  established  77  10.0.0.2:4000      3         2  4B v1  -
@@ -141,10 +144,14 @@ Outstanding work requests:
 OF            QUEUE    SEQUENCE  STATE         OPCODE            BUFFERS        TAG  DETAILS
 connection 2  send          100  completed     SEND              0+64             1  -
 connection 2  send          101  completed     SEND              64+64            2  -
-connection 2  send          102  posted        WRITE_WITH_IMM    128+32 4096+8    3  fence, solicited, remote 0x7f0000001000 rkey 0x1234, imm 0xabcd
-connection 2  send          103  maybe posted  COMPARE_AND_SWAP  256+8            4  remote 0x1000 rkey 0x99, compares 0x5 swaps 0x6
-connection 2  send          104  committed     SEND_WITH_INV     0+0              5  invalidates 0x77
-connection 2  receive        10  posted        RECEIVE           1024+512         8  -
+)"
+          "connection 2  send          102  posted        WRITE_WITH_IMM    128+32 4096+8    3  "
+          "fence, solicited, remote 0x7f0000001000 rkey 0x1234, imm 0xabcd\n"
+          "connection 2  send          103  maybe posted  COMPARE_AND_SWAP  256+8            4  "
+          "remote 0x1000 rkey 0x99, compares 0x5 swaps 0x6\n"
+          "connection 2  send          104  committed     SEND_WITH_INV     0+0              5  "
+          "invalidates 0x77\n"
+          R"(connection 2  receive        10  posted        RECEIVE           1024+512         8  -
 connection 2  receive        11  posted        RECEIVE           1536+512         9  -
 )"));
 }

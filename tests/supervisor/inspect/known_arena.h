@@ -51,11 +51,21 @@ inline void SetState(uint8_t* slot, std::string_view text) {
   std::copy(text.begin(), text.end(), slot);
 }
 
+inline void FillShards(const arena::Arena& arena);
+inline void FillConnections(const arena::Arena& arena);
+inline void FillRequests(const arena::Arena& arena);
+
 // Worker 7 in slot 1 owns shard 0 in epoch 3, with worker 9 as heir; nobody owns shard 1.
 // Connection 2 of shard 0 has, of its sends, two that are completed and not acknowledged, one
 // posted, one maybe posted and one committed; and of its receives two posted. Connection 5 has
 // ended.
 inline void Fill(const arena::Arena& arena) {
+  FillShards(arena);
+  FillConnections(arena);
+  FillRequests(arena);
+}
+
+inline void FillShards(const arena::Arena& arena) {
   using arena::PackCursor;
   arena::ShardRecord& shard = arena.shard(0);
   shard.owner.owner_worker_id = 7;
@@ -78,13 +88,16 @@ inline void Fill(const arena::Arena& arena) {
   arena.bank(0, 3).handling = 1 + 19;
   arena.shard(1).owner.ownership = arena::PackOwnership(1, arena::kNobody);
   arena.shard(1).commit_head = PackCursor(1, 0);
+  arena.bank(1, 1).tail = PackCursor(1, 0);
 
   arena::WorkerSlot& worker = arena.worker(1);
   worker.heartbeat = 99;
   worker.sleeping = 1;
   worker.thread_locks[0].futex = 1234;
   worker.thread_locks[1].futex = 0x40000000;
+}
 
+inline void FillConnections(const arena::Arena& arena) {
   arena::ConnectionRecord& one = arena.connection(2);
   one.generation = 6;
   one.shard = 0;
@@ -109,6 +122,15 @@ inline void Fill(const arena::Arena& arena) {
   SetState(arena.connection_state(2, 0), "acct");
   one.state = static_cast<uint32_t>(arena::ConnectionState::kEstablished);
 
+  arena::ConnectionRecord& ended = arena.connection(5);
+  ended.generation = 2;
+  ended.shard = 0;
+  ended.last_status = static_cast<uint32_t>(verbs::CompletionStatus::kFlushError);
+  ended.poison = static_cast<uint32_t>(arena::PoisonLevel::kSilent);
+  ended.state = static_cast<uint32_t>(arena::ConnectionState::kClosed);
+}
+
+inline void FillRequests(const arena::Arena& arena) {
   arena.send_request(2, 100) = Request(1, 0, 64);
   arena.send_request(2, 101) = Request(2, 64, 64);
   arena::WorkRequest write = Request(3, 128, 32);
@@ -133,13 +155,6 @@ inline void Fill(const arena::Arena& arena) {
   arena.send_request(2, 104) = invalidate;
   arena.receive_request(2, 10) = Request(8, 1024, 512);
   arena.receive_request(2, 11) = Request(9, 1536, 512);
-
-  arena::ConnectionRecord& ended = arena.connection(5);
-  ended.generation = 2;
-  ended.shard = 0;
-  ended.last_status = static_cast<uint32_t>(verbs::CompletionStatus::kFlushError);
-  ended.poison = static_cast<uint32_t>(arena::PoisonLevel::kSilent);
-  ended.state = static_cast<uint32_t>(arena::ConnectionState::kClosed);
 }
 
 inline arena::Arena KnownArena(const std::string& service = "kv") {

@@ -124,11 +124,15 @@ TEST_F(SnapshotFileTest, shouldHaveTheBytesOfItsSpecification) {
   EXPECT_EQ(static_cast<uint32_t>(number(8)), 1u);
   EXPECT_EQ(number(16), file.size());
   EXPECT_STREQ(file.data() + 48, "kv");
-  EXPECT_EQ(number(432), 4096u);            // the worker log
-  EXPECT_EQ(number(440), 2u << 20);         // a huge page
-  EXPECT_EQ(number(432 + 2 * 32 + 8), 0u);  // no buffers
-  EXPECT_EQ(file.substr(4096, 8), "BATONAN1");
-  EXPECT_EQ(file.substr(number(432 + 32), 8), "BATONAN1");
+  const uint64_t huge_page = 2u << 20;
+  EXPECT_EQ(number(432 + 32), 4096u);  // the driver log, which is copied first
+  EXPECT_EQ(number(440 + 32), huge_page);
+  EXPECT_EQ(number(432), 4096 + huge_page);  // the worker log
+  EXPECT_EQ(number(440), huge_page);
+  EXPECT_EQ(number(440 + 2 * 32), 0u);  // no buffers
+  EXPECT_EQ(file.size(), 4096 + 2 * huge_page);
+  EXPECT_STREQ(file.data() + 4096 + offsetof(arena::DriverMemoryHeader, service), "kv");
+  EXPECT_EQ(file.substr(number(432), 8), "BATONAN1");
 }
 
 TEST_F(SnapshotFileTest, shouldHaveAllMemories) {

@@ -1,0 +1,285 @@
+// `baton inspect` and `baton snapshot` on a Baton under load, on one that stands still, and on what
+// dead processes have left.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/v1/inspect.pb.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/expectations.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using harness::ChildOptions;
+using harness::ChildProcess;
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::PeerOptions;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr std::chrono::seconds kTimeout{60};
+const std::vector<std::string> kEverything = {"--queues", "--work-requests", "--state"};
+
+struct Output {
+  int status = -1;
+  std::string out, err;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// Whether a letter of /proc/PID/task/*/stat says of each thread that it is stopped.
+bool IsStopped(int pid) {
+  std::error_code error;
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
+    const std::string stat = ReadFile(task.path() / "stat");
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || stat.substr(name_end + 2, 1) != "T") return false;
+  }
+  return !error;
+}
+
+class InspectTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto decoder = harness::Binaries().Find("ledger-state");
+    ASSERT_TRUE(decoder.ok()) << decoder.status();
+    decoder_ = std::filesystem::absolute(*decoder);
+    ClusterOptions options;
+    options.shards = 2;
+    // Nobody is killed for standing still.
+    options.batond_arguments = {"--state-decoder", decoder_, "--hang-timeout-ms", "600000"};
+    auto cluster = Cluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    auto worker = cluster_->StartLedger(1);
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    worker_ = *std::move(worker);
+    PeerOptions load;
+    load.connections = 16;
+    load.rate = 4000;
+    auto peer = cluster_->StartPeer(load);
+    ASSERT_TRUE(peer.ok()) << peer.status();
+    peer_ = *std::move(peer);
+    ASSERT_TRUE(peer_->Settle().ok());
+    const auto status = cluster_->operators().GetStatus();
+    ASSERT_TRUE(status.ok()) << status.status();
+    keeper_ = status->services(0).keeper_pid();
+    control_ = status->control_pid();
+  }
+  void TearDown() override {
+    for (const int pid : stopped_) kill(pid, SIGCONT);
+    if (HasFailure() && cluster_) cluster_->DumpLogs();
+  }
+
+  Output Baton(std::vector<std::string> arguments) {
+    Output output;
+    ChildOptions baton;
+    const auto program = harness::Binaries().Find("baton");
+    EXPECT_TRUE(program.ok()) << program.status();
+    baton.program = *program;
+    baton.log_path = absl::StrCat(cluster_->directory(), "/baton-", ++commands_, ".log");
+    baton.arguments = {"--socket", cluster_->OperatorSocketPath()};
+    baton.arguments.insert(baton.arguments.end(), arguments.begin(), arguments.end());
+    auto process = ChildProcess::Start(baton);
+    EXPECT_TRUE(process.ok()) << process.status();
+    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
+         line = (*process)->ReadLine(kTimeout)) {
+      absl::StrAppend(&output.out, *line, "\n");
+    }
+    const auto end = (*process)->WaitEnd(kTimeout);
+    EXPECT_TRUE(end.ok()) << end.status();
+    output.status = end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
+    output.err = ReadFile(baton.log_path);
+    return output;
+  }
+  Output Look(std::vector<std::string> more, const std::vector<std::string>& parts = kEverything) {
+    std::vector<std::string> arguments = {"inspect", "ledger"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.insert(arguments.end(), parts.begin(), parts.end());
+    return Baton(arguments);
+  }
+  v1::Inspection Parsed(const Output& output) {
+    v1::Inspection inspection;
+    EXPECT_EQ(output.status, 0) << output.err;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(output.out, &inspection).ok())
+        << output.out;
+    return inspection;
+  }
+
+  // The memories of the keeper, byte by byte.
+  std::map<std::string, std::string> Arena() const {
+    std::map<std::string, std::string> memories;
+    for (const auto& entry : std::filesystem::directory_iterator(Fds())) {
+      std::error_code error;
+      const std::string link = std::filesystem::read_symlink(entry.path(), error);
+      if (link.find("/memfd:baton-") == std::string::npos) continue;
+      memories[link] = ReadFile(entry.path());
+    }
+    return memories;
+  }
+  std::string Fds() const { return absl::StrCat("/proc/", keeper_, "/fd"); }
+
+  void Stop(int pid) {
+    stopped_.push_back(pid);
+    ASSERT_EQ(kill(pid, SIGSTOP), 0);
+    ASSERT_TRUE(harness::WaitUntil("a process to stop", [&] { return IsStopped(pid); }).ok());
+  }
+  void Continue() {
+    for (const int pid : stopped_) ASSERT_EQ(kill(pid, SIGCONT), 0);
+    stopped_.clear();
+  }
+  void ExpectNothingLost() {
+    ASSERT_TRUE(peer_->Settle().ok());
+    const auto result = peer_->Stop();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->Flag("ok")) << result->text();
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<harness::LedgerWorker> worker_;
+  std::unique_ptr<harness::PeerProcess> peer_;
+  std::string decoder_;
+  int keeper_ = 0, control_ = 0, commands_ = 0;
+  std::vector<int> stopped_;
+};
+
+TEST_F(InspectTest, shouldShowAServiceUnderLoad) {
+  uint64_t requests = 0;
+  for (int i = 0; i < 10; ++i) {
+    const v1::Inspection arena = Parsed(Look({"-o", "json"}));
+    EXPECT_EQ(arena.source().pid(), keeper_);
+    EXPECT_EQ(arena.totals().shards_owned(), 2u);
+    ASSERT_EQ(arena.connections_size(), 16);
+    EXPECT_THAT(arena.invalid(), IsEmpty());
+    for (const v1::InspectedShard& shard : arena.shards()) {
+      EXPECT_THAT(shard.invalid(), IsEmpty());
+      EXPECT_EQ(shard.owner_worker_id(), worker_->id);
+    }
+    for (const v1::InspectedConnection& one : arena.connections()) {
+      EXPECT_THAT(one.invalid(), IsEmpty()) << one.DebugString();
+      EXPECT_EQ(one.state(), "established");
+      if (!one.application_state().changing()) {
+        EXPECT_THAT(one.application_state().decoded(), HasSubstr(" requests, total "))
+            << one.application_state().decoder_error();
+      }
+      for (const v1::InspectedWorkRequest& request : one.work_requests()) {
+        EXPECT_THAT(request.invalid(), IsEmpty()) << request.DebugString();
+        ++requests;
+      }
+    }
+  }
+  EXPECT_GT(requests, 16u * 10);  // the receives that the ledger keeps posted
+  const Output people = Look({});
+  EXPECT_EQ(people.status, 0);
+  EXPECT_EQ(people.err, "");
+  EXPECT_THAT(people.out, Not(HasSubstr("nvalid")));
+  EXPECT_THAT(people.out, HasSubstr("\nState of connection 15:\n"));
+  ExpectNothingLost();
+}
+
+TEST_F(InspectTest, shouldNotChangeAByteOfAnArenaThatStandsStill) {
+  Stop(keeper_);
+  Stop(worker_->process->pid());
+  const auto before = Arena();
+  ASSERT_EQ(before.size(), 4u);
+  const std::vector<std::string> decoder = {"--decoder", decoder_};
+  const std::string live = Look(decoder).out;
+  EXPECT_THAT(live, HasSubstr("\nState of connection 0:\n"));
+  EXPECT_THAT(live, Not(HasSubstr("changing")));
+  EXPECT_EQ(Look({"--shard", "1"}, {}).status, 0);
+  const std::string file = cluster_->directory() + "/ledger.snapshot";
+  const Output saved = Baton({"snapshot", "ledger", file, "--buffers"});
+  EXPECT_EQ(saved.status, 0) << saved.err;
+  const auto after = Arena();
+  ASSERT_EQ(after.size(), 4u);
+  for (const auto& [name, bytes] : before) EXPECT_TRUE(after.at(name) == bytes) << name;
+
+  // The file says the same, but for where it is from and when that was.
+  const Output offline = Look({"--offline", file, "--decoder", decoder_});
+  EXPECT_EQ(offline.status, 0) << offline.err;
+  const auto from = [](const std::string& text, const char* heading) {
+    return text.substr(std::min(text.find(heading), text.size()));
+  };
+  EXPECT_THAT(offline.out, HasSubstr(absl::StrCat("Arena of:      ", file, ", saved ")));
+  EXPECT_EQ(from(offline.out, "\nShards:\n"), from(live, "\nShards:\n"));
+  Continue();
+  ExpectNothingLost();
+}
+
+TEST_F(InspectTest, shouldNeedNoControl) {
+  Stop(cluster_->batond().pid());  // or there would be another one
+  ASSERT_EQ(kill(control_, SIGKILL), 0);
+  Output output = Look({}, {"--work-requests"});
+  EXPECT_EQ(output.status, 0);
+  EXPECT_EQ(output.err, "");
+  EXPECT_THAT(output.out, HasSubstr("\nOutstanding work requests:\n"));
+  output = Look({"--connection", "0"}, {"--state"});
+  EXPECT_EQ(output.status, 0);
+  EXPECT_THAT(output.out, HasSubstr(": committed, version 1, 32 bytes\n"));
+  EXPECT_THAT(output.err, HasSubstr("warning: state is not decoded: cannot reach batond"));
+  Continue();
+  ExpectNothingLost();
+}
+
+TEST_F(InspectTest, shouldShowWhatADeadKeeperHasLeft) {
+  Stop(cluster_->batond().pid());
+  ASSERT_EQ(kill(keeper_, SIGKILL), 0);
+  ASSERT_TRUE(harness::WaitUntil("the keeper's end", [&] {
+                return ReadFile(absl::StrCat("/proc/", keeper_, "/cmdline")).empty();
+              }).ok());
+  const v1::Inspection left = Parsed(Look({"-o", "json", "--decoder", decoder_}));
+  EXPECT_TRUE(left.source().held());
+  EXPECT_FALSE(left.source().buffers());
+  EXPECT_EQ(left.source().pid(), cluster_->batond().pid());
+  EXPECT_GT(left.totals().transactions(), 0u);
+  ASSERT_EQ(left.connections_size(), 16);
+  EXPECT_THAT(left.connections(3).application_state().decoded(), HasSubstr(" requests, total "));
+  const std::string file = cluster_->directory() + "/left.snapshot";
+  EXPECT_EQ(Baton({"snapshot", "ledger", file}).status, 0);
+  EXPECT_EQ(Baton({"snapshot", "ledger", file, "--force", "--buffers"}).status, 1);
+  EXPECT_THAT(Look({"--offline", file}).out, HasSubstr("(batond)\n"));
+
+  Continue();
+  ASSERT_TRUE(harness::WaitUntil("another keeper", [&] {
+                const auto now = cluster_->operators().GetStatus();
+                return now.ok() && now->services(0).reachable() &&
+                       now->services(0).keeper_pid() != keeper_;
+              }).ok());
+  const v1::Inspection now = Parsed(Look({"-o", "json"}));
+  EXPECT_FALSE(now.source().held());
+  EXPECT_NE(now.source().pid(), keeper_);
+  EXPECT_EQ(now.totals().transactions(), 0u);
+  // And what the one before has left is there still.
+  const v1::Inspection former = Parsed(Look({"-o", "json", "--former", "--decoder", decoder_}));
+  EXPECT_TRUE(former.source().held());
+  EXPECT_EQ(former.totals().DebugString(), left.totals().DebugString());
+  EXPECT_EQ(former.connections(3).application_state().decoded(),
+            left.connections(3).application_state().decoded());
+}
+
+}  // namespace
+}  // namespace baton

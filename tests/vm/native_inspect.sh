@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# What `baton inspect` shows of a native service under checked load: of its living keeper, of what
+# batond keeps when that is killed, and of a file.
+set -euo pipefail
+# shellcheck source=tests/vm/ledger_common.sh
+source "$(dirname "$0")/ledger_common.sh"
+# shellcheck source=tests/vm/native_common.sh
+source "$(dirname "$0")/native_common.sh"
+
+# looks PATTERN ARGUMENTS...: at everything, of which nothing is invalid.
+looks() {
+  local pattern=$1
+  shift
+  baton --state-dir "$state" inspect "$@" --queues --work-requests --state --decoder \
+    "$BATON_BIN/ledger-state" >"$work/arena" 2>&1 || die "inspect $*: $(cat "$work/arena")"
+  grep -qE "$pattern" "$work/arena" || die "\"$pattern\" is not in what inspect $* shows: $(cat "$work/arena")"
+  ! grep -q '^Invalid' "$work/arena" || die "inspect $*: $(cat "$work/arena")"
+}
+
+start_native kv "$BATON_BIN/ledger-v1.so"
+wait_for "two workers" are_ready 2
+start_peer checked rxe0 "$BATON_VM_ADDRESS" --connections 4
+wait_for "both shards to be served" are_served 2
+for _ in 1 2 3; do
+  looks '^Kind: +native' kv
+  looks 'client [0-9]+, [0-9]+ requests, total' kv
+  looks '^connection [0-9]+ +receive +[0-9]+ +posted +RECEIVE' kv
+done
+looks '^Queue pairs: +[0-9]+ free, [1-9][0-9]* taken' kv --shard 0
+say "a native service under load"
+
+keeper=$(sed -n 's/.*keeper of service kv: started, pid \([0-9]*\)$/\1/p' "$state.log" | tail -n 1)
+kill -STOP "$batond"
+kill -KILL "$keeper"
+looks 'batond.*, which keeps it' kv
+looks 'client [0-9]+, [0-9]+ requests, total' kv
+baton --state-dir "$state" snapshot kv "$work/kv.snapshot" >"$work/saved" 2>&1 || die "$(cat "$work/saved")"
+looks '^Kind: +native' --offline "$work/kv.snapshot"
+looks 'client [0-9]+, [0-9]+ requests, total' --offline "$work/kv.snapshot"
+kill -CONT "$batond"
+say "and what batond keeps of it, also in a file of no one moment"
+check_peer checked
