@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -48,13 +50,24 @@ absl::StatusOr<FileDescriptor> ConnectUntil(const std::string& path, Clock::time
   }
 }
 
+// Who may pass where this process may not.
+std::string WhoMay(const std::string& socket_path) {
+  struct stat directory = {};
+  const std::string path = socket_path.substr(0, socket_path.rfind('/'));
+  const std::string owner = stat(path.c_str(), &directory) == 0
+                                ? absl::StrCat("uid ", directory.st_uid, ", who has ", path)
+                                : "batond's user";
+  return absl::StrCat("uid ", geteuid(), " may not pass: run as root, as ", owner,
+                      ", or open the directory to the users and groups of operator_uids and "
+                      "operator_gids");
+}
+
 absl::Status Unreachable(const std::string& socket_path, const absl::Status& cause) {
   const absl::string_view why =
       absl::StripPrefix(cause.message(), absl::StrCat("connect to ", socket_path, ": "));
   const std::string text = absl::StrCat("cannot reach batond at ", socket_path, ": ", why);
   if (absl::IsPermissionDenied(cause)) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(text, "; run as an operator (root, batond's user, or one of operator_uids)"));
+    return absl::PermissionDeniedError(absl::StrCat(text, "; ", WhoMay(socket_path)));
   }
   if (absl::IsInvalidArgument(cause)) return absl::InvalidArgumentError(text);
   return absl::UnavailableError(absl::StrCat(

@@ -129,5 +129,16 @@ TEST_F(PermissionsTest, shouldRefuseAnotherOperator) {
   EXPECT_THAT(status->LogTail(), HasSubstr("operator_uids"));
 }
 
+TEST_F(PermissionsTest, shouldSayWhoMayPassWhereTheStateDirectoryIsClosed) {
+  ASSERT_NO_FATAL_FAILURE(StartBatond("", ""));
+  ASSERT_EQ(chmod(directory_->File("state").c_str(), 0700), 0);
+  const auto status = StartAsOther("baton", {"--state-dir", directory_->File("state"), "status"});
+  ASSERT_NE(status, nullptr);
+  EXPECT_EQ(ExitStatus(*status), 5);
+  EXPECT_THAT(status->LogTail(),
+              HasSubstr(absl::StrCat("uid ", kOtherUid, " may not pass: run as ", "root, as uid ",
+                                     geteuid(), ", who has ", directory_->File("state"))));
+}
+
 }  // namespace
 }  // namespace baton
