@@ -94,8 +94,10 @@ Interruption::Interruption(void (*undo)()) {
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     sigaction(kSignals[i], nullptr, &former_actions[i]);
-    // One that is ignored, of nohup's or of a shell's background, stays so.
-    if (former_actions[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+    // What nohup has made of SIGHUP stays. A script's background has SIGINT ignored, too, and still
+    // means it when it sends one.
+    const bool ignored = former_actions[i].sa_handler == SIG_IGN;
+    if (kSignals[i] != SIGHUP || !ignored) sigaction(kSignals[i], &action, nullptr);
   }
 }
 

@@ -63,6 +63,16 @@ TEST_F(LiveTest, WatchShouldLookAgainUntilItIsInterrupted) {
   EXPECT_EQ(err_.text(), "");
 }
 
+// As a script starts it in the background.
+TEST_F(LiveTest, WatchShouldEndWhereInterruptsWereIgnored) {
+  const auto former = signal(SIGINT, SIG_IGN);
+  auto code = Begin({"shard", "list", "kv", "--watch=0.1"});
+  AwaitCount("SHARD", 1);
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(code.get(), kExitOk);
+  EXPECT_EQ(signal(SIGINT, former), SIG_IGN);  // as it was
+}
+
 TEST_F(LiveTest, WatchShouldOutliveControl) {
   auto code = Begin({"--timeout", "0.1", "service", "list", "--watch=0.1", "-o", "json"});
   AwaitCount("\"services\"", 1);
