@@ -8,7 +8,7 @@ set -euo pipefail
 declare -A GROUPS_OF_PACKAGES=(
   [build]="bazel-bootstrap bazel-rules-java ca-certificates g++ git gnuplot-nox iproute2 libabsl-dev
     libbenchmark-dev libboost-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
-    libibverbs-dev libncurses-dev libprotobuf-dev librdmacm-dev libspdlog-dev libsystemd-dev
+    libibverbs-dev libncurses-dev libnl-3-dev libprotobuf-dev librdmacm-dev libspdlog-dev libsystemd-dev
     procps prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc spin"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
