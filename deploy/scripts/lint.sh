@@ -26,8 +26,8 @@ echo "--- clang-tidy over $(tr -dc '\0' <"${TMPDIR:-/tmp}/baton-lint-files.$$" |
 
 tidy() {
   echo "  $2" >&2
-  clang-tidy --quiet "$2" -- -std=c++20 -I. -isystem "$1" -DSPDLOG_COMPILED_LIB \
-    -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED 2> >(grep -v ' warnings\? generated' >&2)
+  clang-tidy --quiet "$2" -- -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 \
+    -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED 2> >(grep -v ' warnings\? generated' >&2)
 }
 export -f tidy
 xargs -0 -P2 -I{} bash -c 'tidy "$@"' tidy "$generated" {} <"${TMPDIR:-/tmp}/baton-lint-files.$$"

@@ -76,6 +76,10 @@ TEST(Restart, shouldServeAgainAfterTheKeeperIsKilled) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   auto worker = (*cluster)->StartLedger(1);
   ASSERT_TRUE(worker.ok()) << worker.status();
+  // Its connections end with the keeper, and are in nobody's way at the port.
+  auto peer = (*cluster)->StartPeer(PeerOptions());
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const uint16_t port = (*cluster)->port();
   const auto before = (*cluster)->operators().GetStatus();
   ASSERT_TRUE(before.ok()) << before.status();
   const int keeper = before->services(0).keeper_pid();
@@ -90,6 +94,7 @@ TEST(Restart, shouldServeAgainAfterTheKeeperIsKilled) {
   auto next = (*cluster)->StartLedger(2);
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_TRUE((*cluster)->OwnsAllShards((*next)->id));
+  EXPECT_EQ((*cluster)->port(), port);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A service that is configured to use one GID of its device: it listens at that address alone, says so,
-# and does not start with a GID that cannot be used.
+# and does not start with a GID that cannot be used. Nor in a network namespace where its device cannot.
 set -euo pipefail
 
 work=$(mktemp -d)
@@ -48,3 +48,21 @@ until baton --state-dir "$work/state" connection list kv | grep -q 10.0.9.1; do
 done
 rping -c -a "$BATON_VM_ADDRESS" -p 7471 -C 1 >"$work/elsewhere.log" 2>&1 || true
 grep -q RDMA_CM_EVENT_REJECTED "$work/elsewhere.log" || die "listens at $BATON_VM_ADDRESS, too"
+
+# In another network namespace Soft-RoCE has no connections: that is said at once, and by the doctor.
+kill "$batond"
+wait "$batond" || die "batond has not ended in order"
+ip netns add blue
+cat >"$work/conf" <<END
+state_dir: "$work/state"
+services { name: "kv" device { rdma { device: "rxe0" } } network_namespace: "blue" }
+END
+if batond --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in a namespace"; fi
+grep -q "service kv: network_namespace: device rxe0 has connections in the machine's first network" \
+  "$work/batond.log" || die "does not say why not"
+if baton doctor --config "$work/conf" >"$work/doctor.log" 2>&1; then die "the doctor sees nothing"; fi
+grep -q "PROBLEM.*network namespace blue: rxe0 is Soft-RoCE" "$work/doctor.log" || die "the doctor"
+ip netns delete blue
+if batond --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in none"; fi
+grep -q "network_namespace: blue: /run/netns/blue: No such file .*; ip netns add blue$" \
+  "$work/batond.log" || die "does not say how to make it"
