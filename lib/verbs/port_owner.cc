@@ -21,6 +21,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "lib/text/one_line.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/socket_address.h"
 
@@ -29,6 +30,7 @@ namespace {
 
 constexpr int kListening = 10;  // TCP_LISTEN, in what the kernel calls TCP's states
 constexpr timeval kPatience = {1, 0};
+constexpr size_t kMaxNameBytes = 64;
 
 // ---------------------------------------------------------------- netlink
 
@@ -119,7 +121,8 @@ std::string NameOf(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/comm"));
   std::string name;
   std::getline(file, name);
-  return absl::StrCat(name.empty() ? "process" : name, " (pid ", pid, ")");
+  // Of its own choice, and up to 15 bytes of anything.
+  return absl::StrCat(name.empty() ? "process" : OneLine(name, kMaxNameBytes), " (pid ", pid, ")");
 }
 
 bool HasSocket(const std::filesystem::path& process, const std::string& link) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "lib/text/one_line.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 // A keeper answers from memory, within milliseconds.
 constexpr uint64_t kMaxDescribeNs = 3'000'000'000;
+constexpr size_t kMaxNameBytes = 64;  // of what somebody takes for a service, in an answer
 
 internal::ManagementRequest DescribeRequest() {
   internal::ManagementRequest request;
@@ -64,7 +66,7 @@ absl::StatusOr<KeeperClient*> Keepers::Find(const std::string& service) {
   const std::string names = absl::StrJoin(
       clients_, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
   return absl::NotFoundError(
-      absl::StrCat("there is no service \"", service, "\"; ",
+      absl::StrCat("there is no service \"", OneLine(service, kMaxNameBytes), "\"; ",
                    names.empty() ? "no service is configured" : "there are: ", names));
 }
 

@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/event_stream.h"
@@ -34,6 +36,7 @@ constexpr uint64_t kMaxLookNs = 200'000'000;
 constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
 constexpr int kMaxEventStreams = 64;
+constexpr size_t kMaxAuditBytes = 1024;  // of each part of a line
 // Trailing metadata of an answer that leaves something out, for the operator to read.
 constexpr char kWarning[] = "baton-warning";
 
@@ -426,9 +429,9 @@ class OperatorServiceImpl final
 
   void Audit(const grpc::ServerContext& call, const std::string& what, const std::string& service,
              const absl::Status& result) {
-    spdlog::info("service {}: {} asked by {}: {}", service, what,
-                 context_.peers->Describe(call.peer()),
-                 result.ok() ? "done" : std::string(result.message()));
+    spdlog::info("service {}: {} asked by {}: {}", OneLine(service, kMaxAuditBytes),
+                 OneLine(what, kMaxAuditBytes), context_.peers->Describe(call.peer()),
+                 result.ok() ? "done" : OneLine(MessageOf(result), kMaxAuditBytes));
   }
 
   const OperatorServiceContext context_;

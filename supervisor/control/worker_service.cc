@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
-#include "lib/base/utf8.h"
+#include "lib/base/status_text.h"
+#include "lib/text/one_line.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/grpc_status.h"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr uint64_t kRedeemNs = 5'000'000'000;
 constexpr size_t kMaxHealthDetail = 256;
+constexpr size_t kMaxReleaseBytes = 64;
+constexpr size_t kMaxReasonBytes = 512;  // of a line in the log
 // Notices that a worker has not taken yet; it has stopped reading when there are more.
 constexpr size_t kMaxQueuedNotices = 64;
 
@@ -27,10 +30,11 @@ absl::Status CheckHello(const v1::AttachRequest& request) {
   }
   const uint32_t theirs = request.hello().version().protocol_version();
   if (theirs != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the worker speaks protocol version ", theirs, " (release \"",
-        request.hello().version().release(), "\"), control speaks ", kProtocolVersion,
-        " (release \"", kRelease, "\"): build the worker with the library of this release"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", theirs, " (release \"",
+                     OneLine(request.hello().version().release(), kMaxReleaseBytes),
+                     "\"), control speaks ", kProtocolVersion, " (release \"", kRelease,
+                     "\"): build the worker with the library of this release"));
   }
   return absl::OkStatus();
 }
@@ -190,13 +194,14 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     uint64_t suppressed = 0;
     if (context_->log_budget.Take(&suppressed)) {
       spdlog::warn("a worker's stream was refused ({}; {} more not logged): {}",
-                   context_->peers->Describe(peer_), suppressed, std::string(status.message()));
+                   context_->peers->Describe(peer_), suppressed,
+                   OneLine(MessageOf(status), kMaxReasonBytes));
     }
     Close(status);
   }
 
   void NoteHealth(const v1::WorkerHealth& health) {
-    const std::string detail = ValidUtf8(health.detail(), kMaxHealthDetail);
+    const std::string detail = OneLine(health.detail(), kMaxHealthDetail);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const bool changed = health.healthy() != health_.healthy();

@@ -7,7 +7,10 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "lib/text/one_line.h"
 #include "proto/baton/v1/types.pb.h"
 
 namespace baton::keeper {
@@ -17,18 +20,21 @@ class EventLog {
  public:
   using Observer = std::function<void(const v1::Event&)>;
   static constexpr size_t kCapacity = 1024;
+  static constexpr size_t kMaxKindBytes = 64;
+  static constexpr size_t kMaxMessageBytes = 2048;
 
   EventLog(std::string service, Observer observer)
       : service_(std::move(service)), observer_(std::move(observer)) {}
 
-  void Add(std::string kind, std::string message, int64_t unix_micros, uint64_t worker_id,
+  void Add(std::string_view kind, std::string_view message, int64_t unix_micros, uint64_t worker_id,
            int shard, int connection) {
     v1::Event event;
     event.set_sequence(++last_);
     event.set_service(service_);
     event.set_unix_micros(unix_micros);
-    event.set_kind(std::move(kind));
-    event.set_message(std::move(message));
+    // Workers and peers have their words in some of them.
+    event.set_kind(OneLine(kind, kMaxKindBytes));
+    event.set_message(OneLine(message, kMaxMessageBytes));
     event.set_worker_id(worker_id);
     event.set_shard(shard);
     event.set_connection(connection);

@@ -11,7 +11,7 @@ source "$(dirname "$0")/ledger_common.sh"
 source "$(dirname "$0")/native_common.sh"
 deaths=$1
 said='' wrong=''
-trap '[[ $? -eq 0 ]] || { echo "$said; wrong: $wrong" >&2 && tail -n 4 "$state.out" >&2 && dump; }' EXIT
+trap '[[ $? -eq 0 ]] || { echo "$said; wrong: $wrong" >&2 && tail -n 4 "$state.log" >&2 && dump; }' EXIT
 # A fraction of what is asked for: connections have to give back what they had.
 native_fields='queue_pairs_per_shard: 32'
 
@@ -33,7 +33,7 @@ account() {
   kill -0 "$peer" || die "the peer is gone"
   echo >&"$peer_in"
   read -rt 60 -u "$peer_out" said || die "the peer does not answer"
-  said=$(echo "peer 0 $said" | cat "$state.out" - | awk '
+  said=$(echo "peer 0 $said" | cat "$state.log" - | awk '
     /^(shard|peer) / { line[$1 $2] = $0 }
     END {
       for (key in line) {

@@ -12,13 +12,13 @@ objects=$(mktemp -d)
 chmod 755 "$objects"
 cp "$BATON_BIN/confined_worker.so" "$BATON_BIN/ledger-v1.so" "$objects"
 
-# have_told COUNT: workers, in the output that they share with batond.
-have_told() { [[ $(grep -c ' told$' "$state.out") -ge $1 ]]; }
+# have_told COUNT: workers, in the log that they share with batond.
+have_told() { [[ $(grep -c ' told$' "$state.log") -ge $1 ]]; }
 # report NUMBER: what the NUMBERth of them has told, in one order.
 report() {
   local pid
-  pid=$(grep ' told$' "$state.out" | sed -n "$1s/ .*//p")
-  sed -n "s/^$pid //p" "$state.out" | sed 's/:\[[0-9]*\]$//; s/\t/ /g; s/ *$//' | sort | uniq -c |
+  pid=$(grep ' told$' "$state.log" | sed -n "$1s/ .*//p")
+  sed -n "s/^$pid //p" "$state.log" | sed 's/:\[[0-9]*\]$//; s/\t/ /g; s/ *$//' | sort | uniq -c |
     sed 's/^ *//'
 }
 # expect_report NUMBER IDENTITY...: the whole of it, for two shards and the 16 workers that may be.
@@ -39,8 +39,7 @@ expect_report() {
 1 descriptor anon_inode:[timerfd]
 1 descriptor /dev/infiniband/uverbs0
 1 descriptor /dev/null
-1 descriptor $state.log
-1 descriptor $state.out
+2 descriptor $state.log
 2 descriptor pipe
 2 descriptor socket
 1 shares /dev/infiniband/uverbs0
@@ -61,7 +60,7 @@ END
 native_fields='' start_native kv "$objects/confined_worker.so"
 wait_for "two workers' reports" have_told 2
 expect "the service" "NATIVE|kv" operator service list
-kill -KILL "$(grep ' told$' "$state.out" | sed -n '1s/ .*//p')"
+kill -KILL "$(grep ' told$' "$state.log" | sed -n '1s/ .*//p')"
 wait_for "a third" have_told 3
 for number in 1 2 3; do
   expect_report "$number" 'Uid: 0 0 0 0' 'Gid: 0 0 0 0' "$(sed -n 's/\t/ /gp' /proc/self/status | sed -n 's/ *$//; /^Groups:/p')"

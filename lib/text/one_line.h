@@ -1,0 +1,28 @@
+#ifndef LIB_TEXT_ONE_LINE_H_
+#define LIB_TEXT_ONE_LINE_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "lib/base/utf8.h"
+
+namespace baton {
+
+// Text of others on its way into a log or an event: the first `max_bytes`, valid UTF-8, with '?'
+// for what would end the line or command a terminal.
+inline std::string OneLine(std::string_view text, size_t max_bytes) {
+  std::string line = ValidUtf8(text, max_bytes);
+  for (size_t i = 0; i < line.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(line[i]);
+    // C1 control characters are two bytes, 0xc2 and the character.
+    const bool c1 = byte == 0xc2 && static_cast<unsigned char>(line[i + 1]) < 0xa0;
+    if (c1) line.replace(i, 2, "?");
+    if (byte < 0x20 || byte == 0x7f) line[i] = '?';
+  }
+  return line;
+}
+
+}  // namespace baton
+
+#endif  // LIB_TEXT_ONE_LINE_H_
