@@ -185,6 +185,9 @@ TEST_F(EveryCommandTest, ShouldHaveAHelpThatFitsAScreen) {
   }
 }
 
+// They look into arenas, and not at what control says: inspect_test.cc has what they print.
+const std::set<std::string> kOfArenas = {"baton inspect", "baton snapshot"};
+
 // What the golden files have of one command.
 struct Recorded {
   bool table = false;
@@ -217,6 +220,7 @@ TEST_F(EveryCommandTest, ShouldBeGoldenAsATableWideAsJsonAndWhenItFails) {
   for (const CLI::App* command : All(app_.get())) {
     if (!SubcommandsOf(*command).empty()) continue;
     const std::string path = PathOf(*command);
+    if (kOfArenas.count(path) > 0) continue;
     const Recorded& of = recorded[path];
     EXPECT_TRUE(of.table) << path;
     EXPECT_TRUE(of.error) << path;
