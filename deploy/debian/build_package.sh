@@ -41,7 +41,7 @@ complete fish fish/vendor_completions.d/baton.fish
 
 # It reads the names of source and package from debian/control, and writes no file with -O.
 printf 'Source: baton\n\nPackage: baton\nArchitecture: any\n' >"$work/debian/control"
-depends=$(cd "$work" && dpkg-shlibdeps -O --ignore-missing-info "${programs[@]}" 2>/dev/null |
+depends=$(cd "$work" && dpkg-shlibdeps -O "${programs[@]}" |
   sed -n 's/^shlibs:Depends=//p')
 size=$(du -k -s --apparent-size --exclude=DEBIAN "$work/root" | cut -f1)
 sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$(dpkg --print-architecture)/" \

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "lib/text/one_line.h"
 
 namespace baton {
 namespace {
@@ -102,12 +103,7 @@ std::string FormatMove(double blackout_us) {
   return blackout_us > 0 ? FormatMicroseconds(blackout_us) : "-";
 }
 
-std::string Printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
+std::string Printable(std::string text) { return OneLine(text, text.size()); }
 
 std::string FormatVersion(const v1::Version& version) {
   return absl::StrCat(version.release(), " (layout ", version.layout_version(), ", protocol ",

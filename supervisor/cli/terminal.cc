@@ -134,7 +134,8 @@ FullScreen::FullScreen(int terminal_in, int terminal_out) {
     modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
     modes.c_cc[VMIN] = 0;
     modes.c_cc[VTIME] = 0;
-    modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // a shell would get its prompt on this screen
+    // A shell would get its prompt on this screen.
+    modes.c_cc[VSUSP] = modes.c_cc[VQUIT] = _POSIX_VDISABLE;
     tcsetattr(terminal_in, TCSANOW, &modes);
     screen_in = terminal_in;
   }

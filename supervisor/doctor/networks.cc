@@ -13,11 +13,6 @@ bool IsSoftRoce(const View& view, const RdmaDevice& device) {
   return view.machine.Read("/sys/class/infiniband/" + device.name + "/parent").has_value();
 }
 
-// The devices of an exclusive system are in one namespace each (rdma-system(8)).
-bool IsExclusive(const View& view) {
-  return view.machine.Read("/sys/module/ib_core/parameters/netns_mode") == "N";
-}
-
 // What keeps its keeper from the namespace; no message: nothing does.
 Trouble TroubleOf(const View& view, const ServiceNeeds& service) {
   const std::string& name = service.network_namespace;
@@ -46,16 +41,8 @@ void CheckNetwork(const View& view, const ServiceNeeds& service, Report& report)
   const Place place = {"network", service.name};
   const Trouble trouble = TroubleOf(view, service);
   if (!trouble.message.empty()) return report.Add(v1::SEVERITY_PROBLEM, place, trouble);
+  // Whether its RDMA device is in it, too, the check of the machine's namespaces tells.
   report.Ok(place, absl::StrCat("in network namespace ", service.network_namespace));
-  if (!service.rdma || !IsExclusive(view)) return;
-  const std::string device = service.device.empty() ? "DEVICE" : service.device;
-  report.Add(v1::SEVERITY_WARNING, place,
-             {absl::StrCat("RDMA devices are in one network namespace each, and ", device,
-                           " has to be in ", service.network_namespace),
-              "otherwise its keeper does not see the device, and does not start",
-              absl::StrCat("rdma dev set ", device, " netns ", service.network_namespace,
-                           "  # or, while no namespace but the first is there: rdma system set "
-                           "netns shared")});
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/utf8.h"
+#include "lib/text/one_line.h"
 
 namespace baton::inspect {
 namespace {
@@ -165,12 +165,14 @@ class Program {
 
 // Its lines, with '?' for what a terminal would take for more than text.
 std::string PrintableLines(std::string_view text) {
-  std::string valid = ValidUtf8(text, text.size());
-  for (char& c : valid) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
+  std::string printable;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of("\n\t", begin), text.size());
+    printable += OneLine(text.substr(begin, end - begin), end - begin);
+    if (end < text.size()) printable += text[end];
+    begin = end + 1;
   }
-  return valid;
+  return printable;
 }
 
 absl::Status FailureOf(const std::string& program, const std::string& how, const Output& err) {

@@ -29,6 +29,7 @@ constexpr uint32_t kMaxRequestBytes = 64 << 10;
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxNameBytes = 128;
+constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
 // Of workers that look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
@@ -406,10 +407,19 @@ absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
     }
     address = engine_.Listen(asked);
   });
-  // Here, and not where the queues are driven: it takes its time.
-  BATON_RETURN_IF_ERROR(verbs::NamePortOwner(address.status()));
+  if (!address.ok()) return NameOwnerNowAndThen(address.status());
   listening->set_port(address->port);
   return absl::OkStatus();
+}
+
+// Here, and not where the queues are driven: it takes its time. Whoever asks again and again is not
+// to keep everybody else's requests waiting with it.
+absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
+  const uint64_t now = MonotonicNanoseconds();
+  if (now < next_owner_search_ns_) return refused;
+  const absl::Status named = verbs::NamePortOwner(refused);
+  next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
+  return named;
 }
 
 absl::Status WorkerSessions::Connect(const Session& session,

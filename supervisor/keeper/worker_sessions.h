@@ -140,6 +140,7 @@ class WorkerSessions {
                       FileDescriptor* keep);
   absl::Status SetReady(const SessionPtr& session);
   absl::Status Listen(const internal::ListenRequest& request, internal::Listening* listening);
+  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
   absl::Status Connect(const Session& session, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
   absl::Status Grant(const internal::GrantRequest& request, internal::Granted* granted);
@@ -158,6 +159,7 @@ class WorkerSessions {
   ServiceEngine& engine_;
   EventLog& events_;
   const uint32_t heartbeat_ms_;
+  uint64_t next_owner_search_ns_ = 0;
   const uint32_t hang_beats_;              // looks in vain after which a worker counts as hung
   std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   boost::asio::steady_timer heartbeat_timer_;

@@ -38,7 +38,7 @@ grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"
 
-# Each library that the programs need is of a package that is named.
+# Of the libraries that the programs need.
 depends=$(dpkg-deb -f "$package" Depends)
 for name in libc6 libgrpc++1.51 libibverbs1 librdmacm1 libprotobuf32 libprometheus-cpp-pull1.0; do
   [[ ", $depends" == *", $name "* || ", $depends," == *", $name,"* ]] || die "no $name in Depends: $depends"
@@ -53,7 +53,7 @@ systemd-analyze --root="$root" --offline=true --threshold=80 security batond.ser
   die "its unit exposes more than it should"
 tail -n 1 "$log"
 
-# An upgrade of the package asks nobody to restart anything, and keeps what the operator has written.
+# An upgrade of the package keeps what the operator has written.
 install -D -m 600 /dev/null "$root/etc/baton/baton.textproto"
 in_root --install "$package"
 [[ -e $root/etc/baton/baton.textproto ]] || die "the operator's configuration is gone"

@@ -24,7 +24,8 @@ absl::Status CheckProgramFile(const std::string& path, std::string_view, mode_t)
 }
 
 // With the pid that every client of the fuzzer has: whoever attaches next is of this program.
-absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program, const std::string&) {
+absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program, const std::string&,
+                                            int) {
   if (program.path().size() > 100) return absl::NotFoundError("exec: no such file");
   StartedProgram started;
   started.pid = getpid();

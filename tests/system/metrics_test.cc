@@ -80,11 +80,14 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
 TEST_F(MetricsTest, shouldComeBackWithControl) {
   const auto status = cluster_->operators().GetStatus();
   ASSERT_TRUE(status.ok()) << status.status();
-  const int former = Port();
-  ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
-  EXPECT_TRUE(harness::WaitUntil("another control's metrics", [&] {
-                return Port() != former &&
-                       ValueOf(Scrape(), "baton_service_up{service=\"ledger\"}") == 1;
+  const int former = status->control_pid();
+  ASSERT_EQ(kill(former, SIGKILL), 0);
+  ASSERT_TRUE(harness::WaitUntil("another control", [&] {
+                const auto now = cluster_->operators().GetStatus();
+                return now.ok() && now->control_pid() != former;
+              }).ok());
+  EXPECT_TRUE(harness::WaitUntil("its metrics", [&] {
+                return ValueOf(Scrape(), "baton_service_up{service=\"ledger\"}") == 1;
               }).ok());
 }
 

@@ -432,7 +432,7 @@ TEST_F(InspectTest, ShouldExplainItselfOnOneScreen) {
   for (const char* command : {"inspect", "snapshot"}) {
     const Result result = RunBaton({command, "--help"});
     EXPECT_EQ(result.code, kExitOk);
-    EXPECT_THAT(result.out, StartsWith(command == std::string("inspect") ? "Look" : "Save"));
+    EXPECT_THAT(result.out, HasSubstr(command == std::string("inspect") ? "\nLook" : "\nSave"));
     std::istringstream lines(result.out);
     int count = 0;
     for (std::string line; std::getline(lines, line); ++count) {

@@ -113,7 +113,7 @@ TEST_F(ControlServerTest, WorkersOfAllServicesCarryAWarningForThoseNotReached) {
   ASSERT_EQ(workers->workers_size(), 2);
   EXPECT_EQ(workers->workers(1).service(), "kv");
   EXPECT_EQ(workers->workers(1).worker().id(), 2u);
-  EXPECT_THAT(client->warnings(), ElementsAre(HasSubstr("nvme.keeper.sock")));
+  EXPECT_THAT(client->TakeWarnings(), ElementsAre(HasSubstr("nvme.keeper.sock")));
 }
 
 TEST_F(ControlServerTest, FindsOneWorker) {
