@@ -222,10 +222,9 @@ void AddTarget(CLI::App* command, Target* target) {
 void AddInspect(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand(
       "inspect",
-      "Look into the arena of a service, live or dead, without disturbing it; needs no\n"
-      "control. For root and batond's user. What changes is called \"changing\", what\n"
-      "cannot be so \"invalid\".");
-  command->footer("Exit codes: as of `baton --help`.");
+      "Look into a service's arena, live or dead.\n"
+      "Nobody is disturbed, and control is not needed; for root and batond's user. What changes is "
+      "called \"changing\", what cannot be so \"invalid\".");
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("service", flags->target.service, "whose arena");
   AddTarget(command, &flags->target);
@@ -247,10 +246,10 @@ void AddInspect(CLI::App* app, Session* session) {
 }
 
 void AddSnapshot(CLI::App* app, Session* session) {
-  CLI::App* command = app->add_subcommand(
-      "snapshot",
-      "Save the arena of a service, live or dead, for `baton inspect --offline`.\n"
-      "Of a service that runs it is not one instant.");
+  CLI::App* command =
+      app->add_subcommand("snapshot",
+                          "Save a service's arena for `baton inspect --offline`.\n"
+                          "Live or dead; of a service that runs it is not one instant.");
   command->footer("The file has application state, and is made for you alone (mode 0600).");
   auto flags = std::make_shared<SnapshotFlags>();
   command->add_option("service", flags->target.service, "whose arena")->required();

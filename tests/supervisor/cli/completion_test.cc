@@ -58,7 +58,7 @@ class CompletionTest : public testing::Test {
 };
 
 TEST_F(CompletionTest, ShouldOfferCommands) {
-  EXPECT_THAT(Words({"s"}), ElementsAre("status", "service", "shard"));
+  EXPECT_THAT(Words({"s"}), ElementsAre("status", "service", "shard", "snapshot"));
   EXPECT_THAT(Words({"worker", ""}), ElementsAre("list", "describe", "stop", "kill"));
   EXPECT_EQ(last_.candidates[3].description, "Kill a worker's process with SIGKILL");
   EXPECT_THAT(Words({"worker", "x"}), IsEmpty());
