@@ -9,10 +9,10 @@
 #include <string>
 #include <tuple>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
-#include "supervisor/config/metrics_address.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/state_files.h"
 
@@ -151,6 +151,23 @@ bool IsAddress(const std::string& host) {
   in6_addr address;
   return host.find('\0') == std::string::npos && (inet_pton(AF_INET, host.c_str(), &address) == 1 ||
                                                   inet_pton(AF_INET6, host.c_str(), &address) == 1);
+}
+
+// ADDRESS:PORT, with brackets around an IPv6 address. Port 0 is any that is free.
+bool IsAddressWithPort(const std::string& text) {
+  constexpr uint32_t kMaxPort = 65535;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return false;
+  const std::string digits = text.substr(colon + 1);
+  uint32_t port = 0;
+  if (digits.find_first_not_of("0123456789") != std::string::npos ||
+      !absl::SimpleAtoi(digits, &port) || port > kMaxPort) {
+    return false;
+  }
+  const std::string host = text.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return bracketed == ipv6 && IsAddress(bracketed ? host.substr(1, host.size() - 2) : host);
 }
 
 // A listener's network namespace, host and port to the name of the service that has it.
@@ -372,7 +389,7 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
                 "is missing; name at least one service, for example "
                 "services { name: \"kv\" device { soft {} } }");
   }
-  if (!config.metrics_address().empty() && !IsMetricsAddress(config.metrics_address())) {
+  if (!config.metrics_address().empty() && !IsAddressWithPort(config.metrics_address())) {
     root.Refuse("metrics_address", "is not ADDRESS:PORT, such as 127.0.0.1:9464 or [::1]:9464");
   }
   std::set<std::string> names;

@@ -15,7 +15,7 @@
 
 namespace baton::metrics {
 
-// Serves `source` at `address`, as IsMetricsAddress has it, in threads of its own. Who cannot
+// Serves `source` at `address`, ADDRESS:PORT, in threads of its own. Who cannot
 // listen yet tries again: that metrics are missing is told in the log, and is no reason for
 // anything else to fail.
 //

@@ -344,6 +344,26 @@ TEST(ConfigTest, TheExampleIsValid) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+TEST(ConfigTest, MetricsAreAtAnAddressWithAPort) {
+  const std::string services = " services { name: \"kv\" device { soft {} } }";
+  const auto parse = [&](const std::string& address) {
+    return ParseConfig("state_dir: \"/s\" metrics_address: \"" + address + "\"" + services,
+                       "baton.conf")
+        .status();
+  };
+  for (const char* const good : {"", "127.0.0.1:9464", "127.0.0.1:0", "[::1]:9464"}) {
+    EXPECT_TRUE(parse(good).ok()) << good << ": " << parse(good);
+  }
+  for (const char* const bad :
+       {"9464", "127.0.0.1", ":9464", "127.0.0.1:", "127.0.0.1: 9464", "127.0.0.1:+9464",
+        "127.0.0.1:65536", "::1:9464", "[127.0.0.1]:9464", "localhost:9464", "127.0.0.1\\000:9464",
+        "127.0.0.1:9464,127.0.0.1:9465", "127.0.0.1:9464s"}) {
+    EXPECT_THAT(std::string(parse(bad).message()),
+                HasSubstr("metrics_address: is not ADDRESS:PORT"))
+        << bad;
+  }
+}
+
 TEST(ConfigTest, APortIsOneServicesInEachNetworkNamespace) {
   const absl::StatusOr<v1::Config> config =
       ParseConfig(With("network_namespace: \"blue\" listeners { port: 7 }",
