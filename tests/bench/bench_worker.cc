@@ -4,19 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "lib/base/status_macros.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/worker_main.h"
 #include "worker/worker.h"
 
 namespace baton::bench {
 namespace {
-
-struct Flags {
-  WorkerOptions worker;
-  std::string host;
-  uint16_t port = 0;
-};
 
 verbs::Opcode OpcodeOf(Op op) {
   switch (op) {
@@ -105,34 +99,12 @@ class Bench final : public Service {
   std::vector<std::unique_ptr<BenchConnection>> connections_;
 };
 
-absl::Status Serve(const Flags& flags) {
-  Bench bench;
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker,
-                         Worker::Attach(flags.worker, &bench));
-  BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(flags.host, flags.port));
-  BATON_RETURN_IF_ERROR(worker->Ready());
-  std::printf("bench server ready port=%u\n", unsigned{port});
-  std::fflush(stdout);
-  return worker->Run();
-}
-
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"The server of `./run bench rdma` as a worker of Baton."};
-  app.add_option("--socket", flags.worker.socket, "the service's socket")->required();
-  app.add_option("--service", flags.worker.service, "name of the service")->required();
-  app.add_option("--host", flags.host, "IPv4 address to listen on")->required();
-  app.add_option("--port", flags.port, "to listen on [any]");
-  app.add_option("--yield-microseconds", flags.worker.yield_microseconds,
-                 "how long it yields before it sleeps");
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "bench-worker: %s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
 }  // namespace
 }  // namespace baton::bench
 
-int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  baton::bench::Bench service;
+  return baton::bench::ServeWorker(argc, argv, "bench-worker",
+                                   "The server of `./run bench rdma` as a worker of Baton.",
+                                   &service);
+}

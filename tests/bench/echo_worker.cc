@@ -5,19 +5,14 @@
 #include <memory>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "lib/base/status_macros.h"
+#include "tests/bench/worker_main.h"
 #include "worker/worker.h"
 
 namespace baton::bench {
 namespace {
 
 constexpr uint32_t kEchoBytes = 64;
-
-struct Flags {
-  WorkerOptions worker;
-  std::string host;
-};
 
 class Echo final : public Service {
  public:
@@ -69,30 +64,12 @@ class Echo final : public Service {
   }
 };
 
-absl::Status Serve(const Flags& flags) {
-  Echo echo;
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Attach(flags.worker, &echo));
-  BATON_ASSIGN_OR_RETURN(const uint16_t port, worker->Listen(flags.host, 0));
-  BATON_RETURN_IF_ERROR(worker->Ready());
-  std::printf("bench server ready port=%u\n", unsigned{port});
-  std::fflush(stdout);
-  return worker->Run();
-}
-
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"The server of `./run bench connections` as a worker of Baton."};
-  app.add_option("--socket", flags.worker.socket, "the service's socket")->required();
-  app.add_option("--service", flags.worker.service, "name of the service")->required();
-  app.add_option("--host", flags.host, "IPv4 address to listen on")->required();
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = Serve(flags);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "bench-echo-worker: %s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
 }  // namespace
 }  // namespace baton::bench
 
-int main(int argc, char** argv) { return baton::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  baton::bench::Echo service;
+  return baton::bench::ServeWorker(argc, argv, "bench-echo-worker",
+                                   "The server of `./run bench connections` as a worker of Baton.",
+                                   &service);
+}

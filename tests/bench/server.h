@@ -37,8 +37,8 @@ constexpr const char* NameOf(SideName side) {
   return "";
 }
 
-// A program without Baton takes --host and, to poll, --poll; a worker takes --socket, --service,
-// --host and --port, and is there as an object, too. Both say "bench server ready port=N".
+// A program without Baton takes --host and, to poll, --poll; a worker is one of worker_main.h, and
+// there as an object, too. Both say "bench server ready port=N".
 struct ServerOptions {
   std::string device = "rdma";
   std::string host;
