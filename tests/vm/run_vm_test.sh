@@ -65,6 +65,16 @@ kill "$machine_PID"
 # The end of its output: the machine, which had it, is gone.
 ! read -r line <&"$output" || die "\"$line\" came"
 
+# A kernel that stands still panics, and is told from other ends.
+cat >"$work/stands_still.sh" <<'END'
+echo 'watchdog: BUG: soft lockup - CPU#1 stuck for 61s!' >/dev/console
+echo c >/proc/sysrq-trigger
+END
+status=0
+"$run_vm" "$work/stands_still.sh" 2>"$work/errors" || status=$?
+[[ $status -eq 126 ]] || die "exit status $status of a kernel that stood still, not 126"
+grep -q 'Call Trace' "$work/errors" || die "no trace was shown: $(<"$work/errors")"
+
 # A peer that fails is told of; the first one's status counts.
 cat >"$work/peer.sh" <<'END'
 echo said
