@@ -28,6 +28,7 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
   if (!connection) {
     const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
     BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
+    connection->SetReason(reason);
   }
   return connection.get();
 }

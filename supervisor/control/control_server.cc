@@ -13,6 +13,7 @@
 #include "grpcpp/server_posix.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/control/audit_trail.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
@@ -81,8 +82,9 @@ class ControlServer::Impl {
                           }}),
         metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
         streams_(&keepers_),
+        trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
-        operator_service_(MakeOperatorService({&keepers_, &streams_, &peers_})),
+        operator_service_(MakeOperatorService({&keepers_, &streams_, &peers_, &trail_})),
         worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&peers_) {}
 
@@ -167,6 +169,7 @@ class ControlServer::Impl {
   Keepers keepers_;
   const std::shared_ptr<MetricsSource> metrics_;
   WorkerStreams streams_;
+  AuditTrail trail_;
   WorkerServiceContext worker_context_;
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> worker_service_;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/peer_registry.h"
 #include "supervisor/control/worker_streams.h"
@@ -18,6 +19,7 @@ struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
   PeerRegistry* peers;
+  AuditTrail* trail;
 };
 
 std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context);
