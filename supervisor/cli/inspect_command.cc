@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "prometheus/text_serializer.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/inspect_report.h"
@@ -20,6 +21,7 @@
 #include "supervisor/inspect/snapshot_file.h"
 #include "supervisor/inspect/source.h"
 #include "supervisor/inspect/state_decoder.h"
+#include "supervisor/metrics/arena_families.h"
 
 namespace baton {
 namespace {
@@ -44,6 +46,7 @@ struct InspectFlags {
   Target target;
   std::optional<uint32_t> shard, connection;
   InspectionParts parts;
+  bool metrics = false;
   uint32_t start = 0;
   uint32_t limit = 100;
   std::string decoder;
@@ -161,7 +164,9 @@ absl::Status Inspect(Session* session, const InspectFlags& flags) {
   const bool of_file = !arena.files.file.empty();
   const uint64_t now = of_file ? arena.files.saved_monotonic_ns : MonotonicNanoseconds();
   BATON_ASSIGN_OR_RETURN(const v1::Inspection inspection, inspect::Inspect(arena, selection, now));
-  if (session->json) {
+  if (flags.metrics) {
+    prometheus::TextSerializer().Serialize(session->out, metrics::ArenaFamilies(inspection));
+  } else if (session->json) {
     session->PrintJson(inspection);
   } else {
     PrintInspection(session->out, inspection, flags.parts);
@@ -237,6 +242,7 @@ void AddInspect(CLI::App* app, Session* session) {
   command->add_flag("--state", flags->parts.state, "application state: hexadecimal, or decoded");
   command->add_option("--decoder", flags->decoder, "program that prints it [the service's]")
       ->type_name("PATH");
+  command->add_flag("--metrics", flags->metrics, "for Prometheus, what an arena knows of them");
   AddNumber(command, "--start", flags->start, "first connection to show [0]");
   AddNumber(command, "--limit", flags->limit, "connections to show at most [100]")
       ->check(CLI::Range(1u, 65536u).description(""));

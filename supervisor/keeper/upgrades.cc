@@ -107,6 +107,7 @@ struct Upgrades::Current {
   std::set<uint32_t> canary;  // shards
   bool pause_after_canary = false;
   v1::HealthGates gates;
+  size_t new_owners = 0;                      // among whom the shards are spread; 0: not chosen yet
   std::vector<uint32_t> on_their_way;         // shards, to the new workers
   std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
   bool workers_named = false;                 // how many new ones, by the operator
@@ -423,7 +424,9 @@ void Upgrades::HandOver() {
   for (const WorkerInfo& worker : workers_.List()) {
     if (current_->new_workers.count(worker.id) != 0) slots.push_back(worker.slot);
   }
-  slots.resize(std::min<size_t>(slots.size(), std::max<size_t>(1, NewOwners())));
+  // Of the second step, too: by then some of the owners are new ones.
+  if (current_->new_owners == 0) current_->new_owners = std::max<size_t>(1, NewOwners());
+  slots.resize(std::min(slots.size(), current_->new_owners));
   std::vector<ShardMove> moves;
   current_->on_their_way = NextShards();
   for (const uint32_t shard : current_->on_their_way) {

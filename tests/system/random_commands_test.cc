@@ -99,7 +99,10 @@ class Client {
 
   uint64_t Draw(uint64_t below) { return random_() % below; }
   bool Chance(uint64_t percent) { return Draw(100) < percent; }
-  std::string Service() { return Chance(92) ? kService : Chance(50) ? "nobody" : "no\nbody\x1b[31m"; }
+  std::string Service() {
+    if (Chance(92)) return kService;
+    return Chance(50) ? "nobody" : "no\nbody\x1b[31m";
+  }
   uint32_t AShard() { return static_cast<uint32_t>(Chance(90) ? Draw(kShards) : Draw(1000)); }
   // Ids are given in order, so that recent ones are likely to be there.
   uint64_t AWorker() {

@@ -102,6 +102,14 @@ CONNECTION  SHARD  STATE        QP  PEER           SENDS  RECEIVES  STATE  NOTE
          5      0  closed        0  -                  0         0  -      poisoned, flushed
 )";
 
+TEST_F(InspectTest, ShouldPrintMetricsForPrometheus) {
+  const Result result = Look({"--metrics"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, StartsWith("# HELP baton_"));
+  EXPECT_THAT(result.out, HasSubstr("\nbaton_service_connections{service=\"kv\"} 2\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nbaton_shard_owned{service=\"kv\",shard=\"0\"} 1\n"));
+}
+
 TEST_F(InspectTest, ShouldSumUp) {
   Expect({}, absl::StrCat(kArena, R"(
 Shards:

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
+#include "supervisor/metrics/arena_families.h"
 #include "supervisor/metrics/event_counts.h"
 #include "supervisor/metrics/process_families.h"
 #include "supervisor/metrics/service_families.h"
@@ -51,6 +52,58 @@ TEST(ServiceFamiliesTest, shouldTellOfAServiceAndItsShards) {
                         "4.5"));
   EXPECT_THAT(text, HasSubstr("# TYPE baton_shard_commits_total counter"));
   EXPECT_THAT(text, HasSubstr("# TYPE baton_service_connections gauge"));
+}
+
+v1::Inspection KvInspection() {
+  v1::Inspection inspection;
+  inspection.set_service("kv");
+  inspection.mutable_shape()->set_shards(2);
+  inspection.mutable_shape()->set_connections(64);
+  inspection.mutable_totals()->set_shards_owned(1);
+  inspection.mutable_totals()->set_connections(3);
+  v1::InspectedShard* const shard = inspection.add_shards();
+  shard->set_epoch(3);
+  shard->set_owner_slot(0);
+  shard->set_connections(2);
+  shard->set_transactions(120);
+  shard->set_completions(500);
+  shard->set_acknowledged(496);
+  inspection.add_shards()->set_index(1);
+  inspection.mutable_shards(1)->set_owner_slot(-1);
+  inspection.mutable_shards(1)->set_acknowledged(17);  // of none
+  return inspection;
+}
+
+TEST(ArenaFamiliesTest, shouldTellWhatAnArenaKnowsUnderTheSameNames) {
+  const std::string text = Text(ArenaFamilies(KvInspection()));
+  for (const char* const line : {
+           "\nbaton_service_connections{service=\"kv\"} 3\n",
+           "\nbaton_service_connections_limit{service=\"kv\"} 64\n",
+           "\nbaton_service_shards_unowned{service=\"kv\"} 1\n",
+           "\nbaton_shard_owned{service=\"kv\",shard=\"0\"} 1\n",
+           "\nbaton_shard_owned{service=\"kv\",shard=\"1\"} 0\n",
+           "\nbaton_shard_commits_total{service=\"kv\",shard=\"0\"} 120\n",
+           "\nbaton_shard_completions_unacknowledged{service=\"kv\",shard=\"0\"} 4\n",
+           "\nbaton_shard_completions_unacknowledged{service=\"kv\",shard=\"1\"} 0\n",
+           "\nbaton_shard_epochs_total{service=\"kv\",shard=\"0\"} 3\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  // Nothing of which the arena says nothing: a 0 would be believed.
+  for (const char* const unknown :
+       {"uptime", "_up{", "workers", "has_heir", "posted", "blackout"}) {
+    EXPECT_THAT(text, Not(HasSubstr(unknown)));
+  }
+}
+
+// Dashboards and rules need not know from where they have it.
+TEST(ArenaFamiliesTest, shouldHaveNoNameThatServicesHaveNot) {
+  const std::string live = TextOfKv();
+  const auto families = ArenaFamilies(KvInspection());
+  EXPECT_EQ(families.size(), 11u);
+  for (const prometheus::MetricFamily& family : families) {
+    EXPECT_THAT(live, HasSubstr(absl::StrCat("# HELP ", family.name, " ", family.help, "\n")));
+  }
 }
 
 TEST(ServiceFamiliesTest, shouldTellOnlyThatAnUnreachableServiceIs) {
