@@ -15,9 +15,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
-#include "spdlog/spdlog.h"
+#include "supervisor/control/callers.h"
 #include "supervisor/control/event_stream.h"
 #include "supervisor/control/grpc_status.h"
 
@@ -98,7 +99,15 @@ v1::Service UnreachableService(const std::string& name, const absl::Status& prob
 class OperatorServiceImpl final
     : public v1::OperatorService::WithCallbackMethod_WatchEvents<v1::OperatorService::Service> {
  public:
-  explicit OperatorServiceImpl(const OperatorServiceContext& context) : context_(context) {}
+  OperatorServiceImpl(const OperatorServiceContext& context, Role role) : context_(context) {
+    const google::protobuf::ServiceDescriptor* service =
+        v1::GetStatusRequest::descriptor()->file()->FindServiceByName("OperatorService");
+    for (int i = 0; i < service->method_count(); ++i) {
+      const std::string method =
+          absl::StrCat("/", service->full_name(), "/", service->method(i)->name());
+      if (!MayCall(role, method)) MarkMethodGeneric(i);
+    }
+  }
 
   grpc::Status GetStatus(grpc::ServerContext* call, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
@@ -175,6 +184,7 @@ class OperatorServiceImpl final
     }
     internal::ManagementRequest kill;
     kill.mutable_kill_worker()->set_worker_id(request->worker_id());
+    kill.set_trace_parent(TraceParentOf(*call));
     const auto reply = CallKeeper(request->service(), std::move(kill), TimeLeft(*call, kMaxCallNs));
     Audit(*call, absl::StrCat("kill worker ", request->worker_id()), request->service(),
           reply.status());
@@ -257,6 +267,7 @@ class OperatorServiceImpl final
     *handoff.mutable_handoff()->mutable_shards() = request->shards();
     handoff.mutable_handoff()->set_to_worker_id(request->to_worker_id());
     handoff.mutable_handoff()->set_timeout_ms(request->timeout_ms());
+    handoff.set_trace_parent(TraceParentOf(*call));
     const auto reply =
         CallKeeper(request->service(), std::move(handoff), TimeLeft(*call, kMaxHandoffNs));
     Audit(*call, absl::StrCat("handoff of shards [", absl::StrJoin(request->shards(), ","), "]"),
@@ -368,6 +379,7 @@ class OperatorServiceImpl final
   grpc::Status ChangeProgram(const grpc::ServerContext& call, const std::string& what,
                              const std::string& service, internal::ManagementRequest request,
                              Response* response) {
+    request.set_trace_parent(TraceParentOf(call));
     auto reply = CallKeeper(service, std::move(request), TimeLeft(call, kMaxCallNs));
     if (reply.ok() && reply->upgrades().empty()) {
       reply = absl::InternalError(
@@ -429,9 +441,11 @@ class OperatorServiceImpl final
 
   void Audit(const grpc::ServerContext& call, const std::string& what, const std::string& service,
              const absl::Status& result) {
-    spdlog::info("service {}: {} asked by {}: {}", OneLine(service, kMaxAuditBytes),
-                 OneLine(what, kMaxAuditBytes), context_.peers->Describe(call.peer()),
-                 result.ok() ? "done" : OneLine(MessageOf(result), kMaxAuditBytes));
+    const std::string name = OneLine(service, kMaxAuditBytes);
+    log::Write(spdlog::level::info, {.service = name, .trace_parent = TraceParentOf(call)},
+               absl::StrCat("service ", name, ": ", OneLine(what, kMaxAuditBytes), " asked by ",
+                            context_.callers->Describe(call), ": ",
+                            result.ok() ? "done" : OneLine(MessageOf(result), kMaxAuditBytes)));
   }
 
   const OperatorServiceContext context_;
@@ -468,8 +482,9 @@ grpc::ServerWriteReactor<v1::WatchEventsResponse>* OperatorServiceImpl::WatchEve
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context) {
-  return std::make_unique<OperatorServiceImpl>(context);
+std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
+                                                   Role role) {
+  return std::make_unique<OperatorServiceImpl>(context, role);
 }
 
 }  // namespace baton

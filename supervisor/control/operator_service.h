@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "supervisor/control/keepers.h"
-#include "supervisor/control/peer_registry.h"
+#include "supervisor/control/roles.h"
 #include "supervisor/control/worker_streams.h"
 
 namespace grpc {
@@ -13,14 +13,18 @@ class Service;
 
 namespace baton {
 
+class Callers;
+
 // What the operator service works with. Outlives it.
 struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
-  PeerRegistry* peers;
+  const Callers* callers;
 };
 
-std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context);
+// For `role`: what that may not call is left to the server's generic service.
+std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
+                                                   Role role);
 
 }  // namespace baton
 
