@@ -67,6 +67,7 @@ std::string CommonOptions(const CLI::App& root, bool described) {
   for (const CLI::Option* option : OptionsOf(root)) {
     const std::string description = InShort(DescriptionOf(*option));
     if (!described && option->get_items_expected_max() == 0) continue;  // --version
+    if (option->get_group() == kOverTls) continue;
     all.push_back(described && !description.empty()
                       ? absl::StrCat(LabelOf(*option), " ", description)
                       : LabelOf(*option));
