@@ -12,15 +12,16 @@
 namespace baton::log {
 namespace {
 
-// In the order of the file: once lines are JSON, they stay so.
 class LogTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>(
         "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_)));
-    spdlog::set_pattern("%l %v");
   }
-  void SetUp() override { lines_.str(""); }
+  void SetUp() override {
+    lines_.str("");
+    UseJson("keeper", "kv");
+  }
 
   static google::protobuf::Struct Parsed(const std::string& line) {
     EXPECT_EQ(line.find('\n'), line.size() - 1) << line;
@@ -44,17 +45,7 @@ double Number(const google::protobuf::Struct& object, const std::string& field) 
   return found == object.fields().end() ? -1 : found->second.number_value();
 }
 
-TEST_F(LogTest, shouldBeTextUnlessToldOtherwise) {
-  EXPECT_FALSE(IsJson());
-  Write(spdlog::level::info, {.service = "kv", .kind = "worker_dead", .worker_id = 7}, "it died");
-  EXPECT_EQ(lines_.str(), "info worker_dead: it died\n");
-  lines_.str("");
-  Write(spdlog::level::warn, {.trace_parent = "00-12"}, "{} asked");
-  EXPECT_EQ(lines_.str(), "warning {} asked (traceparent 00-12)\n");
-}
-
 TEST_F(LogTest, shouldWriteFieldsAsMembersOfAnObject) {
-  UseJson("keeper", "kv");
   Write(spdlog::level::info,
         {.kind = "shard_moved", .trace_parent = "00-12", .worker_id = 7, .shard = 0},
         "shard 0 moved");
@@ -84,7 +75,6 @@ TEST_F(LogTest, shouldWriteOrdinaryLinesAsObjects) {
 }
 
 TEST_F(LogTest, shouldStayAnObjectWhateverStandsInIt) {
-  UseJson("keeper", "kv");
   std::string every;
   for (int byte = 0; byte < 256; ++byte) every.push_back(static_cast<char>(byte));
   const std::string hostile[] = {every,
@@ -109,7 +99,6 @@ TEST_F(LogTest, shouldStayAnObjectWhateverStandsInIt) {
 }
 
 TEST_F(LogTest, shouldSayWhatWasSaid) {
-  UseJson("keeper", "kv");
   const std::string text = "a \"quoted\" C:\\path\twith tab\nand line, \xc3\xa4\xe2\x82\xac";
   spdlog::info("{}", text);
   EXPECT_EQ(Text(TheLine(), "message"), text);
