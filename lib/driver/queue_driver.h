@@ -135,6 +135,12 @@ class QueueDriver {
   BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 
+  // Peers' requests are rejected and Connect is refused, with this reason; empty: no more.
+  void RefuseConnections(std::string_view why);
+  uint64_t refused_connections() const { return refused_; }  // since it was told to
+  // As if the peer of each had gone. Returns how many there were.
+  uint32_t DisconnectAll(std::string_view why);
+
   // Handles one connection-manager event; false when there is none. `*shard` is set to the shard
   // whose completion log got an entry, or kNoShard.
   static constexpr uint32_t kNoShard = ~0u;
@@ -366,6 +372,8 @@ class QueueDriver {
   // the dead had taken from the queue may free sends whose receives wait for a spare.
   bool posts_held_ = false;
   std::string device_lost_;  // why; empty: it is not
+  std::string refusal_;      // of new connections, why; empty: they are taken
+  uint64_t refused_ = 0;
   RecoveryCounters recovery_;
   std::vector<verbs::Completion> completions_;  // scratch
   RequestList one_request_;                     // scratch

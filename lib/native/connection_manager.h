@@ -52,6 +52,11 @@ class ConnectionManager {
   // kUnavailable: there is no room to tell the driver.
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag);
+  // As QueueDriver's.
+  void RefuseConnections(std::string_view why);
+  uint64_t refused_connections() const { return refused_; }
+  uint32_t DisconnectAll(std::string_view why);
+
   uint32_t connection_count() const {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
@@ -142,6 +147,8 @@ class ConnectionManager {
   std::vector<Held> held_;
   std::deque<Spent> spent_;  // oldest first
   bool freed_ = false;       // connections, in this turn
+  std::string refusal_;  // of new connections, why; empty: they are taken
+  uint64_t refused_ = 0;
   // When operators were told that a shard's shared receives are low, and the limit is to be armed
   // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
   std::vector<uint64_t> low_ns_;

@@ -189,6 +189,7 @@ absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& req
     grpc::ClientContext call;
     call.set_deadline(deadline);
     if (!trace_parent_.empty()) call.AddMetadata("traceparent", trace_parent_);
+    if (!reason_.empty()) call.AddMetadata("baton-reason", reason_);
     Response response;
     const grpc::Status status = (impl_->stub.get()->*method)(&call, request, &response);
     if (status.ok()) {
@@ -229,6 +230,11 @@ BATON_UNARY(GetConnection, Repeat::kWhenLost)
 BATON_UNARY(Upgrade, Repeat::kNever)
 BATON_UNARY(Rollback, Repeat::kNever)
 BATON_UNARY(ListUpgrades, Repeat::kWhenLost)
+BATON_UNARY(PauseUpgrade, Repeat::kNever)
+BATON_UNARY(ResumeUpgrade, Repeat::kNever)
+BATON_UNARY(DrainService, Repeat::kNever)
+BATON_UNARY(EndDrain, Repeat::kNever)
+BATON_UNARY(ListShardMoves, Repeat::kWhenLost)
 #undef BATON_UNARY
 
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffRequest& request,

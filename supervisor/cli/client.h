@@ -59,9 +59,18 @@ class OperatorClient {
   absl::StatusOr<v1::UpgradeResponse> Upgrade(const v1::UpgradeRequest& request);
   absl::StatusOr<v1::RollbackResponse> Rollback(const v1::RollbackRequest& request);
   absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(const v1::ListUpgradesRequest& request);
+  absl::StatusOr<v1::PauseUpgradeResponse> PauseUpgrade(const v1::PauseUpgradeRequest& request);
+  absl::StatusOr<v1::ResumeUpgradeResponse> ResumeUpgrade(const v1::ResumeUpgradeRequest& request);
+  absl::StatusOr<v1::DrainServiceResponse> DrainService(const v1::DrainServiceRequest& request);
+  absl::StatusOr<v1::EndDrainResponse> EndDrain(const v1::EndDrainRequest& request);
+  absl::StatusOr<v1::ListShardMovesResponse> ListShardMoves(
+      const v1::ListShardMovesRequest& request);
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);
+
+  // Why changes are asked for from now on, for the record.
+  void SetReason(std::string reason) { reason_ = std::move(reason); }
 
   // What answers left out since it was last asked.
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
@@ -77,6 +86,7 @@ class OperatorClient {
 
   std::unique_ptr<Impl> impl_;
   const double timeout_seconds_;
+  std::string reason_;
   std::vector<std::string> warnings_;
   std::string trace_parent_;
 };

@@ -111,7 +111,9 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   AddConnectionCommands(app.get(), session);
   AddHandoffCommand(app.get(), session);
   AddUpgradeCommands(app.get(), session);
+  AddDrainCommand(app.get(), session);
   AddEventsCommand(app.get(), session);
+  AddAuditCommand(app.get(), session);
   AddInspectCommands(app.get(), session);
   AddTopCommand(app.get(), session);
   AddDoctorCommand(app.get(), session);

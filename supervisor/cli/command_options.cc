@@ -3,6 +3,8 @@
 #include <istream>
 #include <memory>
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -64,12 +66,23 @@ CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* valu
       ->check(CLI::Range(0.001, most));
 }
 
-void AddChangeOptions(CLI::App* command, Change* change, bool asks) {
+void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session) {
   command->add_flag("--dry-run", change->dry_run,
                     "look everything up, say what would be done, and do nothing");
   command->add_flag("--yes", change->yes,
                     asks ? "do not ask; needed where no terminal is there to ask at"
                          : "do not ask: this command never does");
+  command->add_option("--reason", session->reason, "why, for `baton audit`")
+      ->type_name("TEXT")
+      // gRPC takes nothing else in metadata.
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            const bool plain =
+                text.size() <= 256 &&
+                std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+            return plain ? "" : "give at most 256 printable ASCII characters";
+          },
+          ""));
 }
 
 absl::Status Confirm(Session* session, const Change& change, const std::string& question,

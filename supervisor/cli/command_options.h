@@ -28,13 +28,13 @@ CLI::Option* AddNumber(CLI::App* command, const std::string& flag, std::optional
 CLI::Option* AddSeconds(CLI::App* command, const std::string& flag, double* value, double most,
                         const std::string& description);
 
-// --dry-run and --yes, of whatever changes something.
+// --dry-run, --yes and --reason, of whatever changes something.
 struct Change {
   bool dry_run = false;
   bool yes = false;
 };
 // `asks`: it takes something away that does not come back by itself.
-void AddChangeOptions(CLI::App* command, Change* change, bool asks);
+void AddChangeOptions(CLI::App* command, Change* change, bool asks, Session* session);
 // Before such a change: asks whoever sits at a terminal; refuses when nobody does. `question`:
 // "Stop worker 1 of service kv? …", `undone`: "nothing was stopped".
 absl::Status Confirm(Session* session, const Change& change, const std::string& question,

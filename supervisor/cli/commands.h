@@ -21,8 +21,10 @@ void AddWorkerCommands(CLI::App* app, Session* session);
 void AddShardCommands(CLI::App* app, Session* session);
 void AddConnectionCommands(CLI::App* app, Session* session);
 void AddHandoffCommand(CLI::App* app, Session* session);
-void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, upgrades
+void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, and upgrades
+void AddDrainCommand(CLI::App* app, Session* session);
 void AddEventsCommand(CLI::App* app, Session* session);
+void AddAuditCommand(CLI::App* app, Session* session);
 void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot
 void AddTopCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);

@@ -86,7 +86,9 @@ std::string FormatVersions(const v1::Upgrade& upgrade) {
 
 std::string FormatProgress(const v1::Upgrade& upgrade) {
   std::string text = FormatState(upgrade.phase());
-  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING) {
+  if (upgrade.paused()) absl::StrAppend(&text, " (paused)");
+  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING ||
+      upgrade.phase() == v1::UPGRADE_PHASE_CANARY) {
     absl::StrAppend(&text, ", ", FormatDuration(upgrade.watch_seconds_left()), " left");
   }
   if (!upgrade.detail().empty()) absl::StrAppend(&text, ": ", upgrade.detail());

@@ -61,7 +61,7 @@ void AddHandoffCommand(CLI::App* app, Session* session) {
       ->check(CLI::PositiveNumber);
   AddSeconds(command, "--wait-timeout", &options->wait_seconds, 3600,
              "seconds that owners have to release [as the service is configured]");
-  AddChangeOptions(command, &options->change, /*asks=*/false);
+  AddChangeOptions(command, &options->change, /*asks=*/false, session);
   command->callback([session, options] {
     session->action = [session, options] { return Handoff(session, *options); };
   });

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "supervisor/cli/description.h"
 
@@ -13,10 +14,13 @@ namespace baton {
 namespace {
 
 constexpr size_t kColumns = 80;
+constexpr char kNoBreak[] = "\x01";
 constexpr size_t kWidestLabel = 30;  // wider ones have their description below
 constexpr char kExitCodes[] =
     "Exit codes: 0 ok, 1 failed, 2 bad usage, 3 Baton unreachable (batond, or a service's keeper), "
     "4 not found, 5 permission denied, 6 timed out. See baton(1).";
+constexpr char kExitCodesInShort[] =
+    "Exit codes: 0 ok, 1 failed, 2 bad usage, and others: see `baton --help`.";
 
 // Words of `text` in lines of at most kColumns; `indent` is that of all but the first, which
 // begins at `column`.
@@ -61,19 +65,18 @@ const CLI::App& RootOf(const CLI::App& app) {
   return app.get_parent() == nullptr ? app : RootOf(*app.get_parent());
 }
 
-// Those that every command has, in a row: described where they are few lines of many.
-std::string CommonOptions(const CLI::App& root, bool described) {
+// Those that every command has, in a row; baton(1) describes them.
+std::string CommonOptions(const CLI::App& root, bool of_root) {
   std::vector<std::string> all;
   for (const CLI::Option* option : OptionsOf(root)) {
-    const std::string description = InShort(DescriptionOf(*option));
-    if (!described && option->get_items_expected_max() == 0) continue;  // --version
+    if (!of_root && option->get_items_expected_max() == 0) continue;  // --version
     if (option->get_group() == kOverTls) continue;
-    all.push_back(described && !description.empty()
-                      ? absl::StrCat(LabelOf(*option), " ", description)
-                      : LabelOf(*option));
+    // A label stays on its line.
+    all.push_back(absl::StrReplaceAll(LabelOf(*option), {{" ", kNoBreak}}));
   }
-  return Paragraph(absl::StrCat(
-      described ? "Options of all: " : "Also: ", absl::StrJoin(all, described ? "; " : ", "), "."));
+  return absl::StrReplaceAll(Paragraph(absl::StrCat(of_root ? "Options of all: " : "Also: ",
+                                                    absl::StrJoin(all, ", "), ".")),
+                             {{kNoBreak, " "}});
 }
 
 }  // namespace
@@ -99,7 +102,8 @@ std::string Help::make_help(const CLI::App* app, std::string /*name*/,
   absl::StrAppend(&text, Columns(rows));
   const std::string footer = app->get_footer();
   if (!footer.empty()) absl::StrAppend(&text, Paragraph(footer));
-  absl::StrAppend(&text, CommonOptions(RootOf(*app), is_root), Paragraph(kExitCodes));
+  absl::StrAppend(&text, CommonOptions(RootOf(*app), is_root),
+                  Paragraph(is_root ? kExitCodes : kExitCodesInShort));
   return text;
 }
 

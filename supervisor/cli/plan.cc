@@ -118,6 +118,16 @@ int Predecessors(const v1::ListUpgradesResponse& history) {
   return count;
 }
 
+std::string Canary(const v1::UpgradePlan& plan) {
+  if (plan.canary_shards().empty()) return "";
+  const uint32_t window_ms = plan.canary_window_ms();
+  return absl::StrCat(plan.canary_shards_size() == 1 ? "shard " : "shards ",
+                      absl::StrJoin(plan.canary_shards(), ", "), " first and the others ",
+                      window_ms == 0 ? "after the watch window"
+                                     : absl::StrCat(FormatDuration(window_ms / 1000.0), " later"),
+                      plan.pause_after_canary() ? " when it is resumed, " : ", ");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorkerRequest& request) {
@@ -188,8 +198,21 @@ absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeReque
           : " with the arguments of the old program",
       " beside worker", ready.size() == 1 ? " " : "s ", absl::StrJoin(ready, ", "), " of service ",
       request->service(), ", hand ", Plural(described.shards_size(), "shard"),
-      " over when it is ready and healthy, and ",
+      " over when it is ready and healthy, ", Canary(*plan), "and ",
       Window(plan->watch_window_ms(), plan->no_rollback()));
+}
+
+absl::StatusOr<std::string> PlanHold(OperatorClient* client, const std::string& service,
+                                     bool pause) {
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse described, Look(client, service));
+  if (!described.service().has_upgrade()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no upgrade of service \"", service, "\" is under way"));
+  }
+  const v1::Upgrade& upgrade = described.service().upgrade();
+  return absl::StrCat("would ", pause ? "pause" : "resume", " upgrade ", upgrade.id(),
+                      " of service ", service, " to ", upgrade.exec(), " (",
+                      FormatProgress(upgrade), ")");
 }
 
 absl::StatusOr<std::string> PlanRollback(OperatorClient* client,

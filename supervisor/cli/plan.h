@@ -15,6 +15,8 @@ absl::StatusOr<std::string> PlanStop(OperatorClient* client, const v1::StopWorke
 absl::StatusOr<std::string> PlanKill(OperatorClient* client, const v1::KillWorkerRequest& request);
 absl::StatusOr<std::string> PlanHandoff(OperatorClient* client, v1::HandoffRequest* request);
 absl::StatusOr<std::string> PlanUpgrade(OperatorClient* client, v1::UpgradeRequest* request);
+absl::StatusOr<std::string> PlanHold(OperatorClient* client, const std::string& service,
+                                     bool pause);
 absl::StatusOr<std::string> PlanRollback(OperatorClient* client,
                                          const v1::RollbackRequest& request);
 

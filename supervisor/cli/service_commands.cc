@@ -60,6 +60,16 @@ std::string FormatUpgrade(const v1::Service& service) {
                       ", ", FormatProgress(upgrade));
 }
 
+std::string FormatDrain(const v1::Service& service) {
+  if (!service.has_drain()) return "taken";
+  const v1::Drain& drain = service.drain();
+  return absl::StrCat("refused (", drain.refused(), " since ",
+                      FormatTime(drain.started_unix_micros()), ")",
+                      drain.deadline_unix_micros() == 0
+                          ? ""
+                          : absl::StrCat("; deadline ", FormatTime(drain.deadline_unix_micros())));
+}
+
 std::string FormatListeners(const v1::Service& service) {
   const std::string listeners =
       absl::StrJoin(service.listeners(), ", ", [](std::string* text, const v1::Listener& listener) {
@@ -83,6 +93,7 @@ void PrintService(std::ostream& out, const v1::Service& service) {
        {"Shards owned", absl::StrCat(service.shards_owned(), " of ", service.shard_count())},
        {"Workers ready", absl::StrCat(service.ready_workers(), " of ", service.worker_count())},
        {"Upgrade", FormatUpgrade(service)},
+       {"New connections", FormatDrain(service)},
        {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
        {"Buffers", FormatBytes(service.buffer_bytes())},
        {"Handoff blackout", FormatBlackout(service.handoff_blackout())},
@@ -119,7 +130,7 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   list->add_option("--service", filter->services, "only this one; repeat for more")
       ->type_name("SERVICE")
       ->allow_extra_args(false);
-  AddChoice(list, "--state", &filter->state, {"ok", "waiting", "unreachable"},
+  AddChoice(list, "--state", &filter->state, {"ok", "drained", "waiting", "unreachable"},
             "only those in this state");
   AddListingOptions(list, session);
   list->callback([session, filter] {

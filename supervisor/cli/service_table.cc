@@ -48,7 +48,8 @@ std::string FormatListeners(const v1::Service& service) {
 
 std::string StateOf(const v1::Service& service) {
   if (!service.reachable()) return "unreachable";
-  return service.shards_owned() == service.shard_count() ? "ok" : "waiting";
+  if (service.shards_owned() != service.shard_count()) return "waiting";
+  return service.has_drain() ? "drained" : "ok";
 }
 
 void PrintServices(std::ostream& out,

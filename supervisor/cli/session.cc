@@ -40,6 +40,7 @@ absl::StatusOr<OperatorClient*> Session::Connect() {
       BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
     }
     connection->set_trace_parent(TraceParentOfEnvironment());
+    connection->SetReason(reason);
   }
   return connection.get();
 }

@@ -31,6 +31,7 @@ struct Session {
   bool json = false;
   TableStyle style = {};
   double timeout_seconds = 10;
+  std::string reason = {};   // why something is changed, for the record
   double watch_seconds = 0;  // between two looks; 0: look once
 
   // What stood after "--", for a command that starts a program.

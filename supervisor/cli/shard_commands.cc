@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "CLI/CLI.hpp"
@@ -140,6 +142,46 @@ absl::Status Describe(Session* session, const Target& target) {
   return absl::OkStatus();
 }
 
+struct Past {
+  std::string service;
+  std::optional<uint64_t> shard;  // nothing: all
+};
+
+absl::Status History(Session* session, const Past& past) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::ListShardMovesRequest request;
+  request.set_service(past.service);
+  request.set_shard(past.shard ? static_cast<int32_t>(std::min<uint64_t>(*past.shard, INT32_MAX))
+                               : -1);
+  BATON_ASSIGN_OR_RETURN(const v1::ListShardMovesResponse response,
+                         client->ListShardMoves(request));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  if (response.moves().empty()) {
+    session->err << "no shard changed its owner since the keeper started\n";
+    return absl::OkStatus();
+  }
+  Table table({"TIME", ">SHARD", ">EPOCH", "CAUSE", ">FROM", ">TO", ">BLACKOUT", "+>RECOVERED",
+               "+>NEVER SUBMITTED", "+>IN FLIGHT", "+>UNDELIVERED", "+>UNCOMMITTED", "+>AMBIGUOUS",
+               "+POISONED"},
+              session->style);
+  for (const v1::ShardMove& move : response.moves()) {
+    const v1::ReconciliationReport& report = move.report();
+    table.Add(
+        {FormatTime(report.unix_micros()), absl::StrCat(move.shard()), absl::StrCat(report.epoch()),
+         report.cause(), FormatWorkerId(report.former_worker_id()),
+         FormatWorkerId(report.successor_worker_id()), FormatMove(move.blackout_us()),
+         absl::StrCat(report.transactions_recovered()), absl::StrCat(report.never_submitted()),
+         absl::StrCat(report.in_flight()), absl::StrCat(report.completed_undelivered()),
+         absl::StrCat(report.delivered_uncommitted()), absl::StrCat(report.ambiguous()),
+         report.has_poisoned() ? FormatPoisoned(report.poisoned()) : ""});
+  }
+  table.Print(session->out);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddShardCommands(CLI::App* app, Session* session) {
@@ -156,6 +198,14 @@ void AddShardCommands(CLI::App* app, Session* session) {
   list->callback([session, filter] {
     session->action = [session, filter] { return List(session, *filter); };
   });
+  CLI::App* history = noun->add_subcommand(
+      "history", "Show who had a service's shards, and what each change found");
+  auto past = std::make_shared<Past>();
+  history->add_option("service", past->service, "their service")->required();
+  AddNumber(history, "--shard", &past->shard, "SHARD", "only of this shard");
+  AddListingOptions(history, session);
+  history->callback(
+      [session, past] { session->action = [session, past] { return History(session, *past); }; });
   CLI::App* describe =
       noun->add_subcommand("describe", "Show a shard, and what its last change of owner found");
   describe->add_option("service", target->service, "its service")->required();

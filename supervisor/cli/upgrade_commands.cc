@@ -6,9 +6,12 @@
 #include <filesystem>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/cli/command_options.h"
@@ -34,6 +37,11 @@ struct Options {
   double ready_seconds = 0;
   double watch_seconds = 0;  // 0, as above: the service's
   bool no_rollback = false;
+  std::string canary;  // shards, or a share of them; empty: none
+  double canary_seconds = 0;
+  bool pause_after_canary = false;
+  double max_blackout_ms = 0;
+  uint64_t min_completions = 0;
   bool no_wait = false;
   Change change;
 };
@@ -98,6 +106,42 @@ absl::StatusOr<Response> FindBegun(Session* session, const Options& options,
   return response;
 }
 
+// "0,3" or "25%", of which at least one shard is made, and never all.
+absl::Status SetCanary(Session* session, const Options& options, v1::UpgradePlan* plan) {
+  const std::string& canary = options.canary;
+  const auto wrong = [&] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--canary ", canary, ": give shards, such as 0,2, or a share of them, such as 25%"));
+  };
+  plan->set_canary_window_ms(Milliseconds(options.canary_seconds));
+  plan->set_pause_after_canary(options.pause_after_canary);
+  if (canary.empty()) return absl::OkStatus();
+  uint32_t number = 0;
+  if (canary.back() != '%') {
+    for (const absl::string_view word : absl::StrSplit(canary, ',')) {
+      if (!absl::SimpleAtoi(word, &number)) return wrong();
+      plan->add_canary_shards(number);
+    }
+    return absl::OkStatus();
+  }
+  if (!absl::SimpleAtoi(absl::StripSuffix(canary, "%"), &number) || number == 0 || number > 99) {
+    return wrong();
+  }
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  v1::GetServiceRequest request;
+  request.set_service(options.service);
+  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, client->GetService(request));
+  const uint32_t shards = response.service().shard_count();
+  if (shards < 2) {
+    return absl::FailedPreconditionError(absl::StrCat("--canary ", canary, ": service \"",
+                                                      options.service,
+                                                      "\" has one shard, which cannot be shared"));
+  }
+  const uint32_t share = std::min((shards * number + 99) / 100, shards - 1);
+  for (uint32_t shard = 0; shard < share; ++shard) plan->add_canary_shards(shard);
+  return absl::OkStatus();
+}
+
 absl::Status Upgrade(Session* session, const Options& options) {
   v1::UpgradeRequest request;
   request.set_service(options.service);
@@ -112,6 +156,11 @@ absl::Status Upgrade(Session* session, const Options& options) {
   plan->set_ready_timeout_ms(Milliseconds(options.ready_seconds));
   plan->set_watch_window_ms(Milliseconds(options.watch_seconds));
   plan->set_no_rollback(options.no_rollback);
+  BATON_RETURN_IF_ERROR(SetCanary(session, options, plan));
+  if (options.max_blackout_ms > 0 || options.min_completions > 0) {
+    plan->mutable_gates()->set_max_blackout_us(options.max_blackout_ms * 1000);
+    plan->mutable_gates()->set_min_completions(options.min_completions);
+  }
   if (options.change.dry_run) {
     BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
     BATON_ASSIGN_OR_RETURN(const std::string text, PlanUpgrade(client, &request));
@@ -143,8 +192,8 @@ absl::Status Rollback(Session* session, const Options& options) {
   absl::StatusOr<v1::RollbackResponse> response = session->connection->Rollback(request);
   if (absl::IsUnavailable(response.status()) || absl::IsCancelled(response.status())) {
     return absl::UnavailableError(absl::StrCat(
-        response.status().message(), "; whether it was begun is not known: see `baton upgrades ",
-        options.service, "`"));
+        response.status().message(),
+        "; whether it was begun is not known: see `baton upgrades list ", options.service, "`"));
   }
   BATON_RETURN_IF_ERROR(response.status());
   const auto& known = before.upgrades();
@@ -199,16 +248,93 @@ absl::Status History(Session* session, const Filter& filter) {
   return absl::OkStatus();
 }
 
-void AddLimits(CLI::App* command, Options* options) {
+// Holds the one under way, or lets it go on.
+absl::Status Hold(Session* session, const Options& options, bool pause) {
+  const std::string& service = options.service;
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  if (options.change.dry_run) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, PlanHold(client, service, pause));
+    v1::PauseUpgradeRequest request;
+    request.set_service(service);
+    return PrintPlan(session, text, request);
+  }
+  v1::PauseUpgradeResponse response;
+  if (pause) {
+    v1::PauseUpgradeRequest request;
+    request.set_service(service);
+    BATON_ASSIGN_OR_RETURN(response, client->PauseUpgrade(request));
+  } else {
+    v1::ResumeUpgradeRequest request;
+    request.set_service(service);
+    BATON_ASSIGN_OR_RETURN(v1::ResumeUpgradeResponse resumed, client->ResumeUpgrade(request));
+    response.mutable_version()->Swap(resumed.mutable_version());
+    response.mutable_upgrade()->Swap(resumed.mutable_upgrade());
+  }
+  if (session->json) {
+    session->PrintJson(response);
+  } else {
+    PrintUpgrade(session->out, service, response.upgrade());
+  }
+  return absl::OkStatus();
+}
+
+void AddLimits(CLI::App* command, Options* options, Session* session) {
   AddSeconds(command, "--ready-timeout", &options->ready_seconds, 3600,
-             "seconds until it has to be ready and healthy [the service's]");
+             "seconds to be ready and healthy [the service's]");
   AddSeconds(command, "--watch-window", &options->watch_seconds, 86400,
-             "seconds that it is watched, the old one standing by [the service's]");
+             "seconds that the old one stands by [the service's]");
   command->add_flag("--no-rollback", options->no_rollback,
                     "give up the return by itself: the old program ends at once");
   command->add_flag("--no-wait", options->no_wait, "do not wait for its end");
-  AddChangeOptions(command, &options->change, /*asks=*/false);
+  AddChangeOptions(command, &options->change, /*asks=*/false, session);
   command->footer(kWaitingFooter);
+}
+
+void AddCanaryOptions(CLI::App* command, Options* options) {
+  command
+      ->add_option("--canary", options->canary, "move these first, as 0,2 or 25%, and watch them")
+      ->type_name("SHARDS");
+  AddSeconds(command, "--canary-window", &options->canary_seconds, 86400,
+             "seconds before the others follow [as --watch-window]");
+  command->add_flag("--pause-after-canary", options->pause_after_canary,
+                    "then wait for `baton upgrades resume`");
+  command
+      ->add_option("--max-blackout", options->max_blackout_ms,
+                   "undo it when a shard's move takes longer")
+      ->type_name("MS")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--min-completions", options->min_completions,
+                   "undo it when it deals with fewer in a window")
+      ->type_name("COUNT")
+      ->check(CLI::PositiveNumber);
+}
+
+void AddUpgradesCommands(CLI::App* app, Session* session) {
+  CLI::App* noun = app->add_subcommand("upgrades", "Upgrades of a service: list, pause, resume");
+  noun->require_subcommand(1);
+  noun->fallthrough();
+  CLI::App* list = noun->add_subcommand("list", "Show a service's upgrades, newest first");
+  auto filter = std::make_shared<Filter>();
+  list->add_option("service", filter->service, "the service")->required();
+  AddChoice(list, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
+            "only those in this state");
+  AddListingOptions(list, session);
+  list->callback([session, filter] {
+    session->action = [session, filter] { return History(session, *filter); };
+  });
+  for (const bool pause : {true, false}) {
+    CLI::App* hold = noun->add_subcommand(
+        pause ? "pause" : "resume",
+        pause ? "Keep the upgrade under way from going further, not from going back"
+              : "Let a paused upgrade go on");
+    auto options = std::make_shared<Options>();
+    hold->add_option("service", options->service, "the service")->required();
+    AddChangeOptions(hold, &options->change, /*asks=*/false, session);
+    hold->callback([session, options, pause] {
+      session->action = [session, options, pause] { return Hold(session, *options, pause); };
+    });
+  }
 }
 
 }  // namespace
@@ -218,15 +344,14 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
   CLI::App* upgrade = app->add_subcommand(
       "upgrade", "Replace a service's program.\nbaton upgrade SERVICE --exec PATH [-- ARGUMENTS]");
   upgrade->add_option("service", options->service, "the service")->required();
-  upgrade
-      ->add_option("--exec", options->exec,
-                   "the new program; what follows \"--\" replaces the arguments")
+  upgrade->add_option("--exec", options->exec, "the new program; \"-- ARGUMENTS\" replaces its own")
       ->type_name("PATH")
       ->required();
   upgrade->add_option("--workers", options->workers, "how many to start [as many as are ready]")
       ->type_name("COUNT")
       ->check(CLI::PositiveNumber);
-  AddLimits(upgrade, options.get());
+  AddCanaryOptions(upgrade, options.get());
+  AddLimits(upgrade, options.get(), session);
   upgrade->callback([session, options] {
     session->takes_program_arguments = true;
     session->action = [session, options] { return Upgrade(session, *options); };
@@ -235,20 +360,12 @@ void AddUpgradeCommands(CLI::App* app, Session* session) {
   CLI::App* rollback = app->add_subcommand(
       "rollback", "Undo the upgrade under way, or return to the program before");
   rollback->add_option("service", options->service, "the service")->required();
-  AddLimits(rollback, options.get());
+  AddLimits(rollback, options.get(), session);
   rollback->callback([session, options] {
     session->action = [session, options] { return Rollback(session, *options); };
   });
 
-  CLI::App* upgrades = app->add_subcommand("upgrades", "Show a service's upgrades, newest first");
-  auto filter = std::make_shared<Filter>();
-  upgrades->add_option("service", filter->service, "the service")->required();
-  AddChoice(upgrades, "--state", &filter->state, {"running", "completed", "rolled-back", "failed"},
-            "only those in this state");
-  AddListingOptions(upgrades, session);
-  upgrades->callback([session, filter] {
-    session->action = [session, filter] { return History(session, *filter); };
-  });
+  AddUpgradesCommands(app, session);
 }
 
 }  // namespace baton

@@ -24,8 +24,9 @@ class PhasePrinter {
       : session_(session), service_(service) {}
 
   void Print(const v1::Upgrade& upgrade) {
-    const std::string text = absl::StrCat(FormatState(upgrade.phase()),
-                                          upgrade.detail().empty() ? "" : ": ", upgrade.detail());
+    const std::string text =
+        absl::StrCat(FormatState(upgrade.phase()), upgrade.paused() ? ", paused" : "",
+                     upgrade.detail().empty() ? "" : ": ", upgrade.detail());
     if (text == told_) return;
     told_ = text;
     session_->err << "upgrade " << upgrade.id() << " of service " << service_ << ": "
@@ -84,7 +85,7 @@ absl::StatusOr<v1::Upgrade> WaitUntilOver(Session* session, const std::string& s
       return absl::Status(
           list.status().code(),
           absl::StrCat(list.status().message(),
-                       "; the upgrade goes on meanwhile: see `baton upgrades ", service, "`"));
+                       "; the upgrade goes on meanwhile: see `baton upgrades list ", service, "`"));
     }
     last_answer = Clock::now();
     const auto& all = list->upgrades();

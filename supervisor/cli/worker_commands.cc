@@ -186,9 +186,9 @@ void AddWorkerCommands(CLI::App* app, Session* session) {
       add("stop", "Ask a worker to release its shards and end, and wait until it has", Stop);
   AddSeconds(stop, "--wait-timeout", &target->wait_seconds, 600, "seconds that it has to end")
       ->capture_default_str();
-  AddChangeOptions(stop, &target->change, /*asks=*/true);
+  AddChangeOptions(stop, &target->change, /*asks=*/true, session);
   CLI::App* kill = add("kill", "Kill a worker's process with SIGKILL", Kill);
-  AddChangeOptions(kill, &target->change, /*asks=*/true);
+  AddChangeOptions(kill, &target->change, /*asks=*/true, session);
 }
 
 }  // namespace baton

@@ -44,6 +44,16 @@ inline std::string DownReasonPath(std::string_view state_dir, std::string_view s
   return std::string(state_dir) + "/" + std::string(service) + ".down";
 }
 
+// Written by the keeper of `service` while an operator has it drained; its successors read it.
+inline std::string DrainPath(std::string_view state_dir, std::string_view service) {
+  return std::string(state_dir) + "/" + std::string(service) + ".drain";
+}
+
+// What operators asked for (control); and the file before it.
+inline std::string AuditTrailPath(std::string_view state_dir) {
+  return std::string(state_dir) + "/audit.log";
+}
+
 // A service of this name would take control's sockets.
 inline bool IsReservedServiceName(std::string_view name) {
   return name == "operator" || name == "control";

@@ -14,6 +14,7 @@
 #include "grpcpp/server_posix.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/keepers.h"
@@ -85,10 +86,13 @@ class ControlServer::Impl {
                           }}),
         metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
         streams_(&keepers_),
+        trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
         callers_(&config_, &peers_),
-        operator_service_(MakeOperatorService({&keepers_, &streams_, &callers_}, Role::kOperator)),
-        viewer_service_(MakeOperatorService({&keepers_, &streams_, &callers_}, Role::kViewer)),
+        operator_service_(
+            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
+        viewer_service_(
+            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kViewer)),
         worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&callers_),
         viewer_refusing_service_(&callers_) {}
@@ -200,6 +204,7 @@ class ControlServer::Impl {
   Keepers keepers_;
   const std::shared_ptr<MetricsSource> metrics_;
   WorkerStreams streams_;
+  AuditTrail trail_;
   WorkerServiceContext worker_context_;
   Callers callers_;
   std::unique_ptr<grpc::Service> operator_service_;

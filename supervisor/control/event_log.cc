@@ -1,6 +1,7 @@
 #include "supervisor/control/event_log.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace baton {
 
@@ -34,7 +35,7 @@ bool EventLog::Append(const std::string& service, const v1::Event& event) {
   std::vector<std::shared_ptr<EventFollower>> to_wake;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Ring& ring = rings_[service];
+    Ring& ring = rings_[{service, event.has_change()}];
     if (!ring.known.insert({event.sequence(), event.unix_micros()}).second) return false;
     ring.events.push_back(shared);
     if (ring.events.size() > events_per_service_) {
@@ -46,7 +47,7 @@ bool EventLog::Append(const std::string& service, const v1::Event& event) {
     for (std::weak_ptr<EventFollower>& weak : followers_) {
       std::shared_ptr<EventFollower> follower = weak.lock();
       if (!follower) continue;
-      if ((follower->service_.empty() || follower->service_ == service) && follower->Push(shared)) {
+      if (follower->filter_.Takes(service, event.has_change()) && follower->Push(shared)) {
         to_wake.push_back(follower);
       }
       if (&*end != &weak) *end = std::move(weak);
@@ -58,21 +59,21 @@ bool EventLog::Append(const std::string& service, const v1::Event& event) {
   return true;
 }
 
-std::shared_ptr<EventFollower> EventLog::Follow(const std::string& service,
-                                                std::function<void()> wake) {
+std::shared_ptr<EventFollower> EventLog::Follow(EventFilter filter, std::function<void()> wake) {
   auto follower = std::make_shared<EventFollower>();
-  follower->service_ = service;
+  follower->filter_ = std::move(filter);
   follower->wake_ = std::move(wake);
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [name, ring] : rings_) {
-    if (!service.empty() && service != name) continue;
-    follower->queue_.insert(follower->queue_.end(), ring.events.begin(), ring.events.end());
-  }
-  if (service.empty()) {
-    std::stable_sort(follower->queue_.begin(), follower->queue_.end(),
-                     [](const SharedEvent& a, const SharedEvent& b) {
-                       return a->unix_micros() < b->unix_micros();
-                     });
+  for (const auto& [key, ring] : rings_) {
+    if (!follower->filter_.Takes(key.first, key.second)) continue;
+    // Merged, and not sorted: the order of each ring is right, whatever the clock did.
+    std::deque<SharedEvent> merged;
+    std::merge(follower->queue_.begin(), follower->queue_.end(), ring.events.begin(),
+               ring.events.end(), std::back_inserter(merged),
+               [](const SharedEvent& a, const SharedEvent& b) {
+                 return a->unix_micros() < b->unix_micros();
+               });
+    follower->queue_ = std::move(merged);
   }
   follower->limit_ = follower->queue_.size() + follower_limit_;
   std::erase_if(followers_, [](const auto& weak) { return weak.expired(); });

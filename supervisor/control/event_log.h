@@ -22,6 +22,16 @@ namespace baton {
 
 using SharedEvent = std::shared_ptr<const v1::Event>;
 
+// What a reader wants.
+struct EventFilter {
+  std::string service;   // empty: all
+  bool changes = false;  // only what operators asked for
+
+  bool Takes(const std::string& of_service, bool change) const {
+    return (service.empty() || service == of_service) && (change || !changes);
+  }
+};
+
 // One reader. It starts with what was logged and, while it lives, is given what comes. One that
 // does not keep up is cut off, not waited for.
 class EventFollower {
@@ -40,7 +50,7 @@ class EventFollower {
   std::deque<SharedEvent> queue_;
   size_t limit_ = 0;
   bool overflowed_ = false;
-  std::string service_;  // empty: all
+  EventFilter filter_;
   std::function<void()> wake_;
 };
 
@@ -54,7 +64,7 @@ class EventLog {
   bool Append(const std::string& service, const v1::Event& event);
 
   // `wake` is called, without locks held, from the thread that appends. Drop the pointer to stop.
-  std::shared_ptr<EventFollower> Follow(const std::string& service, std::function<void()> wake);
+  std::shared_ptr<EventFollower> Follow(EventFilter filter, std::function<void()> wake);
 
  private:
   // A keeper that starts anew numbers from 1 again, so the time is part of an event's identity.
@@ -67,7 +77,8 @@ class EventLog {
   const size_t events_per_service_;
   const size_t follower_limit_;
   std::mutex mutex_;
-  std::map<std::string, Ring> rings_;
+  // By service; what operators asked for is apart, for a flood of events not to wash it away.
+  std::map<std::pair<std::string, bool>, Ring> rings_;
   std::vector<std::weak_ptr<EventFollower>> followers_;
 };
 

@@ -9,7 +9,7 @@ namespace baton {
 EventStream::EventStream(Keepers* keepers, const v1::WatchEventsRequest& request,
                          std::atomic<int>* open_streams)
     : keepers_(keepers),
-      service_(request.service()),
+      filter_{request.service(), request.changes()},
       follow_(request.follow()),
       open_streams_(open_streams) {}
 
@@ -17,7 +17,7 @@ void EventStream::Begin(const std::vector<KeeperClient*>& clients) {
   self_ = shared_from_this();
   keepers_->SyncEvents(clients, [self = shared_from_this()](absl::Status status) {
     std::weak_ptr<EventStream> weak = self;
-    auto follower = self->keepers_->events().Follow(self->service_, [weak] {
+    auto follower = self->keepers_->events().Follow(self->filter_, [weak] {
       if (const auto stream = weak.lock()) stream->Pump();
     });
     {

@@ -33,7 +33,7 @@ class EventStream final : public grpc::ServerWriteReactor<v1::WatchEventsRespons
   void Pump();  // Writes the next event, or finishes, or waits.
 
   Keepers* const keepers_;
-  const std::string service_;
+  const EventFilter filter_;
   const bool follow_;
   std::atomic<int>* const open_streams_;
   std::shared_ptr<EventStream> self_;  // until OnDone

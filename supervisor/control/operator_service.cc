@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "google/protobuf/util/json_util.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/control/callers.h"
@@ -37,7 +36,11 @@ constexpr uint64_t kMaxLookNs = 200'000'000;
 constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
 constexpr int kMaxEventStreams = 64;
-constexpr size_t kMaxAuditBytes = 1024;  // of each part of a line
+// Of a record of the audit trail, in bytes.
+constexpr size_t kMaxRecordedRequest = 1024;
+constexpr size_t kMaxRecordedOutcome = 1024;
+constexpr size_t kMaxMetadata = 256;
+constexpr char kReason[] = "baton-reason";
 // Trailing metadata of an answer that leaves something out, for the operator to read.
 constexpr char kWarning[] = "baton-warning";
 
@@ -170,27 +173,21 @@ class OperatorServiceImpl final
 
   grpc::Status StopWorker(grpc::ServerContext* call, const v1::StopWorkerRequest* request,
                           v1::StopWorkerResponse* response) override {
-    const absl::Status stopped = Stop(*call, *request);
-    Audit(*call, absl::StrCat("stop worker ", request->worker_id()), request->service(), stopped);
-    if (!stopped.ok()) return ToGrpc(stopped);
     FillVersion(response->mutable_version());
-    return grpc::Status::OK;
+    return ToGrpc(OnRecord(*call, "StopWorker", *request, [&] { return Stop(*call, *request); }));
   }
 
   grpc::Status KillWorker(grpc::ServerContext* call, const v1::KillWorkerRequest* request,
                           v1::KillWorkerResponse* response) override {
-    if (request->worker_id() == 0) {
-      return ToGrpc(absl::InvalidArgumentError("worker_id is missing: name the worker to kill"));
-    }
-    internal::ManagementRequest kill;
-    kill.mutable_kill_worker()->set_worker_id(request->worker_id());
-    kill.set_trace_parent(TraceParentOf(*call));
-    const auto reply = CallKeeper(request->service(), std::move(kill), TimeLeft(*call, kMaxCallNs));
-    Audit(*call, absl::StrCat("kill worker ", request->worker_id()), request->service(),
-          reply.status());
-    if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
-    return grpc::Status::OK;
+    return ToGrpc(OnRecord(*call, "KillWorker", *request, [&]() -> absl::Status {
+      if (request->worker_id() == 0) {
+        return absl::InvalidArgumentError("worker_id is missing: name the worker to kill");
+      }
+      internal::ManagementRequest kill;
+      kill.mutable_kill_worker()->set_worker_id(request->worker_id());
+      return ChangeBy(*call, request->service(), std::move(kill), kMaxCallNs).status();
+    }));
   }
 
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
@@ -256,39 +253,21 @@ class OperatorServiceImpl final
 
   grpc::Status Handoff(grpc::ServerContext* call, const v1::HandoffRequest* request,
                        v1::HandoffResponse* response) override {
-    const auto described = Describe(*call, request->service());
-    if (!described.ok()) return ToGrpc(described.status());
-    for (const uint32_t shard : request->shards()) {
-      if (shard < static_cast<uint32_t>(described->shards_size())) continue;
-      return ToGrpc(NoSuchShard(request->service(), shard, described->shards_size()));
-    }
-    NoticeOwners(*request, *described);
-    internal::ManagementRequest handoff;
-    *handoff.mutable_handoff()->mutable_shards() = request->shards();
-    handoff.mutable_handoff()->set_to_worker_id(request->to_worker_id());
-    handoff.mutable_handoff()->set_timeout_ms(request->timeout_ms());
-    handoff.set_trace_parent(TraceParentOf(*call));
-    const auto reply =
-        CallKeeper(request->service(), std::move(handoff), TimeLeft(*call, kMaxHandoffNs));
-    Audit(*call, absl::StrCat("handoff of shards [", absl::StrJoin(request->shards(), ","), "]"),
-          request->service(), reply.status());
-    if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
-    response->set_to_worker_id(reply->handoff().to_worker_id());
-    *response->mutable_shards() = reply->handoff().shards();
-    response->set_slowest_blackout_us(reply->handoff().slowest_blackout_us());
-    return grpc::Status::OK;
+    return ToGrpc(
+        OnRecord(*call, "Handoff", *request, [&] { return HandOff(*call, *request, response); }));
   }
 
   grpc::Status Upgrade(grpc::ServerContext* call, const v1::UpgradeRequest* request,
                        v1::UpgradeResponse* response) override {
     if (request->plan().exec().empty()) {
-      return ToGrpc(absl::InvalidArgumentError("plan.exec is missing: name the new program"));
+      return ToGrpc(OnRecord(*call, "Upgrade", *request, [] {
+        return absl::InvalidArgumentError("plan.exec is missing: name the new program");
+      }));
     }
     internal::ManagementRequest upgrade;
     *upgrade.mutable_upgrade() = request->plan();
-    return ChangeProgram(*call, absl::StrCat("upgrade to ", request->plan().exec()),
-                         request->service(), std::move(upgrade), response);
+    return ChangeProgram(*call, "Upgrade", *request, std::move(upgrade), response);
   }
 
   grpc::Status Rollback(grpc::ServerContext* call, const v1::RollbackRequest* request,
@@ -297,7 +276,7 @@ class OperatorServiceImpl final
     rollback.mutable_rollback()->set_ready_timeout_ms(request->ready_timeout_ms());
     rollback.mutable_rollback()->set_watch_window_ms(request->watch_window_ms());
     rollback.mutable_rollback()->set_no_rollback(request->no_rollback());
-    return ChangeProgram(*call, "rollback", request->service(), std::move(rollback), response);
+    return ChangeProgram(*call, "Rollback", *request, std::move(rollback), response);
   }
 
   grpc::Status ListUpgrades(grpc::ServerContext* call, const v1::ListUpgradesRequest* request,
@@ -308,6 +287,55 @@ class OperatorServiceImpl final
     if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
     response->mutable_upgrades()->Swap(reply->mutable_upgrades());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status PauseUpgrade(grpc::ServerContext* call, const v1::PauseUpgradeRequest* request,
+                            v1::PauseUpgradeResponse* response) override {
+    internal::ManagementRequest pause;
+    pause.mutable_pause_upgrade();
+    return ChangeProgram(*call, "PauseUpgrade", *request, std::move(pause), response);
+  }
+
+  grpc::Status ResumeUpgrade(grpc::ServerContext* call, const v1::ResumeUpgradeRequest* request,
+                             v1::ResumeUpgradeResponse* response) override {
+    internal::ManagementRequest resume;
+    resume.mutable_resume_upgrade();
+    return ChangeProgram(*call, "ResumeUpgrade", *request, std::move(resume), response);
+  }
+
+  grpc::Status DrainService(grpc::ServerContext* call, const v1::DrainServiceRequest* request,
+                            v1::DrainServiceResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(OnRecord(*call, "DrainService", *request, [&]() -> absl::Status {
+      internal::ManagementRequest drain;
+      drain.mutable_drain_service()->set_deadline_ms(request->deadline_ms());
+      drain.mutable_drain_service()->set_disconnect(request->disconnect());
+      BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
+                             ChangeBy(*call, request->service(), std::move(drain), kMaxCallNs));
+      response->mutable_drain()->Swap(reply.mutable_drain());
+      return absl::OkStatus();
+    }));
+  }
+
+  grpc::Status EndDrain(grpc::ServerContext* call, const v1::EndDrainRequest* request,
+                        v1::EndDrainResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(OnRecord(*call, "EndDrain", *request, [&] {
+      internal::ManagementRequest end;
+      end.mutable_end_drain();
+      return ChangeBy(*call, request->service(), std::move(end), kMaxCallNs).status();
+    }));
+  }
+
+  grpc::Status ListShardMoves(grpc::ServerContext* call, const v1::ListShardMovesRequest* request,
+                              v1::ListShardMovesResponse* response) override {
+    internal::ManagementRequest list;
+    list.mutable_list_shard_moves()->set_shard(request->shard());
+    auto reply = CallKeeper(request->service(), std::move(list), TimeLeft(*call, kMaxCallNs));
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    response->mutable_moves()->Swap(reply->mutable_shard_moves());
     return grpc::Status::OK;
   }
 
@@ -374,22 +402,52 @@ class OperatorServiceImpl final
     return (*keeper)->CallAndWait(std::move(request), timeout_ns);
   }
 
-  // The keeper answers when it has begun; the rest goes on without us.
-  template <typename Response>
-  grpc::Status ChangeProgram(const grpc::ServerContext& call, const std::string& what,
-                             const std::string& service, internal::ManagementRequest request,
-                             Response* response) {
+  // A request that changes something: the keeper is told of the caller's trace.
+  absl::StatusOr<internal::ManagementReply> ChangeBy(const grpc::ServerContext& call,
+                                                     const std::string& service,
+                                                     internal::ManagementRequest request,
+                                                     uint64_t at_most_ns) {
     request.set_trace_parent(TraceParentOf(call));
-    auto reply = CallKeeper(service, std::move(request), TimeLeft(call, kMaxCallNs));
-    if (reply.ok() && reply->upgrades().empty()) {
-      reply = absl::InternalError(
-          absl::StrCat("the keeper of service \"", service, "\" did not say what it has begun"));
+    return CallKeeper(service, std::move(request), TimeLeft(call, at_most_ns));
+  }
+
+  absl::Status HandOff(const grpc::ServerContext& call, const v1::HandoffRequest& request,
+                       v1::HandoffResponse* response) {
+    BATON_ASSIGN_OR_RETURN(const internal::Description described,
+                           Describe(call, request.service()));
+    for (const uint32_t shard : request.shards()) {
+      if (shard < static_cast<uint32_t>(described.shards_size())) continue;
+      return NoSuchShard(request.service(), shard, described.shards_size());
     }
-    Audit(call, what, service, reply.status());
-    if (!reply.ok()) return ToGrpc(reply.status());
+    NoticeOwners(request, described);
+    internal::ManagementRequest handoff;
+    *handoff.mutable_handoff()->mutable_shards() = request.shards();
+    handoff.mutable_handoff()->set_to_worker_id(request.to_worker_id());
+    handoff.mutable_handoff()->set_timeout_ms(request.timeout_ms());
+    BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
+                           ChangeBy(call, request.service(), std::move(handoff), kMaxHandoffNs));
+    response->set_to_worker_id(reply.handoff().to_worker_id());
+    *response->mutable_shards() = reply.handoff().shards();
+    response->set_slowest_blackout_us(reply.handoff().slowest_blackout_us());
+    return absl::OkStatus();
+  }
+
+  // The keeper answers when it has begun; the rest goes on without us.
+  template <typename Request, typename Response>
+  grpc::Status ChangeProgram(const grpc::ServerContext& call, const char* what,
+                             const Request& asked, internal::ManagementRequest request,
+                             Response* response) {
     FillVersion(response->mutable_version());
-    response->mutable_upgrade()->Swap(reply->mutable_upgrades(0));
-    return grpc::Status::OK;
+    return ToGrpc(OnRecord(call, what, asked, [&]() -> absl::Status {
+      BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
+                             ChangeBy(call, asked.service(), std::move(request), kMaxCallNs));
+      if (reply.upgrades().empty()) {
+        return absl::InternalError(absl::StrCat("the keeper of service \"", asked.service(),
+                                                "\" did not say what it has begun"));
+      }
+      response->mutable_upgrade()->Swap(reply.mutable_upgrades(0));
+      return absl::OkStatus();
+    }));
   }
 
   absl::StatusOr<internal::Connections> Connections(const grpc::ServerContext& call,
@@ -439,13 +497,36 @@ class OperatorServiceImpl final
     }
   }
 
-  void Audit(const grpc::ServerContext& call, const std::string& what, const std::string& service,
-             const absl::Status& result) {
-    const std::string name = OneLine(service, kMaxAuditBytes);
-    log::Write(spdlog::level::info, {.service = name, .trace_parent = TraceParentOf(call)},
-               absl::StrCat("service ", name, ": ", OneLine(what, kMaxAuditBytes), " asked by ",
-                            context_.callers->Describe(call), ": ",
-                            result.ok() ? "done" : OneLine(MessageOf(result), kMaxAuditBytes)));
+  // Does `work`, which changes something: recorded before and after it.
+  template <typename Request, typename Work>
+  absl::Status OnRecord(const grpc::ServerContext& call, const char* what, const Request& request,
+                        Work work) {
+    // Names that there are not are in the request, and make no history of their own.
+    const bool known = context_.keepers->Find(request.service()).ok();
+    const std::string service = known ? request.service() : "";
+    v1::Change change;
+    change.set_who(context_.callers->Describe(call));
+    change.set_what(what);
+    change.set_why(Metadata(call, kReason));
+    change.set_trace_parent(TraceParentOf(call));
+    std::string json;
+    (void)google::protobuf::util::MessageToJsonString(request, &json);
+    change.set_request(OneLine(json, kMaxRecordedRequest));
+    context_.trail->Begin(service, &change);
+    const absl::Status result = work();
+    context_.trail->End(service, std::move(change), Printable(result));
+    return result;
+  }
+
+  static std::string Metadata(const grpc::ServerContext& call, const char* key) {
+    const auto found = call.client_metadata().find(key);
+    if (found == call.client_metadata().end()) return "";
+    return OneLine({found->second.data(), found->second.size()}, kMaxMetadata);
+  }
+
+  // An outcome may have words of the caller in it.
+  static absl::Status Printable(const absl::Status& status) {
+    return absl::Status(status.code(), OneLine(MessageOf(status), kMaxRecordedOutcome));
   }
 
   const OperatorServiceContext context_;
@@ -470,6 +551,7 @@ grpc::ServerWriteReactor<v1::WatchEventsResponse>* OperatorServiceImpl::WatchEve
     if (!client.ok()) return new RefusedEventStream(client.status());
     clients.push_back(*client);
   }
+  if (request->changes()) clients.clear();  // no keeper knows them
   if (++event_streams_ > kMaxEventStreams) {
     --event_streams_;
     return new RefusedEventStream(absl::ResourceExhaustedError(

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/roles.h"
 #include "supervisor/control/worker_streams.h"
@@ -20,6 +21,7 @@ struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
   const Callers* callers;
+  AuditTrail* trail;
 };
 
 // For `role`: what that may not call is left to the server's generic service.

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/describe.h"
 
+#include <algorithm>
 #include <string>
 
 #include "lib/arena/atomic_access.h"
@@ -21,21 +22,25 @@ void DescribePoisoning(const Poisoning& poisoned, v1::PoisonedConnection* out) {
   for (const uint64_t id : poisoned.worker_ids) out->add_worker_ids(id);
 }
 
-void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport* out) {
-  out->set_epoch(report.epoch);
-  out->set_cause(report.cause);
-  out->set_former_worker_id(report.former_worker_id);
-  out->set_successor_worker_id(report.successor_worker_id);
-  out->set_transactions_recovered(report.transactions_recovered);
-  out->set_never_submitted(report.never_submitted);
-  out->set_in_flight(report.in_flight);
-  out->set_completed_undelivered(report.completed_undelivered);
-  out->set_delivered_uncommitted(report.delivered_uncommitted);
-  out->set_ambiguous(report.ambiguous);
-  out->set_unix_micros(report.unix_micros);
-  if (report.poisoned) DescribePoisoning(*report.poisoned, out->mutable_poisoned());
-  for (const ReportedRequest& request : report.requests) {
-    v1::WorkRequestOutcome* item = out->add_work_requests();
+}  // namespace
+
+v1::ReconciliationReport DescribeReport(const ReconciliationReport& report, size_t max_requests) {
+  v1::ReconciliationReport out;
+  out.set_epoch(report.epoch);
+  out.set_cause(report.cause);
+  out.set_former_worker_id(report.former_worker_id);
+  out.set_successor_worker_id(report.successor_worker_id);
+  out.set_transactions_recovered(report.transactions_recovered);
+  out.set_never_submitted(report.never_submitted);
+  out.set_in_flight(report.in_flight);
+  out.set_completed_undelivered(report.completed_undelivered);
+  out.set_delivered_uncommitted(report.delivered_uncommitted);
+  out.set_ambiguous(report.ambiguous);
+  out.set_unix_micros(report.unix_micros);
+  if (report.poisoned) DescribePoisoning(*report.poisoned, out.mutable_poisoned());
+  for (size_t i = 0; i < std::min(report.requests.size(), max_requests); ++i) {
+    const ReportedRequest& request = report.requests[i];
+    v1::WorkRequestOutcome* item = out.add_work_requests();
     item->set_connection(request.connection);
     item->set_send(request.send);
     item->set_sequence(request.sequence);
@@ -43,9 +48,8 @@ void DescribeReport(const ReconciliationReport& report, v1::ReconciliationReport
                                   : "RECEIVE");
     item->set_outcome(std::string(RequestOutcomeName(request.outcome)));
   }
+  return out;
 }
-
-}  // namespace
 
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram) {
   v1::BlackoutSummary summary;
@@ -91,7 +95,7 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard) {
   *out.mutable_handoff_blackout() = Summarize(engine.handoff_blackout(shard));
   *out.mutable_failover_blackout() = Summarize(engine.failover_blackout(shard));
   if (engine.last_report(shard).epoch != 0) {
-    DescribeReport(engine.last_report(shard), out.mutable_last_report());
+    *out.mutable_last_report() = DescribeReport(engine.last_report(shard));
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #ifndef SUPERVISOR_KEEPER_DESCRIBE_H_
 #define SUPERVISOR_KEEPER_DESCRIBE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "proto/baton/v1/types.pb.h"
@@ -16,6 +17,8 @@ double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_n
 
 v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection);
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
+v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
+                                        size_t max_requests = ~size_t{0});
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 
 }  // namespace baton::keeper

@@ -531,6 +531,9 @@ void Engine::OnFirstCommit(uint32_t shard) {
                      absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(), ": worker ",
                                   owner, " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
+  if (state.ownership.epoch() > 1) {
+    listener_->OnServed(shard, state.ownership.epoch(), owner, blackout);
+  }
   // An owner that was asked to release before it had committed anything does so next.
   if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {
     FinishHandoff(shard,
@@ -616,6 +619,7 @@ void Engine::MakeReport(uint32_t shard, const EndedOwnership& ended) {
                        report.former_worker_id, static_cast<int>(shard),
                        static_cast<int>(report.poisoned->connection));
   }
+  listener_->OnReport(shard, report);
 }
 
 ShardOwner Engine::owner(uint32_t shard) const {
@@ -638,6 +642,12 @@ std::vector<verbs::Address> Engine::listeners() const { return driver_->listener
 absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& address,
                                          std::string_view private_data, uint64_t tag) {
   return driver_->Connect(shard, address, private_data, tag);
+}
+
+uint32_t Engine::DisconnectAll(std::string_view why) {
+  const uint32_t count = driver_->DisconnectAll(why);
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) NotifyOwner(shard);
+  return count;
 }
 
 absl::StatusOr<uint32_t> Engine::Grant(uint64_t offset, uint64_t length, uint32_t access) {

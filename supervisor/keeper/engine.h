@@ -106,6 +106,9 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   std::vector<verbs::Address> listeners() const override;
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override;
+  void RefuseConnections(std::string_view why) override { driver_->RefuseConnections(why); }
+  uint64_t refused_connections() const override { return driver_->refused_connections(); }
+  uint32_t DisconnectAll(std::string_view why) override;
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }

@@ -22,6 +22,7 @@
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/describe.h"
 #include "supervisor/keeper/held_logs.h"
 #include "supervisor/keeper/open_device.h"
 
@@ -141,6 +142,8 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
     if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), this, options));
   }
+  // Before any peer can ask.
+  drain_ = std::make_unique<ServiceDrain>(loop_, config_, *engine_, events_);
   for (const v1::ListenerConfig& listener : service.listeners()) {
     const verbs::Address address = {listener.host(), static_cast<uint16_t>(listener.port())};
     BATON_RETURN_IF_ERROR(verbs::NamePortOwner(engine_->Listen(address).status()));
@@ -160,8 +163,8 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
     programs_ = std::make_unique<BrokeredPrograms>(config_.launcher(), std::move(batonds_network));
   }
   upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, events_, *workers_, *programs_);
-  management_ =
-      std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_, *upgrades_);
+  management_ = std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_,
+                                             *upgrades_, *drain_, moves_);
   if (native_ == nullptr) return;
   for (const int fd : native_->descriptors()) {
     native_descriptors_.push_back(
@@ -227,23 +230,41 @@ absl::Status Keeper::Run() {
   return end_;
 }
 
+// On the engine's thread. False: a flood of peers makes news faster than they can be told.
+bool Keeper::PostNews(std::function<void()> tell) {
+  if (pending_events_.load() >= kMaxPendingEvents) return false;
+  pending_events_.fetch_add(1);
+  boost::asio::post(loop_, [this, tell = std::move(tell)] {
+    pending_events_.fetch_sub(1);
+    tell();
+  });
+  return true;
+}
+
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                      int shard, int connection) {
-  // A flood of peers makes events faster than they can be told.
-  if (pending_events_.load() >= kMaxPendingEvents) {
-    dropped_events_.fetch_add(1);
-    return;
-  }
-  pending_events_.fetch_add(1);
-  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicroseconds(),
-                            worker_id, shard, connection] {
-    pending_events_.fetch_sub(1);
+  const bool posted = PostNews([this, kind = std::string(kind), message, now = UnixMicroseconds(),
+                                worker_id, shard, connection] {
     const uint32_t dropped = dropped_events_.exchange(0);
     if (dropped > 0) {
       events_.Add("events_dropped", absl::StrCat(dropped, " events came too fast to be told"), now,
                   0, -1, -1);
     }
     events_.Add(kind, message, now, worker_id, shard, connection);
+  });
+  if (!posted) dropped_events_.fetch_add(1);
+}
+
+void Keeper::OnReport(uint32_t shard, const ReconciliationReport& report) {
+  (void)PostNews(
+      [this, shard, described = DescribeReport(report, ShardMoves::kWorkRequests)]() mutable {
+        moves_.OnReport(shard, std::move(described));
+      });
+}
+
+void Keeper::OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
+  (void)PostNews([this, shard, epoch, worker_id, blackout_ns] {
+    moves_.OnServed(shard, epoch, worker_id, blackout_ns);
   });
 }
 

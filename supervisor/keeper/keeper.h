@@ -24,6 +24,8 @@
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
+#include "supervisor/keeper/service_drain.h"
+#include "supervisor/keeper/shard_moves.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -71,8 +73,11 @@ class Keeper : private EngineListener {
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
 
+  bool PostNews(std::function<void()> tell);
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override;
+  void OnReport(uint32_t shard, const ReconciliationReport& report) override;
+  void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) override;
   void OnFenced(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 
@@ -93,6 +98,8 @@ class Keeper : private EngineListener {
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services
   std::unique_ptr<Upgrades> upgrades_;
+  std::unique_ptr<ServiceDrain> drain_;
+  ShardMoves moves_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   absl::Status end_;  // what Run returns

@@ -27,6 +27,11 @@ void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
   reply->set_status_message(std::string(MessageOf(status)));
 }
 
+absl::Status NoSuchShard(int64_t shard, uint32_t count) {
+  return absl::NotFoundError(
+      absl::StrCat("shard ", shard, " does not exist, the service has ", count));
+}
+
 absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::ManagementReply* reply) {
   if (upgrade.ok()) *reply->add_upgrades() = *std::move(upgrade);
   return upgrade.status();
@@ -36,13 +41,15 @@ absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::Managemen
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                        ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-                       Upgrades& upgrades)
+                       Upgrades& upgrades, ServiceDrain& drain, const ShardMoves& moves)
     : loop_(loop),
       config_(config),
       engine_(engine),
       events_(events),
       workers_(workers),
       upgrades_(upgrades),
+      drain_(drain),
+      moves_(moves),
       started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
@@ -115,19 +122,59 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
                                          request.control_stream().open(), session.get());
       break;
     case ManagementRequest::kUpgrade:
-      status = AddUpgrade(upgrades_.Start(request.upgrade()), &reply);
-      break;
     case ManagementRequest::kRollback:
-      status = AddUpgrade(upgrades_.Rollback(request.rollback()), &reply);
+    case ManagementRequest::kPauseUpgrade:
+    case ManagementRequest::kResumeUpgrade:
+      status = ChangeProgram(request, &reply);
       break;
     case ManagementRequest::kListUpgrades:
       for (v1::Upgrade& upgrade : upgrades_.List()) *reply.add_upgrades() = std::move(upgrade);
+      break;
+    case ManagementRequest::kDrainService:
+      status = Drain(request.drain_service(), &reply);
+      break;
+    case ManagementRequest::kEndDrain:
+      status = drain_.End();
+      break;
+    case ManagementRequest::kListShardMoves:
+      status = ListShardMoves(request.list_shard_moves(), &reply);
       break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
   }
   SetStatus(status, &reply);
   session->Send(reply);
+}
+
+absl::Status Management::ChangeProgram(const internal::ManagementRequest& request,
+                                       internal::ManagementReply* reply) {
+  switch (request.request_case()) {
+    case internal::ManagementRequest::kUpgrade:
+      return AddUpgrade(upgrades_.Start(request.upgrade()), reply);
+    case internal::ManagementRequest::kRollback:
+      return AddUpgrade(upgrades_.Rollback(request.rollback()), reply);
+    case internal::ManagementRequest::kPauseUpgrade:
+      return AddUpgrade(upgrades_.Pause(), reply);
+    default:
+      return AddUpgrade(upgrades_.Resume(), reply);
+  }
+}
+
+absl::Status Management::Drain(const internal::DrainService& request,
+                               internal::ManagementReply* reply) {
+  BATON_ASSIGN_OR_RETURN(*reply->mutable_drain(), drain_.Begin(request));
+  return absl::OkStatus();
+}
+
+absl::Status Management::ListShardMoves(const internal::ListShardMoves& request,
+                                        internal::ManagementReply* reply) const {
+  if (request.shard() >= static_cast<int>(config_.service().shards())) {
+    return NoSuchShard(request.shard(), config_.service().shards());
+  }
+  for (v1::ShardMove& move : moves_.List(request.shard())) {
+    *reply->add_shard_moves() = std::move(move);
+  }
+  return absl::OkStatus();
 }
 
 void Management::Subscribe(const SessionPtr& session, uint64_t after) {
@@ -162,6 +209,7 @@ void Management::Describe(internal::Description* description) {
   service->set_buffer_bytes(config.buffer_bytes());
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
+  if (auto drain = drain_.Describe()) *service->mutable_drain() = *std::move(drain);
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);
@@ -201,9 +249,7 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
                                          internal::Connections* connections) {
   const uint32_t total = config_.service().max_connections();
   if (request.shard() >= static_cast<int>(config_.service().shards())) {
-    return absl::NotFoundError(absl::StrCat("shard ", request.shard(),
-                                            " does not exist, the service has ",
-                                            config_.service().shards()));
+    return NoSuchShard(request.shard(), config_.service().shards());
   }
   const uint32_t limit =
       request.limit() == 0 ? kConnectionsPerReply : std::min(request.limit(), kConnectionsPerReply);
@@ -231,8 +277,7 @@ absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::H
   std::vector<bool> asked(shard_count, request.shards().empty());
   for (const uint32_t shard : request.shards()) {
     if (shard >= shard_count) {
-      return absl::NotFoundError(
-          absl::StrCat("shard ", shard, " does not exist, the service has ", shard_count));
+      return NoSuchShard(shard, shard_count);
     }
     asked[shard] = true;
   }

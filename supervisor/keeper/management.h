@@ -14,7 +14,9 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/shard_moves.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -25,7 +27,8 @@ class Management {
  public:
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades);
+             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
+             ServiceDrain& drain, const ShardMoves& moves);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -39,6 +42,11 @@ class Management {
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
+  absl::Status ChangeProgram(const internal::ManagementRequest& request,
+                             internal::ManagementReply* reply);
+  absl::Status Drain(const internal::DrainService& request, internal::ManagementReply* reply);
+  absl::Status ListShardMoves(const internal::ListShardMoves& request,
+                              internal::ManagementReply* reply) const;
   void Describe(internal::Description* description);
   absl::Status ListConnections(const internal::ListConnections& request,
                                internal::Connections* connections);
@@ -52,6 +60,8 @@ class Management {
   EventLog& events_;
   WorkerSessions& workers_;
   Upgrades& upgrades_;
+  ServiceDrain& drain_;
+  const ShardMoves& moves_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;
 };

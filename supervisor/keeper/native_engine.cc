@@ -237,6 +237,7 @@ bool NativeEngine::ReadReport(uint32_t shard, uint64_t epoch) {
   }
   state.report = *std::move(report);
   state.report_version = version;
+  listener_->OnReport(shard, state.report);
   return true;
 }
 
@@ -255,6 +256,7 @@ void NativeEngine::OnFirstCommit(uint32_t shard) {
                      absl::StrCat("shard ", shard, " epoch ", state.known_epoch, ": worker ", owner,
                                   " goes on after ", blackout / 1000, " us"),
                      owner, static_cast<int>(shard), -1);
+  if (state.known_epoch > 1) listener_->OnServed(shard, state.known_epoch, owner, blackout);
   if (state.handoff_worker_id == 0 || state.ownership.release_asked()) return;
   FinishHandoff(shard,
                 owner == state.handoff_worker_id

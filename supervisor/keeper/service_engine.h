@@ -29,6 +29,18 @@ class EngineListener {
                        int shard, int connection) = 0;
   // The worker wrote what no correct worker writes: it is to be killed.
   virtual void OnFenced(uint64_t worker_id) = 0;
+  // What became of a shard's work requests when an ownership ended; once more when more is known.
+  virtual void OnReport(uint32_t shard, const ReconciliationReport& report) {
+    (void)shard;
+    (void)report;
+  }
+  // The owner of that epoch, who has had one before it, has committed for the first time.
+  virtual void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
+    (void)shard;
+    (void)epoch;
+    (void)worker_id;
+    (void)blackout_ns;
+  }
   // The device can no longer be used: all connections have ended, and the engine has stopped.
   virtual void OnDeviceLost(const absl::Status& why) = 0;
 };
@@ -94,6 +106,9 @@ class ServiceEngine {
   virtual std::vector<verbs::Address> listeners() const = 0;
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
+  virtual void RefuseConnections(std::string_view why) = 0;
+  virtual uint64_t refused_connections() const = 0;
+  virtual uint32_t DisconnectAll(std::string_view why) = 0;
   virtual absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) = 0;
   virtual absl::Status Revoke(uint32_t grant) = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "supervisor/keeper/state_version_check.h"
 
 namespace baton::keeper {
 namespace {
@@ -27,8 +29,6 @@ constexpr milliseconds kSettling(150);
 // Between the move of a dying owner's shards and the proof of its death, that takes longest where
 // much memory is to be given back.
 constexpr milliseconds kDeathTime(500);
-// Connections whose state is looked at in one turn of the engine, so that it is not held up.
-constexpr uint32_t kConnectionsPerLook = 512;
 // What /proc appends to the path of a file that is no more.
 constexpr std::string_view kDeleted = " (deleted)";
 
@@ -40,6 +40,8 @@ std::string PhaseName(v1::UpgradePhase phase) {
       return "hands the shards over";
     case v1::UPGRADE_PHASE_WATCHING:
       return "is in its watch window";
+    case v1::UPGRADE_PHASE_CANARY:
+      return "has its canary shards";
     case v1::UPGRADE_PHASE_RETURNING:
       return "is being undone";
     default:
@@ -48,6 +50,35 @@ std::string PhaseName(v1::UpgradePhase phase) {
 }
 
 uint32_t OrDefault(uint32_t value, uint32_t otherwise) { return value != 0 ? value : otherwise; }
+
+// By field. Nothing in it is looked up.
+absl::Status CheckPlan(const v1::UpgradePlan& plan, uint32_t shards) {
+  const std::set<uint32_t> canary(plan.canary_shards().begin(), plan.canary_shards().end());
+  if (canary.empty() && (plan.canary_window_ms() != 0 || plan.pause_after_canary())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(plan.pause_after_canary() ? "pause_after_canary" : "canary_window_ms",
+                     ": there are no canary_shards"));
+  }
+  if (!canary.empty() && *canary.rbegin() >= shards) {
+    return absl::InvalidArgumentError(absl::StrCat("canary_shards: there is no shard ",
+                                                   *canary.rbegin(), ", the service has ", shards));
+  }
+  if (canary.size() == shards) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "canary_shards: all ", shards, " shards of the service: leave some to the old program"));
+  }
+  const v1::HealthGates& gates = plan.gates();
+  if (!(gates.max_blackout_us() >= 0)) {
+    return absl::InvalidArgumentError("gates.max_blackout_us: give microseconds, or 0 for any");
+  }
+  const bool gated = gates.max_blackout_us() > 0 || gates.min_completions() > 0;
+  if (plan.no_rollback() && (gated || !canary.empty())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no_rollback: the old program ends at once, so that ", gated ? "gates" : "canary_shards",
+        " could not lead back to it: leave one of them out"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -72,11 +103,17 @@ struct Upgrades::Child {
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
-  uint32_t watch_window_ms = 0;
-  bool workers_named = false;                   // how many new ones, by the operator
+  uint32_t watch_window_ms = 0, canary_window_ms = 0;
+  std::set<uint32_t> canary;  // shards
+  bool pause_after_canary = false;
+  v1::HealthGates gates;
+  std::vector<uint32_t> on_their_way;         // shards, to the new workers
+  std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
+  bool workers_named = false;                 // how many new ones, by the operator
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
-  steady_clock::time_point deadline;         // of the phase
+  steady_clock::time_point deadline;  // of the phase
+  steady_clock::time_point last_tick;
   steady_clock::time_point ready_since;      // all new workers are; none: not yet
   steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
   bool served = false;                       // shards were handed to new workers
@@ -111,8 +148,40 @@ absl::Status Upgrades::CheckIdle() const {
                    config_.service().name(), "`"));
 }
 
+absl::Status Upgrades::CheckHoldable() const {
+  if (!current_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no upgrade of service \"", config_.service().name(), "\" is under way"));
+  }
+  const v1::UpgradePhase phase = current_->status.phase();
+  if (phase != v1::UPGRADE_PHASE_RETURNING && phase != v1::UPGRADE_PHASE_RETIRING) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("upgrade ", current_->status.id(), " ",
+                                                    PhaseName(phase), ": it cannot be held"));
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Pause() {
+  BATON_RETURN_IF_ERROR(CheckHoldable());
+  if (!current_->status.paused()) AddEvent("upgrade_paused", "an operator asked for it");
+  current_->status.set_paused(true);
+  return Describe();
+}
+
+absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
+  BATON_RETURN_IF_ERROR(CheckHoldable());
+  if (!current_->status.paused()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("upgrade ", current_->status.id(), " is not paused: it goes on by itself"));
+  }
+  AddEvent("upgrade_resumed", "an operator asked for it");
+  current_->status.set_paused(false);
+  return Describe();
+}
+
 absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
   BATON_RETURN_IF_ERROR(CheckIdle());
+  BATON_RETURN_IF_ERROR(CheckPlan(plan, config_.service().shards()));
   BATON_RETURN_IF_ERROR(programs_.Check(plan.exec()));
   const std::vector<WorkerInfo> workers = workers_.List();
   const auto model = std::find_if(workers.begin(), workers.end(),
@@ -179,7 +248,8 @@ std::vector<v1::Upgrade> Upgrades::List() const {
 v1::Upgrade Upgrades::Describe() const {
   v1::Upgrade upgrade = current_->status;
   if (upgrade.phase() == v1::UPGRADE_PHASE_STARTING) upgrade.set_detail(WhyNotReady());
-  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING) {
+  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING ||
+      upgrade.phase() == v1::UPGRADE_PHASE_CANARY) {
     upgrade.set_watch_seconds_left(std::max(
         0.0, std::chrono::duration<double>(current_->deadline - steady_clock::now()).count()));
   }
@@ -217,6 +287,12 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   upgrade->new_program = std::move(new_program);
   upgrade->workers_named = plan.workers() != 0;
   upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
+  upgrade->canary_window_ms = OrDefault(plan.canary_window_ms(), upgrade->watch_window_ms);
+  upgrade->canary.insert(plan.canary_shards().begin(), plan.canary_shards().end());
+  for (const uint32_t shard : upgrade->canary) status.add_canary_shards(shard);
+  upgrade->pause_after_canary = plan.pause_after_canary();
+  upgrade->gates = plan.gates();
+  upgrade->last_tick = steady_clock::now();
   current_ = std::move(upgrade);
   const absl::Status launched = Launch(count);
   if (!launched.ok()) {
@@ -312,79 +388,33 @@ void Upgrades::Advance() {
   }
   const steady_clock::time_point now = steady_clock::now();
   if (current_->ready_since == steady_clock::time_point()) current_->ready_since = now;
-  if (now < current_->ready_since + kSettling) return;
-  const absl::Status readable = CheckStateVersions();
+  if (now < current_->ready_since + kSettling || current_->status.paused()) return;
+  const absl::Status readable = CheckPrograms();
   if (!readable.ok()) return Return(std::string(MessageOf(readable)));
   HandOver();
 }
 
-// What the new workers will find they have to be able to read, and what they write the old ones, as
-// long as they are to take the shards back.
-absl::Status Upgrades::CheckStateVersions() {
-  const std::vector<WorkerInfo> workers = workers_.List();
-  const auto is = [](const std::set<uint64_t>& set, const WorkerInfo& worker) {
-    return set.count(worker.id) != 0;
-  };
-  for (const WorkerInfo& fresh : workers) {
-    if (!is(current_->new_workers, fresh)) continue;
-    BATON_RETURN_IF_ERROR(CheckStoredState(fresh));
-    for (const WorkerInfo& old : workers) {
-      if (!is(current_->old_workers, old)) continue;
-      if (old.state_versions.declared() && !fresh.state_versions.Reads(old.state_versions.writes)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("the new program reads state versions ", fresh.state_versions.reads_min,
-                         " to ", fresh.state_versions.reads_max, ", the old one writes version ",
-                         old.state_versions.writes, ": upgrade to one in between first"));
-      }
-      if (current_->status.no_rollback() || !fresh.state_versions.declared() ||
-          old.state_versions.Reads(fresh.state_versions.writes)) {
-        continue;
-      }
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the new program writes state version ", fresh.state_versions.writes,
-          ", the old one reads ", old.state_versions.reads_min, " to ",
-          old.state_versions.reads_max,
-          ", so it could not take the shards back: choose a program that writes what the old one "
-          "reads, or give up the automatic return with --no-rollback"));
-    }
+absl::Status Upgrades::CheckPrograms() {
+  std::vector<WorkerInfo> old_workers, new_workers;
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (current_->old_workers.count(worker.id) != 0) old_workers.push_back(worker);
+    if (current_->new_workers.count(worker.id) != 0) new_workers.push_back(worker);
   }
-  return absl::OkStatus();
-}
-
-// State of connections that were quiet for long can be older than what the present owner writes.
-absl::Status Upgrades::CheckStoredState(const WorkerInfo& reader) {
-  const arena::Shape& shape = engine_.arena().shape();
-  absl::Status status;
-  const auto check = [&](const char* what, uint32_t index, uint32_t length, uint32_t version) {
-    if (length == 0 || reader.state_versions.Reads(version)) return;
-    status = absl::FailedPreconditionError(
-        absl::StrCat(what, " ", index, " has state of version ", version,
-                     ", which the new program does not "
-                     "read (",
-                     reader.state_versions.reads_min, " to ", reader.state_versions.reads_max,
-                     "): upgrade to one that does, and converts it, first"));
-  };
-  engine_.Run([&] {
-    for (uint32_t i = 0; i < shape.shards && status.ok(); ++i) {
-      const arena::ShardRecord& record = engine_.arena().shard(i);
-      check("shard", i, record.state_length, record.state_version);
-    }
-  });
-  for (uint32_t start = 0; start < shape.connections; start += kConnectionsPerLook) {
-    engine_.Run([&] {
-      const uint32_t end = std::min(shape.connections, start + kConnectionsPerLook);
-      for (uint32_t i = start; i < end && status.ok(); ++i) {
-        const arena::ConnectionRecord& record = engine_.arena().connection(i);
-        if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
-        check("connection", i, record.state_length, record.state_version);
-      }
-    });
-    BATON_RETURN_IF_ERROR(status);
-  }
-  return status;
+  return CheckStateVersions(engine_, old_workers, new_workers, !current_->status.no_rollback());
 }
 
 // ---------------------------------------------------------------- going on
+
+// That are to move to the new workers: the canaries, then the others.
+std::vector<uint32_t> Upgrades::NextShards() const {
+  std::vector<uint32_t> shards;
+  for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+    const bool first = current_->canary.empty() || current_->canary.count(shard) != 0;
+    const bool turn = current_->served ? current_->acknowledged.count(shard) == 0 : first;
+    if (turn) shards.push_back(shard);
+  }
+  return shards;
+}
 
 void Upgrades::HandOver() {
   // The moves have a time-out of their own.
@@ -395,7 +425,8 @@ void Upgrades::HandOver() {
   }
   slots.resize(std::min<size_t>(slots.size(), std::max<size_t>(1, NewOwners())));
   std::vector<ShardMove> moves;
-  for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+  current_->on_their_way = NextShards();
+  for (const uint32_t shard : current_->on_their_way) {
     moves.push_back({shard, slots[shard % slots.size()]});
   }
   current_->served = current_->moving = true;
@@ -423,16 +454,31 @@ size_t Upgrades::NewOwners() {
 
 void Upgrades::OnHandedOver(const HandoffsResult& result) {
   v1::Upgrade& status = current_->status;
-  status.set_slowest_blackout_us(result.slowest_us);
+  status.set_slowest_blackout_us(std::max(status.slowest_blackout_us(), result.slowest_us));
   current_->moving = false;
   if (status.phase() != v1::UPGRADE_PHASE_HANDING_OVER) {
     // It is to be undone, and waited only for this.
     return Return(status.detail());
   }
   if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
-  AddEvent("upgrade_handed_over",
+  engine_.Run([this] {
+    for (const uint32_t shard : current_->on_their_way) {
+      current_->acknowledged[shard] = engine_.arena().shard(shard).acknowledged;
+    }
+  });
+  const bool all = current_->acknowledged.size() == config_.service().shards();
+  AddEvent(all ? "upgrade_handed_over" : "upgrade_canary",
            absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
+  const double max_blackout_us = current_->gates.max_blackout_us();
+  if (max_blackout_us > 0 && result.slowest_us > max_blackout_us) {
+    return Return(absl::StrCat("gate: a shard was not served for ",
+                               static_cast<int64_t>(result.slowest_us), " us, more than ",
+                               static_cast<int64_t>(max_blackout_us)));
+  }
+  if (!all) {
+    return EnterPhase(v1::UPGRADE_PHASE_CANARY, milliseconds(current_->canary_window_ms));
+  }
   EnterPhase(v1::UPGRADE_PHASE_WATCHING,
              milliseconds(status.no_rollback() ? 0 : current_->watch_window_ms));
   if (status.no_rollback()) LookAtNewWorkers();
@@ -452,7 +498,7 @@ std::string Upgrades::ProblemOfNewWorkers() {
 std::string Upgrades::ShardThatWentBack() {
   std::string found;
   engine_.Run([&] {
-    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+    for (const auto& [shard, acknowledged] : current_->acknowledged) {
       const uint64_t owner = engine_.owner(shard).worker_id;
       if (owner == 0 || current_->new_workers.count(owner) != 0) continue;
       found = absl::StrCat("shard ", shard, " went back to worker ", owner);
@@ -473,7 +519,36 @@ void Upgrades::LookAtNewWorkers() {
     return;
   }
   current_->went_back_since = {};
-  if (now >= current_->deadline && PromoteNewWorkers()) Retire();
+  if (now >= current_->deadline && !current_->status.paused()) OnWindowOver();
+}
+
+void Upgrades::OnWindowOver() {
+  const uint64_t least = current_->gates.min_completions();
+  if (const uint64_t count = least == 0 ? 0 : CompletionsDealtWith(); count < least) {
+    return Return(absl::StrCat("gate: the new program has dealt with ", count,
+                               " completions in its window, fewer than ", least));
+  }
+  if (current_->status.phase() == v1::UPGRADE_PHASE_WATCHING) {
+    if (PromoteNewWorkers()) Retire();
+    return;
+  }
+  if (std::exchange(current_->pause_after_canary, false)) {
+    AddEvent("upgrade_paused", "its canary window is over; `baton upgrades resume` lets it go on");
+    current_->status.set_paused(true);
+    return;
+  }
+  HandOver();
+}
+
+// By the new workers, since they have their shards.
+uint64_t Upgrades::CompletionsDealtWith() {
+  uint64_t count = 0;
+  engine_.Run([&] {
+    for (const auto& [shard, before] : current_->acknowledged) {
+      count += engine_.arena().shard(shard).acknowledged - before;
+    }
+  });
+  return count;
 }
 
 // They are the first in standing from now on, if every shard is theirs. That is looked at and done
@@ -510,6 +585,7 @@ void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
   switch (current_->status.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
     case v1::UPGRADE_PHASE_HANDING_OVER:
+    case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:
       return Return(absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how));
     default:
@@ -522,6 +598,7 @@ void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
 void Upgrades::Return(const std::string& why) {
   v1::Upgrade& status = current_->status;
   status.set_detail(why);
+  status.set_paused(false);
   const bool to_nobody = current_->old_workers.empty();
   const bool given_up = status.no_rollback() && current_->served;
   if ((to_nobody || given_up) && !current_->new_workers.empty()) {
@@ -663,10 +740,14 @@ void Upgrades::EnterPhase(v1::UpgradePhase phase, milliseconds limit) {
 }
 
 void Upgrades::Tick() {
+  const steady_clock::time_point now = steady_clock::now();
+  const auto since = now - std::exchange(current_->last_tick, now);
+  if (current_->status.paused()) current_->deadline += since;
   switch (current_->status.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
       Advance();
       break;
+    case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:
       LookAtNewWorkers();
       break;

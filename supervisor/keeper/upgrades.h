@@ -11,6 +11,9 @@
 //   STARTING -> HANDING_OVER -> WATCHING -> RETIRING -> COMPLETED
 //        \            \             \-> RETURNING -> ROLLED_BACK, or
 //         \------------\---------------> RETURNING -> FAILED, when no shard was handed over
+//
+// With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. Whoever
+// pauses it keeps it from going on to the next phase, not from returning.
 #ifndef SUPERVISOR_KEEPER_UPGRADES_H_
 #define SUPERVISOR_KEEPER_UPGRADES_H_
 
@@ -56,6 +59,10 @@ class Upgrades : private WorkerObserver {
   // Undoes the one under way, or starts the program before the last one that completed.
   absl::StatusOr<v1::Upgrade> Rollback(const internal::Rollback& request);
 
+  // Of the one under way. kFailedPrecondition: there is none, or it is past being held.
+  absl::StatusOr<v1::Upgrade> Pause();
+  absl::StatusOr<v1::Upgrade> Resume();
+
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
 
@@ -74,16 +81,19 @@ class Upgrades : private WorkerObserver {
   void OnChildEnded(const std::shared_ptr<Child>& child);
   void Advance();
   std::string WhyNotReady() const;
-  absl::Status CheckStateVersions();
-  absl::Status CheckStoredState(const WorkerInfo& reader);
+  absl::Status CheckPrograms();
 
   // Going on.
+  absl::Status CheckHoldable() const;
   void HandOver();
+  std::vector<uint32_t> NextShards() const;
   size_t NewOwners();
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   bool PromoteNewWorkers();
   std::string ProblemOfNewWorkers();
+  void OnWindowOver();
+  uint64_t CompletionsDealtWith();
   std::string ShardThatWentBack();
 
   // Ending.

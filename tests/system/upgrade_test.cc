@@ -280,7 +280,7 @@ TEST_F(CommandLine, shouldUpgradeAndGoBack) {
   ASSERT_TRUE(rollback);
   EXPECT_EQ(ExitStatus(*rollback), 0) << rollback->LogTail();
   ASSERT_NO_FATAL_FAILURE(ExpectServedBy(1));
-  auto history = Baton({"upgrades", "ledger"});
+  auto history = Baton({"upgrades", "list", "ledger"});
   ASSERT_TRUE(history);
   EXPECT_EQ(ExitStatus(*history), 0) << history->LogTail();
   const auto title = history->ReadLine(kTimeout);

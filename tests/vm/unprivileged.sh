@@ -8,6 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/ledger_common.sh"
 
 user=4711
 outsider() { setpriv --reuid "$user" --regid "$user" --clear-groups "$@"; }
+is_user() { [[ $(awk '$1 == "Uid:" { print $2, $3, $4, $5 }' "/proc/$1/status") == "$user $user $user $user" ]]; }
 member() { setpriv --reuid "$user" --regid "$user" --groups rdma "$@"; }
 
 for node in uverbs0 rdma_cm; do
@@ -36,8 +37,8 @@ exec {batond}< <(member "${start[@]}" 2>"$state.log")
 read -rt 120 line <&"$batond" || true
 [[ ${line:-} == "batond ready"* ]] || die "batond: $(cat "$state.log")"
 pid=$(pgrep -x baton-keeper)
-grep -qE "^Uid:	$user	$user	$user	$user\$" "/proc/$pid/status" || die "the keeper is somebody else"
-grep -qE '^CapEff:	0+$' "/proc/$pid/status" || die "the keeper has capabilities"
+is_user "$pid" || die "the keeper is somebody else"
+grep -qE '^CapEff:[[:space:]]*0+$' "/proc/$pid/status" || die "the keeper has capabilities"
 say "up, as uid $user without capabilities"
 
 cd "$work/home"  # the upgrade's program is started where the worker was
@@ -48,6 +49,6 @@ start_peer one rxe0 "$BATON_VM_ADDRESS" --connections 4 --rate 50
 operator upgrade ledger --exec "$work/bin/ledger-v2" --watch-window 1 >"$work/upgrade.out" 2>&1 ||
   die "no upgrade: $(cat "$work/upgrade.out")"
 pid=$(pgrep -x ledger-v2)
-grep -qE "^Uid:	$user	$user	$user	$user\$" "/proc/$pid/status" || die "ledger-v2 is somebody else"
+is_user "$pid" || die "ledger-v2 is somebody else"
 check_peer one
 say "a peer was served, and went on through an upgrade"

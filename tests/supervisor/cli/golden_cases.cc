@@ -61,6 +61,37 @@ void BeWithoutReadyWorkers(GoldenScene& scene) {
   scene.keeper.SetDescription(description);
 }
 
+void BeWithoutConnections(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  description.mutable_service()->set_connection_count(0);
+  scene.keeper.SetDescription(description);
+}
+
+void AddShardMoves(GoldenScene& scene) {
+  std::vector<v1::ShardMove> moves(2);
+  for (size_t i = 0; i < moves.size(); ++i) {
+    moves[i].set_shard(static_cast<uint32_t>(i));
+    moves[i].set_planned(i == 0);
+    v1::ReconciliationReport& report = *moves[i].mutable_report();
+    report.set_epoch(4 - i);
+    report.set_cause(i == 0 ? "handoff" : "crash");
+    report.set_former_worker_id(1 + i);
+    report.set_unix_micros(1738314900000000 - static_cast<int64_t>(i) * 1'000'000);
+    report.set_in_flight(12);
+  }
+  moves[0].set_blackout_us(212);
+  moves[0].mutable_report()->set_successor_worker_id(2);
+  scene.keeper.SetShardMoves(moves);
+}
+
+// On record: one that went well, and one that did not.
+void DoSomething(GoldenScene& scene) {
+  AnswerHandoff(scene);
+  scene.run({"handoff", "kv", "--reason", "the disk of host 7"});
+  RefuseHandoff(scene);
+  scene.run({"handoff", "kv"});
+}
+
 Before PlanUpgrade(std::vector<v1::Upgrade> course) {
   return [course = std::move(course)](GoldenScene& scene) { scene.keeper.PlanUpgrade(course); };
 }
@@ -95,6 +126,9 @@ std::vector<GoldenFile> Nouns() {
       {"shard_describe",
        Join(Looks({"shard", "describe", "kv", "0"}),
             {{{"shard", "describe", "kv", "1"}}, {{"shard", "describe", "kv", "2"}}})},
+      {"shard_history", Join(Looks({"shard", "history", "kv"}, AddShardMoves),
+                             {{{"shard", "history", "kv", "--shard", "0", "--no-headers"}},
+                              {{"shard", "history", "kw"}}})},
       {"connection_list", Join(Looks({"connection", "list", "kv"}),
                                {{{"connection", "list", "kv", "--shard", "1"}},
                                 {{"connection", "list", "kv", "--owner", "1", "--no-headers"}},
@@ -147,8 +181,37 @@ std::vector<GoldenFile> Changes() {
          PlanUpgrade({KvUpgrade(5, v1::UPGRADE_PHASE_STARTING),
                       KvUpgrade(5, v1::UPGRADE_PHASE_ROLLED_BACK)})},
         {{"upgrade", "kv", "--exec", "STATE/none"}},
+        {Plus(upgrade, {"--dry-run", "--canary", "50%", "--pause-after-canary"})},
+        {Plus(upgrade, {"--dry-run", "-o", "json", "--canary", "1", "--canary-window", "5",
+                        "--max-blackout", "20", "--min-completions", "100"})},
+        {Plus(upgrade, {"--canary", "half"})},
         {Plus(upgrade, {"--dry-run"}), "", BeUpgrading},
         {Plus(upgrade, {"--dry-run"}), "", BeWithoutReadyWorkers}}},
+      {"upgrades_pause",
+       {{{"upgrades", "pause", "kv"}},
+        {{"upgrades", "pause", "kv", "--dry-run"}, "", AddUpgrades},
+        {{"upgrades", "pause", "kv", "--reason", "pager is quiet, lunch"}},
+        {{"upgrades", "pause", "kv", "-o", "json"}},
+        {{"upgrades", "pause", "kv", "--reason", "caf\xc3\xa9"}}}},
+      {"upgrades_resume",
+       {{{"upgrades", "resume", "kv"}, "", AddUpgrades},
+        {{"upgrades", "resume", "kv", "--dry-run", "-o", "json"}},
+        {{"upgrades", "resume", "kv", "-o", "json"}},
+        {{"upgrades", "resume", "kw"}}}},
+      {"drain",
+       {{{"drain", "kv", "--dry-run"}},
+        {{"drain", "kv", "--no-wait"}},
+        {{"drain", "kv", "--deadline", "0.2"}},
+        {{"drain", "--all", "--no-wait", "-o", "json"}},
+        {{"drain", "kv", "--no-wait", "-o", "json"}},
+        {{"drain", "kv", "--end"}},
+        {{"drain", "kv", "--end"}},
+        {{"drain", "--all", "--end", "--dry-run"}},
+        {{"drain", "kv", "--deadline", "1", "--disconnect"}, "", BeWithoutConnections},
+        {{"drain"}},
+        {{"drain", "kv", "--disconnect"}},
+        {{"drain", "kv", "--end", "--no-wait"}},
+        {{"drain", "kw"}}}},
       {"rollback",
        {{{"rollback", "kv", "--dry-run"}},
         {{"rollback", "kv", "--dry-run"},
@@ -172,10 +235,11 @@ std::vector<GoldenFile> Others() {
        Join(Looks({"status"}),
             {{{"status", "--no-headers"}}, {Plus({"status"}, kNobody)}, {{"status", "extra"}}})},
       {"version", Join(Looks({"version"}), {{Plus({"version"}, kNobody)}})},
-      {"upgrades", Join(Looks({"upgrades", "kv"}, AddUpgrades),
-                        {{{"upgrades", "kv", "--state", "running", "--no-headers"}},
-                         {{"upgrades", "kv", "--state", "failed"}},
-                         {{"upgrades", "kw"}}})},
+      {"upgrades_list", Join(Looks({"upgrades", "list", "kv"}, AddUpgrades),
+                             {{{"upgrades", "list", "kv", "--state", "running", "--no-headers"}},
+                              {{"upgrades", "list", "kv", "--state", "failed"}},
+                              {{"upgrades", "list", "kw"}}})},
+      {"audit", Join(Looks({"audit"}, DoSomething), {{{"audit", "kv"}}, {{"audit", "kw"}}})},
       {"events", Join(Looks({"events", "kv"},
                             [](GoldenScene& scene) {
                               scene.log(KvEvent(1, "worker_attached", "kv-old"));

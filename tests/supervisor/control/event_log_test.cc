@@ -23,7 +23,7 @@ TEST(EventLog, TellsWhatIsLoggedThenWhatComes) {
   log.Append("kv", Event(1, 10));
   log.Append("nvme", Event(1, 5));
   int woken = 0;
-  auto follower = log.Follow("kv", [&] { ++woken; });
+  auto follower = log.Follow({"kv"}, [&] { ++woken; });
   log.Append("kv", Event(2, 20));
   log.Append("nvme", Event(2, 20));
   EXPECT_EQ(Drain(*follower), (std::vector<uint64_t>{1, 2}));
@@ -35,7 +35,7 @@ TEST(EventLog, OrdersServicesByTime) {
   log.Append("a", Event(1, 30));
   log.Append("b", Event(2, 10));
   log.Append("b", Event(3, 40));
-  EXPECT_EQ(Drain(*log.Follow("", [] {})), (std::vector<uint64_t>{2, 1, 3}));
+  EXPECT_EQ(Drain(*log.Follow({}, [] {})), (std::vector<uint64_t>{2, 1, 3}));
 }
 
 TEST(EventLog, KnowsAnEventAgain) {
@@ -46,19 +46,19 @@ TEST(EventLog, KnowsAnEventAgain) {
   log.Append("kv", Event(1, 10));
   log.Append("kv", Event(2, 20));
   log.Append("kv", Event(1, 30));
-  EXPECT_EQ(Drain(*log.Follow("kv", [] {})), (std::vector<uint64_t>{1, 2, 1}));
+  EXPECT_EQ(Drain(*log.Follow({"kv"}, [] {})), (std::vector<uint64_t>{1, 2, 1}));
 }
 
 TEST(EventLog, KeepsTheLast) {
   EventLog log(/*events_per_service=*/3);
   for (uint64_t i = 1; i <= 10; ++i) log.Append("kv", Event(i, 0));
-  EXPECT_EQ(Drain(*log.Follow("kv", [] {})), (std::vector<uint64_t>{8, 9, 10}));
+  EXPECT_EQ(Drain(*log.Follow({"kv"}, [] {})), (std::vector<uint64_t>{8, 9, 10}));
 }
 
 TEST(EventLog, CutsOffAFollowerThatDoesNotRead) {
   EventLog log(/*events_per_service=*/100, /*follower_limit=*/2);
   log.Append("kv", Event(1, 0));
-  auto slow = log.Follow("kv", [] {});
+  auto slow = log.Follow({"kv"}, [] {});
   for (uint64_t i = 2; i <= 10; ++i) log.Append("kv", Event(i, 0));
   EXPECT_TRUE(slow->overflowed());
   EXPECT_EQ(Drain(*slow), (std::vector<uint64_t>{1, 2, 3}));  // no gap before the end

@@ -73,6 +73,11 @@ void FakeKeeper::PlanUpgrade(std::vector<v1::Upgrade> course) {
   upgrading_ = false;
 }
 
+void FakeKeeper::SetShardMoves(std::vector<v1::ShardMove> moves) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  shard_moves_ = std::move(moves);
+}
+
 void FakeKeeper::RefuseUpgrades(absl::Status why) {
   std::lock_guard<std::mutex> lock(mutex_);
   upgrades_refused_ = std::move(why);
@@ -190,6 +195,13 @@ internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest&
   }
   if (request.has_upgrade() || request.has_rollback()) BeginUpgrade(&reply);
   if (request.has_list_upgrades()) ListUpgrades(&reply);
+  if (request.has_pause_upgrade() || request.has_resume_upgrade()) {
+    HoldUpgrade(request.has_pause_upgrade(), &reply);
+  }
+  if (request.has_drain_service() || request.has_end_drain()) Drain(request, &reply);
+  if (request.has_list_shard_moves()) {
+    reply.mutable_shard_moves()->Add(shard_moves_.begin(), shard_moves_.end());
+  }
   if (request.has_redeem_token()) {
     const auto found = tokens_.find(request.redeem_token().token());
     if (found == tokens_.end()) {
@@ -216,6 +228,34 @@ void FakeKeeper::BeginUpgrade(internal::ManagementReply* reply) {
   course_.pop_front();
   upgrading_ = true;
   *reply->add_upgrades() = upgrades_.front();
+}
+
+void FakeKeeper::HoldUpgrade(bool pause, internal::ManagementReply* reply) {
+  if (upgrades_.empty() || upgrades_.front().ended_unix_micros() != 0) {
+    return Fail(reply, absl::StatusCode::kFailedPrecondition, "no upgrade is under way");
+  }
+  upgrades_.front().set_paused(pause);
+  *reply->add_upgrades() = upgrades_.front();
+}
+
+void FakeKeeper::Drain(const internal::ManagementRequest& request,
+                       internal::ManagementReply* reply) {
+  v1::Service* const service = description_.mutable_service();
+  if (request.has_end_drain()) {
+    if (!service->has_drain()) {
+      return Fail(reply, absl::StatusCode::kFailedPrecondition, "it is not drained");
+    }
+    return service->clear_drain();
+  }
+  const internal::DrainService& asked = request.drain_service();
+  v1::Drain* const drain = service->mutable_drain();
+  drain->set_started_unix_micros(1738314900000000);
+  drain->set_deadline_unix_micros(
+      asked.deadline_ms() == 0 ? 0 : 1738314900000000 + int64_t{asked.deadline_ms()} * 1000);
+  drain->set_disconnect(asked.disconnect());
+  drain->set_connections_left(service->connection_count());
+  drain->set_refused(3);
+  *reply->mutable_drain() = *drain;
 }
 
 void FakeKeeper::ListUpgrades(internal::ManagementReply* reply) {

@@ -40,6 +40,8 @@ class FakeKeeper {
   // asked for after that does, the last for ever.
   void PlanUpgrade(std::vector<v1::Upgrade> course);
   void RefuseUpgrades(absl::Status why);
+  // What ListShardMoves has.
+  void SetShardMoves(std::vector<v1::ShardMove> moves);
   void LoseUpgrades();                // takes an Upgrade and says nothing, to it and from then on
   void SetAnswering(bool answering);  // false: it takes requests and says nothing
   void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
@@ -56,6 +58,8 @@ class FakeKeeper {
   internal::ManagementReply ReplyTo(const internal::ManagementRequest& request);
   void BeginUpgrade(internal::ManagementReply* reply);
   void ListUpgrades(internal::ManagementReply* reply);
+  void HoldUpgrade(bool pause, internal::ManagementReply* reply);
+  void Drain(const internal::ManagementRequest& request, internal::ManagementReply* reply);
 
   const std::string socket_path_;
   FileDescriptor wake_;
@@ -76,6 +80,7 @@ class FakeKeeper {
   std::deque<v1::Upgrade> course_;    // what comes next of the one under way
   bool upgrading_ = false;            // the first of upgrades_ is under way
   absl::Status upgrades_refused_;
+  std::vector<v1::ShardMove> shard_moves_;
   bool lose_upgrades_ = false;
   std::vector<v1::Event> events_;
   bool subscribed_ = false;

@@ -61,6 +61,9 @@ class InlineEngine final : public ServiceEngine {
                                    uint64_t) override {
     return Unsupported();
   }
+  void RefuseConnections(std::string_view) override {}
+  uint64_t refused_connections() const override { return 0; }
+  uint32_t DisconnectAll(std::string_view) override { return 0; }
   absl::StatusOr<uint32_t> Grant(uint64_t, uint64_t, uint32_t) override { return Unsupported(); }
   absl::Status Revoke(uint32_t) override { return Unsupported(); }
 

@@ -86,6 +86,23 @@ internal::Description KeeperThread::Describe() {
   return Ask(request).value().description();
 }
 
+// They come between the reply to Subscribe and that to what is asked next.
+std::vector<v1::Event> KeeperThread::Events() {
+  MessageChannel channel(ConnectUnix(management_socket()).value());
+  internal::ManagementRequest subscribe, last;
+  subscribe.set_id(1);
+  subscribe.mutable_subscribe();
+  last.set_id(2);
+  last.mutable_list_upgrades();
+  std::vector<v1::Event> events;
+  if (!channel.Send(subscribe).ok() || !channel.Send(last).ok()) return events;
+  internal::ManagementReply reply;
+  while (channel.Receive(&reply, kReplyTimeoutMs).ok() && reply.id() != 2) {
+    if (reply.has_event()) events.push_back(reply.event());
+  }
+  return events;
+}
+
 absl::Status KeeperThread::Handoff(uint64_t to_worker_id, const std::vector<uint32_t>& shards,
                                    uint32_t timeout_ms) {
   internal::ManagementRequest request;

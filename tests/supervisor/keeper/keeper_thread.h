@@ -41,6 +41,7 @@ class KeeperThread {
   // One request on the management socket. A status that the keeper answered is returned.
   absl::StatusOr<internal::ManagementReply> Ask(internal::ManagementRequest request);
   internal::Description Describe();
+  std::vector<v1::Event> Events();  // that are logged
   absl::Status Handoff(uint64_t to_worker_id, const std::vector<uint32_t>& shards = {},
                        uint32_t timeout_ms = 0);
 

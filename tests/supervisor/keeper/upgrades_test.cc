@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,6 +90,37 @@ class UpgradesTest : public ::testing::Test {
     const auto reply = keeper_.Ask(std::move(request));
     if (!reply.ok()) return reply.status();
     return reply->upgrades(0);
+  }
+
+  absl::StatusOr<v1::Upgrade> Hold(bool pause) {
+    internal::ManagementRequest request;
+    if (pause) {
+      request.mutable_pause_upgrade();
+    } else {
+      request.mutable_resume_upgrade();
+    }
+    const auto reply = keeper_.Ask(std::move(request));
+    if (!reply.ok()) return reply.status();
+    return reply->upgrades(0);
+  }
+
+  v1::UpgradePlan CanaryPlan(const Options& options, const std::vector<uint32_t>& shards) const {
+    v1::UpgradePlan plan = Plan(options);
+    plan.mutable_canary_shards()->Add(shards.begin(), shards.end());
+    return plan;
+  }
+
+  // By shard.
+  std::vector<std::string> OwnersVersions() {
+    const internal::Description description = keeper_.Describe();
+    std::vector<std::string> versions;
+    for (const v1::Shard& shard : description.shards()) {
+      versions.emplace_back();
+      for (const v1::Worker& worker : description.workers()) {
+        if (worker.id() == shard.owner_worker_id()) versions.back() = worker.version();
+      }
+    }
+    return versions;
   }
 
   v1::Upgrade Newest() {
@@ -384,6 +416,172 @@ TEST_F(UpgradesTest, shouldKeepTheNewWorkersWhenTheOldOnesAreGone) {
   ASSERT_TRUE(Rollback().ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_FAILED).detail(), HasSubstr("the new ones stay"));
   EXPECT_EQ(OwnersVersion(), "2");
+}
+
+// ---- In steps.
+
+TEST_F(UpgradesTest, shouldMoveTheCanaryShardsFirst) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {1});
+  plan.set_canary_window_ms(60'000);
+  plan.set_watch_window_ms(1);
+  ASSERT_TRUE(Upgrade(plan).ok());
+  const v1::Upgrade upgrade = AwaitPhase(v1::UPGRADE_PHASE_CANARY);
+  EXPECT_THAT(upgrade.canary_shards(), ::testing::ElementsAre(1));
+  EXPECT_GT(upgrade.watch_seconds_left(), 0);
+  EXPECT_THAT(OwnersVersions(), ::testing::ElementsAre("1", "2", "1"));
+  ASSERT_TRUE(Rollback().ok());
+  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_EQ(OwnersVersion(), "1");
+  EXPECT_EQ(AttachedWorkers(), 1);
+}
+
+TEST_F(UpgradesTest, shouldMoveTheOthersWhenTheCanaryWindowIsOver) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {0, 2});
+  plan.set_canary_window_ms(20);
+  ASSERT_TRUE(Upgrade(plan).ok());
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
+  std::vector<std::string> kinds;
+  for (const v1::Event& event : keeper_.Events()) {
+    if (event.kind().starts_with("upgrade_")) kinds.push_back(event.kind());
+  }
+  EXPECT_THAT(kinds, ::testing::ElementsAre("upgrade_started", "upgrade_canary",
+                                            "upgrade_handed_over", "upgrade_completed"));
+}
+
+TEST_F(UpgradesTest, shouldTakeTheCanaryShardsBackWhenTheirOwnerCrashes) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan plan = CanaryPlan({"--program-version", "2", "--fault", "crash"}, {0});
+  plan.set_canary_window_ms(60'000);
+  const internal::Description before = keeper_.Describe();
+  ASSERT_TRUE(Upgrade(plan).ok());
+  AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_EQ(OwnersVersion(), "1");
+  // What was no canary's has never moved.
+  EXPECT_EQ(keeper_.Describe().shards(1).epoch(), before.shards(1).epoch());
+}
+
+TEST_F(UpgradesTest, shouldWaitToBeResumedAfterItsCanaryWindow) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan plan = CanaryPlan({"--program-version", "2"}, {0});
+  plan.set_canary_window_ms(20);
+  plan.set_pause_after_canary(true);
+  ASSERT_TRUE(Upgrade(plan).ok());
+  ASSERT_EQ(harness::WaitUntil("it to pause", [&] { return Newest().paused(); }), absl::OkStatus());
+  EXPECT_EQ(Newest().phase(), v1::UPGRADE_PHASE_CANARY);
+  EXPECT_THAT(OwnersVersions(), ::testing::ElementsAre("2", "1", "1"));
+  ASSERT_TRUE(Hold(false).ok());
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
+}
+
+TEST_F(UpgradesTest, shouldNotHandOverWhileItIsPaused) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  EXPECT_EQ(Hold(true).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
+  ASSERT_TRUE(Hold(true).ok());
+  EXPECT_TRUE(Hold(true)->paused());
+  ASSERT_EQ(harness::WaitUntil("the new worker", [&] { return ReadyWorkers() == 2; }),
+            absl::OkStatus());
+  // It would be there long ago: the window is 200 ms, and this is asked again and again.
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Newest().phase(), v1::UPGRADE_PHASE_STARTING);
+  EXPECT_EQ(OwnersVersion(), "1");
+  ASSERT_TRUE(Hold(false).ok());
+  EXPECT_EQ(Hold(false).status().code(), absl::StatusCode::kFailedPrecondition);
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+}
+
+TEST_F(UpgradesTest, shouldReturnThoughItIsPaused) {
+  StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
+  StartWorker({"--program-version", "1"});
+  ASSERT_TRUE(Upgrade(Plan({"--program-version", "2"})).ok());
+  const v1::Upgrade watched = AwaitPhase(v1::UPGRADE_PHASE_WATCHING);
+  ASSERT_TRUE(Hold(true).ok());
+  const internal::Description description = keeper_.Describe();
+  for (const v1::Worker& worker : description.workers()) {
+    if (worker.id() == watched.new_worker_ids(0)) {
+      ASSERT_EQ(kill(worker.pid(), SIGKILL), 0);
+    }
+  }
+  EXPECT_FALSE(AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK).paused());
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
+TEST_F(UpgradesTest, shouldReturnAtAGate) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan slow = Plan({"--program-version", "2"});
+  slow.mutable_gates()->set_max_blackout_us(0.001);
+  ASSERT_TRUE(Upgrade(slow).ok());
+  EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK).detail(), HasSubstr("gate: a shard"));
+  EXPECT_EQ(OwnersVersion(), "1");
+  // Nobody sends anything here.
+  v1::UpgradePlan idle = Plan({"--program-version", "2"});
+  idle.mutable_gates()->set_min_completions(1);
+  ASSERT_TRUE(Upgrade(idle).ok());
+  EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK).detail(), HasSubstr("dealt with 0"));
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
+TEST_F(UpgradesTest, shouldNameTheFieldOfStepsThatDoNotFit) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  const auto refused = [&](const std::function<void(v1::UpgradePlan*)>& change) {
+    v1::UpgradePlan plan = Plan({});
+    change(&plan);
+    const absl::Status status = Upgrade(plan).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused([](auto* plan) { plan->add_canary_shards(3); }),
+              HasSubstr("canary_shards: there is no shard 3"));
+  EXPECT_THAT(refused([](auto* plan) {
+                for (const uint32_t shard : {0, 1, 2}) plan->add_canary_shards(shard);
+              }),
+              HasSubstr("canary_shards: all 3"));
+  EXPECT_THAT(refused([](auto* plan) { plan->set_canary_window_ms(5); }),
+              HasSubstr("canary_window_ms: there are no canary_shards"));
+  EXPECT_THAT(refused([](auto* plan) { plan->set_pause_after_canary(true); }),
+              HasSubstr("pause_after_canary: there are no canary_shards"));
+  EXPECT_THAT(refused([](auto* plan) { plan->mutable_gates()->set_max_blackout_us(-1); }),
+              HasSubstr("gates.max_blackout_us"));
+  EXPECT_THAT(refused([](auto* plan) {
+                plan->add_canary_shards(0);
+                plan->set_no_rollback(true);
+              }),
+              HasSubstr("no_rollback"));
+  EXPECT_EQ(AttachedWorkers(), 1);
+}
+
+// ---- What is known of each change of owner.
+
+TEST_F(UpgradesTest, shouldLeaveAHistoryOfItsMoves) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  UpgradeTo({"--program-version", "2"}, v1::UPGRADE_PHASE_COMPLETED);
+  internal::ManagementRequest request;
+  request.mutable_list_shard_moves()->set_shard(-1);
+  const auto all = keeper_.Ask(request);
+  ASSERT_TRUE(all.ok());
+  ASSERT_EQ(all->shard_moves_size(), 3);
+  for (const v1::ShardMove& move : all->shard_moves()) {
+    EXPECT_TRUE(move.planned());
+    EXPECT_GT(move.blackout_us(), 0);
+    EXPECT_EQ(move.report().former_worker_id(), 1u);
+    EXPECT_EQ(move.report().successor_worker_id(), 2u);
+    EXPECT_EQ(move.report().cause(), "handoff");
+  }
+  request.mutable_list_shard_moves()->set_shard(2);
+  EXPECT_EQ(keeper_.Ask(request)->shard_moves_size(), 1);
+  request.mutable_list_shard_moves()->set_shard(3);
+  EXPECT_EQ(keeper_.Ask(request).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

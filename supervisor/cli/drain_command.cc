@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/format.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLookInterval(100);
+// What was disconnected at the deadline is gone after this, as a rule.
+constexpr std::chrono::seconds kDisconnecting(10);
+
+struct Options {
+  std::string service;
+  bool all = false;
+  double deadline_seconds = 0;  // 0: none
+  bool disconnect = false;
+  bool no_wait = false;
+  bool end = false;
+  Change change;
+};
+
+absl::Status CheckOptions(const Options& options) {
+  if (options.all == !options.service.empty()) {
+    return absl::InvalidArgumentError("name one SERVICE, or give --all");
+  }
+  if (options.disconnect && options.deadline_seconds == 0) {
+    return absl::InvalidArgumentError(
+        "--disconnect: without --deadline there is no time at which to disconnect");
+  }
+  if (options.end && (options.deadline_seconds != 0 || options.no_wait)) {
+    return absl::InvalidArgumentError("--end goes without --deadline, --disconnect and --no-wait");
+  }
+  return absl::OkStatus();
+}
+
+bool IsChosen(const Options& options, const v1::Service& service) {
+  return options.all || service.name() == options.service;
+}
+
+// Those that are meant, as they are now.
+absl::StatusOr<v1::ListServicesResponse> Look(Session* session, const Options& options) {
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse response, client->ListServices({}));
+  std::vector<std::string> names;
+  for (const v1::Service& service : response.services()) names.push_back(service.name());
+  auto* services = response.mutable_services();
+  services->erase(std::remove_if(services->begin(), services->end(),
+                                 [&](const auto& one) { return !IsChosen(options, one); }),
+                  services->end());
+  if (!services->empty() || options.all) return response;
+  return absl::NotFoundError(absl::StrCat("there is no service \"", options.service,
+                                          "\"; there are: ", absl::StrJoin(names, ", ")));
+}
+
+absl::Status Ask(Session* session, const Options& options, const v1::Service& service) {
+  if (options.end) {
+    // With --all, those that are not drained are as they should be.
+    if (options.all && service.reachable() && !service.has_drain()) return absl::OkStatus();
+    v1::EndDrainRequest request;
+    request.set_service(service.name());
+    return session->connection->EndDrain(request).status();
+  }
+  v1::DrainServiceRequest request;
+  request.set_service(service.name());
+  request.set_deadline_ms(static_cast<uint32_t>(options.deadline_seconds * 1000));
+  request.set_disconnect(options.disconnect);
+  return session->connection->DrainService(request).status();
+}
+
+uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {
+  uint64_t left = 0;
+  for (const v1::Service& service : services.services()) {
+    left += service.drain().connections_left();
+  }
+  return left;
+}
+
+// Until no connection is left, or the deadline has passed. `services` is what was last seen.
+absl::Status Await(Session* session, const Options& options, v1::ListServicesResponse* services) {
+  const auto begun = Clock::now();
+  auto patience = std::chrono::duration<double>(options.deadline_seconds);
+  if (options.disconnect) patience += kDisconnecting;
+  uint64_t told = 0;
+  for (;;) {
+    absl::StatusOr<v1::ListServicesResponse> seen = Look(session, options);
+    if (seen.ok()) *services = *std::move(seen);
+    BATON_RETURN_IF_ERROR(seen.status());
+    const uint64_t left = ConnectionsLeft(*services);
+    if (left == 0) return absl::OkStatus();
+    if (left != told) session->err << left << " connections left" << std::endl;
+    told = left;
+    if (options.deadline_seconds != 0 && Clock::now() - begun > patience) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          left,
+          " connections are left at the deadline; new ones are refused until `baton drain "
+          "--end`, and these go on: `baton connection list` shows their peers"));
+    }
+    std::this_thread::sleep_for(kLookInterval);
+  }
+}
+
+void Print(Session* session, const v1::ListServicesResponse& services) {
+  if (session->json) return session->PrintJson(services);
+  Table table({"SERVICE", "NEW CONNECTIONS", ">LEFT", ">REFUSED", ">DISCONNECTED", "DEADLINE"},
+              session->style);
+  for (const v1::Service& service : services.services()) {
+    const v1::Drain& drain = service.drain();
+    const bool drained = service.has_drain();
+    const std::string taken = !service.reachable() ? "unreachable" : drained ? "refused" : "taken";
+    table.Add({service.name(), taken,
+               absl::StrCat(drained ? drain.connections_left() : service.connection_count()),
+               drained ? absl::StrCat(drain.refused()) : "-",
+               drained ? absl::StrCat(drain.disconnected()) : "-",
+               drain.deadline_unix_micros() == 0 ? "-" : FormatTime(drain.deadline_unix_micros())});
+  }
+  table.Print(session->out);
+}
+
+absl::Status Plan(Session* session, const Options& options,
+                  const v1::ListServicesResponse& services) {
+  std::vector<std::string> parts;
+  for (const v1::Service& service : services.services()) {
+    parts.push_back(absl::StrCat(service.name(), " (", service.connection_count(),
+                                 " connections, new ones are ",
+                                 service.has_drain() ? "refused" : "taken", ")"));
+  }
+  const std::string what =
+      options.end ? "take new connections again"
+      : options.disconnect
+          ? absl::StrCat("refuse new connections, and disconnect what is left after ",
+                         FormatDuration(options.deadline_seconds))
+          : "refuse new connections, and let those there are go on";
+  return PrintPlan(session, absl::StrCat("would ", what, ": ", absl::StrJoin(parts, ", ")),
+                   services);
+}
+
+absl::Status Drain(Session* session, const Options& options) {
+  BATON_RETURN_IF_ERROR(CheckOptions(options));
+  BATON_ASSIGN_OR_RETURN(v1::ListServicesResponse services, Look(session, options));
+  if (options.change.dry_run) return Plan(session, options, services);
+  // All are asked, whatever one of them says.
+  absl::Status status;
+  for (const v1::Service& service : services.services()) {
+    const absl::Status asked = Ask(session, options, service);
+    if (!asked.ok()) session->err << service.name() << ": " << asked.message() << std::endl;
+    status.Update(asked);
+  }
+  if (status.ok() && !options.end && !options.no_wait) {
+    status = Await(session, options, &services);
+  } else {
+    BATON_ASSIGN_OR_RETURN(services, Look(session, options));
+  }
+  Print(session, services);
+  return status;
+}
+
+}  // namespace
+
+void AddDrainCommand(CLI::App* app, Session* session) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app->add_subcommand(
+      "drain", "Refuse new connections, and wait until those there are have ended");
+  command->add_option("service", options->service, "the service");
+  command->add_flag("--all", options->all, "all services: the machine's maintenance");
+  AddSeconds(command, "--deadline", &options->deadline_seconds, 4'000'000,
+             "seconds to wait for that [for ever]");
+  command->add_flag("--disconnect", options->disconnect,
+                    "at the deadline, disconnect those that are left");
+  command->add_flag("--no-wait", options->no_wait, "do not wait for their end");
+  command->add_flag("--end", options->end, "take new connections again");
+  AddChangeOptions(command, &options->change, /*asks=*/false, session);
+  command->footer(
+      "New connections are refused until --end, whoever is started anew meanwhile. Exit code 6: "
+      "some were left at the deadline.");
+  command->callback([session, options] {
+    session->action = [session, options] { return Drain(session, *options); };
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,125 @@
+#include "supervisor/control/audit_trail.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_text.h"
+#include "lib/log/log.h"
+#include "spdlog/spdlog.h"
+
+namespace baton {
+namespace {
+
+constexpr char kKind[] = "change";
+
+std::string MessageFor(const v1::Change& change) {
+  return absl::StrCat(change.number(), ": ", change.what(), " asked by ", change.who(),
+                      change.why().empty() ? "" : absl::StrCat(" (", change.why(), ")"), ": ",
+                      change.done() ? change.outcome() : "begins");
+}
+
+}  // namespace
+
+AuditTrail::AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes)
+    : path_(std::move(path)), events_(events), max_file_bytes_(max_file_bytes) {
+  ReadFile(path_ + ".1");
+  ReadFile(path_);
+  Open();
+}
+
+// A line that is none, as the last one is when somebody was killed in it, is left out.
+void AuditTrail::ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    v1::Event event;
+    if (!google::protobuf::util::JsonStringToMessage(line, &event).ok() || event.kind() != kKind) {
+      continue;
+    }
+    last_number_ = std::max(last_number_, event.change().number());
+    last_unix_micros_ = std::max(last_unix_micros_, event.unix_micros());
+    events_->Append(event.service(), event);
+  }
+}
+
+void AuditTrail::Open() {
+  file_.Reset(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  struct stat status = {};
+  if (!file_ || fstat(file_.get(), &status) != 0) {
+    spdlog::error("what operators do is not on record: {}",
+                  MessageOf(ErrnoStatus(errno, absl::StrCat("open ", path_))));
+    return;
+  }
+  bytes_ = static_cast<uint64_t>(status.st_size);
+  char last = '\n';
+  if (bytes_ > 0 && pread(file_.get(), &last, 1, status.st_size - 1) == 1 && last != '\n') {
+    Write("");  // ends the line in which somebody was killed
+  }
+}
+
+void AuditTrail::Begin(const std::string& service, v1::Change* change) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  change->set_number(++last_number_);
+  Record(service, *change);
+}
+
+void AuditTrail::End(const std::string& service, v1::Change change, const absl::Status& outcome) {
+  change.set_done(true);
+  change.set_outcome(outcome.ok() ? "OK" : outcome.ToString());
+  log::Write(spdlog::level::info, {.service = service, .trace_parent = change.trace_parent()},
+             absl::StrCat("service ", service, ": ", MessageFor(change)));
+  std::lock_guard<std::mutex> lock(mutex_);
+  Record(service, change);
+}
+
+void AuditTrail::Record(const std::string& service, const v1::Change& change) {
+  // Two records are never of the same time, which is what the event log tells them apart by.
+  last_unix_micros_ = std::max(last_unix_micros_ + 1, UnixMicroseconds());
+  v1::Event event;
+  event.set_service(service);
+  event.set_unix_micros(last_unix_micros_);
+  event.set_kind(kKind);
+  event.set_message(MessageFor(change));
+  event.set_shard(-1);
+  event.set_connection(-1);
+  *event.mutable_change() = change;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string line;
+  (void)google::protobuf::util::MessageToJsonString(event, &line, options);
+  Write(line);
+  events_->Append(service, event);
+}
+
+void AuditTrail::Write(const std::string& line) {
+  if (!file_) return;
+  if (bytes_ + line.size() >= max_file_bytes_) {
+    if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) {
+      spdlog::error("{}", MessageOf(ErrnoStatus(errno, absl::StrCat("rename ", path_))));
+      file_.Reset();
+      return;
+    }
+    Open();
+    if (!file_) return;
+  }
+  const std::string whole = line + "\n";
+  const ssize_t written = write(file_.get(), whole.data(), whole.size());
+  if (written != static_cast<ssize_t>(whole.size()) || fdatasync(file_.get()) != 0) {
+    spdlog::error(
+        "what operators do is not on record: {}",
+        MessageOf(ErrnoStatus(written < 0 ? errno : ENOSPC, absl::StrCat("write ", path_))));
+  }
+  if (written > 0) bytes_ += static_cast<uint64_t>(written);
+}
+
+}  // namespace baton

@@ -1,0 +1,53 @@
+// What operators asked for, on record: in the event log, and in a file that outlives this process.
+//
+// The file has one v1.Event in JSON a line, of kind "change"; each change is there twice, before it
+// is tried and when its outcome is known. Bounded: when it is full it takes the place of the one
+// before it, PATH.1. Whoever wants to keep more follows WatchEvents, or the log.
+//
+// Thread-safe.
+#ifndef SUPERVISOR_CONTROL_AUDIT_TRAIL_H_
+#define SUPERVISOR_CONTROL_AUDIT_TRAIL_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/control/event_log.h"
+
+namespace baton {
+
+class AuditTrail {
+ public:
+  static constexpr uint64_t kMaxFileBytes = 4 << 20;
+
+  // Goes on with what is in the files, and puts it into `events`, which outlives it. A file that
+  // cannot be read or written is logged, and nothing else: what operators do in that trouble is
+  // more important than its record.
+  AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes = kMaxFileBytes);
+
+  // About to be tried: gives it its number. `service`: one that there is, or none.
+  void Begin(const std::string& service, v1::Change* change);
+  void End(const std::string& service, v1::Change change, const absl::Status& outcome);
+
+ private:
+  void ReadFile(const std::string& path);
+  void Record(const std::string& service, const v1::Change& change);
+  void Write(const std::string& line);
+  void Open();
+
+  const std::string path_;
+  EventLog* const events_;
+  const uint64_t max_file_bytes_;
+  std::mutex mutex_;
+  FileDescriptor file_;  // none: it could not be opened
+  uint64_t bytes_ = 0;   // of the file
+  uint64_t last_number_ = 0;
+  int64_t last_unix_micros_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_AUDIT_TRAIL_H_

@@ -1,0 +1,56 @@
+// A service that takes no new connections: for the maintenance of its machine, or its end.
+//
+// What is there goes on until its peers end it, or until the deadline. That it is drained is in a
+// file in the state directory, so that a keeper which takes this one's place drains, too.
+#ifndef SUPERVISOR_KEEPER_SERVICE_DRAIN_H_
+#define SUPERVISOR_KEEPER_SERVICE_DRAIN_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/service_engine.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class ServiceDrain {
+ public:
+  // All references outlive it. Goes on with the drain that the state directory tells of.
+  ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+               ServiceEngine& engine, EventLog& events);
+
+  // Begins, or changes the deadline of what has begun. An error: it was not written down, and
+  // nothing has changed.
+  absl::StatusOr<v1::Drain> Begin(const internal::DrainService& request);
+  // kFailedPrecondition: it is not drained.
+  absl::Status End();
+
+  // As it stands; nothing: new connections are taken.
+  std::optional<v1::Drain> Describe() const;
+
+ private:
+  void Enforce();
+  void Look();
+  void OnDeadline(uint32_t left);
+  void AddEvent(const std::string& kind, const std::string& message);
+
+  const internal::KeeperConfig& config_;
+  ServiceEngine& engine_;
+  EventLog& events_;
+  const std::string path_;
+  boost::asio::steady_timer timer_;
+  std::optional<v1::Drain> drain_;  // without what the engine counts
+  bool deadline_told_ = false;
+  bool empty_told_ = false;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SERVICE_DRAIN_H_

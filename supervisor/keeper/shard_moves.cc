@@ -1,0 +1,44 @@
+#include "supervisor/keeper/shard_moves.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton::keeper {
+
+v1::ShardMove& ShardMoves::Find(uint32_t shard, uint64_t ended_epoch) {
+  const auto found = std::find_if(moves_.rbegin(), moves_.rend(), [&](const v1::ShardMove& move) {
+    return move.shard() == shard && move.report().epoch() == ended_epoch;
+  });
+  if (found != moves_.rend()) return *found;
+  if (moves_.size() == kHistory) moves_.pop_front();
+  v1::ShardMove& move = moves_.emplace_back();
+  move.set_shard(shard);
+  move.mutable_report()->set_epoch(ended_epoch);
+  return move;
+}
+
+void ShardMoves::OnReport(uint32_t shard, v1::ReconciliationReport report) {
+  v1::ShardMove& move = Find(shard, report.epoch());
+  const uint64_t successor = move.report().successor_worker_id();
+  move.set_planned(report.cause() == "handoff");
+  *move.mutable_report() = std::move(report);
+  if (successor != 0) move.mutable_report()->set_successor_worker_id(successor);
+}
+
+void ShardMoves::OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id,
+                          uint64_t blackout_ns) {
+  v1::ShardMove& move = Find(shard, epoch - 1);
+  move.set_blackout_us(static_cast<double>(blackout_ns) / 1000);
+  move.mutable_report()->set_successor_worker_id(worker_id);
+}
+
+std::vector<v1::ShardMove> ShardMoves::List(int shard) const {
+  std::vector<v1::ShardMove> moves;
+  std::copy_if(moves_.rbegin(), moves_.rend(), std::back_inserter(moves),
+               [shard](const v1::ShardMove& move) {
+                 return shard < 0 || move.shard() == static_cast<uint32_t>(shard);
+               });
+  return moves;
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,37 @@
+// Who had which shard: the last changes of owner of a service.
+#ifndef SUPERVISOR_KEEPER_SHARD_MOVES_H_
+#define SUPERVISOR_KEEPER_SHARD_MOVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "proto/baton/v1/types.pb.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class ShardMoves {
+ public:
+  static constexpr size_t kHistory = 256;
+  static constexpr size_t kWorkRequests = 16;  // of each report
+
+  // An ownership has ended; again when more is known of what it left.
+  void OnReport(uint32_t shard, v1::ReconciliationReport report);
+  // The owner of `epoch`, not the shard's first, has committed for the first time. Its
+  // predecessor's report may come later.
+  void OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns);
+
+  // The newest first. `shard` -1: of all. Without successor and blackout: nobody has served since.
+  std::vector<v1::ShardMove> List(int shard) const;
+
+ private:
+  v1::ShardMove& Find(uint32_t shard, uint64_t ended_epoch);
+
+  std::deque<v1::ShardMove> moves_;  // the oldest first
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SHARD_MOVES_H_

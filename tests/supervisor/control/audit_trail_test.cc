@@ -1,0 +1,156 @@
+#include "supervisor/control/audit_trail.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using testing::ElementsAre;
+
+class AuditTrailTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = std::filesystem::path(testing::TempDir()) / "audit_trail_test";
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+    Open();
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  // As a control that was started anew.
+  void Open(uint64_t max_file_bytes = AuditTrail::kMaxFileBytes) {
+    trail_.reset();
+    events_ = std::make_unique<EventLog>();
+    trail_ = std::make_unique<AuditTrail>(Path(), events_.get(), max_file_bytes);
+  }
+  std::string Path() const { return directory_ / "audit.log"; }
+
+  v1::Change Begin(const std::string& what) {
+    v1::Change change;
+    change.set_who("uid 0 pid 12");
+    change.set_what(what);
+    change.set_why("\"quoted\" \xc3\xa9");
+    change.set_request("{\"service\":\"kv\"}");
+    trail_->Begin("kv", &change);
+    return change;
+  }
+  void Do(const std::string& what, const absl::Status& outcome = absl::OkStatus()) {
+    trail_->End("kv", Begin(what), outcome);
+  }
+
+  std::vector<v1::Event> Logged(EventFilter filter = {.service = "", .changes = true}) {
+    std::vector<v1::Event> events;
+    const auto follower = events_->Follow(filter, [] {});
+    while (SharedEvent event = follower->Pop()) events.push_back(*event);
+    return events;
+  }
+  std::vector<std::string> Told() {
+    std::vector<std::string> told;
+    for (const v1::Event& event : Logged()) {
+      const v1::Change& change = event.change();
+      told.push_back(absl::StrCat(change.number(), " ", change.what(), " ",
+                                  change.done() ? change.outcome() : "begins"));
+    }
+    return told;
+  }
+
+  std::filesystem::path directory_;
+  std::unique_ptr<EventLog> events_;
+  std::unique_ptr<AuditTrail> trail_;
+};
+
+TEST_F(AuditTrailTest, shouldTellOfAChangeBeforeAndAfterIt) {
+  const v1::Change change = Begin("Handoff");
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins"));
+  trail_->End("kv", change, absl::NotFoundError("no worker 7"));
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff NOT_FOUND: no worker 7"));
+  const v1::Event event = Logged().back();
+  EXPECT_EQ(event.kind(), "change");
+  EXPECT_EQ(event.service(), "kv");
+  EXPECT_EQ(event.sequence(), 0u);
+  EXPECT_EQ(event.message(),
+            "1: Handoff asked by uid 0 pid 12 (\"quoted\" \xc3\xa9): NOT_FOUND: no worker 7");
+  EXPECT_EQ(event.change().request(), "{\"service\":\"kv\"}");
+}
+
+TEST_F(AuditTrailTest, shouldSurviveRestartsAndGoOnCounting) {
+  Do("Handoff");
+  Begin("Upgrade");  // control ended in the middle of it
+  Open();
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff OK", "2 Upgrade begins"));
+  EXPECT_EQ(Logged()[1].change().why(), "\"quoted\" \xc3\xa9");
+  Do("Rollback");
+  Open();
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff OK", "2 Upgrade begins",
+                                  "3 Rollback begins", "3 Rollback OK"));
+}
+
+TEST_F(AuditTrailTest, shouldGoOnBehindALineThatWasNotFinished) {
+  Do("Handoff");
+  trail_.reset();
+  std::ofstream(Path(), std::ios::app) << "{\"service\":\"kv\",\"chan";
+  Open();
+  Do("Rollback");
+  Open();
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff OK", "2 Rollback begins",
+                                  "2 Rollback OK"));
+}
+
+TEST_F(AuditTrailTest, shouldKeepTwoFilesAndNoMore) {
+  constexpr uint64_t kBytes = 4096;
+  Open(kBytes);
+  for (int i = 0; i < 100; ++i) Do("Handoff");
+  Open(kBytes);
+  EXPECT_LE(std::filesystem::file_size(Path()), kBytes);
+  EXPECT_LE(std::filesystem::file_size(Path() + ".1"), kBytes);
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory_)) ++files;
+  EXPECT_EQ(files, 2u);
+  const std::vector<v1::Event> left = Logged();
+  ASSERT_GT(left.size(), 5u);
+  EXPECT_EQ(left.back().change().number(), 100u);
+  for (size_t i = 1; i < left.size(); ++i) {
+    EXPECT_LT(left[i - 1].unix_micros(), left[i].unix_micros());
+  }
+}
+
+TEST_F(AuditTrailTest, shouldBeForItsUserAlone) {
+  struct stat status = {};
+  ASSERT_EQ(stat(Path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+// Operators in trouble need their commands more than the record of them.
+TEST_F(AuditTrailTest, shouldTellOfChangesWhereNoFileCanBe) {
+  std::filesystem::remove_all(directory_);
+  Open();
+  Do("Handoff");
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff OK"));
+}
+
+TEST_F(AuditTrailTest, shouldNotBeWashedAwayByEvents) {
+  Do("Handoff");
+  for (uint64_t i = 1; i <= 5000; ++i) {
+    v1::Event event;
+    event.set_sequence(i);
+    events_->Append("kv", event);
+  }
+  EXPECT_EQ(Told().size(), 2u);
+  // With the others, in the order of time: these have none.
+  const std::vector<v1::Event> all = Logged({.service = "kv", .changes = false});
+  EXPECT_EQ(all.size(), 4096u + 2u);
+  EXPECT_TRUE(all.back().has_change());
+}
+
+}  // namespace
+}  // namespace baton
