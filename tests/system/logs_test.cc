@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
@@ -54,6 +55,8 @@ Struct Parsed(const std::string& line) {
 std::vector<Struct> ParsedLines(const std::string& text) {
   std::vector<Struct> objects;
   for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    // Of a program that an upgrade has started.
+    if (absl::StartsWith(line, "ledger ready ")) continue;
     objects.push_back(Parsed(std::string(line)));
   }
   return objects;
@@ -105,6 +108,7 @@ TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
   ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
   Told events;
   for (const Struct& event : ParsedLines(Baton(**cluster, {"-o", "json", "events", "ledger"}))) {
+    if (Text(event, "kind") == "change") continue;  // control's own
     events.emplace(Text(event, "kind"), Text(event, "message"));
   }
   EXPECT_GT(events.count("worker_ready"), 1u);
@@ -146,8 +150,15 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
   Baton(**cluster, {"handoff", "ledger"}, {{"TRACEPARENT", kTrace}});
   Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*owner)->id), "--yes"},
         {{"TRACEPARENT", kTrace}});
+  auto again = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const std::string program = harness::Binaries().Find("ledger-v2").value();
+  Baton(**cluster, {"upgrade", "ledger", "--exec", program, "--watch-window", "0.1"},
+        {{"TRACEPARENT", kTrace}});
   // One that is none is nowhere, and keeps nobody from anything.
-  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*standby)->id), "--yes"},
+  auto last = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(last.ok()) << last.status();
+  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*last)->id), "--yes"},
         {{"TRACEPARENT", "00-not-a-trace"}});
   const std::string log = (*cluster)->batond().log_path();
   ASSERT_TRUE((*cluster)->Stop().ok());
@@ -162,8 +173,9 @@ TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
   EXPECT_THAT(
       traced,
       testing::IsSupersetOf(
-          {HasSubstr("control: : service ledger: handoff of shards"),
-           HasSubstr("keeper: : control asks: handoff"), HasSubstr("keeper: : handoff: done"),
+          {HasSubstr("Handoff asked by uid"), HasSubstr("keeper: : control asks: handoff"),
+           HasSubstr("keeper: : handoff: done"), HasSubstr("keeper: upgrade_started: upgrade 1: "),
+           HasSubstr("keeper: upgrade_completed: upgrade 1: "),
            HasSubstr("keeper: : control asks: kill_worker"),
            HasSubstr(absl::StrCat("keeper: worker_killed: worker ", (*owner)->id))}));
   EXPECT_THAT(Contents(log), Not(HasSubstr("not-a-trace")));
