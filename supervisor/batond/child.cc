@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "spdlog/spdlog.h"
+#include "lib/log/log.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
@@ -55,11 +55,15 @@ absl::Status Child::Start() {
   }
   ready_ = false;
   started_ = std::chrono::steady_clock::now();
-  spdlog::info("{}: started, pid {}", plan_.name, process_.pid);
+  Log(spdlog::level::info, absl::StrCat("started, pid ", process_.pid));
   WatchEnd();
   WatchReadiness();
   LimitStart();
   return absl::OkStatus();
+}
+
+void Child::Log(spdlog::level::level_enum level, const std::string& what) const {
+  log::Write(level, {.service = plan_.service}, absl::StrCat(plan_.name, ": ", what));
 }
 
 absl::Status Child::SpawnWith(int ready_write_end) {
@@ -91,7 +95,7 @@ void Child::WatchReadiness() {
                                readiness_.close();
                                timer_.cancel();
                                ready_ = true;
-                               spdlog::info("{}: ready", plan_.name);
+                               Log(spdlog::level::info, "ready");
                                callbacks_.ready();
                              });
 }
@@ -108,7 +112,8 @@ void Child::LimitStart() {
   timer_.expires_after(plan_.start_timeout);
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || ready_ || !alive()) return;
-    spdlog::error("{}: not ready after {} ms, killing it", plan_.name, plan_.start_timeout.count());
+    Log(spdlog::level::err,
+        absl::StrCat("not ready after ", plan_.start_timeout.count(), " ms, killing it"));
     Signal(SIGKILL);
   });
 }
@@ -131,7 +136,7 @@ void Child::Reap() {
 void Child::StartLater() {
   const std::chrono::milliseconds delay =
       back_off_.Next(std::chrono::steady_clock::now() - started_);
-  spdlog::info("{}: starting again in {} ms", plan_.name, delay.count());
+  Log(spdlog::level::info, absl::StrCat("starting again in ", delay.count(), " ms"));
   start_due_ = true;
   timer_.expires_after(delay);
   timer_.async_wait([this](const boost::system::error_code& error) {
@@ -139,7 +144,7 @@ void Child::StartLater() {
     start_due_ = false;
     started_ = std::chrono::steady_clock::now();
     if (const absl::Status status = Start(); !status.ok()) {
-      spdlog::error("{}: {}", plan_.name, status.ToString());
+      Log(spdlog::level::err, status.ToString());
       StartLater();
     }
   });

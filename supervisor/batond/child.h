@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "spdlog/common.h"
 #include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/spawn.h"
@@ -23,7 +24,8 @@ namespace baton {
 class Child {
  public:
   struct Plan {
-    std::string name;  // in the log and in errors: "keeper of service ledger"
+    std::string name;     // in the log and in errors: "keeper of service ledger"
+    std::string service;  // whose keeper it is; empty: nobody's
     std::string program;
     std::string input;
     int children_lock = -1;          // inherited
@@ -42,6 +44,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   const std::string& name() const { return plan_.name; }
+  const std::string& service() const { return plan_.service; }
   bool alive() const { return process_.pid > 0; }
   bool ready() const { return ready_; }
 
@@ -54,6 +57,7 @@ class Child {
   void Signal(int signal);
 
  private:
+  void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
   void WatchReadiness();
   void WatchEnd();

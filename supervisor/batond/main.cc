@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/log/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/options.h"
@@ -51,9 +52,10 @@ std::vector<std::string> Sockets(const v1::Config& config) {
   return paths;
 }
 
-// Users besides our own may operate, attach workers, or be those that native workers run as.
+// Users besides our own may operate, look, attach workers, or be those that native workers run as.
 bool ServesOthers(const v1::Config& config) {
   return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
+         config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
          std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
            return service.worker_uids_size() > 0 || service.native().has_uid();
          });
@@ -74,6 +76,10 @@ absl::Status CheckNetworkNamespaces(const v1::Config& config) {
 }
 
 int Fail(const absl::Status& status) {
+  if (log::IsJson()) {
+    spdlog::error("{}", std::string(status.message()));
+    return 1;
+  }
   std::fprintf(stderr, "batond: %s\n", std::string(status.message()).c_str());
   return 1;
 }
@@ -87,8 +93,9 @@ int Main(int argc, char** argv) {
     return 0;
   }
   LogToStandardError();
-  RaiseDescriptorLimit();
   const v1::Config& config = line.options.config;
+  if (config.log_format() == v1::JSON) log::UseJson("batond", "");
+  RaiseDescriptorLimit();
   if (const absl::Status status = CheckNetworkNamespaces(config); !status.ok()) {
     return Fail(status);
   }

@@ -27,6 +27,7 @@ struct Flags {
   bool dev = false;
   std::string state_dir;
   std::string metrics_address;
+  v1::LogFormat log_format = v1::TEXT;
   std::string libexec;
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
@@ -208,6 +209,15 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "ADDRESS:PORT where Prometheus finds metrics [nowhere]")
       ->needs(dev)
       ->group("With --dev");
+  app.add_option_function<std::string>(
+         "--log-format",
+         [&](const std::string& format) {
+           flags.log_format = format == "json" ? v1::JSON : v1::TEXT;
+         },
+         "text, or json: one object a line [text]")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->needs(dev)
+      ->group("With --dev");
   app.add_option("--libexec", flags.libexec,
                  "Directory of baton-keeper and baton-control [that of batond]");
   app.add_option("--start-timeout", flags.start_timeout_seconds,
@@ -224,6 +234,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   v1::Config config;
   config.set_state_dir(flags.state_dir.empty() ? DefaultStateDir() : flags.state_dir);
   config.set_metrics_address(flags.metrics_address);
+  config.set_log_format(flags.log_format);
   v1::ServiceConfig& service = *config.add_services();
   service = flags.service;
   BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
+#include "lib/log/log.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/state_files.h"
@@ -33,6 +34,7 @@ std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& servi
   *keeper.mutable_service() = service;
   keeper.set_state_dir(config.state_dir());
   keeper.set_control_socket(ControlSocketPath(config.state_dir()));
+  keeper.set_log_format(config.log_format());
   return AsText(keeper);
 }
 
@@ -43,6 +45,12 @@ std::string ControlInput(const v1::Config& config) {
   *control.mutable_operator_uids() = config.operator_uids();
   *control.mutable_operator_gids() = config.operator_gids();
   control.set_metrics_address(config.metrics_address());
+  *control.mutable_viewer_uids() = config.viewer_uids();
+  *control.mutable_viewer_gids() = config.viewer_gids();
+  if (config.has_operator_endpoint()) {
+    *control.mutable_operator_endpoint() = config.operator_endpoint();
+  }
+  control.set_log_format(config.log_format());
   return AsText(control);
 }
 
@@ -60,6 +68,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
 void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   Child::Plan plan;
   plan.name = absl::StrCat("keeper of service ", service.name());
+  plan.service = service.name();
   plan.program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_.config, service);
   plan.children_lock = state_.children_lock();
@@ -157,12 +166,14 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
       return FailStart(absl::UnavailableError(
           absl::StrCat(child.name(), " ", how, " while starting; its messages above tell why")));
     case Phase::kRunning:
-      spdlog::error("{}: {}", child.name(), how);
+      log::Write(spdlog::level::err, {.service = child.service()},
+                 absl::StrCat(child.name(), ": ", how));
       TellHealth();
       return child.StartLater();
     case Phase::kStoppingControl:
     case Phase::kStoppingKeepers:
-      spdlog::info("{}: {}", child.name(), how);
+      log::Write(spdlog::level::info, {.service = child.service()},
+                 absl::StrCat(child.name(), ": ", how));
       return AdvanceStop();
   }
 }

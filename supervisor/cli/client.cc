@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
@@ -74,11 +78,39 @@ absl::Status Unreachable(const std::string& socket_path, const absl::Status& cau
       text, "; is it running? `batond --dev` starts one; --state-dir or --socket choose another"));
 }
 
+absl::StatusOr<std::string> ReadPem(const char* option, const std::string& path) {
+  errno = 0;
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    return absl::InvalidArgumentError(
+        ErrnoStatus(errno, absl::StrCat(option, " ", path)).message());
+  }
+  if (text.find("-----BEGIN") == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", path, ": is not in PEM"));
+  }
+  return text;
+}
+
 }  // namespace
 
 class OperatorClient::Impl {
  public:
   explicit Impl(std::string path) : socket_path(std::move(path)) {}
+  explicit Impl(TlsTarget target) : tls(std::move(target)) {}
+
+  absl::Status UseTls() {
+    grpc::SslCredentialsOptions pem;
+    BATON_ASSIGN_OR_RETURN(pem.pem_root_certs, ReadPem("--tls-ca", tls.ca_file));
+    BATON_ASSIGN_OR_RETURN(pem.pem_cert_chain, ReadPem("--tls-cert", tls.certificate_file));
+    BATON_ASSIGN_OR_RETURN(pem.pem_private_key, ReadPem("--tls-key", tls.key_file));
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxResponseBytes);
+    if (!tls.server_name.empty()) arguments.SetSslTargetNameOverride(tls.server_name);
+    channel = grpc::CreateCustomChannel(tls.address, grpc::SslCredentials(pem), arguments);
+    stub = v1::OperatorService::NewStub(channel);
+    return absl::OkStatus();
+  }
 
   // Connects by itself, not through gRPC, which would try again until the deadline and hide why.
   absl::Status Connect(Clock::time_point deadline) {
@@ -96,6 +128,7 @@ class OperatorClient::Impl {
   // Whether control is gone or going: it closes its listener first, its connections last.
   // "Unavailable" alone may be what it said of a keeper.
   bool Lost() const {
+    if (channel) return false;
     pollfd entry = {connection.get(), POLLRDHUP, 0};
     return poll(&entry, 1, 0) != 0 || !ConnectUnix(socket_path, /*timeout_ms=*/0).ok();
   }
@@ -107,6 +140,14 @@ class OperatorClient::Impl {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer in time (", result.message(), "); --timeout gives more"));
     }
+    if (absl::IsUnavailable(result) && channel) {
+      // On a connection that stands it is what control said, of a keeper.
+      if (channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return result;
+      return absl::UnavailableError(
+          absl::StrCat("cannot reach Baton at ", tls.address, ": ", result.message(),
+                       "; is that its operator_endpoint, signed by --tls-ca, and --tls-cert by its "
+                       "client_ca_file?"));
+    }
     // gRPC's message for a lost connection says little: look whether batond is there at all.
     if (absl::IsUnavailable(result)) {
       const absl::StatusOr<FileDescriptor> probe = ConnectUnix(socket_path, /*timeout_ms=*/0);
@@ -116,7 +157,9 @@ class OperatorClient::Impl {
   }
 
   const std::string socket_path;
-  FileDescriptor connection;  // a duplicate of the channel's, to look at
+  const TlsTarget tls;
+  FileDescriptor connection;               // a duplicate of the socket's, to look at
+  std::shared_ptr<grpc::Channel> channel;  // over TLS; null: to the socket
   std::unique_ptr<v1::OperatorService::Stub> stub;
 };
 
@@ -131,6 +174,13 @@ absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(
   return std::unique_ptr<OperatorClient>(new OperatorClient(std::move(impl), timeout_seconds));
 }
 
+absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(const TlsTarget& target,
+                                                                        double timeout_seconds) {
+  auto impl = std::make_unique<Impl>(target);
+  BATON_RETURN_IF_ERROR(impl->UseTls());
+  return std::unique_ptr<OperatorClient>(new OperatorClient(std::move(impl), timeout_seconds));
+}
+
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& request,
                                                double timeout_seconds, Repeat repeat) {
@@ -138,6 +188,7 @@ absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& req
   for (;;) {
     grpc::ClientContext call;
     call.set_deadline(deadline);
+    if (!trace_parent_.empty()) call.AddMetadata("traceparent", trace_parent_);
     if (!reason_.empty()) call.AddMetadata("baton-reason", reason_);
     Response response;
     const grpc::Status status = (impl_->stub.get()->*method)(&call, request, &response);

@@ -17,6 +17,15 @@
 
 namespace baton {
 
+// The operator service over TCP, with mutual TLS. Files are PEM.
+struct TlsTarget {
+  std::string address = {};  // HOST:PORT
+  std::string ca_file = {};  // that the server's certificate is signed by
+  std::string certificate_file = {};
+  std::string key_file = {};
+  std::string server_name = {};  // that its certificate is to have; empty: the host
+};
+
 class OperatorClient {
  public:
   // Connects; a control that was killed is waited for, batond starts it again. kUnavailable or
@@ -24,7 +33,13 @@ class OperatorClient {
   // `timeout_seconds`, and those that only look are made again when control goes away under them.
   static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const std::string& socket_path,
                                                                  double timeout_seconds);
+  // Connects with the first call. Nothing is waited for, and no call made again.
+  static absl::StatusOr<std::unique_ptr<OperatorClient>> Connect(const TlsTarget& target,
+                                                                 double timeout_seconds);
   ~OperatorClient();
+
+  // Told with every call from now on: a `traceparent` of W3C's; empty: none.
+  void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
 
   absl::StatusOr<v1::GetStatusResponse> GetStatus(const v1::GetStatusRequest& request);
   absl::StatusOr<v1::ListServicesResponse> ListServices(const v1::ListServicesRequest& request);
@@ -73,6 +88,7 @@ class OperatorClient {
   const double timeout_seconds_;
   std::string reason_;
   std::vector<std::string> warnings_;
+  std::string trace_parent_;
 };
 
 }  // namespace baton

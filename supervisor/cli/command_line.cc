@@ -40,6 +40,32 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
       ->type_name("PATH");
 }
 
+void AddTlsOptions(CLI::App* app, Session* session) {
+  TlsTarget* tls = &session->tls;
+  const auto add = [app](const char* name, std::string* value, const char* type,
+                         const char* description) {
+    return app->add_option(name, *value, description)->type_name(type)->group(kOverTls);
+  };
+  CLI::Option* address =
+      add("--address", &tls->address, "HOST:PORT",
+          "of operator_endpoint, on this machine or another.\nThe operators' service over TCP with "
+          "mutual TLS, in the place of the socket. No call is made again there when control "
+          "restarts, but by --watch and --follow");
+  address->excludes("--socket")->excludes("--state-dir");
+  address->needs(
+      add("--tls-ca", &tls->ca_file, "FILE", "that Baton's certificate is signed by, in PEM")
+          ->needs(address));
+  address->needs(add("--tls-cert", &tls->certificate_file, "FILE",
+                     "your certificate, in PEM.\nbatond's configuration has the name in it among "
+                     "operators or viewers")
+                     ->needs(address));
+  address->needs(
+      add("--tls-key", &tls->key_file, "FILE", "the key of --tls-cert, in PEM")->needs(address));
+  add("--tls-server-name", &tls->server_name, "NAME",
+      "that Baton's certificate is to have [the host of --address]")
+      ->needs(address);
+}
+
 // The command that the words lead to, as far as they are known.
 const CLI::App& Deepest(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
@@ -77,6 +103,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   app->require_subcommand(1);
   app->fallthrough();
   AddGlobalOptions(app.get(), session);
+  AddTlsOptions(app.get(), session);
   AddStatusCommands(app.get(), session);
   AddServiceCommands(app.get(), session);
   AddWorkerCommands(app.get(), session);

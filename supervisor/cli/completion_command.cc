@@ -32,6 +32,8 @@ class AskedNames final : public LiveNames {
     if (session_->socket.empty() && of("--state-dir").empty() && environment != nullptr) {
       session_->socket = environment;
     }
+    session_->tls = {of("--address"), of("--tls-ca"), of("--tls-cert"), of("--tls-key"),
+                     of("--tls-server-name")};
     session_->timeout_seconds = kPatienceSeconds;
   }
 

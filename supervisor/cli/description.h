@@ -13,6 +13,10 @@ class Option;
 
 namespace baton {
 
+// The group of the options that choose another way to Baton. Only the manual has them: no --help
+// has room.
+inline constexpr char kOverTls[] = "Over TLS";
+
 // "baton worker stop"
 std::string PathOf(const CLI::App& command);
 // Those that are shown, in the order of their definition.

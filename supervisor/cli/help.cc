@@ -70,6 +70,7 @@ std::string CommonOptions(const CLI::App& root, bool of_root) {
   std::vector<std::string> all;
   for (const CLI::Option* option : OptionsOf(root)) {
     if (!of_root && option->get_items_expected_max() == 0) continue;  // --version
+    if (option->get_group() == kOverTls) continue;
     // A label stays on its line.
     all.push_back(absl::StrReplaceAll(LabelOf(*option), {{" ", kNoBreak}}));
   }

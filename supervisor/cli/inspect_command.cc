@@ -71,6 +71,10 @@ std::string StateDirOf(const Session& session) {
 }
 
 absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& target) {
+  if (!session.tls.address.empty()) {
+    return absl::InvalidArgumentError(
+        "--address: arenas are looked into on their own machine; run this there");
+  }
   if (!target.offline.empty()) {
     BATON_ASSIGN_OR_RETURN(ArenaFiles files, inspect::OpenSnapshot(target.offline));
     return ArenaView::Open(std::move(files), target.service);

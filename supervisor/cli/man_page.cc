@@ -97,6 +97,10 @@ nor
 .B \-\-state\-dir
 is given.
 .TP
+.B TRACEPARENT
+Of W3C's Trace Context: the trace and the step of it that this command belongs to.
+Baton's log has it beside what the command changes.
+.TP
 .B XDG_RUNTIME_DIR
 Where the state directory of batond is looked for, as
 .IR baton ,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "lib/base/status_macros.h"
+#include "lib/text/trace_parent.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -22,12 +23,23 @@ std::string Json(const google::protobuf::Message& message, bool whitespace) {
   return text;
 }
 
+// What is none is as if there were none: a tracer's mistake keeps nobody from operating.
+std::string TraceParentOfEnvironment() {
+  const char* text = std::getenv("TRACEPARENT");
+  return text == nullptr ? "" : CheckedTraceParent(text);
+}
+
 }  // namespace
 
 absl::StatusOr<OperatorClient*> Session::Connect() {
   if (!connection) {
-    const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
-    BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
+    if (!tls.address.empty()) {
+      BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(tls, timeout_seconds));
+    } else {
+      const std::string path = socket.empty() ? OperatorSocketPath(state_dir) : socket;
+      BATON_ASSIGN_OR_RETURN(connection, OperatorClient::Connect(path, timeout_seconds));
+    }
+    connection->set_trace_parent(TraceParentOfEnvironment());
     connection->SetReason(reason);
   }
   return connection.get();

@@ -27,6 +27,7 @@ struct Session {
 
   std::string state_dir = {};
   std::string socket = {};  // empty: in state_dir
+  TlsTarget tls = {};       // with an address: in the place of the socket
   bool json = false;
   TableStyle style = {};
   double timeout_seconds = 10;

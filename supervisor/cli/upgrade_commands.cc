@@ -49,8 +49,13 @@ struct Options {
 uint32_t Milliseconds(double seconds) { return static_cast<uint32_t>(seconds * 1000); }
 
 // An operator's socket is on this machine, so the program is, too; but only the keeper knows
-// whether it may start it.
-absl::StatusOr<std::string> FindProgram(const std::string& path) {
+// whether it may start it, or what there is on its machine when that is another.
+absl::StatusOr<std::string> FindProgram(const Session& session, const std::string& path) {
+  if (!session.tls.address.empty()) {
+    if (path.starts_with("/")) return path;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--exec ", path, ": with --address it has to be an absolute path, there"));
+  }
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return absl::NotFoundError(absl::StrCat("--exec ", path, ": ", error.message()));
@@ -141,7 +146,7 @@ absl::Status Upgrade(Session* session, const Options& options) {
   v1::UpgradeRequest request;
   request.set_service(options.service);
   v1::UpgradePlan* plan = request.mutable_plan();
-  BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(options.exec));
+  BATON_ASSIGN_OR_RETURN(*plan->mutable_exec(), FindProgram(*session, options.exec));
   if (session->program_arguments) {
     plan->set_replace_arguments(true);
     const std::vector<std::string>& arguments = *session->program_arguments;

@@ -14,6 +14,7 @@
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
 #include "supervisor/config/network_namespace.h"
+#include "supervisor/config/operator_endpoint.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -378,6 +379,16 @@ void CheckStateDir(const v1::Config& config, const Node& root) {
   }
 }
 
+void CheckOperatorEndpoint(v1::Config& config, const Node& root) {
+  if (!config.has_operator_endpoint()) return;
+  v1::OperatorEndpoint& endpoint = *config.mutable_operator_endpoint();
+  const Node node = root.Child("operator_endpoint", endpoint);
+  if (!IsAddressWithPort(endpoint.address())) {
+    node.Refuse("address", "is not ADDRESS:PORT, such as 10.0.0.1:9443 or [::1]:9443");
+  }
+  for (const FieldProblem& problem : ProblemsOf(endpoint)) node.Refuse(problem.field, problem.text);
+}
+
 }  // namespace
 
 void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
@@ -391,6 +402,10 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
   }
   if (!config.metrics_address().empty() && !IsAddressWithPort(config.metrics_address())) {
     root.Refuse("metrics_address", "is not ADDRESS:PORT, such as 127.0.0.1:9464 or [::1]:9464");
+  }
+  CheckOperatorEndpoint(config, root);
+  if (!v1::LogFormat_IsValid(config.log_format())) {
+    root.Refuse("log_format", "is neither TEXT nor JSON");
   }
   std::set<std::string> names;
   Ports ports;

@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_text.h"
+#include "lib/log/log.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -75,7 +76,8 @@ void AuditTrail::Begin(const std::string& service, v1::Change* change) {
 void AuditTrail::End(const std::string& service, v1::Change change, const absl::Status& outcome) {
   change.set_done(true);
   change.set_outcome(outcome.ok() ? "OK" : outcome.ToString());
-  spdlog::info("service {}: {}", service, MessageFor(change));
+  log::Write(spdlog::level::info, {.service = service, .trace_parent = change.trace_parent()},
+             absl::StrCat("service ", service, ": ", MessageFor(change)));
   std::lock_guard<std::mutex> lock(mutex_);
   Record(service, change);
 }

@@ -2,10 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -14,14 +15,17 @@
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/audit_trail.h"
+#include "supervisor/control/callers.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/metrics_source.h"
+#include "supervisor/control/operator_endpoint.h"
 #include "supervisor/control/operator_service.h"
 #include "supervisor/control/peer_listener.h"
 #include "supervisor/control/peer_registry.h"
 #include "supervisor/control/refusing_service.h"
+#include "supervisor/control/roles.h"
 #include "supervisor/control/worker_service.h"
 #include "supervisor/control/worker_streams.h"
 #include "supervisor/metrics/endpoint.h"
@@ -33,6 +37,8 @@ constexpr int kMaxRequestBytes = 1 << 20;
 constexpr int kMaxStreamsPerConnection = 64;
 constexpr int kMaxCallThreads = 64;
 constexpr int kRefusedConnectionMs = 10'000;
+constexpr int kHandshakeMs = 10'000;
+constexpr char kOperatorService[] = "baton.v1.OperatorService";
 constexpr std::chrono::milliseconds kShutdownGrace(300);
 
 // Once per process, before the first server is built.
@@ -56,18 +62,16 @@ void Bound(grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(grpc::ResourceQuota("baton").SetMaxThreads(kMaxCallThreads));
 }
 
-std::unique_ptr<grpc::Server> Serve(grpc::Service* service, const char* name) {
+// `refusing`: whoever calls what `service` does not serve; null: it does not exist.
+std::unique_ptr<grpc::Server> Serve(grpc::Service* service, const char* name,
+                                    RefusingService* refusing = nullptr) {
   grpc::ServerBuilder builder;
   Bound(&builder);
   builder.RegisterService(service);
+  if (refusing != nullptr) builder.RegisterCallbackGenericService(refusing);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server) server->GetHealthCheckService()->SetServingStatus(name, true);
   return server;
-}
-
-template <typename List>
-bool Contains(const List& list, uint32_t value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
 }
 
 }  // namespace
@@ -84,13 +88,19 @@ class ControlServer::Impl {
         streams_(&keepers_),
         trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
-        operator_service_(MakeOperatorService({&keepers_, &streams_, &peers_, &trail_})),
+        callers_(&config_, &peers_),
+        operator_service_(
+            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
+        viewer_service_(
+            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kViewer)),
         worker_service_(MakeWorkerService(&worker_context_)),
-        refusing_service_(&peers_) {}
+        refusing_service_(&callers_),
+        viewer_refusing_service_(&callers_) {}
 
   absl::Status Start() {
     SetUpGrpc();
-    operator_server_ = Serve(operator_service_.get(), "baton.v1.OperatorService");
+    operator_server_ = Serve(operator_service_.get(), kOperatorService);
+    viewer_server_ = Serve(viewer_service_.get(), kOperatorService, &viewer_refusing_service_);
     worker_server_ = Serve(worker_service_.get(), "baton.v1.WorkerService");
     grpc::ServerBuilder refusing;
     Bound(&refusing);
@@ -98,9 +108,10 @@ class ControlServer::Impl {
     refusing.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 0);
     refusing.RegisterCallbackGenericService(&refusing_service_);
     refusing_server_ = refusing.BuildAndStart();
-    if (!operator_server_ || !worker_server_ || !refusing_server_) {
+    if (!operator_server_ || !viewer_server_ || !worker_server_ || !refusing_server_) {
       return absl::InternalError("gRPC did not start a server: see its messages above");
     }
+    if (config_.has_operator_endpoint()) BATON_RETURN_IF_ERROR(StartEndpoint());
     keepers_.Start();
     BATON_ASSIGN_OR_RETURN(operator_listener_,
                            PeerListener::Start(OperatorSocketPath(config_.state_dir()),
@@ -125,23 +136,47 @@ class ControlServer::Impl {
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
     metrics_endpoint_.reset();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
-    for (auto* server : {&operator_server_, &worker_server_, &refusing_server_}) {
+    for (auto* server : {&operator_server_, &viewer_server_, &endpoint_server_, &worker_server_,
+                         &refusing_server_}) {
       if (*server) (*server)->Shutdown(deadline);
     }
   }
 
+  int endpoint_port() const { return endpoint_port_; }
+
  private:
-  bool MayOperate(const Peer& peer) const {
-    if (peer.uid == 0 || peer.uid == geteuid()) return true;
-    if (Contains(config_.operator_uids(), peer.uid)) return true;
-    return std::any_of(peer.gids.begin(), peer.gids.end(),
-                       [this](uint32_t gid) { return Contains(config_.operator_gids(), gid); });
+  // A server of its own: who comes from afar cannot use up the calls of those who are here.
+  absl::Status StartEndpoint() {
+    const v1::OperatorEndpoint& endpoint = config_.operator_endpoint();
+    BATON_RETURN_IF_ERROR(CheckEndpointFiles(endpoint));
+    grpc::ServerBuilder builder;
+    Bound(&builder);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+    builder.RegisterService(operator_service_.get());
+    builder.AddListeningPort(endpoint.address(), EndpointCredentials(endpoint, &callers_),
+                             &endpoint_port_);
+    endpoint_server_ = builder.BuildAndStart();
+    if (!endpoint_server_ || endpoint_port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("operator_endpoint.address: cannot listen at ", endpoint.address(),
+                       ": gRPC's messages above say why; choose an address of this machine and a "
+                       "port that is free"));
+    }
+    endpoint_server_->GetHealthCheckService()->SetServingStatus(kOperatorService, true);
+    spdlog::info("operators over TLS are served at port {} of {}", endpoint_port_,
+                 endpoint.address().substr(0, endpoint.address().rfind(':')));
+    return absl::OkStatus();
   }
 
   void AcceptOperator(FileDescriptor socket, const Peer& peer) {
-    if (MayOperate(peer)) {
-      Adopt(operator_server_.get(), std::move(socket), peer);
-      return;
+    switch (RoleOf(config_, peer)) {
+      case Role::kOperator:
+        return Adopt(operator_server_.get(), std::move(socket), peer);
+      case Role::kViewer:
+        return Adopt(viewer_server_.get(), std::move(socket), peer);
+      case Role::kNone:
+        break;
     }
     uint64_t suppressed = 0;
     if (log_budget_.Take(&suppressed)) {
@@ -171,10 +206,16 @@ class ControlServer::Impl {
   WorkerStreams streams_;
   AuditTrail trail_;
   WorkerServiceContext worker_context_;
+  Callers callers_;
   std::unique_ptr<grpc::Service> operator_service_;
+  std::unique_ptr<grpc::Service> viewer_service_;
   std::unique_ptr<grpc::Service> worker_service_;
   RefusingService refusing_service_;
+  RefusingService viewer_refusing_service_;
+  int endpoint_port_ = 0;
   std::unique_ptr<grpc::Server> operator_server_;
+  std::unique_ptr<grpc::Server> viewer_server_;
+  std::unique_ptr<grpc::Server> endpoint_server_;
   std::unique_ptr<grpc::Server> worker_server_;
   std::unique_ptr<grpc::Server> refusing_server_;
   std::unique_ptr<PeerListener> operator_listener_;
@@ -184,6 +225,7 @@ class ControlServer::Impl {
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ControlServer::~ControlServer() = default;
+int ControlServer::operator_port() const { return impl_->endpoint_port(); }
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout) {

@@ -20,6 +20,9 @@ class ControlServer {
   // Ends every call and stream, within a second.
   ~ControlServer();
 
+  // Of operator_endpoint: the port that it has; 0 without one.
+  int operator_port() const;
+
  private:
   class Impl;
   explicit ControlServer(std::unique_ptr<Impl> impl);

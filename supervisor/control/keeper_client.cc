@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
-#include "spdlog/spdlog.h"
+#include "lib/log/log.h"
 
 namespace baton {
 namespace {
@@ -129,8 +129,9 @@ absl::Status KeeperClient::Connect() {
   problem_logged_ = false;
   uint64_t suppressed = 0;
   if (log_budget_.Take(&suppressed)) {
-    spdlog::info("service {}: connected to its keeper at {} ({} changes not logged)", service_,
-                 socket_path_, suppressed);
+    log::Write(spdlog::level::info, {.service = service_},
+               absl::StrCat("service ", service_, ": connected to its keeper at ", socket_path_,
+                            " (", suppressed, " changes not logged)"));
   }
   // All that is logged: what is known already is dropped by the event log.
   internal::ManagementRequest subscribe;
@@ -148,8 +149,9 @@ void KeeperClient::Disconnect(const absl::Status& cause) {
   next_attempt_ns_ = MonotonicNanoseconds() + backoff_ns_;
   uint64_t suppressed = 0;
   if ((was_connected || !problem_logged_) && log_budget_.Take(&suppressed)) {
-    spdlog::warn("service {}: no keeper at {}: {} ({} changes not logged)", service_, socket_path_,
-                 std::string(cause.message()), suppressed);
+    log::Write(spdlog::level::warn, {.service = service_},
+               absl::StrCat("service ", service_, ": no keeper at ", socket_path_, ": ",
+                            cause.message(), " (", suppressed, " changes not logged)"));
   }
   problem_logged_ = true;
   FailPending(cause);

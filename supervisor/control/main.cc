@@ -8,12 +8,15 @@
 #include <iterator>
 #include <string>
 
+#include "grpc/support/log.h"
 #include "lib/base/readiness.h"
 #include "lib/base/version.h"
+#include "lib/log/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/control_server.h"
+#include "supervisor/control/log_budget.h"
 
 namespace {
 
@@ -23,6 +26,14 @@ constexpr char kHelp[] =
     "batond starts it. It reads a baton.internal.ControlConfig in text format on standard\n"
     "input, logs to standard error, and ends on SIGTERM or SIGINT.\n"
     "Exit codes: 0 ended by a signal, 1 could not serve, 2 bad usage or configuration.\n";
+
+// What gRPC has to say, of handshakes that fail for example: others cause it, so it is bounded.
+void LogOfGrpc(gpr_log_func_args* line) {
+  static baton::LogBudget budget;
+  uint64_t suppressed = 0;
+  if (!budget.Take(&suppressed)) return;
+  spdlog::warn("gRPC: {} ({} more not logged)", line->message, suppressed);
+}
 
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
   auto server = baton::ControlServer::Start(config);
@@ -70,5 +81,7 @@ int main(int argc, char** argv) {
     spdlog::error("{}", std::string(config.status().message()));
     return 2;
   }
+  if (config->log_format() == baton::v1::JSON) baton::log::UseJson("control", "");
+  gpr_set_log_function(LogOfGrpc);
   return Serve(*config, end_signals);
 }

@@ -17,6 +17,7 @@
 #include "lib/base/status_text.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
+#include "supervisor/control/callers.h"
 #include "supervisor/control/event_stream.h"
 #include "supervisor/control/grpc_status.h"
 
@@ -101,7 +102,15 @@ v1::Service UnreachableService(const std::string& name, const absl::Status& prob
 class OperatorServiceImpl final
     : public v1::OperatorService::WithCallbackMethod_WatchEvents<v1::OperatorService::Service> {
  public:
-  explicit OperatorServiceImpl(const OperatorServiceContext& context) : context_(context) {}
+  OperatorServiceImpl(const OperatorServiceContext& context, Role role) : context_(context) {
+    const google::protobuf::ServiceDescriptor* service =
+        v1::GetStatusRequest::descriptor()->file()->FindServiceByName("OperatorService");
+    for (int i = 0; i < service->method_count(); ++i) {
+      const std::string method =
+          absl::StrCat("/", service->full_name(), "/", service->method(i)->name());
+      if (!MayCall(role, method)) MarkMethodGeneric(i);
+    }
+  }
 
   grpc::Status GetStatus(grpc::ServerContext* call, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
@@ -177,7 +186,7 @@ class OperatorServiceImpl final
       }
       internal::ManagementRequest kill;
       kill.mutable_kill_worker()->set_worker_id(request->worker_id());
-      return CallKeeper(request->service(), std::move(kill), TimeLeft(*call, kMaxCallNs)).status();
+      return ChangeBy(*call, request->service(), std::move(kill), kMaxCallNs).status();
     }));
   }
 
@@ -302,9 +311,8 @@ class OperatorServiceImpl final
       internal::ManagementRequest drain;
       drain.mutable_drain_service()->set_deadline_ms(request->deadline_ms());
       drain.mutable_drain_service()->set_disconnect(request->disconnect());
-      BATON_ASSIGN_OR_RETURN(
-          internal::ManagementReply reply,
-          CallKeeper(request->service(), std::move(drain), TimeLeft(*call, kMaxCallNs)));
+      BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
+                             ChangeBy(*call, request->service(), std::move(drain), kMaxCallNs));
       response->mutable_drain()->Swap(reply.mutable_drain());
       return absl::OkStatus();
     }));
@@ -316,7 +324,7 @@ class OperatorServiceImpl final
     return ToGrpc(OnRecord(*call, "EndDrain", *request, [&] {
       internal::ManagementRequest end;
       end.mutable_end_drain();
-      return CallKeeper(request->service(), std::move(end), TimeLeft(*call, kMaxCallNs)).status();
+      return ChangeBy(*call, request->service(), std::move(end), kMaxCallNs).status();
     }));
   }
 
@@ -394,6 +402,15 @@ class OperatorServiceImpl final
     return (*keeper)->CallAndWait(std::move(request), timeout_ns);
   }
 
+  // A request that changes something: the keeper is told of the caller's trace.
+  absl::StatusOr<internal::ManagementReply> ChangeBy(const grpc::ServerContext& call,
+                                                     const std::string& service,
+                                                     internal::ManagementRequest request,
+                                                     uint64_t at_most_ns) {
+    request.set_trace_parent(TraceParentOf(call));
+    return CallKeeper(service, std::move(request), TimeLeft(call, at_most_ns));
+  }
+
   absl::Status HandOff(const grpc::ServerContext& call, const v1::HandoffRequest& request,
                        v1::HandoffResponse* response) {
     BATON_ASSIGN_OR_RETURN(const internal::Description described,
@@ -407,9 +424,8 @@ class OperatorServiceImpl final
     *handoff.mutable_handoff()->mutable_shards() = request.shards();
     handoff.mutable_handoff()->set_to_worker_id(request.to_worker_id());
     handoff.mutable_handoff()->set_timeout_ms(request.timeout_ms());
-    BATON_ASSIGN_OR_RETURN(
-        const internal::ManagementReply reply,
-        CallKeeper(request.service(), std::move(handoff), TimeLeft(call, kMaxHandoffNs)));
+    BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
+                           ChangeBy(call, request.service(), std::move(handoff), kMaxHandoffNs));
     response->set_to_worker_id(reply.handoff().to_worker_id());
     *response->mutable_shards() = reply.handoff().shards();
     response->set_slowest_blackout_us(reply.handoff().slowest_blackout_us());
@@ -423,9 +439,8 @@ class OperatorServiceImpl final
                              Response* response) {
     FillVersion(response->mutable_version());
     return ToGrpc(OnRecord(call, what, asked, [&]() -> absl::Status {
-      BATON_ASSIGN_OR_RETURN(
-          internal::ManagementReply reply,
-          CallKeeper(asked.service(), std::move(request), TimeLeft(call, kMaxCallNs)));
+      BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
+                             ChangeBy(call, asked.service(), std::move(request), kMaxCallNs));
       if (reply.upgrades().empty()) {
         return absl::InternalError(absl::StrCat("the keeper of service \"", asked.service(),
                                                 "\" did not say what it has begun"));
@@ -490,9 +505,10 @@ class OperatorServiceImpl final
     const bool known = context_.keepers->Find(request.service()).ok();
     const std::string service = known ? request.service() : "";
     v1::Change change;
-    change.set_who(context_.peers->Describe(call.peer()));
+    change.set_who(context_.callers->Describe(call));
     change.set_what(what);
     change.set_why(Metadata(call, kReason));
+    change.set_trace_parent(TraceParentOf(call));
     std::string json;
     (void)google::protobuf::util::MessageToJsonString(request, &json);
     change.set_request(OneLine(json, kMaxRecordedRequest));
@@ -548,8 +564,9 @@ grpc::ServerWriteReactor<v1::WatchEventsResponse>* OperatorServiceImpl::WatchEve
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context) {
-  return std::make_unique<OperatorServiceImpl>(context);
+std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
+                                                   Role role) {
+  return std::make_unique<OperatorServiceImpl>(context, role);
 }
 
 }  // namespace baton

@@ -5,7 +5,7 @@
 
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
-#include "supervisor/control/peer_registry.h"
+#include "supervisor/control/roles.h"
 #include "supervisor/control/worker_streams.h"
 
 namespace grpc {
@@ -14,15 +14,19 @@ class Service;
 
 namespace baton {
 
+class Callers;
+
 // What the operator service works with. Outlives it.
 struct OperatorServiceContext {
   Keepers* keepers;
   WorkerStreams* streams;
-  PeerRegistry* peers;
+  const Callers* callers;
   AuditTrail* trail;
 };
 
-std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context);
+// For `role`: what that may not call is left to the server's generic service.
+std::unique_ptr<grpc::Service> MakeOperatorService(const OperatorServiceContext& context,
+                                                   Role role);
 
 }  // namespace baton
 

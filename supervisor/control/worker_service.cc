@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
 #include "lib/base/status_text.h"
+#include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 #include "spdlog/spdlog.h"
@@ -184,8 +185,10 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     if (done) context_->streams->Remove(service_, worker_id, this);  // OnDone came before Add
     uint64_t suppressed = 0;
     if (context_->log_budget.Take(&suppressed)) {
-      spdlog::info("service {}: worker {} opened its stream ({}; {} more not logged)", service_,
-                   worker_id, context_->peers->Describe(peer_), suppressed);
+      log::Write(
+          spdlog::level::info, {.service = service_, .worker_id = worker_id},
+          absl::StrCat("service ", service_, ": worker ", worker_id, " opened its stream (",
+                       context_->peers->Describe(peer_), "; ", suppressed, " more not logged)"));
     }
     Pump();
   }
@@ -211,8 +214,9 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     }
     uint64_t suppressed = 0;
     if (!context_->log_budget.Take(&suppressed)) return;
-    spdlog::info("service {}: worker {} says it is {}: {}", service_, worker_id_.load(),
-                 health.healthy() ? "healthy" : "not healthy", detail);
+    log::Write(spdlog::level::info, {.service = service_, .worker_id = worker_id_.load()},
+               absl::StrCat("service ", service_, ": worker ", worker_id_.load(), " says it is ",
+                            health.healthy() ? "healthy" : "not healthy", ": ", detail));
   }
 
   void Pump() {

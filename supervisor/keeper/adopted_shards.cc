@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/log/log.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/keeper/native_reports.h"
 
@@ -52,8 +53,11 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
       processes_(std::move(processes)) {
   for (uint32_t shard = 0; shard < arena->shape().shards; ++shard) {
     served_epochs_.push_back(arena::LoadAcquire(arena->native_shard(shard).served_epoch));
-    spdlog::info("shard_kept: shard {} epoch {}: worker {} goes on", shard, served_epochs_[shard],
-                 arena::LoadRelaxed(arena->shard(shard).owner.owner_worker_id));
+    const uint64_t owner = arena::LoadRelaxed(arena->shard(shard).owner.owner_worker_id);
+    log::Write(
+        spdlog::level::info,
+        {.kind = "shard_kept", .worker_id = owner, .shard = static_cast<int>(shard)},
+        fmt::format("shard {} epoch {}: worker {} goes on", shard, served_epochs_[shard], owner));
   }
 }
 
@@ -113,9 +117,11 @@ void AdoptedShards::TellMove(uint32_t shard) {
   const arena::NativeShard& change = arena_->native_shard(shard);
   const uint64_t served = arena::LoadAcquire(change.served_epoch);
   if (std::exchange(served_epochs_[shard], served) == served) return;
-  spdlog::info("shard_moved: shard {} epoch {}: worker {} goes on after {} us", shard, served,
-               arena::LoadRelaxed(arena_->shard(shard).owner.owner_worker_id),
-               arena::LoadRelaxed(change.blackout_ns) / 1000);
+  const uint64_t owner = arena::LoadRelaxed(arena_->shard(shard).owner.owner_worker_id);
+  log::Write(spdlog::level::info,
+             {.kind = "shard_moved", .worker_id = owner, .shard = static_cast<int>(shard)},
+             fmt::format("shard {} epoch {}: worker {} goes on after {} us", shard, served, owner,
+                         arena::LoadRelaxed(change.blackout_ns) / 1000));
 }
 
 // Those of owners that ended while there was no keeper, too, as far as their reports are still
@@ -131,7 +137,9 @@ void AdoptedShards::TellPoisonings(uint32_t shard) {
     const auto report = ReadNativeReport(*arena_, shard, next, &version);
     if (!report && next + 1 == epoch) break;  // it is being written: at the next turn
     if (report && report->poisoned) {
-      spdlog::warn("connection_poisoned: {}", DescribePoisoning(shard, *report->poisoned));
+      log::Write(spdlog::level::warn,
+                 {.kind = "connection_poisoned", .shard = static_cast<int>(shard)},
+                 DescribePoisoning(shard, *report->poisoned));
     }
     arena::StoreRelaxed(told, next);
   }
@@ -170,10 +178,11 @@ void AdoptedShards::LookAtOwner(uint32_t shard, bool used) {
 void AdoptedShards::Kill(uint32_t slot) const {
   const std::string pid = PidOf(processes_[slot].get());
   if (syscall(SYS_pidfd_send_signal, processes_[slot].get(), SIGKILL, nullptr, 0) == 0) {
-    spdlog::info(
-        "worker_killed: the worker in slot {} (pid {}): it owns shards and has shown no sign of "
-        "life for {} ms",
-        slot, pid, hang_looks_ * (kLookNs / 1'000'000));
+    log::Write(
+        spdlog::level::info, {.kind = "worker_killed"},
+        fmt::format("the worker in slot {} (pid {}): it owns shards and has shown no sign of "
+                    "life for {} ms",
+                    slot, pid, hang_looks_ * (kLookNs / 1'000'000)));
   } else {
     spdlog::error("the worker in slot {} hangs, and cannot be killed: {}", slot, strerror(errno));
   }

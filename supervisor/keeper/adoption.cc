@@ -17,6 +17,7 @@
 #include "lib/base/status_text.h"
 #include "lib/channel/message_channel.h"
 #include "lib/driver/connection_state.h"
+#include "lib/log/log.h"
 #include "lib/native/mailbox.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/keeper/held_workers.h"
@@ -344,8 +345,10 @@ void Adoption::Free(uint32_t index) {
   arena::StoreRelease(arena_->native_connection(index).freed_generation, connection.generation);
   connection.phase = Phase::kNone;
   --count_;
-  spdlog::info("adopted_connection_ended: connection {} with {} has ended: {} are left", index,
-               TextOf(arena_->connection(index).peer_address), count_);
+  log::Write(spdlog::level::info,
+             {.kind = "adopted_connection_ended", .connection = static_cast<int>(index)},
+             fmt::format("connection {} with {} has ended: {} are left", index,
+                         TextOf(arena_->connection(index).peer_address), count_));
 }
 
 void Adoption::DestroyId(uint32_t index) {
@@ -379,8 +382,11 @@ void Adoption::SendWaiting(uint32_t shard) {
 }
 
 void Adoption::ReadNews() {
-  keeper::ReadNews(files_.news.get(),
-                   [](const News& news) { spdlog::info("{}: {}", news.kind, news.message); });
+  keeper::ReadNews(files_.news.get(), [](const News& news) {
+    log::Write(spdlog::level::info,
+               {.kind = news.kind, .shard = news.shard, .connection = news.connection},
+               news.message);
+  });
 }
 
 // ---------------------------------------------------------------- the end

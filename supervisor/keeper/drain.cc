@@ -17,6 +17,7 @@
 #include "lib/base/readiness.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/log/log.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/adoption.h"
@@ -105,19 +106,22 @@ absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperCo
   const std::string& service = config.service().name();
   absl::StatusOr<std::unique_ptr<Adoption>> adoption = Adoption::Begin(held, config.service());
   if (!adoption.ok()) {
-    spdlog::error("adoption_failed: service {}: its keeper died, and its connections end: {}",
-                  service, MessageOf(adoption.status()));
+    log::Write(spdlog::level::err, {.kind = "adoption_failed"},
+               fmt::format("service {}: its keeper died, and its connections end: {}", service,
+                           MessageOf(adoption.status())));
   } else if (*adoption != nullptr) {
-    spdlog::info(
-        "adopted: service {}: its keeper died; {} connections go on with the workers that there "
-        "were, new ones are refused until the last has ended",
-        service, (*adoption)->connection_count());
+    log::Write(
+        spdlog::level::info, {.kind = "adopted"},
+        fmt::format("service {}: its keeper died; {} connections go on with the workers that "
+                    "there were, new ones are refused until the last has ended",
+                    service, (*adoption)->connection_count()));
     // batond's time limit is for keepers that begin, and this may take for ever.
     TellReady();
     const std::string why = Drain(held, config, adoption->get()).Run();
     if (why.empty()) return false;
-    spdlog::info("drained: service {}: its workers are ended, and it begins anew: {}", service,
-                 why);
+    log::Write(
+        spdlog::level::info, {.kind = "drained"},
+        fmt::format("service {}: its workers are ended, and it begins anew: {}", service, why));
   }
   BATON_RETURN_IF_ERROR(Adoption::End(held));
   return true;

@@ -45,10 +45,16 @@ class EventLog {
 
   const std::deque<v1::Event>& events() const { return events_; }
 
+  // The trace (of W3C's trace context) of the request that is being dealt with: what is added
+  // meanwhile comes of it. Empty: of none.
+  void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
+  const std::string& trace_parent() const { return trace_parent_; }
+
  private:
   std::string service_;
   Observer observer_;
   std::deque<v1::Event> events_;
+  std::string trace_parent_;
   uint64_t last_ = 0;
 };
 

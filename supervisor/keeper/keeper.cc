@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
+#include "lib/log/log.h"
 #include "lib/verbs/port_owner.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
@@ -60,7 +61,13 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       signals_(loop_, SIGTERM, SIGINT),
       events_(config.service().name(),
               [this](const v1::Event& event) {
-                spdlog::info("{}: {}", event.kind(), event.message());
+                log::Write(spdlog::level::info,
+                           {.kind = event.kind(),
+                            .trace_parent = events_.trace_parent(),
+                            .worker_id = event.worker_id(),
+                            .shard = event.shard(),
+                            .connection = event.connection()},
+                           event.message());
                 if (management_) management_->Publish(event);
               }),
       device_(std::move(foundation.device)),

@@ -19,6 +19,7 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
+#include "lib/log/log.h"
 #include "spdlog/async.h"
 #include "spdlog/details/null_mutex.h"
 #include "spdlog/sinks/base_sink.h"
@@ -80,6 +81,9 @@ int Run() {
   // Before there is another thread: it would stay behind.
   auto batonds_network = baton::keeper::EnterServiceNetwork(config.service());
   StartLog(config.service().mode() == baton::v1::NATIVE);
+  if (config.log_format() == baton::v1::JSON) {
+    baton::log::UseJson("keeper", config.service().name());
+  }
   if (!parsed) {
     spdlog::error("standard input is not a KeeperConfig: batond starts this program");
     return 2;

@@ -12,6 +12,8 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/log/log.h"
+#include "lib/text/trace_parent.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/describe.h"
 
@@ -75,7 +77,21 @@ absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
   return whole;
 }
 
+// What follows from a traced request is logged with its trace: each event that it causes at once,
+// and itself, since others come later.
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
+  const std::string trace = CheckedTraceParent(request.trace_parent());
+  if (trace.empty()) return Answer(session, request);
+  const auto* what = internal::ManagementRequest::descriptor()->FindFieldByNumber(
+      static_cast<int>(request.request_case()));
+  log::Write(spdlog::level::info, {.trace_parent = trace},
+             absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
+  events_.set_trace_parent(trace);
+  Answer(session, request);
+  events_.set_trace_parent("");
+}
+
+void Management::Answer(const SessionPtr& session, const internal::ManagementRequest& request) {
   using internal::ManagementRequest;
   internal::ManagementReply reply;
   reply.set_id(request.id());
@@ -88,7 +104,7 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       status = ListConnections(request.list_connections(), reply.mutable_connections());
       break;
     case ManagementRequest::kHandoff:
-      return Handoff(session, request.id(), request.handoff());
+      return Handoff(session, request);
     case ManagementRequest::kKillWorker:
       status = workers_.KillForOperator(request.kill_worker().worker_id());
       break;
@@ -275,10 +291,10 @@ absl::StatusOr<std::vector<ShardMove>> Management::PlanHandoff(const internal::H
   return moves;
 }
 
-void Management::Handoff(const SessionPtr& session, uint64_t request_id,
-                         const internal::Handoff& request) {
+void Management::Handoff(const SessionPtr& session, const internal::ManagementRequest& asked) {
+  const internal::Handoff& request = asked.handoff();
   internal::ManagementReply reply;
-  reply.set_id(request_id);
+  reply.set_id(asked.id());
   const auto moves = PlanHandoff(request);
   if (!moves.ok()) {
     SetStatus(moves.status(), &reply);
@@ -289,7 +305,14 @@ void Management::Handoff(const SessionPtr& session, uint64_t request_id,
   const uint32_t timeout_ms =
       request.timeout_ms() ? request.timeout_ms() : config_.service().handoff_timeout_ms();
   MoveShards(loop_, engine_, *moves, timeout_ms,
-             [session, reply = std::move(reply)](const HandoffsResult& result) mutable {
+             [session, reply = std::move(reply),
+              trace = events_.trace_parent()](const HandoffsResult& result) mutable {
+               if (!trace.empty()) {
+                 log::Write(spdlog::level::info, {.trace_parent = trace},
+                            result.status.ok()
+                                ? "handoff: done"
+                                : "handoff: " + std::string(MessageOf(result.status)));
+               }
                SetStatus(result.status, &reply);
                reply.mutable_handoff()->set_slowest_blackout_us(result.slowest_us);
                session->Send(reply);

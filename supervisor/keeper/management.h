@@ -41,6 +41,7 @@ class Management {
 
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
+  void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
   absl::Status ChangeProgram(const internal::ManagementRequest& request,
                              internal::ManagementReply* reply);
   absl::Status Drain(const internal::DrainService& request, internal::ManagementReply* reply);
@@ -49,7 +50,7 @@ class Management {
   void Describe(internal::Description* description);
   absl::Status ListConnections(const internal::ListConnections& request,
                                internal::Connections* connections);
-  void Handoff(const SessionPtr& session, uint64_t request_id, const internal::Handoff& request);
+  void Handoff(const SessionPtr& session, const internal::ManagementRequest& request);
   absl::StatusOr<std::vector<ShardMove>> PlanHandoff(const internal::Handoff& request);
   void Subscribe(const SessionPtr& session, uint64_t after);
 

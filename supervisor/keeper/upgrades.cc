@@ -103,6 +103,7 @@ struct Upgrades::Child {
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
+  std::string trace_parent;  // of who has begun it
   uint32_t watch_window_ms = 0, canary_window_ms = 0;
   std::set<uint32_t> canary;  // shards
   bool pause_after_canary = false;
@@ -287,6 +288,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   upgrade->old_program = std::move(old_program);
   upgrade->new_program = std::move(new_program);
   upgrade->workers_named = plan.workers() != 0;
+  upgrade->trace_parent = events_.trace_parent();
   upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
   upgrade->canary_window_ms = OrDefault(plan.canary_window_ms(), upgrade->watch_window_ms);
   upgrade->canary.insert(plan.canary_shards().begin(), plan.canary_shards().end());
@@ -765,9 +767,13 @@ void Upgrades::Tick() {
   });
 }
 
+// Of the trace of who asks for something now, and otherwise of who has begun it.
 void Upgrades::AddEvent(const std::string& kind, const std::string& message) {
+  const std::string asking = events_.trace_parent();
+  if (asking.empty()) events_.set_trace_parent(current_->trace_parent);
   events_.Add(kind, absl::StrCat("upgrade ", current_->status.id(), ": ", message),
               UnixMicroseconds(), 0, -1, -1);
+  events_.set_trace_parent(asking);
 }
 
 }  // namespace baton::keeper

@@ -23,6 +23,7 @@
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
+#include "tests/harness/temp_directory.h"
 #include "tests/harness/wait_until.h"
 
 namespace baton {
@@ -65,9 +66,8 @@ bool IsStopped(int pid) {
 class InspectTest : public testing::Test {
  protected:
   void SetUp() override {
-    const auto decoder = harness::Binaries().Find("ledger-state");
-    ASSERT_TRUE(decoder.ok()) << decoder.status();
-    decoder_ = std::filesystem::absolute(*decoder);
+    decoder_ = Decoder();
+    ASSERT_NE(decoder_, "");
     ClusterOptions options;
     options.shards = 2;
     // Nobody is killed for standing still.
@@ -93,6 +93,13 @@ class InspectTest : public testing::Test {
   void TearDown() override {
     for (const int pid : stopped_) kill(pid, SIGCONT);
     if (HasFailure() && cluster_) cluster_->DumpLogs();
+  }
+
+  // That the service is configured with.
+  virtual std::string Decoder() const {
+    const auto decoder = harness::Binaries().Find("ledger-state");
+    EXPECT_TRUE(decoder.ok()) << decoder.status();
+    return decoder.ok() ? std::filesystem::absolute(*decoder).string() : "";
   }
 
   Output Baton(std::vector<std::string> arguments) {
@@ -279,6 +286,37 @@ TEST_F(InspectTest, shouldShowWhatADeadKeeperHasLeft) {
   EXPECT_EQ(former.totals().DebugString(), left.totals().DebugString());
   EXPECT_EQ(former.connections(3).application_state().decoded(),
             left.connections(3).application_state().decoded());
+}
+
+// Whoever can have a decoder run can run a program as whoever calls `baton inspect`.
+class TellingDecoderTest : public InspectTest {
+ protected:
+  std::string Decoder() const override {
+    const std::string program = directory_.File("decoder");
+    std::ofstream(program) << "#!/bin/sh\ntouch " << Mark() << "\n";
+    std::filesystem::permissions(program, std::filesystem::perms(0755));
+    return program;
+  }
+  std::string Mark() const { return directory_.File("was-run"); }
+  bool WasRun() const { return std::filesystem::remove(Mark()); }
+
+  const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
+};
+
+TEST_F(TellingDecoderTest, shouldRunForNoFileAndForNoOtherUsersSocket) {
+  EXPECT_EQ(Look({}).status, 0);
+  EXPECT_TRUE(WasRun());
+  const std::string file = cluster_->directory() + "/ledger.snapshot";
+  ASSERT_EQ(Baton({"snapshot", "ledger", file, "--buffers"}).status, 0);
+  const Output offline = Look({"--offline", file});
+  EXPECT_EQ(offline.status, 0) << offline.err;
+  EXPECT_THAT(offline.out, HasSubstr("State of connection 0:"));
+  EXPECT_FALSE(WasRun());
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a socket to another user";
+  ASSERT_EQ(chown(cluster_->OperatorSocketPath().c_str(), 65534, 65534), 0);
+  const Output live = Look({});
+  EXPECT_THAT(live.out + live.err, HasSubstr("is configured by user 65534 and not run for you"));
+  EXPECT_FALSE(WasRun());
 }
 
 }  // namespace

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <regex>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
@@ -75,6 +78,34 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
   text = Scrape();
   EXPECT_EQ(ValueOf(text, failovers), 2) << text;
   EXPECT_EQ(ValueOf(text, "baton_events_total{service=\"ledger\",kind=\"worker_dead\"}"), 1);
+}
+
+TEST_F(MetricsTest, shouldLeaveTrafficAloneHoweverOftenTheyAreRead) {
+  auto worker = cluster_->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  harness::PeerOptions load;
+  load.connections = 8;
+  load.rate = 2000;
+  auto peer = cluster_->StartPeer(load);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  std::atomic<bool> over{false};
+  std::atomic<int> read{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      while (!over) read += Scrape().find("baton_service_up") == std::string::npos ? 0 : 1;
+    });
+  }
+  const auto often = harness::WaitUntil("many readings", [&] { return read >= 300; });
+  const absl::Status settled = (*peer)->Settle();
+  over = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_TRUE(often.ok()) << often;
+  EXPECT_TRUE(settled.ok()) << settled;
+  const auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();  // nothing lost, repeated or disconnected
+  EXPECT_TRUE(cluster_->OwnsAllShards((*worker)->id));
 }
 
 TEST_F(MetricsTest, shouldComeBackWithControl) {

@@ -54,7 +54,8 @@ class PermissionsTest : public testing::Test {
     for (const char* name : {"baton-keeper", "baton-control"}) {
       const auto path = Binaries().Find(name);
       ASSERT_TRUE(path.ok()) << path.status();
-      std::filesystem::create_symlink(*path, absl::StrCat(libexec, "/", name));
+      const std::string link = absl::StrCat(libexec, "/", name);
+      if (!std::filesystem::exists(link)) std::filesystem::create_symlink(*path, link);
     }
     ChildOptions options;
     const auto program = Binaries().Find("batond");
@@ -127,6 +128,34 @@ TEST_F(PermissionsTest, shouldRefuseAnotherOperator) {
   ASSERT_NE(status, nullptr);
   EXPECT_EQ(ExitStatus(*status), 5);  // as documented: not permitted
   EXPECT_THAT(status->LogTail(), HasSubstr("operator_uids"));
+}
+
+TEST_F(PermissionsTest, shouldLetAViewerLookAndChangeNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartBatond(absl::StrCat("viewer_uids: ", kOtherUid), ""));
+  const auto status = StartAsOther("baton", {"--state-dir", directory_->File("state"), "status"});
+  ASSERT_NE(status, nullptr);
+  EXPECT_EQ(ExitStatus(*status), 0) << status->LogTail();
+  const auto kill = StartAsOther("baton", {"--state-dir", directory_->File("state"), "worker",
+                                           "kill", "ledger", "1", "--yes"});
+  ASSERT_NE(kill, nullptr);
+  EXPECT_EQ(ExitStatus(*kill), 5);
+  EXPECT_THAT(kill->LogTail(), HasSubstr("uid 65534 may look and change nothing"));
+  EXPECT_THAT(kill->LogTail(), HasSubstr("operator_uids"));
+}
+
+TEST_F(PermissionsTest, shouldMakeTheStateDirectoryPassableAndNoMore) {
+  for (const char* others : {"viewer_gids: 12345", "operator_uids: 12345"}) {
+    ASSERT_NO_FATAL_FAILURE(StartBatond(others, ""));
+    struct stat directory = {};
+    ASSERT_EQ(stat(directory_->File("state").c_str(), &directory), 0);
+    EXPECT_EQ(directory.st_mode & 07777, 0711u) << others;
+    ASSERT_TRUE(batond_->Terminate(kTimeout).ok());
+    std::filesystem::remove_all(directory_->File("state"));
+  }
+  ASSERT_NO_FATAL_FAILURE(StartBatond("", "worker_uids: 12345"));
+  struct stat directory = {};
+  ASSERT_EQ(stat(directory_->File("state").c_str(), &directory), 0);
+  EXPECT_EQ(directory.st_mode & 07777, 0711u);
 }
 
 TEST_F(PermissionsTest, shouldSayWhoMayPassWhereTheStateDirectoryIsClosed) {

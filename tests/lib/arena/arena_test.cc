@@ -95,6 +95,21 @@ TEST_F(ArenaTest, shouldLetTheDriverLogOnlyBeRead) {
   munmap(readable, size);
 }
 
+// A hole reads as zeros: it would be a way of writing.
+TEST_F(ArenaTest, shouldLetNobodyMakeHolesInTheDriverLog) {
+  const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  EXPECT_EQ(fallocate(arena.driver_log_fd(), mode, 0, 4096), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(fallocate(arena.driver_log_fd(), FALLOC_FL_ZERO_RANGE, 0, 4096), -1);
+  // As a worker, with a descriptor of its own.
+  const std::string path = "/proc/self/fd/" + std::to_string(arena.driver_log_fd());
+  const FileDescriptor again(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (again) {
+    EXPECT_EQ(fallocate(again.get(), mode, 0, 4096), -1);
+  }
+  EXPECT_NE(arena.header().magic, 0u);
+}
+
 TEST_F(ArenaTest, shouldStillBeWritableByItsDriverAfterSealing) {
   arena.shard(1).acknowledged = 77;
   uint64_t seen = 0;

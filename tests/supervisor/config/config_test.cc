@@ -13,6 +13,7 @@
 namespace baton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -362,6 +363,52 @@ TEST(ConfigTest, MetricsAreAtAnAddressWithAPort) {
                 HasSubstr("metrics_address: is not ADDRESS:PORT"))
         << bad;
   }
+}
+
+std::string EndpointProblem(const std::string& endpoint) {
+  return std::string(ParseConfig("state_dir: \"/s\" services { name: \"kv\" device { soft {} } }\n"
+                                 "operator_endpoint { " +
+                                     endpoint + " }",
+                                 "baton.conf")
+                         .status()
+                         .message());
+}
+
+TEST(ConfigTest, AnOperatorEndpointNamesItsFilesAndItsCallers) {
+  const std::string address = "address: \"10.0.0.1:9443\" ";
+  const std::string files =
+      "certificate_file: \"/a.crt\" key_file: \"/a.key\" client_ca_file: \"/ca.crt\" ";
+  const std::string names = "operators: \"alice\" viewers: \"spiffe://x/y\" ";
+  EXPECT_EQ(EndpointProblem(address + files + names), "");
+  EXPECT_EQ(EndpointProblem("address: \"[::1]:0\" " + files + "viewers: \"bob\""), "");
+  const std::string nothing = EndpointProblem("");
+  for (const char* field :
+       {"address: is not ADDRESS:PORT", "certificate_file: is missing", "key_file: is missing",
+        "client_ca_file: is missing", "operators: is missing, and so is viewers"}) {
+    EXPECT_THAT(nothing, HasSubstr(absl::StrCat("operator_endpoint.", field)));
+  }
+  EXPECT_THAT(EndpointProblem("address: \"host:9443\" " + files + names),
+              HasSubstr("baton.conf:2:21: operator_endpoint.address: is not ADDRESS:PORT"));
+  EXPECT_THAT(EndpointProblem(address + files + names + "key_file: \"a.key\""),
+              HasSubstr("key_file"));
+  EXPECT_THAT(EndpointProblem(address +
+                              "certificate_file: \"a.crt\" key_file: \"/a\\000\" "
+                              "client_ca_file: \"/\\377\" " +
+                              names),
+              AllOf(HasSubstr("certificate_file: is not an absolute path"),
+                    HasSubstr("key_file: is not an absolute path")));
+  EXPECT_THAT(EndpointProblem(address + files + names + "operators: \"\""),
+              HasSubstr("operators: has a name that is empty"));
+  EXPECT_THAT(EndpointProblem(address + files + names + "viewers: \"alice\""),
+              HasSubstr("viewers: \"alice\" stands there already"));
+}
+
+TEST(ConfigTest, LogsAreTextOrJson) {
+  const std::string rest = "state_dir: \"/s\" services { name: \"kv\" device { soft {} } }\n";
+  EXPECT_EQ(ParseConfig(rest, "baton.conf")->log_format(), v1::TEXT);
+  EXPECT_EQ(ParseConfig(rest + "log_format: JSON", "baton.conf")->log_format(), v1::JSON);
+  EXPECT_THAT(std::string(ParseConfig(rest + "log_format: 7", "baton.conf").status().message()),
+              HasSubstr("log_format"));
 }
 
 TEST(ConfigTest, APortIsOneServicesInEachNetworkNamespace) {

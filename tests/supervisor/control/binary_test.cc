@@ -2,10 +2,14 @@
 // user.
 #include <fcntl.h>
 #include <grp.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -14,8 +18,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/base/file_descriptor.h"
 #include "supervisor/control/config.h"
 #include "tests/supervisor/control/fake_keeper.h"
+#include "tests/supervisor/control/test_certificates.h"
 
 namespace baton {
 namespace {
@@ -135,6 +141,48 @@ TEST_F(BinaryTest, ControlRefusesWhatItDoesNotUnderstand) {
   EXPECT_EQ(Run(kControl, {"--shoes"}, config_, "bad"), 2);
   EXPECT_THAT(Said("bad"), HasSubstr("usage:"));
   EXPECT_EQ(Run(kControl, {"--help"}, "", "help"), 0);
+}
+
+// One who says what is no TLS, and waits until that is refused.
+void SpeakNonsense(int port) {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  (void)!send(socket.get(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+  char answer[256];
+  while (recv(socket.get(), answer, sizeof(answer), 0) > 0) {
+  }
+}
+
+TEST_F(BinaryTest, ControlBoundsWhatFailedHandshakesLog) {
+  const TestCertificates certificates;
+  certificates.MakeAuthority("ca");
+  certificates.Make("ca", "server", "baton");
+  config_ += " log_format: JSON operator_endpoint { address: \"127.0.0.1:0\" certificate_file: \"" +
+             certificates.Certificate("server") + "\" key_file: \"" + certificates.Key("server") +
+             "\" client_ca_file: \"" + certificates.Certificate("ca") + "\" viewers: \"x\" }";
+  const auto began = std::chrono::steady_clock::now();
+  const pid_t control = StartControl();
+  const std::string beginning = "over TLS are served at port ";
+  const size_t place = Said("control").find(beginning);
+  ASSERT_NE(place, std::string::npos) << Said("control");
+  const int port = std::atoi(Said("control").c_str() + place + beginning.size());
+  constexpr int kTimes = 500;
+  for (int i = 0; i < kTimes; ++i) ASSERT_NO_FATAL_FAILURE(SpeakNonsense(port));
+  kill(control, SIGTERM);
+  EXPECT_EQ(Wait(control), 0);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::istringstream lines(Said("control"));
+  int told = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(line.starts_with("{\"time\":\"") && line.ends_with("\"}")) << line;
+    told += line.find("gRPC: ") == std::string::npos ? 0 : 1;
+  }
+  EXPECT_GE(told, 1);
+  EXPECT_LE(told, 20 + 2 * took.count() + 1);
 }
 
 TEST_F(BinaryTest, BatonTellsAnotherUserThatItMayNot) {

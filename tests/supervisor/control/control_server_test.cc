@@ -6,15 +6,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <sstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
@@ -483,7 +488,7 @@ class OtherUser : public ControlServerTest {
     ControlServerTest::SetUp();
   }
 
-  grpc::Status StatusAs(std::vector<gid_t> groups) {
+  std::shared_ptr<grpc::Channel> ChannelAs(std::vector<gid_t> groups) {
     int pair[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     MessageChannel to_child{FileDescriptor(pair[0])};
@@ -506,10 +511,13 @@ class OtherUser : public ControlServerTest {
     int child_status = -1;
     waitpid(child, &child_status, 0);
     EXPECT_EQ(child_status, 0);
-    if (sockets.size() != 1) return grpc::Status(grpc::StatusCode::INTERNAL, "no socket");
+    if (sockets.size() != 1) return nullptr;
     fcntl(sockets[0].get(), F_SETFL, O_NONBLOCK);
-    const auto stub = v1::OperatorService::NewStub(
-        grpc::CreateInsecureChannelFromFd("batond", sockets[0].Release()));
+    return grpc::CreateInsecureChannelFromFd("batond", sockets[0].Release());
+  }
+
+  grpc::Status StatusAs(std::vector<gid_t> groups) {
+    const auto stub = v1::OperatorService::NewStub(ChannelAs(std::move(groups)));
     grpc::ClientContext context;
     v1::GetStatusResponse response;
     return stub->GetStatus(&context, {}, &response);
@@ -534,6 +542,113 @@ TEST_F(OtherUser, IsServedWhenOneOfItsGroupsIsAnOperators) {
   StartControl();
   EXPECT_FALSE(StatusAs({1234}).ok());
   EXPECT_TRUE(StatusAs({1234, 4321}).ok());
+}
+
+TEST_F(OtherUser, LooksAndChangesNothingAsAViewer) {
+  config_.add_viewer_gids(4321);
+  StartControl();
+  EXPECT_FALSE(StatusAs({1234}).ok());
+  EXPECT_TRUE(StatusAs({4321}).ok());
+  const auto channel = ChannelAs({4321});
+  const auto* service =
+      v1::GetStatusRequest::descriptor()->file()->FindServiceByName("OperatorService");
+  for (int i = 0; i < service->method_count(); ++i) {
+    const std::string name = service->method(i)->name();
+    if (name.starts_with("Get") || name.starts_with("List")) continue;
+    const std::string answer = CallRaw(channel, "/" + service->full_name() + "/" + name, "");
+    if (name == "WatchEvents") continue;  // ends with what is logged
+    EXPECT_THAT(answer, HasSubstr("uid 65534 may look and change nothing, and " + name)) << name;
+    EXPECT_THAT(answer, HasSubstr("operator_uids")) << name;
+  }
+  EXPECT_THAT(CallRaw(channel, "/baton.v1.OperatorService/Unheard", ""),
+              HasSubstr("operator_gids"));
+  EXPECT_THAT(CallRaw(channel, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                      "\x3a\x01*"),
+              HasSubstr("baton.v1.OperatorService"));
+  EXPECT_EQ(
+      keeper_->CountRequests([](const auto& r) { return !r.has_describe() && !r.has_subscribe(); }),
+      0u);
+}
+
+// Lines of the log, from here on.
+class LoggedLines {
+ public:
+  LoggedLines() {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~LoggedLines() { spdlog::set_default_logger(former_); }
+
+  // When nobody writes any more.
+  std::vector<std::string> With(const std::string& part) const {
+    std::vector<std::string> lines;
+    std::istringstream text(text_.str());
+    for (std::string line; std::getline(text, line);) {
+      if (line.find(part) != std::string::npos) lines.push_back(line);
+    }
+    return lines;
+  }
+
+ private:
+  std::ostringstream text_;
+  const std::shared_ptr<spdlog::logger> former_ = spdlog::default_logger();
+};
+
+TEST_F(OtherUser, FillsNoLogByBeingRefused) {
+  config_.add_viewer_gids(4321);
+  control_.reset();
+  const LoggedLines lines;
+  StartControl();
+  const auto began = std::chrono::steady_clock::now();
+  const auto stub = v1::OperatorService::NewStub(ChannelAs({4321}));
+  for (int i = 0; i < 3000; ++i) {
+    grpc::ClientContext context;
+    v1::KillWorkerResponse response;
+    EXPECT_EQ(stub->KillWorker(&context, {}, &response).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+  }
+  for (int i = 0; i < 40; ++i) EXPECT_FALSE(StatusAs({1234}).ok());
+  control_.reset();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  // A burst of 20 of each kind, then 2 a second.
+  EXPECT_LE(lines.With("refused").size(), 2 * (20 + 2 * took.count() + 1));
+  EXPECT_FALSE(lines.With("uid 65534 may look and change nothing").empty());
+  EXPECT_FALSE(lines.With("refused uid 65534 pid").empty());
+}
+
+TEST_F(ControlServerTest, LogsWhoHasAskedForEveryChange) {
+  control_.reset();
+  const LoggedLines lines;
+  StartControl();
+  const auto stub = v1::OperatorService::NewStub(Channel(OperatorSocketPath(state_dir_)));
+  const auto call = [&](auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    request.set_service("kv");
+    if constexpr (requires { request.set_worker_id(2); }) request.set_worker_id(77);
+    if constexpr (requires { request.mutable_plan(); }) request.mutable_plan()->set_exec("/kv");
+    (void)((*stub).*method)(&context, request, &response);
+  };
+  using Stub = v1::OperatorService::Stub;
+  call(&Stub::StopWorker, v1::StopWorkerRequest(), v1::StopWorkerResponse());
+  call(&Stub::KillWorker, v1::KillWorkerRequest(), v1::KillWorkerResponse());
+  call(&Stub::Handoff, v1::HandoffRequest(), v1::HandoffResponse());
+  call(&Stub::Upgrade, v1::UpgradeRequest(), v1::UpgradeResponse());
+  call(&Stub::Rollback, v1::RollbackRequest(), v1::RollbackResponse());
+  control_.reset();
+  const std::string who = absl::StrCat("uid ", geteuid(), " pid ", getpid());
+  EXPECT_EQ(lines.With(who).size(), 5u);
+}
+
+TEST_F(OtherUser, HearsOfEventsAsAViewer) {
+  config_.add_viewer_uids(65534);
+  StartControl();
+  keeper_->Log(KvEvent(1, "worker_dead", "worker 9 died"));
+  const auto stub = v1::OperatorService::NewStub(ChannelAs({}));
+  grpc::ClientContext context;
+  const auto reader = stub->WatchEvents(&context, {});
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.event().kind(), "worker_dead");
 }
 
 }  // namespace

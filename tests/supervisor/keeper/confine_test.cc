@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -166,6 +168,29 @@ TEST(ConfineTest, shouldGiveUpCapabilitiesWhoeverItIs) {
 
 TEST(ConfineTest, shouldBecomeTheUserWithoutAnyGroupOfTheKeeper) {
   EXPECT_EXIT(BecomeAnother(), ExitedWithCode(0), "");
+}
+
+// As a worker of another service that runs as the same user, or any program of that user.
+[[noreturn]] void BeLookedInto() {
+  Findings findings;
+  findings.Expect("a core file that others read", prctl(PR_GET_DUMPABLE), 1);
+  findings.ExpectOk(Confine({4321, 1234, 7}));
+  findings.Expect("a core file that others read", prctl(PR_GET_DUMPABLE) == 1, false);
+  const std::string memory = "/proc/" + std::to_string(getpid()) + "/mem";
+  const pid_t other = fork();
+  if (other == 0) {
+    const bool traces = ptrace(PTRACE_SEIZE, getppid(), nullptr, nullptr) == 0;
+    _exit(traces || open(memory.c_str(), O_RDONLY | O_CLOEXEC) >= 0 ? 1 : 0);
+  }
+  int status = -1;
+  findings.Expect("the other", waitpid(other, &status, 0), other);
+  findings.Expect("what the other could do", status, 0);
+  findings.End();
+}
+
+TEST(ConfineTest, shouldNotBeLookedIntoByOthersOfItsUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  EXPECT_EXIT(BeLookedInto(), ExitedWithCode(0), "");
 }
 
 }  // namespace

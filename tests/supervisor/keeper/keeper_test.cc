@@ -217,6 +217,34 @@ TEST_F(KeeperTest, shouldRefuseAnotherUser) {
   EXPECT_THAT(told, HasSubstr("worker_uids"));
 }
 
+// Though its file is opened to everybody: in a directory that is passable, only that keeps others
+// off.
+TEST_F(KeeperTest, shouldTakeNoCommandsOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const std::string path = keeper.management_socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (!parent.Await() || setuid(65534) != 0) return;
+    auto socket = ConnectUnix(path);
+    if (!socket.ok()) return parent.Tell(std::string(socket.status().message()));
+    MessageChannel channel(*std::move(socket));
+    internal::ManagementRequest request;
+    request.set_id(1);
+    request.mutable_describe();
+    internal::ManagementReply reply;
+    const bool answered =
+        channel.Send(request).ok() && channel.Receive(&reply, /*timeout_ms=*/-1).ok();
+    parent.Tell(answered ? "answered" : "closed");
+  });
+  ASSERT_EQ(chmod(keeper.directory().path().c_str(), 0711), 0);
+  Start();
+  struct stat file = {};
+  ASSERT_EQ(stat(path.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 07777, 0600u);
+  ASSERT_EQ(chmod(path.c_str(), 0666), 0);
+  child.Go();
+  EXPECT_EQ(child.Hear(), "closed");
+}
+
 TEST_F(KeeperTest, shouldAcceptTheUsersOfItsConfiguration) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const std::string socket = keeper.socket();

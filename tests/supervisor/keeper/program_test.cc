@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "lib/base/file_descriptor.h"
@@ -78,6 +79,20 @@ TEST_F(ProgramTest, shouldPrintWhereItsErrorsGo) {
       Run(Testing("test $(readlink /proc/$$/fd/1) = $(readlink /proc/$$/fd/2)"));
   ASSERT_EQ(dup2(output.get(), STDOUT_FILENO), STDOUT_FILENO);
   EXPECT_EQ(end, "ended with status 0");
+}
+
+// Of a keeper's descriptors it has none but where its errors go.
+TEST_F(ProgramTest, shouldInheritItsStandardStreamsAlone) {
+  const FileDescriptor inheritable(open("/dev/null", O_RDWR));  // not closed by exec
+  ASSERT_TRUE(inheritable);
+  std::filesystem::create_directory(directory_.File("fds"));
+  EXPECT_EQ(Run(Testing("for f in /proc/$$/fd/*; do test ! -e $f || touch fds/${f##*/}; done")),
+            "ended with status 0");
+  std::set<std::string> descriptors;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.File("fds"))) {
+    descriptors.insert(entry.path().filename());
+  }
+  EXPECT_EQ(descriptors, (std::set<std::string>{"0", "1", "2"}));
 }
 
 TEST_F(ProgramTest, shouldTellHowItEnded) {

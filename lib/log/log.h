@@ -1,0 +1,41 @@
+// Lines of a log with fields, beside those of spdlog: as text, or as one JSON object a line.
+#ifndef LIB_LOG_LOG_H_
+#define LIB_LOG_LOG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "spdlog/common.h"
+
+namespace baton::log {
+
+// What a line is about. What is empty, 0 or -1 is left out.
+struct Subject {
+  std::string_view service = {};
+  std::string_view kind = {};          // of an event
+  std::string_view trace_parent = {};  // of W3C's trace context
+  uint64_t worker_id = 0;
+  int shard = -1;
+  int connection = -1;
+};
+
+// One line of the default logger. As text it is "KIND: MESSAGE (traceparent …)": a service that a
+// reader is to know stands in `message`. Thread-safe, like spdlog.
+void Write(spdlog::level::level_enum level, const Subject& subject, std::string_view message);
+
+// From here on each line, those of spdlog's own functions, too, is an object with `time` (RFC 3339,
+// UTC), `level`, `process`, `message` and the fields of Subject. At most 4096 bytes (PIPE_BUF), so
+// that those of several processes do not mix in a pipe; a longer message is cut. `service`: of
+// lines that name none; empty: none. Call it once, when the default logger is set, before other
+// threads.
+void UseJson(std::string process, std::string service);
+bool IsJson();
+
+// `text` as it stands between the quotes of a JSON string: whole characters of it, as many as fit
+// into `max_bytes`; a byte that is not UTF-8 is U+FFFD.
+std::string JsonEscaped(std::string_view text, size_t max_bytes);
+
+}  // namespace baton::log
+
+#endif  // LIB_LOG_LOG_H_

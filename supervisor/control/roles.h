@@ -1,0 +1,37 @@
+// Who may ask what of the operator service. Everything is for operators but what stands in one
+// table: what only looks.
+#ifndef SUPERVISOR_CONTROL_ROLES_H_
+#define SUPERVISOR_CONTROL_ROLES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/control/peer_listener.h"
+
+namespace baton {
+
+enum class Role : uint8_t { kNone, kViewer, kOperator };
+
+// Of who is connected to the operator socket.
+Role RoleOf(const internal::ControlConfig& config, const Peer& peer);
+
+// Of who has shown a certificate with these names.
+struct NamedRole {
+  Role role = Role::kNone;
+  std::string name;  // that gave the role; without one, the first
+};
+NamedRole RoleOfNames(const v1::OperatorEndpoint& endpoint, const std::vector<std::string>& names);
+
+// `method` as gRPC has it: "/baton.v1.OperatorService/Handoff".
+bool MayCall(Role role, std::string_view method);
+
+// Why not, and the cure.
+std::string RefusalOfPeer(Role role, const Peer& peer, std::string_view method);
+std::string RefusalOfName(Role role, std::string_view who, std::string_view method);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_ROLES_H_

@@ -1,0 +1,214 @@
+// Operators over TCP: who is let in by which certificate, and to what.
+#include "supervisor/control/control_server.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "proto/baton/v1/operator.pb.h"
+#include "supervisor/cli/client.h"
+#include "tests/harness/wait_until.h"
+#include "tests/supervisor/control/control_fixture.h"
+#include "tests/supervisor/control/test_certificates.h"
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class OperatorEndpointTest : public ControlFixture {
+ protected:
+  void SetUp() override {
+    certificates_.MakeAuthority("ca");
+    certificates_.MakeAuthority("other-ca");
+    certificates_.Make("ca", "server", "baton", "DNS:baton.example");
+    v1::OperatorEndpoint* endpoint = config_.mutable_operator_endpoint();
+    endpoint->set_address("127.0.0.1:0");
+    endpoint->set_certificate_file(certificates_.Certificate("server"));
+    endpoint->set_key_file(certificates_.Key("server"));
+    endpoint->set_client_ca_file(certificates_.Certificate("ca"));
+    endpoint->add_operators("alice");
+    endpoint->add_operators("spiffe://example/deploy");
+    endpoint->add_viewers("carol");
+    ControlFixture::SetUp();
+  }
+
+  TlsTarget Target(const std::string& client, const std::string& ca = "ca") const {
+    return {absl::StrCat("127.0.0.1:", control_->operator_port()), certificates_.Certificate(ca),
+            certificates_.Certificate(client), certificates_.Key(client), "baton.example"};
+  }
+
+  static absl::Status Look(const TlsTarget& target) {
+    const auto client = OperatorClient::Connect(target, 20);
+    return client.ok() ? (*client)->GetStatus({}).status() : client.status();
+  }
+  static absl::Status Change(const TlsTarget& target) {
+    v1::KillWorkerRequest request;
+    request.set_service("kv");
+    request.set_worker_id(2);
+    const auto client = OperatorClient::Connect(target, 20);
+    return client.ok() ? (*client)->KillWorker(request).status() : client.status();
+  }
+
+  // The channel of a client with this certificate; without one when it is empty.
+  std::shared_ptr<grpc::Channel> Channel(const std::string& client) const {
+    grpc::SslCredentialsOptions pem;
+    pem.pem_root_certs = ReadFile(certificates_.Certificate("ca"));
+    if (!client.empty()) {
+      pem.pem_cert_chain = ReadFile(certificates_.Certificate(client));
+      pem.pem_private_key = ReadFile(certificates_.Key(client));
+    }
+    grpc::ChannelArguments arguments;
+    arguments.SetSslTargetNameOverride("baton.example");
+    return grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", control_->operator_port()),
+                                     grpc::SslCredentials(pem), arguments);
+  }
+
+  // What becomes of a call without a word in it.
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel,
+                           const std::string& method) {
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const grpc::Slice nothing;
+    const grpc::ByteBuffer request(&nothing, 1);
+    grpc::ByteBuffer response;
+    const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(&response, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
+
+  const TestCertificates certificates_;
+};
+
+TEST_F(OperatorEndpointTest, shouldServeAnOperatorByItsCommonName) {
+  certificates_.Make("ca", "alice", "alice");
+  EXPECT_EQ(Look(Target("alice")), absl::OkStatus());
+  EXPECT_EQ(Change(Target("alice")), absl::OkStatus());
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.kill_worker().worker_id() == 2; }),
+            1u);
+}
+
+TEST_F(OperatorEndpointTest, shouldGoByAlternativeNamesWhereThereAreAny) {
+  certificates_.Make("ca", "deploy", "nobody", "DNS:host.example,URI:spiffe://example/deploy");
+  EXPECT_EQ(Change(Target("deploy")), absl::OkStatus());
+  certificates_.Make("ca", "impostor", "alice", "DNS:host.example");
+  EXPECT_EQ(Look(Target("impostor")).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(OperatorEndpointTest, shouldLetAViewerLookAndChangeNothing) {
+  certificates_.Make("ca", "carol", "carol");
+  EXPECT_EQ(Look(Target("carol")), absl::OkStatus());
+  const absl::Status refused = Change(Target("carol"));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("certificate \"carol\" may look and change nothing"),
+                    HasSubstr("add that name to operators of operator_endpoint")));
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) { return r.has_kill_worker(); }), 0u);
+}
+
+// Every method there is, of every service.
+TEST_F(OperatorEndpointTest, shouldRefuseAnUnknownNameEverything) {
+  certificates_.Make("ca", "mallory", "alice ");
+  certificates_.Make("ca", "carol", "carol");
+  const auto unknown = Channel("mallory");
+  const auto viewer = Channel("carol");
+  const google::protobuf::ServiceDescriptor* service =
+      v1::GetStatusRequest::descriptor()->file()->FindServiceByName("OperatorService");
+  for (int i = 0; i < service->method_count(); ++i) {
+    const std::string name = service->method(i)->name();
+    const std::string method = absl::StrCat("/", service->full_name(), "/", name);
+    EXPECT_EQ(Call(unknown, method).error_code(), grpc::StatusCode::PERMISSION_DENIED) << method;
+    const bool reads = name.starts_with("Get") || name.starts_with("List") || name == "WatchEvents";
+    if (reads) continue;
+    EXPECT_EQ(Call(viewer, method).error_code(), grpc::StatusCode::PERMISSION_DENIED) << method;
+  }
+  for (const char* method : {"/grpc.health.v1.Health/Check", "/no.such.Service/Method",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    EXPECT_EQ(Call(unknown, method).error_code(), grpc::StatusCode::PERMISSION_DENIED) << method;
+  }
+  EXPECT_EQ(Call(viewer, "/grpc.health.v1.Health/Check").error_code(), grpc::StatusCode::OK);
+}
+
+TEST_F(OperatorEndpointTest, shouldTalkToNobodyWithoutACertificate) {
+  EXPECT_EQ(Call(Channel(""), "/baton.v1.OperatorService/GetStatus").error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  const auto plain = grpc::CreateChannel(absl::StrCat("127.0.0.1:", control_->operator_port()),
+                                         grpc::InsecureChannelCredentials());
+  EXPECT_EQ(Call(plain, "/baton.v1.OperatorService/GetStatus").error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(OperatorEndpointTest, shouldTalkToNobodyOfAnotherAuthority) {
+  certificates_.Make("other-ca", "alice", "alice");
+  const absl::Status refused = Look(Target("alice"));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("client_ca_file"));
+}
+
+TEST_F(OperatorEndpointTest, shouldNotBeTakenForAnotherServer) {
+  certificates_.Make("ca", "alice", "alice");
+  EXPECT_EQ(Look(Target("alice", "other-ca")).code(), absl::StatusCode::kUnavailable);
+  TlsTarget elsewhere = Target("alice");
+  elsewhere.server_name = "elsewhere.example";
+  EXPECT_EQ(Look(elsewhere).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(OperatorEndpointTest, shouldTakeCertificatesThatAreReplaced) {
+  certificates_.Make("ca", "alice", "alice");
+  ASSERT_EQ(Look(Target("alice")), absl::OkStatus());
+  certificates_.Make("other-ca", "server", "baton", "DNS:baton.example");
+  EXPECT_TRUE(harness::WaitUntil("the server's new certificate", [&] {
+                return Look(Target("alice", "other-ca")).ok();
+              }).ok());
+  certificates_.Make("other-ca", "bob", "alice");
+  EXPECT_EQ(Look(Target("bob", "other-ca")).code(), absl::StatusCode::kUnavailable);
+  std::filesystem::copy_file(certificates_.Certificate("other-ca"), certificates_.Certificate("ca"),
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(harness::WaitUntil("the new authority", [&] {
+                return Look(Target("bob", "other-ca")).ok();
+              }).ok());
+  EXPECT_EQ(Look(Target("alice", "other-ca")).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(OperatorEndpointTest, shouldSayWhichFileIsWrongAndHow) {
+  const auto start = [&](const internal::ControlConfig& config) {
+    control_.reset();
+    return std::string(ControlServer::Start(config).status().message());
+  };
+  internal::ControlConfig config = config_;
+  config.mutable_operator_endpoint()->set_certificate_file("/nowhere/a.crt");
+  EXPECT_THAT(start(config), AllOf(HasSubstr("operator_endpoint.certificate_file: /nowhere/a.crt"),
+                                   HasSubstr("put the file there")));
+  config = config_;
+  config.mutable_operator_endpoint()->set_key_file(certificates_.Key("ca"));
+  EXPECT_THAT(start(config), AllOf(HasSubstr("operator_endpoint.key_file"),
+                                   HasSubstr("is not the key of the first certificate in")));
+  config = config_;
+  config.mutable_operator_endpoint()->set_client_ca_file(certificates_.Key("ca"));
+  EXPECT_THAT(start(config), HasSubstr("client_ca_file: " + certificates_.Key("ca") +
+                                       ": has no certificate in PEM"));
+  config = config_;
+  config.mutable_operator_endpoint()->set_address("192.0.2.1:9443");
+  EXPECT_THAT(start(config), HasSubstr("cannot listen at 192.0.2.1:9443"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,249 @@
+// What Baton's processes log: as JSON, each event once, with the trace of who caused it, and
+// without secrets.
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "lib/arena/layout.h"
+#include "lib/base/version.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/wait_until.h"
+
+namespace baton {
+namespace {
+
+using google::protobuf::Struct;
+using harness::ChildOptions;
+using harness::ChildProcess;
+using harness::Cluster;
+using harness::ClusterOptions;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::chrono::seconds kTimeout{30};
+constexpr char kTrace[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Struct Parsed(const std::string& line) {
+  Struct object;
+  const auto status = google::protobuf::util::JsonStringToMessage(line, &object);
+  EXPECT_TRUE(status.ok()) << status.ToString() << ": " << line;
+  return object;
+}
+
+std::vector<Struct> ParsedLines(const std::string& text) {
+  std::vector<Struct> objects;
+  for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    // Of a program that an upgrade has started.
+    if (absl::StartsWith(line, "ledger ready ")) continue;
+    objects.push_back(Parsed(std::string(line)));
+  }
+  return objects;
+}
+
+std::string Text(const Struct& object, const std::string& field) {
+  const auto found = object.fields().find(field);
+  return found == object.fields().end() ? "" : found->second.string_value();
+}
+
+// What `baton` prints.
+std::string Baton(const Cluster& cluster, const std::vector<std::string>& arguments,
+                  const std::vector<std::pair<std::string, std::string>>& environment = {}) {
+  ChildOptions options;
+  options.program = harness::Binaries().Find("baton").value();
+  options.arguments = {"--socket", cluster.OperatorSocketPath()};
+  options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
+  options.environment = environment;
+  options.log_path = cluster.directory() + "/baton.log";
+  auto baton = ChildProcess::Start(options);
+  EXPECT_TRUE(baton.ok()) << baton.status();
+  std::string text;
+  for (auto line = (*baton)->ReadLine(kTimeout); line.ok(); line = (*baton)->ReadLine(kTimeout)) {
+    absl::StrAppend(&text, *line, "\n");
+  }
+  const auto end = (*baton)->WaitEnd(kTimeout);
+  EXPECT_TRUE(end.ok() && *end == 0) << (*baton)->LogTail();
+  return text;
+}
+
+// Kinds and messages.
+using Told = std::multimap<std::string, std::string>;
+
+TEST(Logs, shouldBeAnObjectALineAndTellEachEventOnce) {
+  ClusterOptions options;
+  options.batond_arguments = {"--log-format", "json"};
+  auto cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto owner = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  auto standby = (*cluster)->StartLedger(2);
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  ASSERT_TRUE((*cluster)->Handoff((*standby)->id).ok());
+  ASSERT_TRUE((*standby)->process->Kill().ok());
+  ASSERT_TRUE((*cluster)->WaitUntilOwner((*owner)->id).ok());
+  ASSERT_TRUE((*cluster)->WaitUntilGone((*standby)->id).ok());
+  const auto status = (*cluster)->operators().GetStatus();
+  ASSERT_TRUE(status.ok()) << status.status();
+  ASSERT_EQ(kill(status->control_pid(), SIGKILL), 0);
+  Told events;
+  for (const Struct& event : ParsedLines(Baton(**cluster, {"-o", "json", "events", "ledger"}))) {
+    if (Text(event, "kind") == "change") continue;  // control's own
+    events.emplace(Text(event, "kind"), Text(event, "message"));
+  }
+  EXPECT_GT(events.count("worker_ready"), 1u);
+  const std::string log = (*cluster)->batond().log_path();
+  ASSERT_TRUE((*owner)->process->Kill().ok());
+  ASSERT_TRUE((*cluster)->WaitUntilGone((*owner)->id).ok());
+  ASSERT_TRUE((*cluster)->Stop().ok());
+
+  Told lines;
+  std::map<std::string, int> of_process;
+  for (const Struct& line : ParsedLines(Contents(log))) {
+    ++of_process[Text(line, "process")];
+    EXPECT_EQ(Text(line, "time").size(), 27u);
+    EXPECT_NE(Text(line, "level"), "");
+    EXPECT_NE(Text(line, "message"), "");
+    if (Text(line, "kind").empty()) continue;
+    EXPECT_EQ(Text(line, "process"), "keeper");
+    EXPECT_EQ(Text(line, "service"), "ledger");
+    lines.emplace(Text(line, "kind"), Text(line, "message"));
+  }
+  EXPECT_EQ(of_process.size(), 3u);
+  for (const char* process : {"batond", "keeper", "control"}) EXPECT_GT(of_process[process], 1);
+  for (auto event = events.begin(); event != events.end(); ++event) {
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), *event),
+              std::count(events.begin(), events.end(), *event))
+        << event->first << ": " << event->second;
+  }
+}
+
+TEST(Logs, shouldHaveTheTraceOfWhatAnOperatorAsksFor) {
+  ClusterOptions options;
+  options.batond_arguments = {"--log-format", "json"};
+  auto cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto owner = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  auto standby = (*cluster)->StartLedger(2);
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  Baton(**cluster, {"handoff", "ledger"}, {{"TRACEPARENT", kTrace}});
+  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*owner)->id), "--yes"},
+        {{"TRACEPARENT", kTrace}});
+  auto again = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const std::string program = harness::Binaries().Find("ledger-v2").value();
+  Baton(**cluster, {"upgrade", "ledger", "--exec", program, "--watch-window", "0.1"},
+        {{"TRACEPARENT", kTrace}});
+  // One that is none is nowhere, and keeps nobody from anything.
+  auto last = (*cluster)->StartLedger(1);
+  ASSERT_TRUE(last.ok()) << last.status();
+  Baton(**cluster, {"worker", "kill", "ledger", absl::StrCat((*last)->id), "--yes"},
+        {{"TRACEPARENT", "00-not-a-trace"}});
+  const std::string log = (*cluster)->batond().log_path();
+  ASSERT_TRUE((*cluster)->Stop().ok());
+
+  std::vector<std::string> traced;
+  for (const Struct& line : ParsedLines(Contents(log))) {
+    if (Text(line, "trace_parent").empty()) continue;
+    EXPECT_EQ(Text(line, "trace_parent"), kTrace);
+    traced.push_back(
+        absl::StrCat(Text(line, "process"), ": ", Text(line, "kind"), ": ", Text(line, "message")));
+  }
+  EXPECT_THAT(
+      traced,
+      testing::IsSupersetOf(
+          {HasSubstr("Handoff asked by uid"), HasSubstr("keeper: : control asks: handoff"),
+           HasSubstr("keeper: : handoff: done"), HasSubstr("keeper: upgrade_started: upgrade 1: "),
+           HasSubstr("keeper: upgrade_completed: upgrade 1: "),
+           HasSubstr("keeper: : control asks: kill_worker"),
+           HasSubstr(absl::StrCat("keeper: worker_killed: worker ", (*owner)->id))}));
+  EXPECT_THAT(Contents(log), Not(HasSubstr("not-a-trace")));
+}
+
+// Its number and those of what it has started.
+std::vector<int> ProcessesOf(Cluster& cluster) {
+  std::vector<int> pids = {cluster.batond().pid()};
+  for (const char* name : {"baton-keeper", "baton-control"}) {
+    pids.push_back(cluster.batond().FindChild(name));
+  }
+  return pids;
+}
+
+TEST(Logs, shouldHaveNoTokenAnywhere) {
+  auto cluster = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  auto ledger = (*cluster)->StartLedger(1);  // its stream to control took a token
+  ASSERT_TRUE(ledger.ok()) << ledger.status();
+  auto socket = ConnectUnix((*cluster)->SocketPath());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  MessageChannel worker(*std::move(socket));
+  internal::WorkerRequest request;
+  request.mutable_attach()->set_protocol_version(kProtocolVersion);
+  request.mutable_attach()->set_layout_version(arena::kLayoutVersion);
+  request.mutable_attach()->set_name("nosy");
+  request.mutable_attach()->set_version("1");
+  request.mutable_attach()->set_service("ledger");
+  internal::WorkerReply reply;
+  std::vector<FileDescriptor> descriptors;
+  ASSERT_TRUE(worker.Send(request).ok());
+  ASSERT_TRUE(worker.Receive(&reply, -1, &descriptors).ok());
+  ASSERT_TRUE(reply.has_attached()) << reply.status_message();
+  std::vector<std::string> tokens = {reply.attached().token()};
+  request.Clear();
+  request.mutable_new_token();
+  ASSERT_TRUE(worker.Send(request).ok());
+  ASSERT_TRUE(worker.Receive(&reply, -1).ok());
+  tokens.push_back(reply.token().token());
+
+  std::vector<std::pair<std::string, std::string>> places = {
+      {"events", Baton(**cluster, {"-o", "json", "events"})},
+      {"workers", Baton(**cluster, {"-o", "json", "worker", "list"})}};
+  std::vector<int> pids = ProcessesOf(**cluster);
+  pids.push_back((*ledger)->process->pid());
+  for (const int pid : pids) {
+    ASSERT_GT(pid, 0);
+    for (const char* file : {"environ", "cmdline"}) {
+      const std::string path = absl::StrCat("/proc/", pid, "/", file);
+      places.emplace_back(path, Contents(path));
+      EXPECT_FALSE(places.back().second.empty()) << path;
+    }
+  }
+  const std::string log = (*cluster)->batond().log_path();
+  ASSERT_TRUE((*cluster)->Stop().ok());
+  places.emplace_back("log", Contents(log));
+  EXPECT_THAT(places.back().second, HasSubstr("nosy"));  // it has what is told of that worker
+  for (const std::string& token : tokens) {
+    ASSERT_EQ(token.size(), 16u);
+    for (const auto& [place, text] : places) {
+      for (const std::string& form :
+           {token, absl::BytesToHexString(token), absl::Base64Escape(token), absl::CEscape(token),
+            absl::CHexEscape(token), absl::Utf8SafeCEscape(token)}) {
+        EXPECT_EQ(text.find(form), std::string::npos) << place;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton
