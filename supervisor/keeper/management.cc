@@ -12,6 +12,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/text/one_line.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/describe.h"
 
@@ -19,6 +20,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr uint32_t kConnectionsPerReply = 1000;
+constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
 void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
   reply->set_status_code(static_cast<int>(status.code()));
@@ -34,13 +36,15 @@ absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::Managemen
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                        ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-                       Upgrades& upgrades)
+                       Upgrades& upgrades, Policies& policies, LimitWatch& limits)
     : loop_(loop),
       config_(config),
       engine_(engine),
       events_(events),
       workers_(workers),
       upgrades_(upgrades),
+      policies_(policies),
+      limits_(limits),
       started_ns_(MonotonicNanoseconds()) {}
 
 void Management::Accept(FileDescriptor socket) {
@@ -107,11 +111,24 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kListUpgrades:
       for (v1::Upgrade& upgrade : upgrades_.List()) *reply.add_upgrades() = std::move(upgrade);
       break;
+    case ManagementRequest::kSetPolicy:
+      status = SetPolicy(request.set_policy(), reply.mutable_policy());
+      break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
   }
   SetStatus(status, &reply);
   session->Send(reply);
+}
+
+absl::Status Management::SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force) {
+  BATON_ASSIGN_OR_RETURN(*in_force, policies_.Replace(request.policy(), request.validate_only()));
+  if (request.validate_only()) return absl::OkStatus();
+  events_.Add("policy_set",
+              absl::StrCat("the service's policy is now: ",
+                           OneLine(in_force->ShortDebugString(), kMaxPolicyBytes)),
+              UnixMicroseconds(), 0, -1, -1);
+  return absl::OkStatus();
 }
 
 void Management::Subscribe(const SessionPtr& session, uint64_t after) {
@@ -146,6 +163,8 @@ void Management::Describe(internal::Description* description) {
   service->set_buffer_bytes(config.buffer_bytes());
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
+  *service->mutable_policy() = policies_.policy();
+  *service->mutable_accounts() = limits_.Look();
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);

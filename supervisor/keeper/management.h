@@ -14,6 +14,8 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/limit_watch.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
@@ -25,7 +27,8 @@ class Management {
  public:
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades);
+             ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
+             Policies& policies, LimitWatch& limits);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -43,6 +46,7 @@ class Management {
                                internal::Connections* connections);
   void Handoff(const SessionPtr& session, uint64_t request_id, const internal::Handoff& request);
   absl::StatusOr<std::vector<ShardMove>> PlanHandoff(const internal::Handoff& request);
+  absl::Status SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force);
   void Subscribe(const SessionPtr& session, uint64_t after);
 
   boost::asio::io_context& loop_;
@@ -51,6 +55,8 @@ class Management {
   EventLog& events_;
   WorkerSessions& workers_;
   Upgrades& upgrades_;
+  Policies& policies_;
+  LimitWatch& limits_;
   const uint64_t started_ns_;
   std::set<SessionPtr> subscribers_;
 };

@@ -71,9 +71,11 @@ struct TheKeeper final : private keeper::EngineListener {
     options.poison_deaths = config.service().poison_deaths();
     engine = keeper::Engine::Create(arena, device.get(), this, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
-    workers.emplace(loop, config, *arena, *engine, events);
+    policies.emplace(config.service(), *engine);
+    workers.emplace(loop, config, *arena, *engine, *policies, events);
     upgrades.emplace(loop, config, *engine, events, *workers, programs);
-    management.emplace(loop, config, *engine, events, *workers, *upgrades);
+    limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
+    management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits);
   }
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override {
@@ -104,9 +106,11 @@ struct TheKeeper final : private keeper::EngineListener {
                           }};
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<keeper::Engine> engine;
+  std::optional<keeper::Policies> policies;
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
+  std::optional<keeper::LimitWatch> limits;
   std::optional<keeper::Management> management;
 };
 
@@ -198,6 +202,7 @@ class Attack {
         attach->set_layout_version(program_.Byte() < 250 ? arena::kLayoutVersion : program_.Byte());
         attach->set_name(Text());
         attach->set_version(Text());
+        attach->set_library_release(attach->version());
         attach->set_reads_state_version_min(program_.Below(4));
         attach->set_reads_state_version_max(program_.Below(4));
         attach->set_writes_state_version(program_.Below(4));
