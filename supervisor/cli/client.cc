@@ -178,6 +178,7 @@ BATON_UNARY(GetConnection, Repeat::kWhenLost)
 BATON_UNARY(Upgrade, Repeat::kNever)
 BATON_UNARY(Rollback, Repeat::kNever)
 BATON_UNARY(ListUpgrades, Repeat::kWhenLost)
+BATON_UNARY(SetPolicy, Repeat::kNever)
 #undef BATON_UNARY
 
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffRequest& request,

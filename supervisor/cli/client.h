@@ -44,6 +44,7 @@ class OperatorClient {
   absl::StatusOr<v1::UpgradeResponse> Upgrade(const v1::UpgradeRequest& request);
   absl::StatusOr<v1::RollbackResponse> Rollback(const v1::RollbackRequest& request);
   absl::StatusOr<v1::ListUpgradesResponse> ListUpgrades(const v1::ListUpgradesRequest& request);
+  absl::StatusOr<v1::SetPolicyResponse> SetPolicy(const v1::SetPolicyRequest& request);
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);

@@ -300,6 +300,20 @@ class OperatorServiceImpl final
     return grpc::Status::OK;
   }
 
+  grpc::Status SetPolicy(grpc::ServerContext* call, const v1::SetPolicyRequest* request,
+                         v1::SetPolicyResponse* response) override {
+    internal::ManagementRequest set;
+    *set.mutable_set_policy()->mutable_policy() = request->policy();
+    set.mutable_set_policy()->set_validate_only(request->validate_only());
+    auto reply = CallKeeper(request->service(), std::move(set), TimeLeft(*call, kMaxCallNs));
+    const std::string what = request->validate_only() ? "check of a policy" : "policy";
+    Audit(*call, what, request->service(), reply.status());
+    if (!reply.ok()) return ToGrpc(reply.status());
+    FillVersion(response->mutable_version());
+    response->mutable_policy()->Swap(reply->mutable_policy());
+    return grpc::Status::OK;
+  }
+
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
       grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override;
 

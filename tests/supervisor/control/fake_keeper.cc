@@ -78,6 +78,11 @@ void FakeKeeper::RefuseUpgrades(absl::Status why) {
   upgrades_refused_ = std::move(why);
 }
 
+void FakeKeeper::RefusePolicies(absl::Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policies_refused_ = std::move(why);
+}
+
 void FakeKeeper::LoseUpgrades() {
   std::lock_guard<std::mutex> lock(mutex_);
   lose_upgrades_ = true;
@@ -190,6 +195,12 @@ internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest&
   }
   if (request.has_upgrade() || request.has_rollback()) BeginUpgrade(&reply);
   if (request.has_list_upgrades()) ListUpgrades(&reply);
+  if (request.has_set_policy()) {
+    *reply.mutable_policy() = request.set_policy().policy();
+    if (!policies_refused_.ok()) {
+      Fail(&reply, policies_refused_.code(), std::string(policies_refused_.message()));
+    }
+  }
   if (request.has_redeem_token()) {
     const auto found = tokens_.find(request.redeem_token().token());
     if (found == tokens_.end()) {

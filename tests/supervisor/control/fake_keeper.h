@@ -40,6 +40,8 @@ class FakeKeeper {
   // asked for after that does, the last for ever.
   void PlanUpgrade(std::vector<v1::Upgrade> course);
   void RefuseUpgrades(absl::Status why);
+  // Each policy that it is to have from now on; otherwise it has whatever it is given.
+  void RefusePolicies(absl::Status why);
   void LoseUpgrades();                // takes an Upgrade and says nothing, to it and from then on
   void SetAnswering(bool answering);  // false: it takes requests and says nothing
   void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
@@ -75,7 +77,7 @@ class FakeKeeper {
   std::deque<v1::Upgrade> upgrades_;  // the newest first
   std::deque<v1::Upgrade> course_;    // what comes next of the one under way
   bool upgrading_ = false;            // the first of upgrades_ is under way
-  absl::Status upgrades_refused_;
+  absl::Status upgrades_refused_, policies_refused_;
   bool lose_upgrades_ = false;
   std::vector<v1::Event> events_;
   bool subscribed_ = false;
