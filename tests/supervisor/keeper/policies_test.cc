@@ -243,6 +243,20 @@ TEST_F(PoliciesTest, shouldTellWhatTheServiceHasAndWhatIsNear) {
   EXPECT_EQ(keeper.Describe().service().accounts().warnings_size(), 0);
 }
 
+// Ready ones, beside those that own shards.
+TEST_F(PoliciesTest, shouldWarnUntilAsManyStandByAsAreWanted) {
+  Start("hot_standbys: 1");
+  const auto warnings = [&] { return keeper.Describe().service().accounts().warnings_size(); };
+  const auto owner = Ready();
+  EXPECT_EQ(warnings(), 1);
+  RawClient attached(keeper.socket());
+  ASSERT_EQ(attached.Attach(), absl::OkStatus());
+  EXPECT_EQ(warnings(), 1);
+  const auto standby = Ready();
+  EXPECT_EQ(warnings(), 0);
+  EXPECT_TRUE(WasTold("policy.hot_standbys: 0 of 1 "));
+}
+
 TEST_F(PoliciesTest, shouldShowTheReleaseOfAWorkersLibraryForWhatItIs) {
   Start("");
   RawClient client(keeper.socket());
