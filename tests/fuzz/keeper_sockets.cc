@@ -248,6 +248,21 @@ class Attack {
     return program_.Byte() < 240 ? program_.Below(8) : program_.Take<uint64_t>();
   }
 
+  // Another one each time, some of them invalid; by no byte of the program, whose inputs were made
+  // before there were any.
+  void FillPolicy(v1::Policy* policy) const {
+    v1::Quota* const of_worker = policy->mutable_worker();
+    of_worker->set_connections(static_cast<uint32_t>(requests_ / 2 % 5));
+    of_worker->set_grants(static_cast<uint32_t>(requests_ / 3 % 4));
+    of_worker->set_granted_bytes(requests_ / 2 % 3 * 4096);
+    of_worker->set_listeners(static_cast<uint32_t>(requests_ / 5 % 3));
+    policy->mutable_service()->set_posts_per_second(requests_ % 8 == 0 ? 1000 : 0);
+    if (requests_ % 6 == 0) policy->add_p_keys(static_cast<uint32_t>(requests_ * 4096));
+    if (requests_ % 10 == 0) policy->add_gids("127.0.0.1");
+    policy->set_hot_standbys(static_cast<uint32_t>(requests_ / 2 % 8));
+    policy->set_on_hang(v1::OnHang(requests_ / 4 % 3));
+  }
+
   internal::ManagementRequest ManagementRequest() {
     internal::ManagementRequest request;
     request.set_id(++requests_);
@@ -298,7 +313,11 @@ class Attack {
         request.mutable_rollback()->set_no_rollback(program_.Flag());
         break;
       case 9:
-        request.mutable_list_upgrades();
+        if (requests_ % 2 == 0) {
+          FillPolicy(request.mutable_set_policy()->mutable_policy());
+        } else {
+          request.mutable_list_upgrades();
+        }
         break;
       default:
         request.mutable_control_stream()->set_worker_id(WorkerId());
