@@ -111,6 +111,7 @@ absl::Status WorkerImpl::Attach() {
   attach->set_layout_version(SpokenLayoutVersion());
   attach->set_name(options_.name.empty() ? program_invocation_short_name : options_.name);
   attach->set_version(options_.version);
+  attach->set_library_release(kRelease);
   attach->set_service(options_.service);
   attach->set_reads_state_version_min(options_.reads_state_version_min);
   attach->set_reads_state_version_max(options_.reads_state_version_max);

@@ -52,6 +52,16 @@ std::vector<verbs::Address> DeviceObjects::ListenAddresses() const {
   return addresses;
 }
 
+ObjectCounts DeviceObjects::Count() const {
+  ObjectCounts counts;
+  for (const Connection& one : connections) counts.queue_pairs += one.queue_pair != nullptr;
+  counts.completion_queues = static_cast<uint32_t>(completion_queues.size());
+  counts.shared_receive_queues = static_cast<uint32_t>(shared_receive_queues.size());
+  counts.memory_regions = (buffers != nullptr) + (spares != nullptr);
+  for (const auto& grant : grants) counts.memory_regions += grant != nullptr;
+  return counts;
+}
+
 absl::StatusOr<verbs::Address> ListenOnce(verbs::Device* device, DeviceObjects* objects,
                                           const verbs::Address& address) {
   if (const verbs::Listener* const existing = objects->FindListener(address)) {

@@ -12,6 +12,13 @@
 
 namespace baton::driver {
 
+struct ObjectCounts {
+  uint32_t queue_pairs = 0;
+  uint32_t completion_queues = 0;
+  uint32_t shared_receive_queues = 0;
+  uint32_t memory_regions = 0;
+};
+
 // Destroyed from the last member to the first: completion queues after what uses them.
 struct DeviceObjects {
   struct Connection {
@@ -26,6 +33,7 @@ struct DeviceObjects {
   // That was asked for with this address, or has it; nullptr: there is none.
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   std::vector<verbs::Address> ListenAddresses() const;
+  ObjectCounts Count() const;
 
   std::unique_ptr<verbs::MemoryRegion> buffers;
   std::unique_ptr<verbs::MemoryRegion> spares;

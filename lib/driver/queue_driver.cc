@@ -673,6 +673,7 @@ absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Addre
   if (status.ok()) {
     verbs::ConnectionParameters parameters;
     parameters.private_data = std::string(private_data);
+    parameters.check_route = RouteCheckOf(gate_);
     auto id = device_->Connect(address, device_of(index).queue_pair.get(), parameters);
     status = id.status();
     if (id.ok()) device_of(index).id = *std::move(id);
@@ -852,6 +853,9 @@ void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
     // Once: peers try again and again.
     if (refused_++ == 0) observer_->OnRefusedConnection(refusal_);
     return;
+  }
+  if (const absl::Status may = AdmitRequest(gate_, connection_count_, &event); !may.ok()) {
+    return observer_->OnRefusedConnection(MessageOf(may));
   }
   const uint32_t target = LeastUsedShard();
   absl::StatusOr<uint32_t> index = IsBroken(target) ? BrokenQueue() : TakeSlot(target);

@@ -26,6 +26,7 @@
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/driver/completion_log.h"
+#include "lib/driver/connection_gate.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/request_list.h"
 #include "lib/driver/transaction.h"
@@ -170,6 +171,9 @@ class QueueDriver {
   BATON_DRIVER_SEAM absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                                      std::string_view private_data, uint64_t tag);
 
+  // Decides about connections from now on; nullptr: all may be. Outlives the driver.
+  void SetGate(const ConnectionGate* gate) { gate_ = gate; }
+
   // Returns the slot of a new grant of [offset, offset + length) of the buffers.
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access);
   absl::Status Revoke(uint32_t grant);
@@ -191,6 +195,10 @@ class QueueDriver {
   // MonotonicNanoseconds() when it was established; 0: it was not, or by a driver that died.
   uint64_t established_ns(uint32_t connection) const { return slots_[connection].established_ns; }
   const RecoveryCounters& recovery() const { return recovery_; }
+  // Work requests of the transaction that ApplyNext has applied last.
+  size_t requests_applied() const {
+    return reader_->transaction().sends.size() + reader_->transaction().receives.size();
+  }
   uint32_t connection_count() const { return connection_count_; }
 
   // Test builds only: acknowledges everything unseen at a cut, as a broken recovery would.
@@ -355,6 +363,7 @@ class QueueDriver {
   arena::Arena* arena_;
   verbs::Device* device_;
   DriverObserver* observer_;
+  const ConnectionGate* gate_ = nullptr;
   std::shared_ptr<DeviceObjects> objects_;
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;

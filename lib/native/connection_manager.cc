@@ -88,6 +88,14 @@ absl::Status ConnectionManager::FillPool() {
   return absl::OkStatus();
 }
 
+driver::ObjectCounts ConnectionManager::Count() const {
+  driver::ObjectCounts counts = objects_->Count();
+  for (const auto& of_shard : pool_.shards) {
+    counts.queue_pairs += static_cast<uint32_t>(of_shard.size());
+  }
+  return counts;
+}
+
 bool ConnectionManager::Turn() {
   device_->Progress();
   bool worked = false;
@@ -161,6 +169,9 @@ void ConnectionManager::OnRequest(verbs::CmEvent& event) {
     // Once: peers try again and again.
     if (refused_++ == 0) observer_->OnRefusedConnection(refusal_);
     return;
+  }
+  if (const absl::Status may = driver::AdmitRequest(gate_, connection_count(), &event); !may.ok()) {
+    return observer_->OnRefusedConnection(MessageOf(may));
   }
   if (free_.empty()) {
     (void)event.new_id->Reject("baton: no connection slot is free");
@@ -245,6 +256,7 @@ absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs:
   verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
+  parameters.check_route = driver::RouteCheckOf(gate_);
   auto id = device_->Connect(address, queue_pair, parameters);
   if (!id.ok()) {
     arena::StoreRelease(arena_->pooled(shard, place).state,

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/driver/connection_gate.h"
 #include "lib/driver/device_objects.h"
 #include "lib/native/queue_pair_pool.h"
 #include "lib/verbs/verbs.h"
@@ -60,6 +61,11 @@ class ConnectionManager {
   uint32_t connection_count() const {
     return static_cast<uint32_t>(connections_.size() - free_.size());
   }
+  uint32_t connections_of(uint32_t shard) const { return used_[shard]; }
+  // As QueueDriver's.
+  void SetGate(const driver::ConnectionGate* gate) { gate_ = gate; }
+  // The queue pairs are those of the pool.
+  driver::ObjectCounts Count() const;
 
   // Everything that the device and the drivers have to say; returns whether there was something.
   // Bounded: more waits for the next call. Call it when the device's event_fd is readable, and when
@@ -135,6 +141,7 @@ class ConnectionManager {
   arena::Arena* arena_;
   verbs::Device* device_;
   ConnectionObserver* observer_;
+  const driver::ConnectionGate* gate_ = nullptr;
   const std::function<void(uint32_t)> wake_driver_;
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;

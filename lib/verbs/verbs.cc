@@ -10,6 +10,12 @@ DeviceInfo Device::info() const {
   return info;
 }
 
+Route ConnectionId::route() const {
+  Route route;
+  route.gid = local_address().host;
+  return route;
+}
+
 absl::Status Device::CheckForkable() const {
   return absl::UnimplementedError(absl::StrCat(
       "device ", std::string(name()),

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -254,12 +255,22 @@ struct Address {
   uint16_t port = 0;
 };
 
+// What the packets of a connection bear, on our side.
+struct Route {
+  std::string gid;          // as an IPv4 or IPv6 address
+  uint16_t p_key = 0xffff;  // of a device without partitions: the default one, in full
+  uint8_t service_level = 0;
+};
+
 struct ConnectionParameters {
   std::string private_data;
   uint8_t responder_resources = 16;  // READs and atomics the peer may have outstanding to us
   uint8_t initiator_depth = 16;      // that we may have outstanding to the peer
   uint8_t retry_count = 7;           // transport retries, 0..7
   uint8_t rnr_retry_count = 7;       // 7: for ever
+  // Of Connect: asked when the route is known, before the peer hears anything. An error is that of
+  // the connection, kUnreachable. None: any route will do.
+  std::function<absl::Status(const Route& route)> check_route = {};
 };
 
 // READs and atomics that may be outstanding on a connection.
@@ -276,6 +287,8 @@ class ConnectionId {
   virtual Address local_address() const = 0;
   virtual Address peer_address() const = 0;
   virtual ReadDepths depths() const = 0;  // of what both sides want and can; once it is established
+  // Of an id from kConnectRequest, or whose route is known.
+  virtual Route route() const;
 
   // For an id from kConnectRequest: binds `queue_pair` (state INIT) and moves it to RTS;
   // kEstablished follows when the peer is ready too. Exactly one of Accept and Reject is called.

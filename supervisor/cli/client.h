@@ -65,6 +65,7 @@ class OperatorClient {
   absl::StatusOr<v1::EndDrainResponse> EndDrain(const v1::EndDrainRequest& request);
   absl::StatusOr<v1::ListShardMovesResponse> ListShardMoves(
       const v1::ListShardMovesRequest& request);
+  absl::StatusOr<v1::SetPolicyResponse> SetPolicy(const v1::SetPolicyRequest& request);
   // Until the end of the stream; one that follows ends with control.
   absl::Status WatchEvents(const v1::WatchEventsRequest& request,
                            const std::function<void(const v1::Event&)>& on_event);

@@ -38,6 +38,10 @@ std::optional<doctor::RunningVersions> AskVersions(Session* session, const docto
     for (const v1::Service& service : status.services()) {
       if (service.reachable()) versions.keepers[service.name()] = service.version();
     }
+    BATON_ASSIGN_OR_RETURN(const v1::ListWorkersResponse workers, client->ListWorkers({}));
+    for (const v1::WorkerOfService& one : workers.workers()) {
+      ++versions.workers[one.service()][one.worker().library_release()];
+    }
     return absl::OkStatus();
   };
   versions.problem = std::string(ask().message());

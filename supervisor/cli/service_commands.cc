@@ -80,6 +80,17 @@ std::string FormatListeners(const v1::Service& service) {
                       service.network_namespace());
 }
 
+// Of the device, by the keeper's count.
+std::string FormatObjects(const v1::Accounts& accounts) {
+  return absl::StrCat(accounts.queue_pairs(), " QPs, ", accounts.completion_queues(), " CQs, ",
+                      accounts.shared_receive_queues(), " SRQs, ", accounts.memory_regions(),
+                      " MRs of ", FormatBytes(accounts.registered_bytes()));
+}
+
+std::string FormatGrants(const v1::Accounts& accounts) {
+  return absl::StrCat(accounts.grants(), " of ", FormatBytes(accounts.granted_bytes()));
+}
+
 void PrintService(std::ostream& out, const v1::Service& service) {
   PrintFields(
       out,
@@ -96,8 +107,15 @@ void PrintService(std::ostream& out, const v1::Service& service) {
        {"New connections", FormatDrain(service)},
        {"Connections", absl::StrCat(service.connection_count(), " of ", service.max_connections())},
        {"Buffers", FormatBytes(service.buffer_bytes())},
+       {"Device objects", service.has_accounts() ? FormatObjects(service.accounts()) : ""},
+       {"Grants", service.has_accounts() ? FormatGrants(service.accounts()) : ""},
        {"Handoff blackout", FormatBlackout(service.handoff_blackout())},
        {"Failover blackout", FormatBlackout(service.failover_blackout())}});
+  if (service.accounts().warnings().empty()) return;
+  out << "\nWarnings:\n";
+  for (const std::string& warning : service.accounts().warnings()) {
+    out << "  " << Printable(warning) << '\n';
+  }
 }
 
 absl::Status Describe(Session* session, const std::string& name) {
@@ -142,6 +160,7 @@ void AddServiceCommands(CLI::App* app, Session* session) {
   AddWatchOption(describe, session);
   describe->callback(
       [session, name] { session->action = [session, name] { return Describe(session, *name); }; });
+  AddPolicyCommand(noun, session);
 }
 
 }  // namespace baton

@@ -83,6 +83,7 @@ absl::Status Describe(Session* session, const Target& target) {
       {{"Worker", absl::StrCat(worker.id(), " of service ", target.service)},
        {"Name", worker.name()},
        {"Version", worker.version()},
+       {"Library", worker.library_release()},
        {"State", FormatState(worker.state())},
        {"Process", absl::StrCat("pid ", worker.pid(), ", uid ", worker.uid())},
        {"Attached", absl::StrCat(FormatDuration(worker.attached_seconds()), " ago")},

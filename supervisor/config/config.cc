@@ -12,6 +12,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/config/policy.h"
 #include "supervisor/config/problems.h"
 #include "supervisor/config/validate.h"
 
@@ -35,15 +36,16 @@ class ParseErrors : public google::protobuf::io::ErrorCollector {
   Problems& problems_;
 };
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+// `what`: "the configuration".
+absl::StatusOr<std::string> ReadFile(const std::string& path, const char* what) {
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return ErrnoStatus(errno, absl::StrCat("cannot read the configuration ", path));
+  if (!file) return ErrnoStatus(errno, absl::StrCat("cannot read ", what, " ", path));
   std::string text;
   char buffer[16384];
   for (;;) {
     const ssize_t got = read(file.get(), buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoStatus(errno, absl::StrCat("cannot read the configuration ", path));
+    if (got < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", what, " ", path));
     if (got == 0) return text;
     text.append(buffer, static_cast<size_t>(got));
     if (text.size() > kMaxFileBytes) {
@@ -72,7 +74,7 @@ absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view f
 }
 
 absl::StatusOr<v1::Config> LoadConfig(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, "the configuration"));
   return ParseConfig(text, path);
 }
 
@@ -80,6 +82,22 @@ absl::Status CompleteConfig(v1::Config& config) {
   Problems problems("");
   CompleteAndValidate(config, nullptr, problems);
   return problems.ToStatus();
+}
+
+absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name) {
+  Problems problems{std::string(file_name)};
+  ParseErrors errors(problems);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  v1::Policy policy;
+  (void)parser.ParseFromString(std::string(text), &policy);
+  BATON_RETURN_IF_ERROR(problems.ToStatus());
+  return policy;
+}
+
+absl::StatusOr<v1::Policy> LoadPolicy(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, "the policy"));
+  return ParsePolicy(text, path);
 }
 
 }  // namespace baton

@@ -1,7 +1,5 @@
 #include "supervisor/config/validate.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -13,15 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
+#include "supervisor/config/ip_address.h"
 #include "supervisor/config/network_namespace.h"
+#include "supervisor/config/node.h"
 #include "supervisor/config/operator_endpoint.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/config/validate_policy.h"
 
 namespace baton {
 namespace {
 
-using google::protobuf::Message;
-using google::protobuf::Reflection;
 using google::protobuf::TextFormat;
 
 constexpr size_t kMaxNameBytes = 32;
@@ -31,16 +30,6 @@ constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
 constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
 constexpr uint32_t kMaxGidIndex = 255;      // uint8_t sgid_index
-
-// The range of a number of ServiceConfig, by the name of its field: limits are inclusive, 0 takes
-// the default.
-struct Range {
-  const char* field;
-  uint64_t default_value;
-  uint64_t min;
-  uint64_t max;
-  bool power_of_two = false;
-};
 
 constexpr Range kServiceRanges[] = {
     {"shards", 1, 1, arena::kMaxShards},
@@ -64,94 +53,11 @@ constexpr Range kServiceRanges[] = {
     {"max_inline_bytes", 0, 0, arena::kMaxInlineBytes},
 };
 
-// One message of the configuration, with its name ("services[1]") and place.
-class Node {
- public:
-  Node(Message& message, std::string name, TextFormat::ParseInfoTree* places, Problems& problems)
-      : message_(message), name_(std::move(name)), places_(places), problems_(problems) {}
-
-  // `field` is wrong because of `text`. Stands at the field or, where the file does not mention
-  // it, nowhere.
-  void Refuse(std::string_view field, std::string_view text) const {
-    int line = 0;
-    int column = 0;
-    if (places_ != nullptr && !Find(field)->is_repeated()) {
-      const TextFormat::ParseLocation place = places_->GetLocation(Find(field), -1);
-      line = place.line + 1;  // -1 where there is none
-      column = place.column + 1;
-    }
-    problems_.AddAt(line, column,
-                    absl::StrCat(name_, name_.empty() ? "" : ".", View(field), ": ", View(text)));
-  }
-
-  // The message in `field`; `index` for a repeated one.
-  Node Child(std::string_view field, Message& child, int index = -1) const {
-    TextFormat::ParseInfoTree* places =
-        places_ == nullptr ? nullptr : places_->GetTreeForNested(Find(field), index);
-    const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
-    return Node(child, absl::StrCat(name_, name_.empty() ? "" : ".", View(field), indexed), places,
-                problems_);
-  }
-
-  void CheckRange(const Range& range) const;
-
- private:
-  static absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
-  const google::protobuf::FieldDescriptor* Find(std::string_view field) const {
-    return message_.GetDescriptor()->FindFieldByName(std::string(field));
-  }
-
-  Message& message_;
-  std::string name_;
-  TextFormat::ParseInfoTree* places_;
-  Problems& problems_;
-};
-
-// "48 is not a power of two; use 32 or 64", or empty.
-std::string PowerOfTwoProblem(uint64_t value, const Range& range) {
-  if ((value & (value - 1)) == 0) return "";
-  uint64_t below = 1;
-  while (below * 2 < value) below *= 2;
-  return absl::StrCat(value, " is not a power of two; use ", below,
-                      below * 2 <= range.max ? absl::StrCat(" or ", below * 2) : "");
-}
-
-void Node::CheckRange(const Range& range) const {
-  const google::protobuf::FieldDescriptor* field = Find(range.field);
-  const Reflection* reflection = message_.GetReflection();
-  const bool wide = field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64;
-  const uint64_t value =
-      wide ? reflection->GetUInt64(message_, field) : reflection->GetUInt32(message_, field);
-  if (value == 0) {
-    if (wide) {
-      reflection->SetUInt64(&message_, field, range.default_value);
-    } else {
-      reflection->SetUInt32(&message_, field, static_cast<uint32_t>(range.default_value));
-    }
-    return;
-  }
-  if (value < range.min || value > range.max) {
-    Refuse(range.field, absl::StrCat(value, " is not between ", range.min, " and ", range.max,
-                                     "; leave it out for ", range.default_value));
-    return;
-  }
-  if (!range.power_of_two) return;
-  const std::string problem = PowerOfTwoProblem(value, range);
-  if (!problem.empty()) Refuse(range.field, problem);
-}
-
 bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxNameBytes &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
          });
-}
-
-bool IsAddress(const std::string& host) {
-  in6_addr address;
-  return host.find('\0') == std::string::npos && (inet_pton(AF_INET, host.c_str(), &address) == 1 ||
-                                                  inet_pton(AF_INET6, host.c_str(), &address) == 1);
 }
 
 // ADDRESS:PORT, with brackets around an IPv6 address. Port 0 is any that is free.
@@ -335,6 +241,10 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckNative(service, node);
   CheckStateDecoder(service, node);
+  if (service.has_policy()) {
+    v1::Policy& policy = *service.mutable_policy();
+    CheckPolicy(policy, service, node.Child("policy", policy));
+  }
   if (static_cast<uint32_t>(service.listeners_size()) > service.max_listeners()) {
     node.Refuse("max_listeners", absl::StrCat(service.listeners_size(), " listeners are more than ",
                                               service.max_listeners(), "; raise max_listeners"));

@@ -339,6 +339,20 @@ class OperatorServiceImpl final
     return grpc::Status::OK;
   }
 
+  grpc::Status SetPolicy(grpc::ServerContext* call, const v1::SetPolicyRequest* request,
+                         v1::SetPolicyResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(OnRecord(*call, "SetPolicy", *request, [&]() -> absl::Status {
+      internal::ManagementRequest set;
+      *set.mutable_set_policy()->mutable_policy() = request->policy();
+      set.mutable_set_policy()->set_validate_only(request->validate_only());
+      BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
+                             ChangeBy(*call, request->service(), std::move(set), kMaxCallNs));
+      response->mutable_policy()->Swap(reply.mutable_policy());
+      return absl::OkStatus();
+    }));
+  }
+
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
       grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override;
 

@@ -14,6 +14,9 @@ struct RunningVersions {
   v1::Version control;
   std::map<std::string, v1::Version> keepers;  // by service
   std::string problem;                         // why it said nothing; then the rest is not known
+  // Of the library that workers were built with, by service: how many have which; "": they did not
+  // say.
+  std::map<std::string, std::map<std::string, int>> workers = {};
 };
 
 }  // namespace baton::doctor

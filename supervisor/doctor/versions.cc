@@ -1,5 +1,5 @@
-// Whether the parts of a Baton that runs are of one release. Of workers, keepers see to that: one
-// that was built for another layout or protocol is refused when it attaches.
+// Whether the parts of a Baton that runs are of one release. Workers need not be: one that was
+// built for another layout or protocol is refused when it attaches, and the others are told of.
 #include "absl/strings/str_cat.h"
 #include "supervisor/doctor/checks.h"
 
@@ -14,6 +14,26 @@ std::string Describe(const v1::Version& version) {
 bool IsSame(const v1::Version& one, const v1::Version& other) {
   return one.release() == other.release() && one.layout_version() == other.layout_version() &&
          one.protocol_version() == other.protocol_version();
+}
+
+bool CheckWorkers(const RunningVersions& running, Report& report) {
+  bool same = true;
+  for (const auto& [service, releases] : running.workers) {
+    for (const auto& [release, count] : releases) {
+      if (release == running.control.release()) continue;
+      same = false;
+      const std::string whose =
+          release.empty() ? "an older release, which does not tell" : "release " + release;
+      report.Add(v1::SEVERITY_WARNING, {"version", service},
+                 {absl::StrCat(count, count == 1 ? " worker was" : " workers were",
+                               " built with the library of ", whose, ", control is of ",
+                               running.control.release()),
+                  "it serves as it is; what the library has mended since, it has not",
+                  absl::StrCat("build it with release ", running.control.release(),
+                               ", then: baton upgrade ", service, " --exec PROGRAM")});
+    }
+  }
+  return same;
 }
 
 }  // namespace
@@ -49,6 +69,7 @@ void CheckVersions(const View& view, Report& report) {
          "that were built for the new layout or protocol cannot attach to it",
          "systemctl restart batond  # connections end: choose the time"});
   }
+  same = CheckWorkers(running, report) && same;
   if (same) {
     report.Ok({"version"}, absl::StrCat("this program, control and ", running.keepers.size(),
                                         " keepers are of release ", running.own_release));

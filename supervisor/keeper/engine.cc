@@ -130,7 +130,7 @@ void Engine::Loop() {
       continue;
     }
     if (BeginSleep()) {
-      AwaitSignal(loss_ ? kLossPauseMs : -1);
+      AwaitSignal(LongestSleepMs());
     } else {
       // Something came in the last moment, or cannot be waited for.
       budget.NoteWait(now - idle_since);
@@ -221,6 +221,8 @@ bool Engine::ApplyCommits(uint32_t shard) {
   for (int i = 0; i < kTransactionsPerTurn && state.ownership.owned(); ++i) {
     // Looked at each time: the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
+    if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
+      break;
     absl::Status error;
     const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
     if (outcome == driver::CommitOutcome::kIdle) break;
@@ -228,6 +230,9 @@ bool Engine::ApplyCommits(uint32_t shard) {
     if (outcome == driver::CommitOutcome::kInvalid) {
       OnInvalidCommit(shard, error);
       break;
+    }
+    if (budget_ != nullptr) [[unlikely]] {
+      budget_->Take(state.ownership.owner_slot(), driver_->requests_applied());
     }
     const bool released = outcome == driver::CommitOutcome::kReleased;
     if (state.blackout_start_ns != 0) {
@@ -248,6 +253,21 @@ bool Engine::ApplyCommits(uint32_t shard) {
   }
   if (worked && crowded) NotifyOwner(shard);  // there is room again
   return worked;
+}
+
+// What an owner has committed waits so long; not when it is asked to release, nor at the cut: the
+// successor is not to wait for it.
+uint64_t Engine::NanosecondsToWait(uint32_t shard) {
+  const driver::Ownership& ownership = shards_[shard].ownership;
+  if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
+  return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
+}
+
+void Engine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
+  budget_.reset();
+  if (of_service == 0 && of_worker == 0) return;
+  budget_ = std::make_unique<PostBudget>(of_service, of_worker, arena_->shape().workers,
+                                         options_.nanoseconds());
 }
 
 bool Engine::HandleDeviceEvents() {
@@ -301,17 +321,36 @@ void Engine::NotifyOwner(uint32_t shard) {
   if (slot != arena::kNobody) roster_.Notify(slot);
 }
 
+bool Engine::HasCommitsToApply(uint32_t shard) {
+  if (!shards_[shard].ownership.owned() || driver_->PendingEntries(shard) == 0) return false;
+  return budget_ == nullptr || NanosecondsToWait(shard) == 0;
+}
+
 bool Engine::MaySleep() {
   if (has_posted_.load() || stop_.load()) return false;
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (IsLeftToOwner(shard)) continue;
     if (!shards_[shard].unreadable && !driver_->RequestNotification(shard).ok()) return false;
-    if (shards_[shard].ownership.owned() && driver_->PendingEntries(shard) > 0) return false;
+    if (HasCommitsToApply(shard)) return false;
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
   return true;
+}
+
+// A signal comes for everything but time.
+int Engine::LongestSleepMs() {
+  if (loss_) return kLossPauseMs;
+  if (budget_ == nullptr) return -1;
+  constexpr uint64_t kMillisecondNs = 1'000'000;
+  uint64_t longest = ~uint64_t{0};
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].ownership.owned() || driver_->PendingEntries(shard) == 0) continue;
+    longest = std::min(longest, NanosecondsToWait(shard));
+  }
+  if (longest == ~uint64_t{0}) return -1;
+  return static_cast<int>(longest / kMillisecondNs + 1);
 }
 
 bool Engine::AwaitSignal(int timeout_ms) {
@@ -345,6 +384,7 @@ void Engine::EndSleep() {
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
   roster_.Add(slot, id, std::move(wake), versions, standing);
+  if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
 }
 
 void Engine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
@@ -476,6 +516,9 @@ EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool
       const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
       released = outcome == driver::CommitOutcome::kReleased;
       if (outcome != driver::CommitOutcome::kApplied) break;
+      if (budget_ != nullptr) {
+        budget_->Take(state.ownership.owner_slot(), driver_->requests_applied());
+      }
       ++recovered;
     }
   }

@@ -27,6 +27,7 @@
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/death_count.h"
+#include "supervisor/keeper/post_budget.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
@@ -111,11 +112,17 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   uint32_t DisconnectAll(std::string_view why) override;
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
+  void SetGate(const driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
+  void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {
     return driver_->established_ns(connection);
   }
   uint32_t connection_count() const override { return driver_->connection_count(); }
+  uint32_t connections_of(uint32_t shard) const override {
+    return arena_->shard(shard).connections;
+  }
+  driver::ObjectCounts device_objects() const override { return driver_->objects()->Count(); }
 
   driver::QueueDriver& driver() { return *driver_; }
   int device_event_fd() const { return device_->event_fd(); }
@@ -174,8 +181,11 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void ContinueLoss();
   bool IsLeftToOwner(uint32_t shard) const;
   bool ApplyCommits(uint32_t shard);
+  uint64_t NanosecondsToWait(uint32_t shard);
   bool PollShard(uint32_t shard);
+  bool HasCommitsToApply(uint32_t shard);
   bool MaySleep();
+  int LongestSleepMs();
   void NotifyOwner(uint32_t shard);
 
   // `await_death`: its shards move only when its process is proven dead.
@@ -204,6 +214,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   std::unique_ptr<driver::QueueDriver> driver_;
   std::vector<ShardState> shards_;
   Roster roster_;
+  std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
   verbs::DeviceInfo device_info_;
   std::optional<Loss> loss_;  // of the device
 

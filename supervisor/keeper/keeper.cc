@@ -142,6 +142,7 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
     if (service.poison_deaths() != 0) options.poison_deaths = service.poison_deaths();
     BATON_ASSIGN_OR_RETURN(engine_, Engine::Create(arena_.get(), device_.get(), this, options));
   }
+  policies_ = std::make_unique<Policies>(service, *engine_);
   // Before any peer can ask.
   drain_ = std::make_unique<ServiceDrain>(loop_, config_, *engine_, events_);
   for (const v1::ListenerConfig& listener : service.listeners()) {
@@ -153,18 +154,21 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
 }
 
 void Keeper::MakeManagement(FileDescriptor batonds_network) {
-  workers_ = std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, events_);
+  workers_ =
+      std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, *policies_, events_);
   if (native_ != nullptr) {
-    auto programs =
-        std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, events_, lifeline_);
+    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, *policies_,
+                                                    events_, lifeline_);
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {
     programs_ = std::make_unique<BrokeredPrograms>(config_.launcher(), std::move(batonds_network));
   }
   upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, events_, *workers_, *programs_);
+  limits_ = std::make_unique<LimitWatch>(loop_, config_.service(), *engine_, *policies_, *workers_,
+                                         events_);
   management_ = std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_,
-                                             *upgrades_, *drain_, moves_);
+                                             *upgrades_, *policies_, *limits_, *drain_, moves_);
   if (native_ == nullptr) return;
   for (const int fd : native_->descriptors()) {
     native_descriptors_.push_back(

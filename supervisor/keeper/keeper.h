@@ -21,9 +21,11 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/lifeline.h"
+#include "supervisor/keeper/limit_watch.h"
 #include "supervisor/keeper/management.h"
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/shard_moves.h"
 #include "supervisor/keeper/upgrades.h"
@@ -94,12 +96,14 @@ class Keeper : private EngineListener {
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
   Lifeline lifeline_;  // of native services
+  std::unique_ptr<Policies> policies_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services
   std::unique_ptr<Upgrades> upgrades_;
   std::unique_ptr<ServiceDrain> drain_;
   ShardMoves moves_;
+  std::unique_ptr<LimitWatch> limits_;
   std::unique_ptr<Management> management_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   absl::Status end_;  // what Run returns

@@ -13,6 +13,7 @@
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
+#include "lib/text/one_line.h"
 #include "lib/text/trace_parent.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/describe.h"
@@ -21,6 +22,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr uint32_t kConnectionsPerReply = 1000;
+constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
 void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
   reply->set_status_code(static_cast<int>(status.code()));
@@ -41,13 +43,16 @@ absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::Managemen
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                        ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-                       Upgrades& upgrades, ServiceDrain& drain, const ShardMoves& moves)
+                       Upgrades& upgrades, Policies& policies, LimitWatch& limits,
+                       ServiceDrain& drain, const ShardMoves& moves)
     : loop_(loop),
       config_(config),
       engine_(engine),
       events_(events),
       workers_(workers),
       upgrades_(upgrades),
+      policies_(policies),
+      limits_(limits),
       drain_(drain),
       moves_(moves),
       started_ns_(MonotonicNanoseconds()) {}
@@ -139,6 +144,9 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kListShardMoves:
       status = ListShardMoves(request.list_shard_moves(), &reply);
       break;
+    case ManagementRequest::kSetPolicy:
+      status = SetPolicy(request.set_policy(), reply.mutable_policy());
+      break;
     default:
       status = absl::UnimplementedError("a request this keeper does not know");
   }
@@ -177,6 +185,16 @@ absl::Status Management::ListShardMoves(const internal::ListShardMoves& request,
   return absl::OkStatus();
 }
 
+absl::Status Management::SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force) {
+  BATON_ASSIGN_OR_RETURN(*in_force, policies_.Replace(request.policy(), request.validate_only()));
+  if (request.validate_only()) return absl::OkStatus();
+  events_.Add("policy_set",
+              absl::StrCat("the service's policy is now: ",
+                           OneLine(in_force->ShortDebugString(), kMaxPolicyBytes)),
+              UnixMicroseconds(), 0, -1, -1);
+  return absl::OkStatus();
+}
+
 void Management::Subscribe(const SessionPtr& session, uint64_t after) {
   subscribers_.insert(session);
   for (const v1::Event& event : events_.events()) {
@@ -210,6 +228,8 @@ void Management::Describe(internal::Description* description) {
   if (config.has_state_decoder()) *service->mutable_state_decoder() = config.state_decoder();
   if (auto upgrade = upgrades_.UnderWay()) *service->mutable_upgrade() = *std::move(upgrade);
   if (auto drain = drain_.Describe()) *service->mutable_drain() = *std::move(drain);
+  *service->mutable_policy() = policies_.policy();
+  *service->mutable_accounts() = limits_.Look();
   service->mutable_version()->set_release(kRelease);
   service->mutable_version()->set_layout_version(arena::kLayoutVersion);
   service->mutable_version()->set_protocol_version(kProtocolVersion);

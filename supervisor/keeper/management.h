@@ -14,6 +14,8 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/limit_watch.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/shard_moves.h"
@@ -28,7 +30,7 @@ class Management {
   // All references outlive it.
   Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
              ServiceEngine& engine, EventLog& events, WorkerSessions& workers, Upgrades& upgrades,
-             ServiceDrain& drain, const ShardMoves& moves);
+             Policies& policies, LimitWatch& limits, ServiceDrain& drain, const ShardMoves& moves);
 
   // A client of the management socket.
   void Accept(FileDescriptor socket);
@@ -52,6 +54,7 @@ class Management {
                                internal::Connections* connections);
   void Handoff(const SessionPtr& session, const internal::ManagementRequest& request);
   absl::StatusOr<std::vector<ShardMove>> PlanHandoff(const internal::Handoff& request);
+  absl::Status SetPolicy(const internal::SetPolicy& request, v1::Policy* in_force);
   void Subscribe(const SessionPtr& session, uint64_t after);
 
   boost::asio::io_context& loop_;
@@ -60,6 +63,8 @@ class Management {
   EventLog& events_;
   WorkerSessions& workers_;
   Upgrades& upgrades_;
+  Policies& policies_;
+  LimitWatch& limits_;
   ServiceDrain& drain_;
   const ShardMoves& moves_;
   const uint64_t started_ns_;

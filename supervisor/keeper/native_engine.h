@@ -101,10 +101,14 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
+  void SetGate(const driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
+  void SetPostRates(uint32_t, uint32_t) override {}
   // As of now: the shard's driver goes on meanwhile.
   driver::ShardCounters counters(uint32_t shard) const override;
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return manager_->connection_count(); }
+  uint32_t connections_of(uint32_t shard) const override { return manager_->connections_of(shard); }
+  driver::ObjectCounts device_objects() const override { return manager_->Count(); }
 
   const arena::Arena& arena() const override { return *arena_; }
   const verbs::DeviceInfo& device_info() const override { return device_info_; }

@@ -18,13 +18,6 @@
 namespace baton::keeper {
 namespace {
 
-// Between forks, when they end soon after their start.
-constexpr std::chrono::milliseconds kShortestPause(10);
-constexpr std::chrono::milliseconds kLongestPause(5000);
-// While the service gets on: owners may die of a message, of which the next one is spared (poison).
-constexpr std::chrono::milliseconds kLongestPauseOfServers(100);
-constexpr uint64_t kLongLifeNs = 2'000'000'000;
-
 NativeProgram ProgramOf(const v1::NativeConfig& config) {
   NativeProgram program;
   program.object = config.object();
@@ -37,20 +30,20 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 }  // namespace
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                             NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                             const Lifeline& lifeline)
+                             NativeEngine& engine, WorkerSessions& sessions,
+                             const Policies& policies, EventLog& events, const Lifeline& lifeline)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
       stop_timeout_(config.service().stop_timeout_ms()),
       engine_(engine),
       sessions_(sessions),
+      policies_(policies),
       events_(events),
       lifeline_(lifeline),
       held_replies_(loop),
       held_overdue_(loop),
-      pause_(loop),
-      pause_length_(kShortestPause) {}
+      pause_(loop) {}
 
 NativeWorkers::~NativeWorkers() {
   for (const auto& [pid, process] : processes_) {
@@ -168,10 +161,7 @@ void NativeWorkers::OnEnded(pid_t pid) {
   processes_.erase(found);
   engine_.Turn();  // it may have committed just before
   const bool served = engine_.last_served_ns() >= forked_ns;
-  pause_length_ =
-      MonotonicNanoseconds() - forked_ns >= kLongLifeNs
-          ? kShortestPause
-          : std::min(2 * pause_length_, served ? kLongestPauseOfServers : kLongestPause);
+  pause_length_.NoteEnd(MonotonicNanoseconds() - forked_ns, served, policies_.policy());
   StartLater();
 }
 
@@ -228,7 +218,7 @@ void NativeWorkers::End(Process& process) {
 
 void NativeWorkers::StartLater() {
   if (std::exchange(pausing_, true)) return;
-  pause_.expires_after(pause_length_);
+  pause_.expires_after(pause_length_.length());
   pause_.async_wait([this](const boost::system::error_code& error) {
     pausing_ = false;
     if (!error) KeepRunning();

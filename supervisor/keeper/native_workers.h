@@ -21,7 +21,9 @@
 #include "supervisor/keeper/held_workers.h"
 #include "supervisor/keeper/lifeline.h"
 #include "supervisor/keeper/native_engine.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
+#include "supervisor/keeper/restart_delay.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -31,8 +33,8 @@ class NativeWorkers final : public WorkerPrograms {
  public:
   // All references outlive it. `lifeline`: what the workers' lives hang on.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                NativeEngine& engine, WorkerSessions& sessions, EventLog& events,
-                const Lifeline& lifeline);
+                NativeEngine& engine, WorkerSessions& sessions, const Policies& policies,
+                EventLog& events, const Lifeline& lifeline);
   ~NativeWorkers() override;  // kills them
 
   // Forks until there are as many of the program that serves as the configuration says.
@@ -73,6 +75,7 @@ class NativeWorkers final : public WorkerPrograms {
   const std::chrono::milliseconds stop_timeout_;
   NativeEngine& engine_;
   WorkerSessions& sessions_;
+  const Policies& policies_;
   EventLog& events_;
   const Lifeline& lifeline_;
   HeldDescriptors* held_ = nullptr;  // by batond
@@ -81,7 +84,7 @@ class NativeWorkers final : public WorkerPrograms {
   boost::asio::steady_timer held_overdue_;
   bool awaiting_held_ = false;
   boost::asio::steady_timer pause_;
-  std::chrono::milliseconds pause_length_;
+  RestartDelay pause_length_;
   bool pausing_ = false;
   std::map<pid_t, std::unique_ptr<Process>> processes_;
 };

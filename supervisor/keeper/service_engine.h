@@ -111,9 +111,16 @@ class ServiceEngine {
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
   virtual absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) = 0;
   virtual absl::Status Revoke(uint32_t grant) = 0;
+  // As QueueDriver's, once and for all.
+  virtual void SetGate(const driver::ConnectionGate* gate) = 0;
+  // Work requests that are posted in a second; 0: all. What is more waits. Of brokered services.
+  virtual void SetPostRates(uint32_t of_service, uint32_t of_worker) = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;
   virtual uint64_t established_ns(uint32_t connection) const = 0;
   virtual uint32_t connection_count() const = 0;
+  virtual uint32_t connections_of(uint32_t shard) const = 0;
+  // That this process has made of the device.
+  virtual driver::ObjectCounts device_objects() const = 0;
 
   virtual const arena::Arena& arena() const = 0;
   // As it was when the device last told of a change.

@@ -18,7 +18,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
-#include "lib/verbs/port_owner.h"
+#include "lib/text/one_line.h"
 
 namespace baton::keeper {
 namespace {
@@ -29,7 +29,7 @@ constexpr uint32_t kMaxRequestBytes = 64 << 10;
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxNameBytes = 128;
-constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
+constexpr size_t kMaxReleaseBytes = 32;
 // Of workers that look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
 
@@ -50,11 +50,13 @@ void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
 }  // namespace
 
 WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                               const arena::Arena& arena, ServiceEngine& engine, EventLog& events)
+                               const arena::Arena& arena, ServiceEngine& engine, Policies& policies,
+                               EventLog& events)
     : loop_(loop),
       config_(config),
       arena_(arena),
       engine_(engine),
+      policies_(policies),
       events_(events),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
@@ -147,16 +149,16 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = SetReady(session);
         break;
       case WorkerRequest::kListen:
-        status = Listen(request.listen(), reply.mutable_listening());
+        status = Listen(*session, request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
         status = Connect(*session, request.connect(), reply.mutable_connecting());
         break;
       case WorkerRequest::kGrant:
-        status = Grant(request.grant(), reply.mutable_granted());
+        status = Grant(*session, request.grant(), reply.mutable_granted());
         break;
       case WorkerRequest::kRevoke:
-        engine_.Run([&] { status = engine_.Revoke(request.revoke().grant()); });
+        status = Revoke(request.revoke().grant());
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));
@@ -210,6 +212,7 @@ bool WorkerSessions::HasPlace(const Session& session) const {
 
 void WorkerSessions::LeavePlace(const SessionPtr& session) {
   if (watcher_) watcher_->Forget(session->slot);
+  engine_.Post([this, id = session->id] { policies_.admission().Forget(id); });
   slots_[session->slot] = nullptr;
   reserved_[session->slot] = 0;
   session->process.close();
@@ -284,6 +287,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   }
   session->attached = true;
   session->attached_with = attach;
+  session->attached_with.set_library_release(OneLine(attach.library_release(), kMaxReleaseBytes));
   session->attached_ns = session->heartbeat_ns = MonotonicNanoseconds();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
@@ -387,79 +391,6 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
                         session->attached ? "" : ": it had not attached"),
            session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
-}
-
-// ---------------------------------------------------------------- what workers ask for
-
-absl::Status WorkerSessions::Listen(const internal::ListenRequest& request,
-                                    internal::Listening* listening) {
-  if (request.port() > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
-  }
-  const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
-  absl::StatusOr<verbs::Address> address;
-  engine_.Run([&] {
-    const size_t existing = engine_.listeners().size();
-    if (!engine_.IsListening(asked) && existing >= config_.service().max_listeners()) {
-      address = absl::ResourceExhaustedError(
-          absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
-      return;
-    }
-    address = engine_.Listen(asked);
-  });
-  if (!address.ok()) return NameOwnerNowAndThen(address.status());
-  listening->set_port(address->port);
-  return absl::OkStatus();
-}
-
-// Here, and not where the queues are driven: it takes its time. Whoever asks again and again is not
-// to keep everybody else's requests waiting with it.
-absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
-  const uint64_t now = MonotonicNanoseconds();
-  if (now < next_owner_search_ns_) return refused;
-  const absl::Status named = verbs::NamePortOwner(refused);
-  next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
-  return named;
-}
-
-absl::Status WorkerSessions::Connect(const Session& session,
-                                     const internal::ConnectRequest& request,
-                                     internal::Connecting* connecting) {
-  if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
-    return absl::InvalidArgumentError("shard, port: out of range");
-  }
-  absl::StatusOr<uint32_t> connection;
-  engine_.Run([&] {
-    if (engine_.owner(request.shard()).worker_id != session.id) {
-      connection = absl::FailedPreconditionError(
-          absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
-      return;
-    }
-    connection =
-        engine_.Connect(request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
-                        request.private_data(), request.tag());
-    if (connection.ok()) {
-      connecting->set_generation(arena_.connection(*connection).generation);
-    }
-  });
-  BATON_RETURN_IF_ERROR(connection.status());
-  connecting->set_connection(*connection);
-  return absl::OkStatus();
-}
-
-absl::Status WorkerSessions::Grant(const internal::GrantRequest& request,
-                                   internal::Granted* granted) {
-  const uint32_t access =
-      (request.remote_read() ? verbs::kRemoteRead : 0u) |
-      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
-      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
-  absl::StatusOr<uint32_t> grant;
-  engine_.Run([&] { grant = engine_.Grant(request.offset(), request.length(), access); });
-  BATON_RETURN_IF_ERROR(grant.status());
-  granted->set_grant(*grant);
-  granted->set_rkey(arena_.grant(*grant).rkey);
-  granted->set_remote_address(reinterpret_cast<uint64_t>(arena_.buffers()) + request.offset());
-  return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- tokens
@@ -618,6 +549,7 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
     worker.set_id(session->id);
     worker.set_name(session->attached_with.name());
     worker.set_version(session->attached_with.version());
+    worker.set_library_release(session->attached_with.library_release());
     worker.set_state(session->state);
     worker.set_pid(session->peer.pid);
     worker.set_uid(session->peer.uid);
@@ -655,16 +587,29 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
       owner |= engine_.owner(i).worker_id == session->id;
     }
   });
+  if (!stalled) session->hang_reported = false;
   if (!stalled || !owner) {
     session->silent_owner_beats = 0;
     return;
   }
   // Who came to shards when it was silent already has its time, too.
-  if (!was_stalled || ++session->silent_owner_beats >= hang_beats_) {
-    engine_.Run([&] { engine_.ExplainDeath(session->slot, session->id, "hang"); });
-    (void)Kill(session->id, absl::StrCat("it owns shards and has shown no sign of life for ",
-                                         config_.service().hang_timeout_ms(), " ms"));
+  if (!was_stalled || ++session->silent_owner_beats >= hang_beats_) OnHang(*session);
+}
+
+// Looked at again and again, as long as it hangs: the policy may change meanwhile.
+void WorkerSessions::OnHang(Session& session) {
+  const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
+                                        config_.service().hang_timeout_ms(), " ms");
+  if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
+    if (std::exchange(session.hang_reported, true)) return;
+    AddEvent("worker_hangs",
+             absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
+                          "; its shards stay with it, as the policy's on_hang says"),
+             session.id);
+    return;
   }
+  engine_.Run([&] { engine_.ExplainDeath(session.slot, session.id, "hang"); });
+  (void)Kill(session.id, what);
 }
 
 void WorkerSessions::WatchHeartbeats() {

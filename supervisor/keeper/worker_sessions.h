@@ -19,6 +19,7 @@
 #include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_engine.h"
 
 namespace baton::keeper {
@@ -58,7 +59,8 @@ class WorkerSessions {
  public:
   // All references outlive it.
   WorkerSessions(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                 const arena::Arena& arena, ServiceEngine& engine, EventLog& events);
+                 const arena::Arena& arena, ServiceEngine& engine, Policies& policies,
+                 EventLog& events);
 
   // At most one, which outlives it.
   void SetObserver(WorkerObserver* observer) { observer_ = observer; }
@@ -116,6 +118,7 @@ class WorkerSessions {
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
     uint32_t silent_beats = 0;                 // looks in a row that found nothing new
     uint32_t silent_owner_beats = 0;           // of more, that found it the owner of shards
+    bool hang_reported = false;                // it has shown nothing since
     const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     std::string kill_cause;                    // empty: we did not kill it
     bool detached = false;
@@ -139,24 +142,34 @@ class WorkerSessions {
                       internal::Attached* attached, std::vector<int>* descriptors,
                       FileDescriptor* keep);
   absl::Status SetReady(const SessionPtr& session);
-  absl::Status Listen(const internal::ListenRequest& request, internal::Listening* listening);
+  absl::Status Detach(const SessionPtr& session);
+
+  // In worker_requests.cc.
+  absl::Status CheckListen(const Session& session, const verbs::Address& address) const;
+  absl::Status Listen(const Session& session, const internal::ListenRequest& request,
+                      internal::Listening* listening);
   absl::Status NameOwnerNowAndThen(const absl::Status& refused);
   absl::Status Connect(const Session& session, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
-  absl::Status Grant(const internal::GrantRequest& request, internal::Granted* granted);
-  absl::Status Detach(const SessionPtr& session);
+  uint32_t ConnectionsOf(const Session& session) const;
+  absl::Status Grant(const Session& session, const internal::GrantRequest& request,
+                     internal::Granted* granted);
+  absl::Status Revoke(uint32_t grant);
+
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
   void LookAtHeartbeat(const SessionPtr& session);
+  void OnHang(Session& session);
   void AddEvent(std::string kind, std::string message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
   ServiceEngine& engine_;
+  Policies& policies_;
   EventLog& events_;
   const uint32_t heartbeat_ms_;
   uint64_t next_owner_search_ns_ = 0;

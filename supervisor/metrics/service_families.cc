@@ -31,6 +31,14 @@ constexpr ServiceMetric kServiceGauges[] = {
      [](const v1::Service& s) { return double{1} * s.listeners_size(); }},
     {"baton_service_buffer_bytes", "Registered memory for messages.",
      [](const v1::Service& s) { return static_cast<double>(s.buffer_bytes()); }},
+    {"baton_service_registered_bytes", "Memory registered with the device, grants among it.",
+     [](const v1::Service& s) { return static_cast<double>(s.accounts().registered_bytes()); }},
+    {"baton_service_grants", "Ranges of the buffers that peers may reach.",
+     [](const v1::Service& s) { return double{1} * s.accounts().grants(); }},
+    {"baton_service_granted_bytes", "Of those ranges, together.",
+     [](const v1::Service& s) { return static_cast<double>(s.accounts().granted_bytes()); }},
+    {"baton_service_warnings", "Limits of the policy and of the control group that are near.",
+     [](const v1::Service& s) { return double{1} * s.accounts().warnings_size(); }},
     {"baton_upgrade_running", "1 while an upgrade or a rollback is under way.",
      [](const v1::Service& s) { return s.has_upgrade() ? 1.0 : 0.0; }},
 };
@@ -122,6 +130,43 @@ Family Unhealthy(const std::vector<DescribedService>& all) {
   return family;
 }
 
+Family DeviceObjects(const std::vector<DescribedService>& all) {
+  Family family = Family::Gauge("baton_service_device_objects",
+                                "Objects of the device that the keeper has made, by their kind.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    const v1::Accounts& accounts = described.service().accounts();
+    const std::pair<const char*, uint32_t> counts[] = {
+        {"queue_pair", accounts.queue_pairs()},
+        {"completion_queue", accounts.completion_queues()},
+        {"shared_receive_queue", accounts.shared_receive_queues()},
+        {"memory_region", accounts.memory_regions()}};
+    for (const auto& [kind, count] : counts) {
+      family.Add({{"service", name}, {"kind", kind}}, double{1} * count);
+    }
+  });
+  return family;
+}
+
+// 0 where there is no limit less than the capacity.
+Family QuotaLimits(const std::vector<DescribedService>& all) {
+  Family family = Family::Gauge("baton_service_quota",
+                                "What the policy allows the service, by what it is of; 0: as much "
+                                "as there is room for.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    const v1::Quota& quota = described.service().policy().service();
+    const std::pair<const char*, double> limits[] = {
+        {"connections", double{1} * quota.connections()},
+        {"listeners", double{1} * quota.listeners()},
+        {"grants", double{1} * quota.grants()},
+        {"granted_bytes", static_cast<double>(quota.granted_bytes())},
+        {"posts_per_second", double{1} * quota.posts_per_second()}};
+    for (const auto& [of, limit] : limits) {
+      family.Add({{"service", name}, {"of", of}}, limit);
+    }
+  });
+  return family;
+}
+
 Family PortUp(const std::vector<DescribedService>& all) {
   Family family = Family::Gauge("baton_device_port_up",
                                 "1 while the port of the service's device is active; absent for a "
@@ -151,7 +196,8 @@ void AddBlackout(const std::string& service, const char* cause, const v1::Blacko
 }  // namespace
 
 std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<DescribedService>& all) {
-  std::vector<Family> families = {Up(all), Workers(all), Unhealthy(all), PortUp(all)};
+  std::vector<Family> families = {Up(all),     Workers(all),       Unhealthy(all),
+                                  PortUp(all), DeviceObjects(all), QuotaLimits(all)};
   for (const ServiceMetric& metric : kServiceGauges) {
     Family& family = families.emplace_back(Family::Gauge(metric.name, metric.help));
     ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {

@@ -71,9 +71,11 @@ struct TheKeeper final : private keeper::EngineListener {
     options.poison_deaths = config.service().poison_deaths();
     engine = keeper::Engine::Create(arena, device.get(), this, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
-    workers.emplace(loop, config, *arena, *engine, events);
+    policies.emplace(config.service(), *engine);
+    workers.emplace(loop, config, *arena, *engine, *policies, events);
     upgrades.emplace(loop, config, *engine, events, *workers, programs);
-    management.emplace(loop, config, *engine, events, *workers, *upgrades);
+    limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
+    management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits);
   }
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override {
@@ -104,9 +106,11 @@ struct TheKeeper final : private keeper::EngineListener {
                           }};
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<keeper::Engine> engine;
+  std::optional<keeper::Policies> policies;
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
+  std::optional<keeper::LimitWatch> limits;
   std::optional<keeper::Management> management;
 };
 
@@ -198,6 +202,7 @@ class Attack {
         attach->set_layout_version(program_.Byte() < 250 ? arena::kLayoutVersion : program_.Byte());
         attach->set_name(Text());
         attach->set_version(Text());
+        attach->set_library_release(attach->version());
         attach->set_reads_state_version_min(program_.Below(4));
         attach->set_reads_state_version_max(program_.Below(4));
         attach->set_writes_state_version(program_.Below(4));
@@ -241,6 +246,21 @@ class Attack {
 
   uint64_t WorkerId() {
     return program_.Byte() < 240 ? program_.Below(8) : program_.Take<uint64_t>();
+  }
+
+  // Another one each time, some of them invalid; by no byte of the program, whose inputs were made
+  // before there were any.
+  void FillPolicy(v1::Policy* policy) const {
+    v1::Quota* const of_worker = policy->mutable_worker();
+    of_worker->set_connections(static_cast<uint32_t>(requests_ / 2 % 5));
+    of_worker->set_grants(static_cast<uint32_t>(requests_ / 3 % 4));
+    of_worker->set_granted_bytes(requests_ / 2 % 3 * 4096);
+    of_worker->set_listeners(static_cast<uint32_t>(requests_ / 5 % 3));
+    policy->mutable_service()->set_posts_per_second(requests_ % 8 == 0 ? 1000 : 0);
+    if (requests_ % 6 == 0) policy->add_p_keys(static_cast<uint32_t>(requests_ * 4096));
+    if (requests_ % 10 == 0) policy->add_gids("127.0.0.1");
+    policy->set_hot_standbys(static_cast<uint32_t>(requests_ / 2 % 8));
+    policy->set_on_hang(v1::OnHang(requests_ / 4 % 3));
   }
 
   internal::ManagementRequest ManagementRequest() {
@@ -293,7 +313,11 @@ class Attack {
         request.mutable_rollback()->set_no_rollback(program_.Flag());
         break;
       case 9:
-        request.mutable_list_upgrades();
+        if (requests_ % 2 == 0) {
+          FillPolicy(request.mutable_set_policy()->mutable_policy());
+        } else {
+          request.mutable_list_upgrades();
+        }
         break;
       default:
         request.mutable_control_stream()->set_worker_id(WorkerId());

@@ -1,5 +1,7 @@
 #include "lib/verbs/rdma/connection.h"
 
+#include <endian.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -12,6 +14,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/rdma/cm_event_number.h"
+#include "lib/verbs/rdma/port.h"
 #include "lib/verbs/rdma/port_claim.h"
 #include "lib/verbs/socket_address.h"
 
@@ -216,6 +219,19 @@ Address RdmaConnectionId::peer_address() const {
   return FromSocketAddress(*rdma_get_peer_addr(id_.get()));
 }
 
+// rdma_cm has the P_Key of RoCE's interface as 0: there are no partitions.
+Route RdmaConnectionId::route() const {
+  Route route = ConnectionId::route();
+  const rdma_ib_addr& address = id_->route.addr.addr.ibaddr;
+  constexpr ibv_gid kNone = {};
+  if (std::memcmp(address.sgid.raw, kNone.raw, sizeof(kNone.raw)) != 0) {
+    route.gid = GidText(address.sgid);
+  }
+  if (IsInfiniBand(core_->context.get(), core_->port)) route.p_key = be16toh(address.pkey);
+  if (id_->route.num_paths > 0) route.service_level = id_->route.path_rec[0].sl;
+  return route;
+}
+
 // Of an event: how many the peer lets us have outstanding, and wants to have itself
 // (rdma_get_cm_event(3)).
 void RdmaConnectionId::Negotiate(const ReadDepths& theirs) {
@@ -324,6 +340,7 @@ absl::Status RdmaConnectionId::OnResolved(bool route) {
                ? absl::OkStatus()
                : ErrnoStatus(errno, "rdma_resolve_route");
   }
+  if (parameters_.check_route) BATON_RETURN_IF_ERROR(parameters_.check_route(this->route()));
   rdma_conn_param wanted = ParametersFor(*queue_pair_);
   return rdma_connect(id_.get(), &wanted) == 0 ? absl::OkStatus()
                                                : ErrnoStatus(errno, "rdma_connect");

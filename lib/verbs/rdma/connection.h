@@ -65,6 +65,7 @@ class RdmaConnectionId final : public ConnectionId, public CmEndpoint, private Q
   Address local_address() const override;
   Address peer_address() const override;
   ReadDepths depths() const override { return depths_; }
+  Route route() const override;
   absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;

@@ -69,6 +69,14 @@ PortState StateOf(ibv_port_state state) {
 
 }  // namespace
 
+std::string GidText(const ibv_gid& gid) { return TextOf(AddressOf(gid)); }
+
+bool IsInfiniBand(ibv_context* context, uint8_t port) {
+  ibv_port_attr attributes = {};
+  return ibv_query_port(context, port, &attributes) == 0 &&
+         attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
+}
+
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port) {
   std::array<ibv_gid_entry, kMaxGids> entries;
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);

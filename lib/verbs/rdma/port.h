@@ -23,6 +23,12 @@ struct Gid {
 // Those that are set.
 std::vector<Gid> ReadGids(ibv_context* context, uint8_t port);
 
+// As an IPv4 or IPv6 address, which a GID of RoCE is.
+std::string GidText(const ibv_gid& gid);
+
+// Whether its packets have a P_Key and a service level of InfiniBand's; of RoCE there is one P_Key.
+bool IsInfiniBand(ibv_context* context, uint8_t port);
+
 // Nothing can be sent. Of RoCE a port is down as soon as its interface is, not only when it says
 // so.
 bool IsDown(ibv_context* context, uint8_t port);

@@ -97,6 +97,7 @@ absl::Status SoftConnection::Connect(const Address& address, SoftQueuePair* queu
   queue_pair_ = queue_pair;
   mine_ = HeadOf(parameters, queue_pair->number());
   private_data_ = parameters.private_data;
+  check_route_ = parameters.check_route;
   peer_ = address;
   phase_ = Phase::kConnecting;
   core_->engine->Arm(&timer_, core_->options.connect_timeout_ms * kNsPerMs);
@@ -125,6 +126,9 @@ void SoftConnection::FinishConnecting() {
     return;
   }
   local_ = BoundAddressOf(stream_.fd());
+  if (check_route_) {
+    if (const absl::Status may = check_route_(route()); !may.ok()) return Lose(may);
+  }
   phase_ = Phase::kAwaitReply;
   SendHead(FrameType::kConnectRequest, std::exchange(private_data_, {}));
   TransmitNow();

@@ -3,6 +3,7 @@
 #define LIB_VERBS_SOFT_CONNECTION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -101,7 +102,8 @@ class SoftConnection final : public ConnectionId,
   Phase phase_ = Phase::kNew;
   Address local_;
   Address peer_;
-  std::string private_data_;       // of the request, until it is sent
+  std::string private_data_;  // of the request, until it is sent
+  std::function<absl::Status(const Route&)> check_route_;
   ConnectHead mine_ = {};          // what we offer
   ConnectHead theirs_ = {};        // what the peer offers
   uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted

@@ -394,6 +394,48 @@ TEST_F(NativeDeviceTest, shouldRefuseWhenNoSlotIsFree) {
   EXPECT_THAT(refused[0], HasSubstr("max_connections"));
 }
 
+// Lets so many connections be, by this GID alone; none: by any.
+struct Gate final : public driver::ConnectionGate {
+  uint32_t most = 0;
+  std::string gid;
+
+  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) const override {
+    if (connections >= most) return absl::ResourceExhaustedError("too many for the gate");
+    return CheckRoute(id.route());
+  }
+  absl::Status CheckRoute(const verbs::Route& route) const override {
+    if (gid.empty() || route.gid == gid) return absl::OkStatus();
+    return absl::PermissionDeniedError("another way than the gate's: " + route.gid);
+  }
+};
+
+TEST_F(NativeDeviceTest, shouldRefuseWhomItsGateDoesNotLetPass) {
+  Gate gate;
+  gate.most = 1;
+  gate.gid = fabric.host;
+  manager->SetGate(&gate);
+  RawPeer first, second, third;
+  Requested(first);
+  Ask(second);
+  ASSERT_TRUE(Until([&] { return second.rejected; }));
+  gate.most = 2;
+  gate.gid = "10.9.9.9";
+  Ask(third);
+  ASSERT_TRUE(Until([&] { return third.rejected; }));
+  ASSERT_THAT(refused, SizeIs(2));
+  EXPECT_EQ(refused[0], "too many for the gate");
+  EXPECT_EQ(refused[1], "another way than the gate's: " + fabric.host);
+  EXPECT_EQ(manager->connection_count(), 1u);
+}
+
+TEST_F(NativeDeviceTest, shouldCountWhatItHasMade) {
+  const driver::ObjectCounts counts = manager->Count();
+  EXPECT_EQ(counts.queue_pairs, kPool);
+  EXPECT_EQ(counts.completion_queues, 1u);
+  EXPECT_EQ(counts.shared_receive_queues, 0u);
+  EXPECT_EQ(counts.memory_regions, 2u);
+}
+
 // ---------------------------------------------------------------- drivers that die
 
 TEST_F(NativeDeviceTest, shouldGoOnWithTheConnectionsOfADeadDriver) {
@@ -1180,6 +1222,16 @@ TEST_F(ConnectingTest, shouldTakeReceivesBeforeThePeerHasAnswered) {
   ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
   ExpectEstablished(connection);
   ExchangeAMessage(connection, peer);
+}
+
+TEST_F(ConnectingTest, shouldNotConnectByAWayThatItsGateDoesNotLetPass) {
+  Gate gate;
+  gate.gid = "10.9.9.9";
+  manager->SetGate(&gate);
+  RawPeer peer;
+  const uint32_t connection = Connecting(peer);
+  ExpectFailed(connection, verbs::CompletionStatus::kRetryExceeded);
+  EXPECT_THAT(owner->states.back(), HasSubstr("another way than the gate's: " + fabric.host));
 }
 
 TEST_F(ConnectingTest, shouldTellThatNobodyListens) {

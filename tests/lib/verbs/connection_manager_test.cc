@@ -89,6 +89,43 @@ TEST_P(ConnectionManager, shouldReportMissingListenerAsUnreachable) {
   EXPECT_EQ(client.queue_pair->state(), QueuePairState::kInit);
 }
 
+// Soft-RoCE has neither partitions nor service levels, nor has the soft device.
+TEST_P(ConnectionManager, shouldKnowTheRouteBeforeThePeerIsAsked) {
+  const auto listener = Listen();
+  Route ours;
+  ConnectionParameters parameters;
+  parameters.check_route = [&ours](const Route& route) {
+    ours = route;
+    return absl::OkStatus();
+  };
+  Request(*listener, parameters);
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  for (const Route& route : {ours, event.new_id->route()}) {
+    EXPECT_EQ(route.gid, GetParam().host);
+    EXPECT_EQ(route.p_key, 0xffff);
+    EXPECT_EQ(route.service_level, 0);
+  }
+}
+
+TEST_P(ConnectionManager, shouldAskNoPeerByARouteThatIsRefused) {
+  const auto listener = Listen();
+  ConnectionParameters parameters;
+  parameters.check_route = [](const Route&) { return absl::PermissionDeniedError("not this way"); };
+  Request(*listener, parameters);
+  CmEvent event;
+  ASSERT_TRUE(AwaitEvent(client, server, CmEventType::kUnreachable, &event));
+  EXPECT_EQ(event.status.code(), absl::StatusCode::kPermissionDenied) << event.status;
+  EXPECT_EQ(client.queue_pair->state(), QueuePairState::kInit);
+  client.id.reset();
+  // The first request that comes is the next.
+  parameters = {};
+  parameters.private_data = "the second";
+  Request(*listener, parameters);
+  ASSERT_TRUE(AwaitEvent(server, client, CmEventType::kConnectRequest, &event));
+  ExpectPrivateData(event, "the second");
+}
+
 TEST_P(ConnectionManager, shouldReportBadAddressAsUnreachable) {
   client.id = client.device->Connect({"not-an-address", 1}, client.queue_pair.get(), {}).value();
   CmEvent event;

@@ -112,6 +112,8 @@ Upgrade:            none under way
 New connections:    taken
 Connections:        3 of 64
 Buffers:            16MiB
+Device objects:     -
+Grants:             -
 Handoff blackout:   2 times, p50 31us, p99 45us, max 45us
 Failover blackout:  none yet
 
@@ -139,6 +141,7 @@ TEST_F(CliTest, WorkerDescribe) {
   Expect({"worker", "describe", "kv", "1"}, R"(Worker:          1 of service kv
 Name:            kv-old
 Version:         1.0
+Library:         -
 State:           ready
 Process:         pid 4712, uid 1000
 Attached:        1h00m ago

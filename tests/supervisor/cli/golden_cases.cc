@@ -53,6 +53,40 @@ void BeUpgrading(GoldenScene& scene) {
   scene.keeper.SetDescription(description);
 }
 
+// With all that an operator can see of it.
+void HavePolicy(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  v1::Policy& policy = *description.mutable_service()->mutable_policy();
+  policy.mutable_service()->set_connections(64);
+  policy.mutable_worker()->set_granted_bytes(1 << 20);
+  policy.add_gids("10.0.0.1");
+  v1::PortRange& ports = *policy.add_listen_ports();
+  ports.set_first(7000);
+  ports.set_last(7009);
+  policy.set_on_hang(v1::ON_HANG_REPORT);
+  scene.keeper.SetDescription(description);
+}
+
+void RefusePolicy(GoldenScene& scene) {
+  scene.keeper.RefusePolicies(absl::InvalidArgumentError(
+      "policy.hot_standbys: 99 beside those that own shards are more than max_workers, 16; raise "
+      "that, or lower this"));
+}
+
+void BeNearLimits(GoldenScene& scene) {
+  internal::Description description = KvDescription();
+  v1::Accounts& accounts = *description.mutable_service()->mutable_accounts();
+  accounts.set_connections(3);
+  accounts.set_queue_pairs(3);
+  accounts.set_completion_queues(2);
+  accounts.set_memory_regions(3);
+  accounts.set_registered_bytes(17 << 20);
+  accounts.set_grants(1);
+  accounts.set_granted_bytes(1 << 20);
+  accounts.add_warnings("policy.worker.grants: 1 of 1 in use by worker 1");
+  scene.keeper.SetDescription(description);
+}
+
 void BeWithoutReadyWorkers(GoldenScene& scene) {
   internal::Description description = KvDescription();
   for (v1::Worker& worker : *description.mutable_workers()) {
@@ -105,9 +139,20 @@ std::vector<GoldenFile> Nouns() {
                                          {{"service", "list", "--service", "kw"}},
                                          {{"service", "list", "--state", "broken"}},
                                          {Plus({"service", "list"}, kNobody)}})},
-      {"service_describe",
-       Join(Looks({"service", "describe", "kv"}, BeUpgrading),
-            {{{"service", "describe", "kw"}}, {{"service", "describe", "nvme"}}})},
+      {"service_describe", Join(Looks({"service", "describe", "kv"}, BeUpgrading),
+                                {{{"service", "describe", "kw"}},
+                                 {{"service", "describe", "nvme"}},
+                                 {{"service", "describe", "kv"}, "", BeNearLimits}})},
+      {"service_policy",
+       Join(Looks({"service", "policy", "kv"}, HavePolicy),
+            {{{"service", "policy", "kw"}},
+             {{"service", "policy", "kv", "--dry-run"}},
+             {{"service", "policy", "kv", "--set", "STATE/none"}},
+             {{"service", "policy", "kv", "--set", "-"}, "service { connections: 32 }\n"},
+             {{"service", "policy", "kv", "--set", "-", "--dry-run"}, "on_hang: ON_HANG_REPORT\n"},
+             {{"service", "policy", "kv", "--set", "-", "-o", "json"}, "hot_standbys: 1\n"},
+             {{"service", "policy", "kv", "--set", "-"}, "service { conections: 32 }\n"},
+             {{"service", "policy", "kv", "--set", "-"}, "hot_standbys: 99\n", RefusePolicy}})},
       {"worker_list",
        Join(Looks({"worker", "list"}), {{{"worker", "list", "kv", "--no-headers"}},
                                         {{"worker", "list", "kv", "--shard", "0"}},

@@ -315,6 +315,24 @@ TEST_F(ControlServerTest, ListsUpgradesInTheKeepersOrder) {
   EXPECT_EQ(Client()->ListUpgrades(request).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(ControlServerTest, SetsAPolicyAsTheKeeperHasIt) {
+  v1::SetPolicyRequest request;
+  request.set_service("kv");
+  request.mutable_policy()->mutable_service()->set_connections(7);
+  request.set_validate_only(true);
+  const auto set = Client()->SetPolicy(request);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->policy().service().connections(), 7u);
+  EXPECT_EQ(keeper_->CountRequests([](const auto& r) {
+    return r.set_policy().validate_only() && r.set_policy().policy().service().connections() == 7;
+  }),
+            1u);
+  keeper_->RefusePolicies(absl::InvalidArgumentError("policy.p_keys: 0 is no P_Key"));
+  const absl::Status refused = Client()->SetPolicy(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("policy.p_keys: 0"));
+}
+
 TEST_F(ControlServerTest, AKeeperThatIsGoneIsUnavailableUntilItIsBack) {
   const auto client = Client();
   v1::GetServiceRequest request;

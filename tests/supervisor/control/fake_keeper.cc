@@ -83,6 +83,11 @@ void FakeKeeper::RefuseUpgrades(absl::Status why) {
   upgrades_refused_ = std::move(why);
 }
 
+void FakeKeeper::RefusePolicies(absl::Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policies_refused_ = std::move(why);
+}
+
 void FakeKeeper::LoseUpgrades() {
   std::lock_guard<std::mutex> lock(mutex_);
   lose_upgrades_ = true;
@@ -201,6 +206,12 @@ internal::ManagementReply FakeKeeper::ReplyTo(const internal::ManagementRequest&
   if (request.has_drain_service() || request.has_end_drain()) Drain(request, &reply);
   if (request.has_list_shard_moves()) {
     reply.mutable_shard_moves()->Add(shard_moves_.begin(), shard_moves_.end());
+  }
+  if (request.has_set_policy()) {
+    *reply.mutable_policy() = request.set_policy().policy();
+    if (!policies_refused_.ok()) {
+      Fail(&reply, policies_refused_.code(), std::string(policies_refused_.message()));
+    }
   }
   if (request.has_redeem_token()) {
     const auto found = tokens_.find(request.redeem_token().token());

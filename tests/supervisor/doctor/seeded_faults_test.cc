@@ -224,6 +224,22 @@ std::vector<Fault> FaultsOfTheRest() {
          request.running = Running("0.2.0", "0.2.0", "0.1.0");
        },
        kWarning, "version", "its keeper is of release 0.1.0", "systemctl restart batond"},
+      {"WorkersOfTheReleaseBefore",
+       [](FakeMachine& machine, Request& request) {
+         RunBatond(machine);
+         request.running = Running("0.2.0", "0.2.0", "0.2.0");
+         request.running->workers["kv"] = {{"0.1.9", 2}, {"0.2.0", 3}};
+       },
+       kWarning, "version", "2 workers were built with the library of release 0.1.9",
+       "baton upgrade kv"},
+      {"WorkerOfAnOldRelease",
+       [](FakeMachine& machine, Request& request) {
+         RunBatond(machine);
+         request.running = Running("0.2.0", "0.2.0", "0.2.0");
+         request.running->workers["kv"] = {{"", 1}};
+       },
+       kWarning, "version", "1 worker was built with the library of an older release",
+       "baton upgrade kv"},
       {"BatondDoesNotTell",
        [](FakeMachine& machine, Request& request) {
          RunBatond(machine);
@@ -268,6 +284,7 @@ TEST(SoundMachineTest, ShouldHaveNoFindingsWhileItsBatondRuns) {
   RunBatond(machine);
   Request request = SoundRequest();
   request.running = Running("0.1.0", "0.1.0", "0.1.0");
+  request.running->workers["kv"] = {{"0.1.0", 2}};
   const v1::DoctorReport report = Diagnose(machine, request);
   EXPECT_TRUE(Wrong(report).empty()) << report.DebugString();
 }

@@ -67,9 +67,15 @@ class InlineEngine final : public ServiceEngine {
   absl::StatusOr<uint32_t> Grant(uint64_t, uint64_t, uint32_t) override { return Unsupported(); }
   absl::Status Revoke(uint32_t) override { return Unsupported(); }
 
+  void SetGate(const driver::ConnectionGate*) override {}
+  void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
+    post_rates = {of_service, of_worker};
+  }
   driver::ShardCounters counters(uint32_t) const override { return {}; }
   uint64_t established_ns(uint32_t) const override { return 0; }
-  uint32_t connection_count() const override { return 0; }
+  uint32_t connection_count() const override { return connections; }
+  uint32_t connections_of(uint32_t) const override { return connections; }
+  driver::ObjectCounts device_objects() const override { return {}; }
   const arena::Arena& arena() const override { return arena_; }
   const verbs::DeviceInfo& device_info() const override { return device_info_; }
   ShardOwner owner(uint32_t) const override { return shard_owner; }
@@ -79,10 +85,14 @@ class InlineEngine final : public ServiceEngine {
   const std::string& waiting_reason(uint32_t) const override { return report_.cause; }
   uint64_t poisoned_connections(uint32_t) const override { return 0; }
 
+  void set_device_name(const std::string& name) { device_info_.name = name; }
+
   Roster roster;
   std::vector<uint64_t> dead;  // worker ids, in their order
   std::vector<std::string> explained;
   ShardOwner shard_owner;  // of every shard
+  uint32_t connections = 0;
+  std::pair<uint32_t, uint32_t> post_rates = {0, 0};
 
  private:
   static absl::Status Unsupported() { return absl::UnimplementedError("it has no queues"); }

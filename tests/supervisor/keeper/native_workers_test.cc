@@ -123,9 +123,10 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   arena::Arena arena_ = MakeArena();
   UnforkedDevice device_{verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()};
   std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, &device_, {}).value();
-  WorkerSessions sessions_{loop_, config_, arena_, *engine_, events_};
+  Policies policies_{config_.service(), *engine_};
+  WorkerSessions sessions_{loop_, config_, arena_, *engine_, policies_, events_};
   const Lifeline lifeline_ = MakeLifeline().value();
-  NativeWorkers workers_{loop_, config_, *engine_, sessions_, events_, lifeline_};
+  NativeWorkers workers_{loop_, config_, *engine_, sessions_, policies_, events_, lifeline_};
 };
 
 TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {

@@ -132,7 +132,8 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   EventLog events{"kv", [](const v1::Event&) {}};
   arena::Arena arena = arena::Arena::Create(Shape(/*pooled_queue_pairs=*/2), "kv").value();
   InlineEngine engine{&arena};
-  WorkerSessions sessions{loop, config, arena, engine, events};
+  Policies policies{config.service(), engine};
+  WorkerSessions sessions{loop, config, arena, engine, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
 };
 
@@ -243,6 +244,47 @@ TEST_F(SilentWorkerTest, shouldKillWhoComesToAShardWhenItIsStalledAlready) {
   EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
 }
 
+// As its policy says.
+class ReportedHangTest : public SilentWorkerTest {
+ protected:
+  int Reports() {
+    int count = 0;
+    for (const v1::Event& event : events.events()) count += event.kind() == "worker_hangs";
+    return count;
+  }
+  void SetOnHang(v1::OnHang on_hang) {
+    v1::Policy policy;
+    policy.set_on_hang(on_hang);
+    ASSERT_TRUE(policies.Replace(policy, /*validate_only=*/false).ok());
+  }
+};
+
+TEST_F(ReportedHangTest, shouldTellOnceOfAHangAndKillNobodyUntilItIsToldTo) {
+  SetOnHang(v1::ON_HANG_REPORT);
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  internal::WorkerRequest ready;
+  ready.mutable_set_ready();
+  Ask(*client, ready);
+  engine.shard_owner.slot = reserved.slot;
+  engine.shard_owner.worker_id = reserved.worker_id;
+  Until([&] { return Reports() == 1; });
+  // It shows that it lives, and hangs again: only then there is another.
+  arena.worker(reserved.slot).heartbeat = 1;
+  Until([&] { return !engine.roster[reserved.slot].stalled; });
+  Until([&] { return Reports() == 2; });
+  for (int i = 0; i < 100; ++i) loop.run_one_for(std::chrono::seconds(1));
+  EXPECT_EQ(Reports(), 2);
+  EXPECT_TRUE(gone.empty());
+  EXPECT_THAT(engine.explained, IsEmpty());
+  SetOnHang(v1::ON_HANG_KILL);
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(engine.explained, ElementsAre("hang"));
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+}
+
 TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   const auto threads = [] {
     const std::filesystem::directory_iterator tasks("/proc/self/task");
@@ -252,11 +294,12 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   std::promise<void> end;
   std::thread first([&] { end.get_future().wait(); });
   const auto before = threads();
-  const WorkerSessions native(loop, config, arena, engine, events);
+  const WorkerSessions native(loop, config, arena, engine, policies, events);
   EXPECT_EQ(threads(), before);
   arena::Arena shared = arena::Arena::Create(Shape(0), "kv").value();
   InlineEngine broker(&shared);
-  const WorkerSessions brokered(loop, config, shared, broker, events);
+  Policies of_broker(config.service(), broker);
+  const WorkerSessions brokered(loop, config, shared, broker, of_broker, events);
   EXPECT_EQ(threads(), before + 1);
   end.set_value();
   first.join();

@@ -124,6 +124,32 @@ TEST(ServiceFamiliesTest, shouldNotTellOfAPortOfADeviceWithoutPorts) {
               HasSubstr("baton_device_port_up{service=\"kv\",device=\"rxe0\"} 0"));
 }
 
+TEST(ServiceFamiliesTest, shouldTellWhatAServiceHasAndMayHave) {
+  internal::Description described = KvDescription();
+  v1::Accounts& accounts = *described.mutable_service()->mutable_accounts();
+  accounts.set_queue_pairs(7);
+  accounts.set_memory_regions(3);
+  accounts.set_registered_bytes(4096);
+  accounts.set_grants(2);
+  accounts.set_granted_bytes(1024);
+  accounts.add_warnings("policy.service.grants: 2 of 2 in use");
+  described.mutable_service()->mutable_policy()->mutable_service()->set_grants(2);
+  const std::string text = Text(ServiceFamilies({{"kv", described}}));
+  for (const char* const line : {
+           "\nbaton_service_device_objects{service=\"kv\",kind=\"queue_pair\"} 7\n",
+           "\nbaton_service_device_objects{service=\"kv\",kind=\"memory_region\"} 3\n",
+           "\nbaton_service_device_objects{service=\"kv\",kind=\"completion_queue\"} 0\n",
+           "\nbaton_service_registered_bytes{service=\"kv\"} 4096\n",
+           "\nbaton_service_grants{service=\"kv\"} 2\n",
+           "\nbaton_service_granted_bytes{service=\"kv\"} 1024\n",
+           "\nbaton_service_warnings{service=\"kv\"} 1\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"grants\"} 2\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"connections\"} 0\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(ServiceFamiliesTest, shouldHaveNoLabelThatGrowsWithUse) {
   std::set<std::string> names;
   for (const prometheus::MetricFamily& family : ServiceFamilies({{"kv", KvDescription()}})) {
@@ -131,7 +157,8 @@ TEST(ServiceFamiliesTest, shouldHaveNoLabelThatGrowsWithUse) {
       for (const auto& label : metric.label) names.insert(label.name);
     }
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("cause", "quantile", "service", "shard", "state"));
+  EXPECT_THAT(names, ::testing::ElementsAre("cause", "kind", "of", "quantile", "service", "shard",
+                                            "state"));
 }
 
 TEST(ProcessFamiliesTest, shouldReadThisProcessAndLeaveOutOneThatIsGone) {

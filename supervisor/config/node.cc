@@ -1,0 +1,76 @@
+#include "supervisor/config/node.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace baton {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using google::protobuf::TextFormat;
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+// "48 is not a power of two; use 32 or 64", or empty.
+std::string PowerOfTwoProblem(uint64_t value, const Range& range) {
+  if ((value & (value - 1)) == 0) return "";
+  uint64_t below = 1;
+  while (below * 2 < value) below *= 2;
+  return absl::StrCat(value, " is not a power of two; use ", below,
+                      below * 2 <= range.max ? absl::StrCat(" or ", below * 2) : "");
+}
+
+}  // namespace
+
+const FieldDescriptor* Node::Find(std::string_view field) const {
+  return message_.GetDescriptor()->FindFieldByName(std::string(field));
+}
+
+std::string Node::NameOf(std::string_view field) const {
+  return absl::StrCat(name_, name_.empty() ? "" : ".", View(field));
+}
+
+void Node::Refuse(std::string_view field, std::string_view text) const {
+  int line = 0;
+  int column = 0;
+  if (places_ != nullptr && !Find(field)->is_repeated()) {
+    const TextFormat::ParseLocation place = places_->GetLocation(Find(field), -1);
+    line = place.line + 1;  // -1 where there is none
+    column = place.column + 1;
+  }
+  problems_.AddAt(line, column, absl::StrCat(NameOf(field), ": ", View(text)));
+}
+
+Node Node::Child(std::string_view field, Message& child, int index) const {
+  TextFormat::ParseInfoTree* places =
+      places_ == nullptr ? nullptr : places_->GetTreeForNested(Find(field), index);
+  const std::string indexed = index < 0 ? "" : absl::StrCat("[", index, "]");
+  return Node(child, NameOf(field) + indexed, places, problems_);
+}
+
+void Node::CheckRange(const Range& range) const {
+  const FieldDescriptor* field = Find(range.field);
+  const Reflection* reflection = message_.GetReflection();
+  const bool wide = field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64;
+  const uint64_t value =
+      wide ? reflection->GetUInt64(message_, field) : reflection->GetUInt32(message_, field);
+  if (value == 0) {
+    if (wide) {
+      reflection->SetUInt64(&message_, field, range.default_value);
+    } else {
+      reflection->SetUInt32(&message_, field, static_cast<uint32_t>(range.default_value));
+    }
+    return;
+  }
+  if (value < range.min || value > range.max) {
+    Refuse(range.field, absl::StrCat(value, " is not between ", range.min, " and ", range.max,
+                                     "; leave it out for ", range.default_value));
+    return;
+  }
+  if (!range.power_of_two) return;
+  const std::string problem = PowerOfTwoProblem(value, range);
+  if (!problem.empty()) Refuse(range.field, problem);
+}
+
+}  // namespace baton

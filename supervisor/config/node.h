@@ -1,0 +1,55 @@
+// One message of a configuration while it is validated.
+#ifndef SUPERVISOR_CONFIG_NODE_H_
+#define SUPERVISOR_CONFIG_NODE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+#include "supervisor/config/problems.h"
+
+namespace baton {
+
+// The range of a number, by the name of its field: limits are inclusive, 0 takes the default.
+struct Range {
+  const char* field;
+  uint64_t default_value;
+  uint64_t min;
+  uint64_t max;
+  bool power_of_two = false;
+};
+
+// With its name ("services[1]") and its place in the file.
+class Node {
+ public:
+  // `places`: null when there is no file. The references outlive it.
+  Node(google::protobuf::Message& message, std::string name,
+       google::protobuf::TextFormat::ParseInfoTree* places, Problems& problems)
+      : message_(message), name_(std::move(name)), places_(places), problems_(problems) {}
+
+  // `field` is wrong because of `text`. Stands at the field or, where the file does not mention
+  // it, nowhere.
+  void Refuse(std::string_view field, std::string_view text) const;
+
+  // The message in `field`; `index` for a repeated one.
+  Node Child(std::string_view field, google::protobuf::Message& child, int index = -1) const;
+
+  // Fills in the default.
+  void CheckRange(const Range& range) const;
+
+ private:
+  const google::protobuf::FieldDescriptor* Find(std::string_view field) const;
+  std::string NameOf(std::string_view field) const;
+
+  google::protobuf::Message& message_;
+  std::string name_;
+  google::protobuf::TextFormat::ParseInfoTree* places_;
+  Problems& problems_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_NODE_H_

@@ -1,0 +1,26 @@
+// The policy of a service that runs.
+#ifndef SUPERVISOR_CONFIG_POLICY_H_
+#define SUPERVISOR_CONFIG_POLICY_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton {
+
+// As that of a configuration: defaults filled in, every value within its range and the capacity of
+// `service`, which is complete. kInvalidArgument names every field that is wrong, one a line:
+// "policy.service.connections: 65 is more than max_connections, 64".
+absl::Status CompletePolicy(v1::Policy& policy, const v1::ServiceConfig& service);
+
+// As it is written in text format: neither completed nor validated. kInvalidArgument carries what
+// cannot be parsed, as LoadConfig does.
+absl::StatusOr<v1::Policy> LoadPolicy(const std::string& path);
+absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONFIG_POLICY_H_

@@ -1,0 +1,79 @@
+// Decides what is added to a service: listeners, connections and grants, by its policy and by what
+// it and its workers have.
+//
+// Thread-compatible: the engine's thread.
+#ifndef SUPERVISOR_KEEPER_ADMISSION_H_
+#define SUPERVISOR_KEEPER_ADMISSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/driver/connection_gate.h"
+#include "lib/verbs/verbs.h"
+#include "proto/baton/v1/types.pb.h"
+#include "supervisor/config/ip_address.h"
+
+namespace baton::keeper {
+
+// Of a worker: what it has asked for while it lived. Of the service: all of it.
+struct Holdings {
+  uint32_t listeners = 0;
+  uint32_t grants = 0;
+  uint64_t granted_bytes = 0;
+};
+
+// Refusals are kResourceExhausted where a number would be exceeded, and kPermissionDenied where
+// something may not be at all; both name the field of the policy.
+class Admission final : public driver::ConnectionGate {
+ public:
+  // Everything may be, up to the service's capacity.
+  Admission();
+
+  const v1::Policy& policy() const { return policy_; }
+  // Complete. What is there already stays, whatever it says.
+  void SetPolicy(v1::Policy policy);
+
+  // `listeners`: that the service has. `fixed_address`: the device listens at one alone, whatever
+  // it is asked for.
+  absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address, size_t listeners,
+                           bool fixed_address) const;
+  void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
+
+  // Connections that the service has, and the shards that the worker owns.
+  absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker) const;
+
+  absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
+  void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
+  void NoteRevoked(uint32_t grant);
+
+  // The worker is gone: what it had asked for is its service's alone.
+  void Forget(uint64_t worker_id);
+
+  Holdings OfWorker(uint64_t worker_id) const;
+  Holdings OfService() const;  // without `listeners`, which are the engine's to count
+
+  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) const override;
+  absl::Status CheckRoute(const verbs::Route& route) const override;
+
+ private:
+  struct Grant {
+    uint64_t worker_id = 0;  // 0: it is gone
+    uint64_t bytes = 0;      // 0: there is none
+  };
+
+  bool RestrictsRoutes() const;
+
+  v1::Policy policy_;
+  std::vector<IpAddress> gids_;
+  std::map<uint64_t, Holdings> holdings_;  // by worker, of those that are attached
+  std::vector<Grant> grants_;              // by their slots
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_ADMISSION_H_

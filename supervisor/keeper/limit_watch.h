@@ -1,0 +1,71 @@
+// What a service has, by its keeper's count, and which limits it is near: of its policy, and of the
+// control group that its keeper is in. Operators are told once when it comes near one.
+#ifndef SUPERVISOR_KEEPER_LIMIT_WATCH_H_
+#define SUPERVISOR_KEEPER_LIMIT_WATCH_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policies.h"
+#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// The whole of a small file; none: it is not there.
+using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
+std::optional<std::string> ReadSmallFile(const std::string& path);
+
+// Thread-compatible: the management loop's thread.
+class LimitWatch {
+ public:
+  // All references outlive it. Looks by itself every now and then.
+  LimitWatch(boost::asio::io_context& loop, const v1::ServiceConfig& service, ServiceEngine& engine,
+             Policies& policies, const WorkerSessions& workers, EventLog& events,
+             ReadFile read_file = ReadSmallFile);
+
+  // As of now, with warnings.
+  v1::Accounts Look();
+
+ private:
+  struct Warning {
+    const char* kind = "limit_near";  // of the event
+    std::string key;                  // what stays the same while the numbers change
+    std::string text;
+    bool begins = true;  // false: it is only not over yet
+  };
+  // What one worker has.
+  struct WorkerUse {
+    uint64_t id = 0;
+    uint32_t connections = 0;
+    Holdings holdings;
+  };
+
+  void LookLater();
+  v1::Accounts Count(std::vector<WorkerUse>* of_workers);
+  std::vector<Warning> FindWarnings(const v1::Accounts& accounts,
+                                    const std::vector<WorkerUse>& of_workers);
+  void CheckControlGroups(std::vector<Warning>* warnings) const;
+  void CheckStandbys(std::vector<Warning>* warnings);
+  void Tell(const std::vector<Warning>& warnings);
+
+  const v1::ServiceConfig& service_;
+  ServiceEngine& engine_;
+  Policies& policies_;
+  const WorkerSessions& workers_;
+  EventLog& events_;
+  const ReadFile read_file_;
+  boost::asio::steady_timer timer_;
+  std::vector<std::string> told_;  // keys of those that have begun and are not over
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_LIMIT_WATCH_H_

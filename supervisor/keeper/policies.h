@@ -1,0 +1,39 @@
+// The policy of a service that is in force: what the configuration says, until an operator says
+// otherwise.
+#ifndef SUPERVISOR_KEEPER_POLICIES_H_
+#define SUPERVISOR_KEEPER_POLICIES_H_
+
+#include "absl/status/statusor.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/keeper/admission.h"
+#include "supervisor/keeper/service_engine.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class Policies {
+ public:
+  // The references outlive it, and it outlives the engine's last turn. Before the engine starts.
+  Policies(const v1::ServiceConfig& service, ServiceEngine& engine);
+
+  const v1::Policy& policy() const { return policy_; }
+
+  // Returns it complete, and in force unless it is only to be validated. kInvalidArgument names
+  // every field that is wrong, and nothing has changed.
+  absl::StatusOr<v1::Policy> Replace(v1::Policy policy, bool validate_only);
+
+  // For the engine's thread.
+  Admission& admission() { return admission_; }
+
+ private:
+  void PutInForce(v1::Policy policy);
+
+  const v1::ServiceConfig& service_;
+  ServiceEngine& engine_;
+  v1::Policy policy_;
+  Admission admission_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_POLICIES_H_

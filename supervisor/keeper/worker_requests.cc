@@ -1,0 +1,135 @@
+// What workers ask of their keeper beside attaching: listeners, connections and grants.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/port_owner.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+namespace {
+
+constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
+
+}  // namespace
+
+// That is new. On the engine's thread.
+absl::Status WorkerSessions::CheckListen(const Session& session,
+                                         const verbs::Address& address) const {
+  const size_t existing = engine_.listeners().size();
+  if (existing >= config_.service().max_listeners()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
+  }
+  return policies_.admission().CheckListen(session.id, address, existing,
+                                           !engine_.device_info().gid.empty());
+}
+
+absl::Status WorkerSessions::Listen(const Session& session, const internal::ListenRequest& request,
+                                    internal::Listening* listening) {
+  if (request.port() > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
+  }
+  const verbs::Address asked = {request.host(), static_cast<uint16_t>(request.port())};
+  absl::StatusOr<verbs::Address> address;
+  engine_.Run([&] {
+    const bool is_new = !engine_.IsListening(asked);
+    if (is_new) {
+      if (absl::Status may = CheckListen(session, asked); !may.ok()) {
+        address = std::move(may);
+        return;
+      }
+    }
+    address = engine_.Listen(asked);
+    if (is_new && address.ok()) policies_.admission().NoteListener(session.id);
+  });
+  if (!address.ok()) return NameOwnerNowAndThen(address.status());
+  listening->set_port(address->port);
+  return absl::OkStatus();
+}
+
+// Here, and not where the queues are driven: it takes its time. Whoever asks again and again is not
+// to keep everybody else's requests waiting with it.
+absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
+  const uint64_t now = MonotonicNanoseconds();
+  if (now < next_owner_search_ns_) return refused;
+  const absl::Status named = verbs::NamePortOwner(refused);
+  next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
+  return named;
+}
+
+absl::Status WorkerSessions::Connect(const Session& session,
+                                     const internal::ConnectRequest& request,
+                                     internal::Connecting* connecting) {
+  if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
+    return absl::InvalidArgumentError("shard, port: out of range");
+  }
+  absl::StatusOr<uint32_t> connection;
+  engine_.Run([&] {
+    if (engine_.owner(request.shard()).worker_id != session.id) {
+      connection = absl::FailedPreconditionError(
+          absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
+      return;
+    }
+    const absl::Status may = policies_.admission().CheckConnect(
+        request.port(), engine_.connection_count(), ConnectionsOf(session));
+    if (!may.ok()) {
+      connection = may;
+      return;
+    }
+    connection =
+        engine_.Connect(request.shard(), {request.host(), static_cast<uint16_t>(request.port())},
+                        request.private_data(), request.tag());
+    if (connection.ok()) {
+      connecting->set_generation(arena_.connection(*connection).generation);
+    }
+  });
+  BATON_RETURN_IF_ERROR(connection.status());
+  connecting->set_connection(*connection);
+  return absl::OkStatus();
+}
+
+// On the engine's thread.
+uint32_t WorkerSessions::ConnectionsOf(const Session& session) const {
+  uint32_t count = 0;
+  for (uint32_t shard = 0; shard < arena_.shape().shards; ++shard) {
+    if (engine_.owner(shard).worker_id == session.id) count += engine_.connections_of(shard);
+  }
+  return count;
+}
+
+absl::Status WorkerSessions::Grant(const Session& session, const internal::GrantRequest& request,
+                                   internal::Granted* granted) {
+  const uint32_t access =
+      (request.remote_read() ? verbs::kRemoteRead : 0u) |
+      (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
+      (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
+  absl::StatusOr<uint32_t> grant;
+  engine_.Run([&] {
+    Admission& admission = policies_.admission();
+    if (absl::Status may = admission.CheckGrant(session.id, request.length()); !may.ok()) {
+      grant = std::move(may);
+      return;
+    }
+    grant = engine_.Grant(request.offset(), request.length(), access);
+    if (grant.ok()) admission.NoteGrant(*grant, session.id, request.length());
+  });
+  BATON_RETURN_IF_ERROR(grant.status());
+  granted->set_grant(*grant);
+  granted->set_rkey(arena_.grant(*grant).rkey);
+  granted->set_remote_address(reinterpret_cast<uint64_t>(arena_.buffers()) + request.offset());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSessions::Revoke(uint32_t grant) {
+  absl::Status status;
+  engine_.Run([&] {
+    status = engine_.Revoke(grant);
+    if (status.ok()) policies_.admission().NoteRevoked(grant);
+  });
+  return status;
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,233 @@
+// Policies of a whole Baton: what is refused and by which name, what a change of them does at once
+// and what it leaves alone.
+#include <sys/wait.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/cluster.h"
+#include "worker/worker.h"
+
+namespace baton {
+namespace {
+
+using harness::ChildOptions;
+using harness::ChildProcess;
+using harness::Cluster;
+using harness::ClusterOptions;
+using harness::PeerOptions;
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kTimeout{60};
+
+struct Output {
+  int status = -1;
+  std::string text;  // of both of its streams
+};
+
+// Takes every shard that it is given, and minds nothing.
+class Idle : public Service {
+ public:
+  absl::Status OnAdopt(Shard& adopted) override {
+    shard = &adopted;
+    return absl::OkStatus();
+  }
+  void OnCompletion(Shard&, const Completion&) override {}
+  Shard* shard = nullptr;
+};
+
+class PolicyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ClusterOptions options;
+    options.shards = 1;
+    auto cluster = Cluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+  }
+  void TearDown() override {
+    if (HasFailure() && cluster_) cluster_->DumpLogs();
+  }
+
+  Output Baton(std::vector<std::string> arguments) {
+    Output output;
+    ChildOptions baton;
+    const auto program = harness::Binaries().Find("baton");
+    EXPECT_TRUE(program.ok()) << program.status();
+    baton.program = *program;
+    baton.log_path = absl::StrCat(cluster_->directory(), "/baton-", ++commands_, ".log");
+    baton.arguments = {"--socket", cluster_->OperatorSocketPath()};
+    baton.arguments.insert(baton.arguments.end(), arguments.begin(), arguments.end());
+    auto process = ChildProcess::Start(baton);
+    EXPECT_TRUE(process.ok()) << process.status();
+    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
+         line = (*process)->ReadLine(kTimeout)) {
+      absl::StrAppend(&output.text, *line, "\n");
+    }
+    const auto end = (*process)->WaitEnd(kTimeout);
+    EXPECT_TRUE(end.ok()) << end.status();
+    output.status = end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
+    std::ifstream messages(baton.log_path);
+    output.text.append(std::istreambuf_iterator<char>(messages), {});
+    return output;
+  }
+  Output SetPolicy(const std::string& policy, const std::vector<std::string>& more = {}) {
+    const std::string path = absl::StrCat(cluster_->directory(), "/policy");
+    std::ofstream(path) << policy;
+    std::vector<std::string> arguments = {"service", "policy", "ledger", "--set", path};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Baton(arguments);
+  }
+  void Set(const std::string& policy) {
+    const Output output = SetPolicy(policy);
+    ASSERT_EQ(output.status, 0) << output.text;
+  }
+  std::unique_ptr<Worker> Attach(Idle* idle) {
+    WorkerOptions options;
+    options.socket = cluster_->SocketPath();
+    options.service = "ledger";
+    auto worker = Worker::Attach(options, idle);
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    return worker.ok() ? *std::move(worker) : nullptr;
+  }
+  // With the one shard.
+  void Own(Worker& worker, Idle& idle) {
+    ASSERT_TRUE(worker.Ready().ok());
+    while (idle.shard == nullptr) {
+      ASSERT_TRUE(worker.Wait(1000).ok());
+      ASSERT_TRUE(worker.Poll().ok());
+    }
+  }
+  absl::StatusOr<std::unique_ptr<harness::PeerProcess>> StartPeer(uint32_t connections) {
+    PeerOptions options;
+    options.connections = connections;
+    options.rate = 1000;
+    return cluster_->StartPeer(options);
+  }
+  static void ExpectRefused(const absl::Status& status, const std::string& field) {
+    EXPECT_FALSE(status.ok()) << field;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(field + ":"));
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  int commands_ = 0;
+};
+
+TEST_F(PolicyTest, shouldRefuseWorkersByTheQuotasNameAndGrantOnceItIsRaised) {
+  Idle idle;
+  const auto worker = Attach(&idle);
+  ASSERT_NE(worker, nullptr);
+  Set("service { listeners: 2 } worker { listeners: 1 grants: 1 granted_bytes: 4096 }");
+  ASSERT_TRUE(worker->Listen("127.0.0.1", 0).ok());
+  ExpectRefused(worker->Listen("127.0.0.2", 0).status(), "policy.worker.listeners");
+  ExpectRefused(worker->GrantRemoteAccess(0, 4097, verbs::kRemoteRead).status(),
+                "policy.worker.granted_bytes");
+  ASSERT_TRUE(worker->GrantRemoteAccess(0, 4096, verbs::kRemoteRead).ok());
+  ExpectRefused(worker->GrantRemoteAccess(0, 1, verbs::kRemoteRead).status(),
+                "policy.worker.grants");
+  const Output warned = Baton({"service", "describe", "ledger"});
+  EXPECT_THAT(warned.text, HasSubstr("policy.worker.grants: 1 of 1 in use by worker 1"));
+  EXPECT_THAT(Baton({"events", "ledger"}).text, HasSubstr("limit_near"));
+
+  Set("service { listeners: 2 granted_bytes: 8192 grants: 2 }");
+  EXPECT_TRUE(worker->Listen("127.0.0.2", 0).ok());
+  ExpectRefused(worker->Listen("127.0.0.3", 0).status(), "policy.service.listeners");
+  EXPECT_TRUE(worker->GrantRemoteAccess(0, 4096, verbs::kRemoteRead).ok());
+  ExpectRefused(worker->GrantRemoteAccess(0, 1, verbs::kRemoteRead).status(),
+                "policy.service.grants");
+  Set("service { granted_bytes: 8192 }");
+  ExpectRefused(worker->GrantRemoteAccess(0, 1, verbs::kRemoteRead).status(),
+                "policy.service.granted_bytes");
+  Set("");
+  EXPECT_TRUE(worker->GrantRemoteAccess(0, 1, verbs::kRemoteRead).ok());
+}
+
+TEST_F(PolicyTest, shouldListenAndConnectOnlyWhereItSays) {
+  auto other = Cluster::Start(ClusterOptions());
+  ASSERT_TRUE(other.ok()) << other.status();
+  auto served = (*other)->StartLedger(1);
+  ASSERT_TRUE(served.ok()) << served.status();
+  const uint16_t port = (*other)->port();
+  Idle idle;
+  const auto worker = Attach(&idle);
+  ASSERT_NE(worker, nullptr);
+  Own(*worker, idle);
+  const auto connect = [&] {
+    return worker->Connect(*idle.shard, "127.0.0.1", port, "", 0).status();
+  };
+  Set("listen_ports { first: 1 last: 1023 } connect_ports { first: 1 last: 1023 }");
+  ExpectRefused(worker->Listen("127.0.0.1", 0).status(), "policy.listen_ports");
+  ExpectRefused(worker->Listen("127.0.0.1", 1024).status(), "policy.listen_ports");
+  ExpectRefused(connect(), "policy.connect_ports");
+  Set("gids: \"127.0.0.9\"");
+  ExpectRefused(worker->Listen("127.0.0.1", 0).status(), "policy.gids");
+  EXPECT_TRUE(worker->Listen("127.0.0.9", 0).ok());
+  Set(absl::StrCat("worker { connections: 1 } connect_ports { first: ", port, " }"));
+  EXPECT_TRUE(connect().ok());
+  ExpectRefused(connect(), "policy.worker.connections");
+  Set("service { connections: 1 }");
+  ExpectRefused(connect(), "policy.service.connections");
+  Set("service { connections: 2 }");
+  EXPECT_TRUE(connect().ok());
+}
+
+// Of peers, whose connections are there already.
+TEST_F(PolicyTest, shouldLoseNothingAndAddNothingWhenItIsLoweredBelowWhatIsThere) {
+  auto worker = cluster_->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Set("service { connections: 4 }");
+  auto four = StartPeer(4);
+  ASSERT_TRUE(four.ok()) << four.status();
+  EXPECT_FALSE(StartPeer(1).ok());
+  EXPECT_THAT(Baton({"events", "ledger", "--kind", "connection_refused"}).text,
+              HasSubstr("policy.service.connections: the service has 4 of at most 4"));
+  Set("service { connections: 5 }");
+  auto fifth = StartPeer(1);
+  ASSERT_TRUE(fifth.ok()) << fifth.status();
+  Set("service { connections: 2 }");
+  EXPECT_FALSE(StartPeer(1).ok());
+  ASSERT_TRUE((*four)->Settle().ok());
+  const auto result = (*four)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+  const auto last = (*fifth)->Stop();
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_TRUE(last->Flag("ok")) << last->text();
+}
+
+// A slow service is slow, and nothing else: each message is answered in its time.
+TEST_F(PolicyTest, shouldHaveWaitWhatIsPostedTooFastAndLoseNothing) {
+  auto worker = cluster_->StartLedger(1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  auto peer = StartPeer(2);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  Set("service { posts_per_second: 200 }");
+  ASSERT_TRUE((*peer)->Settle().ok());
+  Set("");
+  ASSERT_TRUE((*peer)->Settle().ok());
+  const auto result = (*peer)->Stop();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->Flag("ok")) << result->text();
+}
+
+TEST_F(PolicyTest, shouldNameWhatIsWrongAndChangeNothing) {
+  Set("service { connections: 4 }");
+  const Output wrong = SetPolicy("service { connections: 65 listeners: 9 }");
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_THAT(wrong.text, HasSubstr("policy.service.connections: 65 is more than max_connections"));
+  EXPECT_THAT(wrong.text, HasSubstr("policy.service.listeners: 9 is more than max_listeners"));
+  const Output dry = SetPolicy("service { connections: 65 }", {"--dry-run"});
+  EXPECT_NE(dry.status, 0);
+  EXPECT_EQ(SetPolicy("service { connections: 5 }", {"--dry-run"}).status, 0);
+  EXPECT_THAT(Baton({"service", "policy", "ledger"}).text, HasSubstr("connections: 4"));
+}
+
+}  // namespace
+}  // namespace baton
