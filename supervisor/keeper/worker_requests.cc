@@ -55,7 +55,7 @@ absl::Status WorkerSessions::Listen(const Session& session, const internal::List
 absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
   const uint64_t now = MonotonicNanoseconds();
   if (now < next_owner_search_ns_) return refused;
-  const absl::Status named = verbs::NamePortOwner(refused);
+  absl::Status named = verbs::NamePortOwner(refused);
   next_owner_search_ns_ = MonotonicNanoseconds() + kBetweenOwnerSearchesNs;
   return named;
 }
