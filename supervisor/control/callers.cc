@@ -49,14 +49,14 @@ std::string Callers::Refuse(const grpc::ServerContextBase& call, std::string_vie
   const std::optional<Peer> peer = peers_->Find(call.peer());
   if (!peer) return "this caller may not operate Baton";
   const Role role = RoleOf(*config_, *peer);
-  const std::string why = RefusalOfPeer(role, *peer, method);
+  std::string why = RefusalOfPeer(role, *peer, method);
   // The others when they connected.
   if (role != Role::kNone) LogRefusal(absl::StrCat("pid ", peer->pid, ": ", why));
   return why;
 }
 
 std::string Callers::Refuse(const NamedRole& caller, std::string_view method) {
-  const std::string why = RefusalOfName(caller.role, Quoted(caller.name), method);
+  std::string why = RefusalOfName(caller.role, Quoted(caller.name), method);
   LogRefusal(why);
   return why;
 }
