@@ -29,6 +29,15 @@ std::string Describe(const siginfo_t& end) {
                       end.si_code == CLD_DUMPED ? ", core dumped" : "");
 }
 
+DescriptorStore StoreFor(const Child::Plan& plan) {
+  if (plan.kept == nullptr) return DescriptorStore();
+  return DescriptorStore(plan.kept->Of(plan.service),
+                         [kept = plan.kept, service = plan.service](
+                             const std::string& name, const std::vector<int>& descriptors) {
+                           kept->Put(service, name, descriptors);
+                         });
+}
+
 }  // namespace
 
 Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
@@ -37,7 +46,8 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       callbacks_(std::move(callbacks)),
       end_(io),
       readiness_(io),
-      timer_(io) {}
+      timer_(io),
+      store_(StoreFor(plan_)) {}
 
 Child::~Child() {
   if (end_.is_open()) end_.release();

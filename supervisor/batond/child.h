@@ -1,6 +1,8 @@
 #ifndef SUPERVISOR_BATOND_CHILD_H_
 #define SUPERVISOR_BATOND_CHILD_H_
 
+#include <signal.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -12,6 +14,7 @@
 #include "absl/status/status.h"
 #include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
+#include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/spawn.h"
 #include "supervisor/batond/store_server.h"
 
@@ -28,6 +31,9 @@ class Child {
     std::string input;
     int children_lock = -1;          // inherited
     bool holds_descriptors = false;  // gets a store channel
+    // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
+    KeptDescriptors* kept = nullptr;
+    std::string service;
     std::chrono::milliseconds start_timeout{};
   };
   struct Callbacks {
@@ -52,6 +58,8 @@ class Child {
   void CancelStart();
   // Does nothing when it is not alive. Cannot hit another process.
   void Signal(int signal);
+  // In order, or, when what it stored is kept, at once: one that ends in order gives all back.
+  void End() { Signal(plan_.kept != nullptr ? SIGKILL : SIGTERM); }
 
  private:
   absl::Status SpawnWith(int ready_write_end);
