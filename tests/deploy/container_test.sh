@@ -6,8 +6,20 @@
 # own, of another user, without capabilities, with nothing of batond's but the directory of sockets; and a
 # peer that checks what it is answered.
 set -euo pipefail
+# skip WHY: as a case that run_tests.sh counts.
+skip() {
+  echo "skipped: $1"
+  [[ -z ${XML_OUTPUT_FILE:-} ]] || cat >"$XML_OUTPUT_FILE" <<END
+<testsuites><testsuite name="ContainerTest">
+<testcase classname="ContainerTest" name="shouldBuildAndRunTheImages" result="skipped">
+<skipped message="$1"/>
+</testcase></testsuite></testsuites>
+END
+  exit 0
+}
 if [[ ${1:-} != --inside ]]; then
-  [[ $(id -u) -eq 0 ]] || { echo "container_test: only root can mount roots" >&2 && exit 1; }
+  [[ $(id -u) -eq 0 ]] || skip "only root can mount roots"
+  unshare --mount --net true 2>/dev/null || skip "namespaces cannot be made (no CAP_SYS_ADMIN)"
   exec unshare --mount --propagation private --net -- "$0" --inside "$@"
 fi
 package=$PWD/$2 worker=$PWD/$3 peer=$PWD/$4
@@ -21,8 +33,8 @@ die() {
 }
 batond='' running=''
 clean_up() {
-  # The namespace takes the mounts with it.
   for pid in $running $batond; do kill -KILL "$pid" 2>/dev/null || true; done
+  umount --recursive --lazy "$work" && rmdir "$work"
 }
 trap clean_up EXIT
 ip link set lo up
@@ -31,7 +43,7 @@ mount -t tmpfs tmpfs "$work"
 mkdir -p "$work"/{upper,overlay,root,out,bin}
 root=$work/root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/overlay" "$root" ||
-  die "no overlay of this machine's root"
+  skip "there is no overlay of this machine's root"
 mount -t tmpfs -o mode=755 tmpfs "$root/run" # no service manager is there
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t proc proc "$root/proc"
@@ -116,6 +128,7 @@ uid=${user%%:*} gid=${user##*:}
 
 # start_worker NAME
 start_worker() {
+  : >"$work/$1.log"
   # shellcheck disable=SC2016  # its own arguments
   unshare --pid --mount --ipc --uts --fork --kill-child chroot "$root" /bin/sh -c \
     'mount -t proc proc /proc && exec "$@"' sh setpriv --reuid "$uid" --regid "$gid" --clear-groups \
