@@ -102,6 +102,7 @@ void Child::WatchReadiness() {
                                timer_.cancel();
                                ready_ = true;
                                spdlog::info("{}: ready", plan_.name);
+                               if (end_when_ready_) Signal(SIGTERM);
                                callbacks_.ready();
                              });
 }
@@ -159,6 +160,11 @@ void Child::StartLater() {
 void Child::CancelStart() {
   start_due_ = false;
   timer_.cancel();
+}
+
+void Child::End() {
+  end_when_ready_ = plan_.kept != nullptr && !ready_;
+  if (!end_when_ready_) Signal(plan_.kept != nullptr ? SIGKILL : SIGTERM);
 }
 
 void Child::Signal(int signal) {

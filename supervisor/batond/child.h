@@ -1,8 +1,6 @@
 #ifndef SUPERVISOR_BATOND_CHILD_H_
 #define SUPERVISOR_BATOND_CHILD_H_
 
-#include <signal.h>
-
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -58,8 +56,10 @@ class Child {
   void CancelStart();
   // Does nothing when it is not alive. Cannot hit another process.
   void Signal(int signal);
-  // In order, or, when what it stored is kept, at once: one that ends in order gives all back.
-  void End() { Signal(plan_.kept != nullptr ? SIGKILL : SIGTERM); }
+  // In order; but one whose descriptors are kept would give them back: it is killed. If it is still
+  // taking over, it is asked when it is ready: should several in a row be killed before, the
+  // service would be given up for what they died of (Adoption::kMostDeaths).
+  void End();
 
  private:
   absl::Status SpawnWith(int ready_write_end);
@@ -74,6 +74,7 @@ class Child {
 
   SpawnedProcess process_;
   bool ready_ = false;
+  bool end_when_ready_ = false;
   bool start_due_ = false;  // the timer is the back-off
   std::chrono::steady_clock::time_point started_;
   BackOff back_off_;

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -173,6 +174,30 @@ TEST_F(KeptServiceTest, IsNotWhatABrokeredServiceHas) {
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_EQ(NoteOfLast(), "put");
   EXPECT_TRUE(manager_.Kept().empty());
+}
+
+// One that is killed while it takes over counts against what it takes over.
+TEST_F(KeptServiceTest, LetsItsKeeperTakeOverBeforeItAsksItToEnd) {
+  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "60"});
+  options.environment["FAKE_KEEPER"] = "slow";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
+  batond.Signal(SIGTERM);
+  ASSERT_TRUE(
+      Eventually([&] { return batond.standard_error().find("stopping: ") != std::string::npos; }));
+  std::ofstream(stage_.log_path() + ".go");
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_EQ(NoteOfLast(), "asked");
+}
+
+TEST_F(KeptServiceTest, KillsAKeeperThatDoesNotTakeOverInTime) {
+  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "0.1"});
+  options.environment["FAKE_KEEPER"] = "hang";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_THAT(batond.standard_error(), HasSubstr("keepers do not stop, killing them"));
 }
 
 // One that ends in order gives everything back.
