@@ -8,10 +8,10 @@ set -euo pipefail
 
 declare -A GROUPS_OF_PACKAGES=(
   [build]="bazel-bootstrap bazel-rules-java ca-certificates dpkg-dev fish g++ git gnuplot-nox
-    groff-base iproute2 libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libgmock-dev
+    groff-base ibverbs-providers iproute2 libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libgmock-dev
     libgrpc++-dev libgtest-dev libibverbs-dev libncurses-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc openssl procps prometheus-cpp-dev
-    protobuf-compiler protobuf-compiler-grpc spin systemd zsh"
+    protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
   [node]="nodejs npm"

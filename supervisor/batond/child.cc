@@ -29,6 +29,15 @@ std::string Describe(const siginfo_t& end) {
                       end.si_code == CLD_DUMPED ? ", core dumped" : "");
 }
 
+DescriptorStore StoreFor(const Child::Plan& plan) {
+  if (plan.kept == nullptr) return DescriptorStore();
+  return DescriptorStore(plan.kept->Of(plan.service),
+                         [kept = plan.kept, service = plan.service](
+                             const std::string& name, const std::vector<int>& descriptors) {
+                           kept->Put(service, name, descriptors);
+                         });
+}
+
 }  // namespace
 
 Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
@@ -37,7 +46,8 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       callbacks_(std::move(callbacks)),
       end_(io),
       readiness_(io),
-      timer_(io) {}
+      timer_(io),
+      store_(StoreFor(plan_)) {}
 
 Child::~Child() {
   if (end_.is_open()) end_.release();
@@ -96,6 +106,7 @@ void Child::WatchReadiness() {
                                timer_.cancel();
                                ready_ = true;
                                Log(spdlog::level::info, "ready");
+                               if (end_when_ready_) Signal(SIGTERM);
                                callbacks_.ready();
                              });
 }
@@ -154,6 +165,11 @@ void Child::StartLater() {
 void Child::CancelStart() {
   start_due_ = false;
   timer_.cancel();
+}
+
+void Child::End() {
+  end_when_ready_ = plan_.kept != nullptr && !ready_;
+  if (!end_when_ready_) Signal(plan_.kept != nullptr ? SIGKILL : SIGTERM);
 }
 
 void Child::Signal(int signal) {

@@ -13,6 +13,7 @@
 #include "spdlog/common.h"
 #include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
+#include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/spawn.h"
 #include "supervisor/batond/store_server.h"
 
@@ -30,6 +31,9 @@ class Child {
     std::string input;
     int children_lock = -1;          // inherited
     bool holds_descriptors = false;  // gets a store channel
+    // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
+    KeptDescriptors* kept = nullptr;
+    std::string service;
     std::chrono::milliseconds start_timeout{};
   };
   struct Callbacks {
@@ -55,6 +59,10 @@ class Child {
   void CancelStart();
   // Does nothing when it is not alive. Cannot hit another process.
   void Signal(int signal);
+  // In order; but one whose descriptors are kept would give them back: it is killed. If it is still
+  // taking over, it is asked when it is ready: should several in a row be killed before, the
+  // service would be given up for what they died of (Adoption::kMostDeaths).
+  void End();
 
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
@@ -70,6 +78,7 @@ class Child {
 
   SpawnedProcess process_;
   bool ready_ = false;
+  bool end_when_ready_ = false;
   bool start_due_ = false;  // the timer is the back-off
   std::chrono::steady_clock::time_point started_;
   BackOff back_off_;

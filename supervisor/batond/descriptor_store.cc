@@ -21,6 +21,7 @@ absl::Status DescriptorStore::Put(const std::string& name,
         absl::StrCat("the store holds ", kMaxNames, " entries already; drop one first"));
   }
   entries_[name] = std::move(descriptors);
+  if (on_change_) on_change_(name, *Get(name));
   return absl::OkStatus();
 }
 
@@ -34,6 +35,7 @@ absl::StatusOr<std::vector<int>> DescriptorStore::Get(const std::string& name) c
 
 absl::Status DescriptorStore::Drop(const std::string& name) {
   if (entries_.erase(name) == 0) return absl::NotFoundError(absl::StrCat("nothing under ", name));
+  if (on_change_) on_change_(name, {});
   return absl::OkStatus();
 }
 

@@ -2,8 +2,10 @@
 #ifndef SUPERVISOR_BATOND_DESCRIPTOR_STORE_H_
 #define SUPERVISOR_BATOND_DESCRIPTOR_STORE_H_
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +21,16 @@ class DescriptorStore {
   static constexpr size_t kMaxNames = 64;
   static constexpr size_t kMaxNameBytes = 64;
 
+  using Entries = std::map<std::string, std::vector<FileDescriptor>>;
+  // Told of each entry that was put or dropped (then there are none), after it was. They stay the
+  // store's.
+  using OnChange =
+      std::function<void(const std::string& name, const std::vector<int>& descriptors)>;
+
+  DescriptorStore() = default;
+  DescriptorStore(Entries entries, OnChange on_change)
+      : entries_(std::move(entries)), on_change_(std::move(on_change)) {}
+
   // Takes the place of what was there under `name`.
   absl::Status Put(const std::string& name, std::vector<FileDescriptor> descriptors);
 
@@ -30,7 +42,8 @@ class DescriptorStore {
   std::vector<std::string> List() const;  // sorted
 
  private:
-  std::map<std::string, std::vector<FileDescriptor>> entries_;
+  Entries entries_;
+  OnChange on_change_;  // may be none
 };
 
 }  // namespace baton

@@ -31,6 +31,7 @@ struct Flags {
   std::string libexec;
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
+  bool keep_native = false;
   bool check_only = false;
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
@@ -226,6 +227,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
                  "Seconds until children that do not stop are killed [5]")
       ->check(CLI::Range(0.01, 3600.0));
+  app.add_flag("--keep-native", flags.keep_native,
+               "Leave native services to the next batond; the service manager keeps their "
+               "descriptors");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }
@@ -278,6 +282,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
   line.options.libexec = flags.libexec.empty() ? OwnDirectory() : flags.libexec;
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
+  line.options.keep_native = flags.keep_native;
   line.check_only = flags.check_only;
   return line;
 }

@@ -32,7 +32,8 @@ struct SpawnedProcess {
 // A keeper that outlives batond would go on holding the sockets, the listeners' ports and, on the
 // soft device, the connections themselves, with nobody to watch it or to stop it, and the next
 // batond could not start. So it dies with us, and the next start is clean. What a native service's
-// connections need to outlive a keeper is in our descriptor store (keeper_death.md).
+// connections need to outlive a keeper is in our descriptor store (keeper_death.md), and what they
+// need to outlive us the service manager has, too (kept_descriptors.h).
 //
 // Returns after the program was entered; an error tells why it could not be. Only from the main
 // thread of a single-threaded process: the kernel sends the signal when the *thread* ends that

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,9 +61,24 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
     : options_(std::move(options)),
       state_(state),
       signals_(io_, SIGTERM, SIGINT),
-      stop_timer_(io_) {
-  for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
+      stop_timer_(io_),
+      watchdog_(io_),
+      kept_(KeptDescriptors::GivenBack()) {
+  AddKeepers();
   AddControl();
+}
+
+bool Supervisor::IsKept(const v1::ServiceConfig& service) const {
+  return options_.keep_native && service.mode() == v1::NATIVE;
+}
+
+void Supervisor::AddKeepers() {
+  std::set<std::string> kept;
+  for (const v1::ServiceConfig& service : options_.config.services()) {
+    if (IsKept(service)) kept.insert(service.name());
+  }
+  kept_.KeepOnly(kept);
+  for (const v1::ServiceConfig& service : options_.config.services()) AddKeeper(service);
 }
 
 void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
@@ -73,6 +89,10 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.input = KeeperInput(options_.config, service);
   plan.children_lock = state_.children_lock();
   plan.holds_descriptors = true;
+  if (IsKept(service)) {
+    plan.kept = &kept_;
+    plan.service = service.name();
+  }
   plan.start_timeout = options_.start_timeout;
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
@@ -96,6 +116,7 @@ void Supervisor::AddControl() {
 
 absl::Status Supervisor::Run() {
   WatchSignals();
+  watchdog_.Start();
   TellStatus("", absl::StrCat("starting, services: ", ServiceNames()));
   StartKeepers();
   io_.run();
@@ -216,7 +237,7 @@ void Supervisor::Stop() {
 void Supervisor::AdvanceStop() {
   if (phase_ == Phase::kStoppingControl && !control_->alive()) {
     phase_ = Phase::kStoppingKeepers;
-    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->Signal(SIGTERM);
+    for (const std::unique_ptr<Child>& keeper : keepers_) keeper->End();
     stop_timer_.expires_after(options_.stop_timeout / 2);
     stop_timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;

@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/batond/child.h"
+#include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/state_directory.h"
+#include "supervisor/batond/watchdog.h"
 
 namespace baton {
 
@@ -21,6 +23,9 @@ struct SupervisorOptions {
   std::string libexec;                        // directory of baton-keeper and baton-control
   std::chrono::milliseconds start_timeout{};  // of each child
   std::chrono::milliseconds stop_timeout{};   // of all together
+  // Native services outlive this batond, if the service manager keeps descriptors
+  // (KeptDescriptors).
+  bool keep_native = false;
 };
 
 // batond: keeps one keeper per service and one control running until it is told to stop.
@@ -47,6 +52,8 @@ class Supervisor {
     kStoppingKeepers
   };
 
+  void AddKeepers();
+  bool IsKept(const v1::ServiceConfig& service) const;
   void AddKeeper(const v1::ServiceConfig& service);
   void AddControl();
   void StartKeepers();
@@ -67,6 +74,8 @@ class Supervisor {
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;
   boost::asio::steady_timer stop_timer_;
+  Watchdog watchdog_;
+  KeptDescriptors kept_;
   std::vector<std::unique_ptr<Child>> keepers_;
   std::unique_ptr<Child> control_;
   Phase phase_ = Phase::kStartingKeepers;

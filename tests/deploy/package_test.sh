@@ -8,7 +8,7 @@ log=$TEST_TMPDIR/log
 die() { printf 'package_test: %s\n' "$*" >&2 && { [[ ! -e $log ]] || cat "$log" >&2; } && exit 1; }
 
 [[ $(id -u) -eq 0 ]] || die "only root can own what a package installs"
-mkdir -p "$root"/var/lib/dpkg/{info,updates} "$root"/{etc/systemd/system,var/lib/systemd}
+mkdir -p "$root"/var/lib/dpkg/{info,updates} "$root"/{etc/systemd/system,run,var/lib/systemd}
 touch "$root/var/lib/dpkg/status"
 printf 'root:x:0:0::/root:/bin/sh\n' >"$root/etc/passwd"
 printf 'root:x:0:\n' >"$root/etc/group"
@@ -27,7 +27,8 @@ for file in usr/bin/baton usr/libexec/baton/batond usr/libexec/baton/baton-keepe
   ! ldd "$root/$file" | grep 'not found' >&2 || die "$file lacks a library"
 done
 for file in man/man1/baton.1.gz man/man1/baton-service.1.gz bash-completion/completions/baton \
-  zsh/vendor-completions/_baton fish/vendor_completions.d/baton.fish doc/baton/copyright; do
+  zsh/vendor-completions/_baton fish/vendor_completions.d/baton.fish doc/baton/copyright \
+  doc/baton/README.md doc/baton/runbook.md doc/baton/upgrade_batond.md; do
   [[ -s $root/usr/share/$file ]] || die "usr/share/$file is not there"
 done
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
@@ -35,6 +36,7 @@ version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
 (cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
+[[ $(stat -c '%a %u' "$root/run/baton") == '700 0' ]] || die "the state directory is not there, or not root's"
 [[ $(readlink "$root/etc/systemd/system/multi-user.target.wants/batond.service") == */batond.service ]] ||
   die "the unit is not enabled"
 
@@ -55,7 +57,9 @@ tail -n 1 "$log"
 
 # An upgrade of the package keeps what the operator has written.
 install -D -m 600 /dev/null "$root/etc/baton/baton.textproto"
+chmod 711 "$root/run/baton" # as batond does for other users
 in_root --install "$package"
+[[ $(stat -c %a "$root/run/baton") == 711 ]] || die "the state directory is closed to those who use it"
 [[ -e $root/etc/baton/baton.textproto ]] || die "the operator's configuration is gone"
 rm -r "$root/etc/baton"
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
 # it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
-# upgrade has started, and the next start does not mind that one. The package's own upgrade restarts
-# nothing, and its removal stops what runs.
+# upgrade has started, and the next start does not mind that one; a native service's
+# connections outlive its restart, its death and its hanging, and end with its stop. The package's own
+# upgrade restarts nothing, and its removal stops what runs.
 set -euo pipefail
 package=$PWD/$1
 
@@ -13,6 +14,7 @@ die() { echo "unit: $*" >&2; tail -n 40 "$work"/*log >&2; exit 1; }
 rm -f /usr/sbin/policy-rc.d # the host's, if any, forbids packages to start anything
 # Not the index of all manual pages, which takes minutes where it is emulated.
 dpkg --no-triggers --install "$package" >"$work/dpkg.log" 2>&1 || die "the package does not install"
+[[ $(stat -c %a /run/baton) == 700 ]] || die "there is no state directory"
 mkdir -p /etc/baton /etc/systemd/system/batond.service.d
 cat >/etc/baton/baton.textproto <<END
 state_dir: "/run/baton"
@@ -36,6 +38,7 @@ cat >/etc/systemd/system/batond.service.d/test.conf <<END
 [Unit]
 DefaultDependencies=no
 [Service]
+WatchdogSec=8
 StandardOutput=append:$work/batond.log
 StandardError=inherit
 END
@@ -90,6 +93,83 @@ kill -CONT "$pid"
 while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
 [[ $(systemctl show batond -p StatusText --value) == 'running, services: ledger' ]] || die "not well"
 echo "stopped: the upgrade's worker was left alone, and ended by itself; started again"
+
+# A native service outlives batond.
+systemctl stop batond || die "does not stop"
+cat >/etc/baton/baton.textproto <<END
+state_dir: "/run/baton"
+services { name: "kv" device { rdma { device: "rxe0" } } hang_timeout_ms: 120000 mode: NATIVE
+  native { object: "$BATON_BIN/ledger-v1.so" workers: 2 arguments: "--socket" arguments: "/run/baton/kv.sock"
+    arguments: "--service" arguments: "kv" arguments: "--listen" arguments: "$BATON_VM_ADDRESS:7472" } }
+END
+systemctl start batond || die "does not start with a native service"
+until grep -q 'worker_ready: ' "$work/batond.log"; do sleep 0.2; done
+mapfile -t workers < <(pgrep -x ledger-v1.so)
+[[ ${#workers[@]} -eq 2 ]] || die "not two native workers: ${workers[*]}"
+mkfifo "$work/peer.in"
+exec {say}<>"$work/peer.in"
+baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:7472" --connections 4 --json --until-stdin-closes \
+  --reply-timeout-ms 600000 --drain-timeout-ms 600000 <"$work/peer.in" >"$work/peer.out" 2>"$work/peer.log" &
+peer=$!
+until grep -q '"connected"' "$work/peer.out"; do
+  kill -0 "$peer" 2>/dev/null || die "the peer does not connect"
+  sleep 0.2
+done
+answered() { grep -c '"settled"' "$work/peer.out" || true; }
+# Each connection is answered a request that was made after this.
+settle() {
+  local before
+  before=$(answered)
+  echo settle >&"$say"
+  until [[ $(answered) -gt $before ]]; do
+    kill -0 "$peer" 2>/dev/null || die "the peer has ended: $(cat "$work/peer.out")"
+    sleep 0.2
+  done
+}
+adoptions() { grep -c 'adopted: service kv: .*4 connections go on' "$work/batond.log" || true; }
+main_pid() { systemctl show batond -p MainPID --value; }
+# outlives WHAT COMMAND...: the connections do, and another batond has adopted them.
+outlives() {
+  local before what=$1
+  before=$(main_pid) adopted=$(adoptions)
+  shift
+  "$@"
+  until [[ $(main_pid) != "$before" ]] && systemctl is-active --quiet batond; do sleep 0.2; done
+  until [[ $(adoptions) -gt $adopted ]]; do sleep 0.2; done
+  settle
+  echo "native: the connections outlive $what"
+}
+settle
+outlives "a restart" systemctl restart batond
+outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
+# It would stay for ever, if its watchdog did not end it.
+outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
+# More often than keepers may die one after the other while they take over.
+refusals() { grep -c 'service ledger ended with exit code 1 while starting' "$work/batond.log" || true; }
+cp /etc/baton/baton.textproto "$work/sound"
+echo 'services { name: "ledger" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto
+systemctl restart batond 2>/dev/null && die "starts without a device"
+until [[ $(refusals) -gt 5 ]]; do sleep 0.2; done
+cp "$work/sound" /etc/baton/baton.textproto
+until systemctl is-active --quiet batond; do sleep 0.2; done
+settle
+echo "native: the connections outlive a batond that cannot start"
+for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; done
+
+# A stop is their end.
+systemctl stop batond
+for pid in "${workers[@]}"; do
+  while kill -0 "$pid" 2>/dev/null && ! grep -q 'State:.Z' "/proc/$pid/status"; do sleep 0.2; done
+done
+until [[ $(systemctl show batond -p NFileDescriptorStore --value) -eq 0 ]]; do sleep 0.2; done
+echo stop >&"$say"
+if wait "$peer"; then die "the peer has noticed nothing of a stop"; fi
+cat >/etc/baton/baton.textproto <<END
+state_dir: "/run/baton"
+services { name: "ledger" device { rdma { device: "rxe0" } } }
+END
+systemctl start batond || die "does not start again"
+echo "native: a stop ends the workers"
 
 # From where the package's scripts reach the manager.
 in_manager() { nsenter --target "$manager" --mount --pid "$@" >>"$work/dpkg.log" 2>&1; }

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "lib/base/check.h"
 
@@ -23,6 +24,20 @@ std::string Runfile(const std::string& path) {
   const char* sources = std::getenv("TEST_SRCDIR");
   BATON_CHECK(sources != nullptr);
   return std::string(sources) + "/baton/" + path;
+}
+
+void GiveBack(const std::vector<std::pair<std::string, FileDescriptor>>& given) {
+  constexpr int kFirst = 3;
+  std::vector<int> high;
+  std::string names;
+  for (const auto& [name, descriptor] : given) {
+    high.push_back(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 512));
+    names += (names.empty() ? "" : ":") + name;
+  }
+  for (size_t i = 0; i < high.size(); ++i) dup2(high[i], kFirst + static_cast<int>(i));
+  setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+  setenv("LISTEN_FDS", std::to_string(high.size()).c_str(), 1);
+  setenv("LISTEN_FDNAMES", names.c_str(), 1);
 }
 
 }  // namespace
@@ -88,6 +103,7 @@ BatondProcess::BatondProcess(const Stage& stage, Options options) {
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), STDOUT_FILENO);
   dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), STDERR_FILENO);
+  if (!options.given_back.empty()) GiveBack(options.given_back);
   if (options.run_as != 0 && geteuid() == 0 && setuid(options.run_as) != 0) _exit(126);
   execv(pointers[0], pointers.data());
   _exit(127);
@@ -128,6 +144,24 @@ int BatondProcess::Wait() {
 }
 
 void BatondProcess::Signal(int signal) const { kill(pid_, signal); }
+
+BatondProcess::Options WithEnvironment(const std::string& name, const std::string& value) {
+  BatondProcess::Options options;
+  options.environment[name] = value;
+  return options;
+}
+
+BatondProcess::Options WithArguments(std::vector<std::string> arguments) {
+  BatondProcess::Options options;
+  options.arguments = std::move(arguments);
+  return options;
+}
+
+bool HasInEnvironment(pid_t pid, const std::string& variable) {
+  const std::string environment = ReadWholeFile("/proc/" + std::to_string(pid) + "/environ");
+  return environment.find('\0' + variable + "=") != std::string::npos ||
+         environment.starts_with(variable + "=");
+}
 
 bool IsDead(pid_t pid) {
   if (kill(pid, 0) != 0 && errno == ESRCH) return true;

@@ -8,7 +8,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "lib/base/file_descriptor.h"
 
 namespace baton {
 
@@ -64,6 +67,8 @@ class BatondProcess {
     std::map<std::string, std::string> environment;
     uid_t run_as = 0;     // when the test is root: another user
     std::string program;  // the batond that was built, when empty
+    // What a service manager has kept of the batond before (LISTEN_FDS), with its names.
+    std::vector<std::pair<std::string, FileDescriptor>> given_back;
   };
 
   // Runs `batond --dev` on `stage`, or batond with `options.arguments` when there are any.
@@ -89,6 +94,12 @@ class BatondProcess {
   pid_t pid_ = -1;
   int exit_code_ = -1;
 };
+
+BatondProcess::Options WithEnvironment(const std::string& name, const std::string& value);
+BatondProcess::Options WithArguments(std::vector<std::string> arguments);
+
+// As it was when the process was entered.
+bool HasInEnvironment(pid_t pid, const std::string& variable);
 
 // Whether the process is gone, or a zombie that only waits for its parent.
 bool IsDead(pid_t pid);

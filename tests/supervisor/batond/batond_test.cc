@@ -5,10 +5,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -27,18 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
-
-BatondProcess::Options WithEnvironment(const std::string& name, const std::string& value) {
-  BatondProcess::Options options;
-  options.environment[name] = value;
-  return options;
-}
-
-BatondProcess::Options WithArguments(std::vector<std::string> arguments) {
-  BatondProcess::Options options;
-  options.arguments = std::move(arguments);
-  return options;
-}
 
 bool IsSocket(const std::string& path) {
   struct stat info = {};
@@ -73,7 +58,7 @@ TEST(BatondTest, FindsItsChildrenBesideItself) {
   BatondProcess::Options options =
       WithArguments({"--dev", "--state-dir", stage.state_dir(), "--service", "kv"});
   options.program = stage.libexec() + "/batond";
-  BatondProcess batond(stage, options);
+  BatondProcess batond(stage, std::move(options));
   EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
 }
@@ -90,74 +75,6 @@ TEST(BatondTest, StartsOneKeeperForEachServiceOfItsConfiguration) {
   EXPECT_EQ(stage.lives("control").size(), 1u);
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/kv.sock"));
   EXPECT_TRUE(IsSocket(stage.state_dir() + "/queue.sock"));
-}
-
-bool HasInEnvironment(pid_t pid, const std::string& variable) {
-  const std::string environment = ReadWholeFile("/proc/" + std::to_string(pid) + "/environ");
-  return environment.find('\0' + variable + "=") != std::string::npos ||
-         environment.starts_with(variable + "=");
-}
-
-// What a service manager gives its services, and listens at.
-class NotifySocket {
- public:
-  explicit NotifySocket(const std::string& path)
-      : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    const timeval patience = {kPatience.count(), 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  }
-  // Empty when none came.
-  std::string Next() const {
-    char text[512];
-    const ssize_t length = recv(socket_.get(), text, sizeof(text), 0);
-    return std::string(text, length > 0 ? static_cast<size_t>(length) : 0);
-  }
-
- private:
-  FileDescriptor socket_;
-};
-
-TEST(BatondTest, TellsSystemdAndItsChildrenDoNot) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
-  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
-  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
-  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
-  batond.Signal(SIGTERM);
-  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
-  EXPECT_EQ(batond.Wait(), 0);
-}
-
-TEST(BatondTest, TellsSystemdWhichChildIsMissing) {
-  const Stage stage;
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
-  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
-  kill(stage.lives("keeper")[0].pid, SIGKILL);
-  EXPECT_EQ(socket.Next(), "STATUS=being started again: keeper of service ledger");
-  EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
-}
-
-TEST(BatondTest, TellsSystemdWhyItDoesNotStart) {
-  const Stage stage;
-  std::filesystem::remove(stage.libexec() + "/baton-keeper");
-  const std::string path = stage.path() + "/notify";
-  const NotifySocket socket(path);
-  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
-  EXPECT_THAT(
-      socket.Next(),
-      testing::StartsWith("STOPPING=1\nSTATUS=giving up: keeper of service ledger: cannot run "));
-  EXPECT_EQ(batond.Wait(), 1);
 }
 
 TEST(BatondTest, RaisesTheDescriptorLimitForItsChildren) {
@@ -249,7 +166,7 @@ TEST(BatondTest, KillsChildrenThatDoNotStopInTime) {
       WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
                      "--stop-timeout", "0.2"});
   options.environment = {{"FAKE_KEEPER", "stubborn"}, {"FAKE_CONTROL", "stubborn"}};
-  BatondProcess batond(stage, options);
+  BatondProcess batond(stage, std::move(options));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   batond.Signal(SIGTERM);
   EXPECT_EQ(batond.Wait(), 0) << batond.standard_error();
@@ -381,7 +298,7 @@ TEST_P(BadStartTest, EndsBatondAndSaysWhichChildAndHow) {
       WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
                      "--start-timeout", "0.5"});
   options.environment[GetParam().variable] = GetParam().mode;
-  BatondProcess batond(stage, options);
+  BatondProcess batond(stage, std::move(options));
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_EQ(batond.standard_output(), "");
   EXPECT_THAT(batond.standard_error(), HasSubstr(GetParam().message));
@@ -436,7 +353,7 @@ TEST(BatondTest, NamesAStateDirectoryThatItCannotMake) {
   const Stage stage;
   BatondProcess::Options options =
       WithArguments({"--dev", "--state-dir", "/proc/baton", "--libexec", stage.libexec()});
-  BatondProcess batond(stage, options);
+  BatondProcess batond(stage, std::move(options));
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
               HasSubstr("batond: cannot make the state directory /proc/baton"));
@@ -457,7 +374,7 @@ TEST(BatondTest, NamesAStateDirectoryThatIsAnothersOrReadOnly) {
     options.program = program;
     options.run_as = kNobody;
   }
-  BatondProcess batond(stage, options);
+  BatondProcess batond(stage, std::move(options));
   EXPECT_EQ(batond.Wait(), 1);
   EXPECT_THAT(batond.standard_error(),
               HasSubstr(root ? "belongs to uid 0 and batond runs as uid 65534"

@@ -5,6 +5,7 @@
 //   hang      is never ready
 //   fragile   ends as soon as it has been ready
 //   stubborn  ignores SIGTERM
+//   slow      is ready when there is a file FAKE_LOG.go; notes "asked" when it gets SIGTERM then
 //   store     puts a descriptor into batond's store at its first life, reports what it finds there
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
 #include <fcntl.h>
@@ -108,6 +109,13 @@ int Main(const std::string& program) {
   if (mode == "exit") return 3;
   if (mode == "crash") raise(SIGKILL);
   if (mode == "stubborn") signal(SIGTERM, SIG_IGN);
+  if (mode == "slow") {
+    while (access((std::getenv("FAKE_LOG") + std::string(".go")).c_str(), F_OK) != 0) usleep(1000);
+    signal(SIGTERM, [](int) {
+      Log("keeper", "asked");
+      _exit(0);
+    });
+  }
   if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
   if (mode == "fragile") return 0;
   for (;;) pause();

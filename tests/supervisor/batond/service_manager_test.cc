@@ -1,0 +1,215 @@
+// batond and its service manager: what it tells it, and what that keeps for the next batond.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "tests/supervisor/batond/batond_process.h"
+#include "tests/supervisor/batond/fake_manager.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What a service manager gives its services, and listens at.
+class NotifySocket {
+ public:
+  explicit NotifySocket(const std::string& path)
+      : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience = {kPatience.count(), 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  // Empty when none came.
+  std::string Next() const {
+    char text[512];
+    const ssize_t length = recv(socket_.get(), text, sizeof(text), 0);
+    return std::string(text, length > 0 ? static_cast<size_t>(length) : 0);
+  }
+
+ private:
+  FileDescriptor socket_;
+};
+
+TEST(ServiceManagerTest, TellsSystemdAndItsChildrenDoNot) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
+  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
+  EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
+  kill(stage.lives("keeper")[0].pid, SIGKILL);
+  EXPECT_EQ(socket.Next(), "STATUS=being started again: keeper of service ledger");
+  EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
+}
+
+// Between what else it tells, and after it.
+TEST(ServiceManagerTest, ShowsSystemdThatItTurns) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path);
+  options.environment["WATCHDOG_USEC"] = "20000";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "WATCHDOG_USEC"));
+  std::string told = socket.Next();
+  while (!told.empty() && !told.starts_with("READY=1")) told = socket.Next();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(socket.Next(), "WATCHDOG=1");
+}
+
+TEST(ServiceManagerTest, ShowsNothingToAWatchdogThatIsAnothers) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess::Options options = WithEnvironment("NOTIFY_SOCKET", path);
+  options.environment["WATCHDOG_USEC"] = "20000";
+  options.environment["WATCHDOG_PID"] = "1";
+  BatondProcess batond(stage, std::move(options));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
+}
+
+TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
+  const Stage stage;
+  std::filesystem::remove(stage.libexec() + "/baton-keeper");
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
+  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_THAT(
+      socket.Next(),
+      testing::StartsWith("STOPPING=1\nSTATUS=giving up: keeper of service ledger: cannot run "));
+  EXPECT_EQ(batond.Wait(), 1);
+}
+
+// ---------------------------------------------------------------- native services outlive it
+
+class KeptServiceTest : public testing::Test {
+ protected:
+  // A native service, as far as fake children know.
+  BatondProcess::Options Options(std::vector<std::string> more = {"--keep-native"}) {
+    BatondProcess::Options options =
+        WithArguments({"--dev", "--state-dir", stage_.state_dir(), "--libexec", stage_.libexec(),
+                       "--device", "rdma", "--native", "/usr/lib/kv.so"});
+    options.arguments.insert(options.arguments.end(), more.begin(), more.end());
+    options.environment["NOTIFY_SOCKET"] = manager_.path();
+    options.environment["FAKE_KEEPER"] = "store";
+    options.given_back = manager_.Kept();
+    return options;
+  }
+  std::string NoteOfLast() const { return stage_.lives("keeper").back().note; }
+
+  const Stage stage_;
+  FakeManager manager_{stage_.path() + "/notify"};
+};
+
+TEST_F(KeptServiceTest, GivesTheNextBatondsKeeperWhatTheFormersHadStored) {
+  std::string first;
+  {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    EXPECT_EQ(NoteOfLast(), "put");
+    first = std::to_string(stage_.lives("keeper")[0].pid);
+    batond.Signal(SIGTERM);
+    EXPECT_EQ(batond.Wait(), 0);
+  }
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    EXPECT_EQ(NoteOfLast(), "found:of-" + first);
+    EXPECT_FALSE(HasInEnvironment(stage_.lives("keeper").back().pid, "LISTEN_FDS"));
+    batond.Signal(signal);
+    batond.Wait();
+  }
+}
+
+TEST_F(KeptServiceTest, LetsGoOfItWhenItIsNotToBeKept) {
+  {
+    BatondProcess batond(stage_, Options());
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  }
+  ASSERT_FALSE(manager_.Kept().empty());
+  BatondProcess batond(stage_, Options({}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(NoteOfLast(), "put");
+  EXPECT_EQ(manager_.Kept().size(), 1u);  // the manifest
+}
+
+TEST_F(KeptServiceTest, IsNotWhatABrokeredServiceHas) {
+  BatondProcess::Options options = Options();
+  options.arguments = {"--dev",     "--state-dir",    stage_.state_dir(),
+                       "--libexec", stage_.libexec(), "--keep-native"};
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(NoteOfLast(), "put");
+  EXPECT_TRUE(manager_.Kept().empty());
+}
+
+// One that is killed while it takes over counts against what it takes over.
+TEST_F(KeptServiceTest, LetsItsKeeperTakeOverBeforeItAsksItToEnd) {
+  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "60"});
+  options.environment["FAKE_KEEPER"] = "slow";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
+  batond.Signal(SIGTERM);
+  ASSERT_TRUE(
+      Eventually([&] { return batond.standard_error().find("stopping: ") != std::string::npos; }));
+  std::ofstream(stage_.log_path() + ".go");
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_EQ(NoteOfLast(), "asked");
+}
+
+TEST_F(KeptServiceTest, KillsAKeeperThatDoesNotTakeOverInTime) {
+  BatondProcess::Options options = Options({"--keep-native", "--stop-timeout", "0.1"});
+  options.environment["FAKE_KEEPER"] = "hang";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(Eventually([this] { return stage_.lives("keeper").size() == 1; }));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_THAT(batond.standard_error(), HasSubstr("keepers do not stop, killing them"));
+}
+
+// One that ends in order gives everything back.
+TEST_F(KeptServiceTest, EndsItsKeeperAtOnce) {
+  BatondProcess::Options options = Options();
+  options.environment["FAKE_KEEPER"] = "stubborn";
+  BatondProcess batond(stage_, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+  EXPECT_THAT(batond.standard_error(), Not(HasSubstr("do not stop")));
+}
+
+}  // namespace
+}  // namespace baton
