@@ -33,7 +33,6 @@ class Child {
     bool holds_descriptors = false;  // gets a store channel
     // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
     KeptDescriptors* kept = nullptr;
-    std::string service;
     std::chrono::milliseconds start_timeout{};
   };
   struct Callbacks {

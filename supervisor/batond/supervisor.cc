@@ -89,10 +89,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.input = KeeperInput(options_.config, service);
   plan.children_lock = state_.children_lock();
   plan.holds_descriptors = true;
-  if (IsKept(service)) {
-    plan.kept = &kept_;
-    plan.service = service.name();
-  }
+  if (IsKept(service)) plan.kept = &kept_;
   plan.start_timeout = options_.start_timeout;
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(

@@ -72,10 +72,12 @@ struct TheKeeper final : private keeper::EngineListener {
     engine = keeper::Engine::Create(arena, device.get(), this, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
     policies.emplace(config.service(), *engine);
+    drain.emplace(loop, config, *engine, events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *arena, *engine, *policies, events);
     upgrades.emplace(loop, config, *engine, events, *workers, programs);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
-    management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits);
+    management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
+                       *drain, moves);
   }
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override {
@@ -107,6 +109,8 @@ struct TheKeeper final : private keeper::EngineListener {
   std::unique_ptr<verbs::Device> device;
   std::unique_ptr<keeper::Engine> engine;
   std::optional<keeper::Policies> policies;
+  std::optional<keeper::ServiceDrain> drain;
+  keeper::ShardMoves moves;
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
