@@ -104,8 +104,8 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
     if (options.deadline_seconds != 0 && Clock::now() - begun > patience) {
       return absl::DeadlineExceededError(absl::StrCat(
           left,
-          " connections are left at the deadline; new ones are refused until `baton drain "
-          "--end`, and these go on: `baton connection list` shows their peers"));
+          " connections are left at the deadline and go on (`baton connection list` shows their "
+          "peers); new ones are refused until `baton drain` is given --end"));
     }
     std::this_thread::sleep_for(kLookInterval);
   }

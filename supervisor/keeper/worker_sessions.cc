@@ -223,6 +223,15 @@ void WorkerSessions::LeavePlace(const SessionPtr& session) {
 
 absl::Status WorkerSessions::CheckAttach(const Session& session,
                                          const internal::AttachArena& attach) const {
+  // Its end would be seen, but no signal reaches it, should it hang; Linux before 6.5 refuses it
+  // when it connects.
+  if (session.peer.pid == 0) {
+    return absl::FailedPreconditionError(
+        "the process that connected has no number in this keeper's pid namespace, so it could not "
+        "be "
+        "killed if it hung: let batond be in the machine's pid namespace (hostPID: true, or "
+        "--pid host, of its container)");
+  }
   const auto& uids = config_.service().worker_uids();
   const bool is_child = session.id != 0;
   if (!is_child && session.peer.uid != geteuid() && session.peer.uid != 0 &&

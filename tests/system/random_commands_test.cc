@@ -80,7 +80,8 @@ class Client {
         [this] { Look(); },       [this] { Look(); },    [this] { HandOff(); },
         [this] { HandOff(); },    [this] { HandOff(); }, [this] { Upgrade(); },
         [this] { Upgrade(); },    [this] { Hold(); },    [this] { Rollback(); },
-        [this] { EndAWorker(); }, [this] { Drain(); },   [this] { History(); }};
+        [this] { EndAWorker(); }, [this] { Drain(); },   [this] { History(); },
+        [this] { SetPolicy(); }};
     if (number_ == 0 && Chance(20)) return Drain();
     commands[Draw(commands.size())]();
   }
@@ -276,6 +277,23 @@ class Client {
     request.set_worker_id(AWorker());
     request.set_timeout_ms(static_cast<uint32_t>(Chance(95) ? 1 + Draw(2000) : 700'000));
     (void)Change(&Stub::StopWorker, "stop", request, &response);
+  }
+
+  // That bounds what is new, and nothing that there is.
+  void SetPolicy() {
+    v1::SetPolicyRequest request;
+    v1::SetPolicyResponse response;
+    request.set_service(Service());
+    request.set_validate_only(Chance(20));
+    v1::Policy* const policy = request.mutable_policy();
+    policy->mutable_service()->set_connections(static_cast<uint32_t>(Draw(2 * kConnections)));
+    policy->mutable_worker()->set_listeners(static_cast<uint32_t>(Draw(12)));
+    policy->mutable_service()->set_posts_per_second(
+        static_cast<uint32_t>(Chance(50) ? 0 : 2000 + Draw(100'000)));
+    policy->set_hot_standbys(static_cast<uint32_t>(Draw(20)));
+    if (Chance(20)) policy->add_gids(Chance(50) ? "127.0.0.1" : "nowhere");
+    if (Chance(20)) policy->add_listen_ports()->set_first(static_cast<uint32_t>(Draw(70'000)));
+    (void)Change(&Stub::SetPolicy, "policy", request, &response);
   }
 
   // The first client alone, so that it knows what is so afterwards. Nobody is disconnected: the

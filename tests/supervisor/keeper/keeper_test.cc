@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -513,6 +514,31 @@ class Namesake {
  private:
   pid_t pid_;
 };
+
+// Whom it could not kill if he hung. The keeper is in a namespace of its own for that.
+TEST_F(KeeperTest, shouldRefuseAWorkerThatHasNoNumberInItsPidNamespace) {
+  const std::string path = keeper.socket();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
+    const pid_t first = fork();
+    if (first == 0) {
+      const absl::Status started = keeper.Start();
+      parent.Tell(started.ok() ? "started" : started.ToString());
+      parent.Await();
+      _exit(0);  // its thread and all
+    }
+    waitpid(first, nullptr, 0);
+  });
+  const std::string told = child.Hear();
+  if (told == "no right") GTEST_SKIP() << "no right to make a pid namespace";
+  ASSERT_EQ(told, "started");
+  const absl::Status refused = Client()->Attach();
+  EXPECT_FALSE(refused.ok());
+  // Older kernels give no descriptor of such a process, and its connection is closed.
+  if (refused.code() == absl::StatusCode::kFailedPrecondition) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("pid namespace"));
+  }
+}
 
 TEST_F(KeeperTest, shouldNeverKillAnotherProcessThatGotTheNumberOfTheOneThatConnected) {
   const std::string path = keeper.socket();
