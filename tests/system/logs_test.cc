@@ -56,7 +56,9 @@ std::vector<Struct> ParsedLines(const std::string& text) {
   std::vector<Struct> objects;
   for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     // Of a program that an upgrade has started.
-    if (absl::StartsWith(line, "ledger ready ")) continue;
+    if (absl::StartsWith(line, "ledger ready ") || absl::StrContains(line, "] [ledger-v2] [")) {
+      continue;
+    }
     objects.push_back(Parsed(std::string(line)));
   }
   return objects;
