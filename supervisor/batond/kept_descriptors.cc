@@ -28,21 +28,22 @@ namespace {
 constexpr char kFile[] = "file.";
 constexpr char kManifest[] = "manifest.";
 
-void Tell(const std::string& message, const int* descriptor) {
+bool Tell(const std::string& message, const int* descriptor) {
   const int result = sd_pid_notify_with_fds(/*pid=*/0, /*unset_environment=*/0, message.c_str(),
                                             descriptor, descriptor == nullptr ? 0 : 1);
   if (result < 0) {
     spdlog::error("the service manager cannot be told what to keep: {}", strerror(-result));
   }
+  return result >= 0;
 }
 
 // Whatever happens to it (FDPOLL=0: a pipe whose other end is gone is kept, too).
-void Store(const std::string& name, int descriptor) {
-  Tell(absl::StrCat("FDSTORE=1\nFDPOLL=0\nFDNAME=", name), &descriptor);
+bool Store(const std::string& name, int descriptor) {
+  return Tell(absl::StrCat("FDSTORE=1\nFDPOLL=0\nFDNAME=", name), &descriptor);
 }
 
 void Remove(const std::string& name) {
-  Tell(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), nullptr);
+  (void)Tell(absl::StrCat("FDSTOREREMOVE=1\nFDNAME=", name), nullptr);
 }
 
 // 0: not such a name.
@@ -178,11 +179,21 @@ uint64_t KeptDescriptors::NumberOf(int descriptor) {
     if (IsSameFile(file.get(), descriptor)) return number;
   }
   files_[++last_] = CopyOf(descriptor);
-  Store(absl::StrCat(kFile, last_), descriptor);
+  if (!Store(absl::StrCat(kFile, last_), descriptor)) unsent_.insert(last_);
   return last_;
 }
 
+// Whether the service manager was given all files; those that it was not are tried again.
+bool KeptDescriptors::SendRest() {
+  std::erase_if(unsent_, [this](uint64_t number) {
+    const auto file = files_.find(number);
+    return file == files_.end() || Store(absl::StrCat(kFile, number), file->second.get());
+  });
+  return unsent_.empty();
+}
+
 void KeptDescriptors::Commit() {
+  if (!SendRest()) return;  // the former manifest stays true, and so do its files
   std::string text;
   for (const auto& [place, numbers] : entries_) {
     absl::StrAppend(&text, absl::CEscape(place.first), "\t", absl::CEscape(place.second), "\t",
@@ -194,8 +205,8 @@ void KeptDescriptors::Commit() {
                   MessageOf(manifest.status()));
     return;
   }
-  const std::set<uint64_t> former = std::exchange(manifests_, {++last_});
-  Store(absl::StrCat(kManifest, last_), manifest->get());
+  if (!Store(absl::StrCat(kManifest, ++last_), manifest->get())) return;
+  const std::set<uint64_t> former = std::exchange(manifests_, {last_});
   for (const uint64_t number : former) Remove(absl::StrCat(kManifest, number));
   RemoveUnused();
 }

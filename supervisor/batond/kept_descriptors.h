@@ -49,11 +49,13 @@ class KeptDescriptors {
   void DropIncomplete();
   uint64_t NumberOf(int descriptor);
   void Commit();
+  bool SendRest();
   void RemoveUnused();
 
   std::map<uint64_t, FileDescriptor> files_;        // by number; our own copies
   std::map<Place, std::vector<uint64_t>> entries_;  // numbers, in the order of Put
   std::set<uint64_t> manifests_;                    // that the manager may have
+  std::set<uint64_t> unsent_;                       // of files_, that the manager did not take
   uint64_t last_ = 0;                               // number that was given
 };
 

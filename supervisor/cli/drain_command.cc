@@ -87,6 +87,24 @@ uint64_t ConnectionsLeft(const v1::ListServicesResponse& services) {
   return left;
 }
 
+// Whether what is counted is true: a service that cannot be asked, or that takes connections again,
+// has nothing left by no means.
+absl::Status CheckDrained(const v1::ListServicesResponse& services) {
+  for (const v1::Service& service : services.services()) {
+    if (!service.reachable()) {
+      return absl::UnavailableError(
+          absl::StrCat("how many connections are left is not known: ", service.problem()));
+    }
+    if (!service.has_drain()) {
+      return absl::AbortedError(absl::StrCat("service \"", service.name(),
+                                             "\" takes connections again: somebody has ended its "
+                                             "drain (`baton audit ",
+                                             service.name(), "`)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Until no connection is left, or the deadline has passed. `services` is what was last seen.
 absl::Status Await(Session* session, const Options& options, v1::ListServicesResponse* services) {
   const auto begun = Clock::now();
@@ -97,6 +115,7 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
     absl::StatusOr<v1::ListServicesResponse> seen = Look(session, options);
     if (seen.ok()) *services = *std::move(seen);
     BATON_RETURN_IF_ERROR(seen.status());
+    BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();
     if (left != told) session->err << left << " connections left" << std::endl;

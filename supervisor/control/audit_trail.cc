@@ -102,6 +102,7 @@ void AuditTrail::Record(const std::string& service, const v1::Change& change) {
 }
 
 void AuditTrail::Write(const std::string& line) {
+  if (!file_) Open();  // it may be possible by now
   if (!file_) return;
   if (bytes_ + line.size() >= max_file_bytes_) {
     if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) {
@@ -114,12 +115,15 @@ void AuditTrail::Write(const std::string& line) {
   }
   const std::string whole = line + "\n";
   const ssize_t written = write(file_.get(), whole.data(), whole.size());
-  if (written != static_cast<ssize_t>(whole.size()) || fdatasync(file_.get()) != 0) {
-    spdlog::error(
-        "what operators do is not on record: {}",
-        MessageOf(ErrnoStatus(written < 0 ? errno : ENOSPC, absl::StrCat("write ", path_))));
+  if (written == static_cast<ssize_t>(whole.size()) && fdatasync(file_.get()) == 0) {
+    bytes_ += static_cast<uint64_t>(written);
+    return;
   }
-  if (written > 0) bytes_ += static_cast<uint64_t>(written);
+  const absl::Status why =
+      ErrnoStatus(written >= 0 ? ENOSPC : errno, absl::StrCat("write ", path_));
+  spdlog::error("what operators do is not on record: {}", MessageOf(why));
+  // What was written of it would take the next line with it.
+  if (ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) file_.Reset();
 }
 
 }  // namespace baton

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
@@ -40,6 +44,7 @@ constexpr int kRefusedConnectionMs = 10'000;
 constexpr int kHandshakeMs = 10'000;
 constexpr char kOperatorService[] = "baton.v1.OperatorService";
 constexpr std::chrono::milliseconds kShutdownGrace(300);
+constexpr std::chrono::seconds kEndpointPause(2);
 
 // Once per process, before the first server is built.
 void SetUpGrpc() {
@@ -93,6 +98,8 @@ class ControlServer::Impl {
             MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
         viewer_service_(
             MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kViewer)),
+        endpoint_service_(
+            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
         worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&callers_),
         viewer_refusing_service_(&callers_) {}
@@ -111,7 +118,6 @@ class ControlServer::Impl {
     if (!operator_server_ || !viewer_server_ || !worker_server_ || !refusing_server_) {
       return absl::InternalError("gRPC did not start a server: see its messages above");
     }
-    if (config_.has_operator_endpoint()) BATON_RETURN_IF_ERROR(StartEndpoint());
     keepers_.Start();
     BATON_ASSIGN_OR_RETURN(operator_listener_,
                            PeerListener::Start(OperatorSocketPath(config_.state_dir()),
@@ -127,10 +133,17 @@ class ControlServer::Impl {
     if (!config_.metrics_address().empty()) {
       metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
     }
+    if (config_.has_operator_endpoint()) ServeEndpoint();
     return absl::OkStatus();
   }
 
   ~Impl() {
+    {
+      const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+      stopping_ = true;
+    }
+    endpoint_changed_.notify_all();
+    if (endpoint_thread_.joinable()) endpoint_thread_.join();
     operator_listener_.reset();
     worker_listener_.reset();
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
@@ -142,10 +155,35 @@ class ControlServer::Impl {
     }
   }
 
-  int endpoint_port() const { return endpoint_port_; }
+  int endpoint_port() const {
+    const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+    return endpoint_port_;
+  }
+  absl::Status endpoint_status() const {
+    const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+    return endpoint_status_;
+  }
 
  private:
-  // A server of its own: who comes from afar cannot use up the calls of those who are here.
+  // A file that is missing, or a port that is taken, is no reason for those on this machine to go
+  // without control: it is tried again.
+  void ServeEndpoint() {
+    std::unique_lock<std::mutex> lock(endpoint_mutex_);
+    endpoint_status_ = StartEndpoint();
+    if (endpoint_status_.ok()) return;
+    spdlog::error("operators over TLS are not served, and it is tried again: {}",
+                  MessageOf(endpoint_status_));
+    endpoint_thread_ = std::thread([this] {
+      std::unique_lock<std::mutex> again(endpoint_mutex_);
+      while (!endpoint_status_.ok()) {
+        if (endpoint_changed_.wait_for(again, kEndpointPause, [this] { return stopping_; })) return;
+        endpoint_status_ = StartEndpoint();
+      }
+    });
+  }
+
+  // A server and a service of its own: who comes from afar cannot use up the calls, nor the streams
+  // of events, of those who are here.
   absl::Status StartEndpoint() {
     const v1::OperatorEndpoint& endpoint = config_.operator_endpoint();
     BATON_RETURN_IF_ERROR(CheckEndpointFiles(endpoint));
@@ -153,7 +191,7 @@ class ControlServer::Impl {
     Bound(&builder);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-    builder.RegisterService(operator_service_.get());
+    builder.RegisterService(endpoint_service_.get());
     builder.AddListeningPort(endpoint.address(), EndpointCredentials(endpoint, &callers_),
                              &endpoint_port_);
     endpoint_server_ = builder.BuildAndStart();
@@ -209,9 +247,14 @@ class ControlServer::Impl {
   Callers callers_;
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> viewer_service_;
+  std::unique_ptr<grpc::Service> endpoint_service_;  // over TLS
   std::unique_ptr<grpc::Service> worker_service_;
   RefusingService refusing_service_;
   RefusingService viewer_refusing_service_;
+  mutable std::mutex endpoint_mutex_;  // guards what is of the endpoint
+  std::condition_variable endpoint_changed_;
+  bool stopping_ = false;
+  absl::Status endpoint_status_;
   int endpoint_port_ = 0;
   std::unique_ptr<grpc::Server> operator_server_;
   std::unique_ptr<grpc::Server> viewer_server_;
@@ -221,11 +264,13 @@ class ControlServer::Impl {
   std::unique_ptr<PeerListener> operator_listener_;
   std::unique_ptr<PeerListener> worker_listener_;
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
+  std::thread endpoint_thread_;  // while the endpoint could not be served yet
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ControlServer::~ControlServer() = default;
 int ControlServer::operator_port() const { return impl_->endpoint_port(); }
+absl::Status ControlServer::operator_endpoint_status() const { return impl_->endpoint_status(); }
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout) {

@@ -22,6 +22,8 @@ class ControlServer {
 
   // Of operator_endpoint: the port that it has; 0 without one.
   int operator_port() const;
+  // Why it is not served yet; OK: it is, or there is to be none.
+  absl::Status operator_endpoint_status() const;
 
  private:
   class Impl;

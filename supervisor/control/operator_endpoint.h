@@ -16,7 +16,8 @@ namespace baton {
 absl::Status CheckEndpointFiles(const v1::OperatorEndpoint& endpoint);
 
 // Every call has passed `callers`, which outlives the server. The files are read again within a
-// second of a change; with files that cannot be used nobody new is let in until they are mended.
+// second of a change. Files that are gone or empty change nothing: what was read before stays in
+// force. With files that do not fit together nobody new is let in until they are mended.
 std::shared_ptr<grpc::ServerCredentials> EndpointCredentials(const v1::OperatorEndpoint& endpoint,
                                                              Callers* callers);
 

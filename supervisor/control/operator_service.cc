@@ -342,7 +342,7 @@ class OperatorServiceImpl final
   grpc::Status SetPolicy(grpc::ServerContext* call, const v1::SetPolicyRequest* request,
                          v1::SetPolicyResponse* response) override {
     FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "SetPolicy", *request, [&]() -> absl::Status {
+    const auto set_policy = [&]() -> absl::Status {
       internal::ManagementRequest set;
       *set.mutable_set_policy()->mutable_policy() = request->policy();
       set.mutable_set_policy()->set_validate_only(request->validate_only());
@@ -350,7 +350,9 @@ class OperatorServiceImpl final
                              ChangeBy(*call, request->service(), std::move(set), kMaxCallNs));
       response->mutable_policy()->Swap(reply.mutable_policy());
       return absl::OkStatus();
-    }));
+    };
+    if (request->validate_only()) return ToGrpc(set_policy());  // nothing is changed
+    return ToGrpc(OnRecord(*call, "SetPolicy", *request, set_policy));
   }
 
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(

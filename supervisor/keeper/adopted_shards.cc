@@ -47,6 +47,7 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
     : arena_(arena),
       wakes_(std::move(wakes)),
       outside_effects_(service.outside_effects()),
+      kills_hung_(service.policy().on_hang() == v1::ON_HANG_KILL),
       hang_looks_(HangLooks(service)),
       unserved_looks_(arena->shape().shards),
       beats_(arena->shape().workers),
@@ -169,10 +170,18 @@ void AdoptedShards::LookAtOwner(uint32_t shard, bool used) {
   const uint32_t slot = OwnerOf(shard);
   const bool alive = IsAlive(slot);
   const bool hangs = alive && IsSilent(slot);
-  if (hangs && !std::exchange(beats_[slot].killed, true)) Kill(slot);
+  if (hangs && !std::exchange(beats_[slot].told, true)) OnHang(slot);
   // Who was killed is given as long again to be gone.
-  const bool served = alive && !hangs;
+  const bool served = alive && (!hangs || !kills_hung_);
   unserved_looks_[shard] = served || !used ? 0 : unserved_looks_[shard] + 1;
+}
+
+void AdoptedShards::OnHang(uint32_t slot) {
+  if (kills_hung_) return Kill(slot);
+  log::Write(spdlog::level::warn, {.kind = "worker_hangs"},
+             fmt::format("the worker in slot {} (pid {}): it owns shards and has shown no sign of "
+                         "life for {} ms; its shards stay with it, as the policy's on_hang says",
+                         slot, PidOf(processes_[slot].get()), hang_looks_ * (kLookNs / 1'000'000)));
 }
 
 void AdoptedShards::Kill(uint32_t slot) const {

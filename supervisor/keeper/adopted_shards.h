@@ -41,7 +41,7 @@ class AdoptedShards {
   struct Beat {
     uint64_t value = 0;
     uint32_t silent_looks = 0;
-    bool killed = false;
+    bool told = false;  // that it hangs; as a rule by killing it
   };
 
   uint32_t OwnerOf(uint32_t shard) const;
@@ -53,11 +53,13 @@ class AdoptedShards {
   void WakeAll() const;
   void LookAtBeats();
   void LookAtOwner(uint32_t shard, bool used);
+  void OnHang(uint32_t slot);
   void Kill(uint32_t slot) const;
 
   const arena::Arena* const arena_;
   const std::vector<FileDescriptor> wakes_;
   const bool outside_effects_;
+  const bool kills_hung_;  // of the configuration's policy: one that was set later is gone
   const uint32_t hang_looks_;
   bool looked_before_ = false;
   uint64_t looked_ns_ = 0;

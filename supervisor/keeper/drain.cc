@@ -60,7 +60,12 @@ class Drain {
       adoption_->Turn(MonotonicNanoseconds());
       if (std::string why = adoption_->WhyOver(); !why.empty()) return why;
       Tell();
-      if (!std::exchange(settled_, true)) Adoption::Settle(held_);
+      if (!std::exchange(settled_, true)) {
+        Adoption::Settle(held_);
+        // batond's time limit is for keepers that begin, and this may take for ever. Who is told to
+        // stop from here on has settled, and has its signals watched.
+        TellReady();
+      }
       switch (signals_.Take()) {
         case 0:
           break;
@@ -115,8 +120,6 @@ absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperCo
         fmt::format("service {}: its keeper died; {} connections go on with the workers that "
                     "there were, new ones are refused until the last has ended",
                     service, (*adoption)->connection_count()));
-    // batond's time limit is for keepers that begin, and this may take for ever.
-    TellReady();
     const std::string why = Drain(held, config, adoption->get()).Run();
     if (why.empty()) return false;
     log::Write(

@@ -260,6 +260,9 @@ bool Engine::ApplyCommits(uint32_t shard) {
 uint64_t Engine::NanosecondsToWait(uint32_t shard) {
   const driver::Ownership& ownership = shards_[shard].ownership;
   if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
+  // Nor is the first one of a new owner to wait, nor who was asked to end.
+  if (shards_[shard].blackout_start_ns != 0) return 0;
+  if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
   return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
 }
 
@@ -709,7 +712,8 @@ void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
 }
 
 void Engine::OnRefusedConnection(std::string_view why) {
-  listener_->OnEvent("connection_refused", std::string(why), 0, -1, -1);
+  const auto told = refusals_.Tell(why, options_.nanoseconds());
+  if (told) listener_->OnEvent("connection_refused", *told, 0, -1, -1);
 }
 
 void Engine::OnDeviceEvent(const verbs::DeviceEvent& event, uint32_t connection) {

@@ -28,6 +28,7 @@
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/death_count.h"
 #include "supervisor/keeper/post_budget.h"
+#include "supervisor/keeper/refusals.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
@@ -216,6 +217,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   Roster roster_;
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
   verbs::DeviceInfo device_info_;
+  Refusals refusals_;
   std::optional<Loss> loss_;  // of the device
 
   std::mutex mutex_;

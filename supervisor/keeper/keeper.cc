@@ -234,21 +234,17 @@ absl::Status Keeper::Run() {
   return end_;
 }
 
-// On the engine's thread. False: a flood of peers makes news faster than they can be told.
-bool Keeper::PostNews(std::function<void()> tell) {
-  if (pending_events_.load() >= kMaxPendingEvents) return false;
-  pending_events_.fetch_add(1);
-  boost::asio::post(loop_, [this, tell = std::move(tell)] {
-    pending_events_.fetch_sub(1);
-    tell();
-  });
-  return true;
-}
-
 void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id,
                      int shard, int connection) {
-  const bool posted = PostNews([this, kind = std::string(kind), message, now = UnixMicroseconds(),
-                                worker_id, shard, connection] {
+  // A flood of peers makes events faster than they can be told.
+  if (pending_events_.load() >= kMaxPendingEvents) {
+    dropped_events_.fetch_add(1);
+    return;
+  }
+  pending_events_.fetch_add(1);
+  boost::asio::post(loop_, [this, kind = std::string(kind), message, now = UnixMicroseconds(),
+                            worker_id, shard, connection] {
+    pending_events_.fetch_sub(1);
     const uint32_t dropped = dropped_events_.exchange(0);
     if (dropped > 0) {
       events_.Add("events_dropped", absl::StrCat(dropped, " events came too fast to be told"), now,
@@ -256,18 +252,19 @@ void Keeper::OnEvent(std::string_view kind, const std::string& message, uint64_t
     }
     events_.Add(kind, message, now, worker_id, shard, connection);
   });
-  if (!posted) dropped_events_.fetch_add(1);
 }
 
+// These two are as many as owners change, which no peer can make a flood of.
 void Keeper::OnReport(uint32_t shard, const ReconciliationReport& report) {
-  (void)PostNews(
+  boost::asio::post(
+      loop_,
       [this, shard, described = DescribeReport(report, ShardMoves::kWorkRequests)]() mutable {
         moves_.OnReport(shard, std::move(described));
       });
 }
 
 void Keeper::OnServed(uint32_t shard, uint64_t epoch, uint64_t worker_id, uint64_t blackout_ns) {
-  (void)PostNews([this, shard, epoch, worker_id, blackout_ns] {
+  boost::asio::post(loop_, [this, shard, epoch, worker_id, blackout_ns] {
     moves_.OnServed(shard, epoch, worker_id, blackout_ns);
   });
 }

@@ -75,7 +75,6 @@ class Keeper : private EngineListener {
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
 
-  bool PostNews(std::function<void()> tell);
   void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
                int connection) override;
   void OnReport(uint32_t shard, const ReconciliationReport& report) override;

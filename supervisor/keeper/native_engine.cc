@@ -474,7 +474,8 @@ ShardOwner NativeEngine::owner(uint32_t shard) const {
 }
 
 void NativeEngine::OnRefusedConnection(std::string_view why) {
-  listener_->OnEvent("connection_refused", std::string(why), 0, -1, -1);
+  const auto told = refusals_.Tell(why, MonotonicNanoseconds());
+  if (told) listener_->OnEvent("connection_refused", *told, 0, -1, -1);
 }
 
 void NativeEngine::OnDeviceEvent(const verbs::DeviceEvent& event) {

@@ -25,6 +25,7 @@
 #include "supervisor/keeper/native_deaths.h"
 #include "supervisor/keeper/native_driver.h"
 #include "supervisor/keeper/native_files.h"
+#include "supervisor/keeper/refusals.h"
 #include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
 
@@ -185,6 +186,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   std::vector<ShardState> shards_;
   Roster roster_;
   verbs::DeviceInfo device_info_;
+  Refusals refusals_;
   uint64_t last_served_ns_ = 0;
   std::string last_failure_;  // why a worker could not be run; empty: one was ready since
 };

@@ -82,7 +82,7 @@ absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& requ
                : absl::StrCat("new connections are refused; in ", request.deadline_ms(), " ms ",
                               request.disconnect() ? "what is left is disconnected"
                                                    : "it is told what is left"));
-  if (!again) Enforce();
+  again ? Look() : Enforce();
   return *Describe();
 }
 
@@ -130,6 +130,7 @@ void ServiceDrain::Look() {
   }
   const int64_t deadline = drain_->deadline_unix_micros();
   if (deadline != 0 && !deadline_told_ && UnixMicroseconds() >= deadline) OnDeadline(left);
+  if (empty_told_ && (deadline == 0 || deadline_told_)) return;  // nothing can come any more
   timer_.expires_after(kLook);
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error && drain_) Look();

@@ -5,6 +5,12 @@
 
 namespace baton::keeper {
 
+bool ShardMoves::IsKnown(uint32_t shard, uint64_t ended_epoch) const {
+  return std::any_of(moves_.begin(), moves_.end(), [&](const v1::ShardMove& move) {
+    return move.shard() == shard && move.report().epoch() == ended_epoch;
+  });
+}
+
 v1::ShardMove& ShardMoves::Find(uint32_t shard, uint64_t ended_epoch) {
   const auto found = std::find_if(moves_.rbegin(), moves_.rend(), [&](const v1::ShardMove& move) {
     return move.shard() == shard && move.report().epoch() == ended_epoch;
@@ -18,6 +24,13 @@ v1::ShardMove& ShardMoves::Find(uint32_t shard, uint64_t ended_epoch) {
 }
 
 void ShardMoves::OnReport(uint32_t shard, v1::ReconciliationReport report) {
+  // More of one that is forgotten.
+  const auto last =
+      std::find_if(moves_.rbegin(), moves_.rend(),
+                   [shard](const v1::ShardMove& move) { return move.shard() == shard; });
+  const bool forgotten = last != moves_.rend() && report.epoch() < last->report().epoch() &&
+                         !IsKnown(shard, report.epoch());
+  if (forgotten) return;
   v1::ShardMove& move = Find(shard, report.epoch());
   const uint64_t successor = move.report().successor_worker_id();
   move.set_planned(report.cause() == "handoff");

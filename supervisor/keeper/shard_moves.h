@@ -27,6 +27,7 @@ class ShardMoves {
   std::vector<v1::ShardMove> List(int shard) const;
 
  private:
+  bool IsKnown(uint32_t shard, uint64_t ended_epoch) const;
   v1::ShardMove& Find(uint32_t shard, uint64_t ended_epoch);
 
   std::deque<v1::ShardMove> moves_;  // the oldest first

@@ -177,6 +177,8 @@ absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
         absl::StrCat("upgrade ", current_->status.id(), " is not paused: it goes on by itself"));
   }
   AddEvent("upgrade_resumed", "an operator asked for it");
+  // Also when he was asked for it before the window's end: it is said.
+  if (current_->status.phase() == v1::UPGRADE_PHASE_CANARY) current_->pause_after_canary = false;
   current_->status.set_paused(false);
   return Describe();
 }
@@ -467,8 +469,10 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
   }
   if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
   engine_.Run([this] {
-    for (const uint32_t shard : current_->on_their_way) {
-      current_->acknowledged[shard] = engine_.arena().shard(shard).acknowledged;
+    for (const uint32_t shard : current_->on_their_way) current_->acknowledged[shard] = 0;
+    // Counted anew in each window.
+    for (auto& [shard, acknowledged] : current_->acknowledged) {
+      acknowledged = engine_.arena().shard(shard).acknowledged;
     }
   });
   const bool all = current_->acknowledged.size() == config_.service().shards();
@@ -492,9 +496,10 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
 // Empty: there is none. Who died is told of by OnGone.
 std::string Upgrades::ProblemOfNewWorkers() {
   for (const WorkerInfo& worker : workers_.List()) {
-    if (current_->new_workers.count(worker.id) != 0 && !worker.healthy) {
-      return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
-    }
+    if (current_->new_workers.count(worker.id) == 0) continue;
+    if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
+    // Whatever becomes of those that hang otherwise: this one is on trial.
+    if (worker.hangs) return absl::StrCat("worker ", worker.id, " shows no sign of life");
   }
   return "";
 }
@@ -545,7 +550,7 @@ void Upgrades::OnWindowOver() {
   HandOver();
 }
 
-// By the new workers, since they have their shards.
+// By the new workers, in this window.
 uint64_t Upgrades::CompletionsDealtWith() {
   uint64_t count = 0;
   engine_.Run([&] {

@@ -527,7 +527,8 @@ std::vector<WorkerInfo> WorkerSessions::List() const {
     workers.push_back({session->id, session->slot, session->peer.pid, session->peer.uid,
                        session->peer.gid, session->state == v1::WORKER_STATE_READY,
                        arena::LoadRelaxed(arena_.worker(session->slot).unhealthy) == 0,
-                       session->attached_with.version(), VersionsOf(session->attached_with)});
+                       session->hangs, session->attached_with.version(),
+                       VersionsOf(session->attached_with)});
   }
   return workers;
 }
@@ -596,8 +597,8 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
       owner |= engine_.owner(i).worker_id == session->id;
     }
   });
-  if (!stalled) session->hang_reported = false;
   if (!stalled || !owner) {
+    session->hangs = false;
     session->silent_owner_beats = 0;
     return;
   }
@@ -609,8 +610,9 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
 void WorkerSessions::OnHang(Session& session) {
   const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
                                         config_.service().hang_timeout_ms(), " ms");
+  const bool known = std::exchange(session.hangs, true);
   if (policies_.policy().on_hang() == v1::ON_HANG_REPORT) {
-    if (std::exchange(session.hang_reported, true)) return;
+    if (known) return;
     AddEvent("worker_hangs",
              absl::StrCat("worker ", session.id, " (pid ", session.peer.pid, ") hangs: ", what,
                           "; its shards stay with it, as the policy's on_hang says"),

@@ -32,6 +32,7 @@ struct WorkerInfo {
   uint32_t gid = 0;
   bool ready = false;
   bool healthy = true;  // by its own word
+  bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
   std::string version;
   StateVersions state_versions;
 };
@@ -118,7 +119,7 @@ class WorkerSessions {
     uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
     uint32_t silent_beats = 0;                 // looks in a row that found nothing new
     uint32_t silent_owner_beats = 0;           // of more, that found it the owner of shards
-    bool hang_reported = false;                // it has shown nothing since
+    bool hangs = false;                        // as WorkerInfo's
     const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
     std::string kill_cause;                    // empty: we did not kill it
     bool detached = false;

@@ -253,6 +253,7 @@ std::vector<GoldenFile> Changes() {
         {{"drain", "kv", "--end"}},
         {{"drain", "--all", "--end", "--dry-run"}},
         {{"drain", "kv", "--deadline", "1", "--disconnect"}, "", BeWithoutConnections},
+        {{"drain", "kv"}, "", [](GoldenScene& scene) { scene.keeper.EndDrains(true); }},
         {{"drain"}},
         {{"drain", "kv", "--disconnect"}},
         {{"drain", "kv", "--end", "--no-wait"}},

@@ -1,5 +1,7 @@
 #include "supervisor/control/audit_trail.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -122,6 +124,33 @@ TEST_F(AuditTrailTest, shouldKeepTwoFilesAndNoMore) {
   for (size_t i = 1; i < left.size(); ++i) {
     EXPECT_LT(left[i - 1].unix_micros(), left[i].unix_micros());
   }
+}
+
+TEST_F(AuditTrailTest, shouldLeaveNoHalfALineWhereTheDiskIsFull) {
+  Do("Handoff");
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = std::filesystem::file_size(Path()) + 50;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  Do("Upgrade");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  Do("Rollback");
+  Open();
+  EXPECT_THAT(Told(), ElementsAre("1 Handoff begins", "1 Handoff OK", "3 Rollback begins",
+                                  "3 Rollback OK"));
+}
+
+TEST_F(AuditTrailTest, shouldRecordAgainOnceItCan) {
+  const std::string file = Path();
+  std::filesystem::remove_all(directory_);
+  Open();
+  Do("Handoff");
+  std::filesystem::create_directory(directory_);
+  Do("Rollback");
+  Open();
+  EXPECT_EQ(Told().back(), "2 Rollback OK");
 }
 
 TEST_F(AuditTrailTest, shouldBeForItsUserAlone) {

@@ -78,6 +78,11 @@ void FakeKeeper::SetShardMoves(std::vector<v1::ShardMove> moves) {
   shard_moves_ = std::move(moves);
 }
 
+void FakeKeeper::EndDrains(bool end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  end_drains_ = end;
+}
+
 void FakeKeeper::RefuseUpgrades(absl::Status why) {
   std::lock_guard<std::mutex> lock(mutex_);
   upgrades_refused_ = std::move(why);
@@ -267,6 +272,7 @@ void FakeKeeper::Drain(const internal::ManagementRequest& request,
   drain->set_connections_left(service->connection_count());
   drain->set_refused(3);
   *reply->mutable_drain() = *drain;
+  if (end_drains_) service->clear_drain();
 }
 
 void FakeKeeper::ListUpgrades(internal::ManagementReply* reply) {

@@ -44,6 +44,7 @@ class FakeKeeper {
   void SetShardMoves(std::vector<v1::ShardMove> moves);
   // Each policy that it is to have from now on; otherwise it has whatever it is given.
   void RefusePolicies(absl::Status why);
+  void EndDrains(bool end);           // each is over when it has begun
   void LoseUpgrades();                // takes an Upgrade and says nothing, to it and from then on
   void SetAnswering(bool answering);  // false: it takes requests and says nothing
   void ForgetWorkers(bool forget);    // ControlStream is answered with kNotFound
@@ -82,6 +83,7 @@ class FakeKeeper {
   std::deque<v1::Upgrade> course_;    // what comes next of the one under way
   bool upgrading_ = false;            // the first of upgrades_ is under way
   absl::Status upgrades_refused_, policies_refused_;
+  bool end_drains_ = false;
   std::vector<v1::ShardMove> shard_moves_;
   bool lose_upgrades_ = false;
   std::vector<v1::Event> events_;

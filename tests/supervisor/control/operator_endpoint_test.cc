@@ -188,10 +188,25 @@ TEST_F(OperatorEndpointTest, shouldTakeCertificatesThatAreReplaced) {
   EXPECT_EQ(Look(Target("alice", "other-ca")).code(), absl::StatusCode::kUnavailable);
 }
 
+// Those on the machine are served meanwhile.
+TEST_F(OperatorEndpointTest, shouldBeServedOnceItsFilesAreThere) {
+  control_.reset();
+  config_.mutable_operator_endpoint()->set_certificate_file(state_dir_ + "/late.crt");
+  StartControl();
+  EXPECT_FALSE(control_->operator_endpoint_status().ok());
+  std::filesystem::copy_file(certificates_.Certificate("server"), state_dir_ + "/late.crt");
+  EXPECT_TRUE(harness::WaitUntil("the endpoint", [&] {
+                return control_->operator_endpoint_status().ok();
+              }).ok());
+  EXPECT_EQ(Look(Target("alice")), absl::OkStatus());
+}
+
 TEST_F(OperatorEndpointTest, shouldSayWhichFileIsWrongAndHow) {
   const auto start = [&](const internal::ControlConfig& config) {
     control_.reset();
-    return std::string(ControlServer::Start(config).status().message());
+    auto control = ControlServer::Start(config);
+    EXPECT_TRUE(control.ok()) << control.status();
+    return std::string((*control)->operator_endpoint_status().message());
   };
   internal::ControlConfig config = config_;
   config.mutable_operator_endpoint()->set_certificate_file("/nowhere/a.crt");

@@ -593,6 +593,17 @@ TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAnOwnerThatShowsNoSignOfLife) {
   EXPECT_EQ(shards_->WhyStuck(), "");
 }
 
+TEST_F(AdoptedShardsTest, shouldLeaveAnOwnerThatHangsWhereThePolicySaysSo) {
+  service_.mutable_policy()->set_on_hang(v1::ON_HANG_REPORT);
+  Sleeper owner;
+  processes_.resize(4);
+  processes_[0] = ProcessOf(owner);
+  Lock(0) = 1000;
+  for (int i = 0; i < 4; ++i) LookWhileSilent();
+  EXPECT_TRUE(owner.Lives());
+  EXPECT_EQ(shards_->WhyStuck(), "");
+}
+
 TEST_F(AdoptedShardsTest, shouldKillNobodyAfterTheMachineStoodStill) {
   Sleeper owner;
   processes_.resize(4);

@@ -55,6 +55,16 @@ TEST(ShardMovesTest, shouldListTheNewestFirstAndByShard) {
   EXPECT_TRUE(moves.List(2).empty());
 }
 
+TEST(ShardMovesTest, shouldNotTakeMoreOfAForgottenOneForTheNewest) {
+  ShardMoves moves;
+  for (uint64_t epoch = 1; epoch <= ShardMoves::kHistory + 1; ++epoch) {
+    moves.OnReport(0, Report(epoch, "handoff"));
+  }
+  moves.OnReport(0, Report(1, "crash"));
+  EXPECT_EQ(moves.List(-1).front().report().epoch(), ShardMoves::kHistory + 1);
+  EXPECT_EQ(moves.List(-1).back().report().epoch(), 2u);
+}
+
 TEST(ShardMovesTest, shouldKeepTheLast) {
   ShardMoves moves;
   for (uint64_t epoch = 1; epoch <= ShardMoves::kHistory + 10; ++epoch) {

@@ -266,6 +266,20 @@ TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangs) {
   EXPECT_EQ(OwnersVersion(), "1");
 }
 
+// Whatever becomes of those that hang otherwise.
+TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramHangsAndThePolicyKillsNobodyForThat) {
+  StartKeeper([](v1::ServiceConfig* service) {
+    service->set_watch_window_ms(60'000);
+    service->set_handoff_timeout_ms(200);
+    service->mutable_policy()->set_on_hang(v1::ON_HANG_REPORT);
+  });
+  StartWorker({"--program-version", "1"});
+  const v1::Upgrade upgrade =
+      UpgradeTo({"--program-version", "2", "--fault", "hang"}, v1::UPGRADE_PHASE_ROLLED_BACK);
+  EXPECT_THAT(upgrade.detail(), HasSubstr("no sign of life"));
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
 TEST_F(UpgradesTest, shouldReturnWhenTheNewProgramTurnsUnhealthy) {
   StartKeeper([](v1::ServiceConfig* service) { service->set_watch_window_ms(60'000); });
   StartWorker({"--program-version", "1"});
@@ -522,7 +536,12 @@ TEST_F(UpgradesTest, shouldReturnAtAGate) {
   ASSERT_TRUE(Upgrade(slow).ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK).detail(), HasSubstr("gate: a shard"));
   EXPECT_EQ(OwnersVersion(), "1");
-  // Nobody sends anything here.
+  // Nobody sends anything here. In steps, the first window judges.
+  v1::UpgradePlan canary = CanaryPlan({"--program-version", "2"}, {1});
+  canary.set_canary_window_ms(20);
+  canary.mutable_gates()->set_min_completions(1);
+  ASSERT_TRUE(Upgrade(canary).ok());
+  EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_ROLLED_BACK).detail(), HasSubstr("dealt with 0"));
   v1::UpgradePlan idle = Plan({"--program-version", "2"});
   idle.mutable_gates()->set_min_completions(1);
   ASSERT_TRUE(Upgrade(idle).ok());
