@@ -109,7 +109,7 @@ void AdoptedShards::LookAtBeats() {
     Beat& beat = beats_[slot];
     // Counted from the first look at a worker that lives: before, it may be any old beat.
     const bool silent = value == beat.value && looked_before_ && IsAlive(slot);
-    beat = silent ? Beat{value, beat.silent_looks + 1, beat.killed} : Beat{value};
+    beat = silent ? Beat{value, beat.silent_looks + 1, beat.told} : Beat{value};
   }
   looked_before_ = true;
 }

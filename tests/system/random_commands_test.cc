@@ -293,7 +293,12 @@ class Client {
     policy->set_hot_standbys(static_cast<uint32_t>(Draw(20)));
     if (Chance(20)) policy->add_gids(Chance(50) ? "127.0.0.1" : "nowhere");
     if (Chance(20)) policy->add_listen_ports()->set_first(static_cast<uint32_t>(Draw(70'000)));
-    (void)Change(&Stub::SetPolicy, "policy", request, &response);
+    // To look whether it could be is no change, and not on record.
+    if (request.validate_only()) {
+      (void)Call(&Stub::SetPolicy, "policy check", request, &response);
+    } else {
+      (void)Change(&Stub::SetPolicy, "policy", request, &response);
+    }
   }
 
   // The first client alone, so that it knows what is so afterwards. Nobody is disconnected: the

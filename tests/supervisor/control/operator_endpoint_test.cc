@@ -191,6 +191,7 @@ TEST_F(OperatorEndpointTest, shouldTakeCertificatesThatAreReplaced) {
 // Those on the machine are served meanwhile.
 TEST_F(OperatorEndpointTest, shouldBeServedOnceItsFilesAreThere) {
   control_.reset();
+  certificates_.Make("ca", "alice", "alice");
   config_.mutable_operator_endpoint()->set_certificate_file(state_dir_ + "/late.crt");
   StartControl();
   EXPECT_FALSE(control_->operator_endpoint_status().ok());
