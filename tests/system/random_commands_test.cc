@@ -379,19 +379,16 @@ class RandomCommandsTest : public testing::Test {
   }
 
   void MakeTrouble() {
-    // Any duration is right: it is the moment of the next trouble.
-    std::this_thread::sleep_for(std::chrono::milliseconds(10 + Draw(120)));
-    ASSERT_NO_FATAL_FAILURE(KeepWorkers());
-    const uint64_t draw = Draw(100);
-    if (draw < 20 && !processes_.empty()) {
+    if (Draw(10) > 0) {
+      if (processes_.empty()) return;
       ++workers_killed_;
       (void)processes_[Draw(processes_.size())]->Signal(SIGKILL);
-    } else if (draw < 23) {  // batond takes its time with one that dies again and again
-      const auto status = cluster_->operators().GetStatus();
-      if (!status.ok()) return;  // it is dead already
-      ++controls_killed_;
-      kill(status->control_pid(), SIGKILL);
+      return;
     }
+    const auto status = cluster_->operators().GetStatus();
+    if (!status.ok()) return;  // it is dead already
+    ++controls_killed_;
+    kill(status->control_pid(), SIGKILL);
   }
 
   void RunClients(uint64_t commands, uint64_t seed) {
@@ -407,9 +404,17 @@ class RandomCommandsTest : public testing::Test {
         --running;
       });
     }
+    // After so many commands, however fast they are.
+    auto next = static_cast<int64_t>(commands - Draw(12));
     while (running > 0 && !peer_->process().HasEnded()) {
-      MakeTrouble();
+      KeepWorkers();
       if (HasFatalFailure()) break;
+      if (left > next) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
+      next -= static_cast<int64_t>(1 + Draw(24));
+      MakeTrouble();
     }
     for (std::thread& thread : threads) thread.join();
   }
