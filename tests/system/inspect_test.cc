@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -20,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/inspect.pb.h"
+#include "tests/harness/baton_command.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/expectations.h"
@@ -29,22 +28,15 @@
 namespace baton {
 namespace {
 
-using harness::ChildOptions;
-using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
+using harness::CommandResult;
 using harness::PeerOptions;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr std::chrono::seconds kTimeout{60};
 const std::vector<std::string> kEverything = {"--queues", "--work-requests", "--state"};
-
-struct Output {
-  int status = -1;
-  std::string out, err;
-};
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -102,34 +94,17 @@ class InspectTest : public testing::Test {
     return decoder.ok() ? std::filesystem::absolute(*decoder).string() : "";
   }
 
-  Output Baton(std::vector<std::string> arguments) {
-    Output output;
-    ChildOptions baton;
-    const auto program = harness::Binaries().Find("baton");
-    EXPECT_TRUE(program.ok()) << program.status();
-    baton.program = *program;
-    baton.log_path = absl::StrCat(cluster_->directory(), "/baton-", ++commands_, ".log");
-    baton.arguments = {"--socket", cluster_->OperatorSocketPath()};
-    baton.arguments.insert(baton.arguments.end(), arguments.begin(), arguments.end());
-    auto process = ChildProcess::Start(baton);
-    EXPECT_TRUE(process.ok()) << process.status();
-    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
-         line = (*process)->ReadLine(kTimeout)) {
-      absl::StrAppend(&output.out, *line, "\n");
-    }
-    const auto end = (*process)->WaitEnd(kTimeout);
-    EXPECT_TRUE(end.ok()) << end.status();
-    output.status = end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
-    output.err = ReadFile(baton.log_path);
-    return output;
+  CommandResult Baton(const std::vector<std::string>& arguments) {
+    return harness::RunBaton(*cluster_, arguments);
   }
-  Output Look(std::vector<std::string> more, const std::vector<std::string>& parts = kEverything) {
+  CommandResult Look(std::vector<std::string> more,
+                     const std::vector<std::string>& parts = kEverything) {
     std::vector<std::string> arguments = {"inspect", "ledger"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.insert(arguments.end(), parts.begin(), parts.end());
     return Baton(arguments);
   }
-  v1::Inspection Parsed(const Output& output) {
+  v1::Inspection Parsed(const CommandResult& output) {
     v1::Inspection inspection;
     EXPECT_EQ(output.status, 0) << output.err;
     EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(output.out, &inspection).ok())
@@ -170,7 +145,7 @@ class InspectTest : public testing::Test {
   std::unique_ptr<harness::LedgerWorker> worker_;
   std::unique_ptr<harness::PeerProcess> peer_;
   std::string decoder_;
-  int keeper_ = 0, control_ = 0, commands_ = 0;
+  int keeper_ = 0, control_ = 0;
   std::vector<int> stopped_;
 };
 
@@ -200,7 +175,7 @@ TEST_F(InspectTest, shouldShowAServiceUnderLoad) {
     }
   }
   EXPECT_GT(requests, 16u * 10);  // the receives that the ledger keeps posted
-  const Output people = Look({});
+  const CommandResult people = Look({});
   EXPECT_EQ(people.status, 0);
   EXPECT_EQ(people.err, "");
   EXPECT_THAT(people.out, Not(HasSubstr("nvalid")));
@@ -219,14 +194,14 @@ TEST_F(InspectTest, shouldNotChangeAByteOfAnArenaThatStandsStill) {
   EXPECT_THAT(live, Not(HasSubstr("changing")));
   EXPECT_EQ(Look({"--shard", "1"}, {}).status, 0);
   const std::string file = cluster_->directory() + "/ledger.snapshot";
-  const Output saved = Baton({"snapshot", "ledger", file, "--buffers"});
+  const CommandResult saved = Baton({"snapshot", "ledger", file, "--buffers"});
   EXPECT_EQ(saved.status, 0) << saved.err;
   const auto after = Arena();
   ASSERT_EQ(after.size(), 4u);
   for (const auto& [name, bytes] : before) EXPECT_TRUE(after.at(name) == bytes) << name;
 
   // The file says the same, but for where it is from and when that was.
-  const Output offline = Look({"--offline", file, "--decoder", decoder_});
+  const CommandResult offline = Look({"--offline", file, "--decoder", decoder_});
   EXPECT_EQ(offline.status, 0) << offline.err;
   const auto from = [](const std::string& text, const char* heading) {
     return text.substr(std::min(text.find(heading), text.size()));
@@ -240,7 +215,7 @@ TEST_F(InspectTest, shouldNotChangeAByteOfAnArenaThatStandsStill) {
 TEST_F(InspectTest, shouldNeedNoControl) {
   Stop(cluster_->batond().pid());  // or there would be another one
   ASSERT_EQ(kill(control_, SIGKILL), 0);
-  Output output = Look({}, {"--work-requests"});
+  CommandResult output = Look({}, {"--work-requests"});
   EXPECT_EQ(output.status, 0);
   EXPECT_EQ(output.err, "");
   EXPECT_THAT(output.out, HasSubstr("\nOutstanding work requests:\n"));
@@ -308,13 +283,13 @@ TEST_F(TellingDecoderTest, shouldRunForNoFileAndForNoOtherUsersSocket) {
   EXPECT_TRUE(WasRun());
   const std::string file = cluster_->directory() + "/ledger.snapshot";
   ASSERT_EQ(Baton({"snapshot", "ledger", file, "--buffers"}).status, 0);
-  const Output offline = Look({"--offline", file});
+  const CommandResult offline = Look({"--offline", file});
   EXPECT_EQ(offline.status, 0) << offline.err;
   EXPECT_THAT(offline.out, HasSubstr("State of connection 0:"));
   EXPECT_FALSE(WasRun());
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a socket to another user";
   ASSERT_EQ(chown(cluster_->OperatorSocketPath().c_str(), 65534, 65534), 0);
-  const Output live = Look({});
+  const CommandResult live = Look({});
   EXPECT_THAT(live.out + live.err, HasSubstr("is configured by user 65534 and not run for you"));
   EXPECT_FALSE(WasRun());
 }

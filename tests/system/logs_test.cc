@@ -23,6 +23,7 @@
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
+#include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "tests/harness/wait_until.h"
 
@@ -30,14 +31,11 @@ namespace baton {
 namespace {
 
 using google::protobuf::Struct;
-using harness::ChildOptions;
-using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::chrono::seconds kTimeout{30};
 constexpr char kTrace[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 std::string Contents(const std::string& path) {
@@ -72,21 +70,9 @@ std::string Text(const Struct& object, const std::string& field) {
 // What `baton` prints.
 std::string Baton(const Cluster& cluster, const std::vector<std::string>& arguments,
                   const std::vector<std::pair<std::string, std::string>>& environment = {}) {
-  ChildOptions options;
-  options.program = harness::Binaries().Find("baton").value();
-  options.arguments = {"--socket", cluster.OperatorSocketPath()};
-  options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
-  options.environment = environment;
-  options.log_path = cluster.directory() + "/baton.log";
-  auto baton = ChildProcess::Start(options);
-  EXPECT_TRUE(baton.ok()) << baton.status();
-  std::string text;
-  for (auto line = (*baton)->ReadLine(kTimeout); line.ok(); line = (*baton)->ReadLine(kTimeout)) {
-    absl::StrAppend(&text, *line, "\n");
-  }
-  const auto end = (*baton)->WaitEnd(kTimeout);
-  EXPECT_TRUE(end.ok() && *end == 0) << (*baton)->LogTail();
-  return text;
+  const harness::CommandResult result = harness::RunBaton(cluster, arguments, environment);
+  EXPECT_EQ(result.status, 0) << result.err;
+  return result.out;
 }
 
 // Kinds and messages.

@@ -1,6 +1,5 @@
 // Policies of a whole Baton: what is refused and by which name, what a change of them does at once
 // and what it leaves alone.
-#include <sys/wait.h>
 
 #include <fstream>
 #include <iterator>
@@ -11,21 +10,18 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/harness/binaries.h"
+#include "tests/harness/baton_command.h"
 #include "tests/harness/cluster.h"
 #include "worker/worker.h"
 
 namespace baton {
 namespace {
 
-using harness::ChildOptions;
-using harness::ChildProcess;
 using harness::Cluster;
 using harness::ClusterOptions;
 using harness::PeerOptions;
 using ::testing::HasSubstr;
 
-constexpr std::chrono::seconds kTimeout{60};
 
 struct Output {
   int status = -1;
@@ -56,27 +52,9 @@ class PolicyTest : public testing::Test {
     if (HasFailure() && cluster_) cluster_->DumpLogs();
   }
 
-  Output Baton(std::vector<std::string> arguments) {
-    Output output;
-    ChildOptions baton;
-    const auto program = harness::Binaries().Find("baton");
-    EXPECT_TRUE(program.ok()) << program.status();
-    baton.program = *program;
-    baton.log_path = absl::StrCat(cluster_->directory(), "/baton-", ++commands_, ".log");
-    baton.arguments = {"--socket", cluster_->OperatorSocketPath()};
-    baton.arguments.insert(baton.arguments.end(), arguments.begin(), arguments.end());
-    auto process = ChildProcess::Start(baton);
-    EXPECT_TRUE(process.ok()) << process.status();
-    for (auto line = (*process)->ReadLine(kTimeout); line.ok();
-         line = (*process)->ReadLine(kTimeout)) {
-      absl::StrAppend(&output.text, *line, "\n");
-    }
-    const auto end = (*process)->WaitEnd(kTimeout);
-    EXPECT_TRUE(end.ok()) << end.status();
-    output.status = end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
-    std::ifstream messages(baton.log_path);
-    output.text.append(std::istreambuf_iterator<char>(messages), {});
-    return output;
+  Output Baton(const std::vector<std::string>& arguments) {
+    const harness::CommandResult result = harness::RunBaton(*cluster_, arguments);
+    return {result.status, result.out + result.err};
   }
   Output SetPolicy(const std::string& policy, const std::vector<std::string>& more = {}) {
     const std::string path = absl::StrCat(cluster_->directory(), "/policy");
@@ -117,7 +95,6 @@ class PolicyTest : public testing::Test {
   }
 
   std::unique_ptr<Cluster> cluster_;
-  int commands_ = 0;
 };
 
 TEST_F(PolicyTest, shouldRefuseWorkersByTheQuotasNameAndGrantOnceItIsRaised) {

@@ -1,0 +1,46 @@
+#include "tests/harness/baton_command.h"
+
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/harness/binaries.h"
+#include "tests/harness/child_process.h"
+
+namespace baton::harness {
+
+CommandResult RunBaton(const Cluster& cluster, const std::vector<std::string>& arguments,
+                       const std::vector<std::pair<std::string, std::string>>& environment) {
+  constexpr std::chrono::seconds kTimeout{60};
+  static std::atomic<int> commands = 0;
+  CommandResult result;
+  ChildOptions baton;
+  const auto program = Binaries().Find("baton");
+  EXPECT_TRUE(program.ok()) << program.status();
+  if (!program.ok()) return result;
+  baton.program = *program;
+  baton.environment = environment;
+  baton.log_path = absl::StrCat(cluster.directory(), "/baton-", ++commands, ".log");
+  baton.arguments = {"--socket", cluster.OperatorSocketPath()};
+  baton.arguments.insert(baton.arguments.end(), arguments.begin(), arguments.end());
+  const auto process = ChildProcess::Start(baton);
+  EXPECT_TRUE(process.ok()) << process.status();
+  if (!process.ok()) return result;
+  for (auto line = (*process)->ReadLine(kTimeout); line.ok();
+       line = (*process)->ReadLine(kTimeout)) {
+    absl::StrAppend(&result.out, *line, "\n");
+  }
+  const auto end = (*process)->WaitEnd(kTimeout);
+  EXPECT_TRUE(end.ok()) << end.status();
+  result.status = end.ok() && WIFEXITED(*end) ? WEXITSTATUS(*end) : -1;
+  std::ifstream messages(baton.log_path);
+  result.err.assign(std::istreambuf_iterator<char>(messages), {});
+  return result;
+}
+
+}  // namespace baton::harness

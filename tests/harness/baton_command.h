@@ -1,0 +1,24 @@
+// The CLI, as an operator of a cluster types it.
+#ifndef TESTS_HARNESS_BATON_COMMAND_H_
+#define TESTS_HARNESS_BATON_COMMAND_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/harness/cluster.h"
+
+namespace baton::harness {
+
+struct CommandResult {
+  int status = -1;  // exit status; -1: it did not exit
+  std::string out, err;
+};
+
+// Fails the test when it cannot be started or does not end within a minute.
+CommandResult RunBaton(const Cluster& cluster, const std::vector<std::string>& arguments,
+                       const std::vector<std::pair<std::string, std::string>>& environment = {});
+
+}  // namespace baton::harness
+
+#endif  // TESTS_HARNESS_BATON_COMMAND_H_
