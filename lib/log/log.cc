@@ -1,7 +1,5 @@
 #include "lib/log/log.h"
 
-#include <time.h>
-
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/utf8.h"
+#include "lib/text/utc_time.h"
 #include "spdlog/formatter.h"
 #include "spdlog/spdlog.h"
 
@@ -44,15 +43,9 @@ std::string MembersOf(const Subject& subject, std::string_view message) {
   return members;
 }
 
-std::string UtcTime(spdlog::log_clock::time_point time) {
+std::string TimeOf(spdlog::log_clock::time_point time) {
   const auto since = time.time_since_epoch();
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
-  const time_t seconds = us / 1'000'000;
-  tm parts = {};
-  gmtime_r(&seconds, &parts);
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", parts.tm_year + 1900,
-                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
-                         us % 1'000'000);
+  return UtcTime(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
 }
 
 class JsonFormatter final : public spdlog::formatter {
@@ -66,7 +59,7 @@ class JsonFormatter final : public spdlog::formatter {
     const std::string members =
         logger == kMembersLogger ? std::string(payload) : MembersOf({.service = service_}, payload);
     const auto level = spdlog::level::to_string_view(message.level);
-    const std::string text = absl::StrCat("{\"time\":\"", UtcTime(message.time), "\",\"level\":\"",
+    const std::string text = absl::StrCat("{\"time\":\"", TimeOf(message.time), "\",\"level\":\"",
                                           absl::string_view(level.data(), level.size()),
                                           "\",\"process\":\"", process_, "\"", members, "}\n");
     line.append(text.data(), text.data() + text.size());

@@ -1,7 +1,5 @@
 #include "supervisor/cli/format.h"
 
-#include <time.h>
-
 #include <iterator>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "lib/text/one_line.h"
+#include "lib/text/utc_time.h"
 
 namespace baton {
 namespace {
@@ -49,14 +48,7 @@ std::string FormatBytes(uint64_t bytes) {
                : absl::StrFormat("%.1f%s", value, units[unit]);
 }
 
-std::string FormatTime(int64_t unix_micros) {
-  const time_t seconds = unix_micros / 1'000'000;
-  tm parts;
-  gmtime_r(&seconds, &parts);
-  char text[32];
-  strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return absl::StrFormat("%s.%06dZ", text, unix_micros % 1'000'000);
-}
+std::string FormatTime(int64_t unix_micros) { return UtcTime(unix_micros); }
 
 std::string FormatBlackout(const v1::BlackoutSummary& summary) {
   if (summary.count() == 0) return "none yet";
