@@ -2,11 +2,13 @@
 
 namespace baton::driver {
 
-absl::Status AdmitRequest(const ConnectionGate* gate, uint32_t connections, verbs::CmEvent* event) {
+absl::Status AdmitRequest(ConnectionGate* gate, uint32_t connections, verbs::CmEvent* event) {
   if (gate == nullptr) return absl::OkStatus();
   absl::Status may = gate->CheckRequest(connections, *event->new_id);
   if (!may.ok()) {
-    (void)event->new_id->Reject("baton: the service's policy refuses it");
+    (void)event->new_id->Reject(may.code() == absl::StatusCode::kUnavailable
+                                    ? "baton: the service takes no new connections"
+                                    : "baton: the service's policy refuses it");
     event->new_id.reset();
   }
   return may;

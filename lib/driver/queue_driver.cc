@@ -661,10 +661,6 @@ absl::Status QueueDriver::CreateQueuePair(uint32_t index) {
 
 absl::StatusOr<uint32_t> QueueDriver::Connect(uint32_t shard, const verbs::Address& address,
                                               std::string_view private_data, uint64_t tag) {
-  if (!refusal_.empty()) {
-    ++refused_;
-    return absl::UnavailableError(refusal_);
-  }
   BATON_ASSIGN_OR_RETURN(const uint32_t index, TakeSlot(shard));
   ConnectionRecord& connection = record(index);
   connection.tag = tag;
@@ -783,11 +779,6 @@ void QueueDriver::EndAll(std::string_view why) {
   }
 }
 
-void QueueDriver::RefuseConnections(std::string_view why) {
-  refusal_ = std::string(why);
-  refused_ = 0;
-}
-
 uint32_t QueueDriver::DisconnectAll(std::string_view why) {
   uint32_t count = 0;
   for (uint32_t index = 0; index < slots_.size(); ++index) {
@@ -847,13 +838,6 @@ void QueueDriver::OnEvent(uint32_t index, const verbs::CmEvent& event) {
 
 // The state follows the entry in the log: a successor that finds the entry stores the state.
 void QueueDriver::OnConnectRequest(verbs::CmEvent& event, uint32_t* shard) {
-  if (!refusal_.empty()) {
-    (void)event.new_id->Reject("baton: the service takes no new connections");
-    event.new_id.reset();
-    // Once: peers try again and again.
-    if (refused_++ == 0) observer_->OnRefusedConnection(refusal_);
-    return;
-  }
   if (const absl::Status may = AdmitRequest(gate_, connection_count_, &event); !may.ok()) {
     return observer_->OnRefusedConnection(MessageOf(may));
   }

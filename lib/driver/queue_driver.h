@@ -136,9 +136,6 @@ class QueueDriver {
   BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 
-  // Peers' requests are rejected and Connect is refused, with this reason; empty: no more.
-  void RefuseConnections(std::string_view why);
-  uint64_t refused_connections() const { return refused_; }  // since it was told to
   // As if the peer of each had gone. Returns how many there were.
   uint32_t DisconnectAll(std::string_view why);
 
@@ -172,7 +169,7 @@ class QueueDriver {
                                                      std::string_view private_data, uint64_t tag);
 
   // Decides about connections from now on; nullptr: all may be. Outlives the driver.
-  void SetGate(const ConnectionGate* gate) { gate_ = gate; }
+  void SetGate(ConnectionGate* gate) { gate_ = gate; }
 
   // Returns the slot of a new grant of [offset, offset + length) of the buffers.
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access);
@@ -363,7 +360,7 @@ class QueueDriver {
   arena::Arena* arena_;
   verbs::Device* device_;
   DriverObserver* observer_;
-  const ConnectionGate* gate_ = nullptr;
+  ConnectionGate* gate_ = nullptr;
   std::shared_ptr<DeviceObjects> objects_;
   std::unique_ptr<TransactionReader> reader_;
   std::vector<ShardQueue> shards_;
@@ -381,8 +378,6 @@ class QueueDriver {
   // the dead had taken from the queue may free sends whose receives wait for a spare.
   bool posts_held_ = false;
   std::string device_lost_;  // why; empty: it is not
-  std::string refusal_;      // of new connections, why; empty: they are taken
-  uint64_t refused_ = 0;
   RecoveryCounters recovery_;
   std::vector<verbs::Completion> completions_;  // scratch
   RequestList one_request_;                     // scratch

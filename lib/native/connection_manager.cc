@@ -145,11 +145,6 @@ uint32_t ConnectionManager::LeastUsedShard() const {
   return best;
 }
 
-void ConnectionManager::RefuseConnections(std::string_view why) {
-  refusal_ = std::string(why);
-  refused_ = 0;
-}
-
 uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
   uint32_t count = 0;
   for (uint32_t index = 0; index < connections_.size(); ++index) {
@@ -163,13 +158,6 @@ uint32_t ConnectionManager::DisconnectAll(std::string_view why) {
 }
 
 void ConnectionManager::OnRequest(verbs::CmEvent& event) {
-  if (!refusal_.empty()) {
-    (void)event.new_id->Reject("baton: the service takes no new connections");
-    event.new_id.reset();
-    // Once: peers try again and again.
-    if (refused_++ == 0) observer_->OnRefusedConnection(refusal_);
-    return;
-  }
   if (const absl::Status may = driver::AdmitRequest(gate_, connection_count(), &event); !may.ok()) {
     return observer_->OnRefusedConnection(MessageOf(may));
   }
@@ -243,10 +231,6 @@ absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
 // heir is told.
 absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs::Address& address,
                                                     std::string_view private_data, uint64_t tag) {
-  if (!refusal_.empty()) {
-    ++refused_;
-    return absl::UnavailableError(refusal_);
-  }
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
   uint32_t place;
   do {  // one that only a worker's word says is free stays lent

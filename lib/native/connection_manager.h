@@ -54,8 +54,6 @@ class ConnectionManager {
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag);
   // As QueueDriver's.
-  void RefuseConnections(std::string_view why);
-  uint64_t refused_connections() const { return refused_; }
   uint32_t DisconnectAll(std::string_view why);
 
   uint32_t connection_count() const {
@@ -63,7 +61,7 @@ class ConnectionManager {
   }
   uint32_t connections_of(uint32_t shard) const { return used_[shard]; }
   // As QueueDriver's.
-  void SetGate(const driver::ConnectionGate* gate) { gate_ = gate; }
+  void SetGate(driver::ConnectionGate* gate) { gate_ = gate; }
   // The queue pairs are those of the pool.
   driver::ObjectCounts Count() const;
 
@@ -141,7 +139,7 @@ class ConnectionManager {
   arena::Arena* arena_;
   verbs::Device* device_;
   ConnectionObserver* observer_;
-  const driver::ConnectionGate* gate_ = nullptr;
+  driver::ConnectionGate* gate_ = nullptr;
   const std::function<void(uint32_t)> wake_driver_;
   std::shared_ptr<driver::DeviceObjects> objects_;
   QueuePairPool pool_;
@@ -154,8 +152,6 @@ class ConnectionManager {
   std::vector<Held> held_;
   std::deque<Spent> spent_;  // oldest first
   bool freed_ = false;       // connections, in this turn
-  std::string refusal_;  // of new connections, why; empty: they are taken
-  uint64_t refused_ = 0;
   // When operators were told that a shard's shared receives are low, and the limit is to be armed
   // again; MonotonicNanoseconds(), 0: it is the driver's to arm, or armed.
   std::vector<uint64_t> low_ns_;

@@ -78,7 +78,19 @@ absl::Status Admission::CheckListen(uint64_t worker_id, const verbs::Address& ad
                     policy_.worker().listeners());
 }
 
-absl::Status Admission::CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker) const {
+void Admission::Close(std::string why) {
+  closed_ = std::move(why);
+  refused_closed_ = 0;
+}
+
+absl::Status Admission::CheckOpen() {
+  if (closed_.empty()) return absl::OkStatus();
+  ++refused_closed_;
+  return absl::UnavailableError(closed_);
+}
+
+absl::Status Admission::CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker) {
+  BATON_RETURN_IF_ERROR(CheckOpen());
   BATON_RETURN_IF_ERROR(CheckPort("connect_ports", port, policy_.connect_ports()));
   BATON_RETURN_IF_ERROR(
       CheckQuota("service", "connections", of_service, 1, policy_.service().connections()));
@@ -136,7 +148,8 @@ bool Admission::RestrictsRoutes() const {
   return !gids_.empty() || !policy_.p_keys().empty() || !policy_.service_levels().empty();
 }
 
-absl::Status Admission::CheckRequest(uint32_t connections, const verbs::ConnectionId& id) const {
+absl::Status Admission::CheckRequest(uint32_t connections, const verbs::ConnectionId& id) {
+  BATON_RETURN_IF_ERROR(CheckOpen());
   BATON_RETURN_IF_ERROR(
       CheckQuota("service", "connections", connections, 1, policy_.service().connections()));
   return RestrictsRoutes() ? CheckRoute(id.route()) : absl::OkStatus();

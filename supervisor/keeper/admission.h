@@ -1,5 +1,5 @@
-// Decides what is added to a service: listeners, connections and grants, by its policy and by what
-// it and its workers have.
+// Decides what is added to a service: listeners, connections and grants, by its policy, by what it
+// and its workers have, and by whether it is drained.
 //
 // Thread-compatible: the engine's thread.
 #ifndef SUPERVISOR_KEEPER_ADMISSION_H_
@@ -28,7 +28,8 @@ struct Holdings {
 };
 
 // Refusals are kResourceExhausted where a number would be exceeded, and kPermissionDenied where
-// something may not be at all; both name the field of the policy.
+// something may not be at all; both name the field of the policy. Where nothing is added now they
+// are kUnavailable.
 class Admission final : public driver::ConnectionGate {
  public:
   // Everything may be, up to the service's capacity.
@@ -38,6 +39,11 @@ class Admission final : public driver::ConnectionGate {
   // Complete. What is there already stays, whatever it says.
   void SetPolicy(v1::Policy policy);
 
+  // No connection is added from now on, for this reason, which is not empty.
+  void Close(std::string why);
+  void Open() { closed_.clear(); }
+  uint64_t refused_closed() const { return refused_closed_; }  // since the last Close
+
   // `listeners`: that the service has. `fixed_address`: the device listens at one alone, whatever
   // it is asked for.
   absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address, size_t listeners,
@@ -45,7 +51,7 @@ class Admission final : public driver::ConnectionGate {
   void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
 
   // Connections that the service has, and the shards that the worker owns.
-  absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker) const;
+  absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker);
 
   absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
   void NoteGrant(uint32_t grant, uint64_t worker_id, uint64_t bytes);
@@ -57,7 +63,7 @@ class Admission final : public driver::ConnectionGate {
   Holdings OfWorker(uint64_t worker_id) const;
   Holdings OfService() const;  // without `listeners`, which are the engine's to count
 
-  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) const override;
+  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) override;
   absl::Status CheckRoute(const verbs::Route& route) const override;
 
  private:
@@ -66,8 +72,11 @@ class Admission final : public driver::ConnectionGate {
     uint64_t bytes = 0;      // 0: there is none
   };
 
+  absl::Status CheckOpen();
   bool RestrictsRoutes() const;
 
+  std::string closed_;  // why; empty: it is not
+  uint64_t refused_closed_ = 0;
   v1::Policy policy_;
   std::vector<IpAddress> gids_;
   std::map<uint64_t, Holdings> holdings_;  // by worker, of those that are attached

@@ -108,12 +108,10 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   std::vector<verbs::Address> listeners() const override;
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override;
-  void RefuseConnections(std::string_view why) override { driver_->RefuseConnections(why); }
-  uint64_t refused_connections() const override { return driver_->refused_connections(); }
   uint32_t DisconnectAll(std::string_view why) override;
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
-  void SetGate(const driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
+  void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
   uint64_t established_ns(uint32_t connection) const override {

@@ -144,7 +144,7 @@ absl::Status Keeper::MakeEngine(EngineOptions options) {
   }
   policies_ = std::make_unique<Policies>(service, *engine_);
   // Before any peer can ask.
-  drain_ = std::make_unique<ServiceDrain>(loop_, config_, *engine_, events_);
+  drain_ = std::make_unique<ServiceDrain>(loop_, config_, *engine_, *policies_, events_);
   for (const v1::ListenerConfig& listener : service.listeners()) {
     const verbs::Address address = {listener.host(), static_cast<uint16_t>(listener.port())};
     BATON_RETURN_IF_ERROR(verbs::NamePortOwner(engine_->Listen(address).status()));

@@ -97,12 +97,10 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
                                    std::string_view private_data, uint64_t tag) override {
     return manager_->Connect(shard, address, private_data, tag);
   }
-  void RefuseConnections(std::string_view why) override { manager_->RefuseConnections(why); }
-  uint64_t refused_connections() const override { return manager_->refused_connections(); }
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
   absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
   absl::Status Revoke(uint32_t grant) override;
-  void SetGate(const driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
+  void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   void SetPostRates(uint32_t, uint32_t) override {}
   // As of now: the shard's driver goes on meanwhile.
   driver::ShardCounters counters(uint32_t shard) const override;

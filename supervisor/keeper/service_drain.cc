@@ -39,9 +39,10 @@ absl::Status Write(const std::string& path, const v1::Drain& drain) {
 }  // namespace
 
 ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                           ServiceEngine& engine, EventLog& events)
+                           ServiceEngine& engine, Policies& policies, EventLog& events)
     : config_(config),
       engine_(engine),
+      policies_(policies),
       events_(events),
       path_(DrainPath(config.state_dir(), config.service().name())),
       timer_(loop) {
@@ -96,7 +97,7 @@ absl::Status ServiceDrain::End() {
   }
   drain_.reset();
   timer_.cancel();
-  engine_.Run([this] { engine_.RefuseConnections(""); });
+  engine_.Run([this] { policies_.admission().Open(); });
   AddEvent("drain_ended", "new connections are taken again");
   return absl::OkStatus();
 }
@@ -106,7 +107,7 @@ std::optional<v1::Drain> ServiceDrain::Describe() const {
   v1::Drain drain = *drain_;
   engine_.Run([&] {
     drain.set_connections_left(engine_.connection_count());
-    drain.set_refused(static_cast<uint32_t>(engine_.refused_connections()));
+    drain.set_refused(static_cast<uint32_t>(policies_.admission().refused_closed()));
   });
   return drain;
 }
@@ -114,7 +115,7 @@ std::optional<v1::Drain> ServiceDrain::Describe() const {
 void ServiceDrain::Enforce() {
   empty_told_ = false;
   engine_.Run([this] {
-    engine_.RefuseConnections(
+    policies_.admission().Close(
         absl::StrCat("the service is drained and takes no new connections: `baton drain --end ",
                      config_.service().name(), "` ends that"));
   });

@@ -106,13 +106,11 @@ class ServiceEngine {
   virtual std::vector<verbs::Address> listeners() const = 0;
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
-  virtual void RefuseConnections(std::string_view why) = 0;
-  virtual uint64_t refused_connections() const = 0;
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
   virtual absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) = 0;
   virtual absl::Status Revoke(uint32_t grant) = 0;
   // As QueueDriver's, once and for all.
-  virtual void SetGate(const driver::ConnectionGate* gate) = 0;
+  virtual void SetGate(driver::ConnectionGate* gate) = 0;
   // Work requests that are posted in a second; 0: all. What is more waits. Of brokered services.
   virtual void SetPostRates(uint32_t of_service, uint32_t of_worker) = 0;
   virtual driver::ShardCounters counters(uint32_t shard) const = 0;

@@ -72,7 +72,8 @@ struct TheKeeper final : private keeper::EngineListener {
     engine = keeper::Engine::Create(arena, device.get(), this, options).value();
     // Its thread is ours: an input does the same every time, and nobody waits for a processor.
     policies.emplace(config.service(), *engine);
-    drain.emplace(loop, config, *engine, events);  // none begins: /nowhere cannot be written
+    drain.emplace(loop, config, *engine, *policies,
+                  events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *arena, *engine, *policies, events);
     upgrades.emplace(loop, config, *engine, events, *workers, programs);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);

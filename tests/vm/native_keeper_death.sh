@@ -29,6 +29,13 @@ are_gone() {
   for pid in "$@"; do ! kill -0 "$pid" 2>/dev/null || return 1; done
 }
 
+# is_refused WHY: a new connection.
+is_refused() {
+  ! timeout 60 baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --json \
+    --duration 1 >"$work/refused" 2>&1 || die "a new connection was taken: $(cat "$work/refused")"
+  grep -q "$1" "$work/refused" || die "a new connection was refused otherwise: $(cat "$work/refused")"
+}
+
 # As nobody in particular, who reads the object all the same.
 object=$(mktemp -d)/ledger-v1.so
 chmod 755 "${object%/*}"
@@ -70,9 +77,7 @@ wait_for "its connection to have ended" has_logged 'adopted_connection_ended: .*
 settle checked
 expect "the list" 'adopted, draining: 5 connections' operator service list
 expect "an upgrade" 'adopted, draining' operator upgrade kv --exec "$object"
-! timeout 60 baton-peer --device rdma:rxe0 --connect "$BATON_VM_ADDRESS:$port" --json \
-  --duration 1 >"$work/refused" 2>&1 || die "a new connection was taken: $(cat "$work/refused")"
-grep -q 'nobody listens' "$work/refused" || die "a new connection was refused otherwise: $(cat "$work/refused")"
+is_refused 'nobody listens'
 
 # The peer's disconnect comes to the owner.
 mark
@@ -116,7 +121,9 @@ start_peer anew rxe0 "$BATON_VM_ADDRESS" --connections 2
 settle anew
 say "drained, the service is another's"
 
-# Told to, an adopter does not wait for the last connection.
+# Told to, an adopter does not wait for the last connection. That the service is drained outlives
+# both keepers.
+operator drain kv >/dev/null
 mark
 follow
 former=("${pid_of[@]}")
@@ -129,6 +136,12 @@ ready=()
 wait_for "four new workers" are_ready 4
 are_gone "${former[@]}" || die "workers of the former keeper are alive"
 say "told to end them, it did"
+expect "the service" 'refused \(0 since' operator service describe kv
+is_refused 'takes no new connections'
+operator drain kv --end >/dev/null
+start_peer again rxe0 "$BATON_VM_ADDRESS"
+settle again
+say "the next keeper went on with the drain, until that was ended"
 
 # Nobody is left behind when batond is killed, not even who cannot run.
 follow

@@ -399,7 +399,7 @@ struct Gate final : public driver::ConnectionGate {
   uint32_t most = 0;
   std::string gid;
 
-  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) const override {
+  absl::Status CheckRequest(uint32_t connections, const verbs::ConnectionId& id) override {
     if (connections >= most) return absl::ResourceExhaustedError("too many for the gate");
     return CheckRoute(id.route());
   }

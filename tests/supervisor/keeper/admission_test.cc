@@ -51,6 +51,24 @@ class AdmissionTest : public ::testing::Test {
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
 
+// Whatever the policy says, and until it is opened again.
+TEST_F(AdmissionTest, shouldAddNoConnectionWhileItIsClosed) {
+  admission.Close("drained");
+  EXPECT_EQ(admission.CheckConnect(1, 0, 0), absl::UnavailableError("drained"));
+  EXPECT_EQ(admission.CheckRequest(0, Requested({})), absl::UnavailableError("drained"));
+  Set("service { connections: 5 }");
+  EXPECT_EQ(admission.CheckRequest(0, Requested({})), absl::UnavailableError("drained"));
+  EXPECT_EQ(admission.refused_closed(), 3u);
+  EXPECT_TRUE(admission.CheckRoute({}).ok());  // of a connection that was begun before
+  EXPECT_TRUE(admission.CheckListen(1, {"0.0.0.0", 0}, 0, false).ok());
+  admission.Open();
+  EXPECT_TRUE(admission.CheckConnect(1, 0, 0).ok());
+  EXPECT_TRUE(admission.CheckRequest(0, Requested({})).ok());
+  EXPECT_EQ(admission.refused_closed(), 3u);
+  admission.Close("again");
+  EXPECT_EQ(admission.refused_closed(), 0u);
+}
+
 TEST_F(AdmissionTest, shouldLetEverythingPassWithoutAPolicy) {
   EXPECT_TRUE(admission.CheckListen(1, {"0.0.0.0", 0}, 1000, false).ok());
   EXPECT_TRUE(admission.CheckConnect(1, 100'000, 100'000).ok());

@@ -61,13 +61,11 @@ class InlineEngine final : public ServiceEngine {
                                    uint64_t) override {
     return Unsupported();
   }
-  void RefuseConnections(std::string_view) override {}
-  uint64_t refused_connections() const override { return 0; }
   uint32_t DisconnectAll(std::string_view) override { return 0; }
   absl::StatusOr<uint32_t> Grant(uint64_t, uint64_t, uint32_t) override { return Unsupported(); }
   absl::Status Revoke(uint32_t) override { return Unsupported(); }
 
-  void SetGate(const driver::ConnectionGate*) override {}
+  void SetGate(driver::ConnectionGate*) override {}
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
     post_rates = {of_service, of_worker};
   }
