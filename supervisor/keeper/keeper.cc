@@ -15,7 +15,6 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
-#include "lib/log/log.h"
 #include "lib/verbs/port_owner.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
@@ -59,15 +58,10 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
 Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
     : config_(config),
       signals_(loop_, SIGTERM, SIGINT),
+      lines_(loop_),
       events_(config.service().name(),
               [this](const v1::Event& event) {
-                log::Write(spdlog::level::info,
-                           {.kind = event.kind(),
-                            .trace_parent = events_.trace_parent(),
-                            .worker_id = event.worker_id(),
-                            .shard = event.shard(),
-                            .connection = event.connection()},
-                           event.message());
+                lines_.Write(event, events_.trace_parent());
                 if (management_) management_->Publish(event);
               }),
       device_(std::move(foundation.device)),

@@ -18,6 +18,7 @@
 #include "lib/arena/arena.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/engine.h"
+#include "supervisor/keeper/event_lines.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/lifeline.h"
@@ -87,6 +88,7 @@ class Keeper : private EngineListener {
   std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
+  EventLines lines_;
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;
   std::unique_ptr<arena::Arena> arena_;
