@@ -32,8 +32,6 @@ constexpr int kTransactionsPerTurn = 32;
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
 static_assert(kCrowdedEntries + 2 * arena::kMaxTransactionEntries < arena::kCommitLogEntries);
 constexpr uint32_t kRealtimeYieldMicroseconds = 10;
-constexpr std::string_view kCrash = "crash";        // as far as nobody knows better
-constexpr std::string_view kDetached = "detached";  // cause of an end that is no death
 // For the device to complete, as failed, what is outstanding when it is lost. One that works up to
 // its removal does so at once; one that has shared receives, a second later at most.
 constexpr uint64_t kLossNs = 2'000'000'000;
@@ -42,11 +40,14 @@ constexpr int kLossPauseMs = 5;
 }  // namespace
 
 Engine::Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options)
-    : arena_(arena), listener_(listener), options_(options), roster_(arena) {
-  for (uint32_t i = 0; i < arena->shape().shards; ++i) {
-    shards_.emplace_back(driver::Ownership(arena, i));
-  }
-}
+    : arena_(arena),
+      listener_(listener),
+      options_(options),
+      succession_(arena, listener,
+                  {options.outside_effects, options.poison_deaths, options.break_recovery,
+                   options.nanoseconds},
+                  [this](uint32_t shard, absl::Status* error) { return ApplyNext(shard, error); }),
+      unreadable_(arena->shape().shards, 0) {}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verbs::Device* device,
                                                        EngineListener* listener,
@@ -60,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(arena::Arena* arena, verb
   if (options.wrap_driver) {
     engine->driver_ = options.wrap_driver(std::move(engine->driver_), engine.get());
   }
+  engine->succession_.SetDriver(engine->driver_.get());
   return engine;
 }
 
@@ -156,13 +158,13 @@ bool Engine::Turn() {
     BeginLoss(absl::UnavailableError("the shared receive queues of all shards are broken"));
   }
   if (loss_) ContinueLoss();
-  roster_.WakeNotified();
+  succession_.roster().WakeNotified();
   return worked;
 }
 
 bool Engine::TurnShards() {
   bool worked = false;
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
     if (IsLeftToOwner(shard)) continue;
     worked |= PollShard(shard);
     worked |= ApplyCommits(shard);
@@ -172,9 +174,9 @@ bool Engine::TurnShards() {
 
 // Short looks at memory, without a call of the system: who has just been served is about to commit.
 bool Engine::Glance() {
-  for (size_t looks = 0; looks < kLooksBeforeYield; looks += shards_.size()) {
+  for (size_t looks = 0; looks < kLooksBeforeYield; looks += unreadable_.size()) {
     if (TurnShards()) {
-      roster_.WakeNotified();
+      succession_.roster().WakeNotified();
       return true;
     }
     Pause();
@@ -183,14 +185,14 @@ bool Engine::Glance() {
 }
 
 bool Engine::IsLeftToOwner(uint32_t shard) const {
-  return options_.owners_drive && shards_[shard].ownership.owned();
+  return options_.owners_drive && succession_.ownership(shard).owned();
 }
 
 void Engine::Drive(uint32_t shard) {
   PollShard(shard);
   while (ApplyCommits(shard)) {
   }
-  roster_.WakeNotified();
+  succession_.roster().WakeNotified();
 }
 
 bool Engine::RunPosted() {
@@ -210,58 +212,51 @@ bool Engine::HandleEvents() {
   uint32_t shard;
   while (driver_->HandleEvent(&shard)) {
     worked = true;
-    if (shard != driver::QueueDriver::kNoShard) NotifyOwner(shard);
+    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }
   return worked;
 }
 
+driver::CommitOutcome Engine::ApplyNext(uint32_t shard, absl::Status* error) {
+  const driver::CommitOutcome outcome = driver_->ApplyNext(shard, error);
+  if (budget_ != nullptr && (outcome == driver::CommitOutcome::kApplied ||
+                             outcome == driver::CommitOutcome::kReleased)) [[unlikely]] {
+    budget_->Take(succession_.ownership(shard).owner_slot(), driver_->requests_applied());
+  }
+  return outcome;
+}
+
 bool Engine::ApplyCommits(uint32_t shard) {
-  ShardState& state = shards_[shard];
+  const driver::Ownership& ownership = succession_.ownership(shard);
   bool worked = false, crowded = false;
-  for (int i = 0; i < kTransactionsPerTurn && state.ownership.owned(); ++i) {
+  for (int i = 0; i < kTransactionsPerTurn && ownership.owned(); ++i) {
     // Looked at each time: the owner fills the log meanwhile.
     crowded |= driver_->PendingEntries(shard) >= kCrowdedEntries;
     if (budget_ != nullptr && NanosecondsToWait(shard) != 0) [[unlikely]]
       break;
     absl::Status error;
-    const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
+    const driver::CommitOutcome outcome = ApplyNext(shard, &error);
     if (outcome == driver::CommitOutcome::kIdle) break;
     worked = true;
     if (outcome == driver::CommitOutcome::kInvalid) {
-      OnInvalidCommit(shard, error);
+      succession_.OnInvalidCommit(shard, error);
       break;
-    }
-    if (budget_ != nullptr) [[unlikely]] {
-      budget_->Take(state.ownership.owner_slot(), driver_->requests_applied());
     }
     const bool released = outcome == driver::CommitOutcome::kReleased;
-    if (state.blackout_start_ns != 0) {
-      released ? OnRefused(shard) : OnFirstCommit(shard);
-    }
-    if (released) {
-      // Even if that was withdrawn in the meantime: it could not know.
-      const bool asked = state.asked_epoch == state.ownership.epoch();
-      // Who gives a shard back without being asked wants none.
-      if (!asked) roster_[state.ownership.owner_slot()].ready = false;
-      const EndedOwnership ended =
-          EndOwnership(shard, asked ? "handoff" : "release", /*released=*/true);
-      Assign(shard);
-      roster_.WakeNotified();
-      MakeReport(shard, ended);
-      break;
-    }
+    if (released || succession_.AwaitsFirstCommit(shard)) succession_.OnCommit(shard, released);
+    if (released) break;  // another's turn
   }
-  if (worked && crowded) NotifyOwner(shard);  // there is room again
+  if (worked && crowded) succession_.NotifyOwner(shard);  // there is room again
   return worked;
 }
 
 // What an owner has committed waits so long; not when it is asked to release, nor at the cut: the
 // successor is not to wait for it.
 uint64_t Engine::NanosecondsToWait(uint32_t shard) {
-  const driver::Ownership& ownership = shards_[shard].ownership;
+  const driver::Ownership& ownership = succession_.ownership(shard);
   if (ownership.release_asked() || driver_->PendingEntries(shard) == 0) return 0;
   // Nor is the first one of a new owner to wait, nor who was asked to end.
-  if (shards_[shard].blackout_start_ns != 0) return 0;
+  if (succession_.AwaitsFirstCommit(shard)) return 0;
   if ((arena_->header().stop_requested >> ownership.owner_slot() & 1) != 0) return 0;
   return budget_->NanosecondsToWait(ownership.owner_slot(), options_.nanoseconds());
 }
@@ -278,24 +273,24 @@ bool Engine::HandleDeviceEvents() {
   uint32_t shard;
   while (driver_->HandleDeviceEvent(&shard)) {
     worked = true;
-    if (shard != driver::QueueDriver::kNoShard) NotifyOwner(shard);
+    if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }
   return worked;
 }
 
 bool Engine::PollShard(uint32_t shard) {
-  if (shards_[shard].unreadable) return false;
+  if (unreadable_[shard]) return false;
   const absl::StatusOr<bool> news = driver_->PollCompletions(shard);
   if (!news.ok()) {
     // P6: nothing can be said of the requests of this shard any more. The others' connections end
     // in order; then the keeper ends, and its parent starts another.
-    shards_[shard].unreadable = true;
+    unreadable_[shard] = true;
     BeginLoss(news.status());
     driver_->GiveUp(shard, MessageOf(news.status()));
-    NotifyOwner(shard);
+    succession_.NotifyOwner(shard);
     return true;
   }
-  if (*news) NotifyOwner(shard);
+  if (*news) succession_.NotifyOwner(shard);
   return *news;
 }
 
@@ -303,40 +298,35 @@ void Engine::BeginLoss(absl::Status why) {
   if (loss_) return;
   loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
   driver_->EndAll(MessageOf(loss_->why));
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) NotifyOwner(shard);
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) succession_.NotifyOwner(shard);
 }
 
 // The owners are told of the ends of their connections before the keeper's: those are in logs that
 // they have for themselves.
 void Engine::ContinueLoss() {
   if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
-  for (uint32_t shard = 0; shard < shards_.size() && !driver_->AllEnded(); ++shard) {
+  for (uint32_t shard = 0; shard < unreadable_.size() && !driver_->AllEnded(); ++shard) {
     driver_->GiveUp(shard, "the device does not complete what is outstanding");
-    NotifyOwner(shard);
+    succession_.NotifyOwner(shard);
   }
-  roster_.WakeNotified();
+  succession_.roster().WakeNotified();
   listener_->OnDeviceLost(loss_->why);
   stop_.store(true);
 }
 
-void Engine::NotifyOwner(uint32_t shard) {
-  const uint32_t slot = shards_[shard].ownership.owner_slot();
-  if (slot != arena::kNobody) roster_.Notify(slot);
-}
-
 bool Engine::HasCommitsToApply(uint32_t shard) {
-  if (!shards_[shard].ownership.owned() || driver_->PendingEntries(shard) == 0) return false;
+  if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) return false;
   return budget_ == nullptr || NanosecondsToWait(shard) == 0;
 }
 
 bool Engine::MaySleep() {
   if (has_posted_.load() || stop_.load()) return false;
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
     if (IsLeftToOwner(shard)) continue;
-    if (!shards_[shard].unreadable && !driver_->RequestNotification(shard).ok()) return false;
+    if (!unreadable_[shard] && !driver_->RequestNotification(shard).ok()) return false;
     if (HasCommitsToApply(shard)) return false;
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
     if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
   return true;
@@ -348,8 +338,8 @@ int Engine::LongestSleepMs() {
   if (budget_ == nullptr) return -1;
   constexpr uint64_t kMillisecondNs = 1'000'000;
   uint64_t longest = ~uint64_t{0};
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (!shards_[shard].ownership.owned() || driver_->PendingEntries(shard) == 0) continue;
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
+    if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) continue;
     longest = std::min(longest, NanosecondsToWait(shard));
   }
   if (longest == ~uint64_t{0}) return -1;
@@ -360,13 +350,13 @@ bool Engine::AwaitSignal(int timeout_ms) {
   std::array<pollfd, 2 + arena::kMaxWorkers> entries;
   entries[0] = {wake_.get(), POLLIN, 0};
   entries[1] = {device_->event_fd(), POLLIN, 0};
-  const size_t workers = roster_.ListenForSignals(&entries[2]);
+  const size_t workers = succession_.roster().ListenForSignals(&entries[2]);
   if (poll(entries.data(), 2 + workers, timeout_ms) <= 0) return false;
   if (entries[0].revents & POLLIN) {
     eventfd_t value;
     eventfd_read(wake_.get(), &value);
   }
-  roster_.TakeSignals(&entries[2]);
+  succession_.roster().TakeSignals(&entries[2]);
   return true;
 }
 
@@ -379,298 +369,15 @@ bool Engine::BeginSleep() {
 
 void Engine::EndSleep() {
   arena::StoreRelaxed(arena_->header().driver_sleeping, 0u);
-  roster_.WakeNotified();
+  succession_.roster().WakeNotified();
 }
 
 // ---------------------------------------------------------------- workers
 
 void Engine::AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions,
                        Standing standing) {
-  roster_.Add(slot, id, std::move(wake), versions, standing);
+  succession_.AddWorker(slot, id, std::move(wake), versions, standing);
   if (budget_ != nullptr) budget_->Refill(slot, options_.nanoseconds());
-}
-
-void Engine::SetStanding(uint32_t slot, uint64_t id, Standing standing) {
-  Roster::Worker* const worker = roster_.Find(slot, id);
-  if (worker == nullptr) return;
-  worker->standing = standing;
-  NameHeirs();
-}
-
-void Engine::AskToStop(uint32_t slot, uint64_t id) {
-  if (roster_.Find(slot, id) != nullptr) roster_.AskToStop(slot);
-}
-
-void Engine::SetReady(uint32_t slot) {
-  roster_[slot].ready = true;
-  AssignWaiting();
-  NameHeirs();
-}
-
-void Engine::SetStalled(uint32_t slot, uint64_t id, bool stalled) {
-  Roster::Worker* const worker = roster_.Find(slot, id);
-  if (worker == nullptr) return;
-  worker->stalled = stalled;
-  if (!stalled) AssignWaiting();
-  NameHeirs();
-}
-
-void Engine::WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) {
-  StopWorker(slot, id, cause, options_.outside_effects);
-}
-
-void Engine::StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death) {
-  Roster::Worker* const worker = roster_.Find(slot, id);
-  if (worker == nullptr || worker->stopped) return;
-  worker->stopped = true;
-  if (cause == kCrash) cause = worker->death;
-  const uint64_t now = options_.nanoseconds();
-  std::vector<std::pair<uint32_t, EndedOwnership>> moved;
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (shards_[shard].handoff_worker_id == id) {
-      CancelHandoff(shard, absl::UnavailableError("the successor died before it took over"));
-    }
-    if (shards_[shard].ownership.owner_slot() != slot) continue;
-    EndedOwnership& ended =
-        moved.emplace_back(shard, EndOwnership(shard, cause, /*released=*/false)).second;
-    shards_[shard].blackout_start_ns = now;
-    // Before the successor is named: nobody reads the log now, or nobody whose doing counts.
-    if (!worker->pardoned && cause != kDetached) ended.poisoned = CountDeath(shard, ended);
-    if (await_death) shards_[shard].awaited_death_id = id;
-    Assign(shard);
-  }
-  roster_.WakeNotified();
-  for (const auto& [shard, ended] : moved) MakeReport(shard, ended);
-  NameHeirs();
-}
-
-void Engine::PardonDeath(uint32_t slot, uint64_t id) {
-  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->pardoned = true;
-}
-
-void Engine::ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) {
-  if (Roster::Worker* const worker = roster_.Find(slot, id)) worker->death = cause;
-}
-
-void Engine::WorkerDead(uint32_t slot, uint64_t id) {
-  if (roster_.Find(slot, id) == nullptr) return;
-  WorkerStopped(slot, id, kCrash);
-  for (ShardState& state : shards_) {
-    state.ownership.ProveDead(id);
-    if (state.awaited_death_id == id) state.awaited_death_id = 0;
-  }
-  roster_.Remove(slot);
-  AssignWaiting();
-}
-
-Roster::Vacancy Engine::VacancyOf(uint32_t shard) const {
-  const ShardState& state = shards_[shard];
-  return {state.state_version, state.handoff_worker_id, state.ownership.owner_slot()};
-}
-
-void Engine::Assign(uint32_t shard) {
-  ShardState& state = shards_[shard];
-  const Roster::Vacancy vacancy = VacancyOf(shard);
-  const uint32_t slot = roster_.Choose(vacancy);
-  if (slot == arena::kNobody) {
-    state.waiting_reason = roster_.WhyNobody(vacancy);
-    return;
-  }
-  if (state.awaited_death_id != 0) {
-    state.waiting_reason = absl::StrCat("the death of worker ", state.awaited_death_id,
-                                        "'s process is not proven yet");
-    return;
-  }
-  if (!state.ownership.CanGrant()) {
-    state.waiting_reason = "the deaths of its former owners are not proven yet";
-    return;
-  }
-  Roster::Worker& worker = roster_[slot];
-  state.ownership.Grant(slot, worker.id);
-  state.waiting_reason.clear();
-  if (worker.versions.declared()) state.state_version = worker.versions.writes;
-  if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
-  ++worker.shards;
-  NotifyOwner(shard);
-}
-
-void Engine::AssignWaiting() {
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (!shards_[shard].ownership.owned()) Assign(shard);
-  }
-}
-
-void Engine::NameHeirs() {
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    const uint32_t heir = roster_.Choose(VacancyOf(shard));
-    shards_[shard].ownership.NameHeir(heir == arena::kNobody ? 0 : roster_[heir].id);
-  }
-}
-
-// ---------------------------------------------------------------- changes of owner
-
-// The cut. What the owner has published up to here counts and is applied; nothing after it does.
-EndedOwnership Engine::EndOwnership(uint32_t shard, std::string_view cause, bool released) {
-  ShardState& state = shards_[shard];
-  uint64_t recovered = 0;
-  if (!released) {
-    absl::Status error;
-    while (recovered < arena::kCommitLogEntries) {
-      const driver::CommitOutcome outcome = driver_->ApplyNext(shard, &error);
-      released = outcome == driver::CommitOutcome::kReleased;
-      if (outcome != driver::CommitOutcome::kApplied) break;
-      if (budget_ != nullptr) {
-        budget_->Take(state.ownership.owner_slot(), driver_->requests_applied());
-      }
-      ++recovered;
-    }
-  }
-  if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  const EndedOwnership ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered,
-                                cause};
-  if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
-  state.planned = released;
-  --roster_[state.ownership.owner_slot()].shards;
-  NotifyOwner(shard);  // the former owner, so that it learns
-  state.ownership.End(released);
-  return ended;
-}
-
-// A completion on which so many owners died in a row is given to no other.
-std::optional<Poisoning> Engine::CountDeath(uint32_t shard, const EndedOwnership& ended) {
-  ShardState& state = shards_[shard];
-  if (state.planned) return std::nullopt;  // its release was the last that it did
-  const DeathCount::Blame blame =
-      state.deaths.Add(DescribeDeath(*arena_, shard, ended.epoch, ended.owner_id,
-                                     arena_->shard(shard).completion_tail),
-                       options_.poison_deaths);
-  if (blame == DeathCount::Blame::kNobody) return std::nullopt;
-  const bool guessed = blame == DeathCount::Blame::kOldest;
-  const std::optional<uint64_t> completion =
-      guessed ? driver_->OldestToBlame(shard, state.deaths.logged()) : state.deaths.suspect();
-  std::optional<Poisoning> poisoned;
-  if (completion) {
-    const auto entry = driver_->Poison(shard, *completion, "poisoned: owners died on it");
-    BATON_CHECK(entry.ok());  // nobody else writes the logs
-    poisoned = {entry->connection,
-                arena::GenerationOf(*entry),
-                *completion,
-                arena::CompletionKind(entry->kind),
-                entry->sequence,
-                guessed,
-                state.deaths.DeathsOf(blame),
-                state.deaths.WorkersOf(blame)};
-    ++state.poisoned;
-  }
-  state.deaths.Clear();
-  return poisoned;
-}
-
-void Engine::OnFirstCommit(uint32_t shard) {
-  ShardState& state = shards_[shard];
-  const uint64_t blackout = options_.nanoseconds() - std::exchange(state.blackout_start_ns, 0);
-  if (state.ownership.epoch() > 1) {
-    (state.planned ? state.handoff_blackout : state.failover_blackout).Record(blackout);
-  }
-  const uint64_t owner = state.ownership.owner_id();
-  listener_->OnEvent("shard_moved",
-                     absl::StrCat("shard ", shard, " epoch ", state.ownership.epoch(), ": worker ",
-                                  owner, " goes on after ", blackout / 1000, " us"),
-                     owner, static_cast<int>(shard), -1);
-  if (state.ownership.epoch() > 1) {
-    listener_->OnServed(shard, state.ownership.epoch(), owner, blackout);
-  }
-  // An owner that was asked to release before it had committed anything does so next.
-  if (state.handoff_worker_id != 0 && !state.ownership.release_asked()) {
-    FinishHandoff(shard,
-                  owner == state.handoff_worker_id
-                      ? absl::OkStatus()
-                      : absl::AbortedError(absl::StrCat("worker ", owner, " took the shard over")),
-                  static_cast<double>(blackout) / 1000);
-  }
-  NameHeirs();
-}
-
-// The new owner's first transaction gives the shard back: it does not serve it.
-void Engine::OnRefused(uint32_t shard) {
-  const ShardState& state = shards_[shard];
-  const uint64_t owner = state.ownership.owner_id();
-  if (state.handoff_worker_id != owner) return;
-  FinishHandoff(shard,
-                absl::AbortedError(
-                    absl::StrCat("worker ", owner, " could not adopt the shard and gave it back")),
-                0);
-}
-
-void Engine::OnInvalidCommit(uint32_t shard, const absl::Status& why) {
-  ShardState& state = shards_[shard];
-  const uint32_t slot = state.ownership.owner_slot();
-  const uint64_t id = state.ownership.owner_id();
-  listener_->OnEvent("worker_fenced",
-                     absl::StrCat("worker ", id, " committed an invalid transaction to shard ",
-                                  shard, ": ", why.message()),
-                     id, static_cast<int>(shard), -1);
-  // Its threads run on until it is killed, and a late store to a log or a state slot would be the
-  // successor's: it starts only when the process is dead.
-  roster_[slot].fenced = true;
-  StopWorker(slot, id, "fenced", /*await_death=*/true);
-  listener_->OnFenced(id);
-}
-
-void Engine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
-  ShardState& state = shards_[shard];
-  const Roster::Worker& worker = roster_[slot];
-  const absl::Status fit = Roster::CheckSuccessor(worker, state.state_version);
-  if (!fit.ok()) return done(fit, 0);
-  if (state.handoff_worker_id != 0) {
-    return done(absl::AbortedError("another handoff of this shard is under way"), 0);
-  }
-  if (state.ownership.owner_slot() == slot) return done(absl::OkStatus(), 0);
-  state.handoff_worker_id = worker.id;
-  state.handoff_done = std::move(done);
-  state.ownership.NameHeir(worker.id);
-  if (!state.ownership.owned()) return Assign(shard);
-  state.asked_epoch = state.ownership.epoch();
-  state.ownership.AskRelease(true);
-  NotifyOwner(shard);
-}
-
-void Engine::CancelHandoff(uint32_t shard, const absl::Status& why) {
-  ShardState& state = shards_[shard];
-  if (state.handoff_worker_id == 0) return;
-  if (state.ownership.owned()) state.ownership.AskRelease(false);
-  FinishHandoff(shard, why, 0);
-}
-
-void Engine::FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us) {
-  ShardState& state = shards_[shard];
-  state.handoff_worker_id = 0;
-  const HandoffDone done = std::exchange(state.handoff_done, nullptr);
-  if (done) done(status, blackout_us);
-}
-
-// ---------------------------------------------------------------- reports
-
-// Runs after the successor was woken, so as not to delay it: nothing that it tells has changed
-// since the cut, because the engine has done nothing else.
-void Engine::MakeReport(uint32_t shard, const EndedOwnership& ended) {
-  ReconciliationReport& report = shards_[shard].report;
-  report = Reconcile(*arena_, shard, driver_->counters(shard), ended);
-  listener_->OnEvent("ownership_ended",
-                     absl::StrCat("shard ", shard, " epoch ", report.epoch, " of worker ",
-                                  report.former_worker_id, " ended: ", report.cause),
-                     report.former_worker_id, static_cast<int>(shard), -1);
-  if (report.poisoned) {
-    listener_->OnEvent("connection_poisoned", DescribePoisoning(shard, *report.poisoned),
-                       report.former_worker_id, static_cast<int>(shard),
-                       static_cast<int>(report.poisoned->connection));
-  }
-  listener_->OnReport(shard, report);
-}
-
-ShardOwner Engine::owner(uint32_t shard) const {
-  const driver::Ownership& ownership = shards_[shard].ownership;
-  return {ownership.epoch(), ownership.owner_id(), ownership.owner_slot(), ownership.heir_id()};
 }
 
 // ---------------------------------------------------------------- connections and the device
@@ -692,7 +399,7 @@ absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& a
 
 uint32_t Engine::DisconnectAll(std::string_view why) {
   const uint32_t count = driver_->DisconnectAll(why);
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) NotifyOwner(shard);
+  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) succession_.NotifyOwner(shard);
   return count;
 }
 

@@ -1,5 +1,5 @@
-// The driver of a brokered service: one thread that operates all its queues and moves its shards
-// between workers.
+// The driver of a brokered service: one thread that operates all its queues, and sees to it that
+// its shards move between workers (Succession).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
 // for a worker: an owner that is slow, hung or dead delays its own shards only.
@@ -26,11 +26,10 @@
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
 #include "lib/verbs/verbs.h"
-#include "supervisor/keeper/death_count.h"
 #include "supervisor/keeper/post_budget.h"
 #include "supervisor/keeper/refusals.h"
-#include "supervisor/keeper/roster.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/succession.h"
 
 namespace baton::keeper {
 
@@ -87,21 +86,34 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
 
   void AddWorker(uint32_t slot, uint64_t id, FileDescriptor wake, StateVersions versions = {},
                  Standing standing = Standing::kFirst) override;
-  void SetStanding(uint32_t slot, uint64_t id, Standing standing) override;
-  void AskToStop(uint32_t slot, uint64_t id) override;
-  void SetReady(uint32_t slot) override;
-  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override;
-  bool IsReady(uint32_t slot) const override {
-    return roster_[slot].ready && !roster_[slot].stopped;
+  void SetStanding(uint32_t slot, uint64_t id, Standing standing) override {
+    succession_.SetStanding(slot, id, standing);
   }
-  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
-  bool IsFenced(uint32_t slot) const override { return roster_[slot].fenced; }
-  void PardonDeath(uint32_t slot, uint64_t id) override;
-  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override;
-  void WorkerDead(uint32_t slot, uint64_t id) override;
+  void AskToStop(uint32_t slot, uint64_t id) override { succession_.AskToStop(slot, id); }
+  void SetReady(uint32_t slot) override { succession_.SetReady(slot); }
+  void SetStalled(uint32_t slot, uint64_t id, bool stalled) override {
+    succession_.SetStalled(slot, id, stalled);
+  }
+  bool IsReady(uint32_t slot) const override {
+    const Roster::Worker& worker = succession_.roster()[slot];
+    return worker.ready && !worker.stopped;
+  }
+  void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override {
+    succession_.WorkerStopped(slot, id, cause);
+  }
+  bool IsFenced(uint32_t slot) const override { return succession_.roster()[slot].fenced; }
+  void PardonDeath(uint32_t slot, uint64_t id) override { succession_.PardonDeath(slot, id); }
+  void ExplainDeath(uint32_t slot, uint64_t id, std::string_view cause) override {
+    succession_.ExplainDeath(slot, id, cause);
+  }
+  void WorkerDead(uint32_t slot, uint64_t id) override { succession_.WorkerDead(slot, id); }
 
-  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override;
-  void CancelHandoff(uint32_t shard, const absl::Status& why) override;
+  void Handoff(uint32_t shard, uint32_t slot, HandoffDone done) override {
+    succession_.Handoff(shard, slot, std::move(done));
+  }
+  void CancelHandoff(uint32_t shard, const absl::Status& why) override {
+    succession_.CancelHandoff(shard, why);
+  }
 
   absl::StatusOr<verbs::Address> Listen(const verbs::Address& address) override;
   bool IsListening(const verbs::Address& address) const override;
@@ -125,44 +137,28 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
 
   driver::QueueDriver& driver() { return *driver_; }
   int device_event_fd() const { return device_->event_fd(); }
-  const driver::Ownership& ownership(uint32_t shard) const { return shards_[shard].ownership; }
+  const driver::Ownership& ownership(uint32_t shard) const { return succession_.ownership(shard); }
 
   const arena::Arena& arena() const override { return *arena_; }
   const verbs::DeviceInfo& device_info() const override { return device_info_; }
-  ShardOwner owner(uint32_t shard) const override;
+  ShardOwner owner(uint32_t shard) const override { return succession_.owner(shard); }
   const LatencyHistogram& handoff_blackout(uint32_t shard) const override {
-    return shards_[shard].handoff_blackout;
+    return succession_.handoff_blackout(shard);
   }
   const LatencyHistogram& failover_blackout(uint32_t shard) const override {
-    return shards_[shard].failover_blackout;
+    return succession_.failover_blackout(shard);
   }
   const ReconciliationReport& last_report(uint32_t shard) const override {
-    return shards_[shard].report;
+    return succession_.last_report(shard);
   }
   const std::string& waiting_reason(uint32_t shard) const override {
-    return shards_[shard].waiting_reason;
+    return succession_.waiting_reason(shard);
   }
-  uint64_t poisoned_connections(uint32_t shard) const override { return shards_[shard].poisoned; }
+  uint64_t poisoned_connections(uint32_t shard) const override {
+    return succession_.poisoned_connections(shard);
+  }
 
  private:
-  struct ShardState {
-    explicit ShardState(driver::Ownership owner) : ownership(owner) {}
-    driver::Ownership ownership;
-    std::string waiting_reason = "no worker is ready";
-    uint32_t state_version = 0;  // that its last owner who declared one writes; 0: none did
-    // The change of owner that is under way: from its begin to the successor's first commit.
-    uint64_t blackout_start_ns = 0;  // 0: none
-    bool planned = false;
-    uint64_t asked_epoch = 0;       // the last that was asked to release
-    uint64_t awaited_death_id = 0;  // of the former owner; with outside effects. 0: none
-    uint64_t handoff_worker_id = 0;
-    HandoffDone handoff_done;
-    LatencyHistogram handoff_blackout, failover_blackout;
-    ReconciliationReport report;
-    DeathCount deaths;
-    uint64_t poisoned = 0;    // connections, in all
-    bool unreadable = false;  // its completion queue
-  };
   struct Loss {
     absl::Status why;
     uint64_t deadline_ns = 0;  // for the connections to end by themselves
@@ -179,27 +175,13 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void BeginLoss(absl::Status why);
   void ContinueLoss();
   bool IsLeftToOwner(uint32_t shard) const;
+  driver::CommitOutcome ApplyNext(uint32_t shard, absl::Status* error);
   bool ApplyCommits(uint32_t shard);
   uint64_t NanosecondsToWait(uint32_t shard);
   bool PollShard(uint32_t shard);
   bool HasCommitsToApply(uint32_t shard);
   bool MaySleep();
   int LongestSleepMs();
-  void NotifyOwner(uint32_t shard);
-
-  // `await_death`: its shards move only when its process is proven dead.
-  void StopWorker(uint32_t slot, uint64_t id, std::string_view cause, bool await_death);
-  void OnFirstCommit(uint32_t shard);
-  void OnRefused(uint32_t shard);
-  void OnInvalidCommit(uint32_t shard, const absl::Status& why);
-  EndedOwnership EndOwnership(uint32_t shard, std::string_view cause, bool released);
-  std::optional<Poisoning> CountDeath(uint32_t shard, const EndedOwnership& ended);
-  void MakeReport(uint32_t shard, const EndedOwnership& ended);
-  void Assign(uint32_t shard);
-  void AssignWaiting();
-  void NameHeirs();
-  Roster::Vacancy VacancyOf(uint32_t shard) const;
-  void FinishHandoff(uint32_t shard, const absl::Status& status, double blackout_us);
 
   void OnConnectionState(uint32_t connection, std::string_view what) override;
   void OnRefusedConnection(std::string_view why) override;
@@ -211,8 +193,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   EngineOptions options_;
   FileDescriptor wake_;  // eventfd, of this process alone
   std::unique_ptr<driver::QueueDriver> driver_;
-  std::vector<ShardState> shards_;
-  Roster roster_;
+  Succession succession_;
+  std::vector<uint8_t> unreadable_;     // by shard: its completion queue
   std::unique_ptr<PostBudget> budget_;  // null: everything is posted at once
   verbs::DeviceInfo device_info_;
   Refusals refusals_;
