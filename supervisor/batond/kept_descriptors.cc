@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
@@ -72,6 +74,15 @@ FileDescriptor CopyOf(int descriptor) {
 }
 
 }  // namespace
+
+// The manager keeps no file twice: we have to know whether two descriptors are of one.
+absl::Status KeptDescriptors::CheckUsable() {
+  const FileDescriptor file(eventfd(0, EFD_CLOEXEC));
+  if (IsSameFile(file.get(), file.get())) return absl::OkStatus();
+  return ErrnoStatus(errno,
+                     "native services end with batond, since it may not call kcmp(2) (allow it: "
+                     "SystemCallFilter= of the unit, or the container's seccomp profile)");
+}
 
 std::vector<KeptDescriptors::Named> KeptDescriptors::GivenBack() {
   char** names = nullptr;

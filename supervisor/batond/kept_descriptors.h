@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
 
 namespace baton {
@@ -28,6 +29,9 @@ class KeptDescriptors {
  public:
   using Named = std::pair<std::string, FileDescriptor>;
   using Entries = std::map<std::string, std::vector<FileDescriptor>>;  // of a DescriptorStore
+
+  // Of this process, which may be forbidden what it takes; says the cure.
+  static absl::Status CheckUsable();
 
   // What the manager has given back to this process. Takes LISTEN_FDS out of the environment.
   static std::vector<Named> GivenBack();

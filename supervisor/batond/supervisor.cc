@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
+#include "lib/base/status_text.h"
 #include "lib/log/log.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
@@ -64,12 +65,17 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
       stop_timer_(io_),
       watchdog_(io_),
       kept_(KeptDescriptors::GivenBack()) {
+  if (options_.keep_native) {
+    const absl::Status usable = KeptDescriptors::CheckUsable();
+    if (!usable.ok()) spdlog::error("--keep-native: {}", MessageOf(usable));
+    keeps_native_ = usable.ok();
+  }
   AddKeepers();
   AddControl();
 }
 
 bool Supervisor::IsKept(const v1::ServiceConfig& service) const {
-  return options_.keep_native && service.mode() == v1::NATIVE;
+  return keeps_native_ && service.mode() == v1::NATIVE;
 }
 
 void Supervisor::AddKeepers() {

@@ -75,6 +75,7 @@ class Supervisor {
   boost::asio::signal_set signals_;
   boost::asio::steady_timer stop_timer_;
   Watchdog watchdog_;
+  bool keeps_native_ = false;  // what native services need to outlive this process
   KeptDescriptors kept_;
   std::vector<std::unique_ptr<Child>> keepers_;
   std::unique_ptr<Child> control_;

@@ -3,12 +3,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <iostream>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,6 +62,29 @@ std::vector<uint64_t> NumbersIn(const std::vector<FileDescriptor>& events) {
     numbers.push_back(number);
   }
   return numbers;
+}
+
+// As in a container whose seccomp profile has no kcmp(2).
+[[noreturn]] void CheckUsableWithoutKcmp() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kcmp, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {std::size(filter), filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    _exit(1);
+  }
+  const absl::Status status = KeptDescriptors::CheckUsable();
+  std::cerr << status << std::endl;
+  _exit(status.ok() ? 2 : 0);
+}
+
+TEST_F(KeptDescriptorsTest, TellsThatItCannotBeUsedWithoutKcmp) {
+  EXPECT_TRUE(KeptDescriptors::CheckUsable().ok());
+  EXPECT_EXIT(CheckUsableWithoutKcmp(), ::testing::ExitedWithCode(0), "SystemCallFilter=.*errno 1");
 }
 
 TEST_F(KeptDescriptorsTest, TellsNothingWhereThereIsNothing) {
