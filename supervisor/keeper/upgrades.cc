@@ -14,6 +14,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "supervisor/keeper/state_version_check.h"
+#include "supervisor/keeper/upgrade_plan.h"
 
 namespace baton::keeper {
 namespace {
@@ -49,37 +50,6 @@ std::string PhaseName(v1::UpgradePhase phase) {
   }
 }
 
-uint32_t OrDefault(uint32_t value, uint32_t otherwise) { return value != 0 ? value : otherwise; }
-
-// By field. Nothing in it is looked up.
-absl::Status CheckPlan(const v1::UpgradePlan& plan, uint32_t shards) {
-  const std::set<uint32_t> canary(plan.canary_shards().begin(), plan.canary_shards().end());
-  if (canary.empty() && (plan.canary_window_ms() != 0 || plan.pause_after_canary())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(plan.pause_after_canary() ? "pause_after_canary" : "canary_window_ms",
-                     ": there are no canary_shards"));
-  }
-  if (!canary.empty() && *canary.rbegin() >= shards) {
-    return absl::InvalidArgumentError(absl::StrCat("canary_shards: there is no shard ",
-                                                   *canary.rbegin(), ", the service has ", shards));
-  }
-  if (canary.size() == shards) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "canary_shards: all ", shards, " shards of the service: leave some to the old program"));
-  }
-  const v1::HealthGates& gates = plan.gates();
-  if (!(gates.max_blackout_us() >= 0)) {
-    return absl::InvalidArgumentError("gates.max_blackout_us: give microseconds, or 0 for any");
-  }
-  const bool gated = gates.max_blackout_us() > 0 || gates.min_completions() > 0;
-  if (plan.no_rollback() && (gated || !canary.empty())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no_rollback: the old program ends at once, so that ", gated ? "gates" : "canary_shards",
-        " could not lead back to it: leave one of them out"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 // A process that we started.
@@ -103,15 +73,12 @@ struct Upgrades::Child {
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
-  std::string trace_parent;  // of who has begun it
-  uint32_t watch_window_ms = 0, canary_window_ms = 0;
-  std::set<uint32_t> canary;  // shards
-  bool pause_after_canary = false;
-  v1::HealthGates gates;
+  std::string trace_parent;                   // of who has begun it
+  v1::UpgradePlan plan;                       // no time is left out
+  std::set<uint32_t> canary;                  // shards
   size_t new_owners = 0;                      // among whom the shards are spread; 0: not chosen yet
   std::vector<uint32_t> on_their_way;         // shards, to the new workers
   std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
-  bool workers_named = false;                 // how many new ones, by the operator
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::vector<std::shared_ptr<Child>> children;
   steady_clock::time_point deadline;  // of the phase
@@ -178,14 +145,16 @@ absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
   }
   AddEvent("upgrade_resumed", "an operator asked for it");
   // Also when he was asked for it before the window's end: it is said.
-  if (current_->status.phase() == v1::UPGRADE_PHASE_CANARY) current_->pause_after_canary = false;
+  if (current_->status.phase() == v1::UPGRADE_PHASE_CANARY) {
+    current_->plan.clear_pause_after_canary();
+  }
   current_->status.set_paused(false);
   return Describe();
 }
 
 absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
   BATON_RETURN_IF_ERROR(CheckIdle());
-  BATON_RETURN_IF_ERROR(CheckPlan(plan, config_.service().shards()));
+  BATON_RETURN_IF_ERROR(CheckUpgradePlan(plan, config_.service().shards()));
   BATON_RETURN_IF_ERROR(programs_.Check(plan.exec()));
   const std::vector<WorkerInfo> workers = workers_.List();
   const auto model = std::find_if(workers.begin(), workers.end(),
@@ -272,7 +241,8 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
     upgrade->status.add_old_worker_ids(worker.id);
     upgrade->status.set_old_version(worker.version);
   }
-  const auto count = OrDefault(plan.workers(), std::max<uint32_t>(1, upgrade->old_workers.size()));
+  const uint32_t count =
+      plan.workers() != 0 ? plan.workers() : std::max<uint32_t>(1, upgrade->old_workers.size());
   if (count > workers_.free_slots()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "workers: ", count, " new ones do not fit beside those attached, there is room for ",
@@ -289,14 +259,10 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   status.set_started_unix_micros(UnixMicroseconds());
   upgrade->old_program = std::move(old_program);
   upgrade->new_program = std::move(new_program);
-  upgrade->workers_named = plan.workers() != 0;
   upgrade->trace_parent = events_.trace_parent();
-  upgrade->watch_window_ms = OrDefault(plan.watch_window_ms(), config_.service().watch_window_ms());
-  upgrade->canary_window_ms = OrDefault(plan.canary_window_ms(), upgrade->watch_window_ms);
+  upgrade->plan = WithTimesOf(config_.service(), plan);
   upgrade->canary.insert(plan.canary_shards().begin(), plan.canary_shards().end());
   for (const uint32_t shard : upgrade->canary) status.add_canary_shards(shard);
-  upgrade->pause_after_canary = plan.pause_after_canary();
-  upgrade->gates = plan.gates();
   upgrade->last_tick = steady_clock::now();
   current_ = std::move(upgrade);
   const absl::Status launched = Launch(count);
@@ -309,9 +275,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   AddEvent("upgrade_started",
            absl::StrCat(rollback ? "to return, " : "", count, " of ", current_->status.exec(),
                         " started beside the workers that are there"));
-  EnterPhase(
-      v1::UPGRADE_PHASE_STARTING,
-      milliseconds(OrDefault(plan.ready_timeout_ms(), config_.service().ready_timeout_ms())));
+  EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(current_->plan.ready_timeout_ms()));
   Tick();
   return Describe();
 }
@@ -446,7 +410,7 @@ void Upgrades::HandOver() {
 // Among how many of the new workers the shards are spread. The keeper of a native service has more
 // workers than owners, so that some stand by: of as many new ones as there were, as many own.
 size_t Upgrades::NewOwners() {
-  if (current_->workers_named || !arena::IsNative(engine_.arena().shape())) {
+  if (current_->plan.workers() != 0 || !arena::IsNative(engine_.arena().shape())) {
     return current_->new_workers.size();
   }
   std::set<uint64_t> owners;
@@ -479,17 +443,17 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
   AddEvent(all ? "upgrade_handed_over" : "upgrade_canary",
            absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
-  const double max_blackout_us = current_->gates.max_blackout_us();
+  const double max_blackout_us = current_->plan.gates().max_blackout_us();
   if (max_blackout_us > 0 && result.slowest_us > max_blackout_us) {
     return Return(absl::StrCat("gate: a shard was not served for ",
                                static_cast<int64_t>(result.slowest_us), " us, more than ",
                                static_cast<int64_t>(max_blackout_us)));
   }
   if (!all) {
-    return EnterPhase(v1::UPGRADE_PHASE_CANARY, milliseconds(current_->canary_window_ms));
+    return EnterPhase(v1::UPGRADE_PHASE_CANARY, milliseconds(current_->plan.canary_window_ms()));
   }
   EnterPhase(v1::UPGRADE_PHASE_WATCHING,
-             milliseconds(status.no_rollback() ? 0 : current_->watch_window_ms));
+             milliseconds(status.no_rollback() ? 0 : current_->plan.watch_window_ms()));
   if (status.no_rollback()) LookAtNewWorkers();
 }
 
@@ -533,7 +497,7 @@ void Upgrades::LookAtNewWorkers() {
 }
 
 void Upgrades::OnWindowOver() {
-  const uint64_t least = current_->gates.min_completions();
+  const uint64_t least = current_->plan.gates().min_completions();
   if (const uint64_t count = least == 0 ? 0 : CompletionsDealtWith(); count < least) {
     return Return(absl::StrCat("gate: the new program has dealt with ", count,
                                " completions in its window, fewer than ", least));
@@ -542,7 +506,8 @@ void Upgrades::OnWindowOver() {
     if (PromoteNewWorkers()) Retire();
     return;
   }
-  if (std::exchange(current_->pause_after_canary, false)) {
+  if (current_->plan.pause_after_canary()) {
+    current_->plan.clear_pause_after_canary();
     AddEvent("upgrade_paused", "its canary window is over; `baton upgrades resume` lets it go on");
     current_->status.set_paused(true);
     return;
