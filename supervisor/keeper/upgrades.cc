@@ -1,8 +1,6 @@
 #include "supervisor/keeper/upgrades.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -52,24 +50,6 @@ std::string PhaseName(v1::UpgradePhase phase) {
 
 }  // namespace
 
-// A process that we started.
-struct Upgrades::Child {
-  Child(boost::asio::io_context& loop, StartedProgram started)
-      : pid(started.pid), pidfd(loop, started.pidfd.Release()) {}
-
-  const pid_t pid;
-  boost::asio::posix::stream_descriptor pidfd;
-  uint64_t worker_id = 0;  // 0: has not attached
-  std::string how_ended;   // empty: it runs
-
-  void Reap() {
-    if (how_ended.empty()) how_ended = ReapProgram(pidfd.native_handle());
-  }
-  void Signal(int number) {
-    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
-  }
-};
-
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
@@ -80,8 +60,8 @@ struct Upgrades::Current {
   std::vector<uint32_t> on_their_way;         // shards, to the new workers
   std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
   std::set<uint64_t> old_workers, new_workers;  // that are attached
-  std::vector<std::shared_ptr<Child>> children;
-  steady_clock::time_point deadline;  // of the phase
+  std::unique_ptr<StartedProcesses> processes;  // of the new workers
+  steady_clock::time_point deadline;            // of the phase
   steady_clock::time_point last_tick;
   steady_clock::time_point ready_since;      // all new workers are; none: not yet
   steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
@@ -265,11 +245,12 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   for (const uint32_t shard : upgrade->canary) status.add_canary_shards(shard);
   upgrade->last_tick = steady_clock::now();
   current_ = std::move(upgrade);
-  const absl::Status launched = Launch(count);
-  if (!launched.ok()) {
-    for (const auto& child : current_->children) child->Signal(SIGKILL);
+  current_->processes = std::make_unique<StartedProcesses>(
+      loop_, programs_, [this](const StartedProcess& process) { OnProcessEnded(process); });
+  const absl::Status started = current_->processes->Start(current_->new_program, count);
+  if (!started.ok()) {
     current_.reset();
-    return launched;
+    return started;
   }
   last_id_ = current_->status.id();
   AddEvent("upgrade_started",
@@ -280,51 +261,24 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   return Describe();
 }
 
-absl::Status Upgrades::Launch(uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
-    BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(current_->new_program));
-    auto child = std::make_shared<Child>(loop_, std::move(started));
-    current_->children.push_back(child);
-    WatchChild(child);
-  }
-  return absl::OkStatus();
-}
-
-// Keeps the child until it has ended, whatever becomes of the upgrade: it is ours to reap.
-void Upgrades::WatchChild(const std::shared_ptr<Child>& child) {
-  child->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                          [this, child](const boost::system::error_code& error) {
-                            if (!error) OnChildEnded(child);
-                          });
-}
-
-void Upgrades::OnChildEnded(const std::shared_ptr<Child>& child) {
-  child->Reap();
-  if (!current_) return;
-  const auto& children = current_->children;
-  if (std::find(children.begin(), children.end(), child) == children.end()) return;
+void Upgrades::OnProcessEnded(const StartedProcess& process) {
   // One that has attached is told of by its session, too, and the shards that it owned are moved by
   // then.
-  if (current_->status.phase() == v1::UPGRADE_PHASE_STARTING && child->worker_id == 0) {
-    return Return(absl::StrCat("process ", child->pid, " ", child->how_ended,
+  if (current_->status.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id == 0) {
+    return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
                                " before it was ready: see its output in the keeper's log"));
   }
   CheckEnded();
 }
 
 Standing Upgrades::OnAttached(uint64_t worker_id, pid_t pid) {
-  if (!current_) return Standing::kFirst;
-  for (const auto& child : current_->children) {
-    if (child->pid != pid || child->worker_id != 0 || !child->how_ended.empty()) continue;
-    child->worker_id = worker_id;
-    current_->new_workers.insert(worker_id);
-    current_->status.add_new_worker_ids(worker_id);
-    for (const WorkerInfo& worker : workers_.List()) {
-      if (worker.id == worker_id) current_->status.set_new_version(worker.version);
-    }
-    return Standing::kLast;
+  if (!current_ || !current_->processes->NoteAttached(pid, worker_id)) return Standing::kFirst;
+  current_->new_workers.insert(worker_id);
+  current_->status.add_new_worker_ids(worker_id);
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (worker.id == worker_id) current_->status.set_new_version(worker.version);
   }
-  return Standing::kFirst;
+  return Standing::kLast;
 }
 
 void Upgrades::OnReady(uint64_t) {
@@ -333,12 +287,12 @@ void Upgrades::OnReady(uint64_t) {
 
 std::string Upgrades::WhyNotReady() const {
   const std::vector<WorkerInfo> workers = workers_.List();
-  for (const auto& child : current_->children) {
-    if (child->worker_id == 0) {
-      return absl::StrCat("process ", child->pid, " has not attached");
+  for (const StartedProcess& process : current_->processes->List()) {
+    if (process.worker_id == 0) {
+      return absl::StrCat("process ", process.pid, " has not attached");
     }
     const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
-      return info.id == child->worker_id;
+      return info.id == process.worker_id;
     });
     if (worker == workers.end()) continue;
     if (!worker->ready)
@@ -551,12 +505,8 @@ void Upgrades::OnGone(uint64_t worker_id, const std::string& kill_cause) {
   if (!current_) return;
   if (current_->old_workers.erase(worker_id) != 0) return CheckEnded();
   if (current_->new_workers.erase(worker_id) == 0) return;
-  std::string how = kill_cause.empty() ? "" : absl::StrCat("was killed: ", kill_cause);
-  for (const auto& child : current_->children) {
-    if (child->worker_id != worker_id) continue;
-    child->Reap();
-    if (how.empty()) how = child->how_ended;
-  }
+  const std::string ended = current_->processes->HowEnded(worker_id);
+  const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
   switch (current_->status.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
     case v1::UPGRADE_PHASE_HANDING_OVER:
@@ -635,9 +585,7 @@ void Upgrades::End(const std::set<uint64_t>& worker_ids) {
   current_->deadline = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
   for (const uint64_t worker_id : worker_ids) workers_.AskToStop(worker_id);
   if (current_->status.phase() == v1::UPGRADE_PHASE_RETURNING) {
-    for (const auto& child : current_->children) {
-      if (child->worker_id == 0) child->Signal(SIGTERM);
-    }
+    current_->processes->SignalUnattached(SIGTERM);
   }
   CheckEnded();
 }
@@ -656,7 +604,7 @@ void Upgrades::KillOverdue() {
                                                 config_.service().stop_timeout_ms(), " ms ago"));
   }
   if (retiring) return;
-  for (const auto& child : current_->children) child->Signal(SIGKILL);
+  current_->processes->SignalAll(SIGKILL);
 }
 
 void Upgrades::CheckEnded() {
@@ -665,10 +613,7 @@ void Upgrades::CheckEnded() {
     if (current_->old_workers.empty()) Finish(Outcome(), "");
     return;
   }
-  const auto& children = current_->children;
-  const bool running = std::any_of(children.begin(), children.end(),
-                                   [](const auto& child) { return child->how_ended.empty(); });
-  if (running || !current_->new_workers.empty()) return;
+  if (!current_->processes->AllEnded() || !current_->new_workers.empty()) return;
   Finish(Outcome(), current_->status.detail());
 }
 

@@ -18,7 +18,6 @@
 #define SUPERVISOR_KEEPER_UPGRADES_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -36,6 +35,7 @@
 #include "supervisor/keeper/handoffs.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/started_processes.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -70,15 +70,12 @@ class Upgrades : private WorkerObserver {
   std::vector<v1::Upgrade> List() const;  // the newest first; the one under way among them
 
  private:
-  struct Child;
   struct Current;
 
   // Starting.
   absl::StatusOr<v1::Upgrade> Begin(internal::Program old_program, internal::Program new_program,
                                     const v1::UpgradePlan& plan, bool rollback);
-  absl::Status Launch(uint32_t count);
-  void WatchChild(const std::shared_ptr<Child>& child);
-  void OnChildEnded(const std::shared_ptr<Child>& child);
+  void OnProcessEnded(const StartedProcess& process);
   void Advance();
   std::string WhyNotReady() const;
   absl::Status CheckPrograms();
