@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <map>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "supervisor/keeper/state_version_check.h"
+#include "supervisor/keeper/trial.h"
 #include "supervisor/keeper/upgrade_plan.h"
 
 namespace baton::keeper {
@@ -25,9 +25,6 @@ constexpr milliseconds kTick(10);
 // A program that has just started says that it is ready while threads of it still start and its
 // pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
 constexpr milliseconds kSettling(150);
-// Between the move of a dying owner's shards and the proof of its death, that takes longest where
-// much memory is to be given back.
-constexpr milliseconds kDeathTime(500);
 // What /proc appends to the path of a file that is no more.
 constexpr std::string_view kDeleted = " (deleted)";
 
@@ -53,22 +50,21 @@ std::string PhaseName(v1::UpgradePhase phase) {
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
-  std::string trace_parent;                   // of who has begun it
-  v1::UpgradePlan plan;                       // no time is left out
-  std::set<uint32_t> canary;                  // shards
-  size_t new_owners = 0;                      // among whom the shards are spread; 0: not chosen yet
-  std::vector<uint32_t> on_their_way;         // shards, to the new workers
-  std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
+  std::string trace_parent;            // of who has begun it
+  v1::UpgradePlan plan;                // no time is left out
+  std::set<uint32_t> canary;           // shards
+  size_t new_owners = 0;               // among whom the shards are spread; 0: not chosen yet
+  std::vector<uint32_t> on_their_way;  // shards, to the new workers
+  std::optional<Trial> trial;          // of the new workers
   std::set<uint64_t> old_workers, new_workers;  // that are attached
   std::unique_ptr<StartedProcesses> processes;  // of the new workers
   steady_clock::time_point deadline;            // of the phase
   steady_clock::time_point last_tick;
-  steady_clock::time_point ready_since;      // all new workers are; none: not yet
-  steady_clock::time_point went_back_since;  // a shard has an old owner; none: no shard has
-  bool served = false;                       // shards were handed to new workers
-  bool moving = false;                       // shards are on their way to the new workers
-  bool ending = false;                       // workers were asked to end: the deadline is theirs
-  bool killed = false;                       // those that did not end
+  steady_clock::time_point ready_since;  // all new workers are; none: not yet
+  bool served = false;                   // shards were handed to new workers
+  bool moving = false;                   // shards are on their way to the new workers
+  bool ending = false;                   // workers were asked to end: the deadline is theirs
+  bool killed = false;                   // those that did not end
 };
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
@@ -241,6 +237,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
   upgrade->new_program = std::move(new_program);
   upgrade->trace_parent = events_.trace_parent();
   upgrade->plan = WithTimesOf(config_.service(), plan);
+  upgrade->trial.emplace(engine_, plan.gates());
   upgrade->canary.insert(plan.canary_shards().begin(), plan.canary_shards().end());
   for (const uint32_t shard : upgrade->canary) status.add_canary_shards(shard);
   upgrade->last_tick = steady_clock::now();
@@ -318,12 +315,14 @@ void Upgrades::Advance() {
 }
 
 absl::Status Upgrades::CheckPrograms() {
-  std::vector<WorkerInfo> old_workers, new_workers;
-  for (const WorkerInfo& worker : workers_.List()) {
-    if (current_->old_workers.count(worker.id) != 0) old_workers.push_back(worker);
-    if (current_->new_workers.count(worker.id) != 0) new_workers.push_back(worker);
-  }
-  return CheckStateVersions(engine_, old_workers, new_workers, !current_->status.no_rollback());
+  return CheckStateVersions(engine_, Attached(current_->old_workers),
+                            Attached(current_->new_workers), !current_->status.no_rollback());
+}
+
+std::vector<WorkerInfo> Upgrades::Attached(const std::set<uint64_t>& worker_ids) const {
+  std::vector<WorkerInfo> attached = workers_.List();
+  std::erase_if(attached, [&](const auto& worker) { return worker_ids.count(worker.id) == 0; });
+  return attached;
 }
 
 // ---------------------------------------------------------------- going on
@@ -333,7 +332,7 @@ std::vector<uint32_t> Upgrades::NextShards() const {
   std::vector<uint32_t> shards;
   for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
     const bool first = current_->canary.empty() || current_->canary.count(shard) != 0;
-    const bool turn = current_->served ? current_->acknowledged.count(shard) == 0 : first;
+    const bool turn = current_->served ? !current_->trial->HasShard(shard) : first;
     if (turn) shards.push_back(shard);
   }
   return shards;
@@ -342,17 +341,14 @@ std::vector<uint32_t> Upgrades::NextShards() const {
 void Upgrades::HandOver() {
   // The moves have a time-out of their own.
   EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
-  std::vector<uint32_t> slots;
-  for (const WorkerInfo& worker : workers_.List()) {
-    if (current_->new_workers.count(worker.id) != 0) slots.push_back(worker.slot);
-  }
+  std::vector<WorkerInfo> owners = Attached(current_->new_workers);
   // Of the second step, too: by then some of the owners are new ones.
   if (current_->new_owners == 0) current_->new_owners = std::max<size_t>(1, NewOwners());
-  slots.resize(std::min(slots.size(), current_->new_owners));
+  owners.resize(std::min(owners.size(), current_->new_owners));
   std::vector<ShardMove> moves;
   current_->on_their_way = NextShards();
   for (const uint32_t shard : current_->on_their_way) {
-    moves.push_back({shard, slots[shard % slots.size()]});
+    moves.push_back({shard, owners[shard % owners.size()].slot});
   }
   current_->served = current_->moving = true;
   MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
@@ -386,23 +382,13 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
     return Return(status.detail());
   }
   if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
-  engine_.Run([this] {
-    for (const uint32_t shard : current_->on_their_way) current_->acknowledged[shard] = 0;
-    // Counted anew in each window.
-    for (auto& [shard, acknowledged] : current_->acknowledged) {
-      acknowledged = engine_.arena().shard(shard).acknowledged;
-    }
-  });
-  const bool all = current_->acknowledged.size() == config_.service().shards();
+  current_->trial->BeginWindow(current_->on_their_way);
+  const bool all = current_->trial->shard_count() == config_.service().shards();
   AddEvent(all ? "upgrade_handed_over" : "upgrade_canary",
            absl::StrCat(result.moved, " shards moved to ", status.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
-  const double max_blackout_us = current_->plan.gates().max_blackout_us();
-  if (max_blackout_us > 0 && result.slowest_us > max_blackout_us) {
-    return Return(absl::StrCat("gate: a shard was not served for ",
-                               static_cast<int64_t>(result.slowest_us), " us, more than ",
-                               static_cast<int64_t>(max_blackout_us)));
-  }
+  const std::string problem = current_->trial->ProblemOfBlackout(result.slowest_us);
+  if (!problem.empty()) return Return(problem);
   if (!all) {
     return EnterPhase(v1::UPGRADE_PHASE_CANARY, milliseconds(current_->plan.canary_window_ms()));
   }
@@ -411,51 +397,16 @@ void Upgrades::OnHandedOver(const HandoffsResult& result) {
   if (status.no_rollback()) LookAtNewWorkers();
 }
 
-// Empty: there is none. Who died is told of by OnGone.
-std::string Upgrades::ProblemOfNewWorkers() {
-  for (const WorkerInfo& worker : workers_.List()) {
-    if (current_->new_workers.count(worker.id) == 0) continue;
-    if (!worker.healthy) return absl::StrCat("worker ", worker.id, " says that it is unhealthy");
-    // Whatever becomes of those that hang otherwise: this one is on trial.
-    if (worker.hangs) return absl::StrCat("worker ", worker.id, " shows no sign of life");
-  }
-  return "";
-}
-
-// Empty: none did.
-std::string Upgrades::ShardThatWentBack() {
-  std::string found;
-  engine_.Run([&] {
-    for (const auto& [shard, acknowledged] : current_->acknowledged) {
-      const uint64_t owner = engine_.owner(shard).worker_id;
-      if (owner == 0 || current_->new_workers.count(owner) != 0) continue;
-      found = absl::StrCat("shard ", shard, " went back to worker ", owner);
-    }
-  });
-  return found;
-}
-
 void Upgrades::LookAtNewWorkers() {
-  const std::string problem = ProblemOfNewWorkers();
-  if (!problem.empty()) return Return(problem);
-  const steady_clock::time_point now = steady_clock::now();
-  const std::string went_back = ShardThatWentBack();
-  if (!went_back.empty()) {
-    // Its heir serves it since its owner began to die: OnGone, which knows why, comes later.
-    if (current_->went_back_since == steady_clock::time_point()) current_->went_back_since = now;
-    if (now >= current_->went_back_since + kDeathTime) Return(went_back);
-    return;
-  }
-  current_->went_back_since = {};
-  if (now >= current_->deadline && !current_->status.paused()) OnWindowOver();
+  const Trial::Verdict verdict = current_->trial->Look(Attached(current_->new_workers));
+  if (!verdict.problem.empty()) return Return(verdict.problem);
+  if (verdict.open || current_->status.paused()) return;
+  if (steady_clock::now() >= current_->deadline) OnWindowOver();
 }
 
 void Upgrades::OnWindowOver() {
-  const uint64_t least = current_->plan.gates().min_completions();
-  if (const uint64_t count = least == 0 ? 0 : CompletionsDealtWith(); count < least) {
-    return Return(absl::StrCat("gate: the new program has dealt with ", count,
-                               " completions in its window, fewer than ", least));
-  }
+  const std::string problem = current_->trial->ProblemOfWindow();
+  if (!problem.empty()) return Return(problem);
   if (current_->status.phase() == v1::UPGRADE_PHASE_WATCHING) {
     if (PromoteNewWorkers()) Retire();
     return;
@@ -469,33 +420,23 @@ void Upgrades::OnWindowOver() {
   HandOver();
 }
 
-// By the new workers, in this window.
-uint64_t Upgrades::CompletionsDealtWith() {
-  uint64_t count = 0;
-  engine_.Run([&] {
-    for (const auto& [shard, before] : current_->acknowledged) {
-      count += engine_.arena().shard(shard).acknowledged - before;
-    }
-  });
-  return count;
-}
-
 // They are the first in standing from now on, if every shard is theirs. That is looked at and done
 // in one turn of the engine: otherwise one of them could die in between, and the old workers, which
 // have the shards then, would be ended.
 bool Upgrades::PromoteNewWorkers() {
-  const std::vector<WorkerInfo> workers = workers_.List();
+  const std::vector<WorkerInfo> old_workers = Attached(current_->old_workers);
+  const std::vector<WorkerInfo> new_workers = Attached(current_->new_workers);
   bool all = true;
   engine_.Run([&] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
       all = all && current_->new_workers.count(engine_.owner(shard).worker_id) != 0;
     }
     if (!all) return;
-    for (const WorkerInfo& worker : workers) {
-      const bool fresh = current_->new_workers.count(worker.id) != 0;
-      const bool old = current_->old_workers.count(worker.id) != 0;
-      if (!fresh && !old) continue;
-      engine_.SetStanding(worker.slot, worker.id, fresh ? Standing::kFirst : Standing::kLast);
+    for (const WorkerInfo& worker : new_workers) {
+      engine_.SetStanding(worker.slot, worker.id, Standing::kFirst);
+    }
+    for (const WorkerInfo& worker : old_workers) {
+      engine_.SetStanding(worker.slot, worker.id, Standing::kLast);
     }
   });
   return all;

@@ -79,6 +79,7 @@ class Upgrades : private WorkerObserver {
   void Advance();
   std::string WhyNotReady() const;
   absl::Status CheckPrograms();
+  std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
 
   // Going on.
   absl::Status CheckHoldable() const;
@@ -88,10 +89,7 @@ class Upgrades : private WorkerObserver {
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   bool PromoteNewWorkers();
-  std::string ProblemOfNewWorkers();
   void OnWindowOver();
-  uint64_t CompletionsDealtWith();
-  std::string ShardThatWentBack();
 
   // Ending.
   void Return(const std::string& why);
