@@ -58,6 +58,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       engine_(engine),
       policies_(policies),
       events_(events),
+      requests_(config, arena, engine, policies),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       heartbeat_timer_(loop),
@@ -149,16 +150,16 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = SetReady(session);
         break;
       case WorkerRequest::kListen:
-        status = Listen(*session, request.listen(), reply.mutable_listening());
+        status = requests_.Listen(session->id, request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
-        status = Connect(*session, request.connect(), reply.mutable_connecting());
+        status = requests_.Connect(session->id, request.connect(), reply.mutable_connecting());
         break;
       case WorkerRequest::kGrant:
-        status = Grant(*session, request.grant(), reply.mutable_granted());
+        status = requests_.Grant(session->id, request.grant(), reply.mutable_granted());
         break;
       case WorkerRequest::kRevoke:
-        status = Revoke(request.revoke().grant());
+        status = requests_.Revoke(request.revoke().grant());
         break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(NewToken(session->id));

@@ -1,5 +1,4 @@
-// The workers that are attached to a service: their sockets, processes, tokens, and what they ask
-// of the keeper.
+// The workers that are attached to a service: their sockets, processes and tokens.
 #ifndef SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
 #define SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
 
@@ -21,6 +20,7 @@
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_requests.h"
 
 namespace baton::keeper {
 
@@ -144,19 +144,6 @@ class WorkerSessions {
                       FileDescriptor* keep);
   absl::Status SetReady(const SessionPtr& session);
   absl::Status Detach(const SessionPtr& session);
-
-  // In worker_requests.cc.
-  absl::Status CheckListen(const Session& session, const verbs::Address& address) const;
-  absl::Status Listen(const Session& session, const internal::ListenRequest& request,
-                      internal::Listening* listening);
-  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
-  absl::Status Connect(const Session& session, const internal::ConnectRequest& request,
-                       internal::Connecting* connecting);
-  uint32_t ConnectionsOf(const Session& session) const;
-  absl::Status Grant(const Session& session, const internal::GrantRequest& request,
-                     internal::Granted* granted);
-  absl::Status Revoke(uint32_t grant);
-
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
   std::string NewToken(uint64_t worker_id);
@@ -172,8 +159,8 @@ class WorkerSessions {
   ServiceEngine& engine_;
   Policies& policies_;
   EventLog& events_;
+  WorkerRequests requests_;
   const uint32_t heartbeat_ms_;
-  uint64_t next_owner_search_ns_ = 0;
   const uint32_t hang_beats_;              // looks in vain after which a worker counts as hung
   std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   boost::asio::steady_timer heartbeat_timer_;
