@@ -51,7 +51,8 @@ bool IsThere(const internal::Description& described, const v1::Worker& worker) {
 
 }  // namespace
 
-absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerRequest& request, const ServiceCalls& calls, WorkerStreams* streams) {
+absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerRequest& request,
+                        const ServiceCalls& calls, WorkerStreams* streams) {
   if (request.worker_id() == 0) {
     return absl::InvalidArgumentError("worker_id is missing: name the worker to stop");
   }
