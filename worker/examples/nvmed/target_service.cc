@@ -11,6 +11,7 @@
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
+#include "worker/examples/nvmed/connect.h"
 #include "worker/examples/nvmed/saved_queue.h"
 
 namespace baton::nvmed {
