@@ -29,7 +29,6 @@ namespace {
 // Of a native worker: nobody that it waits for needs its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
-constexpr int kReplyTimeoutMs = 10'000;
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
@@ -72,52 +71,15 @@ void WorkerImpl::HoldUntilTheEnd() {
 
 // ---------------------------------------------------------------- attaching
 
-absl::StatusOr<internal::WorkerReply> WorkerImpl::Ask(const internal::WorkerRequest& request,
-                                                      std::vector<FileDescriptor>* descriptors) {
-  const std::lock_guard<std::mutex> lock(channel_mutex_);
-  internal::WorkerReply reply;
-  const absl::Status sent = channel_->Send(request, {}, kReplyTimeoutMs);
-  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
-  ++replies_due_;  // also of what is still on its way
-  BATON_RETURN_IF_ERROR(sent);
-  // Replies come in order: those that came too late for their requests are before ours.
-  for (; replies_due_ > 0; --replies_due_) {
-    BATON_RETURN_IF_ERROR(channel_->Receive(&reply, kReplyTimeoutMs, descriptors));
-  }
-  if (reply.status_code() != 0) {
-    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
-  }
-  return reply;
-}
-
-// The keeper, for a session with it.
-absl::StatusOr<FileDescriptor> WorkerImpl::Reach() {
-  if (native_) return native_->TakeSession();
-  auto socket = ConnectUnix(options_.socket);
-  if (socket.ok()) return socket;
-  return absl::Status(
-      socket.status().code(),
-      absl::StrCat(socket.status().message(), ": is batond running, and is ", options_.socket,
-                   " the socket of service ", options_.service, "?"));
-}
-
 absl::Status WorkerImpl::Attach() {
   BATON_ASSIGN_OR_RETURN(native_, NativeDriver::Find());
-  BATON_ASSIGN_OR_RETURN(FileDescriptor keeper, Reach());
+  BATON_ASSIGN_OR_RETURN(
+      FileDescriptor keeper,
+      native_ ? native_->TakeSession() : KeeperSession::Reach(options_.socket, options_.service));
   Connected(std::move(keeper));
-  internal::WorkerRequest request;
-  internal::AttachArena* attach = request.mutable_attach();
-  attach->set_protocol_version(kProtocolVersion);
-  attach->set_layout_version(SpokenLayoutVersion());
-  attach->set_name(options_.name.empty() ? program_invocation_short_name : options_.name);
-  attach->set_version(options_.version);
-  attach->set_library_release(kRelease);
-  attach->set_service(options_.service);
-  attach->set_reads_state_version_min(options_.reads_state_version_min);
-  attach->set_reads_state_version_max(options_.reads_state_version_max);
-  attach->set_writes_state_version(options_.writes_state_version);
   std::vector<FileDescriptor> fds;
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, &fds));
+  BATON_ASSIGN_OR_RETURN(const internal::Attached attached,
+                         keeper_->Attach(options_, SpokenLayoutVersion(), &fds));
   attached_ = true;
   if (fds.size() != 4) {
     return absl::ResourceExhaustedError(absl::StrCat("the keeper sent 4 descriptors and ",
@@ -125,8 +87,7 @@ absl::Status WorkerImpl::Attach() {
   }
   auto arena = arena::Arena::Attach(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]));
   BATON_RETURN_IF_ERROR(arena.status());
-  heartbeat_ms_ = std::max(1u, reply.attached().heartbeat_ms());
-  const internal::Attached& attached = reply.attached();
+  heartbeat_ms_ = std::max(1u, attached.heartbeat_ms());
   capacity_.outside_effects = attached.outside_effects();
   BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
                               attached.worker_id(), attached.worker_slot()));
@@ -191,12 +152,7 @@ void WorkerImpl::StartControlStream(const internal::Attached& attached) {
   stream.control_socket = attached.control_socket();
   stream.service = options_.service;
   stream.first_token = attached.token();
-  stream.new_token = [this]() -> absl::StatusOr<std::string> {
-    internal::WorkerRequest request;
-    request.mutable_new_token();
-    BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
-    return reply.token().token();
-  };
+  stream.new_token = [this] { return keeper_->NewToken(); };
   // The arena says it too, and reaches the worker's own thread.
   stream.on_handoff = [](const std::vector<uint32_t>&) {};
   stream.on_shutdown = [this](const std::string& reason) { AskShutdown(reason); };
@@ -224,7 +180,7 @@ absl::Status WorkerImpl::PrepareEventFd() {
   epoll_event socket = {EPOLLRDHUP, {.u64 = kSocketEvent}};
   if (epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, wake_.get(), &wake) != 0 ||
       epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, self_wake_.get(), &self) != 0 ||
-      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, channel_->fd(), &socket) != 0) {
+      epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, keeper_->fd(), &socket) != 0) {
     return ErrnoStatus(errno, "epoll_ctl");
   }
   epoll_event driver = {EPOLLIN, {.u64 = kDriverEvent}};
@@ -234,11 +190,7 @@ absl::Status WorkerImpl::PrepareEventFd() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerImpl::Ready() {
-  internal::WorkerRequest request;
-  request.mutable_set_ready();
-  return Ask(request).status();
-}
+absl::Status WorkerImpl::Ready() { return keeper_->SetReady(); }
 
 void WorkerImpl::Detach() {
   control_.reset();
@@ -247,10 +199,8 @@ void WorkerImpl::Detach() {
   }
   // The slot, and the lock in it, may be another worker's as soon as the keeper has answered.
   lock_.reset();
-  internal::WorkerRequest request;
-  request.mutable_detach();
   // A keeper that is gone needs no farewell.
-  (void)Ask(request);
+  (void)keeper_->Detach();
 }
 
 // ---------------------------------------------------------------- one turn
@@ -314,7 +264,7 @@ void WorkerImpl::LoseKeeper() {
   if (!native_) return;
   // It is told once: a native worker goes on, and sleeps.
   epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, wake_.get(), nullptr);
-  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, channel_->fd(), nullptr);
+  epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, keeper_->fd(), nullptr);
 }
 
 int WorkerImpl::HandleOwnership() {
@@ -658,11 +608,7 @@ void WorkerImpl::Wake() { eventfd_write(self_wake_.get(), 1); }
 // ---------------------------------------------------------------- requests to the keeper
 
 absl::StatusOr<uint16_t> WorkerImpl::Listen(const std::string& host, uint16_t port) {
-  internal::WorkerRequest request;
-  request.mutable_listen()->set_host(host);
-  request.mutable_listen()->set_port(port);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
-  return static_cast<uint16_t>(reply.listening().port());
+  return keeper_->Listen(host, port);
 }
 
 absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string& host,
@@ -677,17 +623,10 @@ absl::StatusOr<Connection*> WorkerImpl::Connect(Shard& shard, const std::string&
     return absl::InvalidArgumentError(absl::StrCat("private_data: ", private_data.size(),
                                                    " bytes, at most ", arena::kPrivateDataBytes));
   }
-  internal::WorkerRequest request;
-  internal::ConnectRequest* connect = request.mutable_connect();
-  connect->set_host(host);
-  connect->set_port(port);
-  connect->set_shard(shard.index_);
-  connect->set_private_data(std::string(private_data));
-  connect->set_tag(tag);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  BATON_ASSIGN_OR_RETURN(const internal::Connecting connecting,
+                         keeper_->Connect(shard.index_, host, port, private_data, tag));
   if (native_) Drive();  // which hears of it from the keeper
-  Connection* connection =
-      Resolve(shard, reply.connecting().connection(), reply.connecting().generation());
+  Connection* connection = Resolve(shard, connecting.connection(), connecting.generation());
   if (!connection) return absl::AbortedError("the connection ended before it was established");
   return connection;
 }
@@ -704,21 +643,9 @@ absl::Span<uint8_t> WorkerImpl::buffers() const {
 
 absl::StatusOr<Worker::Grant> WorkerImpl::GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                             uint32_t access) {
-  internal::WorkerRequest request;
-  internal::GrantRequest* grant = request.mutable_grant();
-  grant->set_offset(offset);
-  grant->set_length(length);
-  grant->set_remote_read((access & verbs::kRemoteRead) != 0);
-  grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
-  grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
-  return Grant{reply.granted().grant(), reply.granted().rkey(), reply.granted().remote_address()};
+  return keeper_->Grant(offset, length, access);
 }
 
-absl::Status WorkerImpl::RevokeGrant(uint32_t id) {
-  internal::WorkerRequest request;
-  request.mutable_revoke()->set_grant(id);
-  return Ask(request).status();
-}
+absl::Status WorkerImpl::RevokeGrant(uint32_t id) { return keeper_->Revoke(id); }
 
 }  // namespace baton

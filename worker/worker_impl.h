@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "lib/channel/message_channel.h"
 #include "lib/waiting/yield_budget.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "worker/control/control_stream.h"
+#include "worker/keeper_session.h"
 #include "worker/native_driver.h"
 #include "worker/thread_lock.h"
 #include "worker/worker.h"
@@ -77,7 +77,7 @@ class WorkerImpl final : public Worker {
   absl::Status Attach();
 
   // The two halves of Attach that need no keeper: a simulation calls these instead.
-  void Connected(FileDescriptor keeper) { channel_.emplace(std::move(keeper)); }
+  void Connected(FileDescriptor keeper) { keeper_.emplace(std::move(keeper)); }
   absl::Status Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake, uint64_t id,
                      uint32_t slot);
   // Gives everything back and says farewell, as the destructor does.
@@ -123,9 +123,6 @@ class WorkerImpl final : public Worker {
   }
 
  private:
-  absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
-                                            std::vector<FileDescriptor>* descriptors = nullptr);
-  absl::StatusOr<FileDescriptor> Reach();
   absl::Status PrepareEventFd();
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
@@ -156,9 +153,7 @@ class WorkerImpl final : public Worker {
   const WorkerOptions options_;
   Service* const service_;
   YieldBudget yield_budget_;
-  std::mutex channel_mutex_;               // the control stream's thread asks for tokens
-  std::optional<MessageChannel> channel_;  // guarded by channel_mutex_
-  uint32_t replies_due_ = 0;               // likewise: requests that were not answered in time
+  std::optional<KeeperSession> keeper_;
   std::shared_ptr<const arena::Arena> arena_;
   uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
   Capacity capacity_;

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 
+#include "supervisor/config/replace_file.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -16,14 +16,9 @@ void SetDownReason(const std::string& state_dir, const std::string& service, std
     (void)unlink(path.c_str());
     return;
   }
-  // Whole or not at all.
-  const std::string next = path + ".new";
   std::string line(why);
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::ofstream file(next, std::ios::trunc);
-  file << line << '\n';
-  file.close();
-  if (file.fail() || std::rename(next.c_str(), path.c_str()) != 0) (void)unlink(next.c_str());
+  (void)ReplaceFile(path, line + '\n');
 }
 
 std::string DownReason(const std::string& state_dir, const std::string& service) {

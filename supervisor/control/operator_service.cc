@@ -3,93 +3,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/util/json_util.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/status_text.h"
-#include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/control/callers.h"
-#include "supervisor/control/event_stream.h"
+#include "supervisor/control/change_record.h"
+#include "supervisor/control/event_streams.h"
 #include "supervisor/control/grpc_status.h"
+#include "supervisor/control/service_calls.h"
+#include "supervisor/control/worker_stop.h"
 
 namespace baton {
 namespace {
 
-constexpr uint64_t kSecondNs = 1'000'000'000;
-constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
 // A handoff is bounded by the keeper; this is for a keeper that never answers.
 constexpr uint64_t kMaxHandoffNs = 600 * kSecondNs;
-constexpr uint32_t kDefaultStopMs = 10'000;
-constexpr uint32_t kMaxStopMs = 600'000;
-// Between two looks whether a worker is gone.
-constexpr uint64_t kFirstLookNs = 5'000'000;
-constexpr uint64_t kMaxLookNs = 200'000'000;
 constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
-constexpr int kMaxEventStreams = 64;
-// Of a record of the audit trail, in bytes.
-constexpr size_t kMaxRecordedRequest = 1024;
-constexpr size_t kMaxRecordedOutcome = 1024;
-constexpr size_t kMaxMetadata = 256;
-constexpr char kReason[] = "baton-reason";
 // Trailing metadata of an answer that leaves something out, for the operator to read.
 constexpr char kWarning[] = "baton-warning";
-
-// What is left of the caller's deadline.
-uint64_t TimeLeft(const grpc::ServerContext& call, uint64_t at_most_ns) {
-  const auto left = call.deadline() - std::chrono::system_clock::now();
-  const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
-  return std::min(ns > 0 ? static_cast<uint64_t>(ns) : 0, at_most_ns);
-}
-
-absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count) {
-  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no shard ", shard,
-                                          ": it has ", count, ", numbered from 0"));
-}
-
-absl::Status NoSuchWorker(const std::string& service, uint64_t id) {
-  return absl::NotFoundError(absl::StrCat("service \"", service, "\" has no worker ", id,
-                                          " now: `baton worker list ", service, "` shows all"));
-}
-
-absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "worker ", worker.id(), " of service \"", service,
-      "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
-      service, "` shows its stream open, or end its process, pid ", worker.pid(),
-      ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", service, " ",
-      worker.id(), "`"));
-}
-
-absl::Status StillThere(const std::string& service, const v1::Worker& worker,
-                        const absl::Status& last_look) {
-  if (!last_look.ok()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("worker ", worker.id(), " of service \"", service,
-                     "\" was asked to end; whether it did is not known: ", last_look.message()));
-  }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "worker ", worker.id(), " of service \"", service,
-      "\" was asked to end and is still there: wait longer, see what its process, pid ",
-      worker.pid(), ", is busy with, or `baton worker kill ", service, " ", worker.id(), "`"));
-}
-
-// By its process, too: a keeper that was started anew counts from 1 again.
-const v1::Worker* FindWorker(const internal::Description& described, uint64_t id, int32_t pid = 0) {
-  for (const v1::Worker& worker : described.workers()) {
-    if (worker.id() == id && (pid == 0 || worker.pid() == pid)) return &worker;
-  }
-  return nullptr;
-}
 
 v1::Service UnreachableService(const std::string& name, const absl::Status& problem) {
   v1::Service service;
@@ -131,7 +68,7 @@ class OperatorServiceImpl final
 
   grpc::Status GetService(grpc::ServerContext* call, const v1::GetServiceRequest* request,
                           v1::GetServiceResponse* response) override {
-    auto described = Describe(*call, request->service());
+    auto described = calls_.Describe(*call, request->service());
     if (!described.ok()) return ToGrpc(described.status());
     FillVersion(response->mutable_version());
     *response->mutable_service() = std::move(*described->mutable_service());
@@ -144,14 +81,13 @@ class OperatorServiceImpl final
                            v1::ListWorkersResponse* response) override {
     FillVersion(response->mutable_version());
     if (!request->service().empty()) {
-      const auto described = Describe(*call, request->service());
+      const auto described = calls_.Describe(*call, request->service());
       if (!described.ok()) return ToGrpc(described.status());
       AddWorkers(request->service(), *described, response);
       return grpc::Status::OK;
     }
-    for (auto& [name, described] : context_.keepers->DescribeAll(TimeLeft(*call, kMaxCallNs))) {
+    for (const auto& [name, described] : calls_.DescribeAll(*call)) {
       if (described.ok()) {
-        AddHealth(name, &*described);
         AddWorkers(name, *described, response);
       } else {
         call->AddTrailingMetadata(kWarning, std::string(described.status().message()));
@@ -162,7 +98,7 @@ class OperatorServiceImpl final
 
   grpc::Status GetWorker(grpc::ServerContext* call, const v1::GetWorkerRequest* request,
                          v1::GetWorkerResponse* response) override {
-    const auto described = Describe(*call, request->service());
+    const auto described = calls_.Describe(*call, request->service());
     if (!described.ok()) return ToGrpc(described.status());
     const v1::Worker* worker = FindWorker(*described, request->worker_id());
     if (!worker) return ToGrpc(NoSuchWorker(request->service(), request->worker_id()));
@@ -174,7 +110,9 @@ class OperatorServiceImpl final
   grpc::Status StopWorker(grpc::ServerContext* call, const v1::StopWorkerRequest* request,
                           v1::StopWorkerResponse* response) override {
     FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(*call, "StopWorker", *request, [&] { return Stop(*call, *request); }));
+    return ToGrpc(OnRecord(*call, "StopWorker", *request, [&] {
+      return baton::StopWorker(*call, *request, calls_, context_.streams);
+    }));
   }
 
   grpc::Status KillWorker(grpc::ServerContext* call, const v1::KillWorkerRequest* request,
@@ -186,13 +124,13 @@ class OperatorServiceImpl final
       }
       internal::ManagementRequest kill;
       kill.mutable_kill_worker()->set_worker_id(request->worker_id());
-      return ChangeBy(*call, request->service(), std::move(kill), kMaxCallNs).status();
+      return calls_.Change(*call, request->service(), std::move(kill)).status();
     }));
   }
 
   grpc::Status ListShards(grpc::ServerContext* call, const v1::ListShardsRequest* request,
                           v1::ListShardsResponse* response) override {
-    auto described = Describe(*call, request->service());
+    auto described = calls_.Describe(*call, request->service());
     if (!described.ok()) return ToGrpc(described.status());
     FillVersion(response->mutable_version());
     for (v1::Shard& shard : *described->mutable_shards()) {
@@ -205,7 +143,7 @@ class OperatorServiceImpl final
 
   grpc::Status GetShard(grpc::ServerContext* call, const v1::GetShardRequest* request,
                         v1::GetShardResponse* response) override {
-    const auto described = Describe(*call, request->service());
+    const auto described = calls_.Describe(*call, request->service());
     if (!described.ok()) return ToGrpc(described.status());
     for (const v1::Shard& shard : described->shards()) {
       if (shard.index() != request->shard()) continue;
@@ -283,7 +221,7 @@ class OperatorServiceImpl final
                             v1::ListUpgradesResponse* response) override {
     internal::ManagementRequest list;
     list.mutable_list_upgrades();
-    auto reply = CallKeeper(request->service(), std::move(list), TimeLeft(*call, kMaxCallNs));
+    auto reply = calls_.Ask(*call, request->service(), std::move(list));
     if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
     response->mutable_upgrades()->Swap(reply->mutable_upgrades());
@@ -312,7 +250,7 @@ class OperatorServiceImpl final
       drain.mutable_drain_service()->set_deadline_ms(request->deadline_ms());
       drain.mutable_drain_service()->set_disconnect(request->disconnect());
       BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
-                             ChangeBy(*call, request->service(), std::move(drain), kMaxCallNs));
+                             calls_.Change(*call, request->service(), std::move(drain)));
       response->mutable_drain()->Swap(reply.mutable_drain());
       return absl::OkStatus();
     }));
@@ -324,7 +262,7 @@ class OperatorServiceImpl final
     return ToGrpc(OnRecord(*call, "EndDrain", *request, [&] {
       internal::ManagementRequest end;
       end.mutable_end_drain();
-      return ChangeBy(*call, request->service(), std::move(end), kMaxCallNs).status();
+      return calls_.Change(*call, request->service(), std::move(end)).status();
     }));
   }
 
@@ -332,7 +270,7 @@ class OperatorServiceImpl final
                               v1::ListShardMovesResponse* response) override {
     internal::ManagementRequest list;
     list.mutable_list_shard_moves()->set_shard(request->shard());
-    auto reply = CallKeeper(request->service(), std::move(list), TimeLeft(*call, kMaxCallNs));
+    auto reply = calls_.Ask(*call, request->service(), std::move(list));
     if (!reply.ok()) return ToGrpc(reply.status());
     FillVersion(response->mutable_version());
     response->mutable_moves()->Swap(reply->mutable_shard_moves());
@@ -347,7 +285,7 @@ class OperatorServiceImpl final
       *set.mutable_set_policy()->mutable_policy() = request->policy();
       set.mutable_set_policy()->set_validate_only(request->validate_only());
       BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
-                             ChangeBy(*call, request->service(), std::move(set), kMaxCallNs));
+                             calls_.Change(*call, request->service(), std::move(set)));
       response->mutable_policy()->Swap(reply.mutable_policy());
       return absl::OkStatus();
     };
@@ -356,81 +294,15 @@ class OperatorServiceImpl final
   }
 
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
-      grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override;
+      grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override {
+    return event_streams_.Open(*request);
+  }
 
  private:
-  absl::StatusOr<internal::Description> Describe(const grpc::ServerContext& call,
-                                                 const std::string& service) {
-    auto described = context_.keepers->Describe(service, TimeLeft(call, kMaxCallNs));
-    if (described.ok()) AddHealth(service, &*described);
-    return described;
-  }
-
-  // The keeper knows whether, from the arena; what is said besides came on the streams.
-  void AddHealth(const std::string& service, internal::Description* described) {
-    for (v1::Worker& worker : *described->mutable_workers()) {
-      const auto health = context_.streams->Health(service, worker.id());
-      worker.set_healthy(worker.healthy() && (!health || health->healthy()));
-      worker.set_health_detail(health ? health->detail() : "");
-    }
-  }
-
-  // Asks, and waits until the keeper no longer knows the worker.
-  absl::Status Stop(const grpc::ServerContext& call, const v1::StopWorkerRequest& request) {
-    if (request.worker_id() == 0) {
-      return absl::InvalidArgumentError("worker_id is missing: name the worker to stop");
-    }
-    if (request.timeout_ms() > kMaxStopMs) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("timeout_ms: ", request.timeout_ms(), ", at most ", kMaxStopMs));
-    }
-    const uint64_t timeout_ms = request.timeout_ms() == 0 ? kDefaultStopMs : request.timeout_ms();
-    const uint64_t deadline = MonotonicNanoseconds() + timeout_ms * 1'000'000;
-    auto described = Describe(call, request.service());
-    BATON_RETURN_IF_ERROR(described.status());
-    const v1::Worker* found = FindWorker(*described, request.worker_id());
-    if (!found) return NoSuchWorker(request.service(), request.worker_id());
-    const v1::Worker worker = *found;
-    v1::AttachResponse notice;
-    notice.mutable_shutdown()->set_reason("an operator asked for it");
-    if (!context_.streams->Notify(request.service(), worker.id(), std::move(notice))) {
-      return NoStream(request.service(), worker);
-    }
-    for (uint64_t pause = kFirstLookNs;; pause = std::min(pause * 2, kMaxLookNs)) {
-      const uint64_t now = MonotonicNanoseconds();
-      if (now >= deadline || call.IsCancelled()) {
-        return StillThere(request.service(), worker, described.status());
-      }
-      std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, deadline - now)));
-      // A keeper that cannot be reached may be there again before the time is over.
-      described = Describe(call, request.service());
-      if (described.ok() && !FindWorker(*described, worker.id(), worker.pid())) {
-        return absl::OkStatus();
-      }
-    }
-  }
-
-  absl::StatusOr<internal::ManagementReply> CallKeeper(const std::string& service,
-                                                       internal::ManagementRequest request,
-                                                       uint64_t timeout_ns) {
-    const auto keeper = context_.keepers->Find(service);
-    if (!keeper.ok()) return keeper.status();
-    return (*keeper)->CallAndWait(std::move(request), timeout_ns);
-  }
-
-  // A request that changes something: the keeper is told of the caller's trace.
-  absl::StatusOr<internal::ManagementReply> ChangeBy(const grpc::ServerContext& call,
-                                                     const std::string& service,
-                                                     internal::ManagementRequest request,
-                                                     uint64_t at_most_ns) {
-    request.set_trace_parent(TraceParentOf(call));
-    return CallKeeper(service, std::move(request), TimeLeft(call, at_most_ns));
-  }
-
   absl::Status HandOff(const grpc::ServerContext& call, const v1::HandoffRequest& request,
                        v1::HandoffResponse* response) {
     BATON_ASSIGN_OR_RETURN(const internal::Description described,
-                           Describe(call, request.service()));
+                           calls_.Describe(call, request.service()));
     for (const uint32_t shard : request.shards()) {
       if (shard < static_cast<uint32_t>(described.shards_size())) continue;
       return NoSuchShard(request.service(), shard, described.shards_size());
@@ -440,8 +312,9 @@ class OperatorServiceImpl final
     *handoff.mutable_handoff()->mutable_shards() = request.shards();
     handoff.mutable_handoff()->set_to_worker_id(request.to_worker_id());
     handoff.mutable_handoff()->set_timeout_ms(request.timeout_ms());
-    BATON_ASSIGN_OR_RETURN(const internal::ManagementReply reply,
-                           ChangeBy(call, request.service(), std::move(handoff), kMaxHandoffNs));
+    BATON_ASSIGN_OR_RETURN(
+        const internal::ManagementReply reply,
+        calls_.Change(call, request.service(), std::move(handoff), kMaxHandoffNs));
     response->set_to_worker_id(reply.handoff().to_worker_id());
     *response->mutable_shards() = reply.handoff().shards();
     response->set_slowest_blackout_us(reply.handoff().slowest_blackout_us());
@@ -456,7 +329,7 @@ class OperatorServiceImpl final
     FillVersion(response->mutable_version());
     return ToGrpc(OnRecord(call, what, asked, [&]() -> absl::Status {
       BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
-                             ChangeBy(call, asked.service(), std::move(request), kMaxCallNs));
+                             calls_.Change(call, asked.service(), std::move(request)));
       if (reply.upgrades().empty()) {
         return absl::InternalError(absl::StrCat("the keeper of service \"", asked.service(),
                                                 "\" did not say what it has begun"));
@@ -473,14 +346,14 @@ class OperatorServiceImpl final
     list.mutable_list_connections()->set_shard(shard);
     list.mutable_list_connections()->set_start(start);
     list.mutable_list_connections()->set_limit(limit);
-    auto reply = CallKeeper(service, std::move(list), TimeLeft(call, kMaxCallNs));
+    auto reply = calls_.Ask(call, service, std::move(list));
     if (!reply.ok()) return reply.status();
     return std::move(*reply->mutable_connections());
   }
 
   template <typename Response>
   void AddServices(const grpc::ServerContext& call, Response* response) {
-    for (auto& [name, described] : context_.keepers->DescribeAll(TimeLeft(call, kMaxCallNs))) {
+    for (auto& [name, described] : calls_.DescribeAll(call)) {
       *response->add_services() = described.ok() ? std::move(*described->mutable_service())
                                                  : UnreachableService(name, described.status());
     }
@@ -513,70 +386,19 @@ class OperatorServiceImpl final
     }
   }
 
-  // Does `work`, which changes something: recorded before and after it.
+  // Does `work`, which changes something, on the record.
   template <typename Request, typename Work>
   absl::Status OnRecord(const grpc::ServerContext& call, const char* what, const Request& request,
-                        Work work) {
-    // Names that there are not are in the request, and make no history of their own.
-    const bool known = context_.keepers->Find(request.service()).ok();
-    const std::string service = known ? request.service() : "";
-    v1::Change change;
-    change.set_who(context_.callers->Describe(call));
-    change.set_what(what);
-    change.set_why(Metadata(call, kReason));
-    change.set_trace_parent(TraceParentOf(call));
-    std::string json;
-    (void)google::protobuf::util::MessageToJsonString(request, &json);
-    change.set_request(OneLine(json, kMaxRecordedRequest));
-    context_.trail->Begin(service, &change);
-    const absl::Status result = work();
-    context_.trail->End(service, std::move(change), Printable(result));
-    return result;
-  }
-
-  static std::string Metadata(const grpc::ServerContext& call, const char* key) {
-    const auto found = call.client_metadata().find(key);
-    if (found == call.client_metadata().end()) return "";
-    return OneLine({found->second.data(), found->second.size()}, kMaxMetadata);
-  }
-
-  // An outcome may have words of the caller in it.
-  static absl::Status Printable(const absl::Status& status) {
-    return absl::Status(status.code(), OneLine(MessageOf(status), kMaxRecordedOutcome));
+                        const Work& work) {
+    return record_.Do(call, what, request, request.service(), work);
   }
 
   const OperatorServiceContext context_;
   const uint64_t started_ns_ = MonotonicNanoseconds();
-  std::atomic<int> event_streams_{0};
+  const ServiceCalls calls_{context_.keepers, context_.streams};
+  const ChangeRecord record_{context_.keepers, context_.callers, context_.trail};
+  EventStreams event_streams_{context_.keepers};
 };
-
-// A stream that says only how it ends.
-class RefusedEventStream final : public grpc::ServerWriteReactor<v1::WatchEventsResponse> {
- public:
-  explicit RefusedEventStream(const absl::Status& status) { Finish(ToGrpc(status)); }
-  void OnDone() override { delete this; }
-};
-
-grpc::ServerWriteReactor<v1::WatchEventsResponse>* OperatorServiceImpl::WatchEvents(
-    grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) {
-  std::vector<KeeperClient*> clients;
-  if (request->service().empty()) {
-    clients = context_.keepers->All();
-  } else {
-    const auto client = context_.keepers->Find(request->service());
-    if (!client.ok()) return new RefusedEventStream(client.status());
-    clients.push_back(*client);
-  }
-  if (request->changes()) clients.clear();  // no keeper knows them
-  if (++event_streams_ > kMaxEventStreams) {
-    --event_streams_;
-    return new RefusedEventStream(absl::ResourceExhaustedError(
-        absl::StrCat(kMaxEventStreams, " event streams are open already: close one")));
-  }
-  auto stream = std::make_shared<EventStream>(context_.keepers, *request, &event_streams_);
-  stream->Begin(clients);
-  return stream.get();
-}
 
 }  // namespace
 

@@ -35,8 +35,9 @@ absl::Status NoSuchShard(int64_t shard, uint32_t count) {
 }
 
 absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::ManagementReply* reply) {
-  if (upgrade.ok()) *reply->add_upgrades() = *std::move(upgrade);
-  return upgrade.status();
+  if (!upgrade.ok()) return upgrade.status();
+  *reply->add_upgrades() = *std::move(upgrade);
+  return absl::OkStatus();
 }
 
 }  // namespace

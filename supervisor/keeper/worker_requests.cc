@@ -1,4 +1,5 @@
-// What workers ask of their keeper beside attaching: listeners, connections and grants.
+#include "supervisor/keeper/worker_requests.h"
+
 #include <string>
 #include <utility>
 
@@ -6,7 +7,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/port_owner.h"
-#include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
 namespace {
@@ -16,18 +16,17 @@ constexpr uint64_t kBetweenOwnerSearchesNs = 1'000'000'000;
 }  // namespace
 
 // That is new. On the engine's thread.
-absl::Status WorkerSessions::CheckListen(const Session& session,
-                                         const verbs::Address& address) const {
+absl::Status WorkerRequests::CheckListen(uint64_t worker_id, const verbs::Address& address) const {
   const size_t existing = engine_.listeners().size();
   if (existing >= config_.service().max_listeners()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the service has ", existing, " listeners: raise max_listeners"));
   }
-  return policies_.admission().CheckListen(session.id, address, existing,
+  return policies_.admission().CheckListen(worker_id, address, existing,
                                            !engine_.device_info().gid.empty());
 }
 
-absl::Status WorkerSessions::Listen(const Session& session, const internal::ListenRequest& request,
+absl::Status WorkerRequests::Listen(uint64_t worker_id, const internal::ListenRequest& request,
                                     internal::Listening* listening) {
   if (request.port() > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("port: ", request.port(), ", at most 65535"));
@@ -37,13 +36,13 @@ absl::Status WorkerSessions::Listen(const Session& session, const internal::List
   engine_.Run([&] {
     const bool is_new = !engine_.IsListening(asked);
     if (is_new) {
-      if (absl::Status may = CheckListen(session, asked); !may.ok()) {
+      if (absl::Status may = CheckListen(worker_id, asked); !may.ok()) {
         address = std::move(may);
         return;
       }
     }
     address = engine_.Listen(asked);
-    if (is_new && address.ok()) policies_.admission().NoteListener(session.id);
+    if (is_new && address.ok()) policies_.admission().NoteListener(worker_id);
   });
   if (!address.ok()) return NameOwnerNowAndThen(address.status());
   listening->set_port(address->port);
@@ -52,7 +51,7 @@ absl::Status WorkerSessions::Listen(const Session& session, const internal::List
 
 // Here, and not where the queues are driven: it takes its time. Whoever asks again and again is not
 // to keep everybody else's requests waiting with it.
-absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
+absl::Status WorkerRequests::NameOwnerNowAndThen(const absl::Status& refused) {
   const uint64_t now = MonotonicNanoseconds();
   if (now < next_owner_search_ns_) return refused;
   absl::Status named = verbs::NamePortOwner(refused);
@@ -60,21 +59,20 @@ absl::Status WorkerSessions::NameOwnerNowAndThen(const absl::Status& refused) {
   return named;
 }
 
-absl::Status WorkerSessions::Connect(const Session& session,
-                                     const internal::ConnectRequest& request,
+absl::Status WorkerRequests::Connect(uint64_t worker_id, const internal::ConnectRequest& request,
                                      internal::Connecting* connecting) {
   if (request.shard() >= arena_.shape().shards || request.port() > 65535) {
     return absl::InvalidArgumentError("shard, port: out of range");
   }
   absl::StatusOr<uint32_t> connection;
   engine_.Run([&] {
-    if (engine_.owner(request.shard()).worker_id != session.id) {
+    if (engine_.owner(request.shard()).worker_id != worker_id) {
       connection = absl::FailedPreconditionError(
           absl::StrCat("shard: ", request.shard(), " is not owned by this worker"));
       return;
     }
     const absl::Status may = policies_.admission().CheckConnect(
-        request.port(), engine_.connection_count(), ConnectionsOf(session));
+        request.port(), engine_.connection_count(), ConnectionsOf(worker_id));
     if (!may.ok()) {
       connection = may;
       return;
@@ -92,15 +90,15 @@ absl::Status WorkerSessions::Connect(const Session& session,
 }
 
 // On the engine's thread.
-uint32_t WorkerSessions::ConnectionsOf(const Session& session) const {
+uint32_t WorkerRequests::ConnectionsOf(uint64_t worker_id) const {
   uint32_t count = 0;
   for (uint32_t shard = 0; shard < arena_.shape().shards; ++shard) {
-    if (engine_.owner(shard).worker_id == session.id) count += engine_.connections_of(shard);
+    if (engine_.owner(shard).worker_id == worker_id) count += engine_.connections_of(shard);
   }
   return count;
 }
 
-absl::Status WorkerSessions::Grant(const Session& session, const internal::GrantRequest& request,
+absl::Status WorkerRequests::Grant(uint64_t worker_id, const internal::GrantRequest& request,
                                    internal::Granted* granted) {
   const uint32_t access =
       (request.remote_read() ? verbs::kRemoteRead : 0u) |
@@ -109,12 +107,12 @@ absl::Status WorkerSessions::Grant(const Session& session, const internal::Grant
   absl::StatusOr<uint32_t> grant;
   engine_.Run([&] {
     Admission& admission = policies_.admission();
-    if (absl::Status may = admission.CheckGrant(session.id, request.length()); !may.ok()) {
+    if (absl::Status may = admission.CheckGrant(worker_id, request.length()); !may.ok()) {
       grant = std::move(may);
       return;
     }
     grant = engine_.Grant(request.offset(), request.length(), access);
-    if (grant.ok()) admission.NoteGrant(*grant, session.id, request.length());
+    if (grant.ok()) admission.NoteGrant(*grant, worker_id, request.length());
   });
   BATON_RETURN_IF_ERROR(grant.status());
   granted->set_grant(*grant);
@@ -123,7 +121,7 @@ absl::Status WorkerSessions::Grant(const Session& session, const internal::Grant
   return absl::OkStatus();
 }
 
-absl::Status WorkerSessions::Revoke(uint32_t grant) {
+absl::Status WorkerRequests::Revoke(uint32_t grant) {
   absl::Status status;
   engine_.Run([&] {
     status = engine_.Revoke(grant);

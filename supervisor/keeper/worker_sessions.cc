@@ -2,10 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,28 +16,17 @@
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
 #include "lib/text/one_line.h"
+#include "supervisor/keeper/attach_check.h"
 
 namespace baton::keeper {
 namespace {
 
-constexpr size_t kTokenBytes = 16;
-constexpr size_t kTokensPerWorker = 4;
 constexpr uint32_t kMaxRequestBytes = 64 << 10;
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
-constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxReleaseBytes = 32;
 // Of workers that look at DriverMemoryHeader::stop_requested.
 constexpr uint32_t kStopRequestLayoutVersion = 2;
-
-double SecondsSince(uint64_t then_ns) {
-  return static_cast<double>(MonotonicNanoseconds() - then_ns) / 1e9;
-}
-
-StateVersions VersionsOf(const internal::AttachArena& attach) {
-  return {attach.reads_state_version_min(), attach.reads_state_version_max(),
-          attach.writes_state_version()};
-}
 
 void SetStatus(const absl::Status& status, internal::WorkerReply* reply) {
   reply->set_status_code(static_cast<int>(status.code()));
@@ -58,8 +44,9 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       engine_(engine),
       policies_(policies),
       events_(events),
+      requests_(config, arena, engine, policies),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
-      hang_beats_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
+      hang_looks_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       heartbeat_timer_(loop),
       slots_(arena.shape().workers),
       reserved_(arena.shape().workers, 0) {
@@ -84,7 +71,7 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   if (!peer.ok()) return;
   auto connector = GetPeerProcess(socket.get());
   if (!connector.ok()) return;
-  auto session = std::make_shared<Session>(loop_);
+  auto session = std::make_shared<WorkerSession>(loop_);
   session->peer = *peer;
   session->process.assign(connector->Release());
   std::erase_if(strangers_, [](const auto& stranger) {
@@ -102,7 +89,7 @@ void WorkerSessions::Accept(FileDescriptor socket) {
 
 void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& peer,
                                  FileDescriptor pidfd, const Reservation& reservation) {
-  auto session = std::make_shared<Session>(loop_);
+  auto session = std::make_shared<WorkerSession>(loop_);
   session->peer = peer;
   session->id = reservation.worker_id;
   session->slot = reservation.slot;
@@ -149,19 +136,19 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
         status = SetReady(session);
         break;
       case WorkerRequest::kListen:
-        status = Listen(*session, request.listen(), reply.mutable_listening());
+        status = requests_.Listen(session->id, request.listen(), reply.mutable_listening());
         break;
       case WorkerRequest::kConnect:
-        status = Connect(*session, request.connect(), reply.mutable_connecting());
+        status = requests_.Connect(session->id, request.connect(), reply.mutable_connecting());
         break;
       case WorkerRequest::kGrant:
-        status = Grant(*session, request.grant(), reply.mutable_granted());
+        status = requests_.Grant(session->id, request.grant(), reply.mutable_granted());
         break;
       case WorkerRequest::kRevoke:
-        status = Revoke(request.revoke().grant());
+        status = requests_.Revoke(request.revoke().grant());
         break;
       case WorkerRequest::kNewToken:
-        reply.mutable_token()->set_token(NewToken(session->id));
+        reply.mutable_token()->set_token(tokens_.New(session->id));
         break;
       case WorkerRequest::kDetach:
         status = Detach(session);
@@ -205,7 +192,7 @@ void WorkerSessions::Release(const Reservation& reservation) {
   if (reserved_[reservation.slot] == reservation.worker_id) reserved_[reservation.slot] = 0;
 }
 
-bool WorkerSessions::HasPlace(const Session& session) const {
+bool WorkerSessions::HasPlace(const WorkerSession& session) const {
   if (session.attached) return slots_[session.slot].get() == &session;
   return session.id != 0 && reserved_[session.slot] == session.id;
 }
@@ -216,64 +203,17 @@ void WorkerSessions::LeavePlace(const SessionPtr& session) {
   slots_[session->slot] = nullptr;
   reserved_[session->slot] = 0;
   session->process.close();
-  std::erase_if(tokens_, [&](const auto& token) { return token.second == session->id; });
+  tokens_.Forget(session->id);
 }
 
 // ---------------------------------------------------------------- attaching
 
-absl::Status WorkerSessions::CheckAttach(const Session& session,
-                                         const internal::AttachArena& attach) const {
-  // Its end would be seen, but no signal reaches it, should it hang; Linux before 6.5 refuses it
-  // when it connects.
-  if (session.peer.pid == 0) {
-    return absl::FailedPreconditionError(
-        "the process that connected has no number in this keeper's pid namespace, so it could not "
-        "be "
-        "killed if it hung: let batond be in the machine's pid namespace (hostPID: true, or "
-        "--pid host, of its container)");
-  }
-  const auto& uids = config_.service().worker_uids();
-  const bool is_child = session.id != 0;
-  if (!is_child && session.peer.uid != geteuid() && session.peer.uid != 0 &&
-      std::find(uids.begin(), uids.end(), session.peer.uid) == uids.end()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("uid ", session.peer.uid, " may not attach to service ",
-                     config_.service().name(), ": add it to its worker_uids"));
-  }
-  if (attach.service() != config_.service().name()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is the socket of service ", config_.service().name(),
-                     ", the worker serves ", attach.service(), ": check its socket option"));
-  }
-  for (const std::string& text : {attach.name(), attach.version()}) {
-    // They are shown to operators, and kept in every event.
-    if (text.size() > kMaxNameBytes || std::any_of(text.begin(), text.end(), [](char c) {
-          return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-        })) {
-      return absl::InvalidArgumentError(absl::StrCat("name, version: at most ", kMaxNameBytes,
-                                                     " bytes without control characters"));
-    }
-  }
-  if (attach.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the worker speaks protocol version ", attach.protocol_version(), ", this keeper version ",
-        kProtocolVersion, ": build it with release ", kRelease));
-  }
-  const uint32_t oldest_reader = arena_.header().oldest_reader;
-  if (attach.layout_version() < oldest_reader) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the worker reads arena layout version ", attach.layout_version(),
-        ", this service has version ", arena::kLayoutVersion, ", readable from version ",
-        oldest_reader, ": build it with release ", kRelease));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::AttachArena& attach,
                                     internal::Attached* attached, std::vector<int>* descriptors,
                                     FileDescriptor* keep) {
-  BATON_RETURN_IF_ERROR(CheckAttach(*session, attach));
   const bool is_child = session->id != 0;
+  BATON_RETURN_IF_ERROR(CheckAttach(config_.service(), arena_.header().oldest_reader,
+                                    {session->peer, is_child}, attach));
   if (!is_child) {
     BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   }
@@ -297,7 +237,8 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->attached = true;
   session->attached_with = attach;
   session->attached_with.set_library_release(OneLine(attach.library_release(), kMaxReleaseBytes));
-  session->attached_ns = session->heartbeat_ns = MonotonicNanoseconds();
+  session->attached_ns = MonotonicNanoseconds();
+  session->heartbeat.Restart();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
   arena_.worker(session->slot) = arena::WorkerSlot{};
@@ -310,7 +251,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
-  attached->set_token(NewToken(session->id));
+  attached->set_token(tokens_.New(session->id));
   attached->set_control_socket(config_.control_socket());
   attached->set_layout_version(arena::kLayoutVersion);
   attached->set_protocol_version(kProtocolVersion);
@@ -340,8 +281,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   }
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
-  session->heartbeat_ns = MonotonicNanoseconds();
-  session->silent_beats = 0;  // counted from now on: it may have warmed up for long
+  session->heartbeat.Restart();  // it may have warmed up for long
   if (watcher_) watcher_->Watch(session->slot, session->id);
   engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
@@ -374,12 +314,9 @@ void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why
   (void)Signal(*session, SIGKILL);
 }
 
-absl::Status WorkerSessions::Signal(Session& session, int signal) {
-  if (syscall(SYS_pidfd_send_signal, session.process.native_handle(), signal, nullptr, 0) == 0 ||
-      errno == ESRCH) {
-    return absl::OkStatus();
-  }
-  const absl::Status status = ErrnoStatus(errno, absl::StrCat("pidfd_send_signal(", signal, ")"));
+absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
+  const absl::Status status = session.Signal(signal);
+  if (status.ok()) return status;
   AddEvent("worker_not_killed",
            absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
                         ") could not be signalled: ", status.message()),
@@ -400,32 +337,6 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
                         session->attached ? "" : ": it had not attached"),
            session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
-}
-
-// ---------------------------------------------------------------- tokens
-
-std::string WorkerSessions::NewToken(uint64_t worker_id) {
-  const auto of_worker = [&](const auto& token) { return token.second == worker_id; };
-  if (static_cast<size_t>(std::count_if(tokens_.begin(), tokens_.end(), of_worker)) >=
-      kTokensPerWorker) {
-    std::erase_if(tokens_, of_worker);
-  }
-  std::string token(kTokenBytes, '\0');
-  // Never short for so few bytes (getrandom(2)).
-  (void)!getrandom(token.data(), token.size(), 0);
-  tokens_[token] = worker_id;
-  return token;
-}
-
-absl::StatusOr<uint64_t> WorkerSessions::RedeemToken(const std::string& token) {
-  const auto found = tokens_.find(token);
-  if (found == tokens_.end()) {
-    return absl::UnauthenticatedError(
-        "the token is unknown or was used: ask the keeper for a new one");
-  }
-  const uint64_t worker_id = found->second;
-  tokens_.erase(found);
-  return worker_id;
 }
 
 // ---------------------------------------------------------------- what operators ask for
@@ -456,7 +367,7 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
 }
 
 // The first cause is the true one: what follows from the kill may look like another.
-void WorkerSessions::NoteKill(Session& session, std::string_view cause) {
+void WorkerSessions::NoteKill(WorkerSession& session, std::string_view cause) {
   if (session.state == v1::WORKER_STATE_DYING) return;
   session.state = v1::WORKER_STATE_DYING;
   AddEvent("worker_killed",
@@ -523,12 +434,7 @@ absl::StatusOr<uint32_t> WorkerSessions::Successor(uint64_t worker_id, uint32_t 
 std::vector<WorkerInfo> WorkerSessions::List() const {
   std::vector<WorkerInfo> workers;
   for (const SessionPtr& session : slots_) {
-    if (!session) continue;
-    workers.push_back({session->id, session->slot, session->peer.pid, session->peer.uid,
-                       session->peer.gid, session->state == v1::WORKER_STATE_READY,
-                       arena::LoadRelaxed(arena_.worker(session->slot).unhealthy) == 0,
-                       session->hangs, session->attached_with.version(),
-                       VersionsOf(session->attached_with)});
+    if (session) workers.push_back(session->Info(arena_));
   }
   return workers;
 }
@@ -554,41 +460,15 @@ void WorkerSessions::AskToStop(uint64_t worker_id) {
 std::vector<v1::Worker> WorkerSessions::Describe() const {
   std::vector<v1::Worker> workers;
   for (const SessionPtr& session : slots_) {
-    if (!session) continue;
-    v1::Worker worker;
-    worker.set_id(session->id);
-    worker.set_name(session->attached_with.name());
-    worker.set_version(session->attached_with.version());
-    worker.set_library_release(session->attached_with.library_release());
-    worker.set_state(session->state);
-    worker.set_pid(session->peer.pid);
-    worker.set_uid(session->peer.uid);
-    worker.set_heartbeats(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat));
-    worker.set_seconds_since_heartbeat(SecondsSince(session->heartbeat_ns));
-    worker.set_reads_state_version_min(session->attached_with.reads_state_version_min());
-    worker.set_reads_state_version_max(session->attached_with.reads_state_version_max());
-    worker.set_writes_state_version(session->attached_with.writes_state_version());
-    worker.set_attached_seconds(SecondsSince(session->attached_ns));
-    worker.set_control_stream(session->control_stream != nullptr);
-    worker.set_healthy(arena::LoadRelaxed(arena_.worker(session->slot).unhealthy) == 0);
-    workers.push_back(std::move(worker));
+    if (session) workers.push_back(session->Describe(arena_));
   }
   return workers;
 }
 
-// Silence is counted in looks and not in time: a machine that was suspended wakes with all its
-// workers overdue, and none of them hangs.
 void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
-  const uint64_t beat = arena::LoadRelaxed(arena_.worker(session->slot).heartbeat);
-  const bool was_stalled = session->silent_beats >= hang_beats_;
-  if (beat != session->heartbeat) {
-    session->heartbeat = beat;
-    session->heartbeat_ns = MonotonicNanoseconds();
-    session->silent_beats = 0;
-  } else {
-    session->silent_beats = std::min(session->silent_beats + 1, hang_beats_);
-  }
-  const bool stalled = session->silent_beats >= hang_beats_;
+  const bool was_stalled = session->heartbeat.IsSilent(hang_looks_);
+  session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks_);
+  const bool stalled = session->heartbeat.IsSilent(hang_looks_);
   if (session->state != v1::WORKER_STATE_READY || !(stalled || was_stalled)) return;
   bool owner = false;
   engine_.Run([&] {
@@ -599,15 +479,15 @@ void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
   });
   if (!stalled || !owner) {
     session->hangs = false;
-    session->silent_owner_beats = 0;
+    session->silent_owner_looks = 0;
     return;
   }
   // Who came to shards when it was silent already has its time, too.
-  if (!was_stalled || ++session->silent_owner_beats >= hang_beats_) OnHang(*session);
+  if (!was_stalled || ++session->silent_owner_looks >= hang_looks_) OnHang(*session);
 }
 
 // Looked at again and again, as long as it hangs: the policy may change meanwhile.
-void WorkerSessions::OnHang(Session& session) {
+void WorkerSessions::OnHang(WorkerSession& session) {
   const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
                                         config_.service().hang_timeout_ms(), " ms");
   const bool known = std::exchange(session.hangs, true);

@@ -1,14 +1,11 @@
-// The workers that are attached to a service: their sockets, processes, tokens, and what they ask
-// of the keeper.
+// The workers that are attached to a service: their sockets, processes and tokens.
 #ifndef SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
 #define SUPERVISOR_KEEPER_WORKER_SESSIONS_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,21 +18,11 @@
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_requests.h"
+#include "supervisor/keeper/worker_session.h"
+#include "supervisor/keeper/worker_tokens.h"
 
 namespace baton::keeper {
-
-struct WorkerInfo {
-  uint64_t id = 0;
-  uint32_t slot = 0;
-  pid_t pid = 0;
-  uint32_t uid = 0;
-  uint32_t gid = 0;
-  bool ready = false;
-  bool healthy = true;  // by its own word
-  bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
-  std::string version;
-  StateVersions state_versions;
-};
 
 // The place of a worker whose process does not exist yet.
 struct Reservation {
@@ -79,7 +66,7 @@ class WorkerSessions {
                    const Reservation& reservation);
 
   // The worker that `token` was made for; each token is good once.
-  absl::StatusOr<uint64_t> RedeemToken(const std::string& token);
+  absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
   // The same, and what it was dealing with is not to blame for it.
@@ -105,65 +92,31 @@ class WorkerSessions {
   std::vector<v1::Worker> Describe() const;
 
  private:
-  struct Session {
-    explicit Session(boost::asio::io_context& loop) : process(loop) {}
-    uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
-    uint32_t slot = 0;
-    bool attached = false;
-    std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
-    boost::asio::posix::stream_descriptor process;  // pidfd
-    PeerCredentials peer;
-    internal::AttachArena attached_with;
-    v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
-    uint64_t attached_ns = 0;
-    uint64_t heartbeat = 0, heartbeat_ns = 0;  // last seen
-    uint32_t silent_beats = 0;                 // looks in a row that found nothing new
-    uint32_t silent_owner_beats = 0;           // of more, that found it the owner of shards
-    bool hangs = false;                        // as WorkerInfo's
-    const void* control_stream = nullptr;      // who told that it is open; nobody: it is not
-    std::string kill_cause;                    // empty: we did not kill it
-    bool detached = false;
-  };
-  using SessionPtr = std::shared_ptr<Session>;
+  using SessionPtr = std::shared_ptr<WorkerSession>;
 
   void Start(const SessionPtr& session, FileDescriptor socket);
   void WatchProcess(const SessionPtr& session);
   // Its slot is its own: it is attached, or that is reserved for it.
-  bool HasPlace(const Session& session) const;
+  bool HasPlace(const WorkerSession& session) const;
   void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
-  void NoteKill(Session& session, std::string_view cause);
-  absl::Status Signal(Session& session, int signal);
+  void NoteKill(WorkerSession& session, std::string_view cause);
+  absl::Status Signal(WorkerSession& session, int signal);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
-  absl::Status CheckAttach(const Session& session, const internal::AttachArena& attach) const;
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,
                       internal::Attached* attached, std::vector<int>* descriptors,
                       FileDescriptor* keep);
   absl::Status SetReady(const SessionPtr& session);
   absl::Status Detach(const SessionPtr& session);
-
-  // In worker_requests.cc.
-  absl::Status CheckListen(const Session& session, const verbs::Address& address) const;
-  absl::Status Listen(const Session& session, const internal::ListenRequest& request,
-                      internal::Listening* listening);
-  absl::Status NameOwnerNowAndThen(const absl::Status& refused);
-  absl::Status Connect(const Session& session, const internal::ConnectRequest& request,
-                       internal::Connecting* connecting);
-  uint32_t ConnectionsOf(const Session& session) const;
-  absl::Status Grant(const Session& session, const internal::GrantRequest& request,
-                     internal::Granted* granted);
-  absl::Status Revoke(uint32_t grant);
-
   bool IsFree(uint32_t slot) const { return !slots_[slot] && reserved_[slot] == 0; }
   absl::StatusOr<uint32_t> FreeSlot() const;
-  std::string NewToken(uint64_t worker_id);
   SessionPtr Find(uint64_t worker_id) const;
   void WatchHeartbeats();
   void LookAtHeartbeat(const SessionPtr& session);
-  void OnHang(Session& session);
+  void OnHang(WorkerSession& session);
   void AddEvent(std::string kind, std::string message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
@@ -172,15 +125,15 @@ class WorkerSessions {
   ServiceEngine& engine_;
   Policies& policies_;
   EventLog& events_;
+  WorkerRequests requests_;
   const uint32_t heartbeat_ms_;
-  uint64_t next_owner_search_ns_ = 0;
-  const uint32_t hang_beats_;              // looks in vain after which a worker counts as hung
+  const uint32_t hang_looks_;              // looks in vain after which a worker counts as hung
   std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
   boost::asio::steady_timer heartbeat_timer_;
-  std::vector<SessionPtr> slots_;                 // that are attached
-  std::vector<uint64_t> reserved_;                // worker id by slot; 0: it is not reserved
-  std::deque<std::weak_ptr<Session>> strangers_;  // not attached yet, oldest first
-  std::map<std::string, uint64_t> tokens_;        // bounded: kTokensPerWorker
+  std::vector<SessionPtr> slots_;                       // that are attached
+  std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved
+  std::deque<std::weak_ptr<WorkerSession>> strangers_;  // not attached yet, oldest first
+  WorkerTokens tokens_;
   uint64_t last_id_ = 0;
   WorkerObserver* observer_ = nullptr;
 };

@@ -9,8 +9,8 @@
  * release at any time.
  *
  * With UPGRADE, slot 0 has the old program and slot 1 the new one, and the keeper replaces the one by
- * the other as supervisor/keeper/upgrades.cc does: the new worker is on trial, the shard is handed to
- * it, it is watched, and it keeps the shard or gives it back. Deadlines may pass at any moment.
+ * the other as supervisor/keeper/upgrade_under_way.cc does: the new worker is on trial, the shard
+ * is handed to it, it is watched, and it keeps the shard or gives it back. Deadlines may pass at any moment.
  *
  * Checked: every transaction that counts is applied once, in order and by its owner's epoch (A1);
  * there is one owner (A2); a state that was committed stays as it was written (A3); what an owner
@@ -142,7 +142,7 @@ byte kills, madness, handoffs, liars;
 #define ROLLED_BACK 7
 #define FAILED 8
 byte phase;
-bool moving; /* Upgrades::Current */
+bool moving; /* UpgradeUnderWay::moving_ */
 bool knows[SLOTS]; /* Current::old_workers and new_workers: attached, as far as it has heard */
 
 /* Between the management loop's thread and the engine's. */
@@ -160,7 +160,7 @@ byte owner_seen;     /* the answer to LOOK and PROMOTE */
 #define MOVED 1
 #define NOT_MOVED 2
 byte moves_end;      /* HandoffsResult, told to the loop */
-bool told_gone[SLOTS]; /* Upgrades::OnGone is due */
+bool told_gone[SLOTS]; /* UpgradeUnderWay::OnGone is due */
 
 bool first[SLOTS];      /* Engine::Worker::standing is kFirst */
 bool stop_asked[SLOTS]; /* arena::DriverMemoryHeader::stop_requested */
@@ -216,7 +216,7 @@ inline Publish(a_kind) {
 #define FRESH(of) (of != given_back)
 #endif
 
-/* Upgrades::Launch starts the new one. */
+/* UpgradeUnderWay::Start starts the new one. */
 #ifdef UPGRADE
 #define MAY_ATTACH(me) (me == OLD || phase == STARTING)
 #else
@@ -237,7 +237,7 @@ end_attach:
     atomic {
       worker_id[me] == 0 && ready_posted[me] == 0 && MAY_ATTACH(me);
 #ifdef UPGRADE
-      knows[me] = true;               /* Upgrades::OnAttached */
+      knows[me] = true;               /* UpgradeUnderWay::OnAttached */
       first[me] = (me == OLD);
 #ifdef MUTANT_NO_TRIAL
       first[me] = true;
@@ -643,7 +643,7 @@ inline RunPosted() {
     fi
   :: posted == LOOK -> owner_seen = owner
   :: posted == PROMOTE ->
-    /* Upgrades::PromoteNewWorkers: looked at and decided in one turn. */
+    /* PromoteOwners: looked at and decided in one turn. */
     atomic {
       owner_seen = owner;
       if

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/examples/nvmed/answer.h"
 #include "worker/examples/nvmed/identify.h"
 #include "worker/examples/nvmed/nvme_spec.h"
 #include "worker/examples/nvmed/registry.h"
@@ -15,17 +16,6 @@
 #include "worker/examples/nvmed/target.h"
 
 namespace baton::nvmed {
-
-// How a command ends.
-struct Answer {
-  StatusCode status = StatusCode::kSuccess;
-  uint64_t result = 0;
-  bool held = false;  // not now: an Asynchronous Event Request
-  // Held requests that end with this command: answered, each with kAbortRequested, or with nothing.
-  uint32_t released = 0;
-  bool answer_released = false;
-  HeldEvent release[kMaxHeldEvents] = {};
-};
 
 // Counters of what a controller's queues have done.
 struct Totals {
@@ -42,19 +32,6 @@ struct ControllerOptions {
   std::string address;   // for the discovery log
   uint16_t port = 0;
 };
-
-// Makes a controller, or adds a queue to one.
-struct ConnectRequest {
-  ConnectCommand command;
-  ConnectData data;
-  uint16_t queue_id = 0;  // as the connection's private data had it
-  uint16_t entries = 0;   // likewise
-  uint32_t connection = 0, generation = 0;
-  uint64_t now = 0;  // CLOCK_MONOTONIC, ns
-};
-// With kSuccess `*controller` is the one that the queue belongs to now.
-Answer Connect(const ConnectRequest& request, const ControllerOptions& options, Target& target,
-               Registry& registry, ControllerState** controller);
 
 // Thread-compatible. A view: made for each command.
 class Controller {

@@ -51,6 +51,16 @@ absl::StatusOr<SavedQueue> ReadQueue(absl::Span<const uint8_t> bytes, uint32_t v
   return saved;
 }
 
+void WriteQueue(const QueueState& state, absl::Span<const PendingCommand> commands,
+                std::vector<uint8_t>* bytes) {
+  const size_t command_bytes = commands.size() * sizeof(PendingCommand);
+  bytes->resize(sizeof(state) + command_bytes);
+  std::memcpy(bytes->data(), &state, sizeof(state));
+  if (command_bytes > 0) {
+    std::memcpy(bytes->data() + sizeof(state), commands.data(), command_bytes);
+  }
+}
+
 bool HoldsSlotsOf(const ControllerState& controller, absl::Span<const PendingCommand> admin) {
   if (controller.held_count > kMaxHeldEvents) return false;
   for (uint32_t i = 0; i < controller.held_count; ++i) {

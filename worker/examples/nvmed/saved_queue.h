@@ -1,4 +1,4 @@
-// A queue as its owner committed it, read and checked.
+// A queue as its owner commits it: written, and read and checked.
 #ifndef WORKER_EXAMPLES_NVMED_SAVED_QUEUE_H_
 #define WORKER_EXAMPLES_NVMED_SAVED_QUEUE_H_
 
@@ -20,6 +20,10 @@ struct SavedQueue {
 // that it names are not looked at. `max_entries`: of a queue of this service.
 absl::StatusOr<SavedQueue> ReadQueue(absl::Span<const uint8_t> bytes, uint32_t version,
                                      uint32_t max_entries);
+
+// The same queue, for ReadQueue. `commands`: by slot, all of them; none: all are idle.
+void WriteQueue(const QueueState& state, absl::Span<const PendingCommand> commands,
+                std::vector<uint8_t>* bytes);
 
 // Whether the slots of the Asynchronous Event Requests that a controller holds are of its admin
 // queue, each for one of them alone.

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
 
 namespace baton::nvmed {
 
@@ -103,6 +105,12 @@ struct QueueState {
 };
 static_assert(offsetof(QueueState, reads) == 16);
 static_assert(sizeof(QueueState) == 48);
+
+// Of a field that holds a text: up to its NUL.
+template <size_t bytes>
+std::string_view TextIn(const char (&field)[bytes]) {
+  return {field, strnlen(field, bytes)};
+}
 
 }  // namespace baton::nvmed
 

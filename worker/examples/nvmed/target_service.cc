@@ -11,38 +11,12 @@
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "worker/examples/common/end_text.h"
+#include "worker/examples/nvmed/connect.h"
 #include "worker/examples/nvmed/saved_queue.h"
+#include "worker/examples/nvmed/work_tag.h"
 
 namespace baton::nvmed {
 namespace {
-
-// What a work request of ours is for, in its tag.
-enum class Purpose : uint8_t {
-  kCapsule = 0,       // a receive
-  kFetch = 1,         // READ of a command's data
-  kReturn = 2,        // WRITE of a command's data
-  kResponse = 3,      // SEND of its completion
-  kLastResponse = 4,  // after which the queue is disconnected
-};
-
-struct Tag {
-  Purpose purpose = Purpose::kCapsule;
-  uint16_t slot = 0;
-  std::optional<uint32_t> chunk;
-};
-
-uint64_t Pack(const Tag& tag) {
-  return uint64_t{tag.slot} | uint64_t{static_cast<uint8_t>(tag.purpose)} << 16 |
-         (tag.chunk ? uint64_t{*tag.chunk} + 1 : 0) << 32;
-}
-
-Tag Unpack(uint64_t packed) {
-  Tag tag;
-  tag.slot = static_cast<uint16_t>(packed);
-  tag.purpose = static_cast<Purpose>(packed >> 16 & 0xff);
-  if (packed >> 32 != 0) tag.chunk = static_cast<uint32_t>((packed >> 32) - 1);
-  return tag;
-}
 
 // Receives of new queues in one transaction, which takes 4096 work requests of all kinds; at least
 // kMaxQueueEntries.
@@ -52,7 +26,6 @@ static_assert(kReceivesAtOnce >= kMaxQueueEntries);
 // command more, add less than 500.
 constexpr uint32_t kStagedAtOnce = 3500;
 constexpr uint64_t kNever = UINT64_MAX;
-constexpr size_t kMaxJobs = 1024;
 
 uint64_t KeepAliveNanoseconds(const ControllerState& controller) {
   return controller.keep_alive_ms * uint64_t{1'000'000};
@@ -121,9 +94,7 @@ absl::Status TargetService::StartExecutor(Worker& worker) {
         "former owner may still be writing");
   }
   if (!slow) return absl::OkStatus();
-  running_.resize(kMaxJobs);
-  for (uint32_t job = kMaxJobs; job-- > 0;) free_jobs_.push_back(job);
-  executor_.emplace(config_.io_threads(), kMaxJobs, [&worker] { worker.Wake(); });
+  jobs_.emplace(config_.io_threads(), [&worker] { worker.Wake(); });
   return absl::OkStatus();
 }
 
@@ -244,8 +215,8 @@ void TargetService::OnRelease(Shard&) {
 }
 
 void TargetService::Quiesce() {
-  if (executor_) {
-    executor_->Drain();
+  if (jobs_) {
+    jobs_->Drain();
     TakeResults();
   }
   Commit();
@@ -253,7 +224,7 @@ void TargetService::Quiesce() {
 
 void TargetService::OnLost(Shard& shard) {
   spdlog::warn("shard {} was taken away", shard.index());
-  if (executor_) executor_->Drain();
+  if (jobs_) jobs_->Drain();
   Forget();
 }
 
@@ -268,13 +239,8 @@ void TargetService::Forget() {
   for (std::unique_ptr<Queue>& queue : queues_) queue.reset();
   touched_.clear();
   waiting_.clear();
-  if (executor_) executor_->Take(&results_);  // of nobody
-  unanswered_.clear();
+  if (jobs_) jobs_->Forget();
   ends_.clear();
-  for (uint32_t job = 0; job < running_.size(); ++job) {
-    if (running_[job].active) free_jobs_.push_back(job);
-    running_[job] = Running();
-  }
   requests_.clear();
   accepted_receives_ = staged_ = 0;
   chunks_.Reset(plan_->chunks());
@@ -414,11 +380,7 @@ void TargetService::OnEnd(Queue& queue) {
     registry_->Touch();
   }
   const uint32_t index = queue.connection->index();
-  for (Running& job : running_) {
-    if (!job.active || job.orphaned || job.connection != index) continue;
-    job.orphaned = true;
-    if (job.chunk) chunks_.Keep(*job.chunk);
-  }
+  if (jobs_) jobs_->Orphan(index, &chunks_);
   chunks_.GiveBackAll(index);
   touched_.erase(std::remove(touched_.begin(), touched_.end(), &queue), touched_.end());
   queues_[index].reset();
@@ -625,7 +587,7 @@ void TargetService::Fetch(const Step& step) {
 
 void TargetService::OnSent(Queue& queue, const Completion& completion) {
   AwaitSends(queue);
-  const Tag tag = Unpack(completion.tag);
+  const WorkTag tag = Unpack(completion.tag);
   if (tag.chunk && !chunks_.Has(*tag.chunk, queue.connection->index())) {
     return Drop(queue, "a work request of another program");
   }
@@ -844,18 +806,11 @@ void TargetService::Count(Queue& queue, const IoWork& work) {
 
 // ---------------------------------------------------------------- commands that take long
 
-// A write that overlaps one which is under way waits until that has been answered: a successor
-// executes both again, in the order of their arrival, and nobody may have seen them in another.
-bool TargetService::Conflicts(const IoWork& work) const {
-  return std::any_of(running_.begin(), running_.end(),
-                     [&](const Running& job) { return job.active && IsOverlap(work, job.work); });
-}
-
 void TargetService::Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
                            absl::Span<uint8_t> data) {
   const std::optional<uint32_t> fetched = chunk;
-  bool waits = free_jobs_.empty() || !executor_->has_room() || Conflicts(work) ||
-               (!resumed_order_ && !waiting_.empty());
+  bool waits =
+      !jobs_->has_room() || jobs_->Conflicts(work) || (!resumed_order_ && !waiting_.empty());
   if (!waits && work.kind == IoWork::Kind::kRead) {
     chunk = chunks_.Take(step.queue.connection->index());
     if (chunk) data = BytesAt(plan_->Chunk(*chunk), step.length);
@@ -865,39 +820,29 @@ void TargetService::Submit(const Step& step, const IoWork& work, std::optional<u
   SetPending(step.queue, step.slot, step.bytes, fetched);
   IoWork done = work;
   if (work.kind == IoWork::Kind::kWrite && IsTimeTo("lose-write")) done.kind = IoWork::Kind::kFlush;
-  const uint32_t id = free_jobs_.back();
-  free_jobs_.pop_back();
-  running_[id] = {step.queue.connection->index(),
-                  step.queue.connection->generation(),
-                  step.slot,
-                  true,
-                  false,
-                  chunk,
-                  work};
-  executor_->Submit({id, done, data});
+  Job job;
+  job.connection = step.queue.connection->index();
+  job.generation = step.queue.connection->generation();
+  job.slot = step.slot;
+  job.chunk = chunk;
+  job.work = work;
+  jobs_->Start(job, done, data);
 }
 
 void TargetService::TakeResults() {
-  executor_->Take(&results_);
-  results_.insert(results_.begin(), unanswered_.begin(), unanswered_.end());
-  unanswered_.clear();
-  for (const Executor::Result& result : results_) {
-    Running& job = running_[result.id];
-    if (!job.active) continue;
+  jobs_->TakeResults([this](Job& job, StatusCode status) {
     Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
     if (queue != nullptr && queue->state.phase != QueueState::kEnding &&
         (!HasRoom(*queue) || !MakeRoom(*queue))) {
-      unanswered_.push_back(result);
-      continue;
+      return false;
     }
     BATON_CRASH_POINT("nvmed-result");
-    Complete(job, result.status);
-    job = Running();
-    free_jobs_.push_back(result.id);
-  }
+    Complete(job, status);
+    return true;
+  });
 }
 
-void TargetService::Complete(Running& job, StatusCode status) {
+void TargetService::Complete(const Job& job, StatusCode status) {
   Queue* queue = job.orphaned ? nullptr : queues_[job.connection].get();
   const uint32_t bytes = queue == nullptr ? 0 : queue->pending[job.slot].bytes;
   // Also of one that is ending: a successor would take the chunk for its.
@@ -1186,7 +1131,7 @@ void TargetService::TellChanges() {
 void TargetService::EndTurn(uint64_t now) {
   now_ = now;
   if (shard_ == nullptr) return;
-  if (executor_) TakeResults();
+  if (jobs_) TakeResults();
   TellChanges();
   if (now_ >= next_deadline_) CheckDeadlines();
   EndConnections();
@@ -1202,16 +1147,11 @@ void TargetService::Commit() {
   if (shard_ == nullptr) return;
   for (size_t i = 0; i < touched_.size(); ++i) {  // Drop adds to them
     Queue* queue = touched_[i];
-    std::vector<uint8_t>& bytes = state_bytes_;
-    const size_t listed = queue->pending_count > 0 ? queue->pending.size() : 0;
-    bytes.resize(sizeof(queue->state) + listed * sizeof(PendingCommand));
-    std::memcpy(bytes.data(), &queue->state, sizeof(queue->state));
-    if (listed > 0) {
-      std::memcpy(bytes.data() + sizeof(queue->state), queue->pending.data(),
-                  listed * sizeof(PendingCommand));
-    }
+    absl::Span<const PendingCommand> commands;
+    if (queue->pending_count > 0) commands = queue->pending;
+    WriteQueue(queue->state, commands, &state_bytes_);
     queue->touched = false;
-    const absl::Status status = shard_->SetState(*queue->connection, bytes, kStateVersion);
+    const absl::Status status = shard_->SetState(*queue->connection, state_bytes_, kStateVersion);
     if (!status.ok()) Drop(*queue, MessageOf(status));
   }
   touched_.clear();

@@ -17,8 +17,8 @@
 #include "worker/examples/nvmed/capsule.h"
 #include "worker/examples/nvmed/chunk_pool.h"
 #include "worker/examples/nvmed/controller.h"
-#include "worker/examples/nvmed/executor.h"
 #include "worker/examples/nvmed/io_command.h"
+#include "worker/examples/nvmed/jobs.h"
 #include "worker/examples/nvmed/registry.h"
 #include "worker/examples/nvmed/target.h"
 #include "worker/worker.h"
@@ -102,16 +102,6 @@ class TargetService final : public Service {
     Capsule capsule;
     uint32_t length = 0;  // of its data
   };
-  // Of the executor.
-  struct Running {
-    uint32_t connection = 0;
-    uint32_t generation = 0;
-    uint16_t slot = 0;
-    bool active = false;
-    bool orphaned = false;  // its connection has ended
-    std::optional<uint32_t> chunk;
-    IoWork work;
-  };
   struct Waiting {
     uint32_t connection;
     uint32_t generation;
@@ -154,9 +144,8 @@ class TargetService final : public Service {
   void PerformIo(const Step& step, std::optional<uint32_t> chunk, absl::Span<uint8_t> data);
   void Submit(const Step& step, const IoWork& work, std::optional<uint32_t> chunk,
               absl::Span<uint8_t> data);
-  bool Conflicts(const IoWork& work) const;
   void TakeResults();
-  void Complete(Running& job, StatusCode status);
+  void Complete(const Job& job, StatusCode status);
   void Count(Queue& queue, const IoWork& work);
   void Finish(const Step& step, const Answer& answer, std::optional<Buffer> data = std::nullopt,
               std::optional<uint32_t> chunk = std::nullopt);
@@ -227,11 +216,7 @@ class TargetService final : public Service {
   bool blocked_ = false;                   // it waits again
   bool chunks_freed_ = false;              // by a commit of this turn
 
-  std::vector<Running> running_;  // by job
-  std::vector<uint32_t> free_jobs_;
-  std::vector<Executor::Result> results_;
-  std::vector<Executor::Result> unanswered_;  // for want of room
-  std::optional<Executor> executor_;          // with files that are not prompt
+  std::optional<Jobs> jobs_;  // with files that are not prompt
   uint32_t next_order_ = 0;
   uint64_t next_deadline_ = UINT64_MAX;
   uint64_t now_ = 0;

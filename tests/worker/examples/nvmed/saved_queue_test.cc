@@ -45,6 +45,20 @@ void ExpectRefusal(const std::vector<uint8_t>& bytes, const std::string& why,
   EXPECT_THAT(std::string(saved.status().message()), HasSubstr(why));
 }
 
+TEST(SavedQueueTest, shouldWriteWhatIsRead) {
+  std::vector<PendingCommand> pending(8);
+  pending[5] = {PendingCommand::kChunk0 + 3, 64, 77};
+  std::vector<uint8_t> bytes(1000, 0xff);  // what was there before does not matter
+  for (const absl::Span<const PendingCommand> commands :
+       {absl::Span<const PendingCommand>(pending), absl::Span<const PendingCommand>()}) {
+    WriteQueue(Sane(), commands, &bytes);
+    const auto saved = ReadQueue(bytes, kStateVersion, kMaxEntries);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    EXPECT_EQ(ToBytes(saved->state), ToBytes(Sane()));
+    EXPECT_EQ(saved->pending[5].where, commands.empty() ? 0 : PendingCommand::kChunk0 + 3);
+  }
+}
+
 TEST(SavedQueueTest, shouldReadQueuesWithoutCommands) {
   const auto saved = ReadQueue(BytesOf(Sane()), kStateVersion, kMaxEntries);
   ASSERT_TRUE(saved.ok()) << saved.status();

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "worker/examples/nvmed/configuration.h"
+#include "worker/examples/nvmed/connect.h"
 #include "worker/examples/nvmed/controller.h"
 
 namespace baton::nvmed {

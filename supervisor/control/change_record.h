@@ -1,0 +1,37 @@
+#ifndef SUPERVISOR_CONTROL_CHANGE_RECORD_H_
+#define SUPERVISOR_CONTROL_CHANGE_RECORD_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/server_context.h"
+#include "supervisor/control/audit_trail.h"
+#include "supervisor/control/callers.h"
+#include "supervisor/control/keepers.h"
+
+namespace baton {
+
+// Puts the calls that change something into the audit trail. Thread-safe.
+class ChangeRecord {
+ public:
+  // All outlive it.
+  ChangeRecord(Keepers* keepers, const Callers* callers, AuditTrail* trail)
+      : keepers_(keepers), callers_(callers), trail_(trail) {}
+
+  // Does `work`, which is what `call` asks for: recorded before and after it. `service`: as the
+  // request names it, which may be none that there is.
+  absl::Status Do(const grpc::ServerContextBase& call, const std::string& what,
+                  const google::protobuf::Message& request, const std::string& service,
+                  const std::function<absl::Status()>& work) const;
+
+ private:
+  Keepers* const keepers_;
+  const Callers* const callers_;
+  AuditTrail* const trail_;
+};
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_CHANGE_RECORD_H_

@@ -1,0 +1,59 @@
+#ifndef SUPERVISOR_CONTROL_SERVICE_CALLS_H_
+#define SUPERVISOR_CONTROL_SERVICE_CALLS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/server_context.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/control/keepers.h"
+#include "supervisor/control/worker_streams.h"
+
+namespace baton {
+
+inline constexpr uint64_t kSecondNs = 1'000'000'000;
+inline constexpr uint64_t kMaxCallNs = 30 * kSecondNs;
+
+// What the keepers, and their workers' streams, are asked for an operator's call: with the time
+// that its caller has left, at most kMaxCallNs. Thread-safe.
+class ServiceCalls {
+ public:
+  // Both outlive it.
+  ServiceCalls(Keepers* keepers, WorkerStreams* streams) : keepers_(keepers), streams_(streams) {}
+
+  // With what the workers say of their health.
+  absl::StatusOr<internal::Description> Describe(const grpc::ServerContextBase& call,
+                                                 const std::string& service) const;
+  std::vector<Keepers::Described> DescribeAll(const grpc::ServerContextBase& call) const;
+
+  // A request that changes nothing.
+  absl::StatusOr<internal::ManagementReply> Ask(const grpc::ServerContextBase& call,
+                                                const std::string& service,
+                                                internal::ManagementRequest request) const;
+  // One that does: the keeper is told of the caller's trace.
+  absl::StatusOr<internal::ManagementReply> Change(const grpc::ServerContextBase& call,
+                                                   const std::string& service,
+                                                   internal::ManagementRequest request,
+                                                   uint64_t at_most_ns = kMaxCallNs) const;
+
+ private:
+  absl::StatusOr<internal::ManagementReply> CallKeeper(const std::string& service,
+                                                       internal::ManagementRequest request,
+                                                       uint64_t timeout_ns) const;
+  void AddHealth(const std::string& service, internal::Description* described) const;
+
+  Keepers* const keepers_;
+  WorkerStreams* const streams_;
+};
+
+const v1::Worker* FindWorker(const internal::Description& described, uint64_t id);
+
+absl::Status NoSuchShard(const std::string& service, uint32_t shard, size_t count);
+absl::Status NoSuchWorker(const std::string& service, uint64_t id);
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_CONTROL_SERVICE_CALLS_H_

@@ -1,0 +1,87 @@
+#include "supervisor/control/worker_stop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kDefaultStopMs = 10'000;
+constexpr uint32_t kMaxStopMs = 600'000;
+// Between two looks whether a worker is gone.
+constexpr uint64_t kFirstLookNs = 5'000'000;
+constexpr uint64_t kMaxLookNs = 200'000'000;
+
+absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker.id(), " of service \"", service,
+      "\" has no stream to control, so it cannot be asked to end: wait until `baton worker list ",
+      service, "` shows its stream open, or end its process, pid ", worker.pid(),
+      ", yourself: with SIGTERM if it minds that, or with `baton worker kill ", service, " ",
+      worker.id(), "`"));
+}
+
+absl::Status StillThere(const std::string& service, const v1::Worker& worker,
+                        const absl::Status& last_look) {
+  if (!last_look.ok()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("worker ", worker.id(), " of service \"", service,
+                     "\" was asked to end; whether it did is not known: ", last_look.message()));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "worker ", worker.id(), " of service \"", service,
+      "\" was asked to end and is still there: wait longer, see what its process, pid ",
+      worker.pid(), ", is busy with, or `baton worker kill ", service, " ", worker.id(), "`"));
+}
+
+// By its process, too: a keeper that was started anew counts from 1 again.
+bool IsThere(const internal::Description& described, const v1::Worker& worker) {
+  return std::any_of(described.workers().begin(), described.workers().end(),
+                     [&](const v1::Worker& other) {
+                       return other.id() == worker.id() && other.pid() == worker.pid();
+                     });
+}
+
+}  // namespace
+
+absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerRequest& request,
+                        const ServiceCalls& calls, WorkerStreams* streams) {
+  if (request.worker_id() == 0) {
+    return absl::InvalidArgumentError("worker_id is missing: name the worker to stop");
+  }
+  if (request.timeout_ms() > kMaxStopMs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_ms: ", request.timeout_ms(), ", at most ", kMaxStopMs));
+  }
+  const uint64_t timeout_ms = request.timeout_ms() == 0 ? kDefaultStopMs : request.timeout_ms();
+  const uint64_t deadline = MonotonicNanoseconds() + timeout_ms * 1'000'000;
+  auto described = calls.Describe(call, request.service());
+  BATON_RETURN_IF_ERROR(described.status());
+  const v1::Worker* found = FindWorker(*described, request.worker_id());
+  if (!found) return NoSuchWorker(request.service(), request.worker_id());
+  const v1::Worker worker = *found;
+  v1::AttachResponse notice;
+  notice.mutable_shutdown()->set_reason("an operator asked for it");
+  if (!streams->Notify(request.service(), worker.id(), std::move(notice))) {
+    return NoStream(request.service(), worker);
+  }
+  for (uint64_t pause = kFirstLookNs;; pause = std::min(pause * 2, kMaxLookNs)) {
+    const uint64_t now = MonotonicNanoseconds();
+    if (now >= deadline || call.IsCancelled()) {
+      return StillThere(request.service(), worker, described.status());
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, deadline - now)));
+    // A keeper that cannot be reached may be there again before the time is over.
+    described = calls.Describe(call, request.service());
+    if (described.ok() && !IsThere(*described, worker)) return absl::OkStatus();
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,31 @@
+// Whose the shards of a service are, between two programs.
+#ifndef SUPERVISOR_KEEPER_SHARD_OWNERS_H_
+#define SUPERVISOR_KEEPER_SHARD_OWNERS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// All run one turn of the engine. On the management loop's thread.
+
+// Workers that own a shard.
+size_t CountOwners(ServiceEngine& engine);
+
+// Of what `from` own, spread over `to`; none when there is nobody to have them.
+std::vector<ShardMove> MovesBetween(ServiceEngine& engine, const std::vector<WorkerInfo>& from,
+                                    const std::vector<WorkerInfo>& to);
+
+// The new workers are the first in standing from now on, and the old ones the last, if every shard
+// is a new one's; otherwise nothing changes. Looked at and done in one turn: otherwise one of them
+// could die in between, and the old workers, which have the shards then, would be ended.
+bool PromoteOwners(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
+                   const std::vector<WorkerInfo>& old_workers);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_SHARD_OWNERS_H_

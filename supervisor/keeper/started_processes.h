@@ -1,0 +1,67 @@
+// The processes that an upgrade has started, one for each of its new workers.
+#ifndef SUPERVISOR_KEEPER_STARTED_PROCESSES_H_
+#define SUPERVISOR_KEEPER_STARTED_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "supervisor/keeper/program.h"
+
+namespace baton::keeper {
+
+struct StartedProcess {
+  const pid_t pid;
+  uint64_t worker_id = 0;  // 0: has not attached
+  std::string how_ended;   // empty: it runs
+};
+
+// Thread-compatible: the management loop's thread. A process that is still there when this is
+// destroyed runs on, and is reaped all the same.
+class StartedProcesses {
+ public:
+  // `on_end`: one has ended, and is reaped; not called after the destructor. `loop` and `programs`
+  // outlive this.
+  StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
+                   std::function<void(const StartedProcess&)> on_end);
+  ~StartedProcesses();
+  StartedProcesses(const StartedProcesses&) = delete;
+  StartedProcesses& operator=(const StartedProcesses&) = delete;
+
+  // When one cannot be started, those before it are killed.
+  absl::Status Start(const internal::Program& program, uint32_t count);
+
+  // Whether `pid` is one of them that has not attached before: it has, as this worker.
+  bool NoteAttached(pid_t pid, uint64_t worker_id);
+
+  // Of the worker's process, which may have ended without our having been told; empty: it runs, or
+  // is none of them.
+  std::string HowEnded(uint64_t worker_id);
+
+  // In the order in which they were started; not all of them when Start has failed.
+  std::vector<StartedProcess> List() const;
+  bool AllEnded() const;
+
+  void SignalUnattached(int signal);
+  void SignalAll(int signal);
+
+ private:
+  struct Watched;
+
+  void Watch(const std::shared_ptr<Watched>& process);
+
+  boost::asio::io_context& loop_;
+  WorkerPrograms& programs_;
+  const std::shared_ptr<std::function<void(const StartedProcess&)>> on_end_;
+  std::vector<std::shared_ptr<Watched>> processes_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_STARTED_PROCESSES_H_

@@ -1,0 +1,478 @@
+#include "supervisor/keeper/upgrade_under_way.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "supervisor/keeper/shard_owners.h"
+#include "supervisor/keeper/state_version_check.h"
+
+namespace baton::keeper {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Between two looks at what nobody tells: health, deadlines, who owns what.
+constexpr milliseconds kTick(10);
+// A program that has just started says that it is ready while threads of it still start and its
+// pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
+constexpr milliseconds kSettling(150);
+
+std::string PhaseName(v1::UpgradePhase phase) {
+  switch (phase) {
+    case v1::UPGRADE_PHASE_STARTING:
+      return "waits until its workers are ready";
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+      return "hands the shards over";
+    case v1::UPGRADE_PHASE_WATCHING:
+      return "is in its watch window";
+    case v1::UPGRADE_PHASE_CANARY:
+      return "has its canary shards";
+    case v1::UPGRADE_PHASE_RETURNING:
+      return "is being undone";
+    default:
+      return "waits for the end of the old workers";
+  }
+}
+
+}  // namespace
+
+UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
+                                 const v1::UpgradePlan& plan, std::function<void()> on_over)
+    : loop_(context.loop),
+      config_(context.config),
+      engine_(context.engine),
+      events_(context.events),
+      workers_(context.workers),
+      programs_(context.programs),
+      on_over_(std::move(on_over)),
+      change_(std::move(change)),
+      trace_parent_(events_.trace_parent()),
+      plan_(WithTimesOf(config_.service(), plan)),
+      canary_(plan.canary_shards().begin(), plan.canary_shards().end()),
+      trial_(engine_, plan.gates()),
+      processes_(loop_, programs_,
+                 [this](const StartedProcess& process) {
+                   const auto self = shared_from_this();  // it may be over with this
+                   OnProcessEnded(process);
+                 }),
+      timer_(loop_) {
+  status_.set_id(id);
+  status_.set_exec(change_.to.path());
+  for (const std::string& argument : change_.to.arguments()) *status_.add_arguments() = argument;
+  status_.set_rollback(change_.rollback);
+  status_.set_no_rollback(plan.no_rollback());
+  for (const uint32_t shard : canary_) status_.add_canary_shards(shard);
+}
+
+// ---------------------------------------------------------------- starting
+
+absl::Status UpgradeUnderWay::Start() {
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (!worker.ready) continue;
+    old_workers_.insert(worker.id);
+    status_.add_old_worker_ids(worker.id);
+    status_.set_old_version(worker.version);
+  }
+  const uint32_t count =
+      plan_.workers() != 0 ? plan_.workers() : std::max<uint32_t>(1, old_workers_.size());
+  if (count > workers_.free_slots()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "workers: ", count, " new ones do not fit beside those attached, there is room for ",
+        workers_.free_slots(), ": raise max_workers"));
+  }
+  status_.set_started_unix_micros(UnixMicroseconds());
+  last_tick_ = steady_clock::now();
+  BATON_RETURN_IF_ERROR(processes_.Start(change_.to, count));
+  AddEvent("upgrade_started",
+           absl::StrCat(change_.rollback ? "to return, " : "", count, " of ", status_.exec(),
+                        " started beside the workers that are there"));
+  EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
+  Tick();
+  return absl::OkStatus();
+}
+
+void UpgradeUnderWay::OnProcessEnded(const StartedProcess& process) {
+  // One that has attached is told of by its session, too, and the shards that it owned are moved by
+  // then.
+  if (status_.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id == 0) {
+    return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
+                               " before it was ready: see its output in the keeper's log"));
+  }
+  CheckEnded();
+}
+
+Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
+  if (!processes_.NoteAttached(pid, worker_id)) return Standing::kFirst;
+  new_workers_.insert(worker_id);
+  status_.add_new_worker_ids(worker_id);
+  for (const WorkerInfo& worker : workers_.List()) {
+    if (worker.id == worker_id) status_.set_new_version(worker.version);
+  }
+  return Standing::kLast;
+}
+
+void UpgradeUnderWay::OnReady() {
+  if (status_.phase() == v1::UPGRADE_PHASE_STARTING) Advance();
+}
+
+std::string UpgradeUnderWay::WhyNotReady() const {
+  const std::vector<WorkerInfo> workers = workers_.List();
+  for (const StartedProcess& process : processes_.List()) {
+    if (process.worker_id == 0) {
+      return absl::StrCat("process ", process.pid, " has not attached");
+    }
+    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
+      return info.id == process.worker_id;
+    });
+    if (worker == workers.end()) continue;
+    if (!worker->ready)
+      return absl::StrCat("worker ", worker->id, " has attached and is not ready");
+    if (!worker->healthy) return absl::StrCat("worker ", worker->id, " says that it is unhealthy");
+  }
+  return "";
+}
+
+void UpgradeUnderWay::Advance() {
+  const std::string missing = WhyNotReady();
+  if (!missing.empty()) {
+    ready_since_ = {};
+    if (steady_clock::now() >= deadline_) Return(absl::StrCat(missing, ": time is over"));
+    return;
+  }
+  const steady_clock::time_point now = steady_clock::now();
+  if (ready_since_ == steady_clock::time_point()) ready_since_ = now;
+  if (now < ready_since_ + kSettling || status_.paused()) return;
+  const absl::Status readable = CheckPrograms();
+  if (!readable.ok()) return Return(std::string(MessageOf(readable)));
+  HandOver();
+}
+
+absl::Status UpgradeUnderWay::CheckPrograms() const {
+  return CheckStateVersions(engine_, Attached(old_workers_), Attached(new_workers_),
+                            !status_.no_rollback());
+}
+
+std::vector<WorkerInfo> UpgradeUnderWay::Attached(const std::set<uint64_t>& worker_ids) const {
+  std::vector<WorkerInfo> attached = workers_.List();
+  std::erase_if(attached, [&](const auto& worker) { return worker_ids.count(worker.id) == 0; });
+  return attached;
+}
+
+// ---------------------------------------------------------------- going on
+
+// That are to move to the new workers: the canaries, then the others.
+std::vector<uint32_t> UpgradeUnderWay::NextShards() const {
+  std::vector<uint32_t> shards;
+  for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+    const bool first = canary_.empty() || canary_.count(shard) != 0;
+    const bool turn = served_ ? !trial_.HasShard(shard) : first;
+    if (turn) shards.push_back(shard);
+  }
+  return shards;
+}
+
+void UpgradeUnderWay::HandOver() {
+  // The moves have a time-out of their own.
+  EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
+  std::vector<WorkerInfo> owners = Attached(new_workers_);
+  // Of the second step, too: by then some of the owners are new ones.
+  if (new_owners_ == 0) new_owners_ = std::max<size_t>(1, NewOwners());
+  owners.resize(std::min(owners.size(), new_owners_));
+  std::vector<ShardMove> moves;
+  on_their_way_ = NextShards();
+  for (const uint32_t shard : on_their_way_) {
+    moves.push_back({shard, owners[shard % owners.size()].slot});
+  }
+  served_ = moving_ = true;
+  Move(moves, &UpgradeUnderWay::OnHandedOver);
+}
+
+void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
+                           void (UpgradeUnderWay::*next)(const HandoffsResult&)) {
+  MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
+             [us = weak_from_this(), next](const HandoffsResult& result) {
+               if (const auto self = us.lock()) ((*self).*next)(result);
+             });
+}
+
+// Among how many of the new workers the shards are spread. The keeper of a native service has more
+// workers than owners, so that some stand by: of as many new ones as there were, as many own.
+size_t UpgradeUnderWay::NewOwners() const {
+  if (plan_.workers() != 0 || !arena::IsNative(engine_.arena().shape())) {
+    return new_workers_.size();
+  }
+  return CountOwners(engine_);
+}
+
+void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
+  status_.set_slowest_blackout_us(std::max(status_.slowest_blackout_us(), result.slowest_us));
+  moving_ = false;
+  if (status_.phase() != v1::UPGRADE_PHASE_HANDING_OVER) {
+    // It is to be undone, and waited only for this.
+    return Return(status_.detail());
+  }
+  if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
+  trial_.BeginWindow(on_their_way_);
+  const bool all = trial_.shard_count() == config_.service().shards();
+  AddEvent(all ? "upgrade_handed_over" : "upgrade_canary",
+           absl::StrCat(result.moved, " shards moved to ", status_.exec(), ", the slowest in ",
+                        static_cast<int64_t>(result.slowest_us), " us"));
+  const std::string problem = trial_.ProblemOfBlackout(result.slowest_us);
+  if (!problem.empty()) return Return(problem);
+  if (!all) {
+    return EnterPhase(v1::UPGRADE_PHASE_CANARY, milliseconds(plan_.canary_window_ms()));
+  }
+  EnterPhase(v1::UPGRADE_PHASE_WATCHING,
+             milliseconds(status_.no_rollback() ? 0 : plan_.watch_window_ms()));
+  if (status_.no_rollback()) LookAtNewWorkers();
+}
+
+void UpgradeUnderWay::LookAtNewWorkers() {
+  const Trial::Verdict verdict = trial_.Look(Attached(new_workers_));
+  if (!verdict.problem.empty()) return Return(verdict.problem);
+  if (verdict.open || status_.paused()) return;
+  if (steady_clock::now() >= deadline_) OnWindowOver();
+}
+
+void UpgradeUnderWay::OnWindowOver() {
+  const std::string problem = trial_.ProblemOfWindow();
+  if (!problem.empty()) return Return(problem);
+  if (status_.phase() == v1::UPGRADE_PHASE_WATCHING) {
+    if (PromoteOwners(engine_, Attached(new_workers_), Attached(old_workers_))) Retire();
+    return;
+  }
+  if (plan_.pause_after_canary()) {
+    plan_.clear_pause_after_canary();
+    AddEvent("upgrade_paused", "its canary window is over; `baton upgrades resume` lets it go on");
+    status_.set_paused(true);
+    return;
+  }
+  HandOver();
+}
+
+void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) {
+  if (old_workers_.erase(worker_id) != 0) return CheckEnded();
+  if (new_workers_.erase(worker_id) == 0) return;
+  const std::string ended = processes_.HowEnded(worker_id);
+  const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
+  switch (status_.phase()) {
+    case v1::UPGRADE_PHASE_STARTING:
+    case v1::UPGRADE_PHASE_HANDING_OVER:
+    case v1::UPGRADE_PHASE_CANARY:
+    case v1::UPGRADE_PHASE_WATCHING:
+      return Return(absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how));
+    default:
+      CheckEnded();
+  }
+}
+
+// ---------------------------------------------------------------- what is asked for
+
+std::string UpgradeUnderWay::Progress() const {
+  return absl::StrCat("upgrade ", status_.id(), " to ", status_.exec(), " is under way (it ",
+                      PhaseName(status_.phase()), ")");
+}
+
+absl::Status UpgradeUnderWay::Undo() {
+  if (status_.phase() == v1::UPGRADE_PHASE_RETIRING) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "upgrade ", status_.id(),
+        " has passed its watch window and ends its old workers: ask again in a moment"));
+  }
+  if (status_.phase() != v1::UPGRADE_PHASE_RETURNING) Return("an operator asked for it");
+  return absl::OkStatus();
+}
+
+absl::Status UpgradeUnderWay::CheckHoldable() const {
+  const v1::UpgradePhase phase = status_.phase();
+  if (phase != v1::UPGRADE_PHASE_RETURNING && phase != v1::UPGRADE_PHASE_RETIRING) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("upgrade ", status_.id(), " ", PhaseName(phase), ": it cannot be held"));
+}
+
+absl::Status UpgradeUnderWay::Pause() {
+  BATON_RETURN_IF_ERROR(CheckHoldable());
+  if (!status_.paused()) AddEvent("upgrade_paused", "an operator asked for it");
+  status_.set_paused(true);
+  return absl::OkStatus();
+}
+
+absl::Status UpgradeUnderWay::Resume() {
+  BATON_RETURN_IF_ERROR(CheckHoldable());
+  if (!status_.paused()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("upgrade ", status_.id(), " is not paused: it goes on by itself"));
+  }
+  AddEvent("upgrade_resumed", "an operator asked for it");
+  // Also when he was asked for it before the window's end: it is said.
+  if (status_.phase() == v1::UPGRADE_PHASE_CANARY) plan_.clear_pause_after_canary();
+  status_.set_paused(false);
+  return absl::OkStatus();
+}
+
+v1::Upgrade UpgradeUnderWay::Describe() const {
+  v1::Upgrade upgrade = status_;
+  if (upgrade.phase() == v1::UPGRADE_PHASE_STARTING) upgrade.set_detail(WhyNotReady());
+  if (upgrade.phase() == v1::UPGRADE_PHASE_WATCHING ||
+      upgrade.phase() == v1::UPGRADE_PHASE_CANARY) {
+    upgrade.set_watch_seconds_left(
+        std::max(0.0, std::chrono::duration<double>(deadline_ - steady_clock::now()).count()));
+  }
+  return upgrade;
+}
+
+// ---------------------------------------------------------------- ending
+
+void UpgradeUnderWay::Return(const std::string& why) {
+  status_.set_detail(why);
+  status_.set_paused(false);
+  const bool to_nobody = old_workers_.empty();
+  const bool given_up = status_.no_rollback() && served_;
+  if ((to_nobody || given_up) && !new_workers_.empty()) {
+    for (const uint64_t worker_id : new_workers_) {
+      workers_.SetStanding(worker_id, Standing::kFirst);
+    }
+    return Finish(
+        v1::UPGRADE_PHASE_FAILED,
+        absl::StrCat(why, to_nobody ? "; the old workers are gone, so the new ones stay"
+                                    : "; the return was given up, so both programs stay"));
+  }
+  if (status_.phase() != v1::UPGRADE_PHASE_RETURNING) AddEvent("upgrade_returning", why);
+  EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
+  // What is on its way arrives, or comes back, first: OnHandedOver goes on.
+  if (moving_) return;
+  Move(MovesBetween(engine_, Attached(new_workers_), Attached(old_workers_)),
+       &UpgradeUnderWay::OnReturned);
+}
+
+void UpgradeUnderWay::OnReturned(const HandoffsResult& result) {
+  status_.set_slowest_return_us(result.slowest_us);
+  // An old worker that has taken its shards back can die before that is told here.
+  if (old_workers_.empty() && !new_workers_.empty()) {
+    return Return(status_.detail());
+  }
+  if (result.status.ok()) return End(new_workers_);
+  // Their deaths give the shards to the heirs.
+  for (const uint64_t worker_id : new_workers_) {
+    (void)workers_.Kill(
+        worker_id, absl::StrCat("it does not give its shards back: ", result.status.message()));
+  }
+  End({});
+}
+
+void UpgradeUnderWay::Retire() {
+  EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
+  programs_.OnServing(change_.to);
+  End(old_workers_);
+}
+
+// Asks them, and kills those that are still there when their time is over.
+void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
+  ending_ = true;
+  deadline_ = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
+  for (const uint64_t worker_id : worker_ids) workers_.AskToStop(worker_id);
+  if (status_.phase() == v1::UPGRADE_PHASE_RETURNING) {
+    processes_.SignalUnattached(SIGTERM);
+  }
+  CheckEnded();
+}
+
+void UpgradeUnderWay::KillOverdue() {
+  const bool retiring = status_.phase() == v1::UPGRADE_PHASE_RETIRING;
+  if (killed_) {
+    // Not even that helped; nothing more can be done.
+    return Finish(Outcome(), absl::StrCat(status_.detail(), retiring ? "" : "; ",
+                                          "a process that was killed is still there"));
+  }
+  killed_ = true;
+  deadline_ = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
+  for (const uint64_t worker_id : retiring ? old_workers_ : new_workers_) {
+    (void)workers_.Kill(worker_id, absl::StrCat("it was asked to end ",
+                                                config_.service().stop_timeout_ms(), " ms ago"));
+  }
+  if (retiring) return;
+  processes_.SignalAll(SIGKILL);
+}
+
+void UpgradeUnderWay::CheckEnded() {
+  if (!ending_) return;
+  if (status_.phase() == v1::UPGRADE_PHASE_RETIRING) {
+    if (old_workers_.empty()) Finish(Outcome(), "");
+    return;
+  }
+  if (!processes_.AllEnded() || !new_workers_.empty()) return;
+  Finish(Outcome(), status_.detail());
+}
+
+// Of what is under way when everybody has ended who had to.
+v1::UpgradePhase UpgradeUnderWay::Outcome() const {
+  if (status_.phase() == v1::UPGRADE_PHASE_RETIRING) return v1::UPGRADE_PHASE_COMPLETED;
+  return served_ ? v1::UPGRADE_PHASE_ROLLED_BACK : v1::UPGRADE_PHASE_FAILED;
+}
+
+void UpgradeUnderWay::Finish(v1::UpgradePhase phase, const std::string& detail) {
+  status_.set_phase(phase);
+  status_.set_detail(detail);
+  status_.set_ended_unix_micros(UnixMicroseconds());
+  if (phase == v1::UPGRADE_PHASE_COMPLETED) {
+    AddEvent("upgrade_completed",
+             absl::StrCat(status_.exec(), " serves, its predecessor has ended"));
+  } else {
+    AddEvent(phase == v1::UPGRADE_PHASE_ROLLED_BACK ? "upgrade_rolled_back" : "upgrade_failed",
+             detail);
+  }
+  timer_.cancel();
+  over_ = true;
+  on_over_();
+}
+
+// ---------------------------------------------------------------- time
+
+void UpgradeUnderWay::EnterPhase(v1::UpgradePhase phase, milliseconds limit) {
+  status_.set_phase(phase);
+  deadline_ = steady_clock::now() + limit;
+}
+
+void UpgradeUnderWay::Tick() {
+  const steady_clock::time_point now = steady_clock::now();
+  const auto since = now - std::exchange(last_tick_, now);
+  if (status_.paused()) deadline_ += since;
+  switch (status_.phase()) {
+    case v1::UPGRADE_PHASE_STARTING:
+      Advance();
+      break;
+    case v1::UPGRADE_PHASE_CANARY:
+    case v1::UPGRADE_PHASE_WATCHING:
+      LookAtNewWorkers();
+      break;
+    default:
+      if (ending_ && steady_clock::now() >= deadline_) KillOverdue();
+      break;
+  }
+  if (over_) return;
+  timer_.expires_after(kTick);
+  timer_.async_wait([us = weak_from_this()](const boost::system::error_code& error) {
+    if (error) return;
+    if (const auto self = us.lock()) self->Tick();
+  });
+}
+
+// Of the trace of who asks for something now, and otherwise of who has begun it.
+void UpgradeUnderWay::AddEvent(const std::string& kind, const std::string& message) {
+  const std::string asking = events_.trace_parent();
+  if (asking.empty()) events_.set_trace_parent(trace_parent_);
+  events_.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message), UnixMicroseconds(), 0,
+              -1, -1);
+  events_.set_trace_parent(asking);
+}
+
+}  // namespace baton::keeper

@@ -1,0 +1,149 @@
+// One replacement of a service's workers by those of another program, while it goes on.
+//
+// The new program is started beside the old one. When all its workers are ready and healthy, the
+// shards are handed to them, one after the other as in any planned handoff. From then on they are
+// watched, with the old workers standing by, warm and named as heirs: if a new one dies, hangs (it
+// is then killed), turns unhealthy or gives a shard back, every shard goes back, and the new
+// workers are ended. A dead owner's shards do not wait for that: the engine gives them to the heir
+// at once. After the watch window the old workers are ended. Everything is decided here: control
+// may be dead.
+//
+//   STARTING -> HANDING_OVER -> WATCHING -> RETIRING -> COMPLETED
+//        \            \             \-> RETURNING -> ROLLED_BACK, or
+//         \------------\---------------> RETURNING -> FAILED, when no shard was handed over
+//
+// With canary shards these go first: HANDING_OVER -> CANARY -> HANDING_OVER -> WATCHING. Whoever
+// pauses it keeps it from going on to the next phase, not from returning.
+#ifndef SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
+#define SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/program.h"
+#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/started_processes.h"
+#include "supervisor/keeper/trial.h"
+#include "supervisor/keeper/upgrade_plan.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// What an upgrade works with. All of it outlives the upgrade.
+struct UpgradeContext {
+  boost::asio::io_context& loop;
+  const internal::KeeperConfig& config;
+  ServiceEngine& engine;
+  EventLog& events;
+  WorkerSessions& workers;
+  WorkerPrograms& programs;
+};
+
+struct ProgramChange {
+  internal::Program from;  // a rollback's is not known, nor wanted
+  internal::Program to;
+  bool rollback = false;
+};
+
+// Thread-compatible: the management loop's thread. Who calls holds a reference of his own: it may
+// be over with any call. Made by std::make_shared.
+class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
+ public:
+  // `on_over` is called once, when Start was successful.
+  UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
+                  const v1::UpgradePlan& plan, std::function<void()> on_over);
+
+  // The new processes run when this returns. Once; after an error it has not begun.
+  absl::Status Start();
+
+  // kFailedPrecondition: it is past that.
+  absl::Status Undo();
+  absl::Status Pause();
+  absl::Status Resume();
+
+  v1::Upgrade Describe() const;
+  std::string Progress() const;  // which it is and how far, in words
+  const ProgramChange& change() const { return change_; }
+
+  // As WorkerObserver's. kFirst: the worker is none of the new ones.
+  Standing OnAttached(uint64_t worker_id, pid_t pid);
+  void OnReady();
+  void OnGone(uint64_t worker_id, const std::string& kill_cause);
+
+ private:
+  // Starting.
+  void OnProcessEnded(const StartedProcess& process);
+  void Advance();
+  std::string WhyNotReady() const;
+  absl::Status CheckPrograms() const;
+  std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
+
+  // Going on.
+  absl::Status CheckHoldable() const;
+  void HandOver();
+  void Move(const std::vector<ShardMove>& moves,
+            void (UpgradeUnderWay::*next)(const HandoffsResult&));
+  std::vector<uint32_t> NextShards() const;
+  size_t NewOwners() const;
+  void OnHandedOver(const HandoffsResult& result);
+  void LookAtNewWorkers();
+  void OnWindowOver();
+
+  // Ending.
+  void Return(const std::string& why);
+  void OnReturned(const HandoffsResult& result);
+  void Retire();
+  void End(const std::set<uint64_t>& worker_ids);
+  void KillOverdue();
+  void CheckEnded();
+  v1::UpgradePhase Outcome() const;
+  void Finish(v1::UpgradePhase phase, const std::string& detail);
+
+  void EnterPhase(v1::UpgradePhase phase, std::chrono::milliseconds limit);
+  void Tick();
+  void AddEvent(const std::string& kind, const std::string& message);
+
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  boost::asio::io_context& loop_;
+  const internal::KeeperConfig& config_;
+  ServiceEngine& engine_;
+  EventLog& events_;
+  WorkerSessions& workers_;
+  WorkerPrograms& programs_;
+  const std::function<void()> on_over_;
+  const ProgramChange change_;
+  const std::string trace_parent_;   // of who has begun it
+  v1::UpgradePlan plan_;             // no time is left out
+  const std::set<uint32_t> canary_;  // shards
+  v1::Upgrade status_;
+  size_t new_owners_ = 0;               // among whom the shards are spread; 0: not chosen yet
+  std::vector<uint32_t> on_their_way_;  // shards, to the new workers
+  Trial trial_;                         // of the new workers
+  std::set<uint64_t> old_workers_, new_workers_;  // that are attached
+  StartedProcesses processes_;                    // of the new workers
+  TimePoint deadline_;                            // of the phase
+  TimePoint last_tick_;
+  TimePoint ready_since_;  // all new workers are; none: not yet
+  bool served_ = false;    // shards were handed to new workers
+  bool moving_ = false;    // shards are on their way to the new workers
+  bool ending_ = false;    // workers were asked to end: the deadline is theirs
+  bool killed_ = false;    // those that did not end
+  bool over_ = false;
+  boost::asio::steady_timer timer_;
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_

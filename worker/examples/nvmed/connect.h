@@ -1,0 +1,31 @@
+// The Connect command: how controllers come to be, and their queues.
+#ifndef WORKER_EXAMPLES_NVMED_CONNECT_H_
+#define WORKER_EXAMPLES_NVMED_CONNECT_H_
+
+#include <cstdint>
+
+#include "worker/examples/nvmed/answer.h"
+#include "worker/examples/nvmed/controller.h"
+#include "worker/examples/nvmed/nvme_data.h"
+#include "worker/examples/nvmed/registry.h"
+#include "worker/examples/nvmed/state.h"
+#include "worker/examples/nvmed/target.h"
+
+namespace baton::nvmed {
+
+// Makes a controller, or adds a queue to one.
+struct ConnectRequest {
+  ConnectCommand command;
+  ConnectData data;
+  uint16_t queue_id = 0;  // as the connection's private data had it
+  uint16_t entries = 0;   // likewise
+  uint32_t connection = 0, generation = 0;
+  uint64_t now = 0;  // CLOCK_MONOTONIC, ns
+};
+// With kSuccess `*controller` is the one that the queue belongs to now.
+Answer Connect(const ConnectRequest& request, const ControllerOptions& options, Target& target,
+               Registry& registry, ControllerState** controller);
+
+}  // namespace baton::nvmed
+
+#endif  // WORKER_EXAMPLES_NVMED_CONNECT_H_

@@ -1,0 +1,123 @@
+#include "worker/keeper_session.h"
+
+#include <errno.h>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+
+namespace baton {
+namespace {
+
+constexpr int kReplyTimeoutMs = 10'000;
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> KeeperSession::Reach(const std::string& socket,
+                                                    const std::string& service) {
+  auto connected = ConnectUnix(socket);
+  if (connected.ok()) return connected;
+  return absl::Status(connected.status().code(),
+                      absl::StrCat(connected.status().message(), ": is batond running, and is ",
+                                   socket, " the socket of service ", service, "?"));
+}
+
+absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerRequest& request,
+                                                         std::vector<FileDescriptor>* descriptors) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  internal::WorkerReply reply;
+  const absl::Status sent = channel_.Send(request, {}, kReplyTimeoutMs);
+  if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
+  ++replies_due_;  // also of what is still on its way
+  BATON_RETURN_IF_ERROR(sent);
+  // Replies come in order: those that came too late for their requests are before ours.
+  for (; replies_due_ > 0; --replies_due_) {
+    BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kReplyTimeoutMs, descriptors));
+  }
+  if (reply.status_code() != 0) {
+    return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
+  }
+  return reply;
+}
+
+absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& options,
+                                                         uint32_t layout_version,
+                                                         std::vector<FileDescriptor>* descriptors) {
+  internal::WorkerRequest request;
+  internal::AttachArena* attach = request.mutable_attach();
+  attach->set_protocol_version(kProtocolVersion);
+  attach->set_layout_version(layout_version);
+  attach->set_name(options.name.empty() ? program_invocation_short_name : options.name);
+  attach->set_version(options.version);
+  attach->set_library_release(kRelease);
+  attach->set_service(options.service);
+  attach->set_reads_state_version_min(options.reads_state_version_min);
+  attach->set_reads_state_version_max(options.reads_state_version_max);
+  attach->set_writes_state_version(options.writes_state_version);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, descriptors));
+  return reply.attached();
+}
+
+absl::Status KeeperSession::SetReady() {
+  internal::WorkerRequest request;
+  request.mutable_set_ready();
+  return Ask(request).status();
+}
+
+absl::Status KeeperSession::Detach() {
+  internal::WorkerRequest request;
+  request.mutable_detach();
+  return Ask(request).status();
+}
+
+absl::StatusOr<std::string> KeeperSession::NewToken() {
+  internal::WorkerRequest request;
+  request.mutable_new_token();
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return reply.token().token();
+}
+
+absl::StatusOr<uint16_t> KeeperSession::Listen(const std::string& host, uint16_t port) {
+  internal::WorkerRequest request;
+  request.mutable_listen()->set_host(host);
+  request.mutable_listen()->set_port(port);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return static_cast<uint16_t>(reply.listening().port());
+}
+
+absl::StatusOr<internal::Connecting> KeeperSession::Connect(uint32_t shard, const std::string& host,
+                                                            uint16_t port,
+                                                            std::string_view private_data,
+                                                            uint64_t tag) {
+  internal::WorkerRequest request;
+  internal::ConnectRequest* connect = request.mutable_connect();
+  connect->set_host(host);
+  connect->set_port(port);
+  connect->set_shard(shard);
+  connect->set_private_data(std::string(private_data));
+  connect->set_tag(tag);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return reply.connecting();
+}
+
+absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t length,
+                                                   uint32_t access) {
+  internal::WorkerRequest request;
+  internal::GrantRequest* grant = request.mutable_grant();
+  grant->set_offset(offset);
+  grant->set_length(length);
+  grant->set_remote_read((access & verbs::kRemoteRead) != 0);
+  grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
+  grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  return Worker::Grant{reply.granted().grant(), reply.granted().rkey(),
+                       reply.granted().remote_address()};
+}
+
+absl::Status KeeperSession::Revoke(uint32_t grant) {
+  internal::WorkerRequest request;
+  request.mutable_revoke()->set_grant(grant);
+  return Ask(request).status();
+}
+
+}  // namespace baton

@@ -1,0 +1,57 @@
+// Inside the worker library: a worker's session with its keeper.
+#ifndef WORKER_KEEPER_SESSION_H_
+#define WORKER_KEEPER_SESSION_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "worker/worker.h"
+
+namespace baton {
+
+// Each call is a request and waits for its reply. Thread-safe: the control stream's thread asks for
+// tokens.
+class KeeperSession {
+ public:
+  explicit KeeperSession(FileDescriptor socket) : channel_(std::move(socket)) {}
+
+  // For a session with the keeper of a service.
+  static absl::StatusOr<FileDescriptor> Reach(const std::string& socket,
+                                              const std::string& service);
+
+  int fd() const { return channel_.fd(); }
+
+  // `descriptors`: what comes with the reply.
+  absl::StatusOr<internal::Attached> Attach(const WorkerOptions& options, uint32_t layout_version,
+                                            std::vector<FileDescriptor>* descriptors);
+  absl::Status SetReady();
+  absl::Status Detach();
+  absl::StatusOr<std::string> NewToken();
+  absl::StatusOr<uint16_t> Listen(const std::string& host, uint16_t port);
+  absl::StatusOr<internal::Connecting> Connect(uint32_t shard, const std::string& host,
+                                               uint16_t port, std::string_view private_data,
+                                               uint64_t tag);
+  absl::StatusOr<Worker::Grant> Grant(uint64_t offset, uint64_t length, uint32_t access);
+  absl::Status Revoke(uint32_t grant);
+
+ private:
+  absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
+                                            std::vector<FileDescriptor>* descriptors = nullptr);
+
+  std::mutex mutex_;
+  MessageChannel channel_;    // guarded by mutex_
+  uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time
+};
+
+}  // namespace baton
+
+#endif  // WORKER_KEEPER_SESSION_H_
