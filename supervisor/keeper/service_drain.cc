@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -14,6 +13,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/replace_file.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton::keeper {
@@ -21,20 +21,6 @@ namespace {
 
 // Between two looks whether connections are left, and at the deadline.
 constexpr std::chrono::milliseconds kLook(50);
-
-// Whole or not at all.
-absl::Status Write(const std::string& path, const v1::Drain& drain) {
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(drain, &text);
-  const std::string next = path + ".new";
-  std::ofstream file(next, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file.fail() && std::rename(next.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", next));
-  (void)unlink(next.c_str());
-  return status;
-}
 
 }  // namespace
 
@@ -73,7 +59,9 @@ absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& requ
   if (request.deadline_ms() != 0) {
     drain.set_deadline_unix_micros(now + int64_t{request.deadline_ms()} * 1000);
   }
-  BATON_RETURN_IF_ERROR(Write(path_, drain));
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(drain, &text);
+  BATON_RETURN_IF_ERROR(ReplaceFile(path_, text));
   const bool again = drain_.has_value();
   drain_ = drain;
   deadline_told_ = false;
