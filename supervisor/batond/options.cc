@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
+#include "lib/text/host_port.h"
 #include "supervisor/config/config.h"
 
 namespace baton {
@@ -54,22 +54,6 @@ std::string OwnDirectory() {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
   const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
   return program.substr(0, program.rfind('/'));
-}
-
-// "HOST:PORT", with an IPv6 address in brackets.
-bool ParseListener(const std::string& text, v1::ListenerConfig* listener) {
-  const size_t colon = text.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port)) return false;
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string::npos) {
-    return false;
-  }
-  listener->set_host(host);
-  listener->set_port(port);
-  return true;
 }
 
 absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
@@ -243,10 +227,14 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   service = flags.service;
   BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));
   for (const std::string& text : flags.listeners) {
-    if (!ParseListener(text, service.add_listeners())) {
+    const std::optional<HostPort> parsed = ParseHostPort(text);
+    if (!parsed) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--listen ", text, ": not HOST:PORT; for example 127.0.0.1:0 or [::1]:7471"));
     }
+    v1::ListenerConfig& listener = *service.add_listeners();
+    listener.set_host(parsed->host);
+    listener.set_port(parsed->port);
   }
   const absl::Status status = CompleteConfig(config);
   if (!status.ok()) return status;

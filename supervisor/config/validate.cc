@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
+#include "lib/text/host_port.h"
 #include "supervisor/config/ip_address.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/node.h"
@@ -60,21 +61,10 @@ bool IsName(const std::string& name) {
          });
 }
 
-// ADDRESS:PORT, with brackets around an IPv6 address. Port 0 is any that is free.
+// Port 0 is any that is free.
 bool IsAddressWithPort(const std::string& text) {
-  constexpr uint32_t kMaxPort = 65535;
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return false;
-  const std::string digits = text.substr(colon + 1);
-  uint32_t port = 0;
-  if (digits.find_first_not_of("0123456789") != std::string::npos ||
-      !absl::SimpleAtoi(digits, &port) || port > kMaxPort) {
-    return false;
-  }
-  const std::string host = text.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return bracketed == ipv6 && IsAddress(bracketed ? host.substr(1, host.size() - 2) : host);
+  const std::optional<HostPort> parsed = ParseHostPort(text);
+  return parsed && IsAddress(parsed->host);
 }
 
 // A listener's network namespace, host and port to the name of the service that has it.
