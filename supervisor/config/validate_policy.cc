@@ -97,14 +97,7 @@ void CheckPorts(google::protobuf::RepeatedPtrField<v1::PortRange>& ranges, const
   }
 }
 
-void CheckRestart(v1::RestartPolicy& restart, const v1::ServiceConfig& service, const Node& policy,
-                  const Node& node) {
-  if (service.mode() != v1::NATIVE) {
-    policy.Refuse("restart",
-                  "is for mode NATIVE: brokered workers are started by whoever runs them; leave it "
-                  "out");
-    return;
-  }
+void CheckRestart(v1::RestartPolicy& restart, const Node& node) {
   node.CheckRange({"first_delay_ms", kDefaultFirstDelayMs, 1, kMaxDelayMs});
   node.CheckRange({"max_delay_ms", std::max(kDefaultMaxDelayMs, restart.first_delay_ms()),
                    restart.first_delay_ms(), kMaxDelayMs});
@@ -141,7 +134,7 @@ void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Nod
   CheckPorts(*policy.mutable_connect_ports(), "connect_ports", node);
   if (policy.has_restart()) {
     v1::RestartPolicy& restart = *policy.mutable_restart();
-    CheckRestart(restart, service, node, node.Child("restart", restart));
+    CheckRestart(restart, node.Child("restart", restart));
   }
   if (policy.hot_standbys() != 0) CheckStandbys(policy, service, node);
   if (!v1::OnHang_IsValid(policy.on_hang())) {

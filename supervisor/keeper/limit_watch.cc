@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/driver/device_needs.h"
 #include "supervisor/cgroup/cgroup.h"
+#include "supervisor/keeper/worker_roles.h"
 
 namespace baton::keeper {
 namespace {
@@ -165,18 +166,7 @@ void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
 void LimitWatch::CheckStandbys(std::vector<Warning>* warnings) {
   const uint32_t wanted = policies_.policy().hot_standbys();
   if (wanted == 0) return;
-  const std::vector<WorkerInfo> workers = workers_.List();
-  uint32_t ready = 0;
-  engine_.Run([&] {
-    for (const WorkerInfo& worker : workers) {
-      if (!engine_.IsReady(worker.slot)) continue;
-      bool owner = false;
-      for (uint32_t shard = 0; shard < engine_.arena().shape().shards; ++shard) {
-        owner |= engine_.owner(shard).worker_id == worker.id;
-      }
-      ready += !owner;
-    }
-  });
+  const size_t ready = RolesOf(workers_.List(), engine_).standbys.size();
   if (ready >= wanted) return;
   Warning warning;
   warning.kind = "standbys_missing";

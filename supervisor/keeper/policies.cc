@@ -25,6 +25,7 @@ void Policies::PutInForce(v1::Policy policy) {
     admission_.SetPolicy(policy_);
     engine_.SetPostRates(policy_.service().posts_per_second(), policy_.worker().posts_per_second());
   });
+  if (listener_) listener_();
 }
 
 }  // namespace baton::keeper

@@ -1,8 +1,6 @@
 #include "supervisor/keeper/upgrades.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -82,24 +80,6 @@ absl::Status CheckPlan(const v1::UpgradePlan& plan, uint32_t shards) {
 
 }  // namespace
 
-// A process that we started.
-struct Upgrades::Child {
-  Child(boost::asio::io_context& loop, StartedProgram started)
-      : pid(started.pid), pidfd(loop, started.pidfd.Release()) {}
-
-  const pid_t pid;
-  boost::asio::posix::stream_descriptor pidfd;
-  uint64_t worker_id = 0;  // 0: has not attached
-  std::string how_ended;   // empty: it runs
-
-  void Reap() {
-    if (how_ended.empty()) how_ended = ReapProgram(pidfd.native_handle());
-  }
-  void Signal(int number) {
-    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
-  }
-};
-
 struct Upgrades::Current {
   v1::Upgrade status;
   internal::Program old_program, new_program;
@@ -108,12 +88,13 @@ struct Upgrades::Current {
   std::set<uint32_t> canary;  // shards
   bool pause_after_canary = false;
   v1::HealthGates gates;
+  std::map<uint32_t, uint64_t> owners_before;  // by shard, when the first were handed over
   size_t new_owners = 0;                      // among whom the shards are spread; 0: not chosen yet
   std::vector<uint32_t> on_their_way;         // shards, to the new workers
   std::map<uint32_t, uint64_t> acknowledged;  // completions, by shard, when the new workers got it
   bool workers_named = false;                 // how many new ones, by the operator
   std::set<uint64_t> old_workers, new_workers;  // that are attached
-  std::vector<std::shared_ptr<Child>> children;
+  std::vector<std::shared_ptr<StartedWorker>> children;
   steady_clock::time_point deadline;  // of the phase
   steady_clock::time_point last_tick;
   steady_clock::time_point ready_since;      // all new workers are; none: not yet
@@ -125,11 +106,12 @@ struct Upgrades::Current {
 };
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-                   WorkerPrograms& programs)
+                   ServiceEngine& engine, const Policies& policies, EventLog& events,
+                   WorkerSessions& workers, WorkerPrograms& programs)
     : loop_(loop),
       config_(config),
       engine_(engine),
+      policies_(policies),
       events_(events),
       workers_(workers),
       programs_(programs),
@@ -319,7 +301,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(internal::Program old_program,
 absl::Status Upgrades::Launch(uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(current_->new_program));
-    auto child = std::make_shared<Child>(loop_, std::move(started));
+    auto child = std::make_shared<StartedWorker>(loop_, std::move(started));
     current_->children.push_back(child);
     WatchChild(child);
   }
@@ -327,14 +309,14 @@ absl::Status Upgrades::Launch(uint32_t count) {
 }
 
 // Keeps the child until it has ended, whatever becomes of the upgrade: it is ours to reap.
-void Upgrades::WatchChild(const std::shared_ptr<Child>& child) {
+void Upgrades::WatchChild(const std::shared_ptr<StartedWorker>& child) {
   child->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                           [this, child](const boost::system::error_code& error) {
                             if (!error) OnChildEnded(child);
                           });
 }
 
-void Upgrades::OnChildEnded(const std::shared_ptr<Child>& child) {
+void Upgrades::OnChildEnded(const std::shared_ptr<StartedWorker>& child) {
   child->Reap();
   if (!current_) return;
   const auto& children = current_->children;
@@ -429,7 +411,10 @@ void Upgrades::HandOver() {
     if (current_->new_workers.count(worker.id) != 0) slots.push_back(worker.slot);
   }
   // Of the second step, too: by then some of the owners are new ones.
-  if (current_->new_owners == 0) current_->new_owners = std::max<size_t>(1, NewOwners());
+  if (current_->new_owners == 0) {
+    NoteOwners();
+    current_->new_owners = NewOwners();
+  }
   slots.resize(std::min(slots.size(), current_->new_owners));
   std::vector<ShardMove> moves;
   current_->on_their_way = NextShards();
@@ -443,20 +428,24 @@ void Upgrades::HandOver() {
              });
 }
 
-// Among how many of the new workers the shards are spread. The keeper of a native service has more
-// workers than owners, so that some stand by: of as many new ones as there were, as many own.
-size_t Upgrades::NewOwners() {
-  if (current_->workers_named || !arena::IsNative(engine_.arena().shape())) {
-    return current_->new_workers.size();
-  }
-  std::set<uint64_t> owners;
-  engine_.Run([&] {
+void Upgrades::NoteOwners() {
+  engine_.Run([this] {
     for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
       const uint64_t owner = engine_.owner(shard).worker_id;
-      if (owner != 0) owners.insert(owner);
+      if (owner != 0) current_->owners_before[shard] = owner;
     }
   });
-  return owners.size();
+}
+
+// Among how many of the new workers the shards are spread. Where the keeper keeps standbys running
+// there are more workers than owners: of as many new ones as there were, as many own.
+size_t Upgrades::NewOwners() const {
+  const bool standbys =
+      arena::IsNative(engine_.arena().shape()) || policies_.policy().hot_standbys() != 0;
+  if (current_->workers_named || !standbys) return current_->new_workers.size();
+  std::set<uint64_t> owners;
+  for (const auto& [shard, owner] : current_->owners_before) owners.insert(owner);
+  return std::max<size_t>(1, owners.size());
 }
 
 void Upgrades::OnHandedOver(const HandoffsResult& result) {
@@ -624,23 +613,33 @@ void Upgrades::Return(const std::string& why) {
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
   // What is on its way arrives, or comes back, first: OnHandedOver goes on.
   if (current_->moving) return;
-  std::vector<uint32_t> old_slots, new_slots;
-  for (const WorkerInfo& worker : workers_.List()) {
-    if (current_->old_workers.count(worker.id) != 0) old_slots.push_back(worker.slot);
-    if (current_->new_workers.count(worker.id) != 0) new_slots.push_back(worker.slot);
-  }
-  std::vector<ShardMove> moves;
-  engine_.Run([&] {
-    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
-      const uint32_t owner = engine_.owner(shard).slot;
-      if (std::count(new_slots.begin(), new_slots.end(), owner) == 0 || old_slots.empty()) continue;
-      moves.push_back({shard, old_slots[shard % old_slots.size()]});
-    }
-  });
+  const std::vector<ShardMove> moves = MovesBack();
   MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
              [this, id = status.id()](const HandoffsResult& result) {
                if (current_ && current_->status.id() == id) OnReturned(result);
              });
+}
+
+// Of what the new workers have: to whoever had it, if he is still there.
+std::vector<ShardMove> Upgrades::MovesBack() {
+  std::map<uint64_t, uint32_t> slots;
+  std::vector<uint32_t> old_slots;
+  for (const WorkerInfo& worker : workers_.List()) {
+    slots[worker.id] = worker.slot;
+    if (current_->old_workers.count(worker.id) != 0) old_slots.push_back(worker.slot);
+  }
+  std::vector<ShardMove> moves;
+  if (old_slots.empty()) return moves;
+  engine_.Run([&] {
+    for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+      if (current_->new_workers.count(engine_.owner(shard).worker_id) == 0) continue;
+      const auto before = current_->owners_before.find(shard);
+      const bool there = before != current_->owners_before.end() &&
+                         current_->old_workers.count(before->second) != 0;
+      moves.push_back({shard, there ? slots[before->second] : old_slots[shard % old_slots.size()]});
+    }
+  });
+  return moves;
 }
 
 void Upgrades::OnReturned(const HandoffsResult& result) {

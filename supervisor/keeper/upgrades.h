@@ -18,7 +18,6 @@
 #define SUPERVISOR_KEEPER_UPGRADES_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -34,8 +33,10 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/started_worker.h"
 #include "supervisor/keeper/worker_sessions.h"
 
 namespace baton::keeper {
@@ -48,8 +49,8 @@ class Upgrades : private WorkerObserver {
 
   // All references outlive it. It observes `workers`.
   Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-           ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-           WorkerPrograms& programs);
+           ServiceEngine& engine, const Policies& policies, EventLog& events,
+           WorkerSessions& workers, WorkerPrograms& programs);
   ~Upgrades() override;
 
   // Starts one: its new processes run when this returns. kInvalidArgument names the field;
@@ -66,19 +67,20 @@ class Upgrades : private WorkerObserver {
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
 
+  bool idle() const { return current_ == nullptr; }
   std::optional<v1::Upgrade> UnderWay() const;
-  std::vector<v1::Upgrade> List() const;  // the newest first; the one under way among them
+  uint64_t last_id() const { return last_id_; }  // of those that were started; 0: none was
+  std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
 
  private:
-  struct Child;
   struct Current;
 
   // Starting.
   absl::StatusOr<v1::Upgrade> Begin(internal::Program old_program, internal::Program new_program,
                                     const v1::UpgradePlan& plan, bool rollback);
   absl::Status Launch(uint32_t count);
-  void WatchChild(const std::shared_ptr<Child>& child);
-  void OnChildEnded(const std::shared_ptr<Child>& child);
+  void WatchChild(const std::shared_ptr<StartedWorker>& child);
+  void OnChildEnded(const std::shared_ptr<StartedWorker>& child);
   void Advance();
   std::string WhyNotReady() const;
   absl::Status CheckPrograms();
@@ -87,7 +89,8 @@ class Upgrades : private WorkerObserver {
   absl::Status CheckHoldable() const;
   void HandOver();
   std::vector<uint32_t> NextShards() const;
-  size_t NewOwners();
+  void NoteOwners();
+  size_t NewOwners() const;
   void OnHandedOver(const HandoffsResult& result);
   void LookAtNewWorkers();
   bool PromoteNewWorkers();
@@ -98,6 +101,7 @@ class Upgrades : private WorkerObserver {
 
   // Ending.
   void Return(const std::string& why);
+  std::vector<ShardMove> MovesBack();
   void OnReturned(const HandoffsResult& result);
   void Retire();
   void End(const std::set<uint64_t>& worker_ids);
@@ -119,6 +123,7 @@ class Upgrades : private WorkerObserver {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   ServiceEngine& engine_;
+  const Policies& policies_;
   EventLog& events_;
   WorkerSessions& workers_;
   WorkerPrograms& programs_;

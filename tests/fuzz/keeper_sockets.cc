@@ -74,7 +74,8 @@ struct TheKeeper final : private keeper::EngineListener {
     policies.emplace(config.service(), *engine);
     drain.emplace(loop, config, *engine, events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *arena, *engine, *policies, events);
-    upgrades.emplace(loop, config, *engine, events, *workers, programs);
+    upgrades.emplace(loop, config, *engine, *policies, events, *workers, programs);
+    standbys.emplace(loop, config, *engine, *policies, events, *workers, programs, *upgrades);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
     management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
                        *drain, moves);
@@ -114,6 +115,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
+  std::optional<keeper::Standbys> standbys;
   std::optional<keeper::LimitWatch> limits;
   std::optional<keeper::Management> management;
 };
