@@ -118,6 +118,11 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   check("listeners", accounts.listeners(), service.listeners(), 0);
   check("grants", accounts.grants(), service.grants(), 0);
   check("granted_bytes", accounts.granted_bytes(), service.granted_bytes(), 0);
+  check("registered_bytes", accounts.registered_bytes(), service.registered_bytes(), 0);
+  // Completion queues, and the queue pairs of a native service, never become more.
+  if (!arena::IsNative(engine_.arena().shape())) {
+    check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
+  }
   // Of workers the one that has most.
   const v1::Quota& worker = policies_.policy().worker();
   const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
