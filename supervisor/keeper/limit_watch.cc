@@ -16,6 +16,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLooks(5);
+constexpr uint64_t kCountsLastNs = 1'000'000'000;
 // Near begins here, in percent of the limit, and is over there: what goes up and down between them
 // is told of once.
 constexpr uint64_t kNearPercent = 90;
@@ -71,14 +72,26 @@ v1::Accounts LimitWatch::Look() {
   return accounts;
 }
 
+// On the engine's thread, which has other things to do: counted anew only when there are more or
+// fewer, or after a while, since a connection that is accepted is the same and has a queue pair.
+const driver::ObjectCounts& LimitWatch::CountObjects(uint32_t grants) {
+  const uint64_t now = MonotonicNanoseconds();
+  const uint32_t connections = engine_.connection_count();
+  if (objects_.counted_ns == 0 || now - objects_.counted_ns >= kCountsLastNs ||
+      objects_.connections != connections || objects_.grants != grants) {
+    objects_ = {engine_.device_objects(), connections, grants, now};
+  }
+  return objects_.counts;
+}
+
 v1::Accounts LimitWatch::Count(std::vector<WorkerUse>* of_workers) {
   v1::Accounts accounts;
   const std::vector<WorkerInfo> workers = workers_.List();
   engine_.Run([&] {
     const arena::Shape& shape = engine_.arena().shape();
     const Admission& admission = policies_.admission();
-    const driver::ObjectCounts objects = engine_.device_objects();
     const Holdings all = admission.OfService();
+    const driver::ObjectCounts& objects = CountObjects(all.grants);
     accounts.set_connections(engine_.connection_count());
     accounts.set_queue_pairs(objects.queue_pairs);
     accounts.set_completion_queues(objects.completion_queues);
