@@ -4,9 +4,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/arena/layout.h"
+#include "lib/arena/arena.h"
+#include "lib/driver/device_needs.h"
 #include "supervisor/config/ip_address.h"
 #include "supervisor/config/policy.h"
+#include "supervisor/config/shape.h"
 
 namespace baton {
 namespace {
@@ -36,6 +38,43 @@ void CheckQuota(const v1::Quota& quota, const v1::ServiceConfig& service, const 
     node.Refuse("posts_per_second",
                 "is for mode BROKERED: native workers post by themselves, the keeper cannot have "
                 "them wait; leave it out");
+  }
+}
+
+// The service could not be made with less of them.
+void CheckObjects(const v1::Quota& quota, const v1::ServiceConfig& service, const Node& node) {
+  const arena::Shape shape = ShapeOf(service);
+  if (!arena::ValidateShape(shape).ok()) return;  // which is told of by itself
+  const driver::DeviceNeeds needs = driver::NeedsOf(shape);
+  const auto check = [&](const char* field, uint64_t quota, uint64_t need, const char* what,
+                         const char* cure) {
+    if (quota == 0 || quota >= need) return;
+    node.Refuse(field, absl::StrCat(quota, " is less than ", need, ", ", what,
+                                    ", which the service is made with; raise it, or lower ", cure));
+  };
+  check("completion_queues", quota.completion_queues(), needs.completion_queues,
+        "one for each shard", "shards");
+  check("registered_bytes", quota.registered_bytes(), needs.registered_bytes,
+        "its buffers and those of a recovery", "buffer_bytes");
+  check("queue_pairs", quota.queue_pairs(), uint64_t{shape.shards} * shape.pooled_queue_pairs,
+        "the pools of its shards", "native.queue_pairs_per_shard");
+}
+
+void RefuseObjectsOfWorker(const v1::Quota& quota, const Node& worker) {
+  if (quota.queue_pairs() != 0) {
+    worker.Refuse("queue_pairs",
+                  "is for policy.service: a worker operates the queue pairs of its shards' "
+                  "connections; set connections");
+  }
+  if (quota.completion_queues() != 0) {
+    worker.Refuse("completion_queues",
+                  "is for policy.service: each shard has one, and a quota of them would leave "
+                  "shards without an owner; leave it out");
+  }
+  if (quota.registered_bytes() != 0) {
+    worker.Refuse("registered_bytes",
+                  "is for policy.service: what a worker has registered is granted to peers; set "
+                  "granted_bytes");
   }
 }
 
@@ -97,14 +136,7 @@ void CheckPorts(google::protobuf::RepeatedPtrField<v1::PortRange>& ranges, const
   }
 }
 
-void CheckRestart(v1::RestartPolicy& restart, const v1::ServiceConfig& service, const Node& policy,
-                  const Node& node) {
-  if (service.mode() != v1::NATIVE) {
-    policy.Refuse("restart",
-                  "is for mode NATIVE: brokered workers are started by whoever runs them; leave it "
-                  "out");
-    return;
-  }
+void CheckRestart(v1::RestartPolicy& restart, const Node& node) {
   node.CheckRange({"first_delay_ms", kDefaultFirstDelayMs, 1, kMaxDelayMs});
   node.CheckRange({"max_delay_ms", std::max(kDefaultMaxDelayMs, restart.first_delay_ms()),
                    restart.first_delay_ms(), kMaxDelayMs});
@@ -129,19 +161,22 @@ void CheckStandbys(const v1::Policy& policy, const v1::ServiceConfig& service, c
 
 void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Node& node) {
   if (policy.has_service()) {
-    CheckQuota(policy.service(), service, node.Child("service", *policy.mutable_service()));
+    const Node all = node.Child("service", *policy.mutable_service());
+    CheckQuota(policy.service(), service, all);
+    CheckObjects(policy.service(), service, all);
   }
   if (policy.has_worker()) {
     const Node worker = node.Child("worker", *policy.mutable_worker());
     CheckQuota(policy.worker(), service, worker);
     CheckShare(policy, worker);
+    RefuseObjectsOfWorker(policy.worker(), worker);
   }
   CheckRoutes(policy, node);
   CheckPorts(*policy.mutable_listen_ports(), "listen_ports", node);
   CheckPorts(*policy.mutable_connect_ports(), "connect_ports", node);
   if (policy.has_restart()) {
     v1::RestartPolicy& restart = *policy.mutable_restart();
-    CheckRestart(restart, service, node, node.Child("restart", restart));
+    CheckRestart(restart, node.Child("restart", restart));
   }
   if (policy.hot_standbys() != 0) CheckStandbys(policy, service, node);
   if (!v1::OnHang_IsValid(policy.on_hang())) {

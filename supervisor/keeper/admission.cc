@@ -53,7 +53,8 @@ std::string Join(const Numbers& numbers) {
 
 }  // namespace
 
-Admission::Admission() : grants_(arena::kGrants) {}
+Admission::Admission(uint64_t registered_bytes)
+    : registered_bytes_(registered_bytes), grants_(arena::kGrants) {}
 
 void Admission::SetPolicy(v1::Policy policy) {
   policy_ = std::move(policy);
@@ -89,11 +90,16 @@ absl::Status Admission::CheckOpen() {
   return absl::UnavailableError(closed_);
 }
 
+absl::Status Admission::CheckConnections(uint32_t of_service) const {
+  const v1::Quota& quota = policy_.service();
+  BATON_RETURN_IF_ERROR(CheckQuota("service", "connections", of_service, 1, quota.connections()));
+  return CheckQuota("service", "queue_pairs", of_service, 1, quota.queue_pairs());
+}
+
 absl::Status Admission::CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker) {
   BATON_RETURN_IF_ERROR(CheckOpen());
   BATON_RETURN_IF_ERROR(CheckPort("connect_ports", port, policy_.connect_ports()));
-  BATON_RETURN_IF_ERROR(
-      CheckQuota("service", "connections", of_service, 1, policy_.service().connections()));
+  BATON_RETURN_IF_ERROR(CheckConnections(of_service));
   return CheckQuota("worker", "connections", of_worker, 1, policy_.worker().connections());
 }
 
@@ -102,7 +108,11 @@ absl::Status Admission::CheckGrant(uint64_t worker_id, uint64_t bytes) const {
     BATON_RETURN_IF_ERROR(CheckQuota(of, "grants", has.grants, 1, quota.grants()));
     return CheckQuota(of, "granted_bytes", has.granted_bytes, bytes, quota.granted_bytes());
   };
-  BATON_RETURN_IF_ERROR(check("service", OfService(), policy_.service()));
+  const Holdings all = OfService();
+  BATON_RETURN_IF_ERROR(check("service", all, policy_.service()));
+  BATON_RETURN_IF_ERROR(CheckQuota("service", "registered_bytes",
+                                   registered_bytes_ + all.granted_bytes, bytes,
+                                   policy_.service().registered_bytes()));
   return check("worker", OfWorker(worker_id), policy_.worker());
 }
 
@@ -150,8 +160,7 @@ bool Admission::RestrictsRoutes() const {
 
 absl::Status Admission::CheckRequest(uint32_t connections, const verbs::ConnectionId& id) {
   BATON_RETURN_IF_ERROR(CheckOpen());
-  BATON_RETURN_IF_ERROR(
-      CheckQuota("service", "connections", connections, 1, policy_.service().connections()));
+  BATON_RETURN_IF_ERROR(CheckConnections(connections));
   return RestrictsRoutes() ? CheckRoute(id.route()) : absl::OkStatus();
 }
 

@@ -32,8 +32,9 @@ struct Holdings {
 // are kUnavailable.
 class Admission final : public driver::ConnectionGate {
  public:
-  // Everything may be, up to the service's capacity.
-  Admission();
+  // Everything may be, up to the service's capacity. `registered_bytes`: before anything is
+  // granted.
+  explicit Admission(uint64_t registered_bytes = 0);
 
   const v1::Policy& policy() const { return policy_; }
   // Complete. What is there already stays, whatever it says.
@@ -50,7 +51,8 @@ class Admission final : public driver::ConnectionGate {
                            bool fixed_address) const;
   void NoteListener(uint64_t worker_id) { ++holdings_[worker_id].listeners; }
 
-  // Connections that the service has, and the shards that the worker owns.
+  // Connections that the service has, and the shards that the worker owns. As many queue pairs it
+  // has, or will have when they are accepted.
   absl::Status CheckConnect(uint32_t port, uint32_t of_service, uint32_t of_worker);
 
   absl::Status CheckGrant(uint64_t worker_id, uint64_t bytes) const;
@@ -74,7 +76,9 @@ class Admission final : public driver::ConnectionGate {
 
   absl::Status CheckOpen();
   bool RestrictsRoutes() const;
+  absl::Status CheckConnections(uint32_t of_service) const;
 
+  const uint64_t registered_bytes_;
   std::string closed_;  // why; empty: it is not
   uint64_t refused_closed_ = 0;
   v1::Policy policy_;

@@ -29,6 +29,7 @@
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/shard_moves.h"
+#include "supervisor/keeper/standbys.h"
 #include "supervisor/keeper/upgrades.h"
 #include "supervisor/keeper/worker_sessions.h"
 
@@ -102,6 +103,7 @@ class Keeper : private EngineListener {
   std::unique_ptr<WorkerPrograms> programs_;
   NativeWorkers* native_workers_ = nullptr;  // programs_, of native services
   std::unique_ptr<Upgrades> upgrades_;
+  std::unique_ptr<Standbys> standbys_;  // of brokered services
   std::unique_ptr<ServiceDrain> drain_;
   ShardMoves moves_;
   std::unique_ptr<LimitWatch> limits_;

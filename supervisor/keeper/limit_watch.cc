@@ -10,11 +10,13 @@
 #include "lib/base/clock.h"
 #include "lib/driver/device_needs.h"
 #include "supervisor/cgroup/cgroup.h"
+#include "supervisor/keeper/worker_roles.h"
 
 namespace baton::keeper {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLooks(5);
+constexpr uint64_t kCountsLastNs = 1'000'000'000;
 // Near begins here, in percent of the limit, and is over there: what goes up and down between them
 // is told of once.
 constexpr uint64_t kNearPercent = 90;
@@ -70,14 +72,26 @@ v1::Accounts LimitWatch::Look() {
   return accounts;
 }
 
+// On the engine's thread, which has other things to do: counted anew only when there are more or
+// fewer, or after a while, since a connection that is accepted is the same and has a queue pair.
+const driver::ObjectCounts& LimitWatch::CountObjects(uint32_t grants) {
+  const uint64_t now = MonotonicNanoseconds();
+  const uint32_t connections = engine_.connection_count();
+  if (objects_.counted_ns == 0 || now - objects_.counted_ns >= kCountsLastNs ||
+      objects_.connections != connections || objects_.grants != grants) {
+    objects_ = {engine_.device_objects(), connections, grants, now};
+  }
+  return objects_.counts;
+}
+
 v1::Accounts LimitWatch::Count(std::vector<WorkerUse>* of_workers) {
   v1::Accounts accounts;
   const std::vector<WorkerInfo> workers = workers_.List();
   engine_.Run([&] {
     const arena::Shape& shape = engine_.arena().shape();
     const Admission& admission = policies_.admission();
-    const driver::ObjectCounts objects = engine_.device_objects();
     const Holdings all = admission.OfService();
+    const driver::ObjectCounts& objects = CountObjects(all.grants);
     accounts.set_connections(engine_.connection_count());
     accounts.set_queue_pairs(objects.queue_pairs);
     accounts.set_completion_queues(objects.completion_queues);
@@ -117,6 +131,11 @@ std::vector<LimitWatch::Warning> LimitWatch::FindWarnings(
   check("listeners", accounts.listeners(), service.listeners(), 0);
   check("grants", accounts.grants(), service.grants(), 0);
   check("granted_bytes", accounts.granted_bytes(), service.granted_bytes(), 0);
+  check("registered_bytes", accounts.registered_bytes(), service.registered_bytes(), 0);
+  // Completion queues, and the queue pairs of a native service, never become more.
+  if (!arena::IsNative(engine_.arena().shape())) {
+    check("queue_pairs", accounts.queue_pairs(), service.queue_pairs(), 0);
+  }
   // Of workers the one that has most.
   const v1::Quota& worker = policies_.policy().worker();
   const auto check_most = [&](const char* field, uint64_t limit, auto use_of) {
@@ -165,18 +184,7 @@ void LimitWatch::CheckControlGroups(std::vector<Warning>* warnings) const {
 void LimitWatch::CheckStandbys(std::vector<Warning>* warnings) {
   const uint32_t wanted = policies_.policy().hot_standbys();
   if (wanted == 0) return;
-  const std::vector<WorkerInfo> workers = workers_.List();
-  uint32_t ready = 0;
-  engine_.Run([&] {
-    for (const WorkerInfo& worker : workers) {
-      if (!engine_.IsReady(worker.slot)) continue;
-      bool owner = false;
-      for (uint32_t shard = 0; shard < engine_.arena().shape().shards; ++shard) {
-        owner |= engine_.owner(shard).worker_id == worker.id;
-      }
-      ready += !owner;
-    }
-  });
+  const size_t ready = RolesOf(workers_.List(), engine_).standbys.size();
   if (ready >= wanted) return;
   Warning warning;
   warning.kind = "standbys_missing";

@@ -48,7 +48,16 @@ class LimitWatch {
     Holdings holdings;
   };
 
+  // The last count of the device's objects, which takes as long as there may be connections.
+  struct Objects {
+    driver::ObjectCounts counts;
+    uint32_t connections = 0;
+    uint32_t grants = 0;
+    uint64_t counted_ns = 0;  // 0: never
+  };
+
   void LookLater();
+  const driver::ObjectCounts& CountObjects(uint32_t grants);
   v1::Accounts Count(std::vector<WorkerUse>* of_workers);
   std::vector<Warning> FindWarnings(const v1::Accounts& accounts,
                                     const std::vector<WorkerUse>& of_workers);
@@ -63,6 +72,7 @@ class LimitWatch {
   EventLog& events_;
   const ReadFile read_file_;
   boost::asio::steady_timer timer_;
+  Objects objects_;
   std::vector<std::string> told_;  // keys of those that have begun and are not over
 };
 

@@ -3,6 +3,9 @@
 #ifndef SUPERVISOR_KEEPER_POLICIES_H_
 #define SUPERVISOR_KEEPER_POLICIES_H_
 
+#include <functional>
+#include <utility>
+
 #include "absl/status/statusor.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/keeper/admission.h"
@@ -22,6 +25,9 @@ class Policies {
   // every field that is wrong, and nothing has changed.
   absl::StatusOr<v1::Policy> Replace(v1::Policy policy, bool validate_only);
 
+  // At most one, called whenever another policy is in force.
+  void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
+
   // For the engine's thread.
   Admission& admission() { return admission_; }
 
@@ -32,6 +38,7 @@ class Policies {
   ServiceEngine& engine_;
   v1::Policy policy_;
   Admission admission_;
+  std::function<void()> listener_;
 };
 
 }  // namespace baton::keeper

@@ -1,4 +1,4 @@
-// How long a native service waits before it forks a worker in the place of one that ended.
+// How long a keeper waits before it starts a worker in the place of one that ended.
 #ifndef SUPERVISOR_KEEPER_RESTART_DELAY_H_
 #define SUPERVISOR_KEEPER_RESTART_DELAY_H_
 

@@ -1,8 +1,6 @@
 #include "supervisor/keeper/shard_owners.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <set>
 
 namespace baton::keeper {
 namespace {
@@ -16,25 +14,34 @@ uint32_t ShardCount(const ServiceEngine& engine) { return engine.arena().shape()
 
 }  // namespace
 
-size_t CountOwners(ServiceEngine& engine) {
-  std::set<uint64_t> owners;
+ShardOwners OwnersOf(ServiceEngine& engine) {
+  ShardOwners owners;
   engine.Run([&] {
     for (uint32_t shard = 0; shard < ShardCount(engine); ++shard) {
       const uint64_t owner = engine.owner(shard).worker_id;
-      if (owner != 0) owners.insert(owner);
+      if (owner != 0) owners[shard] = owner;
     }
   });
-  return owners.size();
+  return owners;
 }
 
-std::vector<ShardMove> MovesBetween(ServiceEngine& engine, const std::vector<WorkerInfo>& from,
-                                    const std::vector<WorkerInfo>& to) {
+std::vector<ShardMove> MovesBack(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
+                                 const std::vector<WorkerInfo>& old_workers,
+                                 const ShardOwners& before) {
   std::vector<ShardMove> moves;
-  if (to.empty()) return moves;
+  if (old_workers.empty()) return moves;
+  const auto successor_of = [&](uint32_t shard) {
+    const auto had_it =
+        std::find_if(old_workers.begin(), old_workers.end(), [&](const WorkerInfo& worker) {
+          const auto owner = before.find(shard);
+          return owner != before.end() && owner->second == worker.id;
+        });
+    return had_it != old_workers.end() ? *had_it : old_workers[shard % old_workers.size()];
+  };
   engine.Run([&] {
     for (uint32_t shard = 0; shard < ShardCount(engine); ++shard) {
-      if (!Contains(from, engine.owner(shard).worker_id)) continue;
-      moves.push_back({shard, to[shard % to.size()].slot});
+      if (!Contains(new_workers, engine.owner(shard).worker_id)) continue;
+      moves.push_back({shard, successor_of(shard).slot});
     }
   });
   return moves;

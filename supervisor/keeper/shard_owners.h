@@ -2,7 +2,8 @@
 #ifndef SUPERVISOR_KEEPER_SHARD_OWNERS_H_
 #define SUPERVISOR_KEEPER_SHARD_OWNERS_H_
 
-#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 #include "supervisor/keeper/handoffs.h"
@@ -13,12 +14,15 @@ namespace baton::keeper {
 
 // All run one turn of the engine. On the management loop's thread.
 
-// Workers that own a shard.
-size_t CountOwners(ServiceEngine& engine);
+// Workers, by shard; of shards that have an owner.
+using ShardOwners = std::map<uint32_t, uint64_t>;
+ShardOwners OwnersOf(ServiceEngine& engine);
 
-// Of what `from` own, spread over `to`; none when there is nobody to have them.
-std::vector<ShardMove> MovesBetween(ServiceEngine& engine, const std::vector<WorkerInfo>& from,
-                                    const std::vector<WorkerInfo>& to);
+// Of what the new workers own: to whoever had it, if he is still there, and otherwise spread over
+// those who are; none when nobody is.
+std::vector<ShardMove> MovesBack(ServiceEngine& engine, const std::vector<WorkerInfo>& new_workers,
+                                 const std::vector<WorkerInfo>& old_workers,
+                                 const ShardOwners& before);
 
 // The new workers are the first in standing from now on, and the old ones the last, if every shard
 // is a new one's; otherwise nothing changes. Looked at and done in one turn: otherwise one of them

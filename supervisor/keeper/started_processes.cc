@@ -1,31 +1,13 @@
 #include "supervisor/keeper/started_processes.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <utility>
 
 #include "absl/status/statusor.h"
 
 namespace baton::keeper {
-
-struct StartedProcesses::Watched {
-  Watched(boost::asio::io_context& loop, StartedProgram started)
-      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()) {}
-
-  StartedProcess known;
-  boost::asio::posix::stream_descriptor pidfd;
-
-  void Reap() {
-    if (known.how_ended.empty()) known.how_ended = ReapProgram(pidfd.native_handle());
-  }
-  void Signal(int number) {
-    syscall(SYS_pidfd_send_signal, pidfd.native_handle(), number, nullptr, 0);
-  }
-};
 
 StartedProcesses::StartedProcesses(boost::asio::io_context& loop, WorkerPrograms& programs,
                                    std::function<void(const StartedProcess&)> on_end)
@@ -42,14 +24,14 @@ absl::Status StartedProcesses::Start(const internal::Program& program, uint32_t 
       SignalAll(SIGKILL);
       return started.status();
     }
-    processes_.push_back(std::make_shared<Watched>(loop_, *std::move(started)));
+    processes_.push_back(std::make_shared<WatchedProcess>(loop_, *std::move(started)));
     Watch(processes_.back());
   }
   return absl::OkStatus();
 }
 
 // Keeps it until it has ended, whatever becomes of us: it is ours to reap.
-void StartedProcesses::Watch(const std::shared_ptr<Watched>& process) {
+void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
   process->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                             [process, told = std::weak_ptr(on_end_)](const auto& error) {
                               if (error) return;

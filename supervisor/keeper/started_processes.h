@@ -13,14 +13,9 @@
 
 #include "absl/status/status.h"
 #include "supervisor/keeper/program.h"
+#include "supervisor/keeper/watched_process.h"
 
 namespace baton::keeper {
-
-struct StartedProcess {
-  const pid_t pid;
-  uint64_t worker_id = 0;  // 0: has not attached
-  std::string how_ended;   // empty: it runs
-};
 
 // Thread-compatible: the management loop's thread. A process that is still there when this is
 // destroyed runs on, and is reaped all the same.
@@ -52,14 +47,12 @@ class StartedProcesses {
   void SignalAll(int signal);
 
  private:
-  struct Watched;
-
-  void Watch(const std::shared_ptr<Watched>& process);
+  void Watch(const std::shared_ptr<WatchedProcess>& process);
 
   boost::asio::io_context& loop_;
   WorkerPrograms& programs_;
   const std::shared_ptr<std::function<void(const StartedProcess&)>> on_end_;
-  std::vector<std::shared_ptr<Watched>> processes_;
+  std::vector<std::shared_ptr<WatchedProcess>> processes_;
 };
 
 }  // namespace baton::keeper

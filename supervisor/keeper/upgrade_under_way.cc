@@ -9,7 +9,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
-#include "supervisor/keeper/shard_owners.h"
 #include "supervisor/keeper/state_version_check.h"
 
 namespace baton::keeper {
@@ -48,6 +47,7 @@ UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, Pro
     : loop_(context.loop),
       config_(context.config),
       engine_(context.engine),
+      policies_(context.policies),
       events_(context.events),
       workers_(context.workers),
       programs_(context.programs),
@@ -183,7 +183,10 @@ void UpgradeUnderWay::HandOver() {
   EnterPhase(v1::UPGRADE_PHASE_HANDING_OVER, milliseconds(0));
   std::vector<WorkerInfo> owners = Attached(new_workers_);
   // Of the second step, too: by then some of the owners are new ones.
-  if (new_owners_ == 0) new_owners_ = std::max<size_t>(1, NewOwners());
+  if (new_owners_ == 0) {
+    owners_before_ = OwnersOf(engine_);
+    new_owners_ = std::max<size_t>(1, NewOwners());
+  }
   owners.resize(std::min(owners.size(), new_owners_));
   std::vector<ShardMove> moves;
   on_their_way_ = NextShards();
@@ -202,13 +205,15 @@ void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
              });
 }
 
-// Among how many of the new workers the shards are spread. The keeper of a native service has more
-// workers than owners, so that some stand by: of as many new ones as there were, as many own.
+// Among how many of the new workers the shards are spread. Where the keeper keeps standbys running
+// there are more workers than owners: of as many new ones as there were, as many own.
 size_t UpgradeUnderWay::NewOwners() const {
-  if (plan_.workers() != 0 || !arena::IsNative(engine_.arena().shape())) {
-    return new_workers_.size();
-  }
-  return CountOwners(engine_);
+  const bool standbys =
+      arena::IsNative(engine_.arena().shape()) || policies_.policy().hot_standbys() != 0;
+  if (plan_.workers() != 0 || !standbys) return new_workers_.size();
+  std::set<uint64_t> owners;
+  for (const auto& [shard, owner] : owners_before_) owners.insert(owner);
+  return owners.size();
 }
 
 void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
@@ -350,7 +355,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
   // What is on its way arrives, or comes back, first: OnHandedOver goes on.
   if (moving_) return;
-  Move(MovesBetween(engine_, Attached(new_workers_), Attached(old_workers_)),
+  Move(MovesBack(engine_, Attached(new_workers_), Attached(old_workers_), owners_before_),
        &UpgradeUnderWay::OnReturned);
 }
 

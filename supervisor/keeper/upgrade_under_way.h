@@ -31,8 +31,10 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/shard_owners.h"
 #include "supervisor/keeper/started_processes.h"
 #include "supervisor/keeper/trial.h"
 #include "supervisor/keeper/upgrade_plan.h"
@@ -45,6 +47,7 @@ struct UpgradeContext {
   boost::asio::io_context& loop;
   const internal::KeeperConfig& config;
   ServiceEngine& engine;
+  const Policies& policies;
   EventLog& events;
   WorkerSessions& workers;
   WorkerPrograms& programs;
@@ -119,6 +122,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   ServiceEngine& engine_;
+  const Policies& policies_;
   EventLog& events_;
   WorkerSessions& workers_;
   WorkerPrograms& programs_;
@@ -128,6 +132,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   v1::UpgradePlan plan_;             // no time is left out
   const std::set<uint32_t> canary_;  // shards
   v1::Upgrade status_;
+  ShardOwners owners_before_;           // when the first shards were handed over
   size_t new_owners_ = 0;               // among whom the shards are spread; 0: not chosen yet
   std::vector<uint32_t> on_their_way_;  // shards, to the new workers
   Trial trial_;                         // of the new workers

@@ -17,9 +17,9 @@ constexpr std::string_view kDeleted = " (deleted)";
 }  // namespace
 
 Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-                   WorkerPrograms& programs)
-    : context_{loop, config, engine, events, workers, programs} {
+                   ServiceEngine& engine, const Policies& policies, EventLog& events,
+                   WorkerSessions& workers, WorkerPrograms& programs)
+    : context_{loop, config, engine, policies, events, workers, programs} {
   context_.workers.SetObserver(this);
 }
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/upgrade_under_way.h"
@@ -30,8 +31,8 @@ class Upgrades : private WorkerObserver {
 
   // All references outlive it. It observes `workers`.
   Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-           ServiceEngine& engine, EventLog& events, WorkerSessions& workers,
-           WorkerPrograms& programs);
+           ServiceEngine& engine, const Policies& policies, EventLog& events,
+           WorkerSessions& workers, WorkerPrograms& programs);
   ~Upgrades() override;
 
   // Starts one: its new processes run when this returns. kInvalidArgument names the field;
@@ -48,8 +49,10 @@ class Upgrades : private WorkerObserver {
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
 
+  bool idle() const { return current_ == nullptr; }
   std::optional<v1::Upgrade> UnderWay() const;
-  std::vector<v1::Upgrade> List() const;  // the newest first; the one under way among them
+  uint64_t last_id() const { return last_id_; }  // of those that were started; 0: none was
+  std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
 
  private:
   absl::StatusOr<v1::Upgrade> Begin(ProgramChange change, const v1::UpgradePlan& plan);

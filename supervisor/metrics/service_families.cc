@@ -159,7 +159,10 @@ Family QuotaLimits(const std::vector<DescribedService>& all) {
         {"listeners", double{1} * quota.listeners()},
         {"grants", double{1} * quota.grants()},
         {"granted_bytes", static_cast<double>(quota.granted_bytes())},
-        {"posts_per_second", double{1} * quota.posts_per_second()}};
+        {"posts_per_second", double{1} * quota.posts_per_second()},
+        {"queue_pairs", double{1} * quota.queue_pairs()},
+        {"completion_queues", double{1} * quota.completion_queues()},
+        {"registered_bytes", static_cast<double>(quota.registered_bytes())}};
     for (const auto& [of, limit] : limits) {
       family.Add({{"service", name}, {"of", of}}, limit);
     }

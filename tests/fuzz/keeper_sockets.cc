@@ -75,7 +75,8 @@ struct TheKeeper final : private keeper::EngineListener {
     drain.emplace(loop, config, *engine, *policies,
                   events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *arena, *engine, *policies, events);
-    upgrades.emplace(loop, config, *engine, events, *workers, programs);
+    upgrades.emplace(loop, config, *engine, *policies, events, *workers, programs);
+    standbys.emplace(loop, config, *engine, *policies, events, *workers, programs, *upgrades);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
     management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
                        *drain, moves);
@@ -115,6 +116,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::optional<keeper::WorkerSessions> workers;
   keeper::BrokeredPrograms programs{config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
+  std::optional<keeper::Standbys> standbys;
   std::optional<keeper::LimitWatch> limits;
   std::optional<keeper::Management> management;
 };

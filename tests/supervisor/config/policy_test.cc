@@ -7,12 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
+#include "lib/driver/device_needs.h"
 #include "supervisor/config/config.h"
+#include "supervisor/config/shape.h"
 
 namespace baton {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 v1::Policy Policy(const std::string& text) {
@@ -99,12 +103,59 @@ TEST(PolicyTest, ShouldKeepApartWhatIsForBrokeredAndForNativeServices) {
               StartsWith("policy.service.posts_per_second: is for mode BROKERED"));
   EXPECT_THAT(ProblemOf("worker { posts_per_second: 1 }", Native()),
               StartsWith("policy.worker.posts_per_second: is for mode BROKERED"));
-  EXPECT_THAT(ProblemOf("restart {}"), StartsWith("policy.restart: is for mode NATIVE"));
+  EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1"), "valid");
   EXPECT_EQ(ProblemOf("restart { first_delay_ms: 20 } hot_standbys: 1", Native()), "valid");
   EXPECT_THAT(ProblemOf("restart { first_delay_ms: 20 max_delay_ms: 19 }", Native()),
               StartsWith("policy.restart.max_delay_ms: 19 is not between 20"));
   EXPECT_THAT(ProblemOf("hot_standbys: 2", Native()),
               HasSubstr("more than native.workers, 2, keeps running"));
+}
+
+TEST(PolicyTest, ShouldRefuseFewerObjectsThanTheServiceIsMadeWith) {
+  v1::ServiceConfig service = Brokered();
+  service.set_shards(4);
+  const uint64_t bytes = driver::NeedsOf(ShapeOf(service)).registered_bytes;
+  EXPECT_EQ(ProblemOf(absl::StrCat(
+                          "service { queue_pairs: 1 completion_queues: 4 registered_bytes: ", bytes,
+                          " }"),
+                      service),
+            "valid");
+  EXPECT_EQ(ProblemOf("service { completion_queues: 3 }", service),
+            "policy.service.completion_queues: 3 is less than 4, one for each shard, which the "
+            "service is made with; raise it, or lower shards");
+  EXPECT_EQ(ProblemOf(absl::StrCat("service { registered_bytes: ", bytes - 1, " }"), service),
+            absl::StrCat("policy.service.registered_bytes: ", bytes - 1, " is less than ", bytes,
+                         ", its buffers and those of a recovery, which the service is made with; "
+                         "raise it, or lower buffer_bytes"));
+  service = Native();
+  service.set_shards(4);
+  service.mutable_native()->set_queue_pairs_per_shard(10);
+  EXPECT_EQ(ProblemOf("service { queue_pairs: 40 }", service), "valid");
+  EXPECT_THAT(ProblemOf("service { queue_pairs: 39 }", service),
+              StartsWith("policy.service.queue_pairs: 39 is less than 40, the pools of its shards, "
+                         "which the service is made with; raise it, or lower "
+                         "native.queue_pairs_per_shard"));
+}
+
+TEST(PolicyTest, ShouldHaveNoQuotaOfObjectsOfAWorker) {
+  EXPECT_THAT(ProblemOf("worker { queue_pairs: 9 }"),
+              AllOf(StartsWith("policy.worker.queue_pairs: "), HasSubstr("set connections")));
+  EXPECT_THAT(
+      ProblemOf("worker { completion_queues: 9 }"),
+      AllOf(StartsWith("policy.worker.completion_queues: "), HasSubstr("without an owner")));
+  EXPECT_THAT(ProblemOf("worker { registered_bytes: 99999999 }"),
+              AllOf(StartsWith("policy.worker.registered_bytes: "), HasSubstr("granted_bytes")));
+}
+
+// Whose shape says nothing: what is wrong with it is told, and nothing that follows from it.
+TEST(PolicyTest, ShouldNotMeasureAServiceThatCannotBe) {
+  const auto config = ParseConfig(
+      "state_dir: \"/run/baton\"\nservices {\n name: \"kv\" device { soft {} } shards: 4294967295\n"
+      " buffer_bytes: 18446744073709551615 policy { service { completion_queues: 1 "
+      "registered_bytes: 1 } } }",
+      "baton.conf");
+  EXPECT_THAT(std::string(config.status().message()),
+              AllOf(HasSubstr("shards: 4294967295 is not"), Not(HasSubstr("policy"))));
 }
 
 TEST(PolicyTest, ShouldFillInTheDefaults) {

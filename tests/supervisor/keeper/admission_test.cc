@@ -116,6 +116,32 @@ TEST_F(AdmissionTest, shouldConnectOnlyToThesePortsAndSoOften) {
   ExpectRefused(admission.CheckRequest(5, Requested({})), kExhausted, "policy.service.connections");
 }
 
+TEST_F(AdmissionTest, shouldCountAQueuePairForEachConnection) {
+  Set("service { connections: 9 queue_pairs: 5 }");
+  EXPECT_TRUE(admission.CheckConnect(80, 4, 4).ok());
+  EXPECT_TRUE(admission.CheckRequest(4, Requested({})).ok());
+  ExpectRefused(admission.CheckConnect(80, 5, 0), kExhausted, "policy.service.queue_pairs");
+  ExpectRefused(admission.CheckRequest(5, Requested({})), kExhausted, "policy.service.queue_pairs");
+}
+
+TEST(AdmissionOfMemoryTest, shouldCountWhatIsRegisteredBeforeAnyGrant) {
+  Admission admission(1000);
+  v1::Policy policy;
+  policy.mutable_service()->set_registered_bytes(1100);
+  admission.SetPolicy(policy);
+  EXPECT_TRUE(admission.CheckGrant(1, 100).ok());
+  const absl::Status refused = admission.CheckGrant(1, 101);
+  EXPECT_EQ(refused.code(), kExhausted);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("policy.service.registered_bytes: the service has 1000 of at most 1100, and "
+                "wants 101 more"));
+  admission.NoteGrant(3, 1, 100);
+  EXPECT_EQ(admission.CheckGrant(2, 1).code(), kExhausted);
+  admission.NoteRevoked(3);
+  EXPECT_TRUE(admission.CheckGrant(2, 1).ok());
+}
+
 TEST_F(AdmissionTest, shouldCountGrantsUntilTheyAreRevoked) {
   Set("service { grants: 3 granted_bytes: 100 } worker { grants: 2 granted_bytes: 60 }");
   EXPECT_TRUE(admission.CheckGrant(1, 60).ok());

@@ -73,7 +73,10 @@ class InlineEngine final : public ServiceEngine {
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return connections; }
   uint32_t connections_of(uint32_t) const override { return connections; }
-  driver::ObjectCounts device_objects() const override { return {}; }
+  driver::ObjectCounts device_objects() const override {
+    ++object_counts;
+    return objects;
+  }
   const arena::Arena& arena() const override { return arena_; }
   const verbs::DeviceInfo& device_info() const override { return device_info_; }
   ShardOwner owner(uint32_t) const override { return shard_owner; }
@@ -90,6 +93,8 @@ class InlineEngine final : public ServiceEngine {
   std::vector<std::string> explained;
   ShardOwner shard_owner;  // of every shard
   uint32_t connections = 0;
+  driver::ObjectCounts objects;
+  mutable uint32_t object_counts = 0;  // how often they were counted
   std::pair<uint32_t, uint32_t> post_rates = {0, 0};
 
  private:

@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/driver/device_needs.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/supervisor/keeper/inline_engine.h"
 
@@ -93,6 +96,43 @@ TEST_F(LimitWatchTest, shouldWarnOfALimitOfThePolicyAndTellOnceWhenItComesNear) 
   engine.connections = 91;
   EXPECT_EQ(Warnings().size(), 1u);
   EXPECT_EQ(told.size(), 2u);
+}
+
+TEST_F(LimitWatchTest, shouldWarnOfRegisteredMemory) {
+  const uint64_t bytes = driver::NeedsOf(arena.shape()).registered_bytes;
+  v1::Policy policy;
+  policy.mutable_service()->set_registered_bytes(bytes + 4096);
+  Set(policy);
+  EXPECT_THAT(Warnings(), ElementsAre(absl::StrCat("policy.service.registered_bytes: ", bytes,
+                                                   " of ", bytes + 4096, " in use")));
+  policy.mutable_service()->set_registered_bytes(2 * bytes);
+  Set(policy);
+  EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+// What is there from the start, and never becomes more.
+TEST_F(LimitWatchTest, shouldNotWarnOfAQuotaThatIsAsMuchAsAServiceIsMadeWith) {
+  v1::Policy policy;
+  policy.mutable_service()->set_queue_pairs(8);
+  policy.mutable_service()->set_completion_queues(4);
+  Set(policy);
+  engine.objects.queue_pairs = 8;
+  engine.objects.completion_queues = 4;
+  EXPECT_THAT(Warnings(), IsEmpty());
+}
+
+// Whoever looks a hundred times a second does not keep the engine from its work.
+TEST_F(LimitWatchTest, shouldCountTheDevicesObjectsAnewOnlyWhenThereMayBeOthers) {
+  engine.connections = 7;
+  engine.objects.queue_pairs = 7;
+  EXPECT_EQ(watch.Look().queue_pairs(), 7u);
+  const uint64_t began_ns = MonotonicNanoseconds();
+  int looks = 0;
+  for (; looks < 1000 && MonotonicNanoseconds() - began_ns < 500'000'000; ++looks) watch.Look();
+  EXPECT_LE(engine.object_counts, 2u) << looks;
+  engine.connections = 8;
+  engine.objects.queue_pairs = 8;
+  EXPECT_EQ(watch.Look().queue_pairs(), 8u);
 }
 
 TEST_F(LimitWatchTest, shouldWarnOfTheDevicesLimitsOfItsControlGroupAndThoseAbove) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/raw_peer.h"
@@ -140,6 +141,45 @@ TEST_F(PoliciesTest, shouldConnectOnlySoOften) {
   ASSERT_EQ(Set("service { connections: 1 }"), absl::OkStatus());
   EXPECT_EQ(keeper.Describe().service().connection_count(), 2u);
   ExpectRefused(Connect(*client, port), kExhausted, "policy.service.connections");
+}
+
+// Of a connection that has ended, too, until its owner has acknowledged that.
+TEST_F(PoliciesTest, shouldHaveOnlySoManyQueuePairs) {
+  Start("service { queue_pairs: 1 }");
+  const auto client = Ready();
+  auto peer = std::make_unique<RawPeer>();
+  const uint16_t port = peer->Listen();
+  ASSERT_EQ(Connect(*client, port), absl::OkStatus());
+  ExpectRefused(Connect(*client, port), kExhausted, "policy.service.queue_pairs");
+  const v1::Accounts accounts = keeper.Describe().service().accounts();
+  EXPECT_EQ(accounts.queue_pairs(), 1u);
+  ASSERT_EQ(accounts.warnings_size(), 1);
+  EXPECT_EQ(accounts.warnings(0), "policy.service.queue_pairs: 1 of 1 in use");
+  internal::ManagementRequest drain;
+  drain.mutable_drain_service()->set_deadline_ms(1);
+  drain.mutable_drain_service()->set_disconnect(true);
+  ASSERT_EQ(keeper.Ask(drain).status(), absl::OkStatus());
+  ASSERT_EQ(WaitUntil("the end", [&] { return WasTold("are disconnected"); }), absl::OkStatus());
+  internal::ManagementRequest end;
+  end.mutable_end_drain();
+  ASSERT_EQ(keeper.Ask(end).status(), absl::OkStatus());
+  ExpectRefused(Connect(*client, port), kExhausted, "policy.service.queue_pairs");
+  ASSERT_EQ(Set("service { queue_pairs: 2 }"), absl::OkStatus());
+  EXPECT_EQ(Connect(*client, port), absl::OkStatus());
+}
+
+TEST_F(PoliciesTest, shouldRegisterOnlySoMuchAndNoLessThanTheServiceHas) {
+  Start("");
+  const auto client = Ready();
+  const uint64_t bytes = keeper.Describe().service().accounts().registered_bytes();
+  const absl::Status less =
+      Set(absl::StrCat("service { completion_queues: 1 registered_bytes: ", bytes - 1, " }"));
+  EXPECT_EQ(less.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(less.message()), HasSubstr("policy.service.registered_bytes: "));
+  ASSERT_EQ(Set(absl::StrCat("service { registered_bytes: ", bytes + 8192, " }")),
+            absl::OkStatus());
+  ASSERT_EQ(Grant(*client, 8192), absl::OkStatus());
+  ExpectRefused(Grant(*client, 1), kExhausted, "policy.service.registered_bytes");
 }
 
 TEST_F(PoliciesTest, shouldGrantOnlySoMuch) {

@@ -18,7 +18,8 @@ volatile sig_atomic_t g_terminated = 0;
 struct Flags {
   WorkerOptions worker;
   std::string fault;
-  bool deaf = false;  // to every wish that it should end
+  std::string fault_file;  // without which it has none
+  bool deaf = false;       // to every wish that it should end
 };
 
 class IdleService final : public Service {
@@ -81,8 +82,10 @@ int Main(int argc, char** argv) {
   app.add_option("--reads-max", flags.worker.reads_state_version_max);
   app.add_option("--writes", flags.worker.writes_state_version);
   app.add_option("--fault", flags.fault);
+  app.add_option("--fault-file", flags.fault_file, "it has the fault only if it starts with this");
   app.add_flag("--deaf", flags.deaf);
   CLI11_PARSE(app, argc, argv);
+  if (!flags.fault_file.empty() && access(flags.fault_file.c_str(), F_OK) != 0) flags.fault.clear();
   struct sigaction action = {};
   action.sa_handler = [](int) { g_terminated = 1; };
   sigaction(SIGTERM, &action, nullptr);

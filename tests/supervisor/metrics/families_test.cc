@@ -133,7 +133,10 @@ TEST(ServiceFamiliesTest, shouldTellWhatAServiceHasAndMayHave) {
   accounts.set_grants(2);
   accounts.set_granted_bytes(1024);
   accounts.add_warnings("policy.service.grants: 2 of 2 in use");
-  described.mutable_service()->mutable_policy()->mutable_service()->set_grants(2);
+  v1::Quota& quota = *described.mutable_service()->mutable_policy()->mutable_service();
+  quota.set_grants(2);
+  quota.set_queue_pairs(9);
+  quota.set_registered_bytes(8192);
   const std::string text = Text(ServiceFamilies({{"kv", described}}));
   for (const char* const line : {
            "\nbaton_service_device_objects{service=\"kv\",kind=\"queue_pair\"} 7\n",
@@ -145,6 +148,9 @@ TEST(ServiceFamiliesTest, shouldTellWhatAServiceHasAndMayHave) {
            "\nbaton_service_warnings{service=\"kv\"} 1\n",
            "\nbaton_service_quota{service=\"kv\",of=\"grants\"} 2\n",
            "\nbaton_service_quota{service=\"kv\",of=\"connections\"} 0\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"queue_pairs\"} 9\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"completion_queues\"} 0\n",
+           "\nbaton_service_quota{service=\"kv\",of=\"registered_bytes\"} 8192\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }

@@ -1,0 +1,106 @@
+// Keeps as many workers of a brokered service ready without shards as its policy's hot_standbys
+// says: starts those that are missing, one at a time, with the program of a worker that owns
+// shards. Native services have native.workers for that.
+//
+// An upgrade replaces what is ready, these too; meanwhile nothing is started here, and what is not
+// ready yet is ended. When the number is lowered, those that were started here, or took the place
+// of such in an upgrade, are asked to end if they are too many and own nothing; nobody else is.
+//
+// They are processes of their own, as an upgrade's workers are. Those of a keeper that dies see
+// that it is gone and end; the next one starts some when a worker owns shards again.
+#ifndef SUPERVISOR_KEEPER_STANDBYS_H_
+#define SUPERVISOR_KEEPER_STANDBYS_H_
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/keeper.pb.h"
+#include "supervisor/keeper/event_log.h"
+#include "supervisor/keeper/policies.h"
+#include "supervisor/keeper/program.h"
+#include "supervisor/keeper/restart_delay.h"
+#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/upgrades.h"
+#include "supervisor/keeper/watched_process.h"
+#include "supervisor/keeper/worker_roles.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class Standbys {
+ public:
+  // All references outlive it. It listens to `policies`.
+  Standbys(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+           ServiceEngine& engine, Policies& policies, EventLog& events, WorkerSessions& workers,
+           WorkerPrograms& programs, const Upgrades& upgrades);
+  ~Standbys();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Standby {
+    std::shared_ptr<WatchedProcess> process;  // null: an upgrade's, which is reaped there
+    uint64_t worker_id = 0;                   // 0: it is not attached
+    bool ready = false;
+    bool owned = false;   // shards, at some time
+    bool ending = false;  // it was asked to
+    bool killed = false;
+    uint64_t started_ns = 0;
+    Clock::time_point deadline;  // to be ready, or to have ended
+  };
+
+  void OnPolicy();
+  void Look();
+  void LookLater();
+  void Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles);
+  void LeaveToUpgrade();
+  void TakeOverFromUpgrade(const WorkerRoles& roles);
+
+  void StartMissing(const WorkerRoles& roles);
+  absl::StatusOr<internal::Program> ProgramOf(const WorkerInfo& owner);
+  absl::Status Start(const internal::Program& program);
+  void Watch(const std::shared_ptr<WatchedProcess>& process);
+  void OnEnded(const std::shared_ptr<WatchedProcess>& process);
+  // The next one waits.
+  void NoteFailure(uint64_t lived_ns);
+
+  void EndSurplus(const WorkerRoles& roles);
+  void End(Standby& standby);
+  static std::string NameOf(const Standby& standby);
+  void CheckDeadlines();
+  bool IsEnding(uint64_t worker_id) const;
+  // That may become ready.
+  size_t CountUnready() const;
+  void AddEvent(const char* kind, const std::string& message, uint64_t worker_id);
+
+  boost::asio::io_context& loop_;
+  const std::chrono::milliseconds ready_timeout_, stop_timeout_;
+  ServiceEngine& engine_;
+  Policies& policies_;
+  EventLog& events_;
+  WorkerSessions& workers_;
+  WorkerPrograms& programs_;
+  const Upgrades& upgrades_;
+  boost::asio::steady_timer timer_;
+  RestartDelay delay_;
+  Clock::time_point not_before_;   // the next start
+  std::vector<Standby> standbys_;  // also those that own shards by now
+  uint32_t wanted_ = 0;            // as the policy last said
+  bool lowered_ = false;           // and that has had no effect yet
+  uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
+  std::string told_;               // why none can be started
+  uint64_t last_upgrade_ = 0;      // whose end was noticed
+  size_t replaced_ = 0;            // that ended in an upgrade after that
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_STANDBYS_H_

@@ -1,0 +1,22 @@
+// Which of a service's workers own shards, and which stand by.
+#ifndef SUPERVISOR_KEEPER_WORKER_ROLES_H_
+#define SUPERVISOR_KEEPER_WORKER_ROLES_H_
+
+#include <vector>
+
+#include "supervisor/keeper/service_engine.h"
+#include "supervisor/keeper/worker_sessions.h"
+
+namespace baton::keeper {
+
+struct WorkerRoles {
+  std::vector<WorkerInfo> owners;
+  std::vector<WorkerInfo> standbys;  // ready, without shards
+};
+
+// Of those of `workers` that have a role. Waits for the engine's thread.
+WorkerRoles RolesOf(const std::vector<WorkerInfo>& workers, ServiceEngine& engine);
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_WORKER_ROLES_H_
