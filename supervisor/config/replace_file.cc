@@ -17,7 +17,7 @@ absl::Status ReplaceFile(const std::string& path, std::string_view contents) {
   file << contents;
   file.close();
   if (!file.fail() && std::rename(next.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", next));
+  absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", next));
   (void)unlink(next.c_str());
   return status;
 }

@@ -62,8 +62,9 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
   WatchHeartbeats();
 }
 
-void WorkerSessions::AddEvent(std::string kind, std::string message, uint64_t worker_id) {
-  events_.Add(std::move(kind), std::move(message), UnixMicroseconds(), worker_id, -1, -1);
+void WorkerSessions::AddEvent(const std::string& kind, const std::string& message,
+                              uint64_t worker_id) {
+  events_.Add(kind, message, UnixMicroseconds(), worker_id, -1, -1);
 }
 
 void WorkerSessions::Accept(FileDescriptor socket) {
@@ -102,7 +103,7 @@ void WorkerSessions::Start(const SessionPtr& session, FileDescriptor socket) {
   auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
   session->socket = framed;
   framed->Start([this, session] { return OnFrame(session); },
-                [this, session](absl::Status why) { OnClosed(session, why); });
+                [this, session](const absl::Status& why) { OnClosed(session, why); });
 }
 
 absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
@@ -315,7 +316,7 @@ void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why
 }
 
 absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
-  const absl::Status status = session.Signal(signal);
+  absl::Status status = session.Signal(signal);
   if (status.ok()) return status;
   AddEvent("worker_not_killed",
            absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,

@@ -117,7 +117,7 @@ class WorkerSessions {
   void WatchHeartbeats();
   void LookAtHeartbeat(const SessionPtr& session);
   void OnHang(WorkerSession& session);
-  void AddEvent(std::string kind, std::string message, uint64_t worker_id);
+  void AddEvent(const std::string& kind, const std::string& message, uint64_t worker_id);
 
   boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
