@@ -20,7 +20,6 @@ struct ConnectRequest {
   uint16_t queue_id = 0;  // as the connection's private data had it
   uint16_t entries = 0;   // likewise
   uint32_t connection = 0, generation = 0;
-  uint64_t now = 0;  // CLOCK_MONOTONIC, ns
 };
 // With kSuccess `*controller` is the one that the queue belongs to now.
 Answer Connect(const ConnectRequest& request, const ControllerOptions& options, Target& target,

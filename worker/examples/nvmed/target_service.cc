@@ -1145,8 +1145,7 @@ void TargetService::EndTurn(uint64_t now) {
 
 void TargetService::Commit() {
   if (shard_ == nullptr) return;
-  for (size_t i = 0; i < touched_.size(); ++i) {  // Drop adds to them
-    Queue* queue = touched_[i];
+  for (Queue* const queue : touched_) {
     absl::Span<const PendingCommand> commands;
     if (queue->pending_count > 0) commands = queue->pending;
     WriteQueue(queue->state, commands, &state_bytes_);
