@@ -83,7 +83,8 @@ class StandbysTest : public ::testing::Test {
     return owner;
   }
 
-  void Upgrade(const std::string& version, uint32_t watch_window_ms = 0) {
+  void Upgrade(const std::string& version, uint32_t watch_window_ms = 0,
+               const Options& options = {}) {
     internal::ManagementRequest request;
     v1::UpgradePlan* plan = request.mutable_upgrade();
     plan->set_exec(program_);
@@ -92,6 +93,7 @@ class StandbysTest : public ::testing::Test {
          {std::string("--socket"), keeper_.socket(), std::string("--program-version"), version}) {
       plan->add_arguments(argument);
     }
+    for (const std::string& option : options) plan->add_arguments(option);
     plan->set_watch_window_ms(watch_window_ms);
     ASSERT_EQ(keeper_.Ask(std::move(request)).status(), absl::OkStatus());
   }
@@ -370,6 +372,25 @@ TEST_F(StandbysTest, shouldStartNoMoreThanThereIsRoomForAndWarn) {
   ASSERT_EQ(stranger.Detach(), absl::OkStatus());
   Await("the second", [&] { return Standing().size() == 2; });
   EXPECT_THAT(Told("standby_failed"), IsEmpty());
+}
+
+// Of its process only the upgrade knew.
+TEST_F(StandbysTest, shouldEndOneThatAnUpgradeHasLeftWhenItGivesItsShardsBack) {
+  StartKeeper("hot_standbys: 1",
+              [](v1::ServiceConfig* service) { service->set_stop_timeout_ms(1000); });
+  const auto owner = StartOwner({});
+  AwaitStandby();
+  const std::string refuse = keeper_.directory().File("refuse");
+  Upgrade("2", 0, {"--refuse-file", refuse});
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  const v1::Worker left = AwaitStandby();
+  EXPECT_EQ(left.version(), "2");
+  ASSERT_THAT(Owners(), SizeIs(1));
+  std::ofstream(refuse) << "now";
+  ASSERT_EQ(kill(Owners()[0].pid(), SIGKILL), 0);
+  const std::string name = "worker " + std::to_string(left.id()) + ", a standby to be";
+  Await("it to be ended", [&] { return WasTold("standby_failed", name); });
+  Await("it to be gone", [&] { return keeper_.Describe().workers().empty(); });
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ volatile sig_atomic_t g_terminated = 0;
 struct Flags {
   WorkerOptions worker;
   std::string fault;
-  std::string fault_file;  // without which it has none
-  bool deaf = false;       // to every wish that it should end
+  std::string fault_file;   // without which it has none
+  std::string refuse_file;  // while it is there, shards are given back
+  bool deaf = false;        // to every wish that it should end
 };
 
 class IdleService final : public Service {
@@ -27,7 +28,9 @@ class IdleService final : public Service {
   explicit IdleService(const Flags& flags) : flags_(flags) {}
 
   absl::Status OnAdopt(Shard&) override {
-    if (flags_.fault == "refuse") return absl::UnimplementedError("not this one");
+    const bool refuses =
+        !flags_.refuse_file.empty() && access(flags_.refuse_file.c_str(), F_OK) == 0;
+    if (refuses || flags_.fault == "refuse") return absl::UnimplementedError("not this one");
     owns = true;
     return absl::OkStatus();
   }
@@ -83,6 +86,7 @@ int Main(int argc, char** argv) {
   app.add_option("--writes", flags.worker.writes_state_version);
   app.add_option("--fault", flags.fault);
   app.add_option("--fault-file", flags.fault_file, "it has the fault only if it starts with this");
+  app.add_option("--refuse-file", flags.refuse_file);
   app.add_flag("--deaf", flags.deaf);
   CLI11_PARSE(app, argc, argv);
   if (!flags.fault_file.empty() && access(flags.fault_file.c_str(), F_OK) != 0) flags.fault.clear();
