@@ -298,7 +298,7 @@ void WorkerImpl::NoteStopRequest() {
   const uint64_t asked = arena::LoadAcquire(arena_->header().stop_requested);
   if ((asked >> slot_ & 1) == 0) return;
   stop_request_noted_ = true;
-  AskShutdown("the keeper asks for it: this program was replaced");
+  AskShutdown("the keeper asks for it: another serves in its place, or stands by");
 }
 
 bool WorkerImpl::Adopt(Shard& shard, uint64_t epoch) {

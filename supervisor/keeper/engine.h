@@ -95,9 +95,10 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
     succession_.SetStalled(slot, id, stalled);
   }
   bool IsReady(uint32_t slot) const override {
-    const Roster::Worker& worker = succession_.roster()[slot];
-    return worker.ready && !worker.stopped;
+    return Roster::CanServe(succession_.roster()[slot]);
   }
+  bool IsIdle(uint32_t slot, uint64_t id) const override { return succession_.IsIdle(slot, id); }
+  void Retire(uint32_t slot, uint64_t id) override { succession_.Retire(slot, id); }
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override {
     succession_.WorkerStopped(slot, id, cause);
   }

@@ -74,6 +74,8 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void SetReady(uint32_t slot) override;
   void SetStalled(uint32_t slot, uint64_t id, bool stalled) override;
   bool IsReady(uint32_t slot) const override { return Roster::CanServe(roster_[slot]); }
+  bool IsIdle(uint32_t, uint64_t) const override { return false; }
+  void Retire(uint32_t, uint64_t) override {}
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) override;
   // Its driver is in its process: what it wrote wrong ends it.
   bool IsFenced(uint32_t) const override { return false; }

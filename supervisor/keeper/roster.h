@@ -29,6 +29,7 @@ class Roster {
     bool ready = false;
     bool stalled = false;
     bool stopped = false;
+    bool retired = false;  // is to end, and is given no shard
     bool fenced = false;
     bool pardoned = false;
     std::string_view death = "crash";  // cause of its death, in reports; a literal

@@ -83,7 +83,13 @@ class ServiceEngine {
   virtual void SetReady(uint32_t slot) = 0;  // again, after it gave a shard back unasked
   // It has shown no sign of life for long, or does so again: no successor for anybody meanwhile.
   virtual void SetStalled(uint32_t slot, uint64_t id, bool stalled) = 0;
+  // It can be given a shard.
   virtual bool IsReady(uint32_t slot) const = 0;
+  // It owns no shard, and none is on its way to it. Of brokered services: false of native ones,
+  // whose heirs do not ask.
+  virtual bool IsIdle(uint32_t slot, uint64_t id) const = 0;
+  // Is given no shard any more. Of one that is idle, in the same turn.
+  virtual void Retire(uint32_t slot, uint64_t id) = 0;
   // All its registered threads are dead, or it has detached: it writes no more.
   virtual void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause) = 0;
   // It wrote what is invalid, and is not believed before its process is dead.

@@ -19,9 +19,9 @@ using std::chrono::milliseconds;
 // Between two looks at who is ready and who owns what, which nobody tells.
 constexpr milliseconds kTick(100);
 
-bool Has(const std::vector<WorkerInfo>& workers, uint64_t id) {
+bool HasProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
   return std::any_of(workers.begin(), workers.end(),
-                     [id](const WorkerInfo& worker) { return worker.id == id; });
+                     [pid](const WorkerInfo& worker) { return worker.pid == pid; });
 }
 
 }  // namespace
@@ -45,8 +45,8 @@ Standbys::Standbys(boost::asio::io_context& loop, const internal::KeeperConfig& 
 
 Standbys::~Standbys() { policies_.SetListener(nullptr); }
 
-void Standbys::AddEvent(const char* kind, const std::string& message, uint64_t worker_id) {
-  events_.Add(kind, message, UnixMicroseconds(), worker_id, -1, -1);
+void Standbys::AddEvent(const char* kind, const std::string& message) {
+  events_.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
 }
 
 // ---------------------------------------------------------------- looking
@@ -60,6 +60,7 @@ void Standbys::OnPolicy() {
 void Standbys::LookLater() {
   if (wanted_ == 0 && standbys_.empty() && replaced_ == 0) {
     lowered_ = false;
+    ForgetProgram();
     timer_.cancel();
     return;
   }
@@ -80,6 +81,7 @@ void Standbys::Look() {
     LeaveToUpgrade();
   } else {
     if (last_upgrade_ != upgrades_.last_id()) TakeOverFromUpgrade(roles);
+    RememberProgram(roles);
     if (std::exchange(lowered_, false)) EndSurplus(roles);
     StartMissing(roles);
   }
@@ -89,65 +91,66 @@ void Standbys::Look() {
 // What has become of each of them.
 void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles& roles) {
   for (Standby& standby : standbys_) {
-    const auto is_its = [&](const WorkerInfo& worker) {
-      if (standby.worker_id != 0 || !standby.process) return worker.id == standby.worker_id;
-      // Not reaped yet: its number is its own.
-      return worker.pid == standby.process->known.pid;
-    };
-    const auto found = std::find_if(workers.begin(), workers.end(), is_its);
-    if (found != workers.end()) {
-      standby.worker_id = found->id;
-      if (standby.ready && !found->ready && !standby.ending) {  // it is killed
-        standby.deadline = Clock::now() + stop_timeout_;
-      }
-      standby.ready = found->ready;
-      standby.owned |= Has(roles.owners, found->id);
-    } else if (standby.worker_id != 0) {
-      // It has detached. Its process ends, or attaches again.
-      standby.worker_id = 0;
-      standby.ready = false;
-      if (!standby.ending) standby.deadline = Clock::now() + stop_timeout_;
-    }
+    const bool was_attached = std::exchange(standby.attached, HasProcess(workers, standby.pid));
+    standby.serves = HasProcess(roles.owners, standby.pid);
+    const bool ready = standby.serves || HasProcess(roles.standbys, standby.pid);
+    const bool fell = (standby.ready && !ready) || (was_attached && !standby.attached);
+    if (fell && !standby.ending) standby.deadline = Clock::now() + stop_timeout_;
+    standby.ready = ready;
+    standby.was_ready |= ready;
+    standby.has_served |= standby.serves;
+    // It was given a shard before it could be told: it goes on.
+    if (standby.serves) standby.ending = standby.killed = false;
+    // Who has attached since is told now.
+    if (standby.ending && standby.attached) (void)workers_.Retire(standby.pid);
   }
-  const size_t gone = std::erase_if(
-      standbys_, [](const Standby& standby) { return !standby.process && standby.worker_id == 0; });
-  if (last_upgrade_ != upgrades_.last_id()) replaced_ += gone;
+  std::erase_if(standbys_, [this](const Standby& standby) {
+    if (standby.process || standby.attached) return false;
+    replaced_ += standby.replaced;
+    return true;
+  });
 }
 
-// It replaces who was ready when it began. Another of the program that it ends is not to stay.
+// It replaces who was ready when it began. Another of the program that it ends is not to stay,
+// unless it serves: then its shards are on their way.
 void Standbys::LeaveToUpgrade() {
-  if (standbys_.empty()) return;
-  const v1::Upgrade upgrade = *upgrades_.UnderWay();
-  const std::set<uint64_t> replaced(upgrade.old_worker_ids().begin(),
-                                    upgrade.old_worker_ids().end());
+  ForgetProgram();
+  if (std::exchange(upgrade_met_, upgrades_.last_id()) != upgrades_.last_id()) {
+    const v1::Upgrade upgrade = *upgrades_.UnderWay();
+    const std::set<uint64_t> ids(upgrade.old_worker_ids().begin(), upgrade.old_worker_ids().end());
+    for (const WorkerInfo& worker : workers_.List()) {
+      for (Standby& standby : standbys_) {
+        standby.replaced |= standby.pid == worker.pid && ids.count(worker.id) != 0;
+      }
+    }
+  }
   for (Standby& standby : standbys_) {
-    if (replaced.count(standby.worker_id) == 0) End(standby);
+    if (!standby.replaced) End(standby);
   }
 }
 
 void Standbys::TakeOverFromUpgrade(const WorkerRoles& roles) {
   last_upgrade_ = upgrades_.last_id();
+  ForgetProgram();
   size_t places = std::exchange(replaced_, 0);
   const v1::Upgrade upgrade = upgrades_.List().front();
-  if (upgrade.phase() != v1::UPGRADE_PHASE_COMPLETED) return;
+  const bool completed = upgrade.phase() == v1::UPGRADE_PHASE_COMPLETED;
   for (Standby& standby : standbys_) {
-    if (standby.ending) continue;
-    ++places;  // its process has not quite ended
+    const bool was_replaced = std::exchange(standby.replaced, false);
+    if (!completed) continue;
+    places += was_replaced;  // its process has not quite ended
     End(standby);
   }
-  for (const uint64_t id : upgrade.new_worker_ids()) {
-    if (places == 0 || !Has(roles.standbys, id)) continue;
+  if (!completed) return;
+  const std::set<uint64_t> ids(upgrade.new_worker_ids().begin(), upgrade.new_worker_ids().end());
+  for (const WorkerInfo& worker : roles.standbys) {
+    if (places == 0) return;
+    if (ids.count(worker.id) == 0 || HasProcess(roles.owners, worker.pid)) continue;
     --places;
     Standby& standby = standbys_.emplace_back();
-    standby.worker_id = id;
-    standby.ready = true;
+    standby.pid = worker.pid;
+    standby.attached = standby.ready = standby.was_ready = true;
   }
-}
-
-bool Standbys::IsEnding(uint64_t worker_id) const {
-  return std::any_of(standbys_.begin(), standbys_.end(), [&](const Standby& standby) {
-    return standby.ending && standby.worker_id == worker_id;
-  });
 }
 
 size_t Standbys::CountUnready() const {
@@ -158,34 +161,52 @@ size_t Standbys::CountUnready() const {
 
 // ---------------------------------------------------------------- starting
 
-void Standbys::StartMissing(const WorkerRoles& roles) {
-  if (roles.standbys.size() >= wanted_ || CountUnready() != 0) return;
-  if (workers_.free_slots() == 0 || Clock::now() < not_before_) return;
+// Of who serves; should he and his heirs die in a row, the next ones are started as he was.
+void Standbys::RememberProgram(const WorkerRoles& roles) {
+  const auto is_known = [this](const WorkerInfo& worker) { return worker.id == program_of_; };
+  if (std::any_of(roles.owners.begin(), roles.owners.end(), is_known)) return;
   const auto owner = std::find_if(roles.owners.begin(), roles.owners.end(),
                                   [](const WorkerInfo& worker) { return worker.ready; });
   if (owner == roles.owners.end()) return;
-  const absl::StatusOr<internal::Program> program = ProgramOf(*owner);
+  absl::StatusOr<internal::Program> program = ProgramOf(*owner);
   // One that is about to die has none any more; the next look finds another owner.
   const bool twice = std::exchange(unreadable_owner_, program.ok() ? 0 : owner->id) == owner->id;
-  if (!program.ok() && !twice) return;
-  const absl::Status started = program.ok() ? Start(*program) : program.status();
-  if (started.ok()) {
-    told_.clear();
-    const Standby& standby = standbys_.back();
-    return AddEvent("standby_started",
-                    absl::StrCat("process ", standby.process->known.pid, " of ", program->path(),
-                                 " was started as a standby: ", roles.standbys.size(), " of ",
-                                 wanted_, " are ready"),
-                    0);
+  if (program.ok()) {
+    program_ = *std::move(program);
+    program_of_ = owner->id;
+  } else if (twice) {
+    ForgetProgram();
+    TellWhyNone(program.status());
   }
-  NoteFailure(0);
-  const std::string why(MessageOf(started));
-  if (std::exchange(told_, why) == why) return;  // it is tried again and again
+}
+
+void Standbys::ForgetProgram() {
+  program_.reset();
+  program_of_ = 0;
+}
+
+void Standbys::StartMissing(const WorkerRoles& roles) {
+  if (roles.standbys.size() >= wanted_ || CountUnready() != 0 || !program_) return;
+  if (workers_.free_slots() == 0 || Clock::now() < not_before_) return;
+  const absl::Status started = Start(*program_);
+  if (!started.ok()) {
+    NoteFailure(0);
+    return TellWhyNone(started);
+  }
+  told_.clear();
+  AddEvent("standby_started", absl::StrCat("process ", standbys_.back().pid, " of ",
+                                           program_->path(), " was started as a standby: ",
+                                           roles.standbys.size(), " of ", wanted_, " are ready"));
+}
+
+// It is tried again and again, and told once.
+void Standbys::TellWhyNone(const absl::Status& why) {
+  const std::string text(MessageOf(why));
+  if (std::exchange(told_, text) == text) return;
   AddEvent("standby_failed",
-           absl::StrCat("no standby can be started as worker ", owner->id, " was: ", why,
+           absl::StrCat("no standby can be started as the owner was: ", text,
                         ": see to that, or upgrade to a program that is there with `baton upgrade "
-                        "--exec`; it is tried again"),
-           0);
+                        "--exec`; it is tried again"));
 }
 
 // Who ends meanwhile shows the half of it; then there is nothing to be seen the second time.
@@ -199,6 +220,7 @@ absl::Status Standbys::Start(const internal::Program& program) {
   BATON_RETURN_IF_ERROR(programs_.Check(program.path()));
   BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
   Standby standby;
+  standby.pid = started.pid;
   standby.process = std::make_shared<WatchedProcess>(loop_, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
   standby.deadline = Clock::now() + ready_timeout_;
@@ -221,19 +243,18 @@ void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
   });
   const Standby standby = *found;
   standbys_.erase(found);
-  if (last_upgrade_ != upgrades_.last_id()) {
-    replaced_ += !standby.ending;
+  if (standby.replaced) {
+    ++replaced_;
   } else if (!standby.ending) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
-    // Of one that served by then others tell.
-    if (!standby.owned) {
+    // Of one that served others tell.
+    if (!standby.has_served) {
       AddEvent("standby_failed",
-               absl::StrCat("process ", process->known.pid, ", a standby",
-                            standby.ready ? "" : " to be", ", ", process->known.how_ended,
+               absl::StrCat("process ", standby.pid, ", a standby",
+                            standby.was_ready ? "" : " to be", ", ", process->known.how_ended,
                             ": see its output in the keeper's log; another is started in ",
                             delay_.length().count(),
-                            " ms, as long as hot_standbys of the policy says so"),
-               standby.worker_id);
+                            " ms, as long as hot_standbys of the policy says so"));
     }
   }
   LookLater();
@@ -248,57 +269,61 @@ void Standbys::NoteFailure(uint64_t lived_ns) {
 
 // The newest first: those that are not ready yet, then the others.
 void Standbys::EndSurplus(const WorkerRoles& roles) {
-  const auto ready = static_cast<size_t>(
-      std::count_if(roles.standbys.begin(), roles.standbys.end(),
-                    [this](const WorkerInfo& worker) { return !IsEnding(worker.id); }));
-  size_t count = ready + CountUnready();
-  for (auto standby = standbys_.rbegin(); standby != standbys_.rend() && count > wanted_;
-       ++standby) {
-    const bool owns_nothing = !standby->ready || Has(roles.standbys, standby->worker_id);
-    if (standby->ending || !owns_nothing) continue;
-    End(*standby);
-    --count;
+  size_t count = roles.standbys.size() + CountUnready();
+  for (const bool ready : {false, true}) {
+    for (auto standby = standbys_.rbegin(); standby != standbys_.rend() && count > wanted_;
+         ++standby) {
+      if (standby->ready != ready || standby->ending || standby->serves) continue;
+      End(*standby);
+      count -= standby->ending;
+    }
   }
 }
 
+// Nothing, if it serves by now.
 void Standbys::End(Standby& standby) {
-  if (std::exchange(standby.ending, true)) return;
+  if (standby.ending || standby.serves || !workers_.Retire(standby.pid)) return;
+  standby.ending = true;
   standby.deadline = Clock::now() + stop_timeout_;
-  if (standby.worker_id == 0) return standby.process->Signal(SIGTERM);
-  // Should a shard need an owner meanwhile, another one is chosen if there is one.
-  workers_.SetStanding(standby.worker_id, Standing::kLast);
-  workers_.AskToStop(standby.worker_id);
-}
-
-// Of one that an upgrade has left there is no process here.
-std::string Standbys::NameOf(const Standby& standby) {
-  return standby.process ? absl::StrCat("process ", standby.process->known.pid)
-                         : absl::StrCat("worker ", standby.worker_id);
+  if (!standby.attached && standby.process) standby.process->Signal(SIGTERM);
 }
 
 void Standbys::CheckDeadlines() {
   for (Standby& standby : standbys_) {
-    if ((standby.ready && !standby.ending) || standby.killed || Clock::now() < standby.deadline) {
-      continue;
-    }
+    const bool goes_on = standby.replaced || standby.serves || (standby.ready && !standby.ending);
+    if (goes_on || standby.killed || Clock::now() < standby.deadline) continue;
     if (!standby.ending) {
-      NoteFailure(MonotonicNanoseconds() - standby.started_ns);
-      AddEvent("standby_failed",
-               absl::StrCat(NameOf(standby),
-                            ", a standby to be, is not ready: its time is over, and it is ended; "
-                            "see its output in the keeper's log, or raise ready_timeout_ms"),
-               standby.worker_id);
-      End(standby);
+      GiveUp(standby);
       continue;
     }
     standby.killed = true;
-    if (standby.worker_id != 0) {
-      (void)workers_.Kill(standby.worker_id,
+    const std::vector<WorkerInfo> workers = workers_.List();
+    const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
+      return info.pid == standby.pid;
+    });
+    if (worker != workers.end()) {
+      (void)workers_.Kill(worker->id,
                           absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
-    } else {
+    } else if (standby.process) {
       standby.process->Signal(SIGKILL);
     }
   }
+}
+
+void Standbys::GiveUp(Standby& standby) {
+  // One that has detached is only slow to end.
+  if (standby.attached || !standby.was_ready) {
+    NoteFailure(MonotonicNanoseconds() - standby.started_ns);
+    AddEvent("standby_failed",
+             absl::StrCat("process ", standby.pid,
+                          standby.was_ready
+                              ? ", a standby, is ready no more, since it hangs or has given its "
+                                "shards back, and is ended: see its output in the keeper's log"
+                              : ", a standby to be, is not ready: its time is over, and it is "
+                                "ended; see its output in the keeper's log, or raise "
+                                "ready_timeout_ms"));
+  }
+  End(standby);
 }
 
 }  // namespace baton::keeper

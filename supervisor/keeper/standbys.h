@@ -1,21 +1,25 @@
 // Keeps as many workers of a brokered service ready without shards as its policy's hot_standbys
 // says: starts those that are missing, one at a time, with the program of a worker that owns
-// shards. Native services have native.workers for that.
+// shards, or owned some last. Native services have native.workers for that.
 //
 // An upgrade replaces what is ready, these too; meanwhile nothing is started here, and what is not
 // ready yet is ended. When the number is lowered, those that were started here, or took the place
-// of such in an upgrade, are asked to end if they are too many and own nothing; nobody else is.
+// of such in an upgrade, are asked to end if they are too many. Whoever owns a shard, or is about
+// to, is ended by nothing here, and who is asked to end is given none.
 //
 // They are processes of their own, as an upgrade's workers are. Those of a keeper that dies see
 // that it is gone and end; the next one starts some when a worker owns shards again.
 #ifndef SUPERVISOR_KEEPER_STANDBYS_H_
 #define SUPERVISOR_KEEPER_STANDBYS_H_
 
+#include <sys/types.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,12 +50,17 @@ class Standbys {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // A process, with all the workers that it has.
   struct Standby {
+    pid_t pid = 0;
     std::shared_ptr<WatchedProcess> process;  // null: an upgrade's, which is reaped there
-    uint64_t worker_id = 0;                   // 0: it is not attached
+    bool attached = false;                    // as it was when last looked at, like these
     bool ready = false;
-    bool owned = false;   // shards, at some time
-    bool ending = false;  // it was asked to
+    bool serves = false;     // owns shards
+    bool was_ready = false;  // at some time
+    bool has_served = false;
+    bool replaced = false;  // by the upgrade that is under way, which ends it
+    bool ending = false;    // it was asked to
     bool killed = false;
     uint64_t started_ns = 0;
     Clock::time_point deadline;  // to be ready, or to have ended
@@ -64,6 +73,8 @@ class Standbys {
   void LeaveToUpgrade();
   void TakeOverFromUpgrade(const WorkerRoles& roles);
 
+  void RememberProgram(const WorkerRoles& roles);
+  void ForgetProgram();
   void StartMissing(const WorkerRoles& roles);
   absl::StatusOr<internal::Program> ProgramOf(const WorkerInfo& owner);
   absl::Status Start(const internal::Program& program);
@@ -71,15 +82,15 @@ class Standbys {
   void OnEnded(const std::shared_ptr<WatchedProcess>& process);
   // The next one waits.
   void NoteFailure(uint64_t lived_ns);
+  void TellWhyNone(const absl::Status& why);
 
   void EndSurplus(const WorkerRoles& roles);
   void End(Standby& standby);
-  static std::string NameOf(const Standby& standby);
   void CheckDeadlines();
-  bool IsEnding(uint64_t worker_id) const;
+  void GiveUp(Standby& standby);
   // That may become ready.
   size_t CountUnready() const;
-  void AddEvent(const char* kind, const std::string& message, uint64_t worker_id);
+  void AddEvent(const char* kind, const std::string& message);
 
   boost::asio::io_context& loop_;
   const std::chrono::milliseconds ready_timeout_, stop_timeout_;
@@ -95,9 +106,13 @@ class Standbys {
   std::vector<Standby> standbys_;  // also those that own shards by now
   uint32_t wanted_ = 0;            // as the policy last said
   bool lowered_ = false;           // and that has had no effect yet
+  // Of the last owner that was seen.
+  std::optional<internal::Program> program_;
+  uint64_t program_of_ = 0;        // the worker; 0: none
   uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
   std::string told_;               // why none can be started
   uint64_t last_upgrade_ = 0;      // whose end was noticed
+  uint64_t upgrade_met_ = 0;       // that was seen under way
   size_t replaced_ = 0;            // that ended in an upgrade after that
 };
 

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/succession.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +42,21 @@ void Succession::AskToStop(uint32_t slot, uint64_t id) {
 void Succession::SetReady(uint32_t slot) {
   roster_[slot].ready = true;
   AssignWaiting();
+  NameHeirs();
+}
+
+bool Succession::IsIdle(uint32_t slot, uint64_t id) const {
+  const Roster::Worker& worker = roster_[slot];
+  return worker.id != id ||
+         (worker.shards == 0 &&
+          std::none_of(shards_.begin(), shards_.end(),
+                       [id](const ShardState& shard) { return shard.handoff_worker_id == id; }));
+}
+
+void Succession::Retire(uint32_t slot, uint64_t id) {
+  Roster::Worker* const worker = roster_.Find(slot, id);
+  if (worker == nullptr) return;
+  worker->retired = true;
   NameHeirs();
 }
 

@@ -50,6 +50,8 @@ class Succession {
   void SetStanding(uint32_t slot, uint64_t id, Standing standing);
   void AskToStop(uint32_t slot, uint64_t id);
   void SetReady(uint32_t slot);
+  bool IsIdle(uint32_t slot, uint64_t id) const;
+  void Retire(uint32_t slot, uint64_t id);
   void SetStalled(uint32_t slot, uint64_t id, bool stalled);
   void WorkerStopped(uint32_t slot, uint64_t id, std::string_view cause);
   void PardonDeath(uint32_t slot, uint64_t id);

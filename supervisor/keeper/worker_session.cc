@@ -50,7 +50,7 @@ WorkerInfo WorkerSession::Info(const arena::Arena& arena) const {
           peer.pid,
           peer.uid,
           peer.gid,
-          state == v1::WORKER_STATE_READY,
+          state == v1::WORKER_STATE_READY && !retired,
           SaysHealthy(arena, slot),
           hangs,
           attached_with.version(),

@@ -25,7 +25,7 @@ struct WorkerInfo {
   pid_t pid = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
-  bool ready = false;
+  bool ready = false;   // and not retired
   bool healthy = true;  // by its own word
   bool hangs = false;   // it owns shards and has shown no sign of life for the service's time
   std::string version;
@@ -73,6 +73,7 @@ struct WorkerSession {
   const void* control_stream = nullptr;  // who told that it is open; nobody: it is not
   std::string kill_cause;                // empty: we did not kill it
   bool detached = false;
+  bool retired = false;  // it is to end, and is given no shard
 };
 
 StateVersions VersionsOf(const internal::AttachArena& attach);

@@ -458,6 +458,24 @@ void WorkerSessions::AskToStop(uint64_t worker_id) {
   engine_.Run([&] { engine_.AskToStop(session->slot, worker_id); });
 }
 
+bool WorkerSessions::Retire(pid_t pid) {
+  std::vector<SessionPtr> sessions;
+  for (const SessionPtr& session : slots_) {
+    if (session && session->peer.pid == pid) sessions.push_back(session);
+  }
+  bool idle = true;
+  engine_.Run([&] {
+    for (const SessionPtr& session : sessions) idle &= engine_.IsIdle(session->slot, session->id);
+    if (!idle) return;
+    for (const SessionPtr& session : sessions) engine_.Retire(session->slot, session->id);
+  });
+  if (!idle) return false;
+  for (const SessionPtr& session : sessions) {
+    if (!std::exchange(session->retired, true)) AskToStop(session->id);
+  }
+  return true;
+}
+
 std::vector<v1::Worker> WorkerSessions::Describe() const {
   std::vector<v1::Worker> workers;
   for (const SessionPtr& session : slots_) {

@@ -82,6 +82,9 @@ class WorkerSessions {
   void SetStanding(uint64_t worker_id, Standing standing);
   // Asks it to end: in the arena or, when it does not look there, with SIGTERM.
   void AskToStop(uint64_t worker_id);
+  // Asks the workers of this process to end, and they are given no shard any more. False: one of
+  // them owns a shard, or is about to, and nothing was done. May be repeated.
+  bool Retire(pid_t pid);
   uint32_t free_slots() const;
 
   // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.

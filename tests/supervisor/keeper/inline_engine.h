@@ -39,6 +39,8 @@ class InlineEngine final : public ServiceEngine {
     roster[slot].stalled = stalled;
   }
   bool IsReady(uint32_t slot) const override { return roster[slot].ready; }
+  bool IsIdle(uint32_t, uint64_t id) const override { return shard_owner.worker_id != id; }
+  void Retire(uint32_t slot, uint64_t) override { roster[slot].retired = true; }
   void WorkerStopped(uint32_t slot, uint64_t, std::string_view) override {
     roster[slot].stopped = true;
   }

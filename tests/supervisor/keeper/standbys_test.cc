@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,13 @@ class StandbysTest : public ::testing::Test {
   void SetUp() override {
     program_ = harness::Binaries().Find("upgrade_worker").value();
     keeper_.SetLauncher(harness::Binaries().Find("baton-launch").value());
+  }
+
+  void TearDown() override {
+    if (!HasFailure()) return;
+    for (const v1::Event& event : keeper_.Events()) {
+      std::cerr << event.kind() << ": " << event.message() << std::endl;
+    }
   }
 
   void StartKeeper(const std::string& policy, const KeeperThread::Change& change = nullptr) {
@@ -344,10 +352,13 @@ TEST_F(StandbysTest, shouldNotEndOneThatHasComeToShards) {
   const auto owner = StartOwner({});
   const v1::Worker heir = AwaitStandby();
   ASSERT_EQ(keeper_.Handoff(heir.id()), absl::OkStatus());
-  SetPolicy("");
   const auto another = StartWorker({});
+  SetPolicy("hot_standbys: 3");
+  Await("a third", [&] { return Standing().size() == 3; });
+  SetPolicy("");  // all but the heir may go, of those that the keeper has started
+  Await("the third to be gone", [&] { return keeper_.Describe().workers_size() == 3; });
   EXPECT_EQ(Pids(Owners()), Pids(heir.pid()));
-  EXPECT_THAT(Told("worker_asked_to_stop"), IsEmpty());
+  EXPECT_THAT(Told("worker_asked_to_stop"), SizeIs(1));
 }
 
 TEST_F(StandbysTest, shouldKillOneThatDoesNotEnd) {
@@ -376,8 +387,10 @@ TEST_F(StandbysTest, shouldStartNoMoreThanThereIsRoomForAndWarn) {
 
 // Of its process only the upgrade knew.
 TEST_F(StandbysTest, shouldEndOneThatAnUpgradeHasLeftWhenItGivesItsShardsBack) {
-  StartKeeper("hot_standbys: 1",
-              [](v1::ServiceConfig* service) { service->set_stop_timeout_ms(1000); });
+  StartKeeper("hot_standbys: 1", [](v1::ServiceConfig* service) {
+    service->set_ready_timeout_ms(10'000);
+    service->set_stop_timeout_ms(1000);
+  });
   const auto owner = StartOwner({});
   AwaitStandby();
   const std::string refuse = keeper_.directory().File("refuse");
@@ -386,11 +399,62 @@ TEST_F(StandbysTest, shouldEndOneThatAnUpgradeHasLeftWhenItGivesItsShardsBack) {
   const v1::Worker left = AwaitStandby();
   EXPECT_EQ(left.version(), "2");
   ASSERT_THAT(Owners(), SizeIs(1));
+  SetPolicy("hot_standbys: 2");
+  Await("another", [&] { return Standing().size() == 2; });  // so it has taken the first one over
   std::ofstream(refuse) << "now";
   ASSERT_EQ(kill(Owners()[0].pid(), SIGKILL), 0);
-  const std::string name = "worker " + std::to_string(left.id()) + ", a standby to be";
+  const std::string name =
+      "process " + std::to_string(left.pid()) + ", a standby, is ready no more";
   Await("it to be ended", [&] { return WasTold("standby_failed", name); });
-  Await("it to be gone", [&] { return keeper_.Describe().workers().empty(); });
+  Await("it to be gone", [&] {
+    const auto workers = keeper_.Describe().workers();
+    return std::none_of(workers.begin(), workers.end(),
+                        [&](const v1::Worker& worker) { return worker.id() == left.id(); });
+  });
+  std::filesystem::remove(refuse);
+  Await("an owner", [&] { return Owners().size() == 1; });
+}
+
+// Otherwise it would be counted for ever, and be the heir.
+TEST_F(StandbysTest, shouldEndOneThatHangsAndStartAnother) {
+  StartKeeper("hot_standbys: 1", [](v1::ServiceConfig* service) {
+    service->set_hang_timeout_ms(300);
+    service->set_stop_timeout_ms(100);
+  });
+  const auto owner = StartOwner({});
+  const v1::Worker hung = AwaitStandby();
+  ASSERT_EQ(kill(hung.pid(), SIGSTOP), 0);
+  Await("another", [&] {
+    const std::vector<v1::Worker> standing = Standing();
+    return standing.size() == 1 && standing[0].id() != hung.id();
+  });
+  EXPECT_TRUE(WasTold("standby_failed", "is ready no more"));
+  EXPECT_EQ(Pids(Owners()), Pids(owner->pid()));
+}
+
+// It is asked to end, and given no shard any more: it cannot be killed while it serves.
+TEST_F(StandbysTest, shouldGiveNoShardToOneThatItHasAskedToEnd) {
+  StartKeeper("hot_standbys: 1");
+  const auto owner = StartOwner({"--deaf"});
+  const v1::Worker asked = AwaitStandby();
+  SetPolicy("");
+  Await("it to be asked", [&] { return !Told("worker_asked_to_stop").empty(); });
+  EXPECT_EQ(keeper_.Handoff(asked.id()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(keeper_.Handoff(0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Pids(Owners()), Pids(owner->pid()));
+}
+
+// As on a message that kills each of them.
+TEST_F(StandbysTest, shouldStartAnotherWhenOwnerAndHeirAreDead) {
+  StartKeeper("hot_standbys: 1");
+  const auto owner = StartOwner({});
+  const v1::Worker heir = AwaitStandby();
+  ASSERT_EQ(kill(heir.pid(), SIGSTOP), 0);
+  ASSERT_EQ(owner->Kill(), absl::OkStatus());
+  ASSERT_EQ(kill(heir.pid(), SIGKILL), 0);
+  Await("an owner", [&] { return Owners().size() == 1; });
+  EXPECT_NE(Owners()[0].id(), heir.id());
+  Await("a standby", [&] { return Standing().size() == 1; });
 }
 
 }  // namespace
