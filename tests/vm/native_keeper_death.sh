@@ -123,7 +123,7 @@ say "drained, the service is another's"
 
 # Told to, an adopter does not wait for the last connection. That the service is drained outlives
 # both keepers.
-operator drain kv >/dev/null
+operator drain kv --no-wait >/dev/null
 mark
 follow
 former=("${pid_of[@]}")
@@ -137,7 +137,8 @@ wait_for "four new workers" are_ready 4
 are_gone "${former[@]}" || die "workers of the former keeper are alive"
 say "told to end them, it did"
 expect "the service" 'refused \(0 since' operator service describe kv
-is_refused 'takes no new connections'
+is_refused 'the peer rejected the connection'
+has_logged 'connection_refused: the service is drained' || die "the refusal was not told of"
 operator drain kv --end >/dev/null
 start_peer again rxe0 "$BATON_VM_ADDRESS"
 settle again
