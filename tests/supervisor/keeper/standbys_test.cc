@@ -452,8 +452,10 @@ TEST_F(StandbysTest, shouldStartAnotherWhenOwnerAndHeirAreDead) {
   ASSERT_EQ(kill(heir.pid(), SIGSTOP), 0);
   ASSERT_EQ(owner->Kill(), absl::OkStatus());
   ASSERT_EQ(kill(heir.pid(), SIGKILL), 0);
-  Await("an owner", [&] { return Owners().size() == 1; });
-  EXPECT_NE(Owners()[0].id(), heir.id());
+  Await("another owner", [&] {
+    const std::vector<v1::Worker> owners = Owners();
+    return owners.size() == 1 && owners[0].id() != heir.id();
+  });
   Await("a standby", [&] { return Standing().size() == 1; });
 }
 
