@@ -164,7 +164,7 @@ bool Engine::Turn() {
 
 bool Engine::TurnShards() {
   bool worked = false;
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (IsLeftToOwner(shard)) continue;
     worked |= PollShard(shard);
     worked |= ApplyCommits(shard);
@@ -174,7 +174,7 @@ bool Engine::TurnShards() {
 
 // Short looks at memory, without a call of the system: who has just been served is about to commit.
 bool Engine::Glance() {
-  for (size_t looks = 0; looks < kLooksBeforeYield; looks += unreadable_.size()) {
+  for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
     if (TurnShards()) {
       succession_.roster().WakeNotified();
       return true;
@@ -298,14 +298,14 @@ void Engine::BeginLoss(absl::Status why) {
   if (loss_) return;
   loss_ = Loss{std::move(why), options_.nanoseconds() + kLossNs};
   driver_->EndAll(MessageOf(loss_->why));
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) succession_.NotifyOwner(shard);
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
 }
 
 // The owners are told of the ends of their connections before the keeper's: those are in logs that
 // they have for themselves.
 void Engine::ContinueLoss() {
   if (!driver_->AllEnded() && options_.nanoseconds() < loss_->deadline_ns) return;
-  for (uint32_t shard = 0; shard < unreadable_.size() && !driver_->AllEnded(); ++shard) {
+  for (uint32_t shard = 0; shard < arena_->shape().shards && !driver_->AllEnded(); ++shard) {
     driver_->GiveUp(shard, "the device does not complete what is outstanding");
     succession_.NotifyOwner(shard);
   }
@@ -321,12 +321,12 @@ bool Engine::HasCommitsToApply(uint32_t shard) {
 
 bool Engine::MaySleep() {
   if (has_posted_.load() || stop_.load()) return false;
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (IsLeftToOwner(shard)) continue;
     if (!unreadable_[shard] && !driver_->RequestNotification(shard).ok()) return false;
     if (HasCommitsToApply(shard)) return false;
   }
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (!IsLeftToOwner(shard) && PollShard(shard)) return false;
   }
   return true;
@@ -338,7 +338,7 @@ int Engine::LongestSleepMs() {
   if (budget_ == nullptr) return -1;
   constexpr uint64_t kMillisecondNs = 1'000'000;
   uint64_t longest = ~uint64_t{0};
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) {
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (!succession_.ownership(shard).owned() || driver_->PendingEntries(shard) == 0) continue;
     longest = std::min(longest, NanosecondsToWait(shard));
   }
@@ -399,7 +399,7 @@ absl::StatusOr<uint32_t> Engine::Connect(uint32_t shard, const verbs::Address& a
 
 uint32_t Engine::DisconnectAll(std::string_view why) {
   const uint32_t count = driver_->DisconnectAll(why);
-  for (uint32_t shard = 0; shard < unreadable_.size(); ++shard) succession_.NotifyOwner(shard);
+  for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) succession_.NotifyOwner(shard);
   return count;
 }
 

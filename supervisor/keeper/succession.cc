@@ -176,8 +176,7 @@ EndedOwnership Succession::EndOwnership(uint32_t shard, std::string_view cause, 
     }
   }
   if (options_.break_recovery) driver_->ForgetUnacknowledged(shard);
-  const EndedOwnership ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered,
-                                cause};
+  EndedOwnership ended = {state.ownership.epoch(), state.ownership.owner_id(), recovered, cause};
   if (state.blackout_start_ns == 0) state.blackout_start_ns = options_.nanoseconds();
   state.planned = released;
   --roster_[state.ownership.owner_slot()].shards;

@@ -44,25 +44,19 @@ std::string PhaseName(v1::UpgradePhase phase) {
 
 UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
                                  const v1::UpgradePlan& plan, std::function<void()> on_over)
-    : loop_(context.loop),
-      config_(context.config),
-      engine_(context.engine),
-      policies_(context.policies),
-      events_(context.events),
-      workers_(context.workers),
-      programs_(context.programs),
+    : context_(context),
       on_over_(std::move(on_over)),
       change_(std::move(change)),
-      trace_parent_(events_.trace_parent()),
-      plan_(WithTimesOf(config_.service(), plan)),
+      trace_parent_(context_.events.trace_parent()),
+      plan_(WithTimesOf(context_.config.service(), plan)),
       canary_(plan.canary_shards().begin(), plan.canary_shards().end()),
-      trial_(engine_, plan.gates()),
-      processes_(loop_, programs_,
+      trial_(context_.engine, plan.gates()),
+      processes_(context_.loop, context_.programs,
                  [this](const StartedProcess& process) {
                    const auto self = shared_from_this();  // it may be over with this
                    OnProcessEnded(process);
                  }),
-      timer_(loop_) {
+      timer_(context_.loop) {
   status_.set_id(id);
   status_.set_exec(change_.to.path());
   for (const std::string& argument : change_.to.arguments()) *status_.add_arguments() = argument;
@@ -74,7 +68,7 @@ UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, Pro
 // ---------------------------------------------------------------- starting
 
 absl::Status UpgradeUnderWay::Start() {
-  for (const WorkerInfo& worker : workers_.List()) {
+  for (const WorkerInfo& worker : context_.workers.List()) {
     if (!worker.ready) continue;
     old_workers_.insert(worker.id);
     status_.add_old_worker_ids(worker.id);
@@ -82,10 +76,10 @@ absl::Status UpgradeUnderWay::Start() {
   }
   const uint32_t count =
       plan_.workers() != 0 ? plan_.workers() : std::max<uint32_t>(1, old_workers_.size());
-  if (count > workers_.free_slots()) {
+  if (count > context_.workers.free_slots()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "workers: ", count, " new ones do not fit beside those attached, there is room for ",
-        workers_.free_slots(), ": raise max_workers"));
+        context_.workers.free_slots(), ": raise max_workers"));
   }
   status_.set_started_unix_micros(UnixMicroseconds());
   last_tick_ = steady_clock::now();
@@ -112,7 +106,7 @@ Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
   if (!processes_.NoteAttached(pid, worker_id)) return Standing::kFirst;
   new_workers_.insert(worker_id);
   status_.add_new_worker_ids(worker_id);
-  for (const WorkerInfo& worker : workers_.List()) {
+  for (const WorkerInfo& worker : context_.workers.List()) {
     if (worker.id == worker_id) status_.set_new_version(worker.version);
   }
   return Standing::kLast;
@@ -123,7 +117,7 @@ void UpgradeUnderWay::OnReady() {
 }
 
 std::string UpgradeUnderWay::WhyNotReady() const {
-  const std::vector<WorkerInfo> workers = workers_.List();
+  const std::vector<WorkerInfo> workers = context_.workers.List();
   for (const StartedProcess& process : processes_.List()) {
     if (process.worker_id == 0) {
       return absl::StrCat("process ", process.pid, " has not attached");
@@ -155,12 +149,12 @@ void UpgradeUnderWay::Advance() {
 }
 
 absl::Status UpgradeUnderWay::CheckPrograms() const {
-  return CheckStateVersions(engine_, Attached(old_workers_), Attached(new_workers_),
+  return CheckStateVersions(context_.engine, Attached(old_workers_), Attached(new_workers_),
                             !status_.no_rollback());
 }
 
 std::vector<WorkerInfo> UpgradeUnderWay::Attached(const std::set<uint64_t>& worker_ids) const {
-  std::vector<WorkerInfo> attached = workers_.List();
+  std::vector<WorkerInfo> attached = context_.workers.List();
   std::erase_if(attached, [&](const auto& worker) { return worker_ids.count(worker.id) == 0; });
   return attached;
 }
@@ -170,7 +164,7 @@ std::vector<WorkerInfo> UpgradeUnderWay::Attached(const std::set<uint64_t>& work
 // That are to move to the new workers: the canaries, then the others.
 std::vector<uint32_t> UpgradeUnderWay::NextShards() const {
   std::vector<uint32_t> shards;
-  for (uint32_t shard = 0; shard < config_.service().shards(); ++shard) {
+  for (uint32_t shard = 0; shard < context_.config.service().shards(); ++shard) {
     const bool first = canary_.empty() || canary_.count(shard) != 0;
     const bool turn = served_ ? !trial_.HasShard(shard) : first;
     if (turn) shards.push_back(shard);
@@ -184,7 +178,7 @@ void UpgradeUnderWay::HandOver() {
   std::vector<WorkerInfo> owners = Attached(new_workers_);
   // Of the second step, too: by then some of the owners are new ones.
   if (new_owners_ == 0) {
-    owners_before_ = OwnersOf(engine_);
+    owners_before_ = OwnersOf(context_.engine);
     new_owners_ = std::max<size_t>(1, NewOwners());
   }
   owners.resize(std::min(owners.size(), new_owners_));
@@ -199,7 +193,7 @@ void UpgradeUnderWay::HandOver() {
 
 void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
                            void (UpgradeUnderWay::*next)(const HandoffsResult&)) {
-  MoveShards(loop_, engine_, moves, config_.service().handoff_timeout_ms(),
+  MoveShards(context_.loop, context_.engine, moves, context_.config.service().handoff_timeout_ms(),
              [us = weak_from_this(), next](const HandoffsResult& result) {
                if (const auto self = us.lock()) ((*self).*next)(result);
              });
@@ -208,8 +202,8 @@ void UpgradeUnderWay::Move(const std::vector<ShardMove>& moves,
 // Among how many of the new workers the shards are spread. Where the keeper keeps standbys running
 // there are more workers than owners: of as many new ones as there were, as many own.
 size_t UpgradeUnderWay::NewOwners() const {
-  const bool standbys =
-      arena::IsNative(engine_.arena().shape()) || policies_.policy().hot_standbys() != 0;
+  const bool standbys = arena::IsNative(context_.engine.arena().shape()) ||
+                        context_.policies.policy().hot_standbys() != 0;
   if (plan_.workers() != 0 || !standbys) return new_workers_.size();
   std::set<uint64_t> owners;
   for (const auto& [shard, owner] : owners_before_) owners.insert(owner);
@@ -225,7 +219,7 @@ void UpgradeUnderWay::OnHandedOver(const HandoffsResult& result) {
   }
   if (!result.status.ok()) return Return(std::string(MessageOf(result.status)));
   trial_.BeginWindow(on_their_way_);
-  const bool all = trial_.shard_count() == config_.service().shards();
+  const bool all = trial_.shard_count() == context_.config.service().shards();
   AddEvent(all ? "upgrade_handed_over" : "upgrade_canary",
            absl::StrCat(result.moved, " shards moved to ", status_.exec(), ", the slowest in ",
                         static_cast<int64_t>(result.slowest_us), " us"));
@@ -250,7 +244,7 @@ void UpgradeUnderWay::OnWindowOver() {
   const std::string problem = trial_.ProblemOfWindow();
   if (!problem.empty()) return Return(problem);
   if (status_.phase() == v1::UPGRADE_PHASE_WATCHING) {
-    if (PromoteOwners(engine_, Attached(new_workers_), Attached(old_workers_))) Retire();
+    if (PromoteOwners(context_.engine, Attached(new_workers_), Attached(old_workers_))) Retire();
     return;
   }
   if (plan_.pause_after_canary()) {
@@ -344,7 +338,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   const bool given_up = status_.no_rollback() && served_;
   if ((to_nobody || given_up) && !new_workers_.empty()) {
     for (const uint64_t worker_id : new_workers_) {
-      workers_.SetStanding(worker_id, Standing::kFirst);
+      context_.workers.SetStanding(worker_id, Standing::kFirst);
     }
     return Finish(
         v1::UPGRADE_PHASE_FAILED,
@@ -355,7 +349,7 @@ void UpgradeUnderWay::Return(const std::string& why) {
   EnterPhase(v1::UPGRADE_PHASE_RETURNING, milliseconds(0));
   // What is on its way arrives, or comes back, first: OnHandedOver goes on.
   if (moving_) return;
-  Move(MovesBack(engine_, Attached(new_workers_), Attached(old_workers_), owners_before_),
+  Move(MovesBack(context_.engine, Attached(new_workers_), Attached(old_workers_), owners_before_),
        &UpgradeUnderWay::OnReturned);
 }
 
@@ -368,7 +362,7 @@ void UpgradeUnderWay::OnReturned(const HandoffsResult& result) {
   if (result.status.ok()) return End(new_workers_);
   // Their deaths give the shards to the heirs.
   for (const uint64_t worker_id : new_workers_) {
-    (void)workers_.Kill(
+    (void)context_.workers.Kill(
         worker_id, absl::StrCat("it does not give its shards back: ", result.status.message()));
   }
   End({});
@@ -376,15 +370,15 @@ void UpgradeUnderWay::OnReturned(const HandoffsResult& result) {
 
 void UpgradeUnderWay::Retire() {
   EnterPhase(v1::UPGRADE_PHASE_RETIRING, milliseconds(0));
-  programs_.OnServing(change_.to);
+  context_.programs.OnServing(change_.to);
   End(old_workers_);
 }
 
 // Asks them, and kills those that are still there when their time is over.
 void UpgradeUnderWay::End(const std::set<uint64_t>& worker_ids) {
   ending_ = true;
-  deadline_ = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
-  for (const uint64_t worker_id : worker_ids) workers_.AskToStop(worker_id);
+  deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
+  for (const uint64_t worker_id : worker_ids) context_.workers.AskToStop(worker_id);
   if (status_.phase() == v1::UPGRADE_PHASE_RETURNING) {
     processes_.SignalUnattached(SIGTERM);
   }
@@ -399,10 +393,11 @@ void UpgradeUnderWay::KillOverdue() {
                                           "a process that was killed is still there"));
   }
   killed_ = true;
-  deadline_ = steady_clock::now() + milliseconds(config_.service().stop_timeout_ms());
+  deadline_ = steady_clock::now() + milliseconds(context_.config.service().stop_timeout_ms());
   for (const uint64_t worker_id : retiring ? old_workers_ : new_workers_) {
-    (void)workers_.Kill(worker_id, absl::StrCat("it was asked to end ",
-                                                config_.service().stop_timeout_ms(), " ms ago"));
+    (void)context_.workers.Kill(
+        worker_id, absl::StrCat("it was asked to end ", context_.config.service().stop_timeout_ms(),
+                                " ms ago"));
   }
   if (retiring) return;
   processes_.SignalAll(SIGKILL);
@@ -473,11 +468,11 @@ void UpgradeUnderWay::Tick() {
 
 // Of the trace of who asks for something now, and otherwise of who has begun it.
 void UpgradeUnderWay::AddEvent(const std::string& kind, const std::string& message) {
-  const std::string asking = events_.trace_parent();
-  if (asking.empty()) events_.set_trace_parent(trace_parent_);
-  events_.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message), UnixMicroseconds(), 0,
-              -1, -1);
-  events_.set_trace_parent(asking);
+  const std::string asking = context_.events.trace_parent();
+  if (asking.empty()) context_.events.set_trace_parent(trace_parent_);
+  context_.events.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message),
+                      UnixMicroseconds(), 0, -1, -1);
+  context_.events.set_trace_parent(asking);
 }
 
 }  // namespace baton::keeper

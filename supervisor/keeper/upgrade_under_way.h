@@ -119,13 +119,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  boost::asio::io_context& loop_;
-  const internal::KeeperConfig& config_;
-  ServiceEngine& engine_;
-  const Policies& policies_;
-  EventLog& events_;
-  WorkerSessions& workers_;
-  WorkerPrograms& programs_;
+  const UpgradeContext context_;
   const std::function<void()> on_over_;
   const ProgramChange change_;
   const std::string trace_parent_;   // of who has begun it
