@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/fetch.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "worker/work_requests.h"
@@ -24,8 +25,8 @@ constexpr uint32_t kMaxStagedRequests = 4096;
 // The driver has read it, and so it is in another processor's cache: on its way back when it is
 // needed.
 inline void FetchToWrite(const arena::WorkRequest& request) {
-  __builtin_prefetch(&request, 1);
-  __builtin_prefetch(&request.sges, 1);
+  arena::FetchToWrite(&request);
+  arena::FetchToWrite(&request.sges);
 }
 
 }  // namespace
@@ -415,7 +416,7 @@ namespace {
 template <typename Visit>
 void VisitBuffers(const arena::WorkRequest& request, uint64_t buffer_bytes, const Visit& visit) {
   for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
-    const arena::BufferRange& range = request.sges[i];
+    const arena::BufferRange& range = arena::RangeOf(request, i);
     if (range.offset > buffer_bytes || range.length > buffer_bytes - range.offset) continue;
     visit(Buffer{range.offset, range.length});
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
+#include "lib/arena/store_pair.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/verbs.h"
 #include "worker/worker.h"
@@ -28,6 +29,11 @@ template <typename... Args>
       absl::StrCat("opcode: the service's device has no ", std::string(verbs::OpcodeName(opcode))));
 }
 
+inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
+  range->offset = buffer.offset;
+  arena::StorePair<offsetof(arena::BufferRange, length)>(*range, buffer.length, /*reserved=*/0);
+}
+
 // `length`: of all of them.
 [[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
                                                        uint64_t buffer_bytes,
@@ -36,23 +42,32 @@ template <typename... Args>
   if (buffers.size() > arena::kMaxSges) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
-  request->sge_count = static_cast<uint8_t>(buffers.size());
   for (size_t i = 0; i < buffers.size(); ++i) {
     const Buffer& buffer = buffers[i];
     if (buffer.offset > buffer_bytes || buffer.length > buffer_bytes - buffer.offset) {
       return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
                      " are not within the service's ", buffer_bytes);
     }
-    request->sges[i] = {buffer.offset, buffer.length, 0};
+    StoreRange(buffer, &request->sges[i]);
     *length += buffer.length;
   }
+  // Workers of version 1 look for it in `sges`.
+  if (buffers.size() == 1) StoreRange(buffers[0], &request->only);
   return absl::OkStatus();
+}
+
+inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buffers,
+                     uint32_t immediate, arena::WorkRequest* request) {
+  const auto count = static_cast<uint8_t>(buffers.size());
+  const uint8_t one_line = count == 1 ? 1 : 0;
+  arena::StorePair<offsetof(arena::WorkRequest, opcode)>(
+      *request, arena::FourBytes(opcode, flags, count, one_line), immediate);
 }
 
 [[gnu::always_inline]] inline absl::Status FillReceive(absl::Span<const Buffer> buffers,
                                                        uint64_t tag, uint64_t buffer_bytes,
                                                        arena::WorkRequest* request) {
-  request->opcode = request->flags = 0;
+  FillHead(/*opcode=*/0, /*flags=*/0, buffers, /*immediate=*/0, request);
   request->tag = tag;
   uint64_t length = 0;
   return FillBuffers(buffers, buffer_bytes, request, &length);
@@ -83,14 +98,13 @@ template <typename... Args>
       return Invalid("remote_address: of an atomic is a multiple of 8");
     }
   }
-  request->opcode = static_cast<uint8_t>(work.opcode);
-  request->flags = static_cast<uint8_t>((work.fence ? arena::kRequestFence : 0) |
-                                        (work.solicited ? arena::kRequestSolicited : 0));
-  request->immediate = work.immediate;
+  const uint32_t flags =
+      (work.fence ? arena::kRequestFence : 0u) | (work.solicited ? arena::kRequestSolicited : 0u);
+  FillHead(static_cast<uint8_t>(work.opcode), static_cast<uint8_t>(flags), work.buffers,
+           work.immediate, request);
   request->tag = work.tag;
   request->remote_address = work.remote_address;
-  request->rkey = work.rkey;
-  request->invalidate_rkey = work.invalidate_rkey;
+  arena::StorePair<offsetof(arena::WorkRequest, rkey)>(*request, work.rkey, work.invalidate_rkey);
   request->compare_add = work.compare_add;
   request->swap = work.swap;
   return absl::OkStatus();

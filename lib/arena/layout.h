@@ -212,7 +212,9 @@ struct WorkRequest {
   uint8_t opcode;  // verbs::Opcode; 0 in receives
   uint8_t flags;
   uint8_t sge_count;
-  uint8_t reserved0;
+  // 1: sge_count is 1, and `only` is what sges[0] is, so that readers need no more than the first
+  // line. Since version 2.
+  uint8_t one_line;
   uint32_t immediate;
   uint64_t tag;  // the application's, given back in the completion
   uint64_t remote_address;
@@ -220,11 +222,17 @@ struct WorkRequest {
   uint32_t invalidate_rkey;
   uint64_t compare_add;
   uint64_t swap;
-  uint64_t reserved1[2];
+  BufferRange only;
   BufferRange sges[kMaxSges];
 };
+static_assert(offsetof(WorkRequest, only) == 48);
 static_assert(offsetof(WorkRequest, sges) == 64);
 static_assert(sizeof(WorkRequest) == 2 * kLineBytes);
+
+// The i-th of `sge_count`, which is at most kMaxSges.
+constexpr const BufferRange& RangeOf(const WorkRequest& request, uint32_t i) {
+  return request.one_line != 0 ? request.only : request.sges[i];
+}
 
 // ---------------------------------------------------------------- driver log memory
 

@@ -6,6 +6,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/fetch.h"
 #include "lib/base/crash_point.h"
 
 namespace baton::driver {
@@ -63,7 +64,7 @@ class CompletionLog {
     arena::StoreRelease(next.wr_id, wr_id);
     ++tail_;
     // Its owner has read it: it is in another processor's cache.
-    __builtin_prefetch(&slot(tail_ + 2), 1);
+    arena::FetchToWrite(&slot(tail_ + kFetchAhead));
     BATON_CRASH_POINT("driver-entry-whole");
   }
 
@@ -71,6 +72,8 @@ class CompletionLog {
   bool Publish();
 
  private:
+  static constexpr uint64_t kFetchAhead = 8;
+
   arena::CompletionEntry& slot(uint64_t index) const { return slots_[index & (slot_count_ - 1)]; }
 
   arena::ShardRecord* record_;

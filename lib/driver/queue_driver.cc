@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/store_pair.h"
 #include "lib/arena/text_field.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
@@ -441,10 +442,8 @@ template <bool kReceive>
   CompletionEntry* const slot = log.Next();
   if (slot == nullptr) return;
   CompletionEntry& entry = *slot;
-  FillEntry(completion, &entry);
-  entry.kind = static_cast<uint8_t>(kReceive ? CompletionKind::kReceive : CompletionKind::kSend);
-  entry.connection = index;
-  entry.generation = connection.generation;
+  FillEntry(kReceive ? CompletionKind::kReceive : CompletionKind::kSend, completion, &entry);
+  arena::StorePair<offsetof(CompletionEntry, connection)>(entry, index, connection.generation);
   entry.sequence = sequence;
   entry.tag = kReceive ? arena_->receive_request(index, sequence).tag
                        : arena_->send_request(index, sequence).tag;
@@ -457,15 +456,18 @@ template <bool kReceive>
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 
-void QueueDriver::FillEntry(const verbs::Completion& completion, CompletionEntry* entry) {
-  entry->status = static_cast<uint8_t>(completion.status);
-  entry->opcode = static_cast<uint8_t>(completion.opcode);
-  entry->flags =
-      static_cast<uint8_t>((completion.has_immediate ? arena::kCompletionHasImmediate : 0) |
-                           (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0));
-  entry->byte_len = completion.byte_len;
-  entry->immediate = completion.immediate;
-  entry->vendor_error = completion.vendor_error;
+// What a completion says, in two stores.
+void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& completion,
+                            CompletionEntry* entry) {
+  const uint32_t flags = (completion.has_immediate ? arena::kCompletionHasImmediate : 0u) |
+                         (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0u);
+  arena::StorePair<offsetof(CompletionEntry, kind)>(
+      *entry,
+      arena::FourBytes(static_cast<uint8_t>(kind), static_cast<uint8_t>(completion.status),
+                       static_cast<uint8_t>(completion.opcode), static_cast<uint8_t>(flags)),
+      completion.byte_len);
+  arena::StorePair<offsetof(CompletionEntry, immediate)>(*entry, completion.immediate,
+                                                         completion.vendor_error);
 }
 
 // It was ambiguous: now it is known to have been posted.

@@ -284,7 +284,8 @@ class QueueDriver {
   void LogRequest(uint32_t shard, uint32_t connection, bool receive,
                   const verbs::Completion& completion);
   void LogMarker(uint32_t connection, bool receive, const verbs::Completion& completion);
-  static void FillEntry(const verbs::Completion& completion, arena::CompletionEntry* entry);
+  static void FillEntry(arena::CompletionKind kind, const verbs::Completion& completion,
+                        arena::CompletionEntry* entry);
   void NoteFoundPosted(ShardCounters& counters, arena::ConnectionRecord& connection, bool receive);
   [[nodiscard]] bool LogEvent(uint32_t connection, arena::CompletionKind kind,
                               verbs::CompletionStatus status);

@@ -42,8 +42,8 @@ uint8_t Outstanding(const MarkerCursors& markers) {
 
 uint64_t LengthOf(const arena::WorkRequest& request) {
   uint64_t length = 0;
-  for (int i = 0; i < std::min<int>(request.sge_count, arena::kMaxSges); ++i) {
-    length += request.sges[i].length;
+  for (uint32_t i = 0; i < std::min<uint32_t>(request.sge_count, arena::kMaxSges); ++i) {
+    length += arena::RangeOf(request, i).length;
   }
   return length;
 }
@@ -722,8 +722,9 @@ void QueueDriver::DeliverSpare(uint32_t index, uint32_t number) {
       const uint8_t* from = arena_->spare_buffer(shard, number);
       uint32_t left = completion.byte_len;
       for (int i = 0; i < request.sge_count && left != 0; ++i) {
-        const uint32_t length = std::min(left, request.sges[i].length);
-        std::memcpy(arena_->buffers() + request.sges[i].offset, from, length);
+        const arena::BufferRange& range = arena::RangeOf(request, static_cast<uint32_t>(i));
+        const uint32_t length = std::min(left, range.length);
+        std::memcpy(arena_->buffers() + range.offset, from, length);
         from += length;
         left -= length;
       }

@@ -50,6 +50,10 @@ template <typename Request>
     return Invalid("sge_count: ", static_cast<int>(request.sge_count), ", at most ",
                    arena::kMaxSges);
   }
+  if (request.one_line != 0 && (request.one_line != 1 || request.sge_count != 1)) {
+    return Invalid("one_line: ", static_cast<int>(request.one_line), " of a request with ",
+                   static_cast<int>(request.sge_count), " buffers");
+  }
   return absl::OkStatus();
 }
 
@@ -81,20 +85,13 @@ absl::Status CheckAtomic(uint8_t sge_count, uint64_t length, uint64_t remote_add
   return absl::OkStatus();
 }
 
-// Of a request, whichever it is.
-struct Head {
-  uint8_t opcode;
-  uint8_t flags;
-  uint8_t sge_count;
-};
-
 // Each of these is one read.
-Head CopyHead(const arena::WorkRequest& shared) {
+RequestList::Head CopyHead(const arena::WorkRequest& shared) {
   return {arena::LoadRelaxed(shared.opcode), arena::LoadRelaxed(shared.flags),
-          arena::LoadRelaxed(shared.sge_count)};
+          arena::LoadRelaxed(shared.sge_count), arena::LoadRelaxed(shared.one_line)};
 }
 
-arena::BufferRange CopyRange(const arena::BufferRange& shared) {
+arena::BufferRange Copy(const arena::BufferRange& shared) {
   return {arena::LoadRelaxed(shared.offset), arena::LoadRelaxed(shared.length), 0};
 }
 
@@ -105,8 +102,9 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
   BATON_RETURN_IF_ERROR(CheckHead(request, receive, limits));
   uint64_t length = 0;
   for (int i = 0; i < request.sge_count; ++i) {
-    BATON_RETURN_IF_ERROR(CheckRange(request.sges[i], i, limits.buffer_bytes));
-    length += request.sges[i].length;
+    const arena::BufferRange& range = arena::RangeOf(request, static_cast<uint32_t>(i));
+    BATON_RETURN_IF_ERROR(CheckRange(range, i, limits.buffer_bytes));
+    length += range.length;
   }
   BATON_RETURN_IF_ERROR(CheckLength(length, receive, limits));
   if (receive || !IsAtomic(verbs::Opcode(request.opcode))) return absl::OkStatus();
@@ -122,14 +120,21 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       receives_(capacity),
       sges_(capacity * arena::kMaxSges) {}
 
+[[gnu::always_inline]] inline absl::Status RequestList::CopyRange(const arena::BufferRange& shared,
+                                                                  int i, uint64_t* length) {
+  const arena::BufferRange range = Copy(shared);
+  BATON_RETURN_IF_ERROR(CheckRange(range, i, limits_.buffer_bytes));
+  sges_[sge_count_ + static_cast<size_t>(i)] = {base_ + range.offset, range.length, lkey_};
+  *length += range.length;
+  return absl::OkStatus();
+}
+
 [[gnu::always_inline]] inline absl::Status RequestList::CopyRanges(const arena::WorkRequest& shared,
-                                                                   int count, uint64_t* length) {
-  verbs::ScatterGather* const list = sges_.data() + sge_count_;
-  for (int i = 0; i < count; ++i) {
-    const arena::BufferRange range = CopyRange(shared.sges[i]);
-    BATON_RETURN_IF_ERROR(CheckRange(range, i, limits_.buffer_bytes));
-    list[i] = {base_ + range.offset, range.length, lkey_};
-    *length += range.length;
+                                                                   const Head& head,
+                                                                   uint64_t* length) {
+  if (head.one_line != 0) return CopyRange(shared.only, 0, length);
+  for (int i = 0; i < head.sge_count; ++i) {
+    BATON_RETURN_IF_ERROR(CopyRange(shared.sges[i], i, length));
   }
   return absl::OkStatus();
 }
@@ -138,7 +143,7 @@ absl::Status RequestList::AddSend(const arena::WorkRequest& shared, uint64_t wr_
   const Head head = CopyHead(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/false, limits_));
   uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head.sge_count, &length));
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
   BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
   verbs::SendRequest& to = sends_[send_count_];
   to.wr_id = wr_id;
@@ -166,7 +171,7 @@ absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t 
   const Head head = CopyHead(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/true, limits_));
   uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(CopyRanges(shared, head.sge_count, &length));
+  BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
   BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/true, limits_));
   receives_[receive_count_++] = {wr_id, {sges_.data() + sge_count_, head.sge_count}};
   sge_count_ += head.sge_count;

@@ -30,6 +30,14 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
 // construction. Thread-compatible.
 class RequestList {
  public:
+  // What all requests begin with.
+  struct Head {
+    uint8_t opcode;
+    uint8_t flags;
+    uint8_t sge_count;
+    uint8_t one_line;
+  };
+
   // For `capacity` requests. `lkey`: of the arena's buffers.
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
@@ -50,7 +58,8 @@ class RequestList {
 
  private:
   // To the end of the list, but does not count them there. Their length is added up.
-  absl::Status CopyRanges(const arena::WorkRequest& shared, int count, uint64_t* length);
+  absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, uint64_t* length);
+  absl::Status CopyRange(const arena::BufferRange& shared, int i, uint64_t* length);
 
   RequestLimits limits_;
   uint64_t base_;  // address of the buffers

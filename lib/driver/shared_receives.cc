@@ -172,8 +172,7 @@ void QueueDriver::LogSharedReceive(uint32_t shard, const verbs::Completion& comp
   ConnectionRecord& connection = record(index);
   CompletionEntry entry = {};
   entry.wr_id = wr_id;
-  entry.kind = static_cast<uint8_t>(arena::CompletionKind::kReceive);
-  FillEntry(completion, &entry);
+  FillEntry(arena::CompletionKind::kReceive, completion, &entry);
   entry.connection = index;
   entry.generation = connection.generation;
   entry.sequence = slot;

@@ -18,9 +18,13 @@ void DecodeRanges(const ArenaView& arena, const WorkRequest& request,
   if (request.sge_count > arena::kMaxSges) {
     out->add_invalid(absl::StrCat("scatter-gather entries: ", request.sge_count));
   }
+  if (request.one_line > 1 || (request.one_line == 1 && request.sge_count != 1)) {
+    out->add_invalid(absl::StrCat("one line: ", request.one_line, " with ", request.sge_count,
+                                  " scatter-gather entries"));
+  }
   const uint32_t count = std::min<uint32_t>(request.sge_count, arena::kMaxSges);
   for (uint32_t i = 0; i < count; ++i) {
-    const arena::BufferRange& range = request.sges[i];
+    const arena::BufferRange& range = arena::RangeOf(request, i);
     v1::InspectedRange* const buffer = out->add_buffers();
     buffer->set_offset(range.offset);
     buffer->set_length(range.length);

@@ -182,8 +182,9 @@ class HostileCommits {
                         program.Byte() % std::clamp<uint64_t>(count, 1, 8);
     arena::WorkRequest& request =
         send ? arena_.send_request(index, at) : arena_.receive_request(index, at);
-    arena::BufferRange& range = request.sges[program.Below(arena::kMaxSges)];
-    switch (program.Below(7)) {
+    arena::BufferRange& range =
+        request.one_line != 0 ? request.only : request.sges[program.Below(arena::kMaxSges)];
+    switch (program.Below(8)) {
       case 0:
         request.opcode = program.Byte();
         break;
@@ -203,8 +204,13 @@ class HostileCommits {
         range.length =
             Narrow(program.Near(Either(program, range.length, shape_.buffer_bytes - range.offset)));
         break;
+      case 6:
+        request.one_line = program.Byte() % 3;
+        request.only = request.sges[0];
+        break;
       default:
         request.sge_count = arena::kMaxSges;
+        request.one_line = 0;
         for (arena::BufferRange& each : request.sges) each.length = program.Take<uint32_t>();
     }
   }

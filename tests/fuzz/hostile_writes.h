@@ -140,6 +140,7 @@ class HostileWrites {
     request.opcode = send || (how & 3) == 0 ? program.Byte() % 9 : 0;
     request.flags = (how & 12) == 0 ? program.Byte() : 0;
     request.sge_count = program.Byte() % (arena::kMaxSges + 2);
+    request.one_line = (how & 64) ? program.Byte() % 3 : 0;
     request.remote_address = program.Near(0);
     request.rkey = program.Byte();
     for (arena::BufferRange& range : request.sges) {
@@ -147,6 +148,7 @@ class HostileWrites {
       range.length =
           static_cast<uint32_t>(program.Near((how & 32) ? shape_.buffer_bytes - range.offset : 8));
     }
+    request.only = request.sges[0];
     const uint64_t at = program.Below(8);
     if (send) {
       arena_.send_request(connection, record.send.posted + at) = request;

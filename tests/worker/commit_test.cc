@@ -352,6 +352,7 @@ TEST_F(CommitTest, shouldNameNoBufferThatDoesNotExist) {
   const arena::Arena& arena = keeper.engine().arena();
   arena::WorkRequest& scribbled = arena.receive_request(connection->index(), 0);
   scribbled.sge_count = 255;
+  scribbled.one_line = 0;
   scribbled.sges[0] = {arena.shape().buffer_bytes - 1, 2, 0};
   scribbled.sges[1] = {arena.shape().buffer_bytes + 1, 0, 0};
   scribbled.sges[2] = {arena.shape().buffer_bytes - 1, 1, 0};

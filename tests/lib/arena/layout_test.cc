@@ -125,6 +125,7 @@ TEST(Layout, shouldKeepWorkRequests) {
   EXPECT_EQ(offsetof(WorkRequest, opcode), 0u);
   EXPECT_EQ(offsetof(WorkRequest, flags), 1u);
   EXPECT_EQ(offsetof(WorkRequest, sge_count), 2u);
+  EXPECT_EQ(offsetof(WorkRequest, one_line), 3u);
   EXPECT_EQ(offsetof(WorkRequest, immediate), 4u);
   EXPECT_EQ(offsetof(WorkRequest, tag), 8u);
   EXPECT_EQ(offsetof(WorkRequest, remote_address), 16u);
@@ -132,7 +133,7 @@ TEST(Layout, shouldKeepWorkRequests) {
   EXPECT_EQ(offsetof(WorkRequest, invalidate_rkey), 28u);
   EXPECT_EQ(offsetof(WorkRequest, compare_add), 32u);
   EXPECT_EQ(offsetof(WorkRequest, swap), 40u);
-  EXPECT_EQ(offsetof(WorkRequest, reserved1), 48u);
+  EXPECT_EQ(offsetof(WorkRequest, only), 48u);
   EXPECT_EQ(offsetof(WorkRequest, sges), 64u);
 }
 

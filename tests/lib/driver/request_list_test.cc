@@ -45,6 +45,25 @@ TEST(CheckRequest, shouldBoundTheLengthOfAMessage) {
   EXPECT_FALSE(CheckRequest(request, false, {uint64_t{1} << 31}).ok());
 }
 
+TEST(CheckRequest, shouldLookAtTheOnlyBufferInTheFirstLine) {
+  arena::WorkRequest request = {};
+  request.sge_count = 1;
+  request.one_line = 1;
+  request.only = {4096 - 8, 8, 0};
+  request.sges[0] = {~uint64_t{0}, ~0u, 0};
+  EXPECT_TRUE(CheckRequest(request, false, {4096}).ok());
+  request.only.length = 9;
+  EXPECT_THAT(std::string(CheckRequest(request, false, {4096}).message()),
+              HasSubstr("sges[0]: 9 bytes at 4088"));
+  request.only.length = 8;
+  request.sge_count = 2;
+  EXPECT_THAT(std::string(CheckRequest(request, true, {4096}).message()),
+              HasSubstr("one_line: 1 of a request with 2 buffers"));
+  request.one_line = 2;
+  request.sge_count = 1;
+  EXPECT_FALSE(CheckRequest(request, true, {4096}).ok());
+}
+
 TEST(CheckRequest, shouldRefuseWhatTheDeviceDoesNotDo) {
   RequestLimits limits = {4096};
   limits.max_message_bytes = 100;
@@ -143,8 +162,29 @@ TEST_F(RequestListTest, shouldKeepTheListsOfItsRequestsApart) {
   EXPECT_TRUE(list->HasRoomFor(4));
 }
 
+TEST_F(RequestListTest, shouldReadNoMoreThanTheFirstLineOfARequestThatIsOne) {
+  arena::WorkRequest request = RequestOf(verbs::Opcode::kWrite, 300, 4);
+  request.one_line = 1;
+  request.only = {64, 8, 0};
+  ASSERT_TRUE(list->AddSend(request, 1).ok());
+  ASSERT_THAT(list->sends()[0].sges, SizeIs(1));
+  EXPECT_EQ(list->sends()[0].sges[0].address, AddressOf(64));
+  EXPECT_EQ(list->sends()[0].sges[0].length, 8u);
+  request.opcode = 0;
+  ASSERT_TRUE(list->AddReceive(request, 2).ok());
+  EXPECT_EQ(list->receives()[0].sges[0].address, AddressOf(64));
+}
+
 TEST_F(RequestListTest, shouldNotHoldWhatIsWrong) {
   const uint64_t bytes = arena->shape().buffer_bytes;
+  arena::WorkRequest one_line = RequestOf(verbs::Opcode::kSend, 0, 1);
+  one_line.one_line = 1;
+  one_line.only = {bytes, 1, 0};
+  EXPECT_FALSE(list->AddSend(one_line, 1).ok());
+  EXPECT_FALSE(list->AddReceive(one_line, 1).ok());
+  one_line.only = {};
+  one_line.sge_count = 0;
+  EXPECT_FALSE(list->AddSend(one_line, 1).ok());
   EXPECT_FALSE(list->AddSend(RequestOf(verbs::Opcode::kSend, bytes, 1), 1).ok());
   EXPECT_FALSE(list->AddReceive(RequestOf(verbs::Opcode::kSend, bytes, 1), 1).ok());
   EXPECT_FALSE(list->AddReceive(RequestOf(verbs::Opcode::kRead, 0, 1), 1).ok());

@@ -230,6 +230,8 @@ TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInAWorkRequest) {
   request.sges[1] = {65536, 0, 0};
   request.sges[2] = {65535, 2, 0};
   arena_.receive_request(2, 10).opcode = 1;
+  arena_.receive_request(2, 11).one_line = 2;
+  arena_.receive_request(2, 11).sge_count = 1;
   const v1::InspectedConnection one = Connection({.work_requests = true});
   EXPECT_EQ(one.work_requests(0).opcode(), "invalid: 8");
   EXPECT_THAT(one.work_requests(0).invalid(),
@@ -238,6 +240,8 @@ TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInAWorkRequest) {
                           "scatter-gather entry 2: 2 bytes at 65535 of 65536"));
   EXPECT_EQ(one.work_requests(0).buffers_size(), 4);
   EXPECT_THAT(one.work_requests(5).invalid(), ElementsAre("opcode: 1"));
+  EXPECT_THAT(one.work_requests(6).invalid(),
+              ElementsAre("one line: 2 with 1 scatter-gather entries"));
 }
 
 TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInAShard) {
