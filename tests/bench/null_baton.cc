@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <utility>
 
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "tests/bench/ping_pong.h"
 
 namespace baton::bench {
 namespace {
@@ -56,40 +54,30 @@ absl::StatusOr<std::unique_ptr<NullBaton>> NullBaton::Start(const NullBatonOptio
 NullBaton::~NullBaton() {
   if (worker_) worker_->Die();
   worker_.reset();
-  if (engine_) engine_->Stop();
 }
 
 absl::Status NullBaton::CreateParts() {
   BATON_ASSIGN_OR_RETURN(arena::Arena driver, arena::Arena::Create(ShapeOf(options_), "null"));
-  driver_arena_ = std::make_unique<arena::Arena>(std::move(driver));
-  // A mapping of its own, as a worker's process has.
-  BATON_ASSIGN_OR_RETURN(arena::Arena worker,
-                         arena::Arena::Attach(Copy(driver_arena_->worker_log_fd()),
-                                              Copy(driver_arena_->driver_log_fd()),
-                                              Copy(driver_arena_->buffers_fd())));
-  worker_arena_ = std::make_shared<const arena::Arena>(std::move(worker));
-  keeper::EngineOptions engine;
-  engine.yield_microseconds = options_.yield_microseconds;
-  BATON_ASSIGN_OR_RETURN(engine_,
-                         keeper::Engine::Create(driver_arena_.get(), &device_, this, engine));
   FileDescriptor session, engine_wake, worker_wake;
   BATON_RETURN_IF_ERROR(MakePair(&keeper_, &session));
   BATON_RETURN_IF_ERROR(MakePair(&engine_wake, &worker_wake));
-  WorkerOptions worker_options;
-  worker_options.commit_mode = CommitMode::kManual;
-  worker_options.yield_microseconds = options_.yield_microseconds;
-  worker_ = std::make_unique<WorkerImpl>(worker_options, static_cast<Service*>(this));
+  NullEngineOptions engine;
+  engine.worker_id = kWorkerId;
+  engine.yield_microseconds = options_.yield_microseconds;
+  engine.has_peer = options_.has_peer;
+  engine.processor = options_.engine_processor;
+  BATON_ASSIGN_OR_RETURN(engine_, NullEngine::Start(&driver, std::move(engine_wake), engine));
+  // A mapping of its own, as a worker's process has.
+  BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Attach(Copy(driver.worker_log_fd()),
+                                                                  Copy(driver.driver_log_fd()),
+                                                                  Copy(driver.buffers_fd())));
+  WorkerOptions options;
+  options.commit_mode = CommitMode::kManual;
+  options.yield_microseconds = options_.yield_microseconds;
+  worker_ = std::make_unique<WorkerImpl>(options, static_cast<Service*>(this));
   worker_->Connected(std::move(session));
-  BATON_RETURN_IF_ERROR(worker_->Start(worker_arena_, std::move(worker_wake), kWorkerId, 0));
-  engine_->AddWorker(0, kWorkerId, std::move(engine_wake));
-  engine_->SetReady(0);
-  BATON_RETURN_IF_ERROR(engine_->Listen({"127.0.0.1", 1}).status());
-  device_.AddRequests(options_.connections);
-  engine_->Start();
-  if (options_.engine_processor >= 0) {
-    engine_->Run([&] { RunOnProcessor(options_.engine_processor); });
-  }
-  return absl::OkStatus();
+  return worker_->Start(std::make_shared<const arena::Arena>(std::move(arena)),
+                        std::move(worker_wake), kWorkerId, 0);
 }
 
 absl::Status NullBaton::EstablishAll() {
@@ -186,15 +174,5 @@ void NullBaton::OnCompletion(Shard& shard, const Completion& completion) {
       break;
   }
 }
-
-void NullBaton::OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) {
-  if (kind == "connection") return;
-  std::fprintf(stderr, "null: %.*s: %s\n", static_cast<int>(kind.size()), kind.data(),
-               message.c_str());
-}
-
-void NullBaton::OnFenced(uint64_t) {}
-
-void NullBaton::OnDeviceLost(const absl::Status&) {}
 
 }  // namespace baton::bench

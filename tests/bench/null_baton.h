@@ -1,5 +1,5 @@
-// The whole brokered data path in one process, over the null device: an engine in a thread of its
-// own, and a worker that the caller's thread turns.
+// The whole brokered data path over the null device: an engine in a process of its own, and a
+// worker that the caller's thread turns.
 //
 // Thread-compatible: the caller's thread is the worker's.
 #ifndef TESTS_BENCH_NULL_BATON_H_
@@ -13,8 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
-#include "supervisor/keeper/engine.h"
-#include "tests/bench/null_device.h"
+#include "tests/bench/null_engine.h"
 #include "worker/worker_impl.h"
 
 namespace baton::bench {
@@ -29,7 +28,7 @@ struct NullBatonOptions {
   int engine_processor = -1;
 };
 
-class NullBaton final : private Service, private keeper::EngineListener {
+class NullBaton final : private Service {
  public:
   // With all connections established.
   static absl::StatusOr<std::unique_ptr<NullBaton>> Start(const NullBatonOptions& options);
@@ -43,8 +42,7 @@ class NullBaton final : private Service, private keeper::EngineListener {
   absl::StatusOr<double> Stream(uint32_t count, uint32_t batch, uint32_t active, uint32_t window);
 
  private:
-  explicit NullBaton(const NullBatonOptions& options)
-      : options_(options), device_(options.has_peer) {}
+  explicit NullBaton(const NullBatonOptions& options) : options_(options) {}
 
   absl::Status CreateParts();
   absl::Status EstablishAll();
@@ -54,16 +52,9 @@ class NullBaton final : private Service, private keeper::EngineListener {
 
   void OnCompletion(Shard& shard, const Completion& completion) override;
   absl::Status OnAdopt(Shard& shard) override;
-  void OnEvent(std::string_view kind, const std::string& message, uint64_t worker_id, int shard,
-               int connection) override;
-  void OnFenced(uint64_t worker_id) override;
-  void OnDeviceLost(const absl::Status& why) override;
 
   const NullBatonOptions options_;
-  NullDevice device_;
-  std::unique_ptr<arena::Arena> driver_arena_;
-  std::shared_ptr<const arena::Arena> worker_arena_;
-  std::unique_ptr<keeper::Engine> engine_;
+  std::unique_ptr<NullEngine> engine_;
   FileDescriptor keeper_;  // the other end of the worker's session: nobody answers there
   std::unique_ptr<WorkerImpl> worker_;
   Shard* shard_ = nullptr;

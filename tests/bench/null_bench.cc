@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/keeper/engine.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/ping_pong.h"
 #include "tests/bench/quantile.h"

@@ -1,0 +1,96 @@
+#include "tests/bench/null_engine.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "supervisor/keeper/engine.h"
+#include "tests/bench/null_device.h"
+#include "tests/bench/ping_pong.h"
+
+namespace baton::bench {
+namespace {
+
+constexpr int kStartMs = 60'000;
+
+class Listener final : public keeper::EngineListener {
+ public:
+  void OnEvent(std::string_view kind, const std::string& message, uint64_t, int, int) override {
+    if (kind == "connection") return;
+    std::fprintf(stderr, "null: %.*s: %s\n", static_cast<int>(kind.size()), kind.data(),
+                 message.c_str());
+  }
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override {}
+};
+
+// Until nobody has the other end of `life` any more.
+absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptions& options,
+                 int life) {
+  NullDevice device(options.has_peer);
+  Listener listener;
+  keeper::EngineOptions engine_options;
+  engine_options.yield_microseconds = options.yield_microseconds;
+  BATON_ASSIGN_OR_RETURN(const auto engine,
+                         keeper::Engine::Create(arena, &device, &listener, engine_options));
+  engine->AddWorker(0, options.worker_id, std::move(wake));
+  engine->SetReady(0);
+  BATON_RETURN_IF_ERROR(engine->Listen({"127.0.0.1", 1}).status());
+  device.AddRequests(arena->shape().connections);
+  engine->Start();
+  if (options.processor >= 0) engine->Run([&] { RunOnProcessor(options.processor); });
+  char byte = 0;
+  if (write(life, &byte, 1) != 1) return ErrnoStatus(errno, "write");
+  while (read(life, &byte, 1) < 0 && errno == EINTR) {
+  }
+  engine->Stop();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NullEngine>> NullEngine::Start(arena::Arena* arena,
+                                                              FileDescriptor wake,
+                                                              const NullEngineOptions& options) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  FileDescriptor ours(pair[0]), its(pair[1]);
+  const pid_t pid = fork();
+  if (pid < 0) return ErrnoStatus(errno, "fork");
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ours.Reset();
+    const absl::Status status = Run(arena, std::move(wake), options, its.get());
+    if (!status.ok()) std::fprintf(stderr, "null: the engine: %s\n", MessageOf(status).data());
+    _exit(status.ok() ? 0 : 1);
+  }
+  its.Reset();
+  std::unique_ptr<NullEngine> engine(new NullEngine(pid, std::move(ours)));
+  pollfd entry = {engine->life_.get(), POLLIN, 0};
+  char byte = 0;
+  if (poll(&entry, 1, kStartMs) != 1 || read(engine->life_.get(), &byte, 1) != 1) {
+    return absl::UnavailableError("the engine's process does not come up");
+  }
+  return engine;
+}
+
+NullEngine::~NullEngine() {
+  life_.Reset();
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace baton::bench
