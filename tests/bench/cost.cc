@@ -28,17 +28,22 @@ void AddThread(const std::string& directory, Cost* cost) {
   }
 }
 
+// With the children of each thread.
+void AddProcess(pid_t pid, Cost* cost) {
+  std::error_code error;
+  const std::string threads = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
+    AddThread(thread.path().string(), cost);
+    std::ifstream children(thread.path().string() + "/children");
+    for (pid_t child = 0; children >> child;) AddProcess(child, cost);
+  }
+}
+
 }  // namespace
 
 Cost ReadCost(const std::vector<pid_t>& processes) {
   Cost cost;
-  for (const pid_t pid : processes) {
-    std::error_code error;
-    const std::string threads = "/proc/" + std::to_string(pid) + "/task";
-    for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
-      AddThread(thread.path().string(), &cost);
-    }
-  }
+  for (const pid_t pid : processes) AddProcess(pid, &cost);
   return cost;
 }
 

@@ -9,7 +9,7 @@
 
 namespace baton::bench {
 
-// Of some processes with all their threads, since they began.
+// Of some processes and their children, with all their threads, since they began.
 struct Cost {
   double running_us = 0;
   double waiting_us = 0;  // for a processor

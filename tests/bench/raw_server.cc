@@ -8,6 +8,7 @@
 #include "lib/base/status_macros.h"
 #include "tests/bench/bench_server.h"
 #include "tests/bench/raw_connection.h"
+#include "tests/bench/raw_relay.h"
 
 namespace baton::bench {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 struct Flags {
   std::string host;
   bool polls = false;
+  bool relays = false;
 };
 
 absl::Status Handle(BenchServer& server, const ibv_wc& done) {
@@ -28,6 +30,7 @@ absl::Status Serve(const Flags& flags) {
   std::fflush(stdout);
   BATON_ASSIGN_OR_RETURN(CmId request, listener->NextRequest());
   BATON_ASSIGN_OR_RETURN(const auto connection, RawConnection::Take(std::move(request)));
+  if (flags.relays) return ServeThroughRelay(*connection);
   BenchServer server(connection->slab(), connection.get());
   BATON_RETURN_IF_ERROR(server.Start());
   BATON_RETURN_IF_ERROR(connection->Flush());
@@ -52,6 +55,7 @@ int Main(int argc, char** argv) {
       "The server that `./run bench rdma` compares Baton with: raw verbs, one connection."};
   app.add_option("--host", flags.host, "IPv4 address of the device")->required();
   app.add_flag("--poll", flags.polls, "poll and yield, instead of waiting for events");
+  app.add_flag("--relay", flags.relays, "in two processes: one polls and posts, the other serves");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Serve(flags);
   std::fprintf(stderr, "bench-raw-server: %s\n", std::string(status.message()).c_str());

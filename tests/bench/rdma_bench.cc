@@ -21,6 +21,9 @@ namespace baton::bench {
 namespace {
 
 constexpr uint32_t kMaxConnections = 4;
+constexpr std::array<SideName, 5> kCompared = {SideName::kPolling, SideName::kEvents,
+                                               SideName::kBrokered, SideName::kNative,
+                                               SideName::kRelayed};
 
 struct Options {
   SuiteOptions suite;
@@ -74,11 +77,23 @@ void CompareSides(Suite* suite) {
   }
 }
 
+// What Baton adds to what any broker costs there, and what that is.
+void CompareWithRelay(Suite* suite) {
+  for (const Workload& workload : kWorkloads) {
+    const Better better = workload.figure == Figure::kLatency ? Better::kLess : Better::kMore;
+    const std::string relayed = FigureOf(workload, SideName::kRelayed);
+    suite->Compare(
+        {relayed + "_to_polling", relayed, FigureOf(workload, SideName::kPolling), better});
+    const std::string brokered = FigureOf(workload, SideName::kBrokered);
+    suite->Compare({brokered + "_to_relayed", brokered, relayed, better});
+  }
+}
+
 void DrawSides(Suite* suite) {
   Plot rates{"batches", "Messages of 64 bytes and back", "under way", "messages per second", {}};
   Plot writes{"writes", "WRITE, 16 under way", "bytes", "MB/s", {}};
   Plot reads{"reads", "READ, 16 under way", "bytes", "MB/s", {}};
-  for (const SideName side : kSides) {
+  for (const SideName side : kCompared) {
     Line rate{NameOf(side), {}}, write{NameOf(side), {}}, read{NameOf(side), {}};
     for (const Workload& workload : kWorkloads) {
       const std::string figure = FigureOf(workload, side);
@@ -97,6 +112,7 @@ class Benchmark {
  public:
   Benchmark(const Options& options, Suite* suite) : options_(options), suite_(*suite) {
     CompareSides(suite);
+    CompareWithRelay(suite);
     DrawSides(suite);
   }
 
@@ -111,7 +127,7 @@ class Benchmark {
 
  private:
   absl::Status Start() {
-    for (const SideName name : kSides) {
+    for (const SideName name : kCompared) {
       auto& side = sides_[static_cast<size_t>(name)];
       BATON_ASSIGN_OR_RETURN(side, Side::Start(name, options_.server));
       BATON_RETURN_IF_ERROR(side->client().Rest());
@@ -122,9 +138,9 @@ class Benchmark {
   absl::Status Measure(Round& round) {
     for (size_t i = 0; i < kWorkloads.size(); ++i) {
       if (!IsWanted(kWorkloads[i])) continue;
-      for (size_t j = 0; j < kSides.size(); ++j) {
+      for (size_t j = 0; j < kCompared.size(); ++j) {
         const SideName side =
-            kSides[(i + j + round.number()) % kSides.size()];  // none always first
+            kCompared[(i + j + round.number()) % kCompared.size()];  // none always first
         BATON_RETURN_IF_ERROR(MeasureOne(kWorkloads[i], side, round));
       }
     }
@@ -185,7 +201,7 @@ class Benchmark {
 
   const Options& options_;
   Suite& suite_;
-  std::array<std::unique_ptr<Side>, kSides.size()> sides_;
+  std::array<std::unique_ptr<Side>, kCompared.size()> sides_;
 };
 
 int Main(int argc, char** argv) {

@@ -32,9 +32,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(SideName side, const Serve
 absl::Status Server::Open(SideName side, const ServerOptions& options) {
   switch (side) {
     case SideName::kPolling:
-      return StartRaw(options, /*polls=*/true);
+      return StartRaw(options, "--poll");
     case SideName::kEvents:
-      return StartRaw(options, /*polls=*/false);
+      return StartRaw(options, nullptr);
+    case SideName::kRelayed:
+      return StartRaw(options, "--relay");
     case SideName::kBrokered:
       return StartBrokered(options);
     case SideName::kNative:
@@ -56,12 +58,12 @@ absl::Status Server::StartProcess(harness::ChildOptions program) {
   return absl::OkStatus();
 }
 
-absl::Status Server::StartRaw(const ServerOptions& options, bool polls) {
+absl::Status Server::StartRaw(const ServerOptions& options, const char* how) {
   harness::ChildOptions program;
   BATON_ASSIGN_OR_RETURN(program.program,
                          harness::Binaries(options.binary_directory).Find(options.raw_program));
   program.arguments = {"--host", options.host};
-  if (polls) program.arguments.emplace_back("--poll");
+  if (how != nullptr) program.arguments.emplace_back(how);
   Append(options.raw_arguments, &program.arguments);
   return StartProcess(std::move(program));
 }

@@ -20,7 +20,8 @@
 
 namespace baton::bench {
 
-enum class SideName : uint8_t { kPolling, kEvents, kBrokered, kNative };
+// kRelayed: raw verbs in one process, and the server in another (raw_relay.h).
+enum class SideName : uint8_t { kPolling, kEvents, kBrokered, kNative, kRelayed };
 inline constexpr std::array<SideName, 4> kSides = {SideName::kPolling, SideName::kEvents,
                                                    SideName::kBrokered, SideName::kNative};
 constexpr const char* NameOf(SideName side) {
@@ -29,6 +30,8 @@ constexpr const char* NameOf(SideName side) {
       return "polling";
     case SideName::kEvents:
       return "events";
+    case SideName::kRelayed:
+      return "relayed";
     case SideName::kBrokered:
       return "brokered";
     case SideName::kNative:
@@ -37,8 +40,8 @@ constexpr const char* NameOf(SideName side) {
   return "";
 }
 
-// A program without Baton takes --host and, to poll, --poll; a worker is one of worker_main.h, and
-// there as an object, too. Both say "bench server ready port=N".
+// A program without Baton takes --host and, to poll, --poll, or --relay; a worker is one of
+// worker_main.h, and there as an object, too. Both say "bench server ready port=N".
 struct ServerOptions {
   std::string device = "rdma";
   std::string host;
@@ -57,13 +60,13 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(SideName side, const ServerOptions& options);
 
   uint16_t port() const { return port_; }
-  // Those that serve: not those that manage.
+  // Those that serve, with their children: not those that manage.
   const std::vector<pid_t>& processes() const { return processes_; }
   void DumpLogs() const;
 
  private:
   absl::Status Open(SideName side, const ServerOptions& options);
-  absl::Status StartRaw(const ServerOptions& options, bool polls);
+  absl::Status StartRaw(const ServerOptions& options, const char* how);
   absl::Status StartBrokered(const ServerOptions& options);
   absl::Status StartNative(const ServerOptions& options);
   absl::Status StartProcess(harness::ChildOptions program);
