@@ -315,6 +315,7 @@ void Shard::Publish(bool release) {
   for (Connection* connection : staged_->connections) {
     CommitEntry& entry = staged_->entries[connection->entry_ - 1];
     entry.send_end = connection->send_staged_;
+    if (entry.send_end != connection->send_committed_) impl_->NoteSendsCommitted();
     entry.receive_end = connection->receive_staged_;
   }
   if (!staged_->shared.empty()) AddSharedReceives();

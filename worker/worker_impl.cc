@@ -29,6 +29,11 @@ namespace {
 // Of a native worker: nobody that it waits for needs its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
+// A send that is under way completes soon, by the device alone. Who sleeps until then leaves it
+// with nothing to do while he wakes up, which on Soft-RoCE, where a list of sends completes as a
+// whole, is a fifth of the bandwidth at 4 KiB.
+constexpr uint32_t kDeviceYieldFactor = 200;
+constexpr uint64_t kDeviceSoon = 1;
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
@@ -44,12 +49,27 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Attach(const WorkerOptions& opti
   return worker;
 }
 
+namespace {
+
+uint32_t MostYieldMicroseconds(const WorkerOptions& options) {
+  return options.realtime_priority > 0
+             ? std::min(options.yield_microseconds, kRealtimeYieldMicroseconds)
+             : options.yield_microseconds;
+}
+
+uint32_t MostDeviceYieldMicroseconds(const WorkerOptions& options) {
+  const uint64_t most = MostYieldMicroseconds(options);
+  return static_cast<uint32_t>(
+      options.realtime_priority > 0 ? most : std::min<uint64_t>(most * kDeviceYieldFactor, ~0u));
+}
+
+}  // namespace
+
 WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
     : options_(options),
       service_(service),
-      yield_budget_(options.realtime_priority > 0
-                        ? std::min(options.yield_microseconds, kRealtimeYieldMicroseconds)
-                        : options.yield_microseconds) {}
+      yield_budget_(MostYieldMicroseconds(options)),
+      device_yield_budget_(MostDeviceYieldMicroseconds(options), kDeviceSoon) {}
 
 WorkerImpl::~WorkerImpl() {
   if (native_ && !native_->status().ok()) {
@@ -391,7 +411,10 @@ Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection
                                                     const arena::CompletionEntry& entry,
                                                     Connection& connection, bool shared_receive) {
   const auto kind = arena::CompletionKind(entry.kind);
-  if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
+  if (kind == arena::CompletionKind::kSend) {
+    connection.send_completed_ = entry.sequence + 1;
+    awaits_device_ = false;
+  }
   if (kind == arena::CompletionKind::kReceive && !shared_receive) {
     connection.receive_completed_ = entry.sequence + 1;
   }
@@ -551,20 +574,21 @@ absl::Status WorkerImpl::Wait(int timeout_ms) {
       Pause();
     }
   }
+  YieldBudget& budget = awaits_device_ ? device_yield_budget_ : yield_budget_;
   const uint64_t began = MonotonicNanoseconds();
-  uint64_t limit = yield_budget_.nanoseconds();
+  uint64_t limit = budget.nanoseconds();
   if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * 1'000'000);
   for (uint64_t now = began; now - began < limit; now = MonotonicNanoseconds()) {
     for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
       if (HasWork()) {
-        yield_budget_.NoteWait(now - began);
+        budget.NoteWait(now - began);
         return absl::OkStatus();
       }
     }
     sched_yield();
   }
   BATON_ASSIGN_OR_RETURN(const bool woken, Sleep(timeout_ms));
-  if (woken) yield_budget_.NoteWait(MonotonicNanoseconds() - began);
+  if (woken) budget.NoteWait(MonotonicNanoseconds() - began);
   return absl::OkStatus();
 }
 

@@ -116,6 +116,7 @@ class WorkerImpl final : public Worker {
     return known ? &connection : Find(shard, index, generation);
   }
   uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
+  void NoteSendsCommitted() { awaits_device_ = true; }
   // After a transaction was published; `released`: the one that gives the shard away.
   void TellDriver(const Shard& shard, bool released) {
     if (native_) return TellNativeDriver(shard, released);
@@ -153,6 +154,7 @@ class WorkerImpl final : public Worker {
   const WorkerOptions options_;
   Service* const service_;
   YieldBudget yield_budget_;
+  YieldBudget device_yield_budget_;  // while awaits_device_
   std::optional<KeeperSession> keeper_;
   std::shared_ptr<const arena::Arena> arena_;
   uint32_t layout_version_ = arena::kLayoutVersion;  // that we and the arena know
@@ -168,8 +170,9 @@ class WorkerImpl final : public Worker {
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
   bool armed_ = false;
-  bool driven_ = false;    // since the last turn, by a look for work that found some
-  bool attached_ = false;  // the keeper counts us among its workers
+  bool driven_ = false;         // since the last turn, by a look for work that found some
+  bool awaits_device_ = false;  // sends were committed, and none has completed since
+  bool attached_ = false;       // the keeper counts us among its workers
   bool keeper_gone_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<Connection> connections_;

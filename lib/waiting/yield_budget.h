@@ -19,22 +19,26 @@ class YieldBudget {
  public:
   static constexpr uint64_t kLeastNs = 10'000;
 
-  // 0: it never yields.
-  explicit YieldBudget(uint32_t most_microseconds)
-      : most_ns_(uint64_t{most_microseconds} * 1000), ns_(std::min(kLeastNs, most_ns_)) {}
+  // Times the limit: who slept has waited for waking up as well, and that is to be told from a
+  // pause.
+  static constexpr uint64_t kSoon = 4;
+
+  // The limit; 0: it never yields. A wait ended soon if it did within `soon` times that.
+  explicit YieldBudget(uint32_t most_microseconds, uint64_t soon = kSoon)
+      : most_ns_(uint64_t{most_microseconds} * 1000),
+        soon_ns_(soon * most_ns_),
+        ns_(std::min(kLeastNs, most_ns_)) {}
 
   uint64_t nanoseconds() const { return ns_; }
 
   // What was waited for has come after so long, the sleep included.
   void NoteWait(uint64_t waited_ns) {
-    ns_ = waited_ns < kSoon * most_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
+    ns_ = waited_ns < soon_ns_ ? most_ns_ : std::min(std::max(ns_ / 2, kLeastNs), most_ns_);
   }
 
  private:
-  // Of the limit: who slept has waited for waking up as well, and that is to be told from a pause.
-  static constexpr uint64_t kSoon = 4;
-
   const uint64_t most_ns_;
+  const uint64_t soon_ns_;
   uint64_t ns_;
 };
 

@@ -23,6 +23,14 @@ TEST(YieldBudget, shouldGiveUpSoonWhenNothingComes) {
   EXPECT_EQ(budget.nanoseconds(), YieldBudget::kLeastNs);
 }
 
+TEST(YieldBudget, shouldCallSoonWhatItIsTold) {
+  YieldBudget budget(200, /*soon=*/1);
+  budget.NoteWait(199'999);
+  EXPECT_EQ(budget.nanoseconds(), 200'000u);
+  budget.NoteWait(200'000);
+  EXPECT_EQ(budget.nanoseconds(), 100'000u);
+}
+
 TEST(YieldBudget, shouldKeepToALimitBelowTheLeast) {
   YieldBudget never(0), little(2);
   for (int i = 0; i < 3; ++i) {
