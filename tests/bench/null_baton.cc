@@ -104,8 +104,8 @@ absl::Status NullBaton::StageBatch(uint32_t batch, uint32_t active) {
   work.buffers = {&buffer, 1};
   work.rkey = 1;
   for (uint32_t i = 0; i < batch; ++i) {
-    BATON_RETURN_IF_ERROR(shard_->Send(*connections_[next_ % active], work));
-    ++next_;
+    BATON_RETURN_IF_ERROR(shard_->Send(*connections_[next_], work));
+    if (++next_ == active) next_ = 0;
   }
   return shard_->Commit();
 }
