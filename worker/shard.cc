@@ -24,7 +24,7 @@ constexpr uint32_t kMaxStagedRequests = 4096;
 
 // The driver has read it, and so it is in another processor's cache: on its way back when it is
 // needed.
-inline void FetchToWrite(const arena::WorkRequest& request) {
+inline void FetchRequest(const arena::WorkRequest& request) {
   arena::FetchToWrite(&request);
   arena::FetchToWrite(&request.sges);
 }
@@ -200,7 +200,7 @@ absl::Status Shard::Send(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
   ++connection.send_staged_;
   ++staged_->requests;
-  FetchToWrite(arena.send_request(connection.index_, connection.send_staged_ + 1));
+  FetchRequest(arena.send_request(connection.index_, connection.send_staged_ + 1));
   BATON_CRASH_POINT("worker-send-staged");
   return absl::OkStatus();
 }

@@ -300,9 +300,10 @@ struct WorkerOptions {
   int realtime_priority = 0;
   bool control_stream = true;  // keep the gRPC stream to control, in a thread of its own
   // How long Wait polls and yields before it sleeps, at most: so long while what it waits for comes
-  // soon (within four times that), and about 10 us when it does not; 200 times as long while a send
-  // of ours is under way, unless such waits take longer. 0: it sleeps at once. With a real-time
-  // priority at most 20 us, since nobody else would get the processor.
+  // soon (within four times that), and about 10 us when it does not; 200 times as long, but no more
+  // than 20 ms, when it has committed sends of which none has completed, unless such waits take
+  // longer. 0: it sleeps at once. With a real-time priority at most 20 us, since nobody else would
+  // get the processor.
   uint32_t yield_microseconds = 100;
 };
 

@@ -29,10 +29,12 @@ namespace {
 // Of a native worker: nobody that it waits for needs its processor.
 constexpr int kLooksPerYield = 4;
 constexpr uint32_t kRealtimeYieldMicroseconds = 20;
+constexpr uint64_t kMillisecondNs = 1'000'000;
 // A send that is under way completes soon, by the device alone. Who sleeps until then leaves it
 // with nothing to do while he wakes up, which on Soft-RoCE, where a list of sends completes as a
 // whole, is a fifth of the bandwidth at 4 KiB.
 constexpr uint32_t kDeviceYieldFactor = 200;
+constexpr uint64_t kMostDeviceYieldMicroseconds = 20'000;
 constexpr uint64_t kDeviceSoon = 1;
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
@@ -57,10 +59,12 @@ uint32_t MostYieldMicroseconds(const WorkerOptions& options) {
              : options.yield_microseconds;
 }
 
-uint32_t MostDeviceYieldMicroseconds(const WorkerOptions& options) {
-  const uint64_t most = MostYieldMicroseconds(options);
-  return static_cast<uint32_t>(
-      options.realtime_priority > 0 ? most : std::min<uint64_t>(most * kDeviceYieldFactor, ~0u));
+YieldBudget DeviceYieldBudget(const WorkerOptions& options) {
+  const uint32_t most = MostYieldMicroseconds(options);
+  if (options.realtime_priority > 0) return YieldBudget(most);
+  const uint64_t longer =
+      std::min(uint64_t{most} * kDeviceYieldFactor, kMostDeviceYieldMicroseconds);
+  return YieldBudget(std::max(most, static_cast<uint32_t>(longer)), kDeviceSoon);
 }
 
 }  // namespace
@@ -69,7 +73,7 @@ WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
     : options_(options),
       service_(service),
       yield_budget_(MostYieldMicroseconds(options)),
-      device_yield_budget_(MostDeviceYieldMicroseconds(options), kDeviceSoon) {}
+      device_yield_budget_(DeviceYieldBudget(options)) {}
 
 WorkerImpl::~WorkerImpl() {
   if (native_ && !native_->status().ok()) {
@@ -367,12 +371,14 @@ void WorkerImpl::Release(Shard& shard) {
   shard.Publish(/*release=*/true);
   BATON_CRASH_POINT("release-published");
   shard.released_epoch_ = std::exchange(shard.epoch_, 0);
+  awaits_device_ = false;  // a successor is told
 }
 
 void WorkerImpl::Lose(Shard& shard) {
   shard.Abandon();
   shard.ForgetDelivered();
   const uint64_t epoch = std::exchange(shard.epoch_, 0);
+  awaits_device_ = false;
   if (native_) native_->Release(shard.index_, epoch);
   service_->OnLost(shard);
 }
@@ -411,10 +417,7 @@ Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection
                                                     const arena::CompletionEntry& entry,
                                                     Connection& connection, bool shared_receive) {
   const auto kind = arena::CompletionKind(entry.kind);
-  if (kind == arena::CompletionKind::kSend) {
-    connection.send_completed_ = entry.sequence + 1;
-    awaits_device_ = false;
-  }
+  if (kind == arena::CompletionKind::kSend) connection.send_completed_ = entry.sequence + 1;
   if (kind == arena::CompletionKind::kReceive && !shared_receive) {
     connection.receive_completed_ = entry.sequence + 1;
   }
@@ -446,6 +449,9 @@ int WorkerImpl::Deliver(Shard& shard) {
     Connection* connection = Resolve(shard, entry.connection, GenerationOf(entry));
     ++shard.delivered_;
     ++count;
+    const auto kind = arena::CompletionKind(entry.kind);
+    // Of a connection that has ended there is nothing under way.
+    if (kind != arena::CompletionKind::kReceive) awaits_device_ = false;
     const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
     const bool shared_receive = shares_receives && arena::IsSharedReceive(entry.wr_id);
     if (shared_receive && !is_void) {
@@ -455,7 +461,6 @@ int WorkerImpl::Deliver(Shard& shard) {
     }
     // Its end was acknowledged in a transaction that the former owner committed.
     if (!connection) continue;
-    const auto kind = arena::CompletionKind(entry.kind);
     if (!is_void) Hand(shard, entry, *connection, shared_receive);
     if (kind == arena::CompletionKind::kDisconnected ||
         kind == arena::CompletionKind::kConnectFailed) {
@@ -567,6 +572,13 @@ bool WorkerImpl::ArmEvent() {
 }
 
 absl::Status WorkerImpl::Wait(int timeout_ms) {
+  const absl::Status status = Await(timeout_ms);
+  // What Wake was called for by now, the caller finds.
+  woken_.store(false);
+  return status;
+}
+
+absl::Status WorkerImpl::Await(int timeout_ms) {
   if (options_.yield_microseconds > 0) {
     // A native worker's looks are polls of the device, and it has more of them below.
     for (uint32_t i = native_ ? kLooksBeforeYield : 0; i < kLooksBeforeYield; ++i) {
@@ -576,32 +588,33 @@ absl::Status WorkerImpl::Wait(int timeout_ms) {
   }
   YieldBudget& budget = awaits_device_ ? device_yield_budget_ : yield_budget_;
   const uint64_t began = MonotonicNanoseconds();
-  uint64_t limit = budget.nanoseconds();
-  if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * 1'000'000);
-  for (uint64_t now = began; now - began < limit; now = MonotonicNanoseconds()) {
+  // As often as a sleeping one, it tells that it does not hang.
+  uint64_t limit = std::min(budget.nanoseconds(), uint64_t{heartbeat_ms_} * kMillisecondNs / 2);
+  if (timeout_ms >= 0) limit = std::min(limit, static_cast<uint64_t>(timeout_ms) * kMillisecondNs);
+  uint64_t now = began;
+  for (; now - began < limit; now = MonotonicNanoseconds()) {
     for (int i = native_ ? kLooksPerYield : 1; i > 0; --i) {
-      if (HasWork()) {
+      if (HasWork() || woken_.load(std::memory_order_relaxed)) {
         budget.NoteWait(now - began);
         return absl::OkStatus();
       }
     }
     sched_yield();
   }
-  BATON_ASSIGN_OR_RETURN(const bool woken, Sleep(timeout_ms));
-  if (woken) budget.NoteWait(MonotonicNanoseconds() - began);
+  if (timeout_ms > 0) timeout_ms -= static_cast<int>(std::min(now - began, limit) / kMillisecondNs);
+  BATON_RETURN_IF_ERROR(Sleep(timeout_ms));
+  budget.NoteWait(MonotonicNanoseconds() - began);
   return absl::OkStatus();
 }
 
-// Whether something came.
-absl::StatusOr<bool> WorkerImpl::Sleep(int timeout_ms) {
-  if (!ArmEvent()) return true;
+absl::Status WorkerImpl::Sleep(int timeout_ms) {
+  if (!ArmEvent()) return absl::OkStatus();
   // Never longer than a heartbeat: a sleeping worker is not a hung one.
   const int heartbeat = static_cast<int>(heartbeat_ms_);
   const int timeout = timeout_ms < 0 ? heartbeat : std::min(timeout_ms, heartbeat);
   pollfd entry = {event_fd_.get(), POLLIN, 0};
   const int ready = poll(&entry, 1, timeout);
-  if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-  return ready > 0;
+  return ready < 0 && errno != EINTR ? ErrnoStatus(errno, "poll") : absl::OkStatus();
 }
 
 absl::Status WorkerImpl::Run() {
@@ -627,7 +640,10 @@ void WorkerImpl::Stop() {
   Wake();
 }
 
-void WorkerImpl::Wake() { eventfd_write(self_wake_.get(), 1); }
+void WorkerImpl::Wake() {
+  woken_.store(true);
+  eventfd_write(self_wake_.get(), 1);
+}
 
 // ---------------------------------------------------------------- requests to the keeper
 

@@ -117,6 +117,7 @@ class WorkerImpl final : public Worker {
   }
   uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
   void NoteSendsCommitted() { awaits_device_ = true; }
+  bool awaits_device() const { return awaits_device_; }
   // After a transaction was published; `released`: the one that gives the shard away.
   void TellDriver(const Shard& shard, bool released) {
     if (native_) return TellNativeDriver(shard, released);
@@ -128,7 +129,8 @@ class WorkerImpl final : public Worker {
   absl::Status CheckDescriptors() const;
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
-  absl::StatusOr<bool> Sleep(int timeout_ms);
+  absl::Status Await(int timeout_ms);
+  absl::Status Sleep(int timeout_ms);
   void WakeDriver();
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();
@@ -170,13 +172,15 @@ class WorkerImpl final : public Worker {
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
   bool armed_ = false;
-  bool driven_ = false;         // since the last turn, by a look for work that found some
-  bool awaits_device_ = false;  // sends were committed, and none has completed since
-  bool attached_ = false;       // the keeper counts us among its workers
+  bool driven_ = false;  // since the last turn, by a look for work that found some
+  // Sends were committed, and since then none has completed, and no connection has ended.
+  bool awaits_device_ = false;
+  bool attached_ = false;  // the keeper counts us among its workers
   bool keeper_gone_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<Connection> connections_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> woken_{false};  // by Wake, since the last Wait
   std::atomic<bool> shutdown_asked_{false};
   bool stop_request_noted_ = false;
   std::mutex shutdown_mutex_;

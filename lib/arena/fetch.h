@@ -4,11 +4,9 @@
 
 namespace baton::arena {
 
-// Of the other side's, to read.
-inline void Fetch(const void* line) { __builtin_prefetch(line); }
-
 // The other side has read it, and has it in its cache. For x86 the compiler has this instruction
-// only for processors that it is told of, and would fetch to read; all of 64 bits take it.
+// only for processors that it is told of, and would fetch to read; what does not know it ignores
+// it.
 inline void FetchToWrite(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));

@@ -2,7 +2,7 @@
 //
 // A line that the other side has read is not ours to write at once, and until it is each store
 // waits in the processor's store buffer, behind which everything else waits when it is full: half
-// as many stores are worth 5 % of the message rate.
+// as many stores are worth 5 % of the message rate (tests/bench/RESULTS.md).
 #ifndef LIB_ARENA_STORE_PAIR_H_
 #define LIB_ARENA_STORE_PAIR_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::arena {
 
-// At `Offset` and 4 bytes behind it, which are multiples of 4 and within `to`.
+// At `Offset`, a multiple of 8, and 4 bytes behind it.
 template <size_t Offset, typename T>
 void StorePair(T& to, uint32_t first, uint32_t second) {
   static_assert(Offset % sizeof(uint64_t) == 0 && Offset + sizeof(uint64_t) <= sizeof(T));

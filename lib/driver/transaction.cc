@@ -27,7 +27,7 @@ template <typename... Args>
 // they are read: what nobody shares with its worker, that one has back at once for the next
 // request.
 constexpr uint64_t kFetchAhead = 4;
-void Fetch(const arena::WorkRequest& request, bool both_lines) {
+void FetchRequest(const arena::WorkRequest& request, bool both_lines) {
   arena::FetchToWrite(&request);
   if (both_lines) arena::FetchToWrite(&request.sges);
 }
@@ -254,12 +254,12 @@ absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool rece
                    : arena_.send_request(connection, sequence);
   };
   for (uint64_t sequence = from; sequence < std::min(to, from + kFetchAhead); ++sequence) {
-    Fetch(request(sequence), /*both_lines=*/false);
+    FetchRequest(request(sequence), /*both_lines=*/false);
   }
   size_t buffers = 0;
   for (uint64_t sequence = from; sequence < to; ++sequence) {
     // The next are most often like the last.
-    if (sequence + kFetchAhead < to) Fetch(request(sequence + kFetchAhead), buffers > 1);
+    if (sequence + kFetchAhead < to) FetchRequest(request(sequence + kFetchAhead), buffers > 1);
     const uint64_t wr_id = queue | arena::WrIdSequence(sequence);
     const absl::Status checked = receive ? requests_.AddReceive(request(sequence), wr_id)
                                          : requests_.AddSend(request(sequence), wr_id);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "tests/demo/cpu_meter.h"
@@ -28,14 +29,15 @@ void AddThread(const std::string& directory, Cost* cost) {
   }
 }
 
-// With the children of each thread.
-void AddProcess(pid_t pid, Cost* cost) {
+// With the children of each thread; each process once.
+void AddProcess(pid_t pid, std::set<pid_t>* added, Cost* cost) {
+  if (!added->insert(pid).second) return;
   std::error_code error;
   const std::string threads = "/proc/" + std::to_string(pid) + "/task";
   for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
     AddThread(thread.path().string(), cost);
     std::ifstream children(thread.path().string() + "/children");
-    for (pid_t child = 0; children >> child;) AddProcess(child, cost);
+    for (pid_t child = 0; children >> child;) AddProcess(child, added, cost);
   }
 }
 
@@ -43,7 +45,8 @@ void AddProcess(pid_t pid, Cost* cost) {
 
 Cost ReadCost(const std::vector<pid_t>& processes) {
   Cost cost;
-  for (const pid_t pid : processes) AddProcess(pid, &cost);
+  std::set<pid_t> added;
+  for (const pid_t pid : processes) AddProcess(pid, &added, &cost);
   return cost;
 }
 

@@ -121,6 +121,7 @@ absl::Status NullBaton::StageMessage() {
 
 absl::Status NullBaton::RoundTrips(uint32_t count, std::vector<uint32_t>* took_ns) {
   took_ns->reserve(took_ns->size() + count);
+  next_ = 0;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t began = MonotonicNanoseconds();
     const uint64_t wanted = completed_ + 1;

@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<NullEngine>> NullEngine::Start(arena::Arena* aren
   pollfd entry = {engine->life_.get(), POLLIN, 0};
   char byte = 0;
   if (poll(&entry, 1, kStartMs) != 1 || read(engine->life_.get(), &byte, 1) != 1) {
+    kill(pid, SIGKILL);
     return absl::UnavailableError("the engine's process does not come up");
   }
   return engine;

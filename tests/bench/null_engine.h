@@ -22,7 +22,7 @@ struct NullEngineOptions {
   int processor = -1;     // -1: any
 };
 
-// Thread-compatible. It is to be started while the process has no other thread.
+// Thread-compatible. One at a time, to be started while the process has no other thread.
 class NullEngine {
  public:
   // Of `arena`, which nobody drives yet, and with as many peers that want a connection as it has

@@ -210,10 +210,12 @@ absl::Status ServeThroughRelay(RawConnection& connection) {
   const FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
   if (!wake) return ErrnoStatus(errno, "eventfd");
   std::signal(SIGCHLD, [](int) { _exit(1); });  // it has said why
+  const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return ErrnoStatus(errno, "fork");
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
     const absl::Status status = Serve(shared, connection.slab(), wake.get());
     std::fprintf(stderr, "bench-raw-server: %s\n", std::string(status.message()).c_str());
     _exit(1);

@@ -21,7 +21,11 @@ for workload in echo_64B write_64B read_64B fetch_add messages_batch_{8,32,64} \
         { echo "no ratio of $workload, $side to $to, in: $json" && exit 1; }
     done
   done
-  for side in polling events brokered native; do
+  for ratio in relayed_to_polling brokered_to_relayed; do
+    grep -Eq "\"${workload}_$ratio\":\{\"value\":$positive" <<<"$json" ||
+      { echo "no ratio of $workload, $ratio, in: $json" && exit 1; }
+  done
+  for side in polling events brokered native relayed; do
     grep -Eq "\"${workload}_${side}_cpu\":\{\"value\":$positive" <<<"$json" ||
       { echo "no processor time of $workload, $side, in: $json" && exit 1; }
   done

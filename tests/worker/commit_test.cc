@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/worker/worker_fixture.h"
+#include "worker/worker_impl.h"
 
 namespace baton {
 namespace {
@@ -346,6 +347,49 @@ TEST_F(CommitTest, shouldKnowWhichBuffersAreInUse) {
   EXPECT_EQ(left, 2);
 }
 
+// It yields for longer then.
+TEST_F(CommitTest, shouldAwaitTheDeviceFromACommitOfSendsToACompletion) {
+  Prepare(2);
+  peer.Receive();
+  const auto& impl = static_cast<const WorkerImpl&>(*worker);
+  EXPECT_FALSE(impl.awaits_device());
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  EXPECT_FALSE(impl.awaits_device());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_TRUE(impl.awaits_device());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
+  EXPECT_FALSE(impl.awaits_device());
+}
+
+// No completion of it comes to this worker.
+TEST_F(CommitTest, shouldNotAwaitTheDeviceOnceTheShardIsReleased) {
+  Prepare();
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  worker->Stop();
+  ASSERT_EQ(worker->Run(), absl::OkStatus());
+  EXPECT_FALSE(static_cast<const WorkerImpl&>(*worker).awaits_device());
+}
+
+TEST_F(CommitTest, shouldStageARequestWithOneBufferInItsFirstLineToo) {
+  Prepare(2);
+  const arena::Arena& arena = keeper.engine().arena();
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  const arena::WorkRequest& one = arena.send_request(connection->index(), 0);
+  EXPECT_EQ(one.one_line, 1);
+  EXPECT_EQ(one.only.offset, SendSlot(*connection, 0, 3).offset);
+  EXPECT_EQ(one.only.length, 3u);
+  // Where workers of version 1 look for it.
+  EXPECT_EQ(one.sges[0].offset, one.only.offset);
+  EXPECT_EQ(one.sges[0].length, one.only.length);
+  EXPECT_EQ(arena.receive_request(connection->index(), 0).one_line, 1);
+  const std::array<Buffer, 2> buffers = {Buffer{0, 1}, Buffer{8, 1}};
+  SendWork two;
+  two.buffers = buffers;
+  ASSERT_EQ(shard->Send(*connection, two), absl::OkStatus());
+  EXPECT_EQ(arena.send_request(connection->index(), 1).one_line, 0);
+}
+
 // A former owner can write over the log of work requests as long as it lives.
 TEST_F(CommitTest, shouldNameNoBufferThatDoesNotExist) {
   Prepare(2);
@@ -357,6 +401,7 @@ TEST_F(CommitTest, shouldNameNoBufferThatDoesNotExist) {
   scribbled.sges[1] = {arena.shape().buffer_bytes + 1, 0, 0};
   scribbled.sges[2] = {arena.shape().buffer_bytes - 1, 1, 0};
   scribbled.sges[3] = {~uint64_t{0}, ~0u, 0};
+  arena.receive_request(connection->index(), 1).sges[0] = {};  // the driver reads `only`
   std::vector<Buffer> in_use;
   shard->ForEachBufferInUse(*connection,
                             [&](const Buffer& buffer, bool) { in_use.push_back(buffer); });

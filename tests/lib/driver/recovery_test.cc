@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -396,6 +397,9 @@ TEST_F(RecoveryTest, shouldKeepTheMessageOfASpareForTheNextReceiveWhenAllWerePos
   Recover();
   EXPECT_THAT(ReadAll(), IsEmpty());
   CommitReceives(2);
+  arena::WorkRequest& request = arena->receive_request(0, 1);
+  request.one_line = 1;
+  request.only = std::exchange(request.sges[0], {});
   ASSERT_EQ(Apply(), CommitOutcome::kApplied);
   Poll();
   EXPECT_THAT(ReadAll(), ElementsAre("receive 1 of 3"));

@@ -221,6 +221,19 @@ TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInARecord) {
   EXPECT_THAT(shown.application_state().slots(), IsEmpty());
 }
 
+TEST_F(ArenaViewTest, shouldShowTheBufferThatTheDriverReads) {
+  arena::WorkRequest& request = arena_.send_request(2, 100);
+  request.sge_count = 1;
+  request.one_line = 1;
+  request.only = {4096, 17, 0};
+  request.sges[0] = {1, 2, 0};
+  const v1::InspectedConnection one = Connection({.work_requests = true});
+  ASSERT_EQ(one.work_requests(0).buffers_size(), 1);
+  EXPECT_EQ(one.work_requests(0).buffers(0).offset(), 4096u);
+  EXPECT_EQ(one.work_requests(0).buffers(0).length(), 17u);
+  EXPECT_THAT(one.work_requests(0).invalid(), IsEmpty());
+}
+
 TEST_F(ArenaViewTest, shouldSayWhatIsImpossibleInAWorkRequest) {
   arena::WorkRequest& request = arena_.send_request(2, 100);
   request.opcode = 8;
