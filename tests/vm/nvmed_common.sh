@@ -101,17 +101,29 @@ start_worker() {
   disown  # the shell says nothing of its end
 }
 
+# await_load: until the host is at work; for ten seconds at most.
+await_load() {
+  local i before
+  for ((i = 0; i < 100; ++i)); do
+    before=$(<"$packets")
+    pause 0.1
+    [[ $(<"$packets") -lt $((before + 10)) ]] || return 0
+  done
+}
+
 # disturb_nvmed UPGRADES KILLS [COMMAND]: in random order, at random moments, each after COMMAND, and each
 # in a window; two workers are ready before each, the owner and its heir. While two thirds of them happen, the
-# host is at work: there are packets, a hundred and more.
+# host is at work: there are packets, a hundred and more. When a third has found it idle, the others wait for it.
 disturb_nvmed() {
-  local event events=() i before under_load=0
+  local event events=() i before done=0 under_load=0
   for ((i = 0; i < $1; ++i)); do events+=(upgrade); done
   for ((i = 0; i < $2; ++i)); do events+=(kill); done
   mapfile -t events < <(printf '%s\n' "${events[@]}" | shuf --random-source=<(yes "$RANDOM"))
   for event in "${events[@]}"; do
     pause "0.$((RANDOM % 10))"
     "${3:-:}"
+    [[ $(((done - under_load + 1) * 3)) -le ${#events[@]} ]] || await_load
+    done=$((done + 1))
     before=$(<"$packets")
     in_window "$event" "${event}_nvmed"
     [[ $(<"$packets") -lt $((before + 100)) ]] || under_load=$((under_load + 1))

@@ -53,7 +53,7 @@ write_blocks written "$bad" 8 1
 verify_blocks verified "$bad" 8 1 || die "fio does not read what it wrote: $(<"$work/verified.fio")"
 
 kernel_log >"$work/kernel.log"
-check_kernel_log '(critical (space allocation|medium) error|I/O error), dev (nvme|nullb)|nvme[0-9c]+n1: I/O Cmd\(' \
+check_kernel_log '(critical (space allocation|medium) error|I/O error), dev (nvme|nullb)|nvme[0-9c]+n1: I/O Cmd[(]' \
   <"$work/kernel.log" || die "the kernel's log tells of more than bad blocks"
 grep -q 'critical space allocation error' "$work/kernel.log" || die "no room was not told as such"
 grep -q 'critical medium error' "$work/kernel.log" || die "a bad block was not told as such"
