@@ -36,6 +36,7 @@ constexpr uint64_t kMillisecondNs = 1'000'000;
 constexpr uint32_t kDeviceYieldFactor = 200;
 constexpr uint64_t kMostDeviceYieldMicroseconds = 20'000;
 constexpr uint64_t kDeviceSoon = 1;
+constexpr uint64_t kNothingCame = ~uint64_t{0};  // however short the caller's time-out was
 constexpr uint64_t kDeliverBatch = 64;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
@@ -602,19 +603,21 @@ absl::Status WorkerImpl::Await(int timeout_ms) {
     sched_yield();
   }
   if (timeout_ms > 0) timeout_ms -= static_cast<int>(std::min(now - began, limit) / kMillisecondNs);
-  BATON_RETURN_IF_ERROR(Sleep(timeout_ms));
-  budget.NoteWait(MonotonicNanoseconds() - began);
+  BATON_ASSIGN_OR_RETURN(const bool came, Sleep(timeout_ms));
+  budget.NoteWait(came ? MonotonicNanoseconds() - began : kNothingCame);
   return absl::OkStatus();
 }
 
-absl::Status WorkerImpl::Sleep(int timeout_ms) {
-  if (!ArmEvent()) return absl::OkStatus();
+// Whether something came.
+absl::StatusOr<bool> WorkerImpl::Sleep(int timeout_ms) {
+  if (!ArmEvent()) return true;
   // Never longer than a heartbeat: a sleeping worker is not a hung one.
   const int heartbeat = static_cast<int>(heartbeat_ms_);
   const int timeout = timeout_ms < 0 ? heartbeat : std::min(timeout_ms, heartbeat);
   pollfd entry = {event_fd_.get(), POLLIN, 0};
   const int ready = poll(&entry, 1, timeout);
-  return ready < 0 && errno != EINTR ? ErrnoStatus(errno, "poll") : absl::OkStatus();
+  if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+  return ready > 0;
 }
 
 absl::Status WorkerImpl::Run() {

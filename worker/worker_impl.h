@@ -130,7 +130,7 @@ class WorkerImpl final : public Worker {
   void StartControlStream(const internal::Attached& attached);
   uint32_t SpokenLayoutVersion() const;
   absl::Status Await(int timeout_ms);
-  absl::Status Sleep(int timeout_ms);
+  absl::StatusOr<bool> Sleep(int timeout_ms);
   void WakeDriver();
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();
