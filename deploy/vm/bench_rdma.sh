@@ -23,7 +23,7 @@ perftest() {
 }
 
 reference=()
-add() { [[ -z ${2:-} ]] || reference+=(--reference "$1=$2"); }
+add() { [[ -z $2 ]] || reference+=(--reference "$1=$2"); }
 
 # latency NAME PROGRAM SIZE: what perftest calls typical, and its tail; of a ping-pong half of it.
 latency() {

@@ -1,6 +1,5 @@
 #include "tests/bench/null_device.h"
 
-#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 #include <string>
 
 #include "lib/base/check.h"
-#include "lib/waiting/pause.h"
+#include "tests/bench/impatient_wait.h"
 
 namespace baton::bench {
 namespace {
@@ -126,10 +125,8 @@ void NullPeer::Run() {
       wire_.to_us.store(answered, std::memory_order_seq_cst);
       if (wire_.asleep.load(std::memory_order_seq_cst)) eventfd_write(wire_.wake.get(), 1);
       looks = 0;
-    } else if (++looks < kLooksBeforeYield) {
-      Pause();
     } else {
-      sched_yield();
+      PauseOrYield(++looks);
     }
   }
 }

@@ -1,6 +1,5 @@
 #include "tests/bench/raw_relay.h"
 
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -17,8 +16,8 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
-#include "lib/waiting/pause.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/impatient_wait.h"
 #include "worker/examples/common/shared_memory.h"
 
 namespace baton::bench {
@@ -93,16 +92,9 @@ class RelayedQueue final : public Queue {
   Ring& requests_;
 };
 
-// Some looks, and then somebody else's turn, as Baton's waits begin.
 template <typename Look>
 void Await(const Look& look) {
-  for (uint32_t looks = 0; !look(); ++looks) {
-    if (looks < kLooksBeforeYield) {
-      Pause();
-    } else {
-      sched_yield();
-    }
-  }
+  for (uint32_t looks = 0; !look();) PauseOrYield(++looks);
 }
 
 absl::Status Serve(Shared& shared, uint8_t* slab, int wake) {
@@ -159,10 +151,8 @@ class Relay {
       if (!taken.empty()) WakeServer();
       if (posted || !taken.empty()) {
         looks = 0;
-      } else if (++looks < kLooksBeforeYield) {
-        Pause();
       } else {
-        sched_yield();
+        PauseOrYield(++looks);
       }
     }
   }
