@@ -120,11 +120,12 @@ void Engine::Loop() {
                          : options_.yield_microseconds);
   uint64_t idle_since = 0;  // 0: it is not
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (Turn() || (idle_since == 0 && Glance())) {
-      if (idle_since != 0) budget.NoteWait(MonotonicNanoseconds() - idle_since);
+    const bool worked = Turn();
+    if (worked && idle_since != 0) {
+      budget.NoteWait(MonotonicNanoseconds() - idle_since);
       idle_since = 0;
-      continue;
     }
+    if ((idle_since == 0 && Glance(worked)) || worked) continue;
     const uint64_t now = MonotonicNanoseconds();
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < budget.nanoseconds()) {
@@ -166,19 +167,22 @@ bool Engine::TurnShards() {
   bool worked = false;
   for (uint32_t shard = 0; shard < arena_->shape().shards; ++shard) {
     if (IsLeftToOwner(shard)) continue;
-    worked |= PollShard(shard);
+    // In this order, since there are devices that are quick.
     worked |= ApplyCommits(shard);
+    worked |= PollShard(shard);
   }
   return worked;
 }
 
 // Short looks at memory, without a call of the system: who has just been served is about to commit.
-bool Engine::Glance() {
+// `once`: there may be something else to do.
+bool Engine::Glance(bool once) {
   for (size_t looks = 0; looks < kLooksBeforeYield; looks += arena_->shape().shards) {
     if (TurnShards()) {
       succession_.roster().WakeNotified();
       return true;
     }
+    if (once) return false;
     Pause();
   }
   return false;

@@ -170,7 +170,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   void Loop();
   bool RunPosted();
   bool TurnShards();
-  bool Glance();
+  bool Glance(bool once);
   bool HandleEvents();
   bool HandleDeviceEvents();
   void BeginLoss(absl::Status why);
