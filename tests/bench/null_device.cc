@@ -46,13 +46,8 @@ class NullQueuePair final : public verbs::QueuePair {
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override {
     *posted = requests.size();
     if (device_->holding()) return absl::OkStatus();
-    for (const verbs::SendRequest& request : requests) {
-      verbs::Completion& done = queue_->Add();
-      done.wr_id = request.wr_id;
-      done.opcode = CompletionOf(request.opcode);
-      done.qp_number = number_;
-      if (wire_ != nullptr) wire_->to_peer.fetch_add(1, std::memory_order_release);
-    }
+    queue_->AddSends(requests);
+    if (wire_ != nullptr) wire_->to_peer.fetch_add(requests.size(), std::memory_order_release);
     return absl::OkStatus();
   }
   // Without a peer they stay posted.
@@ -136,16 +131,26 @@ void NullPeer::Run() {
 NullCompletionQueue::NullCompletionQueue(uint32_t entries, NullWire* wire)
     : ring_(std::bit_ceil(entries)), mask_(ring_.size() - 1), wire_(*wire) {}
 
+void NullCompletionQueue::AddSends(absl::Span<const verbs::SendRequest> requests) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    verbs::Completion& done = ring_[(tail_ + i) & mask_];
+    done.wr_id = requests[i].wr_id;
+    done.opcode = CompletionOf(requests[i].opcode);
+  }
+  tail_ += requests.size();
+}
+
 absl::StatusOr<int> NullCompletionQueue::Poll(absl::Span<verbs::Completion> completions) {
   while (!receives_.empty() && received_ != wire_.to_us.load(std::memory_order_acquire)) {
     ++received_;
-    verbs::Completion& done = Add();
+    verbs::Completion& done = ring_[tail_++ & mask_];
     done.wr_id = receives_.front();
     done.opcode = verbs::CompletionOpcode::kReceive;
     receives_.pop_front();
   }
   const size_t count = std::min<size_t>(completions.size(), tail_ - head_);
-  for (size_t i = 0; i < count; ++i) completions[i] = ring_[head_++ & mask_];
+  for (size_t i = 0; i < count; ++i) completions[i] = ring_[(head_ + i) & mask_];
+  head_ += count;
   if (head_ == tail_) head_ = tail_ = 0;  // what is in the cache is used again
   return static_cast<int>(count);
 }

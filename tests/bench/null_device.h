@@ -49,7 +49,7 @@ class NullCompletionQueue final : public verbs::CompletionQueue {
   absl::Status RequestNotification() override;
   void AddReceive(uint64_t wr_id) { receives_.push_back(wr_id); }
   // There is room: the driver posts no more than the queue holds.
-  verbs::Completion& Add() { return ring_[tail_++ & mask_]; }
+  void AddSends(absl::Span<const verbs::SendRequest> requests);
 
  private:
   std::vector<verbs::Completion> ring_;
