@@ -30,8 +30,8 @@ template <typename... Args>
 }
 
 inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
-  range->offset = buffer.offset;
-  arena::StorePair<offsetof(arena::BufferRange, length)>(*range, buffer.length, /*reserved=*/0);
+  arena::StorePair<offsetof(arena::BufferRange, offset)>(
+      *range, buffer.offset, arena::TwoFields(buffer.length, /*reserved=*/0));
 }
 
 // `length`: of all of them.
@@ -57,18 +57,18 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
 }
 
 inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buffers,
-                     uint32_t immediate, arena::WorkRequest* request) {
+                     uint32_t immediate, uint64_t tag, arena::WorkRequest* request) {
   const auto count = static_cast<uint8_t>(buffers.size());
   const uint8_t one_line = count == 1 ? 1 : 0;
+  static_assert(offsetof(arena::WorkRequest, tag) == 8);
   arena::StorePair<offsetof(arena::WorkRequest, opcode)>(
-      *request, arena::FourBytes(opcode, flags, count, one_line), immediate);
+      *request, arena::TwoFields(arena::FourBytes(opcode, flags, count, one_line), immediate), tag);
 }
 
 [[gnu::always_inline]] inline absl::Status FillReceive(absl::Span<const Buffer> buffers,
                                                        uint64_t tag, uint64_t buffer_bytes,
                                                        arena::WorkRequest* request) {
-  FillHead(/*opcode=*/0, /*flags=*/0, buffers, /*immediate=*/0, request);
-  request->tag = tag;
+  FillHead(/*opcode=*/0, /*flags=*/0, buffers, /*immediate=*/0, tag, request);
   uint64_t length = 0;
   return FillBuffers(buffers, buffer_bytes, request, &length);
 }
@@ -101,12 +101,11 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
   const uint32_t flags =
       (work.fence ? arena::kRequestFence : 0u) | (work.solicited ? arena::kRequestSolicited : 0u);
   FillHead(static_cast<uint8_t>(work.opcode), static_cast<uint8_t>(flags), work.buffers,
-           work.immediate, request);
-  request->tag = work.tag;
-  request->remote_address = work.remote_address;
-  arena::StorePair<offsetof(arena::WorkRequest, rkey)>(*request, work.rkey, work.invalidate_rkey);
-  request->compare_add = work.compare_add;
-  request->swap = work.swap;
+           work.immediate, work.tag, request);
+  arena::StorePair<offsetof(arena::WorkRequest, remote_address)>(
+      *request, work.remote_address, arena::TwoFields(work.rkey, work.invalidate_rkey));
+  arena::StorePair<offsetof(arena::WorkRequest, compare_add)>(*request, work.compare_add,
+                                                              work.swap);
   return absl::OkStatus();
 }
 

@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/store_pair.h"
 #include "lib/base/clock.h"
 #include "lib/base/crash_point.h"
 #include "lib/base/errno_status.h"
@@ -400,16 +402,18 @@ uint32_t WorkerImpl::GenerationOf(const arena::CompletionEntry& entry) const {
 }
 
 Completion WorkerImpl::Translate(const arena::CompletionEntry& entry, Connection* connection) {
+  const bool has_immediate = (entry.flags & arena::kCompletionHasImmediate) != 0;
+  const bool has_invalidate = (entry.flags & arena::kCompletionHasInvalidate) != 0;
+  const uint32_t kinds = arena::FourBytes(entry.kind, entry.status, entry.opcode, has_immediate);
   Completion completion;
-  completion.kind = Completion::Kind(entry.kind);
-  completion.status = verbs::CompletionStatus(entry.status);
-  completion.opcode = verbs::CompletionOpcode(entry.opcode);
-  completion.has_immediate = (entry.flags & arena::kCompletionHasImmediate) != 0;
-  completion.has_invalidate = (entry.flags & arena::kCompletionHasInvalidate) != 0;
-  completion.byte_len = entry.byte_len;
-  completion.immediate = entry.immediate;
-  completion.sequence = entry.sequence;
-  completion.tag = entry.tag;
+  static_assert(offsetof(Completion, status) == 1 && offsetof(Completion, opcode) == 2 &&
+                offsetof(Completion, has_immediate) == 3 &&
+                offsetof(Completion, has_invalidate) == 4 && offsetof(Completion, byte_len) == 8 &&
+                offsetof(Completion, immediate) == 12 && offsetof(Completion, sequence) == 16 &&
+                offsetof(Completion, tag) == 24);
+  arena::StorePair<offsetof(Completion, kind)>(completion, arena::TwoFields(kinds, has_invalidate),
+                                               arena::TwoFields(entry.byte_len, entry.immediate));
+  arena::StorePair<offsetof(Completion, sequence)>(completion, entry.sequence, entry.tag);
   completion.connection = connection;
   return completion;
 }
@@ -452,7 +456,7 @@ int WorkerImpl::Deliver(Shard& shard) {
     ++count;
     const auto kind = arena::CompletionKind(entry.kind);
     // Of a connection that has ended there is nothing under way.
-    if (kind != arena::CompletionKind::kReceive) awaits_device_ = false;
+    if (kind != arena::CompletionKind::kReceive && awaits_device_) awaits_device_ = false;
     const bool is_void = (entry.flags & arena::kCompletionVoid) != 0;
     const bool shared_receive = shares_receives && arena::IsSharedReceive(entry.wr_id);
     if (shared_receive && !is_void) {

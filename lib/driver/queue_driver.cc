@@ -397,7 +397,12 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
       IsOver(connection)) {
     return LogUnexpected(shard, index, completion);
   }
-  LogRequest(shard, index, receive, completion);
+  // LogRequest, without a call.
+  if (receive) {
+    AppendRequest<true>(shards_[shard], index, completion);
+  } else {
+    AppendRequest<false>(shards_[shard], index, completion);
+  }
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   } else if (StateOf(connection) == ConnectionState::kDraining) {
@@ -443,8 +448,9 @@ template <bool kReceive>
   if (slot == nullptr) return;
   CompletionEntry& entry = *slot;
   FillEntry(kReceive ? CompletionKind::kReceive : CompletionKind::kSend, completion, &entry);
-  arena::StorePair<offsetof(CompletionEntry, connection)>(entry, index, connection.generation);
-  entry.sequence = sequence;
+  static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
+  arena::StorePair<offsetof(CompletionEntry, connection)>(
+      entry, arena::TwoFields(index, connection.generation), sequence);
   entry.tag = kReceive ? arena_->receive_request(index, sequence).tag
                        : arena_->send_request(index, sequence).tag;
   if (connection.poison != 0) Spoil(PoisonLevel(connection.poison), &entry);
@@ -456,18 +462,17 @@ template <bool kReceive>
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 
-// What a completion says, in two stores.
+// What a completion says, in one store.
 void QueueDriver::FillEntry(CompletionKind kind, const verbs::Completion& completion,
                             CompletionEntry* entry) {
   const uint32_t flags = (completion.has_immediate ? arena::kCompletionHasImmediate : 0u) |
                          (completion.has_invalidate ? arena::kCompletionHasInvalidate : 0u);
-  arena::StorePair<offsetof(CompletionEntry, kind)>(
-      *entry,
+  const uint32_t head =
       arena::FourBytes(static_cast<uint8_t>(kind), static_cast<uint8_t>(completion.status),
-                       static_cast<uint8_t>(completion.opcode), static_cast<uint8_t>(flags)),
-      completion.byte_len);
-  arena::StorePair<offsetof(CompletionEntry, immediate)>(*entry, completion.immediate,
-                                                         completion.vendor_error);
+                       static_cast<uint8_t>(completion.opcode), static_cast<uint8_t>(flags));
+  arena::StorePair<offsetof(CompletionEntry, kind)>(
+      *entry, arena::TwoFields(head, completion.byte_len),
+      arena::TwoFields(completion.immediate, completion.vendor_error));
 }
 
 // It was ambiguous: now it is known to have been posted.

@@ -1,14 +1,21 @@
 #include "lib/driver/request_list.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/arena/fetch.h"
+#include "lib/arena/store_pair.h"
 #include "lib/base/status_macros.h"
 
 namespace baton::driver {
 namespace {
+
+using verbs::ScatterGather;
+using verbs::SendRequest;
 
 // A scatter-gather list is one message: its length travels in 31 bits.
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 31;
@@ -85,10 +92,13 @@ absl::Status CheckAtomic(uint8_t sge_count, uint64_t length, uint64_t remote_add
   return absl::OkStatus();
 }
 
-// Each of these is one read.
-RequestList::Head CopyHead(const arena::WorkRequest& shared) {
-  return {arena::LoadRelaxed(shared.opcode), arena::LoadRelaxed(shared.flags),
-          arena::LoadRelaxed(shared.sge_count), arena::LoadRelaxed(shared.one_line)};
+// Requests come out of another processor's cache: some of them on the way at once. To write, though
+// they are read: what nobody shares with its worker, that one has back at once for the next
+// request.
+constexpr uint64_t kFetchAhead = 4;
+void FetchRequest(const arena::WorkRequest& request, bool both_lines) {
+  arena::FetchToWrite(&request);
+  if (both_lines) arena::FetchToWrite(&request.sges);
 }
 
 arena::BufferRange Copy(const arena::BufferRange& shared) {
@@ -96,6 +106,20 @@ arena::BufferRange Copy(const arena::BufferRange& shared) {
 }
 
 }  // namespace
+
+// What all requests begin with. Each field is one read.
+struct RequestList::Head {
+  explicit Head(const arena::WorkRequest& shared)
+      : opcode(arena::LoadRelaxed(shared.opcode)),
+        flags(arena::LoadRelaxed(shared.flags)),
+        sge_count(arena::LoadRelaxed(shared.sge_count)),
+        one_line(arena::LoadRelaxed(shared.one_line)) {}
+
+  uint8_t opcode;
+  uint8_t flags;
+  uint8_t sge_count;
+  uint8_t one_line;
+};
 
 absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
                           const RequestLimits& limits) {
@@ -112,7 +136,8 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
 }
 
 RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity)
-    : limits_(LimitsOf(arena)),
+    : arena_(&arena),
+      limits_(LimitsOf(arena)),
       base_(reinterpret_cast<uint64_t>(arena.buffers())),
       lkey_(lkey),
       max_inline_bytes_(arena.shape().max_inline_bytes),
@@ -124,7 +149,10 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
                                                                   int i, uint64_t* length) {
   const arena::BufferRange range = Copy(shared);
   BATON_RETURN_IF_ERROR(CheckRange(range, i, limits_.buffer_bytes));
-  sges_[sge_count_ + static_cast<size_t>(i)] = {base_ + range.offset, range.length, lkey_};
+  static_assert(offsetof(ScatterGather, length) == 8 && offsetof(ScatterGather, lkey) == 12);
+  arena::StorePair<offsetof(ScatterGather, address)>(sges_[sge_count_ + static_cast<size_t>(i)],
+                                                     base_ + range.offset,
+                                                     arena::TwoFields(range.length, lkey_));
   *length += range.length;
   return absl::OkStatus();
 }
@@ -139,36 +167,44 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
   return absl::OkStatus();
 }
 
-absl::Status RequestList::AddSend(const arena::WorkRequest& shared, uint64_t wr_id) {
-  const Head head = CopyHead(shared);
+[[gnu::always_inline]] inline absl::Status RequestList::CopySend(const arena::WorkRequest& shared,
+                                                                 uint64_t wr_id) {
+  const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/false, limits_));
   uint64_t length = 0;
   BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
   BATON_RETURN_IF_ERROR(CheckLength(length, /*receive=*/false, limits_));
-  verbs::SendRequest& to = sends_[send_count_];
-  to.wr_id = wr_id;
-  to.opcode = verbs::Opcode(head.opcode);
-  to.fence = (head.flags & arena::kRequestFence) != 0;
-  to.solicited = (head.flags & arena::kRequestSolicited) != 0;
-  to.immediate = arena::LoadRelaxed(shared.immediate);
+  const auto opcode = verbs::Opcode(head.opcode);
+  const bool fence = (head.flags & arena::kRequestFence) != 0;
+  const bool solicited = (head.flags & arena::kRequestSolicited) != 0;
+  const bool inline_data =
+      max_inline_bytes_ > 0 && length <= max_inline_bytes_ && !verbs::IsAnswered(opcode);
+  const uint64_t remote_address = arena::LoadRelaxed(shared.remote_address);
+  SendRequest& to = sends_[send_count_];
+  static_assert(offsetof(SendRequest, opcode) == 8 && offsetof(SendRequest, fence) == 9 &&
+                offsetof(SendRequest, solicited) == 10 && offsetof(SendRequest, inline_data) == 11);
+  arena::StorePair<offsetof(SendRequest, wr_id)>(
+      to, wr_id,
+      arena::TwoFields(arena::FourBytes(head.opcode, fence, solicited, inline_data),
+                       arena::LoadRelaxed(shared.immediate)));
+  arena::StorePair<offsetof(SendRequest, remote_address)>(
+      to, remote_address,
+      arena::TwoFields(arena::LoadRelaxed(shared.rkey),
+                       arena::LoadRelaxed(shared.invalidate_rkey)));
   to.sges = {sges_.data() + sge_count_, head.sge_count};
-  to.inline_data =
-      max_inline_bytes_ > 0 && length <= max_inline_bytes_ && !verbs::IsAnswered(to.opcode);
-  to.invalidate_rkey = arena::LoadRelaxed(shared.invalidate_rkey);
-  to.remote_address = arena::LoadRelaxed(shared.remote_address);
-  to.rkey = arena::LoadRelaxed(shared.rkey);
-  to.compare_add = arena::LoadRelaxed(shared.compare_add);
-  to.swap = arena::LoadRelaxed(shared.swap);
-  if (IsAtomic(to.opcode)) {
-    BATON_RETURN_IF_ERROR(CheckAtomic(head.sge_count, length, to.remote_address));
+  if (IsAtomic(opcode)) {
+    BATON_RETURN_IF_ERROR(CheckAtomic(head.sge_count, length, remote_address));
+    to.compare_add = arena::LoadRelaxed(shared.compare_add);
+    to.swap = arena::LoadRelaxed(shared.swap);
   }
   sge_count_ += head.sge_count;
   ++send_count_;
   return absl::OkStatus();
 }
 
-absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t wr_id) {
-  const Head head = CopyHead(shared);
+[[gnu::always_inline]] inline absl::Status RequestList::CopyReceive(
+    const arena::WorkRequest& shared, uint64_t wr_id) {
+  const Head head(shared);
   BATON_RETURN_IF_ERROR(CheckHead(head, /*receive=*/true, limits_));
   uint64_t length = 0;
   BATON_RETURN_IF_ERROR(CopyRanges(shared, head, &length));
@@ -176,6 +212,54 @@ absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t 
   receives_[receive_count_++] = {wr_id, {sges_.data() + sge_count_, head.sge_count}};
   sge_count_ += head.sge_count;
   return absl::OkStatus();
+}
+
+absl::Status RequestList::AddSend(const arena::WorkRequest& shared, uint64_t wr_id) {
+  return CopySend(shared, wr_id);
+}
+
+absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t wr_id) {
+  return CopyReceive(shared, wr_id);
+}
+
+template <bool kReceive>
+[[gnu::always_inline]] inline absl::Status RequestList::AddFromLog(uint32_t connection,
+                                                                   uint32_t generation,
+                                                                   uint64_t from, uint64_t to) {
+  constexpr auto kDirection = kReceive ? arena::Direction::kReceive : arena::Direction::kSend;
+  const uint64_t queue = arena::PackWrId(connection, generation, kDirection, 0);
+  const auto request = [&](uint64_t sequence) -> const arena::WorkRequest& {
+    return kReceive ? arena_->receive_request(connection, sequence)
+                    : arena_->send_request(connection, sequence);
+  };
+  for (uint64_t sequence = from; sequence < std::min(to, from + kFetchAhead); ++sequence) {
+    FetchRequest(request(sequence), /*both_lines=*/false);
+  }
+  size_t buffers = 0;
+  for (uint64_t sequence = from; sequence < to; ++sequence) {
+    // The next are most often like the last.
+    if (sequence + kFetchAhead < to) FetchRequest(request(sequence + kFetchAhead), buffers > 1);
+    const size_t buffers_before = sge_count_;
+    const uint64_t wr_id = queue | arena::WrIdSequence(sequence);
+    const absl::Status copied =
+        kReceive ? CopyReceive(request(sequence), wr_id) : CopySend(request(sequence), wr_id);
+    if (!copied.ok()) [[unlikely]] {
+      return Invalid("connection ", connection, kReceive ? " receive " : " send ", sequence, ": ",
+                     copied.message());
+    }
+    buffers = sge_count_ - buffers_before;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestList::AddSends(uint32_t connection, uint32_t generation, uint64_t from,
+                                   uint64_t to) {
+  return AddFromLog<false>(connection, generation, from, to);
+}
+
+absl::Status RequestList::AddReceives(uint32_t connection, uint32_t generation, uint64_t from,
+                                      uint64_t to) {
+  return AddFromLog<true>(connection, generation, from, to);
 }
 
 }  // namespace baton::driver

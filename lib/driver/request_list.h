@@ -30,14 +30,6 @@ absl::Status CheckRequest(const arena::WorkRequest& request, bool receive,
 // construction. Thread-compatible.
 class RequestList {
  public:
-  // What all requests begin with.
-  struct Head {
-    uint8_t opcode;
-    uint8_t flags;
-    uint8_t sge_count;
-    uint8_t one_line;
-  };
-
   // For `capacity` requests. `lkey`: of the arena's buffers.
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
@@ -49,6 +41,10 @@ class RequestList {
   // room.
   absl::Status AddSend(const arena::WorkRequest& shared, uint64_t wr_id);
   absl::Status AddReceive(const arena::WorkRequest& shared, uint64_t wr_id);
+  // All of a connection's log from sequence number `from` to before `to`. An error names the one
+  // that is wrong: those before it are in the list.
+  absl::Status AddSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
+  absl::Status AddReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
 
   // Until Clear, or the list's end.
   absl::Span<const verbs::SendRequest> sends() const { return {sends_.data(), send_count_}; }
@@ -57,10 +53,17 @@ class RequestList {
   }
 
  private:
+  struct Head;
+
+  template <bool kReceive>
+  absl::Status AddFromLog(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
+  absl::Status CopySend(const arena::WorkRequest& shared, uint64_t wr_id);
+  absl::Status CopyReceive(const arena::WorkRequest& shared, uint64_t wr_id);
   // To the end of the list, but does not count them there. Their length is added up.
   absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, uint64_t* length);
   absl::Status CopyRange(const arena::BufferRange& shared, int i, uint64_t* length);
 
+  const arena::Arena* arena_;
   RequestLimits limits_;
   uint64_t base_;  // address of the buffers
   uint32_t lkey_;

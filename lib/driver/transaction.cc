@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
-#include "lib/arena/fetch.h"
 #include "lib/base/status_macros.h"
 
 namespace baton::driver {
@@ -21,15 +20,6 @@ using arena::QueueCursors;
 template <typename... Args>
 [[gnu::cold, gnu::noinline]] absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-// Requests come out of another processor's cache: some of them on the way at once. To write, though
-// they are read: what nobody shares with its worker, that one has back at once for the next
-// request.
-constexpr uint64_t kFetchAhead = 4;
-void FetchRequest(const arena::WorkRequest& request, bool both_lines) {
-  arena::FetchToWrite(&request);
-  if (both_lines) arena::FetchToWrite(&request.sges);
 }
 
 bool NamesConnection(CommitKind kind) {
@@ -246,31 +236,8 @@ absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool rece
     return Invalid("send_end, receive_end: more than ", kMaxTransactionRequests,
                    " work requests in one transaction");
   }
-  const uint32_t connection = entry.connection;
-  const auto direction = receive ? arena::Direction::kReceive : arena::Direction::kSend;
-  const uint64_t queue = arena::PackWrId(connection, entry.generation, direction, 0);
-  const auto request = [&](uint64_t sequence) -> const arena::WorkRequest& {
-    return receive ? arena_.receive_request(connection, sequence)
-                   : arena_.send_request(connection, sequence);
-  };
-  for (uint64_t sequence = from; sequence < std::min(to, from + kFetchAhead); ++sequence) {
-    FetchRequest(request(sequence), /*both_lines=*/false);
-  }
-  size_t buffers = 0;
-  for (uint64_t sequence = from; sequence < to; ++sequence) {
-    // The next are most often like the last.
-    if (sequence + kFetchAhead < to) FetchRequest(request(sequence + kFetchAhead), buffers > 1);
-    const uint64_t wr_id = queue | arena::WrIdSequence(sequence);
-    const absl::Status checked = receive ? requests_.AddReceive(request(sequence), wr_id)
-                                         : requests_.AddSend(request(sequence), wr_id);
-    if (!checked.ok()) {
-      return Invalid("connection ", connection, receive ? " receive " : " send ", sequence, ": ",
-                     checked.message());
-    }
-    buffers =
-        receive ? requests_.receives().back().sges.size() : requests_.sends().back().sges.size();
-  }
-  return absl::OkStatus();
+  return receive ? requests_.AddReceives(entry.connection, entry.generation, from, to)
+                 : requests_.AddSends(entry.connection, entry.generation, from, to);
 }
 
 absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEntry& entry) const {

@@ -73,7 +73,7 @@ struct ScatterGather {
   uint32_t lkey = 0;
 };
 
-struct SendRequest {
+struct alignas(64) SendRequest {
   uint64_t wr_id = 0;
   Opcode opcode = Opcode::kSend;
   bool fence = false;      // waits for earlier READs and atomics of this queue
@@ -81,14 +81,16 @@ struct SendRequest {
   // SEND and WRITE of any kind: what it sends is copied before PostSend returns, and its buffers
   // are free again. Their lkeys are not looked at.
   bool inline_data = false;
-  uint32_t immediate = 0;        // host order; *_WITH_IMM
-  uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
-  uint64_t remote_address = 0;   // WRITE, READ, atomics
+  uint32_t immediate = 0;       // host order; *_WITH_IMM
+  uint64_t remote_address = 0;  // WRITE, READ, atomics
   uint32_t rkey = 0;
+  uint32_t invalidate_rkey = 0;  // SEND_WITH_INV
+  absl::Span<const ScatterGather> sges;
+  // Of atomics; of others they are anything.
   uint64_t compare_add = 0;  // FETCH_AND_ADD: addend; COMPARE_AND_SWAP: expected value
   uint64_t swap = 0;         // COMPARE_AND_SWAP: new value
-  absl::Span<const ScatterGather> sges;
 };
+static_assert(sizeof(SendRequest) == 64);  // a cache line
 
 constexpr bool IsAtomic(Opcode opcode) {
   return opcode == Opcode::kCompareAndSwap || opcode == Opcode::kFetchAndAdd;
