@@ -309,6 +309,19 @@ void Shard::AddSharedReceives() {
   }
 }
 
+// In the entry of a connection, where there is one and the driver knows that.
+void Shard::Acknowledge() {
+  CommitEntry* acknowledge;
+  if (!staged_->connections.empty() && impl_->layout_version() >= 2) {
+    acknowledge = &staged_->entries[staged_->connections.front()->entry_ - 1];
+    acknowledge->flags |= arena::kCommitAcknowledges;
+  } else {
+    acknowledge = &staged_->entries.emplace_back();
+    acknowledge->kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
+  }
+  acknowledge->acknowledged = delivered_;
+}
+
 // Writes the entries behind the tail, then the tail: that one store is the transaction.
 void Shard::Publish(bool release) {
   BATON_CRASH_POINT("commit-begin");
@@ -322,14 +335,12 @@ void Shard::Publish(bool release) {
   std::vector<CommitEntry>& entries = staged_->entries;
   if (staged_->has_state) entries.push_back(staged_->state);
   if (delivered_ != acknowledged_ || entries.empty()) {
-    CommitEntry& acknowledge = entries.emplace_back();
-    acknowledge.kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
-    acknowledge.acknowledged = delivered_;
+    Acknowledge();
   }
   if (release) {
     entries.emplace_back().kind = static_cast<uint8_t>(CommitKind::kRelease);
   }
-  entries.back().flags = arena::kCommitLast;
+  entries.back().flags |= arena::kCommitLast;
   const arena::Arena& arena = impl_->arena();
   for (const CommitEntry& entry : entries) {
     arena.commit_entry(index_, epoch_, commit_tail_++) = entry;

@@ -217,6 +217,7 @@ class Shard {
   bool HasEntryRoom(uint32_t needed) const;
   void AddSharedReceives();
   void Publish(bool release);
+  void Acknowledge();
   void NoteDelivered(Connection& connection);
   void NoteAcknowledged();
   void ForgetDelivered();

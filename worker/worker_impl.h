@@ -117,6 +117,7 @@ class WorkerImpl final : public Worker {
   }
   uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
   void NoteSendsCommitted() { awaits_device_ = true; }
+  uint32_t layout_version() const { return layout_version_; }
   bool awaits_device() const { return awaits_device_; }
   // After a transaction was published; `released`: the one that gives the shard away.
   void TellDriver(const Shard& shard, bool released) {

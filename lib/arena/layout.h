@@ -159,7 +159,10 @@ enum class CommitKind : uint8_t {
   kSharedReceives = 8,  // a SharedReceivesEntry; since version 2
 };
 
-inline constexpr uint8_t kCommitLast = 1;     // flag: ends the transaction
+inline constexpr uint8_t kCommitLast = 1;  // flag: ends the transaction
+// Flag of a kConnection: `acknowledged` counts, as in a kAcknowledge. Since version 2.
+inline constexpr uint8_t kCommitAcknowledges = 2;
+inline constexpr uint8_t kCommitFlags = kCommitLast | kCommitAcknowledges;
 inline constexpr uint32_t kKeepState = 0xff;  // state_slot: unchanged
 
 struct CommitEntry {
@@ -173,7 +176,7 @@ struct CommitEntry {
   uint64_t receive_end;
   uint32_t state_length;
   uint32_t state_version;
-  uint64_t acknowledged;         // kAcknowledge
+  uint64_t acknowledged;         // kAcknowledge, kCommitAcknowledges
   uint32_t target_shard;         // kAccept
   uint32_t private_data_length;  // kAccept, kReject: in the connection's area
   uint64_t reserved1;
@@ -183,6 +186,11 @@ static_assert(offsetof(CommitEntry, state_length) == 32);
 static_assert(offsetof(CommitEntry, acknowledged) == 40);
 static_assert(offsetof(CommitEntry, target_shard) == 48);
 static_assert(sizeof(CommitEntry) == kLineBytes);
+constexpr bool Acknowledges(const CommitEntry& entry) {
+  const auto kind = CommitKind(entry.kind);
+  return kind == CommitKind::kAcknowledge ||
+         (kind == CommitKind::kConnection && (entry.flags & kCommitAcknowledges) != 0);
+}
 
 // A CommitEntry of kind kSharedReceives: the requests in these slots are to be posted.
 inline constexpr uint32_t kSharedReceivesPerEntry = 30;

@@ -162,8 +162,7 @@ void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
     BATON_CRASH_POINT("driver-part-decided");
   }
   for (const TransactionPart& part : transaction.parts) {
-    if (CommitKind(part.entry.kind) == CommitKind::kAcknowledge)
-      ApplyAcknowledge(shard, part.entry);
+    if (arena::Acknowledges(part.entry)) ApplyAcknowledge(shard, part.entry);
   }
 }
 

@@ -85,13 +85,20 @@ absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint
 
 absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part, bool last) {
   CommitEntry& entry = part.entry;
+  if ((entry.flags & ~arena::kCommitFlags) != 0) {
+    return Invalid("flags: ", static_cast<int>(entry.flags), " has unknown bits");
+  }
   if (resumed_ && NamesConnection(CommitKind(entry.kind)) && !CheckTarget(shard, entry).ok()) {
     // The connection has left the shard with this transaction, or its slot was freed by it.
-    entry.kind = 0;
-    return absl::OkStatus();
+    if (!arena::Acknowledges(entry)) {
+      entry.kind = 0;
+      return absl::OkStatus();
+    }
+    entry.kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
   }
   switch (CommitKind(entry.kind)) {
     case CommitKind::kConnection:
+      if (arena::Acknowledges(entry)) BATON_RETURN_IF_ERROR(CheckAcknowledge(shard, entry));
       return CheckConnection(shard, part);
     case CommitKind::kAcknowledge:
       return CheckAcknowledge(shard, entry);

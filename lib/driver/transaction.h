@@ -42,7 +42,7 @@ class TransactionReader {
   // Copies and checks the transaction that begins at entry `head` of the bank of `epoch`; entries
   // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
   // `resumed`: a driver that died has begun to apply it, and entries whose connection it was done
-  // with are left out (kind 0).
+  // with are left out (kind 0, or kAcknowledge where they acknowledge).
   absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
                     bool resumed = false);
 

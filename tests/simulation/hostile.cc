@@ -84,9 +84,14 @@ std::vector<CommitEntry> ConnectionFault(const arena::Arena& arena, uint32_t con
                                          const arena::ShardRecord& shard, Dice* dice) {
   const arena::ConnectionRecord& record = arena.connection(connection);
   CommitEntry entry = Touch(arena, connection);
-  switch (dice->Below(7)) {
+  switch (dice->Below(8)) {
     case 0:
       entry.connection = arena.shape().connections + dice->Below(9);
+      break;
+    case 6:
+      entry.flags = arena::kCommitAcknowledges;
+      entry.acknowledged =
+          dice->OneIn(2) ? shard.acknowledged - 1 : shard.completion_tail + 100'000;
       break;
     case 1:
       entry.generation += 1;
@@ -147,7 +152,7 @@ bool PublishInvalid(const arena::Arena& arena, uint32_t slot, Context* context) 
   std::vector<CommitEntry> entries = connection == kNothing || dice->OneIn(2)
                                          ? ShardFault(record, dice)
                                          : ConnectionFault(arena, connection, record, dice);
-  if (!dice->OneIn(8)) entries.back().flags = arena::kCommitLast;
+  if (!dice->OneIn(8)) entries.back().flags |= arena::kCommitLast;
   for (size_t i = 0; i < entries.size(); ++i) {
     arena.commit_entry(shard, epoch, tail + i) = entries[i];
     context->Note("hostile entry", entries[i].kind, entries[i].connection, entries[i].acknowledged);

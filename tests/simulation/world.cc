@@ -146,7 +146,7 @@ arena::Shape World::ChooseShape() {
   deep_ = options_.deep || dice_.OneIn(200);
   shape.shards = deep_ ? 1 : dice_.From(1, 3);
   shape.connections = deep_ ? 8 : 4;
-  shape.send_queue_depth = shape.receive_queue_depth = deep_ ? 64 : 1u << dice_.Below(4);
+  shape.send_queue_depth = shape.receive_queue_depth = deep_ ? 128 : 1u << dice_.Below(4);
   shape.connection_state_bytes = 64;
   shape.shard_state_bytes = 64;
   shape.workers = dice_.OneIn(2) ? 3 : 8;
@@ -178,7 +178,7 @@ World::World(const ScheduleOptions& options)
   kill_ = kKills[dice_.Below(kKills.size())];
   weights_ = {dice_.From(1, 8), dice_.From(1, 8), dice_.From(1, 4), dice_.From(2, 10),
               dice_.From(0, 4)};
-  burst_ = deep_ ? 200 : dice_.OneIn(4) ? 10 : 1;
+  burst_ = deep_ ? 400 : dice_.OneIn(4) ? 10 : 1;
   constexpr std::array<uint32_t, 3> kDeaths = {2, 8, 200};
   slow_death_ = kDeaths[dice_.Below(kDeaths.size())];
   device_.RefusePosts(dice_.OneIn(3));

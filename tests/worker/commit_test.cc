@@ -37,10 +37,10 @@ class StalledDriverTest : public WorkerFixture, public ::testing::WithParamInter
 };
 
 TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
-  constexpr size_t kMessages = 448;
+  constexpr size_t kMessages = 640;
   Start([](v1::ServiceConfig* service) {
-    service->set_send_queue_depth(512);
-    service->set_receive_queue_depth(512);
+    service->set_send_queue_depth(1024);
+    service->set_receive_queue_depth(1024);
   });
   ScriptedService& service = NewService();
   size_t answered = 0;
@@ -52,7 +52,7 @@ TEST_P(StalledDriverTest, shouldDeliverNoCompletionThatCouldNotBeAnswered) {
     ++answered;
   };
   Worker* worker = Add(&service, GetParam());
-  RawPeer peer;
+  RawPeer peer(/*max_requests=*/256);
   Establish(peer, *worker);
   const uint64_t before = CompletionsInLog();
   for (size_t sent = 0; sent < kMessages; sent += 32) {
@@ -154,6 +154,7 @@ class CommitTest : public WorkerFixture {
  protected:
   void Prepare(int receives = 0, const keeper::testing::KeeperThread::Change& change = nullptr) {
     Start(change);
+    if (driver_has_version_one) keeper.engine().arena().header().layout_version = 0;
     service.on_completion = [this, receives](Shard& shard, const Completion& completion) {
       if (completion.kind != Kind::kConnectRequest) return;
       AcceptWith(shard, completion, receives);
@@ -167,6 +168,7 @@ class CommitTest : public WorkerFixture {
     ASSERT_EQ(shard->Commit(), absl::OkStatus());
   }
 
+  bool driver_has_version_one = false;
   ScriptedService& service = NewService();
   RawPeer peer;
   Worker* worker = nullptr;
@@ -388,6 +390,52 @@ TEST_F(CommitTest, shouldStageARequestWithOneBufferInItsFirstLineToo) {
   two.buffers = buffers;
   ASSERT_EQ(shard->Send(*connection, two), absl::OkStatus());
   EXPECT_EQ(arena.send_request(connection->index(), 1).one_line, 0);
+}
+
+TEST_F(CommitTest, shouldAcknowledgeInTheEntryOfAConnectionWhereThereIsOne) {
+  Prepare(2);
+  for (int i = 0; i < 2; ++i) peer.Receive();
+  const arena::Arena& arena = keeper.engine().arena();
+  const auto tail = [&] {
+    const uint64_t epoch = arena::OwnershipEpoch(arena.shard(0).owner.ownership);
+    return arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
+  };
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
+  uint64_t before = tail();
+  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_EQ(tail(), before + 1);
+  const auto unacknowledged = [&] {
+    return keeper.Describe().shards(0).completions_unacknowledged();
+  };
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 2 && unacknowledged() == 1; }));
+  before = tail();
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());  // nothing but that
+  EXPECT_EQ(tail(), before + 1);
+  ASSERT_TRUE(Until([&] { return unacknowledged() == 0; }));
+}
+
+// A driver of that version looks for acknowledgements in entries of their own.
+TEST_F(CommitTest, shouldAcknowledgeInAnEntryOfItsOwnWithLayoutVersionOne) {
+  driver_has_version_one = true;
+  Prepare(2);
+  peer.Receive();
+  const arena::Arena& arena = keeper.engine().arena();
+  ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
+  const uint64_t epoch = arena::OwnershipEpoch(arena.shard(0).owner.ownership);
+  const uint64_t before = arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
+  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  const auto kind = [&](uint64_t i) {
+    return arena::CommitKind(arena.commit_entry(0, epoch, before + i).kind);
+  };
+  EXPECT_EQ(kind(0), arena::CommitKind::kConnection);
+  EXPECT_EQ(arena.commit_entry(0, epoch, before).flags, 0);
+  EXPECT_EQ(kind(1), arena::CommitKind::kAcknowledge);
 }
 
 // A former owner can write over the log of work requests as long as it lives.

@@ -56,6 +56,7 @@ TEST(Layout, shouldKeepItsLimits) {
   EXPECT_EQ(kNobody, 0xffffu);
   EXPECT_EQ(kKeepState, 0xffu);
   EXPECT_EQ(kCommitLast, 1u);
+  EXPECT_EQ(kCommitAcknowledges, 2u);
   EXPECT_EQ(kRequestFence, 1u);
   EXPECT_EQ(kRequestSolicited, 2u);
   EXPECT_EQ(kCompletionHasImmediate, 1u);

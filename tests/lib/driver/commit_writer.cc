@@ -61,6 +61,13 @@ CommitWriter& CommitWriter::Acknowledge(uint64_t completions) {
   return *this;
 }
 
+CommitWriter& CommitWriter::AcknowledgeWith(uint32_t connection, uint64_t completions) {
+  CommitEntry& entry = EntryOf(connection);
+  entry.flags |= arena::kCommitAcknowledges;
+  entry.acknowledged = completions;
+  return *this;
+}
+
 CommitWriter& CommitWriter::Accept(uint32_t connection, uint32_t target_shard,
                                    std::string_view data) {
   std::copy(data.begin(), data.end(), arena_->private_data(connection));

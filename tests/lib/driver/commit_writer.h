@@ -26,6 +26,7 @@ class CommitWriter {
   std::vector<arena::CommitEntry>& open() { return entries_; }
   arena::CommitEntry& Connection(uint32_t connection);  // as it was committed: changes nothing
   CommitWriter& Acknowledge(uint64_t completions);
+  CommitWriter& AcknowledgeWith(uint32_t connection, uint64_t completions);  // in its entry
   CommitWriter& Accept(uint32_t connection, uint32_t target_shard, std::string_view data = {});
   CommitWriter& Reject(uint32_t connection, std::string_view data = {});
   CommitWriter& Disconnect(uint32_t connection);

@@ -138,6 +138,25 @@ TEST_F(QueueDriverTest, shouldCarryAMessageThereAndBack) {
   EXPECT_EQ(arena->shard(0).transactions, 2u);
 }
 
+TEST_F(QueueDriverTest, shouldAcknowledgeWithTheEntryOfAConnection) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer, 1);
+  peer.Receive();
+  peer.Send("ping");
+  NextOfKind(CompletionKind::kReceive);
+  writer().Receive(connection, 0, 1024);
+  writer().AcknowledgeWith(connection, read[0]);
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(arena->shard(0).acknowledged, read[0]);
+  EXPECT_EQ(arena->connection(connection).receive.acknowledged, 1u);
+  // Without the flag the field is nothing.
+  peer.Send("ping");
+  NextOfKind(CompletionKind::kReceive);
+  writer().Connection(connection).acknowledged = read[0];
+  ASSERT_EQ(Commit(), CommitOutcome::kApplied) << error;
+  EXPECT_EQ(arena->shard(0).acknowledged, read[0] - 1);
+}
+
 TEST_F(QueueDriverTest, shouldSendPrivateDataWithAnAccept) {
   RawPeer peer;
   const uint32_t connection = Requested(peer);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <string>
 
@@ -150,6 +151,43 @@ TEST(TransactionReaderTest, shouldLetNothingBeSaidOfAConnectionTwiceOnlyInOneTra
   }
 }
 
+TEST(TransactionReaderTest, shouldKeepTheAcknowledgementOfAConnectionThatIsGone) {
+  Scene scene;
+  scene.writer.AcknowledgeWith(0, 9);
+  scene.writer.Connection(1);
+  scene.writer.Publish();
+  // The driver that died was done with both, and has freed their slots.
+  scene.arena.connection(0).generation = 50;
+  scene.arena.connection(1).generation = 51;
+  EXPECT_FALSE(scene.reader.Read(0, kEpoch, 0, 2).ok());
+  ASSERT_TRUE(scene.reader.Read(0, kEpoch, 0, 2, /*resumed=*/true).ok());
+  const auto parts = scene.reader.transaction().parts;
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(CommitKind(parts[0].entry.kind), CommitKind::kAcknowledge);
+  EXPECT_EQ(parts[0].entry.acknowledged, 9u);
+  EXPECT_EQ(parts[1].entry.kind, 0);
+  // Checked as ever.
+  scene.arena.shard(0).completion_tail = 8;
+  EXPECT_FALSE(scene.reader.Read(0, kEpoch, 0, 2, /*resumed=*/true).ok());
+}
+
+// Its new shard may have an owner who has gone on with it.
+TEST(TransactionReaderTest, shouldKeepTheAcknowledgementOfAConnectionThatHasMoved) {
+  Scene scene;
+  scene.writer.Accept(0, 1);
+  scene.writer.AcknowledgeWith(0, 9);
+  scene.writer.Publish();
+  scene.arena.connection(0).shard = 1;
+  scene.reader.SetAdopted(std::array<uint32_t, 2>{0, 1});
+  ASSERT_TRUE(scene.reader.Read(0, kEpoch, 0, 2, /*resumed=*/true).ok());
+  EXPECT_EQ(CommitKind(scene.reader.transaction().parts[1].entry.kind), CommitKind::kConnection);
+  scene.reader.SetAdopted(std::array<uint32_t, 1>{0});
+  ASSERT_TRUE(scene.reader.Read(0, kEpoch, 0, 2, /*resumed=*/true).ok());
+  const TransactionPart& part = scene.reader.transaction().parts[1];
+  EXPECT_EQ(CommitKind(part.entry.kind), CommitKind::kAcknowledge);
+  EXPECT_EQ(part.entry.acknowledged, 9u);
+}
+
 // ---- One rule each.
 
 struct Rule {
@@ -218,6 +256,12 @@ INSTANTIATE_TEST_SUITE_P(
              [](Scene& s) { s.writer.Acknowledge(2); }},
         Rule{"acknowledgedTooFar", "acknowledged: 10 is not between 3 and 9",
              [](Scene& s) { s.writer.Acknowledge(10); }},
+        Rule{"acknowledgedBackwardsWithAConnection", "acknowledged: 2 is not between 3 and 9",
+             [](Scene& s) { s.writer.AcknowledgeWith(0, 2); }},
+        Rule{"acknowledgedTooFarWithAConnection", "acknowledged: 10 is not between 3 and 9",
+             [](Scene& s) { s.writer.AcknowledgeWith(0, 10); }},
+        Rule{"unknownFlags", "flags: 5 has unknown bits",
+             [](Scene& s) { s.writer.Connection(0).flags = 4; }},
         Rule{"privateData", "private_data_length: 257",
              [](Scene& s) {
                s.writer.Accept(0, 0);
