@@ -225,8 +225,11 @@ absl::Status NativeDriver::RequestNotification(uint32_t shard) {
 // Of a shard whose owner gave it up, or has no thread left that could use it.
 void NativeDriver::ClaimInheritance() {
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
-    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
+    // Before the heir: another one is named before a release is asked for, and who has seen this is
+    // not to claim what was released for the other.
     const uint64_t word = ownerships_[shard].word();
+    BATON_CRASH_POINT("native-owner-seen");
+    if (arena::LoadAcquire(arena().native_shard(shard).heir) != inheritance_.slot + 1) continue;
     const uint32_t slot = arena::OwnershipSlot(word);
     const uint32_t former = arena::ClaimantOrOwner(slot);
     if (former == inheritance_.slot || driver_->Operates(shard)) continue;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/driver/connection_state.h"
@@ -401,8 +402,10 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.handoff_done = std::move(done);
   if (state.ownership.owner_slot() == arena::kNobody) return GiveToSomebody(shard);
   state.asked_epoch = state.ownership.epoch();
+  NameHeirs();  // before the release, which the former heir would claim
   state.ownership.AskRelease(true);
-  NameHeirs();
+  BATON_CRASH_POINT("native-release-asked");
+  if (options_.outside_effects) NameHeirs();
   const uint32_t owner = Holder(shard);
   if (owner != arena::kNobody) roster_.Notify(owner);
   roster_.WakeNotified();

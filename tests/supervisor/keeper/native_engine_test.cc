@@ -346,6 +346,70 @@ TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
   Exchange(second, peer);
 }
 
+// The owner has a shard, another worker is its heir, and a third is to get it: the owner releases,
+// and the heir looks, in the middle of what somebody does.
+class FormerHeirTest : public NativeEngineTest {
+ protected:
+  static constexpr uint32_t kSuccessor = 1, kHeir = 2;
+  void SetUp() override {
+    NativeEngineTest::SetUp();
+    Worker& owner = Start(0);
+    ASSERT_EQ(owner.Attend(), 0);
+    Begin(owner);
+    for (const uint32_t slot : {kSuccessor, kHeir}) ASSERT_EQ(Start(slot).Attend(), 0);
+    ASSERT_EQ(engine_->owner(0).heir_id, workers_[kHeir]->id());
+  }
+  void AskForHandoff() {
+    engine_->Handoff(0, kSuccessor, [this](const absl::Status& status, double) { moved_ = status; });
+  }
+  void ReleaseAsAsked() {
+    ASSERT_EQ(arena_->shard(0).owner.release_requested, 1u);
+    writer_->Release().Publish();
+    ASSERT_EQ(workers_[0]->Drive(0), 0);
+    ASSERT_EQ(workers_[0]->Release(0, 1), 0);
+  }
+  // The first time that `point` is passed.
+  void DoAt(std::string_view point, std::function<void()> what) {
+    point_ = point;
+    what_ = std::move(what);
+    SetCrashPointHandler([](const char* name) {
+      if (name != point_) return;
+      point_ = "";
+      what_();
+    });
+  }
+  void ExpectTheSuccessorToGoOn() {
+    ASSERT_EQ(point_, "");
+    ASSERT_EQ(workers_[kHeir]->Attend(), 0);
+    ASSERT_EQ(workers_[kSuccessor]->Attend(), 0);
+    ASSERT_EQ(owner(), workers_[kSuccessor]->id());
+    Begin(*workers_[kSuccessor]);
+    EXPECT_TRUE(moved_.ok()) << moved_;
+  }
+
+  absl::Status moved_ = absl::UnknownError("not yet");
+  static inline std::function<void()> what_;
+};
+
+TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
+  DoAt("native-release-asked", [this] {
+    ReleaseAsAsked();
+    ASSERT_EQ(workers_[kHeir]->Attend(), 0);
+  });
+  AskForHandoff();
+  ExpectTheSuccessorToGoOn();
+}
+
+TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileItLooks) {
+  DoAt("native-owner-seen", [this] {
+    AskForHandoff();
+    ReleaseAsAsked();
+  });
+  ++arena_->header().ownership_changes;
+  ASSERT_EQ(workers_[kHeir]->Attend(), 0);
+  ExpectTheSuccessorToGoOn();
+}
+
 // It does not serve the shard, and would give it back again and again.
 TEST_F(NativeEngineTest, shouldGiveNothingToWhoGaveItBackUnasked) {
   Worker& first = Start(0);
