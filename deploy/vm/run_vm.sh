@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--results DIR] [--count-instructions]
-#           [--peer SCRIPT2] SCRIPT [ARGUMENTS]
+# run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--boot-timeout S] [--results DIR]
+#           [--count-instructions] [--peer SCRIPT2] SCRIPT [ARGUMENTS]
 # Boots a virtual machine of Debian's kernel with a Soft-RoCE device, rxe0 at 10.0.0.1, on top of this
 # machine's file system (read-only, with a layer in memory), runs SCRIPT in it as root and in this
-# directory, passes its output on, and ends with its exit status; 124 when the time is over. Baton's
+# directory, passes its output on, and ends with its exit status; 124 when the time is over. A machine
+# that has not come to its script within the boot's time is started again, twice at most. Baton's
 # programs are on its PATH ($BATON_BIN, or out/bin of this tree); what it leaves in
 # $BATON_VM_RESULTS is in DIR then. With --peer a second machine runs SCRIPT2 at 10.0.0.2, on a wire
 # of their own, and ends with the first; its output is prefixed.
@@ -14,8 +15,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,15s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 peer='' results='' processor=(-accel 'tcg,thread=multi')
+usage() { sed -n '2,16s/^# //p' "$0" >&2; exit 2; }
+cpus=2 memory=2048 limit=600 boot_limit=100 peer='' results='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
     cpus=1 processor=(-accel 'tcg,thread=single' -icount 'shift=3,sleep=on')
@@ -27,6 +28,7 @@ while [[ ${1:-} == --* ]]; do
     --cpus) cpus=$2 ;;
     --mem) memory=$2 ;;
     --timeout) limit=$2 ;;
+    --boot-timeout) boot_limit=$2 ;;
     --results) results=$2 ;;
     --peer) peer=$2 ;;
     *) usage ;;
@@ -51,12 +53,15 @@ fi
 [[ ${#processor[@]} -eq 2 ]] || clock=' tsc_early_khz=1000000'
 work=$(mktemp -dt baton-vm-XXXXXX)
 pids=()
-# shellcheck disable=SC2317  # by the trap
-cleanup() {
+end_machines() {
   for pid in "${pids[@]}"; do
     kill "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
+}
+# shellcheck disable=SC2317  # by the trap
+cleanup() {
+  end_machines
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -82,7 +87,7 @@ make_initrd() {
 # write, too.
 start() {
   local name=$1 address=$2 wire=$3 network=()
-  local share=$work/$name
+  local share=$work/$name left=$((limit - (SECONDS - begun)))
   shift 3
   mkdir -p "$share/results"
   cp "$here/guest.sh" "$share/guest.sh"
@@ -99,7 +104,7 @@ start() {
   # check whether the timer ticks has the machine panic when QEMU gets no processor meanwhile. In the
   # kernel's tests of its ciphers an emulated machine has stood still for ever: it boots without. A
   # processor that has run 60 s in the kernel stays there: the machine ends then, with a trace.
-  exec timeout --kill-after=5 "$limit" \
+  exec timeout --kill-after=5 "$((left > 0 ? left : 1))" \
     qemu-system-x86_64 "${processor[@]}" -cpu max -smp "$cpus" -m "$memory" \
     -nographic -no-reboot -kernel "$kernel/kernel" -initrd "$work/initrd" \
     -append "console=ttyS0 panic=-1 loglevel=5 softlockup_panic=1 watchdog_thresh=30 log_buf_len=4M no_timer_check tsc=reliable clocksource=tsc mitigations=off cryptomgr.notests$clock" \
@@ -149,20 +154,45 @@ tell_of_peer() {
   fi
 }
 
+start_machines() {
+  pids=()
+  rm -rf "$work"/{first,peer}{,.wire,.console}
+  if [[ -n $peer ]]; then
+    (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /') \
+      2> >(sed -u 's/^/peer: /' >&2)) &
+    second=$!
+    pids+=("$second")
+  fi
+  (start first 10.0.0.1 "${peer:+peer}" bash "$(realpath "$script")" "$@" 1>&"$output" 2>&"$errors") &
+  first=$!
+  pids+=("$first")
+}
+
+# NAME PID: whether that machine has come to its script, or has ended, which is told of below.
+comes_up() {
+  local until=$((SECONDS + boot_limit))
+  until [[ -e $work/$1/up ]] || ! kill -0 "$2" 2>/dev/null; do
+    if [[ $SECONDS -ge $until ]]; then
+      show_console "$1" "no start within $boot_limit s;"
+      return 1
+    fi
+    sleep 0.2
+  done
+}
+
 make_initrd
-if [[ -n $peer ]]; then
-  (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /') \
-    2> >(sed -u 's/^/peer: /' >&2)) &
-  second=$!
-  pids+=("$second")
-fi
+begun=$SECONDS
 exec {output}> >(exec cat)
 relays=("$!")
 exec {errors}> >(exec cat >&2)
 relays+=("$!")
-(start first 10.0.0.1 "${peer:+peer}" bash "$(realpath "$script")" "$@" 1>&"$output" 2>&"$errors") &
-first=$!
-pids+=("$first")
+start_machines "$@"
+for again in "again" "for the last time"; do
+  ! { comes_up first "$first" && { [[ -z $peer ]] || comes_up peer "$second"; }; } || break
+  end_machines
+  echo "vm: started $again" >&2
+  start_machines "$@"
+done
 exec {output}>&- {errors}>&-
 tell_host_times &
 pids+=("$!")

@@ -75,6 +75,20 @@ status=0
 [[ $status -eq 126 ]] || die "exit status $status of a kernel that stood still, not 126"
 grep -q 'Call Trace' "$work/errors" || die "no trace was shown: $(<"$work/errors")"
 
+# A machine that stands still before its script has begun is started again.
+echo 'echo up' >"$work/up.sh"
+mkdir "$work/stopped"
+TMPDIR=$work/stopped "$run_vm" --boot-timeout 20 "$work/up.sh" >"$work/out" 2>"$work/errors" &
+booting=$!
+until stopped=$(pgrep -f "^qemu-system.*$work/stopped/"); do
+  kill -0 "$booting" || die "it ended without a machine: $(<"$work/errors")"
+  sleep 0.1
+done
+kill -STOP "$stopped"
+wait "$booting" || die "exit status $? of one that was started again: $(<"$work/errors")"
+[[ $(<"$work/out") == up ]] || die "it said: $(<"$work/out")"
+grep -qx 'vm: no start within 20 s; the console:' "$work/errors" || die "not told: $(<"$work/errors")"
+
 # A peer that fails is told of; the first one's status counts.
 cat >"$work/peer.sh" <<'END'
 echo said
