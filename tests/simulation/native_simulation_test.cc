@@ -44,12 +44,13 @@ using keeper::NativeDriver;
 using keeper::NativeEngine;
 
 constexpr uint32_t kWorkers = 3;
-constexpr int kSteps = 1000;
+constexpr int kSteps = 1500;
 
 // In each schedule there may be a point at which workers often stay for long, and one at which they
 // often die: what takes several coincidences happens, too. An empty one: none.
-constexpr std::array<std::string_view, 8> kSlowAt = {
+constexpr std::array<std::string_view, 9> kSlowAt = {
     "",
+    "native-owner-seen",
     "native-before-claim",
     "native-before-claim",
     "native-claimed",

@@ -360,7 +360,8 @@ class FormerHeirTest : public NativeEngineTest {
     ASSERT_EQ(engine_->owner(0).heir_id, workers_[kHeir]->id());
   }
   void AskForHandoff() {
-    engine_->Handoff(0, kSuccessor, [this](const absl::Status& status, double) { moved_ = status; });
+    engine_->Handoff(0, kSuccessor,
+                     [this](const absl::Status& status, double) { moved_ = status; });
   }
   void ReleaseAsAsked() {
     ASSERT_EQ(arena_->shard(0).owner.release_requested, 1u);
