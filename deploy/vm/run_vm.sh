@@ -16,7 +16,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
 usage() { sed -n '2,16s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 boot_limit=100 peer='' results='' processor=(-accel 'tcg,thread=multi')
+cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
     cpus=1 processor=(-accel 'tcg,thread=single' -icount 'shift=3,sleep=on')
@@ -90,6 +90,7 @@ start() {
   local share=$work/$name left=$((limit - (SECONDS - begun)))
   shift 3
   mkdir -p "$share/results"
+  mkfifo "$work/$name.monitor".{in,out}
   cp "$here/guest.sh" "$share/guest.sh"
   printf '%s\0' "$@" >"$share/command"
   printf '%s=%q\n' address "$address" directory "$PWD" modules "$kernel/lib/modules/${kernel##*/}" wire "$wire" \
@@ -107,8 +108,8 @@ start() {
   exec timeout --kill-after=5 "$((left > 0 ? left : 1))" \
     qemu-system-x86_64 "${processor[@]}" -cpu max -smp "$cpus" -m "$memory" \
     -nographic -no-reboot -kernel "$kernel/kernel" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 loglevel=5 softlockup_panic=1 watchdog_thresh=30 log_buf_len=4M no_timer_check tsc=reliable clocksource=tsc mitigations=off cryptomgr.notests$clock" \
-    -serial "file:$work/$name.console" -monitor none -parallel none -nic none "${network[@]}" \
+    -append "console=ttyS0 panic=-1 loglevel=5 softlockup_panic=1 watchdog_thresh=30 log_buf_len=4M no_timer_check tsc=reliable clocksource=tsc mitigations=off cryptomgr.notests nokaslr$clock" \
+    -serial "file:$work/$name.console" -monitor "pipe:$work/$name.monitor" -parallel none -nic none "${network[@]}" \
     -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev "local,id=share,path=$share,security_model=none" \
@@ -143,6 +144,18 @@ show_console() {
   cat "$work/$1.console" >&2 || true
 }
 
+# Where its kernel stands. That is always loaded to the same addresses: /proc/kallsyms of any machine
+# has their names.
+show_processors() {
+  local line
+  for _ in 1 2; do
+    echo 'info registers -a' 1<>"$work/$1.monitor.in"
+    while read -r -t 2 line; do
+      [[ $line != *CPU#* && $line != RIP=* ]] || echo "vm: ${line%$'\r'}" >&2
+    done <>"$work/$1.monitor.out"
+  done
+}
+
 # What the peer has to say for itself when it has not simply been ended.
 tell_of_peer() {
   local status
@@ -156,7 +169,7 @@ tell_of_peer() {
 
 start_machines() {
   pids=()
-  rm -rf "$work"/{first,peer}{,.wire,.console}
+  rm -rf "$work"/{first,peer}{,.wire,.console,.monitor.in,.monitor.out}
   if [[ -n $peer ]]; then
     (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /') \
       2> >(sed -u 's/^/peer: /' >&2)) &
@@ -174,6 +187,7 @@ comes_up() {
   until [[ -e $work/$1/up ]] || ! kill -0 "$2" 2>/dev/null; do
     if [[ $SECONDS -ge $until ]]; then
       show_console "$1" "no start within $boot_limit s;"
+      show_processors "$1"
       return 1
     fi
     sleep 0.2
