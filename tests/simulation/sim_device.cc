@@ -29,6 +29,12 @@ class SimRegion final : public verbs::MemoryRegion {
   const uint32_t key_;
 };
 
+// A NIC refuses it, too: a driver that does not count what it posts would go on for ever.
+absl::Status Overrun(Context* context, std::string_view queue) {
+  context->Break(absl::StrCat(std::string(queue), " was overrun"));
+  return absl::ResourceExhaustedError("the queue is full");
+}
+
 class SimListener final : public verbs::Listener {
  public:
   explicit SimListener(verbs::Address address) : address_(std::move(address)) {}
@@ -139,7 +145,7 @@ absl::Status SimSharedQueue::PostReceive(absl::Span<const verbs::ReceiveRequest>
   const bool dies = device_->context_->driver_dies("device: shared post");
   for (const verbs::ReceiveRequest& request : requests) {
     if (dies && device_->context_->dice.OneIn(2)) throw DriverKilled();
-    if (receives_.size() == entries_) device_->context_->Break("a shared queue was overrun");
+    if (receives_.size() == entries_) return Overrun(device_->context_, "a shared queue");
     verbs::ReceiveRequest told = request;
     told.wr_id = WithQueue(request.wr_id, *this);
     device_->observer_->OnReceivePosted(told);
@@ -191,9 +197,8 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
   const size_t lifetime = Lifetime(requests.size());
   for (const verbs::SendRequest& request : requests) {
     if (*posted == lifetime) throw DriverKilled();
-    if (unpolled_sends_ == options_.max_send_requests) {
-      device_->context_->Break("a send queue was overrun");
-    }
+    if (unpolled_sends_ == options_.max_send_requests)
+      return Overrun(device_->context_, "a send queue");
     const bool refused = Refuse();
     // What was refused may have been queued all the same.
     if (!refused || device_->context_->dice.OneIn(2)) {
@@ -217,7 +222,7 @@ absl::Status SimQueuePair::PostReceive(absl::Span<const verbs::ReceiveRequest> r
   for (const verbs::ReceiveRequest& request : requests) {
     if (*posted == lifetime) throw DriverKilled();
     if (unpolled_receives_ == options_.max_receive_requests) {
-      device_->context_->Break("a receive queue was overrun");
+      return Overrun(device_->context_, "a receive queue");
     }
     const bool refused = Refuse();
     if (!refused || device_->context_->dice.OneIn(2)) {
