@@ -1,6 +1,7 @@
 #include "tests/harness/peer_process.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,9 @@ namespace {
 
 constexpr std::chrono::seconds kAnswer{15};
 constexpr std::chrono::seconds kConnect{30};
-constexpr std::chrono::milliseconds kPeerLimit{10'000};
+// What has to wait for long has not failed, and a machine may stand still for a while; a test that
+// means it says so.
+constexpr std::chrono::milliseconds kReplyLimit{60'000}, kDrainLimit{10'000};
 constexpr char kFinal[] = "{\"final\"";
 
 }  // namespace
@@ -34,13 +37,10 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
     child.arguments.insert(child.arguments.end(), {"--timeline", options.timeline_path});
   }
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
-  // What has to wait for long has not failed; a test that means it says so.
-  if (Slowness() > 1) {
-    for (const char* limit : {"--reply-timeout-ms", "--drain-timeout-ms"}) {
-      if (std::count(child.arguments.begin(), child.arguments.end(), limit) > 0) continue;
-      child.arguments.insert(child.arguments.end(),
-                             {limit, absl::StrCat(Patient(kPeerLimit).count())});
-    }
+  for (const auto& [name, limit] : {std::pair("--reply-timeout-ms", kReplyLimit),
+                                    std::pair("--drain-timeout-ms", kDrainLimit)}) {
+    if (std::count(child.arguments.begin(), child.arguments.end(), std::string(name)) > 0) continue;
+    child.arguments.insert(child.arguments.end(), {name, absl::StrCat(Patient(limit).count())});
   }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> process, ChildProcess::Start(child));
   std::unique_ptr<PeerProcess> peer(new PeerProcess(std::move(process)));
