@@ -172,7 +172,7 @@ start_machines() {
   rm -rf "$work"/{first,peer}{,.wire,.console,.monitor.in,.monitor.out}
   if [[ -n $peer ]]; then
     (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /') \
-      2> >(sed -u 's/^/peer: /' >&2)) &
+      2> >(sed -u 's/^/peer: /' >&2)) {output}>&- {errors}>&- &
     second=$!
     pids+=("$second")
   fi

@@ -111,4 +111,9 @@ wait "$pair" || die "exit status $? with a peer that fails: $(cat "$work/errors"
 grep -qx 'peer: complained' "$work/errors" || die "the peer's standard error: $(<"$work/errors")"
 grep -qx "vm: the peer's script ended with exit status 3" "$work/errors" ||
   die "the peer's end was not said: $(<"$work/errors")"
+
+# One that goes on is ended with the first one.
+echo 'sleep infinity' >"$work/peer.sh"
+timeout 120 "$run_vm" --peer "$work/peer.sh" "$work/up.sh" >"$work/out" || die "exit status $? with a peer that goes on"
+[[ $(<"$work/out") == up ]] || die "with a peer that goes on: $(<"$work/out")"
 echo "status, arguments, output, results, time-out and peer are as they should be"
