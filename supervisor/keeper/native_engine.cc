@@ -289,16 +289,18 @@ void NativeEngine::GiveToSomebody(uint32_t shard) {
   }
 }
 
-// With outside effects an heir is named for a release that is asked for, and only then: of an owner
-// that dies, the process has to be dead first, and then the shard is given to somebody.
+// With outside effects an heir is named for a handoff, or for a release that a former keeper asked
+// for, and only then: of an owner that dies, the process has to be dead first, and then the shard
+// is given to somebody.
 void NativeEngine::NameHeirs() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ShardState& state = shards_[shard];
     Roster::Vacancy vacancy = VacancyOf(shard);
     vacancy.except_slot = Holder(shard);
     const uint32_t heir = roster_.Choose(vacancy);
+    const bool release_expected = state.handoff_worker_id != 0 || state.ownership.release_asked();
     const bool may_claim =
-        heir != arena::kNobody && (!options_.outside_effects || state.ownership.release_asked());
+        heir != arena::kNobody && (!options_.outside_effects || release_expected);
     const uint64_t named = may_claim ? heir + 1 : 0;
     uint64_t& word = arena_->native_shard(shard).heir;
     state.ownership.NameHeir(heir == arena::kNobody ? 0 : roster_[heir].id);
@@ -405,7 +407,6 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   NameHeirs();  // before the release, which the former heir would claim
   state.ownership.AskRelease(true);
   BATON_CRASH_POINT("native-release-asked");
-  if (options_.outside_effects) NameHeirs();
   const uint32_t owner = Holder(shard);
   if (owner != arena::kNobody) roster_.Notify(owner);
   roster_.WakeNotified();

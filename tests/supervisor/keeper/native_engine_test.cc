@@ -171,12 +171,19 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_TRUE(Pump([&] { peer.Turn(); }, [&] { return peer.received.size() == answers + 1; }));
   }
 
+  // The first time that the crash point is passed; `point_` is empty from then on.
+  static void DoAt(std::string_view point, std::function<void()> what) {
+    point_ = point;
+    what_ = std::move(what);
+    SetCrashPointHandler([](const char* name) {
+      if (name != point_) return;
+      point_ = "";
+      what_();
+    });
+  }
   // Does it, again and again, until it comes to the crash point.
   void KillAt(std::string_view point, const std::function<void()>& turn) {
-    point_ = point;
-    SetCrashPointHandler([](const char* name) {
-      if (name == point_) throw Killed();
-    });
+    DoAt(point, [] { throw Killed(); });
     bool killed = false;
     const auto attempt = [&] {
       try {
@@ -188,6 +195,13 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
     EXPECT_TRUE(Pump(attempt, [&] { return killed; }));
     SetCrashPointHandler([](const char*) {});
     ASSERT_TRUE(killed);
+  }
+  // The owner of the first epoch.
+  void ReleaseAsAsked(Worker& owner) {
+    ASSERT_EQ(arena_->shard(0).owner.release_requested, 1u);
+    writer_->Release().Publish();
+    ASSERT_EQ(owner.Drive(0), 0);
+    ASSERT_EQ(owner.Release(0, 1), 0);
   }
   void TakeOver(Worker& heir) {
     ASSERT_TRUE(Pump([&] { ASSERT_EQ(heir.Attend(), 0); },
@@ -227,8 +241,8 @@ class NativeEngineTest : public ::testing::Test, private EngineListener {
   std::vector<std::string> events_;
   std::vector<std::string> poisonings_;
   std::vector<std::string> news_;
-  static inline uint64_t* spoilt_ = nullptr;
   static inline std::string_view point_;
+  static inline std::function<void()> what_;
 };
 
 TEST_F(NativeEngineTest, shouldRefuseADeviceThatDoesNotSurviveAFork) {
@@ -333,10 +347,7 @@ TEST_F(NativeEngineTest, shouldHandOverToTheSuccessorThatIsAskedFor) {
   Start(2);
   absl::Status moved = absl::UnknownError("not yet");
   engine_->Handoff(0, 1, [&](const absl::Status& status, double) { moved = status; });
-  EXPECT_EQ(arena_->shard(0).owner.release_requested, 1u);
-  writer_->Release().Publish();
-  ASSERT_EQ(first.Drive(0), 0);
-  ASSERT_EQ(first.Release(0, 1), 0);
+  ASSERT_NO_FATAL_FAILURE(ReleaseAsAsked(first));
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
   EXPECT_EQ(moved.code(), absl::StatusCode::kUnknown);  // until it serves
@@ -363,22 +374,6 @@ class FormerHeirTest : public NativeEngineTest {
     engine_->Handoff(0, kSuccessor,
                      [this](const absl::Status& status, double) { moved_ = status; });
   }
-  void ReleaseAsAsked() {
-    ASSERT_EQ(arena_->shard(0).owner.release_requested, 1u);
-    writer_->Release().Publish();
-    ASSERT_EQ(workers_[0]->Drive(0), 0);
-    ASSERT_EQ(workers_[0]->Release(0, 1), 0);
-  }
-  // The first time that `point` is passed.
-  void DoAt(std::string_view point, std::function<void()> what) {
-    point_ = point;
-    what_ = std::move(what);
-    SetCrashPointHandler([](const char* name) {
-      if (name != point_) return;
-      point_ = "";
-      what_();
-    });
-  }
   void ExpectTheSuccessorToGoOn() {
     ASSERT_EQ(point_, "");
     ASSERT_EQ(workers_[kHeir]->Attend(), 0);
@@ -389,12 +384,11 @@ class FormerHeirTest : public NativeEngineTest {
   }
 
   absl::Status moved_ = absl::UnknownError("not yet");
-  static inline std::function<void()> what_;
 };
 
 TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
   DoAt("native-release-asked", [this] {
-    ReleaseAsAsked();
+    ReleaseAsAsked(*workers_[0]);
     ASSERT_EQ(workers_[kHeir]->Attend(), 0);
   });
   AskForHandoff();
@@ -404,7 +398,7 @@ TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileTheKeeperAsksForIt) {
 TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileItLooks) {
   DoAt("native-owner-seen", [this] {
     AskForHandoff();
-    ReleaseAsAsked();
+    ReleaseAsAsked(*workers_[0]);
   });
   ++arena_->header().ownership_changes;
   ASSERT_EQ(workers_[kHeir]->Attend(), 0);
@@ -467,6 +461,23 @@ TEST_F(NativeEngineTest, shouldNameNobodyBeforeADeathWithEffectsOutsideIsProven)
   Bury(0);
   ASSERT_EQ(second.Attend(), 0);
   EXPECT_EQ(owner(), second.id());
+}
+
+// Named before the release is asked for, as without such effects.
+TEST_F(NativeEngineTest, shouldLetTheSuccessorClaimAReleaseWithEffectsOutside) {
+  MakeEngine({.outside_effects = true});
+  Worker& first = Start(0);
+  ASSERT_EQ(first.Attend(), 0);
+  Begin(first);
+  Worker& second = Start(1);
+  EXPECT_EQ(arena_->native_shard(0).heir, 0u);
+  DoAt("native-release-asked", [&] {
+    ReleaseAsAsked(first);
+    ASSERT_EQ(second.Attend(), 0);
+    EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, second.id());
+  });
+  engine_->Handoff(0, 1, [](const absl::Status&, double) {});
+  EXPECT_EQ(point_, "");
 }
 
 // ---- A change of owner, in the middle of which somebody dies.
@@ -819,14 +830,10 @@ TEST_F(KilledHeirTest, shouldNotCountAClaimantThatDiedBeforeItOwned) {
 // on without it.
 TEST_F(TwoShardsTest, shouldGoOnWithoutAShardWhoseClaimIsNoMore) {
   Worker& owner = Start(0);
-  SetCrashPointHandler([](const char* name) {
-    if (std::string_view(name) == "native-before-taking" && spoilt_ != nullptr) {
-      *std::exchange(spoilt_, nullptr) = arena::PackOwnership(7, arena::kClaim | 3);
-    }
-  });
-  spoilt_ = &arena_->shard(0).owner.ownership;
+  DoAt("native-before-taking",
+       [this] { arena_->shard(0).owner.ownership = arena::PackOwnership(7, arena::kClaim | 3); });
   ASSERT_EQ(owner.Attend(), 0);
-  EXPECT_EQ(spoilt_, nullptr);
+  EXPECT_EQ(point_, "");
   EXPECT_FALSE(Owns(0, 0));
   EXPECT_TRUE(Owns(0, 1));
   EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, 0u);
