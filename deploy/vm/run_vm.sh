@@ -15,7 +15,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,16s/^# //p' "$0" >&2; exit 2; }
+usage() { sed -n '2,15s/^# //p' "$0" >&2; exit 2; }
 cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
@@ -202,7 +202,7 @@ exec {errors}> >(exec cat >&2)
 relays+=("$!")
 start_machines "$@"
 for again in "again" "for the last time"; do
-  ! { comes_up first "$first" && { [[ -z $peer ]] || comes_up peer "$second"; }; } || break
+  if comes_up first "$first" && { [[ -z $peer ]] || comes_up peer "$second"; }; then break; fi
   end_machines
   echo "vm: started $again" >&2
   start_machines "$@"
