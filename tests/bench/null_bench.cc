@@ -79,7 +79,6 @@ class NullBench {
   absl::Status MeasureAtOneDistance(const Part& part, Round& round) {
     double before = Distance();
     for (int again = 0;; ++again) {
-      RunOnProcessor(processors_.ours);
       BATON_RETURN_IF_ERROR((this->*part.measure)(round));
       const double after = Distance();
       const auto [least, most] = std::minmax(before, after);
@@ -88,6 +87,7 @@ class NullBench {
     }
   }
 
+  // Leaves the calling thread on its processor.
   double Distance() {
     RunOnProcessor(processors_.ours);
     std::vector<uint32_t> took_ns = CacheLinePingPong(kPingsOfALook, processors_.others);

@@ -1,7 +1,6 @@
 #include "tests/harness/peer_process.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +38,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
   child.arguments.insert(child.arguments.end(), options.arguments.begin(), options.arguments.end());
   for (const auto& [name, limit] : {std::pair("--reply-timeout-ms", kReplyLimit),
                                     std::pair("--drain-timeout-ms", kDrainLimit)}) {
-    if (std::count(child.arguments.begin(), child.arguments.end(), std::string(name)) > 0) continue;
+    if (std::count(child.arguments.begin(), child.arguments.end(), name) > 0) continue;
     child.arguments.insert(child.arguments.end(), {name, absl::StrCat(Patient(limit).count())});
   }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> process, ChildProcess::Start(child));

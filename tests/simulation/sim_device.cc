@@ -197,8 +197,9 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
   const size_t lifetime = Lifetime(requests.size());
   for (const verbs::SendRequest& request : requests) {
     if (*posted == lifetime) throw DriverKilled();
-    if (unpolled_sends_ == options_.max_send_requests)
+    if (unpolled_sends_ == options_.max_send_requests) {
       return Overrun(device_->context_, "a send queue");
+    }
     const bool refused = Refuse();
     // What was refused may have been queued all the same.
     if (!refused || device_->context_->dice.OneIn(2)) {
