@@ -124,8 +124,18 @@ void DeathWatcher::Loop() {
       }
     }
     for (const auto& [slot, id] : dead) on_death_(slot, id);
+    PassOn();
     if (!dead.empty()) continue;
     Wait(&waits);
+  }
+  PassOn();
+}
+
+// The wake-up may have been meant for another watcher, whether or not this one still watches the
+// worker.
+void DeathWatcher::PassOn() {
+  for (; marked_count_ > 0; --marked_count_) {
+    syscall(SYS_futex, marked_[marked_count_ - 1], FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 }
 
@@ -133,6 +143,10 @@ void DeathWatcher::Loop() {
 // the time cannot keep us running.
 void DeathWatcher::Wait(WaitSet* waits) {
   const long woken = syscall(SYS_futex_waitv, waits->words.data(), waits->count, 0, nullptr, 0);
+  for (uint32_t i = 1; i < waits->count; ++i) {
+    auto* const word = reinterpret_cast<uint32_t*>(waits->words[i].uaddr);
+    if ((arena::LoadAcquire(*word) & FUTEX_OWNER_DIED) != 0) marked_[marked_count_++] = word;
+  }
   if (changes_.load() != waits->words[0].val) return;
   bool explained = false;
   {

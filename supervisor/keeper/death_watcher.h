@@ -1,6 +1,10 @@
 // Learns at once when a worker's threads die, from the robust locks that they hold: the kernel
 // marks and wakes such a lock while it tears the thread down, long before the process is gone and
 // its pidfd tells (get_robust_list(2)).
+//
+// The kernel wakes one of those who wait for a lock. Each watcher that it wakes wakes the others,
+// so that a former heir which has not forgotten the owner yet keeps the death from nobody. One that
+// is stopped cannot: then the process's end tells the heir.
 #ifndef SUPERVISOR_KEEPER_DEATH_WATCHER_H_
 #define SUPERVISOR_KEEPER_DEATH_WATCHER_H_
 
@@ -47,6 +51,7 @@ class DeathWatcher {
 
   void Loop();
   void Wait(WaitSet* waits);
+  void PassOn();
   Locks Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const;
   void Notify();
 
@@ -56,6 +61,9 @@ class DeathWatcher {
   std::mutex mutex_;
   std::vector<uint64_t> watched_;     // worker id by slot, 0: none; guarded by mutex_
   std::vector<uint32_t> vain_wakes_;  // by slot, since Watch; guarded by mutex_
+  // Of the watcher's thread: the locks that it waited for last, and that are marked.
+  std::array<uint32_t*, arena::kMaxWorkers> marked_ = {};
+  uint32_t marked_count_ = 0;
   std::atomic<uint32_t> changes_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

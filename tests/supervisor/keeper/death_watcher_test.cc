@@ -8,15 +8,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -227,6 +231,63 @@ TEST_F(DeathWatcherTest, shouldNotBeKeptBusyByAWorkerThatChangesItsLockAllTheTim
   ExpectDeaths({{1, 61}});
   kill(culprit, SIGKILL);
   waitpid(culprit, nullptr, 0);
+}
+
+// A worker's thread in this process, which ends with its lock held.
+class Owner {
+ public:
+  explicit Owner(arena::ThreadLock* place)
+      : lock_(place), thread_([this] {
+          EXPECT_TRUE(lock_.Acquire().ok());
+          locked_.set_value();
+          end_.get_future().wait();
+        }) {
+    locked_.get_future().wait();
+  }
+  ~Owner() {
+    End();
+    thread_.join();
+  }
+  void End() {
+    if (!std::exchange(ended_, true)) end_.set_value();
+  }
+
+ private:
+  ThreadLock lock_;
+  bool ended_ = false;
+  std::promise<void> locked_, end_;
+  std::thread thread_;
+};
+
+// Threads of this process that sleep until a watched word changes.
+int SleepingWatchers() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "syscall");
+    std::string number;
+    file >> number;
+    count += number == absl::StrCat(SYS_futex_waitv);
+  }
+  return count;
+}
+
+// The kernel wakes one who waits, and that is the one that has waited longest.
+TEST_F(DeathWatcherTest, shouldPassOnADeathThatSomebodyElseWaitsForToo) {
+  StartWatching();
+  DeathWatcher former(&arena, 0, [](uint32_t, uint64_t) {});
+  std::vector<std::pair<uint32_t, uint64_t>> expected;
+  for (uint64_t round = 1; round <= 100; ++round) {
+    arena.worker(0) = arena::WorkerSlot{};
+    Owner owner(&arena.worker(0).thread_locks[0]);
+    former.Watch(0, round);
+    watcher->Watch(0, round);
+    ASSERT_EQ(WaitUntil("sleepers", [] { return SleepingWatchers() == 2; }), absl::OkStatus());
+    owner.End();
+    if (round > 1) former.Forget(0);  // before it is woken, or after it
+    expected.emplace_back(0, round);
+    ASSERT_EQ(WaitUntil("deaths", [&] { return deaths().size() == round; }), absl::OkStatus());
+    ASSERT_EQ(deaths(), expected);
+  }
 }
 
 TEST_F(DeathWatcherTest, shouldWatchManyWorkersAtOnce) {
