@@ -2,7 +2,10 @@
 
 #include <errno.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 
@@ -10,6 +13,8 @@ namespace baton {
 namespace {
 
 constexpr int kReplyTimeoutMs = 10'000;
+// How often who must not block looks whether another thread has its reply.
+constexpr int kOtherReplyMs = 1;
 
 }  // namespace
 
@@ -23,21 +28,39 @@ absl::StatusOr<FileDescriptor> KeeperSession::Reach(const std::string& socket,
 }
 
 absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerRequest& request,
+                                                         const Wait& wait,
                                                          std::vector<FileDescriptor>* descriptors) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!wait) lock.lock();
+  while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
   internal::WorkerReply reply;
-  const absl::Status sent = channel_.Send(request, {}, kReplyTimeoutMs);
+  // What is not sent at once goes on its way while the reply is waited for.
+  const absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also of what is still on its way
-  BATON_RETURN_IF_ERROR(sent);
+  if (!wait) BATON_RETURN_IF_ERROR(sent);
   // Replies come in order: those that came too late for their requests are before ours.
   for (; replies_due_ > 0; --replies_due_) {
-    BATON_RETURN_IF_ERROR(channel_.Receive(&reply, kReplyTimeoutMs, descriptors));
+    BATON_RETURN_IF_ERROR(Receive(&reply, wait, descriptors));
   }
   if (reply.status_code() != 0) {
     return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
   }
   return reply;
+}
+
+absl::Status KeeperSession::Receive(internal::WorkerReply* reply, const Wait& wait,
+                                    std::vector<FileDescriptor>* descriptors) {
+  if (!wait) return channel_.Receive(reply, kReplyTimeoutMs, descriptors);
+  constexpr uint64_t kMillisecondNs = 1'000'000;
+  const uint64_t deadline = MonotonicNanoseconds() + kReplyTimeoutMs * kMillisecondNs;
+  for (;;) {
+    absl::Status received = channel_.Receive(reply, 0, descriptors);
+    const uint64_t now = MonotonicNanoseconds();
+    if (!absl::IsDeadlineExceeded(received) || now >= deadline) return received;
+    const short events = channel_.pending() ? POLLIN | POLLOUT : POLLIN;
+    wait({channel_.fd(), events, 0}, static_cast<int>((deadline - now) / kMillisecondNs + 1));
+  }
 }
 
 absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& options,
@@ -54,14 +77,14 @@ absl::StatusOr<internal::Attached> KeeperSession::Attach(const WorkerOptions& op
   attach->set_reads_state_version_min(options.reads_state_version_min);
   attach->set_reads_state_version_max(options.reads_state_version_max);
   attach->set_writes_state_version(options.writes_state_version);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, descriptors));
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, {}, descriptors));
   return reply.attached();
 }
 
 absl::Status KeeperSession::SetReady() {
   internal::WorkerRequest request;
   request.mutable_set_ready();
-  return Ask(request).status();
+  return Ask(request, wait_).status();
 }
 
 absl::Status KeeperSession::Detach() {
@@ -81,7 +104,7 @@ absl::StatusOr<uint16_t> KeeperSession::Listen(const std::string& host, uint16_t
   internal::WorkerRequest request;
   request.mutable_listen()->set_host(host);
   request.mutable_listen()->set_port(port);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
   return static_cast<uint16_t>(reply.listening().port());
 }
 
@@ -96,7 +119,7 @@ absl::StatusOr<internal::Connecting> KeeperSession::Connect(uint32_t shard, cons
   connect->set_shard(shard);
   connect->set_private_data(std::string(private_data));
   connect->set_tag(tag);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
   return reply.connecting();
 }
 
@@ -109,7 +132,7 @@ absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t len
   grant->set_remote_read((access & verbs::kRemoteRead) != 0);
   grant->set_remote_write((access & verbs::kRemoteWrite) != 0);
   grant->set_remote_atomic((access & verbs::kRemoteAtomic) != 0);
-  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request));
+  BATON_ASSIGN_OR_RETURN(const internal::WorkerReply reply, Ask(request, wait_));
   return Worker::Grant{reply.granted().grant(), reply.granted().rkey(),
                        reply.granted().remote_address()};
 }
@@ -117,7 +140,7 @@ absl::StatusOr<Worker::Grant> KeeperSession::Grant(uint64_t offset, uint64_t len
 absl::Status KeeperSession::Revoke(uint32_t grant) {
   internal::WorkerRequest request;
   request.mutable_revoke()->set_grant(grant);
-  return Ask(request).status();
+  return Ask(request, wait_).status();
 }
 
 }  // namespace baton

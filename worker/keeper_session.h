@@ -2,7 +2,10 @@
 #ifndef WORKER_KEEPER_SESSION_H_
 #define WORKER_KEEPER_SESSION_H_
 
+#include <poll.h>
+
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -22,7 +25,15 @@ namespace baton {
 // tokens.
 class KeeperSession {
  public:
+  // Returns when one of the events of `socket` has come, or something else, or `timeout_ms` is
+  // over. The socket's descriptor may be -1.
+  using Wait = std::function<void(pollfd socket, int timeout_ms)>;
+
   explicit KeeperSession(FileDescriptor socket) : channel_(std::move(socket)) {}
+
+  // From now on SetReady, Listen, Connect, Grant and Revoke wait with this, on their caller's
+  // thread, and never in another way. Before the first of them. Not from within `wait`.
+  void WaitWith(Wait wait) { wait_ = std::move(wait); }
 
   // For a session with the keeper of a service.
   static absl::StatusOr<FileDescriptor> Reach(const std::string& socket,
@@ -45,8 +56,12 @@ class KeeperSession {
 
  private:
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request,
+                                            const Wait& wait = {},
                                             std::vector<FileDescriptor>* descriptors = nullptr);
+  absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
+                       std::vector<FileDescriptor>* descriptors);
 
+  Wait wait_;  // empty: as poll(2)
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
   uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time

@@ -330,6 +330,11 @@ class Worker {
                                                         Service* service);
   virtual ~Worker() = default;  // detaches: shards still owned are released first
 
+  // Ready, Listen, Connect, GrantRemoteAccess and RevokeGrant wait for the keeper's answer.
+  // kDeadlineExceeded: there was none for 10 s, because the keeper is stopped or busy; what was
+  // asked may still be done. A worker that waits does not count as hung, and a native one drives
+  // its queues meanwhile, but no function of its Service is called.
+
   // From now on shards may be given to this worker.
   virtual absl::Status Ready() = 0;
 

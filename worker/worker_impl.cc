@@ -654,6 +654,25 @@ void WorkerImpl::Wake() {
 
 // ---------------------------------------------------------------- requests to the keeper
 
+// A keeper that is stopped or busy takes its time. Meanwhile a worker does not hang, and a native
+// one drives its queues: what completes goes to the logs, and what was committed to the device. No
+// handler is called, so what is in the logs waits for the next Poll.
+void WorkerImpl::AwaitKeeper(pollfd socket, int timeout_ms) {
+  arena::StoreRelaxed(arena_->worker(slot_).heartbeat, ++polls_);
+  std::array<pollfd, 2> entries = {socket, {-1, POLLIN, 0}};
+  if (native_) {
+    Drive();
+    for (const auto& shard : shards_) {
+      if (Owns(*shard)) native_->RequestNotification(shard->index_);
+    }
+    Drive();  // the last look
+    if (native_->status().ok()) entries[1].fd = native_->event_fd();
+  }
+  const int heartbeat = std::max(1, static_cast<int>(heartbeat_ms_) / 2);
+  // When it is interrupted, or fails, the caller looks and calls again.
+  (void)poll(entries.data(), entries.size(), std::min(timeout_ms, heartbeat));
+}
+
 absl::StatusOr<uint16_t> WorkerImpl::Listen(const std::string& host, uint16_t port) {
   return keeper_->Listen(host, port);
 }

@@ -77,7 +77,10 @@ class WorkerImpl final : public Worker {
   absl::Status Attach();
 
   // The two halves of Attach that need no keeper: a simulation calls these instead.
-  void Connected(FileDescriptor keeper) { keeper_.emplace(std::move(keeper)); }
+  void Connected(FileDescriptor keeper) {
+    keeper_.emplace(std::move(keeper));
+    keeper_->WaitWith([this](pollfd socket, int timeout_ms) { AwaitKeeper(socket, timeout_ms); });
+  }
   absl::Status Start(std::shared_ptr<const arena::Arena> arena, FileDescriptor wake, uint64_t id,
                      uint32_t slot);
   // Gives everything back and says farewell, as the destructor does.
@@ -132,6 +135,7 @@ class WorkerImpl final : public Worker {
   uint32_t SpokenLayoutVersion() const;
   absl::Status Await(int timeout_ms);
   absl::StatusOr<bool> Sleep(int timeout_ms);
+  void AwaitKeeper(pollfd socket, int timeout_ms);
   void WakeDriver();
   void TellNativeDriver(const Shard& shard, bool released);
   void Drive();

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -94,7 +95,10 @@ class NativeDriverTest : public ::testing::Test {
           return Of(self).Note(absl::StrCat("adopt ", shard, " of ", epoch));
         },
         [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("apply ", shard)); },
-        [](void* self, uint32_t shard) { return Of(self).Note(absl::StrCat("poll ", shard)); },
+        [](void* self, uint32_t shard) {
+          if (Of(self).on_poll_) Of(self).on_poll_();
+          return Of(self).Note(absl::StrCat("poll ", shard));
+        },
         [](void* self, uint32_t shard) {
           return Of(self).Note(absl::StrCat("request_notification ", shard));
         },
@@ -154,6 +158,7 @@ class NativeDriverTest : public ::testing::Test {
   BatonNativeHost host_ = {};
   Calls calls_;
   std::string failing_ = "nothing";
+  std::function<void()> on_poll_;
   RecordingService service_{&calls_};
   std::optional<driver::Ownership> ownership_;
   std::unique_ptr<Worker> worker_;
@@ -277,6 +282,67 @@ TEST_F(NativeDriverTest, shouldGoOnAndSleepWithoutItsKeeper) {
   EXPECT_THAT(std::string(connect.message()), HasSubstr("keeper of service"));
   worker_.reset();
   EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
+}
+
+// The keeper answers nothing before the queue was driven, and driven again for the host's event.
+TEST_F(NativeDriverTest, shouldDriveItsQueuesUntilItsKeeperAnswers) {
+  Serve();
+  const std::vector<std::pair<const char*, std::function<absl::Status()>>> all = {
+      {"Ready", [&] { return worker_->Ready(); }},
+      {"Listen", [&] { return worker_->Listen("127.0.0.1", 0).status(); }},
+      {"Connect", [&] { return worker_->Connect(*service_.shard, "::1", 1, "", 1).status(); }},
+      {"Grant", [&] { return worker_->GrantRemoteAccess(0, 64, verbs::kRemoteRead).status(); }},
+      {"Revoke", [&] { return worker_->RevokeGrant(0); }}};
+  for (const auto& [name, ask] : all) {
+    SCOPED_TRACE(name);
+    internal::WorkerReply refusal;
+    refusal.set_status_code(static_cast<int>(absl::StatusCode::kDataLoss));
+    int polls = 0;
+    on_poll_ = [&] {
+      if (++polls == 2) eventfd_write(ready_.get(), 1);
+      if (polls == 3) {
+        EXPECT_TRUE(keeper_->Send(refusal).ok());
+      }
+    };
+    TakeCalls();
+    const uint64_t heartbeat = arena_->worker(kSlot).heartbeat;
+    EXPECT_EQ(ask().code(), absl::StatusCode::kDataLoss);
+    EXPECT_GE(polls, 3);
+    EXPECT_GT(arena_->worker(kSlot).heartbeat, heartbeat);  // it does not hang
+    const Calls calls = TakeCalls();
+    EXPECT_EQ(Calls(calls.begin(), calls.begin() + 6),
+              (Calls{"attend", "poll 0", "request_notification 0", "attend", "poll 0", "attend"}));
+    eventfd_t value;
+    eventfd_read(ready_.get(), &value);
+  }
+  on_poll_ = nullptr;
+  Detach();
+}
+
+// Its lock is given back: what it would claim now nobody could follow it in.
+TEST_F(NativeDriverTest, shouldNotDriveWhileItSaysFarewell) {
+  Serve();
+  TakeCalls();
+  std::thread keeper([&] {
+    internal::WorkerRequest request;
+    EXPECT_EQ(keeper_->Receive(&request, -1), absl::OkStatus());
+    EXPECT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());
+  });
+  worker_.reset();
+  keeper.join();
+  EXPECT_THAT(TakeCalls(), ElementsAre("OnRelease", "release 0 of 1"));
+}
+
+TEST_F(NativeDriverTest, shouldAwaitTheKeeperOfADriverThatHasFailed) {
+  Serve();
+  failing_ = "poll";
+  EXPECT_FALSE(worker_->Poll().ok());
+  eventfd_write(ready_.get(), 1);  // which nobody takes any more
+  TakeCalls();
+  ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());
+  EXPECT_EQ(worker_->Ready(), absl::OkStatus());
+  EXPECT_THAT(TakeCalls(), IsEmpty());
+  worker_.reset();
 }
 
 TEST_F(NativeDriverTest, shouldEndWithTheErrorOfItsDriver) {
