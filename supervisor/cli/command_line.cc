@@ -21,7 +21,8 @@ void AddGlobalOptions(CLI::App* app, Session* session) {
            session->style.wide = format == "wide";
          },
          "for people or programs [table].\n"
-         "wide is table with more columns, where there are more; json is an object with the fields "
+         "wide is table with more columns or lines, where there are more; json is an object with "
+         "the fields "
          "of proto/baton/v1 under their names there")
       ->type_name("table|wide|json")
       ->check(CLI::IsMember({"table", "wide", "json"}));

@@ -61,7 +61,8 @@ strings.
 .B \-o wide
 is
 .B \-o table
-with more columns, where there are more.
+with more columns, where there are more, and with all work requests of
+.BR "shard describe" .
 )";
 
 constexpr char kExitStatus[] = R"(.SH EXIT STATUS

@@ -17,6 +17,9 @@
 namespace baton {
 namespace {
 
+// Work requests of a report that everybody is shown; -o wide shows all of them.
+constexpr int kFirstWorkRequests = 20;
+
 struct Target {
   std::string service;
   uint32_t shard = 0;
@@ -88,7 +91,23 @@ std::string FormatPoisoned(const v1::PoisonedConnection& poisoned) {
       poisoned.guessed() ? ", the oldest completion; they did not tell which it was" : "");
 }
 
-void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
+void PrintWorkRequests(std::ostream& out, const v1::ReconciliationReport& report, uint64_t all,
+                       const TableStyle& style) {
+  const int recorded = report.work_requests_size();
+  const int shown = style.wide ? recorded : std::min(recorded, kFirstWorkRequests);
+  out << "\n  Work requests (" << shown << " of " << all << "):\n";
+  Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
+  for (int i = 0; i < shown; ++i) {
+    const v1::WorkRequestOutcome& outcome = report.work_requests(i);
+    table.Add({absl::StrCat(outcome.connection()), outcome.send() ? "send" : "receive",
+               absl::StrCat(outcome.sequence()), outcome.opcode(), outcome.outcome()});
+  }
+  table.Print(out, "  ");
+  if (shown < recorded) out << "  -o wide shows " << recorded - shown << " more\n";
+}
+
+void PrintReport(std::ostream& out, const v1::ReconciliationReport& report,
+                 const TableStyle& style) {
   out << "\nLast change of owner:\n";
   const auto worker = [](uint64_t id) { return id == 0 ? "nobody" : absl::StrCat("worker ", id); };
   PrintFields(
@@ -118,13 +137,7 @@ void PrintReport(std::ostream& out, const v1::ReconciliationReport& report) {
   const uint64_t all = report.never_submitted() + report.in_flight() +
                        report.completed_undelivered() + report.delivered_uncommitted() +
                        report.ambiguous();
-  out << "\n  Work requests (" << report.work_requests_size() << " of " << all << "):\n";
-  Table table({">CONNECTION", "QUEUE", ">SEQUENCE", "OPCODE", "OUTCOME"});
-  for (const v1::WorkRequestOutcome& outcome : report.work_requests()) {
-    table.Add({absl::StrCat(outcome.connection()), outcome.send() ? "send" : "receive",
-               absl::StrCat(outcome.sequence()), outcome.opcode(), outcome.outcome()});
-  }
-  table.Print(out, "  ");
+  PrintWorkRequests(out, report, all, style);
 }
 
 absl::Status Describe(Session* session, const Target& target) {
@@ -138,7 +151,9 @@ absl::Status Describe(Session* session, const Target& target) {
     return absl::OkStatus();
   }
   PrintShard(session->out, target.service, response.shard());
-  if (response.shard().has_last_report()) PrintReport(session->out, response.shard().last_report());
+  if (response.shard().has_last_report()) {
+    PrintReport(session->out, response.shard().last_report(), session->style);
+  }
   return absl::OkStatus();
 }
 
@@ -207,7 +222,10 @@ void AddShardCommands(CLI::App* app, Session* session) {
   history->callback(
       [session, past] { session->action = [session, past] { return History(session, *past); }; });
   CLI::App* describe =
-      noun->add_subcommand("describe", "Show a shard, and what its last change of owner found");
+      noun->add_subcommand("describe",
+                           "Show a shard, and what its last change of owner found.\n"
+                           "Of the work requests that were outstanding the first 20; "
+                           "-o wide shows all that the keeper has recorded, at most 256");
   describe->add_option("service", target->service, "its service")->required();
   describe->add_option("shard", target->shard, "its number, from 0")->required();
   AddWatchOption(describe, session);

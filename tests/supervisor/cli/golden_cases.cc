@@ -101,6 +101,24 @@ void BeWithoutConnections(GoldenScene& scene) {
   scene.keeper.SetDescription(description);
 }
 
+// 30 work requests were outstanding, of which the keeper has recorded 25.
+void LeaveManyWorkRequests(GoldenScene& scene) {
+  internal::Description described = KvDescription();
+  v1::ReconciliationReport& report = *described.mutable_shards(0)->mutable_last_report();
+  report.set_never_submitted(0);
+  report.set_in_flight(30);
+  report.set_delivered_uncommitted(0);
+  report.clear_work_requests();
+  for (uint64_t i = 0; i < 25; ++i) {
+    v1::WorkRequestOutcome& outcome = *report.add_work_requests();
+    outcome.set_connection(3);
+    outcome.set_sequence(100 + i);
+    outcome.set_opcode("RECEIVE");
+    outcome.set_outcome("in_flight");
+  }
+  scene.keeper.SetDescription(described);
+}
+
 void AddShardMoves(GoldenScene& scene) {
   std::vector<v1::ShardMove> moves(2);
   for (size_t i = 0; i < moves.size(); ++i) {
@@ -168,9 +186,11 @@ std::vector<GoldenFile> Nouns() {
                                              {{"shard", "list", "kv", "--owner", "9"}},
                                              {{"shard", "list"}},
                                              {{"shard", "list", "nvme"}}})},
-      {"shard_describe",
-       Join(Looks({"shard", "describe", "kv", "0"}),
-            {{{"shard", "describe", "kv", "1"}}, {{"shard", "describe", "kv", "2"}}})},
+      {"shard_describe", Join(Looks({"shard", "describe", "kv", "0"}),
+                              {{{"shard", "describe", "kv", "1"}},
+                               {{"shard", "describe", "kv", "2"}},
+                               {{"shard", "describe", "kv", "0"}, "", LeaveManyWorkRequests},
+                               {{"shard", "describe", "kv", "0", "-o", "wide"}}})},
       {"shard_history", Join(Looks({"shard", "history", "kv"}, AddShardMoves),
                              {{{"shard", "history", "kv", "--shard", "0", "--no-headers"}},
                               {{"shard", "history", "kw"}}})},
