@@ -35,7 +35,7 @@ absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerR
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);
   internal::WorkerReply reply;
   // What is not sent at once goes on its way while the reply is waited for.
-  const absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
+  absl::Status sent = channel_.Send(request, {}, wait ? 0 : kReplyTimeoutMs);
   if (!sent.ok() && !absl::IsDeadlineExceeded(sent)) return sent;
   ++replies_due_;  // also of what is still on its way
   if (!wait) BATON_RETURN_IF_ERROR(sent);

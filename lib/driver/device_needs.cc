@@ -93,7 +93,7 @@ absl::Status CheckInline(const DeviceNeeds& needs, verbs::Device* device,
   if (needs.inline_bytes == 0) return absl::OkStatus();
   verbs::QueuePairOptions options = QueuePairOptionsFor(needs, queue);
   options.max_receive_requests = 1;  // also where they are a shared queue's
-  const absl::Status refused = device->CreateQueuePair(options).status();
+  absl::Status refused = device->CreateQueuePair(options).status();
   if (refused.ok()) return refused;
   options.max_inline_data = 0;
   BATON_RETURN_IF_ERROR(device->CreateQueuePair(options).status());  // another reason

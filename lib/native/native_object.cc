@@ -74,7 +74,7 @@ absl::StatusOr<NativeObject> NativeObject::Load(const std::string& path) {
                                     " (the file and the libraries that it needs have to be "
                                     "readable for the worker's user)"));
   }
-  const absl::Status fits = CheckDeclaration(
+  absl::Status fits = CheckDeclaration(
       path, static_cast<const BatonNativeObject*>(dlsym(object, BATON_NATIVE_OBJECT_SYMBOL)));
   if (!fits.ok()) return fits;
   const auto main_function = reinterpret_cast<Main>(dlsym(object, "main"));

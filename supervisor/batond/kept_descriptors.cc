@@ -98,12 +98,13 @@ std::vector<KeptDescriptors::Named> KeptDescriptors::GivenBack() {
 
 KeptDescriptors::KeptDescriptors(std::vector<Named> given_back) {
   FileDescriptor manifest;
-  for (auto& [name, descriptor] : given_back) {
+  for (Named& one : given_back) {
+    const std::string& name = one.first;
     if (const uint64_t file = NumberIn(name, kFile); file != 0) {
-      files_[file] = std::move(descriptor);
+      files_[file] = std::move(one.second);
       last_ = std::max(last_, file);
     } else if (const uint64_t number = NumberIn(name, kManifest); number != 0) {
-      if (manifests_.empty() || number > *manifests_.rbegin()) manifest = std::move(descriptor);
+      if (manifests_.empty() || number > *manifests_.rbegin()) manifest = std::move(one.second);
       manifests_.insert(number);
       last_ = std::max(last_, number);
     } else {

@@ -236,7 +236,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
     listener.set_host(parsed->host);
     listener.set_port(parsed->port);
   }
-  const absl::Status status = CompleteConfig(config);
+  absl::Status status = CompleteConfig(config);
   if (!status.ok()) return status;
   return config;
 }

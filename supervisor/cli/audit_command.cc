@@ -37,7 +37,7 @@ absl::Status Audit(Session* session, const Options& options) {
   const auto print = [&](const v1::Event& event) {
     session->out << (session->json ? ToJson(event) : Line(event)) << std::endl;
   };
-  const absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
+  absl::Status end = client->WatchEvents(request, [&](const v1::Event& event) {
     if (session->json || options.follow || session->style.wide) return print(event);
     if (!event.change().done()) {
       begun[event.change().number()] = event;

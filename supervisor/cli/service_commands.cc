@@ -71,7 +71,7 @@ std::string FormatDrain(const v1::Service& service) {
 }
 
 std::string FormatListeners(const v1::Service& service) {
-  const std::string listeners =
+  std::string listeners =
       absl::StrJoin(service.listeners(), ", ", [](std::string* text, const v1::Listener& listener) {
         absl::StrAppend(text, listener.host(), ":", listener.port());
       });

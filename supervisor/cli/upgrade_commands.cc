@@ -59,7 +59,7 @@ absl::StatusOr<std::string> FindProgram(const Session& session, const std::strin
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return absl::NotFoundError(absl::StrCat("--exec ", path, ": ", error.message()));
-  const std::string found = absolute.lexically_normal().string();
+  std::string found = absolute.lexically_normal().string();
   struct stat status;
   if (stat(found.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) {

@@ -27,7 +27,7 @@ absl::Status CheckHeader(const arena::DriverMemoryHeader& header) {
         "; this baton reads versions ", arena::kOldestLayoutVersion, " to ", arena::kLayoutVersion,
         ": use the one that was installed with that batond"));
   }
-  const absl::Status shape = arena::ValidateShape(header.shape);
+  absl::Status shape = arena::ValidateShape(header.shape);
   if (shape.ok()) return shape;
   return absl::FailedPreconditionError(
       absl::StrCat("the arena's shape is not possible: ", shape.message()));

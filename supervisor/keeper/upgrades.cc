@@ -101,7 +101,7 @@ absl::StatusOr<v1::Upgrade> Upgrades::Begin(ProgramChange change, const v1::Upgr
   const auto upgrade = std::make_shared<UpgradeUnderWay>(context_, last_id_ + 1, std::move(change),
                                                          plan, [this] { OnOver(); });
   current_ = upgrade;
-  const absl::Status started = upgrade->Start();
+  absl::Status started = upgrade->Start();
   if (!started.ok()) {
     current_.reset();
     return started;

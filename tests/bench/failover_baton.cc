@@ -56,7 +56,7 @@ std::optional<Move> FindMove(const std::vector<v1::Event>& events, uint64_t work
 absl::StatusOr<std::unique_ptr<BatonSide>> BatonSide::Start(const FailoverOptions& options,
                                                             uint32_t connections) {
   std::unique_ptr<BatonSide> side(new BatonSide(options, connections));
-  const absl::Status status = side->Open();
+  absl::Status status = side->Open();
   if (status.ok()) return side;
   if (side->cluster_ != nullptr) side->cluster_->DumpLogs();
   return status;

@@ -118,7 +118,7 @@ class Benchmark {
 
   absl::Status Run() {
     BATON_RETURN_IF_ERROR(Start());
-    const absl::Status status = suite_.Run([this](Round& round) { return Measure(round); });
+    absl::Status status = suite_.Run([this](Round& round) { return Measure(round); });
     if (!status.ok()) {
       for (const auto& side : sides_) side->server().DumpLogs();
     }

@@ -23,7 +23,7 @@ void Append(const std::vector<std::string>& more, std::vector<std::string>* argu
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(SideName side, const ServerOptions& options) {
   auto server = std::make_unique<Server>();
-  const absl::Status status = server->Open(side, options);
+  absl::Status status = server->Open(side, options);
   if (status.ok()) return server;
   server->DumpLogs();
   return status;

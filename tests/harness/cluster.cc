@@ -43,7 +43,7 @@ void AddPatience(std::vector<std::string>* arguments) {
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options) {
   BATON_ASSIGN_OR_RETURN(TempDirectory directory, TempDirectory::Create());
   std::unique_ptr<Cluster> cluster(new Cluster(std::move(options), std::move(directory)));
-  const absl::Status status = cluster->StartBatond();
+  absl::Status status = cluster->StartBatond();
   if (!status.ok()) {
     cluster->DumpLogs();
     return status;

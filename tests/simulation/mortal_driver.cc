@@ -176,7 +176,7 @@ driver::CommitOutcome MortalDriver::ApplyNext(uint32_t shard, absl::Status* erro
 }
 
 absl::StatusOr<bool> MortalDriver::PollCompletions(uint32_t shard) {
-  const absl::StatusOr<bool> news = Survive([&] { return QueueDriver::PollCompletions(shard); });
+  absl::StatusOr<bool> news = Survive([&] { return QueueDriver::PollCompletions(shard); });
   if (!news.ok()) return news;
   const bool missed = news_[shard];
   news_[shard] = false;

@@ -449,7 +449,7 @@ absl::Status RdmaQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
     return absl::FailedPreconditionError(
         "the queue pair takes its receives from a shared queue: post them there");
   }
-  const absl::Status status = PostInChains<ibv_recv_wr>(
+  absl::Status status = PostInChains<ibv_recv_wr>(
       requests, posted,
       [this](const ReceiveRequest& request) {
         return CheckSges(request.sges.size(), options_.max_scatter_gather);

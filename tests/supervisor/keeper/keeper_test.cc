@@ -767,10 +767,10 @@ class Control {
     request.set_id(1);
     request.mutable_control_stream()->set_worker_id(worker_id);
     request.mutable_control_stream()->set_open(open);
-    const absl::Status sent = channel_.Send(request);
+    absl::Status sent = channel_.Send(request);
     if (!sent.ok()) return sent;
     internal::ManagementReply reply;
-    const absl::Status received = channel_.Receive(&reply, 10'000);
+    absl::Status received = channel_.Receive(&reply, 10'000);
     if (!received.ok()) return received;
     return absl::Status(absl::StatusCode(reply.status_code()), reply.status_message());
   }
