@@ -8,8 +8,8 @@ set -euo pipefail
 
 declare -A GROUPS_OF_PACKAGES=(
   [build]="bazel-bootstrap bazel-rules-java ca-certificates dpkg-dev fish g++ git gnuplot-nox
-    groff-base ibverbs-providers iproute2 libabsl-dev libbenchmark-dev libboost-dev libcli11-dev libgmock-dev
-    libgrpc++-dev libgtest-dev libibverbs-dev libncurses-dev libnl-3-dev libprotobuf-dev
+    groff-base ibverbs-providers iproute2 libabsl-dev libboost-dev libcli11-dev libgmock-dev
+    libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc openssl procps prometheus-cpp-dev
     protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
   [lint]="clang-format clang-tidy shellcheck"

@@ -1,33 +1,53 @@
 #!/usr/bin/env bash
-# lint.sh [FILES]: clang-tidy over FILES; without FILES over all our sources, after the style
-# checks and shellcheck. Flags are the same for every file, so no compilation database is needed;
-# only the generated protobuf headers must be there.
+# lint.sh [--changed | FILES]: clang-tidy over FILES; without FILES over all our sources, after the
+# style checks, clang-format and shellcheck. Flags are the same for every file, so no compilation
+# database is needed; only the generated protobuf headers must be there.
+#   --changed  over what differs from the branch that this one left ($BATON_LINT_BASE, else
+#              origin/HEAD, else main), or, on that branch itself, from the commit before. For a
+#              header: over the source beside it.
+# BATON_GENERATED: where the generated headers are. By default they are built.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$(readlink -f "$0")")/../.."
+
+# changed_files: prints the C++ files that differ, new ones included.
+changed_files() {
+  local candidate base=''
+  for candidate in "${BATON_LINT_BASE:-origin/HEAD}" main; do
+    base=$(git merge-base HEAD "$candidate" 2>/dev/null) && break
+  done
+  if [[ -z $base || $base == $(git rev-parse HEAD) ]]; then base=HEAD~1; fi
+  git diff --name-only --diff-filter=d "$base" -- '*.cc' '*.h'
+  git ls-files --others --exclude-standard -- '*.cc' '*.h'
+}
 
 if [[ $# -eq 0 ]]; then
   tests/style/check_style.sh
-  deploy/scripts/format.sh --check
-  git ls-files -z -- run '*.sh' .ci/run | xargs -0 shellcheck -x
+  tests/style/check_format.sh
+  tests/style/check_shell.sh
+  mapfile -t files < <(deploy/scripts/source_files.sh '*.cc')
+elif [[ $1 == --changed ]]; then
+  changed=$(changed_files)
+  mapfile -t files < <(while read -r file; do
+    if [[ $file == *.h && -f ${file%.h}.cc ]]; then file=${file%.h}.cc; fi
+    [[ -z $file ]] || echo "$file"
+  done <<<"$changed" | sort -u)
+else
+  files=("$@")
 fi
 
-echo "--- Generating headers" >&2
-mapfile -t genrules < <(bazel query 'kind(genrule, //...)' 2>/dev/null)
-bazel build --config=run -- "${genrules[@]}"
-generated=$(bazel info bazel-bin 2>/dev/null)
-
-if [[ $# -gt 0 ]]; then
-  printf '%s\0' "$@"
-else
-  git ls-files -z -- '*.cc'
-fi >"${TMPDIR:-/tmp}/baton-lint-files.$$"
-trap 'rm -f "${TMPDIR:-/tmp}/baton-lint-files.$$"' EXIT
-echo "--- clang-tidy over $(tr -dc '\0' <"${TMPDIR:-/tmp}/baton-lint-files.$$" | wc -c) files" >&2
+if [[ -z ${BATON_GENERATED:-} ]]; then
+  echo "--- Generating headers" >&2
+  bazel build --config=run //tests/style:generated_headers
+  BATON_GENERATED=$(bazel info bazel-bin 2>/dev/null)
+fi
+echo "--- clang-tidy over ${#files[@]} files" >&2
+[[ ${#files[@]} -gt 0 ]] || exit 0
 
 tidy() {
   echo "  $2" >&2
-  clang-tidy --quiet "$2" -- -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 \
+  # A header is C++, too.
+  clang-tidy --quiet "$2" -- -x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 \
     -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED 2> >(grep -v ' warnings\? generated' >&2)
 }
 export -f tidy
-xargs -0 -P2 -I{} bash -c 'tidy "$@"' tidy "$generated" {} <"${TMPDIR:-/tmp}/baton-lint-files.$$"
+printf '%s\0' "${files[@]}" | xargs -0 -P2 -I{} bash -c 'tidy "$@"' tidy "$BATON_GENERATED" {}

@@ -6,6 +6,7 @@
 set -euo pipefail
 
 # Code in a cell of a table.
+# shellcheck disable=SC2016  # Markdown's quotes, not the shell's
 code() {
   sed -e 's/^[[:blank:]]*//' -e '/^$/d' -e 's/|/\\|/g' -e 's/.*/`&`/' | tr '\n' ' ' | sed -e 's/ $//'
 }
@@ -32,6 +33,7 @@ table=$2
 shift 2
 if [[ $mode == check ]]; then
   rows=$(for mutation in "$@"; do row "$mutation" && echo; done)
+  # shellcheck disable=SC2001  # of each line
   if ! diff <(grep '^| [a-z]' "$table" | sed -e 's/ [^|]*|$//' -e 's/[[:blank:]]*$//' | sort) \
     <(sed -e 's/[[:blank:]]*$//' <<<"$rows" | sort); then
     echo "tests/MUTANTS.md is not what the mutants are: ./run bars mutants writes it anew"

@@ -5,14 +5,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 export LC_ALL=C.UTF-8
 
-files() {
-  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    git ls-files -- "$@"
-  else  # a copy without its history
-    local pattern
-    for pattern in "$@"; do find . -path ./out -prune -o -name "$pattern" -printf '%P\n'; done
-  fi
-}
+files() { deploy/scripts/source_files.sh "$@"; }
 
 offences=0
 offence() {
@@ -56,6 +49,7 @@ while IFS= read -r script; do
 done < <(files '*.sh' run .ci/run)
 
 # The README shows the smallest worker whole, and as it is.
+# shellcheck disable=SC2016  # Markdown's quotes, not the shell's
 if ! diff -q <(sed -n '/^```cpp$/,/^```$/{/^```/d;p}' README.md) worker/examples/echo/main.cc \
   >/dev/null; then
   offence "README.md: the listing is not worker/examples/echo/main.cc"

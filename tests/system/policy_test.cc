@@ -22,7 +22,6 @@ using harness::ClusterOptions;
 using harness::PeerOptions;
 using ::testing::HasSubstr;
 
-
 struct Output {
   int status = -1;
   std::string text;  // of both of its streams

@@ -10,6 +10,7 @@ die() { echo "gid: $*" >&2; tail -n 40 "$work"/*.log >&2; exit 1; }
 ip address add 10.0.9.1/24 dev "$(cat /sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0)"
 gid_of() {  # ADDRESS: its index; the kernel makes GIDs in its own time
   local hex index
+  # shellcheck disable=SC2086  # four words
   hex=$(printf '%02x%02x:%02x%02x' ${1//./ })
   for index in {0..15}; do
     grep -qs "ffff:$hex\$" "/sys/class/infiniband/rxe0/ports/1/gids/$index" && echo "$index" && return

@@ -16,7 +16,7 @@ namespace baton {
 struct GoldenScene {
   FakeKeeper& keeper;
   doctor::FakeMachine& machine;
-  std::function<void(const v1::Event&)> log;  // waits until control knows of it
+  std::function<void(const v1::Event&)> log;                 // waits until control knows of it
   std::function<void(const std::vector<std::string>&)> run;  // a command, unseen
   std::function<void()> stop_control;
   std::function<void()> end_worker_when_asked;  // worker 1, which has a stream from then on
