@@ -5,6 +5,7 @@
 #   --changed  over what differs from the branch that this one left ($BATON_LINT_BASE, else
 #              origin/HEAD, else main), or, on that branch itself, from the commit before. For a
 #              header: over the source beside it.
+# BATON_LINT_AT_MOST: leaves out all files but so many, and says so.
 # BATON_GENERATED: where the generated headers are. By default they are built.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
@@ -39,6 +40,10 @@ if [[ -z ${BATON_GENERATED:-} ]]; then
   echo "--- Generating headers" >&2
   bazel build --config=run //tests/style:generated_headers
   BATON_GENERATED=$(bazel info bazel-bin 2>/dev/null)
+fi
+if [[ ${#files[@]} -gt ${BATON_LINT_AT_MOST:-${#files[@]}} ]]; then
+  echo "--- ${#files[@]} files have changed: ./run lint --changed looks at those after ${files[BATON_LINT_AT_MOST - 1]}, too" >&2
+  files=("${files[@]::BATON_LINT_AT_MOST}")
 fi
 echo "--- clang-tidy over ${#files[@]} files" >&2
 [[ ${#files[@]} -gt 0 ]] || exit 0

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy has nothing to say of the C++ that has changed (deploy/scripts/lint.sh --changed).
+# clang-tidy finds nothing in the C++ that has changed (deploy/scripts/lint.sh --changed), as far as that is
+# not too much for a test: a file takes some ten seconds.
 set -euo pipefail
 export BATON_GENERATED=$PWD
 cd "$(dirname "$(readlink -f "$0")")/../.."
@@ -13,4 +14,4 @@ if ! git rev-parse --verify --quiet HEAD~1 >/dev/null; then
 END
   exit 0
 fi
-exec deploy/scripts/lint.sh --changed
+BATON_LINT_AT_MOST=12 exec deploy/scripts/lint.sh --changed
