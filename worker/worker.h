@@ -12,7 +12,8 @@
 // when the worker dies before, not at all. The successor then sees the same completions again.
 //
 // Thread-safety: a Worker, its shards and connections are used by one thread, the one that called
-// Attach, except where a function says otherwise. The library never aborts or throws.
+// Attach, except where a function says otherwise. That thread ends after its worker, or with its
+// process: the keeper kills a process that goes on without it. The library never aborts or throws.
 #ifndef WORKER_WORKER_H_
 #define WORKER_WORKER_H_
 

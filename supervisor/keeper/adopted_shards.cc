@@ -1,6 +1,7 @@
 #include "supervisor/keeper/adopted_shards.h"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -17,6 +18,7 @@
 #include "lib/arena/atomic_access.h"
 #include "lib/log/log.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/native_reports.h"
 
 namespace baton::keeper {
@@ -51,6 +53,7 @@ AdoptedShards::AdoptedShards(const arena::Arena* arena, std::vector<FileDescript
       hang_looks_(HangLooks(service)),
       unserved_looks_(arena->shape().shards),
       beats_(arena->shape().workers),
+      thread_ended_(arena->shape().workers, false),
       processes_(std::move(processes)) {
   for (uint32_t shard = 0; shard < arena->shape().shards; ++shard) {
     served_epochs_.push_back(arena::LoadAcquire(arena->native_shard(shard).served_epoch));
@@ -89,6 +92,7 @@ void AdoptedShards::Turn(uint64_t now_ns, const std::function<bool(uint32_t shar
     looked_ns_ = now_ns;
     if (!looked_before_) WakeAll();
     LookAtBeats();
+    LookAtLocks();
   }
   for (uint32_t shard = 0; shard < served_epochs_.size(); ++shard) {
     TellMove(shard);
@@ -176,24 +180,36 @@ void AdoptedShards::LookAtOwner(uint32_t shard, bool used) {
   unserved_looks_[shard] = served || !used ? 0 : unserved_looks_[shard] + 1;
 }
 
-void AdoptedShards::OnHang(uint32_t slot) {
-  if (kills_hung_) return Kill(slot);
-  log::Write(spdlog::level::warn, {.kind = "worker_hangs"},
-             fmt::format("the worker in slot {} (pid {}): it owns shards and has shown no sign of "
-                         "life for {} ms; its shards stay with it, as the policy's on_hang says",
-                         slot, PidOf(processes_[slot].get()), hang_looks_ * (kLookNs / 1'000'000)));
+// An heir follows at the mark. Whatever threads of the process are left go on with what is its.
+void AdoptedShards::LookAtLocks() {
+  for (uint32_t slot = 0; slot < processes_.size(); ++slot) {
+    if (thread_ended_[slot] || !DeathWatcher::IsMarked(*arena_, slot)) continue;
+    thread_ended_[slot] = true;
+    pollfd process = {processes_[slot].get(), POLLIN, 0};
+    if (!processes_[slot] || poll(&process, 1, 0) != 0) continue;  // it has none, or that is dead
+    Kill(slot, "worker_thread_ended",
+         "the thread that attached has ended, and if its process has not, it is killed");
+  }
 }
 
-void AdoptedShards::Kill(uint32_t slot) const {
+void AdoptedShards::OnHang(uint32_t slot) {
+  const std::string what = absl::StrCat("it owns shards and has shown no sign of life for ",
+                                        hang_looks_ * (kLookNs / 1'000'000), " ms");
+  if (kills_hung_) return Kill(slot, "worker_killed", what);
+  log::Write(spdlog::level::warn, {.kind = "worker_hangs"},
+             fmt::format("the worker in slot {} (pid {}): {}; its shards stay with it, as the "
+                         "policy's on_hang says",
+                         slot, PidOf(processes_[slot].get()), what));
+}
+
+void AdoptedShards::Kill(uint32_t slot, std::string_view kind, std::string_view why) const {
   const std::string pid = PidOf(processes_[slot].get());
   if (syscall(SYS_pidfd_send_signal, processes_[slot].get(), SIGKILL, nullptr, 0) == 0) {
-    log::Write(
-        spdlog::level::info, {.kind = "worker_killed"},
-        fmt::format("the worker in slot {} (pid {}): it owns shards and has shown no sign of "
-                    "life for {} ms",
-                    slot, pid, hang_looks_ * (kLookNs / 1'000'000)));
+    log::Write(spdlog::level::info, {.kind = kind},
+               fmt::format("the worker in slot {} (pid {}): {}", slot, pid, why));
   } else {
-    spdlog::error("the worker in slot {} hangs, and cannot be killed: {}", slot, strerror(errno));
+    spdlog::error("the worker in slot {} (pid {}) cannot be killed: {}: {}", slot, pid,
+                  strerror(errno), why);
   }
 }
 

@@ -1,6 +1,6 @@
-// The shards of a native service whose keeper died (adoption.h): who is to follow their owners, and
-// that an owner which hangs is killed. What the arena says of it was written by workers: it is
-// checked, and no process is found by it.
+// The shards of a native service whose keeper died (adoption.h): who is to follow their owners,
+// that an owner which hangs is killed, and a worker of which only a thread has ended. What the
+// arena says of it was written by workers: it is checked, and no process is found by it.
 //
 // The ownership records cannot be written any more (the driver log memory is sealed). What is left
 // is the heirs' names, in the recovery memory, and that is enough: an heir takes the shard of a
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/arena/arena.h"
@@ -52,9 +53,10 @@ class AdoptedShards {
   void NameHeir(uint32_t shard);
   void WakeAll() const;
   void LookAtBeats();
+  void LookAtLocks();
   void LookAtOwner(uint32_t shard, bool used);
   void OnHang(uint32_t slot);
-  void Kill(uint32_t slot) const;
+  void Kill(uint32_t slot, std::string_view kind, std::string_view why) const;
 
   const arena::Arena* const arena_;
   const std::vector<FileDescriptor> wakes_;
@@ -66,6 +68,7 @@ class AdoptedShards {
   std::vector<uint64_t> served_epochs_;   // known, by shard
   std::vector<uint32_t> unserved_looks_;  // by shard; in a row
   std::vector<Beat> beats_;               // by worker slot
+  std::vector<bool> thread_ended_;        // likewise: with its lock held, and that was told
   const std::vector<FileDescriptor> processes_;
 };
 

@@ -3,7 +3,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <iterator>
+#include <utility>
 
 #include "lib/arena/atomic_access.h"
 #include "lib/base/realtime.h"
@@ -21,12 +24,13 @@ constexpr useconds_t kPauseMicroseconds = 1000;
 
 }  // namespace
 
-DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death)
+DeathWatcher::DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death,
+                           Callback on_mark)
     : arena_(arena),
       realtime_priority_(realtime_priority),
       on_death_(std::move(on_death)),
-      watched_(arena->shape().workers, 0),
-      vain_wakes_(arena->shape().workers, 0) {
+      on_mark_(std::move(on_mark)),
+      watched_(arena->shape().workers) {
   thread_ = std::thread(&DeathWatcher::Loop, this);
 }
 
@@ -36,11 +40,10 @@ DeathWatcher::~DeathWatcher() {
   thread_.join();
 }
 
-void DeathWatcher::Watch(uint32_t slot, uint64_t worker_id) {
+void DeathWatcher::Watch(uint32_t slot, uint64_t worker_id, pid_t process) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    watched_[slot] = worker_id;
-    vain_wakes_[slot] = 0;
+    watched_[slot] = {worker_id, process};
   }
   Notify();
 }
@@ -53,40 +56,62 @@ void DeathWatcher::Notify() {
           nullptr, 0);
 }
 
+bool DeathWatcher::Look::IsDeath() const { return marked && !held; }
+
+bool DeathWatcher::IsMarked(const arena::Arena& arena, uint32_t slot) {
+  const auto& locks = arena.worker(slot).thread_locks;
+  return std::any_of(std::begin(locks), std::end(locks), [](const arena::ThreadLock& lock) {
+    return (arena::LoadAcquire(lock.futex) & FUTEX_OWNER_DIED) != 0;
+  });
+}
+
 bool DeathWatcher::IsDead(const arena::Arena& arena, uint32_t slot) {
-  bool marked = false;
+  Look look;
   for (const arena::ThreadLock& lock : arena.worker(slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);
     if ((word & FUTEX_OWNER_DIED) != 0) {
-      marked = true;
+      look.marked = true;
     } else if ((word & FUTEX_TID_MASK) != 0) {
-      return false;
+      look.held = true;
     }
   }
-  return marked;
+  return look.IsDeath();
 }
 
-// Finds a lock whose holder lives, and sees to it that the kernel will wake us: it wakes only locks
-// that say somebody waits.
-DeathWatcher::Locks DeathWatcher::Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const {
-  bool any_dead = false;
+// Sees to it that the kernel will wake us when the holder of a lock dies: it wakes only locks that
+// say somebody waits.
+DeathWatcher::Look DeathWatcher::Inspect(uint32_t slot) const {
+  Look look;
   for (arena::ThreadLock& lock : arena_->worker(slot).thread_locks) {
     std::atomic_ref<uint32_t> word(lock.futex);
     uint32_t seen = word.load();
     for (int attempt = 0; attempt < kMarkAttempts; ++attempt) {
       if (seen & FUTEX_OWNER_DIED) {
-        any_dead = true;
+        look.marked = true;
         break;
       }
       if ((seen & FUTEX_TID_MASK) == 0) break;  // not held
+      look.held = true;
+      if (look.live != nullptr) break;
       if ((seen & FUTEX_WAITERS) || word.compare_exchange_weak(seen, seen | FUTEX_WAITERS)) {
-        *live = &lock.futex;
-        *value = seen | FUTEX_WAITERS;
-        return Locks::kHeld;
+        look.live = &lock.futex;
+        look.value = seen | FUTEX_WAITERS;
+        break;
       }
     }
   }
-  return any_dead ? Locks::kDead : Locks::kNone;
+  return look;
+}
+
+// A lock of another worker of the same process is held.
+bool DeathWatcher::IsProcessAlive(uint32_t slot, const Looks& looks) const {
+  const pid_t process = watched_[slot].process;
+  for (uint32_t other = 0; process != 0 && other < watched_.size(); ++other) {
+    if (watched_[other].worker_id != 0 && watched_[other].process == process && looks[other].held) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void DeathWatcher::Loop() {
@@ -95,36 +120,44 @@ void DeathWatcher::Loop() {
   WaitSet waits;
   // Nothing is allocated from the death on: a thread's first allocation takes as long as all the
   // rest.
-  std::vector<std::pair<uint32_t, uint64_t>> dead;
+  std::vector<std::pair<uint32_t, uint64_t>> dead, marked;
   dead.reserve(watched_.size());
+  marked.reserve(watched_.size());
+  Looks looks;
   while (!stop_.load()) {
     const uint32_t changes = changes_.load();
     waits.count = 1;
     waits.words[0] = {changes, reinterpret_cast<uint64_t>(&changes_), FUTEX_32 | FUTEX_PRIVATE_FLAG,
                       0};
     dead.clear();
+    marked.clear();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
-        if (watched_[slot] == 0) continue;
-        uint32_t* live = nullptr;
-        uint32_t value = 0;
-        switch (Inspect(slot, &live, &value)) {
-          case Locks::kHeld:
-            waits.slots[waits.count] = slot;
-            waits.words[waits.count++] = {value, reinterpret_cast<uint64_t>(live), FUTEX_32, 0};
-            break;
-          case Locks::kDead:
-            dead.emplace_back(slot, watched_[slot]);
-            watched_[slot] = 0;
-            break;
-          case Locks::kNone:
-            break;  // gave its locks up: only the pidfd tells
+        Watched& watched = watched_[slot];
+        if (watched.worker_id == 0) continue;
+        const Look& look = looks[slot] = Inspect(slot);
+        if (look.marked && !std::exchange(watched.mark_told, true)) {
+          marked.emplace_back(slot, watched.worker_id);
         }
+        if (look.live == nullptr || watched.vain_wakes > kVainWakes) continue;
+        waits.slots[waits.count] = slot;
+        waits.words[waits.count++] = {look.value, reinterpret_cast<uint64_t>(look.live), FUTEX_32,
+                                      0};
+      }
+      // Who gave its locks up is told of by its pidfd alone.
+      for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
+        if (watched_[slot].worker_id == 0 || !looks[slot].IsDeath()) continue;
+        if (IsProcessAlive(slot, looks)) continue;  // the last of its locks wakes us
+        dead.emplace_back(slot, watched_[slot].worker_id);
+        watched_[slot].worker_id = 0;
       }
     }
     for (const auto& [slot, id] : dead) on_death_(slot, id);
     PassOn();
+    if (on_mark_) {
+      for (const auto& [slot, id] : marked) on_mark_(slot, id);
+    }
     if (!dead.empty()) continue;
     Wait(&waits);
   }
@@ -156,8 +189,7 @@ void DeathWatcher::Wait(WaitSet* waits) {
       const uint32_t value = arena::LoadRelaxed(*word);
       if (i != static_cast<uint32_t>(woken) && value == waits->words[i].val) continue;
       explained = true;
-      const uint32_t slot = waits->slots[i];
-      if (!(value & FUTEX_OWNER_DIED) && ++vain_wakes_[slot] > kVainWakes) watched_[slot] = 0;
+      if (!(value & FUTEX_OWNER_DIED)) ++watched_[waits->slots[i]].vain_wakes;
     }
   }
   if (!explained) usleep(kPauseMicroseconds);  // it changed back, or the kernel refuses

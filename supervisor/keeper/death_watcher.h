@@ -9,6 +9,7 @@
 #define SUPERVISOR_KEEPER_DEATH_WATCHER_H_
 
 #include <linux/futex.h>
+#include <sys/types.h>
 
 #include <array>
 #include <atomic>
@@ -22,25 +23,48 @@
 
 namespace baton::keeper {
 
-// One thread that sleeps on one lock of each watched worker. Thread-safe.
+// One thread that sleeps on one lock of each watched worker: the worker library holds one.
+// Thread-safe.
 class DeathWatcher {
  public:
-  // Called on the watcher's thread when all locks that the worker held are marked.
+  // Called on the watcher's thread.
   using Callback = std::function<void(uint32_t slot, uint64_t worker_id)>;
 
-  // `arena` outlives it. `realtime_priority` of its thread; 0: none.
-  DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death);
+  // `arena` outlives it. `realtime_priority` of its thread; 0: none. `on_death`: all locks that the
+  // worker held are marked, and no watched worker of its process holds one. `on_mark`, if there is
+  // one, comes after it, and once: a lock of the worker is marked. Its process may live on.
+  DeathWatcher(const arena::Arena* arena, int realtime_priority, Callback on_death,
+               Callback on_mark = nullptr);
   ~DeathWatcher();
 
+  // A thread of the worker in the slot that held a lock is dead.
+  static bool IsMarked(const arena::Arena& arena, uint32_t slot);
   // Every thread of the worker in the slot that held a lock is dead.
   static bool IsDead(const arena::Arena& arena, uint32_t slot);
 
-  // The worker holds the locks of its slot from now on.
-  void Watch(uint32_t slot, uint64_t worker_id);
+  // The worker holds the locks of its slot from now on, or is going to. `process`: its number, by
+  // which workers of one process are known as such; 0: it has no others.
+  void Watch(uint32_t slot, uint64_t worker_id, pid_t process = 0);
   void Forget(uint32_t slot);
 
  private:
-  enum class Locks { kHeld, kDead, kNone };
+  struct Watched {
+    uint64_t worker_id = 0;  // 0: nobody is watched
+    pid_t process = 0;
+    uint32_t vain_wakes = 0;  // since Watch
+    bool mark_told = false;
+  };
+
+  // What the locks of a slot say.
+  struct Look {
+    bool marked = false;       // one of them
+    bool held = false;         // likewise
+    uint32_t* live = nullptr;  // one that is held, and will wake us at this value
+    uint32_t value = 0;
+
+    bool IsDeath() const;
+  };
+  using Looks = std::array<Look, arena::kMaxWorkers>;
 
   // Waits for these words: the first is changes_, the others belong to the slots beside them.
   struct WaitSet {
@@ -52,15 +76,15 @@ class DeathWatcher {
   void Loop();
   void Wait(WaitSet* waits);
   void PassOn();
-  Locks Inspect(uint32_t slot, uint32_t** live, uint32_t* value) const;
+  Look Inspect(uint32_t slot) const;
+  bool IsProcessAlive(uint32_t slot, const Looks& looks) const;
   void Notify();
 
   const arena::Arena* arena_;
   const int realtime_priority_;
-  Callback on_death_;
+  const Callback on_death_, on_mark_;
   std::mutex mutex_;
-  std::vector<uint64_t> watched_;     // worker id by slot, 0: none; guarded by mutex_
-  std::vector<uint32_t> vain_wakes_;  // by slot, since Watch; guarded by mutex_
+  std::vector<Watched> watched_;  // by slot; guarded by mutex_
   // Of the watcher's thread: the locks that it waited for last, and that are marked.
   std::array<uint32_t*, arena::kMaxWorkers> marked_ = {};
   uint32_t marked_count_ = 0;

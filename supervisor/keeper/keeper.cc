@@ -179,6 +179,7 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
 // Whenever a descriptor is readable, and every now and then.
 void Keeper::TurnNative() {
   native_->Turn();
+  workers_->LookAtLocks();
   for (const auto& descriptor : native_descriptors_) {
     descriptor->async_wait(boost::asio::posix::stream_descriptor::wait_read,
                            [this](const boost::system::error_code& error) {

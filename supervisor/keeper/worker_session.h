@@ -72,6 +72,7 @@ struct WorkerSession {
   bool hangs = false;                    // as WorkerInfo's
   const void* control_stream = nullptr;  // who told that it is open; nobody: it is not
   std::string kill_cause;                // empty: we did not kill it
+  bool thread_ended = false;             // with its lock held
   bool detached = false;
   bool retired = false;  // it is to end, and is given no shard
 };

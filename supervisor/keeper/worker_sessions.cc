@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
@@ -57,6 +58,11 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
                                                                          uint64_t id) {
           if (wait_for_process) return;
           engine.Post([&engine, slot, id] { engine.WorkerStopped(slot, id, "crash"); });
+        },
+        [this](uint32_t, uint64_t id) {
+          boost::asio::post(loop_, [this, id] {
+            if (const SessionPtr session = Find(id)) OnThreadEnded(*session);
+          });
         });
   }
   WatchHeartbeats();
@@ -249,6 +255,8 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
     engine_.AddWorker(session->slot, session->id, std::move(engine_wake), VersionsOf(attach),
                       standing);
   });
+  // It has no lock yet, and is known to be of its process.
+  if (watcher_) watcher_->Watch(session->slot, session->id, session->peer.pid);
 
   attached->set_worker_id(session->id);
   attached->set_worker_slot(session->slot);
@@ -283,7 +291,7 @@ absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
   if (session->state != v1::WORKER_STATE_ATTACHED) return absl::OkStatus();
   session->state = v1::WORKER_STATE_READY;
   session->heartbeat.Restart();  // it may have warmed up for long
-  if (watcher_) watcher_->Watch(session->slot, session->id);
+  if (watcher_) watcher_->Watch(session->slot, session->id, session->peer.pid);
   engine_.Post([this, slot = session->slot] { engine_.SetReady(slot); });
   AddEvent("worker_ready", absl::StrCat("worker ", session->id, " is ready"), session->id);
   if (observer_) observer_->OnReady(session->id);
@@ -323,6 +331,26 @@ absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
                         ") could not be signalled: ", status.message()),
            session.id);
   return status;
+}
+
+// As a rule its whole process is ending, and the signal changes nothing. If not, its other threads
+// would go on with what is a successor's.
+void WorkerSessions::OnThreadEnded(WorkerSession& session) {
+  if (std::exchange(session.thread_ended, true)) return;
+  pollfd process = {session.process.native_handle(), POLLIN, 0};
+  if (poll(&process, 1, 0) != 0) return;  // dead
+  if (!Signal(session, SIGKILL).ok()) return;
+  AddEvent("worker_thread_ended",
+           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
+                        "): the thread that attached has ended, and if its process has not, it is "
+                        "killed"),
+           session.id);
+}
+
+void WorkerSessions::LookAtLocks() {
+  for (const SessionPtr& session : slots_) {
+    if (session && DeathWatcher::IsMarked(arena_, session->slot)) OnThreadEnded(*session);
+  }
 }
 
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {

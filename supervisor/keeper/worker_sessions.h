@@ -86,6 +86,9 @@ class WorkerSessions {
   // them owns a shard, or is about to, and nothing was done. May be repeated.
   bool Retire(pid_t pid);
   uint32_t free_slots() const;
+  // Ends the processes of workers whose locks are marked. For a keeper of native services, which
+  // has no thread that is woken for it.
+  void LookAtLocks();
 
   // Slot of a ready worker: that one, or with 0 the newest that does not own `shard`.
   absl::StatusOr<uint32_t> Successor(uint64_t worker_id, uint32_t shard);
@@ -106,6 +109,7 @@ class WorkerSessions {
   void OnClosed(const SessionPtr& session, const absl::Status& why);
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
+  void OnThreadEnded(WorkerSession& session);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);

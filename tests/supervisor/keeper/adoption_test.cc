@@ -593,6 +593,21 @@ TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAnOwnerThatShowsNoSignOfLife) {
   EXPECT_EQ(shards_->WhyStuck(), "");
 }
 
+// Its heir goes on with what the other threads of the process still write.
+TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAThreadThatHasEnded) {
+  Sleeper owner, bystander;
+  processes_.resize(4);
+  processes_[0] = ProcessOf(owner);
+  processes_[1] = ProcessOf(bystander);
+  Lock(0) = Lock(1) = 1000;
+  Look();
+  EXPECT_TRUE(owner.Lives());
+  Lock(0) = FUTEX_OWNER_DIED;
+  Look();
+  EXPECT_TRUE(owner.WasKilled());
+  EXPECT_TRUE(bystander.Lives());
+}
+
 TEST_F(AdoptedShardsTest, shouldLeaveAnOwnerThatHangsWhereThePolicySaysSo) {
   service_.mutable_policy()->set_on_hang(v1::ON_HANG_REPORT);
   Sleeper owner;

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/death_watcher.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -13,7 +14,6 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -30,6 +30,9 @@ namespace baton::keeper {
 namespace {
 
 using harness::WaitUntil;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 // A process that holds some locks of a slot. Forked before any thread of the test exists.
 class LockHolder {
@@ -94,14 +97,47 @@ class LockHolder {
   FileDescriptor told_, asked_;
 };
 
+// A worker's thread in this process, which ends with its lock held.
+class Owner {
+ public:
+  explicit Owner(arena::ThreadLock* place)
+      : lock_(place), thread_([this] {
+          EXPECT_TRUE(lock_.Acquire().ok());
+          locked_.set_value();
+          end_.get_future().wait();
+        }) {
+    locked_.get_future().wait();
+  }
+  ~Owner() {
+    End();
+    thread_.join();
+  }
+  void End() {
+    if (!std::exchange(ended_, true)) end_.set_value();
+  }
+
+ private:
+  ThreadLock lock_;
+  bool ended_ = false;
+  std::promise<void> locked_, end_;
+  std::thread thread_;
+};
+
 class DeathWatcherTest : public ::testing::Test {
  protected:
   // After all forks.
   void StartWatching() {
-    watcher.emplace(&arena, 0, [this](uint32_t slot, uint64_t id) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      deaths_.emplace_back(slot, id);
-    });
+    const auto note = [this](std::vector<std::pair<uint32_t, uint64_t>>* told) {
+      return [this, told](uint32_t slot, uint64_t id) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        told->emplace_back(slot, id);
+      };
+    };
+    watcher.emplace(&arena, 0, note(&deaths_), note(&marks_));
+  }
+  std::vector<std::pair<uint32_t, uint64_t>> marks() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return marks_;
   }
   std::vector<std::pair<uint32_t, uint64_t>> deaths() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -117,7 +153,7 @@ class DeathWatcherTest : public ::testing::Test {
 
  private:
   std::mutex mutex_;
-  std::vector<std::pair<uint32_t, uint64_t>> deaths_;
+  std::vector<std::pair<uint32_t, uint64_t>> deaths_, marks_;
 
  protected:
   std::optional<DeathWatcher> watcher;  // its thread ends first
@@ -160,15 +196,7 @@ TEST_F(DeathWatcherTest, shouldTellOnlyWhenEveryThreadOfTheWorkerIsDead) {
   LockHolder victim(arena, 0, 1);
   LockHolder other(arena, 1, 1);
   // A second lock of slot 0, of a thread that lives for now.
-  std::promise<void> locked, end;
-  std::thread survivor([&] {
-    alignas(ThreadLock) unsigned char place[sizeof(ThreadLock)];
-    auto* lock = new (place) ThreadLock(&arena.worker(0).thread_locks[1]);
-    EXPECT_TRUE(lock->Acquire().ok());
-    locked.set_value();
-    end.get_future().wait();  // then it ends with its lock held
-  });
-  locked.get_future().wait();
+  Owner survivor(&arena.worker(0).thread_locks[1]);
   StartWatching();
   watcher->Watch(0, 20);
   watcher->Watch(1, 21);
@@ -178,9 +206,41 @@ TEST_F(DeathWatcherTest, shouldTellOnlyWhenEveryThreadOfTheWorkerIsDead) {
   ExpectDeaths({{1, 21}});
   watcher->Watch(1, 22);  // one more turn of the watcher
   ExpectDeaths({{1, 21}, {1, 22}});
-  end.set_value();
-  survivor.join();
+  survivor.End();
   ExpectDeaths({{1, 21}, {1, 22}, {0, 20}});
+}
+
+// What their threads write is one memory's.
+TEST_F(DeathWatcherTest, shouldTellOfADeathOnlyWhenNoWorkerOfTheProcessHoldsALock) {
+  Owner first(&arena.worker(0).thread_locks[0]);
+  Owner second(&arena.worker(1).thread_locks[0]);
+  LockHolder stranger(arena, 2, 1);
+  StartWatching();
+  watcher->Watch(0, 70, 700);
+  watcher->Watch(1, 71, 700);
+  watcher->Watch(2, 72, 701);
+  first.End();
+  ASSERT_EQ(WaitUntil("the mark", [&] { return marks().size() == 1; }), absl::OkStatus());
+  EXPECT_THAT(marks(), ElementsAre(Pair(0, 70)));
+  stranger.Kill();
+  ExpectDeaths({{2, 72}});
+  second.End();
+  ExpectDeaths({{2, 72}, {0, 70}, {1, 71}});
+  ASSERT_EQ(WaitUntil("marks", [&] { return marks().size() == 3; }), absl::OkStatus());
+  EXPECT_THAT(marks(), ElementsAre(Pair(0, 70), Pair(2, 72), Pair(1, 71)));
+}
+
+TEST_F(DeathWatcherTest, shouldNotAwaitAWorkerOfTheProcessThatHasLeft) {
+  Owner first(&arena.worker(0).thread_locks[0]);
+  Owner second(&arena.worker(1).thread_locks[0]);
+  StartWatching();
+  watcher->Watch(0, 80, 700);
+  watcher->Watch(1, 81, 700);
+  first.End();
+  ASSERT_EQ(WaitUntil("the mark", [&] { return marks().size() == 1; }), absl::OkStatus());
+  EXPECT_THAT(deaths(), IsEmpty());
+  watcher->Forget(1);
+  ExpectDeaths({{0, 80}});
 }
 
 TEST_F(DeathWatcherTest, shouldSayNothingOfAWorkerThatItForgot) {
@@ -232,32 +292,6 @@ TEST_F(DeathWatcherTest, shouldNotBeKeptBusyByAWorkerThatChangesItsLockAllTheTim
   kill(culprit, SIGKILL);
   waitpid(culprit, nullptr, 0);
 }
-
-// A worker's thread in this process, which ends with its lock held.
-class Owner {
- public:
-  explicit Owner(arena::ThreadLock* place)
-      : lock_(place), thread_([this] {
-          EXPECT_TRUE(lock_.Acquire().ok());
-          locked_.set_value();
-          end_.get_future().wait();
-        }) {
-    locked_.get_future().wait();
-  }
-  ~Owner() {
-    End();
-    thread_.join();
-  }
-  void End() {
-    if (!std::exchange(ended_, true)) end_.set_value();
-  }
-
- private:
-  ThreadLock lock_;
-  bool ended_ = false;
-  std::promise<void> locked_, end_;
-  std::thread thread_;
-};
 
 // Threads of this process that sleep until a watched word changes.
 int SleepingWatchers() {

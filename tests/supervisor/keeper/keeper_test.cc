@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/arena/arena.h"
@@ -29,6 +30,7 @@
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "worker/worker.h"
 
 namespace baton::keeper {
 namespace {
@@ -576,6 +578,43 @@ TEST_F(KeeperTest, shouldNeverKillAnotherProcessThatGotTheNumberOfTheOneThatConn
   usleep(50'000);
   EXPECT_EQ(keeper.Describe().workers_size(), 1);
   EXPECT_TRUE(namesake.alive());
+}
+
+class IdleService final : public Service {
+  absl::Status OnAdopt(Shard&) override { return absl::OkStatus(); }
+  void OnCompletion(Shard&, const Completion&) override {}
+};
+
+// What is left of it goes on writing to what is a successor's.
+TEST_F(KeeperTest, shouldKillAProcessOfWhichOnlyTheThreadThatAttachedHasEnded) {
+  ForkedChild child([path = keeper.socket()](const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    IdleService service;
+    std::thread([&] {
+      WorkerOptions options;
+      options.socket = path;
+      options.service = "kv";
+      options.control_stream = false;
+      auto worker = Worker::Attach(options, &service);
+      if (worker.ok() && (*worker)->Ready().ok()) (void)worker->release();
+    }).join();
+    parent.Await();
+  });
+  Start();
+  child.Go();
+  EXPECT_EQ(WaitUntil("the end of the process",
+                      [&] {
+                        siginfo_t end = {};
+                        waitid(P_PID, static_cast<id_t>(child.pid()), &end,
+                               WEXITED | WNOHANG | WNOWAIT);
+                        return end.si_pid != 0;
+                      }),
+            absl::OkStatus());
+  EXPECT_EQ(AwaitWorkers(0), absl::OkStatus());
+  EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
+  int told = 0;
+  for (const v1::Event& event : keeper.Events()) told += event.kind() == "worker_thread_ended";
+  EXPECT_EQ(told, 1);
 }
 
 // ---- Tokens.

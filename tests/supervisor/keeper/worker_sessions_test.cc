@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -211,6 +212,22 @@ TEST_F(WorkerSessionsTest, shouldTellTheEngineThatAnAttachedChildIsDead) {
   EXPECT_THAT(engine.dead, ElementsAre(reservation.worker_id));
   EXPECT_EQ(sessions.free_slots(), kWorkers);
   EXPECT_NE(sessions.Reserve().value().worker_id, reservation.worker_id);
+}
+
+TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  uint32_t& lock = arena.worker(reserved.slot).thread_locks[0].futex;
+  lock = static_cast<uint32_t>(process->pid());
+  sessions.LookAtLocks();
+  EXPECT_NE(events.events().back().kind(), "worker_thread_ended");
+  lock = FUTEX_OWNER_DIED;
+  sessions.LookAtLocks();
+  EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
 }
 
 // Workers that show no sign of life are noticed soon.
