@@ -2,16 +2,15 @@
 # Deliberate defects, each a line of our sources, are each caught by a test; writes tests/MUTANTS.md.
 set -euo pipefail
 simulation=//tests/simulation
-mapfile -t mutations < <(bazel query --output=label "attr(tags, '\\bmutation\\b', $simulation:all)" 2>/dev/null)
+mapfile -t mutations < <(bazel query --output=label "labels(srcs, $simulation:mutations)" 2>/dev/null)
 mapfile -t tests < <(bazel query --output=label "attr(tags, '\\bmutant\\b', $simulation:all)" 2>/dev/null)
 [[ ${#tests[@]} -gt 0 && ${#tests[@]} -eq ${#mutations[@]} ]]
 status=0
 bazel test --config=run --keep_going --nocache_test_results "${tests[@]}" || status=$?
-bazel build --config=run "${mutations[@]}"
+bazel build --config=run $simulation:mutations
 files=()
 for mutation in "${mutations[@]}"; do
-  name=${mutation#*:}
-  files+=("$(bazel info bazel-bin 2>/dev/null)/tests/simulation/${name%_mutation}.mutation")
+  files+=("$(bazel info bazel-bin 2>/dev/null)/tests/simulation/${mutation#*:}")
 done
 [[ $status -eq 0 ]] || exit "$status"
 tests/simulation/mutants_table.sh write tests/MUTANTS.md \

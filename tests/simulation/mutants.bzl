@@ -1,99 +1,156 @@
-"""Negative controls: Baton's own sources, each with one defect, have to be caught.
+"""Negative controls: defects of Baton's own sources, each of which has to be caught by its test.
 
-Every mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
+One copy of each source has all of its defects, and $BATON_MUTANT chooses which one is there. Every
+mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and table_test checks.
 """
 
-def mutant(name, src, edit, killer = None, case = None, header = None, deep = False, killer_deps = None):
-    """A test that passes when the defect that `edit`, for sed, makes in `src` is caught.
+SIMULATE = "//tests/simulation:main.cc"
 
-    By default the simulation has to catch it. The broken copy is an object of the test itself, so
-    the linker does not take the right one out of its library. An edit that changes nothing any more
-    fails the build.
+def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False):
+    """A defect, for `mutants`.
 
     Args:
       name: of the mutant, as it is told in the table.
       src: label of the source that is broken.
-      edit: for sed.
+      edit: for sed. It makes a source that is broken where the word MUTANT in it is true. An edit that
+        changes nothing any more fails the build.
       killer: label of the test's source that catches it instead of the simulation; with its `case`.
       case: Suite.name of the test case that has to fail.
-      header: with killer: the file is a header, which the killer includes through this macro.
-      killer_deps: of the killer, where they are not those of most.
+      header: with killer: the file is a header, which the killer includes through this macro. MUTANT
+        is not known there: the edit makes the defect.
       deep: the simulation needs schedules in which much is outstanding.
     """
-    broken = name + (".h" if header else "_source.cc")
-    native.genrule(
-        name = name + "_source",
-        testonly = True,
-        srcs = [src],
-        outs = [broken],
-        cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",
-    )
-    if killer == None:
-        test = "//tests/simulation:" + name + "_mutant_test"
-        native.cc_test(
-            name = name + "_mutant_test",
-            size = "medium",
-            srcs = [
-                "mutant_test.cc",
-                broken,
-            ],
-            copts = ["-Wno-error"],
-            local_defines = ["MUTANT=" + name] + (["DEEP_SCHEDULES"] if deep else []),
-            tags = ["mutant"],
-            deps = [
-                ":simulation",
-                "//lib/system:gtest",
-            ],
-        )
-    else:
-        test = killer.replace(".cc", "") + " " + case
-        native.cc_binary(
-            name = name + "_mutant",
-            testonly = True,
-            srcs = [killer, broken],
-            copts = ["-Wno-error"],
-            # Of the test, which is to include the broken header.
-            local_defines = [header + "=\\\"tests/simulation/" + broken + "\\\""] if header else [],
-            deps = killer_deps or [
-                "//lib/arena",
-                "//lib/base",
-                "//lib/driver",
-                "//lib/system:gtest_main",
-                "//lib/verbs",
-                "//lib/verbs/soft",
-                "//supervisor/keeper:engine",
-                "//tests/harness:process",
-                "//tests/lib/driver:harness",
-                "//tests/lib/verbs:forwarding_device",
-                "//tests/supervisor/keeper:keeper_harness",
-                "//worker",
-            ],
-        )
-        native.sh_test(
-            name = name + "_mutant_test",
-            size = "medium",
-            srcs = ["expect_failure.sh"],
-            args = ["$(location :" + name + "_mutant)", case],
-            data = [":" + name + "_mutant"],
-            tags = ["mutant"],
-        )
-    native.genrule(
-        name = name + "_mutation",
-        testonly = True,
-        srcs = [src, broken],
-        outs = [name + ".mutation"],
-        cmd = "{ echo 'name " + name + "'; echo 'source " + src + "'; echo 'test " + test +
-              "'; diff $(SRCS) || true; } > $@",
-        tags = ["mutation"],
+    return struct(
+        name = name,
+        src = src,
+        edit = edit,
+        killer = killer,
+        case = case,
+        header = header,
+        # What the killer is called with.
+        arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"],
     )
 
-def mutants_table(name):
-    """The table in the tree names the mutants that come before this, and no others."""
-    mutations = [
-        ":" + rule["name"]
-        for rule in native.existing_rules().values()
-        if "mutation" in rule["tags"]
-    ]
+def _test(mutant):
+    if mutant.case:
+        return mutant.killer.replace(".cc", "") + " " + mutant.case
+    return "//tests/simulation:simulate " + " ".join(mutant.arguments)
+
+def _base(src):
+    return src.split(":")[1]
+
+# Makes `mutant`.mutation, for the table, of the files $< and $$next.
+def _record(mutant):
+    return ("{ echo name " + mutant.name + "; echo source " + mutant.src + "; echo test '" + _test(mutant) +
+            "'; diff $< $$next || true; } > $(location " + mutant.name + ".mutation); ")
+
+# Makes $$next of `from`.
+def _edit(mutant, source):
+    return ("sed -e '" + mutant.edit + "' " + source + " > $$next; if cmp -s " + source + " $$next; then echo '" +
+            mutant.name + ": its edit changes nothing' >&2; exit 1; fi; ")
+
+def _mutate_source(src, numbers, mutants):
+    command = "set -e; all=$$(mktemp); next=$$(mktemp); cat $< > $$all; "
+    for mutant in mutants:
+        command += _edit(mutant, "$<") + _record(mutant) + _edit(mutant, "$$all")
+        command += ("sed -e 's/\\bMUTANT\\b/(::baton::ChosenMutant() == " + str(numbers[mutant.name]) +
+                    ")/g' $$next > $$all; ")
+    out = "mutated_" + _base(src)
+    native.genrule(
+        name = out + "_source",
+        testonly = True,
+        srcs = [src],
+        outs = [out] + [mutant.name + ".mutation" for mutant in mutants],
+        cmd = command + "{ echo '#include \"tests/simulation/chosen_mutant.h\"'; cat $$all; } > $(location " +
+              out + "); rm $$all $$next",
+    )
+    return out
+
+def _mutate_header(mutant):
+    out = mutant.name + ".h"
+    native.genrule(
+        name = mutant.name + "_source",
+        testonly = True,
+        srcs = [mutant.src],
+        outs = [out, mutant.name + ".mutation"],
+        cmd = "set -e; next=$$(mktemp); " + _edit(mutant, "$<") + _record(mutant) +
+              "mv $$next $(location " + out + ")",
+    )
+    return out
+
+def _test_mutant(name, number, program, arguments):
+    native.sh_test(
+        name = name + "_mutant_test",
+        size = "medium",
+        srcs = ["catch_mutant.sh"],
+        args = [str(number), "$(location " + program + ")"] + arguments,
+        data = [program],
+        tags = ["mutant"],
+    )
+
+def mutants(mutants, deps):
+    """For each of `mutants` a test that passes when the defect is caught.
+
+    The broken sources are objects of the programs themselves (alwayslink), so the linker does not take
+    the right ones out of their libraries.
+
+    Args:
+      mutants: a list of what mutant() returns.
+      deps: of the killers.
+    """
+    numbers = {}
+    of_sources = {}
+    killers = {}
+    for mutant in mutants:
+        numbers[mutant.name] = len(numbers) + 1
+        if mutant.header:
+            broken = _mutate_header(mutant)
+            native.cc_binary(
+                name = mutant.name + "_mutant",
+                testonly = True,
+                srcs = [mutant.killer, broken],
+                # Of the test, which is to include the broken header.
+                local_defines = [mutant.header + "=\\\"tests/simulation/" + broken + "\\\""],
+                copts = ["-w"],
+                deps = deps + ["//lib/system:gtest_main"],
+            )
+        else:
+            of_sources.setdefault(mutant.src, []).append(mutant)
+            killers[mutant.killer] = "mutants_under_" + _base(mutant.killer)[:-len(".cc")]
+
+    native.cc_library(
+        name = "mutated_sources",
+        testonly = True,
+        srcs = [_mutate_source(src, numbers, of_source) for src, of_source in of_sources.items()],
+        hdrs = ["chosen_mutant.h"],
+        copts = ["-w"],
+        deps = deps,
+        alwayslink = True,
+    )
+    for killer, program in killers.items():
+        native.cc_binary(
+            name = program,
+            testonly = True,
+            srcs = [killer],
+            deps = [":mutated_sources"] + deps + ([] if killer == SIMULATE else ["//lib/system:gtest_main"]),
+        )
+    for mutant in mutants:
+        program = mutant.name + "_mutant" if mutant.header else killers[mutant.killer]
+        _test_mutant(
+            mutant.name,
+            0 if mutant.header else numbers[mutant.name],
+            program,
+            mutant.arguments,
+        )
+
+def mutants_table(name, mutants):
+    """The table in the tree names these mutants, and no others."""
+    mutations = sorted([mutant.name + ".mutation" for mutant in mutants])
+    native.filegroup(
+        name = "mutations",
+        testonly = True,
+        srcs = mutations,
+    )
     native.sh_test(
         name = name,
         size = "small",
@@ -101,6 +158,6 @@ def mutants_table(name):
         args = [
             "check",
             "$(location //tests:MUTANTS.md)",
-        ] + ["$(location " + mutation + ")" for mutation in sorted(mutations)],
+        ] + ["$(location " + mutation + ")" for mutation in mutations],
         data = ["//tests:MUTANTS.md"] + mutations,
     )

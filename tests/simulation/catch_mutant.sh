@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# catch_mutant.sh NUMBER PROGRAM ARGUMENTS...: passes when the defect is caught by a check that was
+# written for it: the test case fails, a schedule breaks a promise, or an invariant is found broken.
+# A program that crashes, is killed or does not start has caught nothing. NUMBER 0: the program has no
+# other code than the broken one; otherwise it has to pass without the defect.
+set -euo pipefail
+number=$1 program=$2
+shift 2
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+
+# run NUMBER SCHEDULES
+run() {
+  local number=$1 schedules=$2 status=0
+  shift 2
+  if [[ $1 == --deep ]]; then set -- "$@" --schedules "$schedules"; fi
+  BATON_MUTANT=$number BATON_SCHEDULES=$schedules "$program" "$@" >"$output" 2>&1 || status=$?
+  return "$status"
+}
+
+if [[ $number -ne 0 ]] && ! run 0 20 "$@"; then
+  tail -n 40 "$output"
+  echo "it fails without the defect, too"
+  exit 1
+fi
+schedules=20000
+if [[ $1 != --deep ]]; then
+  schedules=8000
+  "$program" --gtest_list_tests "$1" | grep -q '^  ' || { echo "there is no case $1"; exit 1; }
+elif [[ $2 -eq 1 ]]; then
+  schedules=1000
+fi
+status=0
+run "$number" "$schedules" "$@" || status=$?
+tail -n 20 "$output"
+case $status in
+  0) echo "the defect was not noticed" && exit 1 ;;
+  1) how=$(grep -m1 -E '^seed [0-9]+: |^\[  FAILED  \]' "$output") ;;
+  134) how=$(grep -m1 'broken invariant: ' "$output") ;;
+  *) how='' ;;
+esac
+if [[ -z $how ]]; then
+  echo "it ended with status $status, and no check has said why"
+  exit 1
+fi
+echo "caught: $how"
