@@ -55,8 +55,7 @@ absl::Status QueueDriver::PostSharedReceive(uint32_t shard, uint32_t slot,
                       arena::PackSharedReceiveState(SharedReceiveState::kAttempted, generation));
   BATON_CRASH_POINT("driver-before-shared-post");
   size_t taken = 0;
-  absl::Status status =
-      objects_->shared_receive_queues[shard]->PostReceive({&posted, 1}, &taken);
+  absl::Status status = objects_->shared_receive_queues[shard]->PostReceive({&posted, 1}, &taken);
   BATON_CRASH_POINT("driver-after-shared-post");
   if (!status.ok()) {
     owner.shared_receives_refused = 1;

@@ -84,6 +84,8 @@ void AddCapacity(CLI::App& app, const char* flag, const char* help, Setter sette
   app.add_option_function<uint64_t>(flag, setter, help)->needs("--dev")->group("With --dev");
 }
 
+void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t));
+
 void AddServiceFlags(CLI::App& app, Flags& flags) {
   v1::ServiceConfig& service = flags.service;
   service.set_name("ledger");
@@ -145,6 +147,12 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listeners, "HOST:PORT to listen on; may be repeated")
       ->needs("--dev")
       ->group("With --dev");
+  AddNativeFlags(app, flags, narrow);
+}
+
+// How its workers are native, and its device.
+void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t)) {
+  v1::ServiceConfig& service = flags.service;
   app.add_option_function<std::string>(
          "--native",
          [&](const std::string& object) {

@@ -52,8 +52,8 @@ std::string Progress(uint64_t completed, uint64_t posted, uint64_t committed) {
 
 // "32 messages, 4.1ms at the rate so far": what a peer can send while nobody serves it.
 std::string FormatReceiveWindow(const v1::Connection& one) {
-  std::string messages = absl::StrCat(
-      one.receive_window(), " messages", one.receive_window_shared() ? " of all in the shard" : "");
+  std::string messages = absl::StrCat(one.receive_window(), " messages",
+                                      one.receive_window_shared() ? " of all in the shard" : "");
   if (one.receive_window_us() == 0) return messages;
   return absl::StrCat(messages, ", ", FormatMicroseconds(one.receive_window_us()),
                       " at the rate so far");

@@ -45,7 +45,7 @@ absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::st
   (void)google::protobuf::util::MessageToJsonString(request, &json);
   change.set_request(OneLine(json, kMaxRequest));
   trail_->Begin(service, &change);
-  const absl::Status result = work();
+  absl::Status result = work();
   trail_->End(service, std::move(change), Printable(result));
   return result;
 }

@@ -205,7 +205,6 @@ std::vector<GoldenFile> Nouns() {
 }
 
 std::vector<GoldenFile> Changes() {
-  const Words upgrade = {"upgrade", "kv", "--exec", "STATE/kv-1.1"};
   return {
       {"worker_stop",
        {{{"worker", "stop", "kv", "1", "--dry-run"}},
@@ -233,6 +232,12 @@ std::vector<GoldenFile> Changes() {
                         {{"handoff", "kv"}, "", RefuseHandoff},
                         {{"handoff", "kv", "--dry-run"}, "", BeWithoutReadyWorkers},
                         {{"handoff", "kv", "--dry-run"}, "", BeUpgrading}})},
+  };
+}
+
+std::vector<GoldenFile> Upgrades() {
+  const Words upgrade = {"upgrade", "kv", "--exec", "STATE/kv-1.1"};
+  return {
       {"upgrade",
        {{Plus(upgrade, {"--dry-run"})},
         {Plus(upgrade, {"--dry-run", "--workers", "3", "--watch-window", "5", "--", "--fast"})},
@@ -263,6 +268,11 @@ std::vector<GoldenFile> Changes() {
         {{"upgrades", "resume", "kv", "--dry-run", "-o", "json"}},
         {{"upgrades", "resume", "kv", "-o", "json"}},
         {{"upgrades", "resume", "kw"}}}},
+  };
+}
+
+std::vector<GoldenFile> Ends() {
+  return {
       {"drain",
        {{{"drain", "kv", "--dry-run"}},
         {{"drain", "kv", "--no-wait"}},
@@ -353,7 +363,9 @@ std::vector<GoldenFile> Others() {
 
 std::vector<GoldenFile> GoldenFiles() {
   std::vector<GoldenFile> files = Nouns();
-  for (auto& some : {Changes(), Others()}) files.insert(files.end(), some.begin(), some.end());
+  for (const auto& some : {Changes(), Upgrades(), Ends(), Others()}) {
+    files.insert(files.end(), some.begin(), some.end());
+  }
   return files;
 }
 
