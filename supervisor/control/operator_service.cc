@@ -327,7 +327,7 @@ class OperatorServiceImpl final
                              const Request& asked, internal::ManagementRequest request,
                              Response* response) {
     FillVersion(response->mutable_version());
-    return ToGrpc(OnRecord(call, what, asked, [&]() -> absl::Status {
+    auto change = [&, request = std::move(request)]() mutable -> absl::Status {
       BATON_ASSIGN_OR_RETURN(internal::ManagementReply reply,
                              calls_.Change(call, asked.service(), std::move(request)));
       if (reply.upgrades().empty()) {
@@ -336,7 +336,8 @@ class OperatorServiceImpl final
       }
       response->mutable_upgrade()->Swap(reply.mutable_upgrades(0));
       return absl::OkStatus();
-    }));
+    };
+    return ToGrpc(OnRecord(call, what, asked, std::move(change)));
   }
 
   absl::StatusOr<internal::Connections> Connections(const grpc::ServerContext& call,
