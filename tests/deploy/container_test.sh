@@ -6,7 +6,7 @@
 # own, of another user, without capabilities, with nothing of batond's but the directory of sockets; and a
 # peer that checks what it is answered.
 set -euo pipefail
-# skip WHY: as a case that run_tests.sh counts.
+# skip WHY: as a case that report_tests.py counts.
 skip() {
   echo "skipped: $1"
   [[ -z ${XML_OUTPUT_FILE:-} ]] || cat >"$XML_OUTPUT_FILE" <<END

@@ -6,8 +6,8 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 for tool in spin cc; do
   if ! command -v "$tool" >/dev/null; then
-    echo "skipped: $tool is not installed (./run setup)"
-    exit 0
+    echo "check.sh: $tool is not installed: ./run setup installs it" >&2
+    exit 1
   fi
 done
 work=$(mktemp -d)

@@ -35,11 +35,13 @@ fi
 
 # The cases of the programs inside, for those who count them.
 if compgen -G "$results/*.xml" >/dev/null; then
-  {
-    echo '<?xml version="1.0" encoding="UTF-8"?>'
-    echo '<testsuites>'
-    sed -E '/<\?xml|<\/?testsuites/d' "$results"/*.xml
-    echo '</testsuites>'
-  } >"$XML_OUTPUT_FILE"
+  python3 -c '
+import sys
+import xml.etree.ElementTree as ElementTree
+all = ElementTree.Element("testsuites")
+for path in sys.argv[1:]:
+    all.extend(ElementTree.parse(path).getroot())
+ElementTree.ElementTree(all).write(sys.stdout.buffer, encoding="UTF-8", xml_declaration=True)
+' "$results"/*.xml >"$XML_OUTPUT_FILE"
 fi
 exit "$status"
