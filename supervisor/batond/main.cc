@@ -1,10 +1,10 @@
 // batond: see supervisor.h. Exit codes: 0 stopped as told, 1 could not run, 2 wrong command line
 // or configuration.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/log/log.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/batond/options.h"
 #include "supervisor/batond/state_directory.h"
@@ -23,12 +23,7 @@
 namespace baton {
 namespace {
 
-void LogToStandardError() {
-  auto logger =
-      std::make_shared<spdlog::logger>("batond", std::make_shared<spdlog::sinks::stderr_sink_st>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e batond[%P] %l: %v");
-  spdlog::set_default_logger(std::move(logger));
-}
+constexpr size_t kMaxMessageBytes = 3072;
 
 // Children inherit it: a keeper needs some descriptors for each connection of the soft device.
 void RaiseDescriptorLimit() {
@@ -80,7 +75,8 @@ int Fail(const absl::Status& status) {
     spdlog::error("{}", std::string(status.message()));
     return 1;
   }
-  std::fprintf(stderr, "batond: %s\n", std::string(status.message()).c_str());
+  (void)log::PatientWriter(STDERR_FILENO)
+      .Write(absl::StrCat("batond: ", status.message()).substr(0, kMaxMessageBytes) + "\n");
   return 1;
 }
 
@@ -92,7 +88,9 @@ int Main(int argc, char** argv) {
     std::printf("the configuration is valid\n");
     return 0;
   }
-  LogToStandardError();
+  // Without a thread: children's parent death signals hang on the one that forks.
+  log::LogToStandardError("batond", log::LogThread::kNone,
+                          "%Y-%m-%dT%H:%M:%S.%e batond[%P] %l: %v");
   const v1::Config& config = line.options.config;
   if (config.log_format() == v1::JSON) log::UseJson("batond", "");
   RaiseDescriptorLimit();

@@ -13,7 +13,7 @@
 #include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/control_server.h"
@@ -57,6 +57,18 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
   return 0;
 }
 
+int Run(const sigset_t& end_signals) {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  const auto config = baton::ParseControlConfig(text);
+  if (!config.ok()) {
+    spdlog::error("{}", std::string(config.status().message()));
+    return 2;
+  }
+  if (config->log_format() == baton::v1::JSON) baton::log::UseJson("control", "");
+  gpr_set_log_function(LogOfGrpc);
+  return Serve(*config, end_signals);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -73,22 +85,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   mallopt(M_ARENA_MAX, kAllocatorArenas);
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("control"));
   // Every thread inherits this, so that sigwait in the main one is who takes them.
   sigset_t end_signals;
   sigemptyset(&end_signals);
   sigaddset(&end_signals, SIGTERM);
   sigaddset(&end_signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &end_signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-
-  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  const auto config = baton::ParseControlConfig(text);
-  if (!config.ok()) {
-    spdlog::error("{}", std::string(config.status().message()));
-    return 2;
-  }
-  if (config->log_format() == baton::v1::JSON) baton::log::UseJson("control", "");
-  gpr_set_log_function(LogOfGrpc);
-  return Serve(*config, end_signals);
+  baton::log::LogToStandardError("control", baton::log::LogThread::kOwn);
+  const int result = Run(end_signals);
+  baton::log::EndLog();
+  return result;
 }

@@ -1,12 +1,9 @@
 // baton-keeper: owns one service. Started by batond, which writes its configuration (text format
 // of baton.internal.KeeperConfig) to standard input and learns through the descriptor in
 // BATON_READY_FD that workers can attach.
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -20,10 +17,7 @@
 #include "lib/base/readiness.h"
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
-#include "spdlog/async.h"
-#include "spdlog/details/null_mutex.h"
-#include "spdlog/sinks/base_sink.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/drain.h"
@@ -34,37 +28,7 @@
 
 namespace {
 
-constexpr size_t kLogLines = 8192;
-constexpr unsigned kLogSeconds = 2;
 constexpr unsigned kEndSeconds = 5;
-
-// A log that nobody reads stops neither the keeper nor, below, its end.
-class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    pollfd reader = {STDERR_FILENO, POLLOUT, 0};
-    // At most PIPE_BUF bytes are written whole, or the pipe is not writable (pipe(7)).
-    if (poll(&reader, 1, 0) == 1 && (reader.revents & POLLOUT) != 0) {
-      (void)!write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF));
-    }
-  }
-  void flush_() override {}
-};
-
-// Written by a thread of its own, the oldest lines are lost when it falls behind; without a thread
-// in the keeper of a native service, which forks.
-void StartLog(bool native) {
-  if (native) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("baton-keeper", std::make_shared<PatientSink>()));
-    return;
-  }
-  spdlog::init_thread_pool(kLogLines, 1);
-  spdlog::set_default_logger(
-      spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("baton-keeper"));
-}
 
 int Fail(const baton::internal::KeeperConfig& config, const std::string& why) {
   const std::string& service = config.service().name();
@@ -80,7 +44,10 @@ int Run() {
   const bool parsed = google::protobuf::TextFormat::ParseFromString(text, &config);
   // Before there is another thread: it would stay behind.
   auto batonds_network = baton::keeper::EnterServiceNetwork(config.service());
-  StartLog(config.service().mode() == baton::v1::NATIVE);
+  // The keeper of a native service forks, and has no second thread.
+  baton::log::LogToStandardError("baton-keeper", config.service().mode() == baton::v1::NATIVE
+                                                     ? baton::log::LogThread::kNone
+                                                     : baton::log::LogThread::kOwn);
   if (config.log_format() == baton::v1::JSON) {
     baton::log::UseJson("keeper", config.service().name());
   }
@@ -141,7 +108,6 @@ int Run() {
 
 int main() {
   const int result = Run();
-  alarm(kLogSeconds);
-  spdlog::shutdown();
+  baton::log::EndLog();
   return result;
 }

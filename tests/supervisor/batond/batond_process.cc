@@ -102,7 +102,9 @@ BatondProcess::BatondProcess(const Stage& stage, Options options) {
   setenv("FAKE_LOG", stage.log_path().c_str(), 1);
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), STDOUT_FILENO);
-  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644), STDERR_FILENO);
+  dup2(options.standard_error >= 0 ? options.standard_error
+                                   : open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644),
+       STDERR_FILENO);
   if (!options.given_back.empty()) GiveBack(options.given_back);
   if (options.run_as != 0 && geteuid() == 0 && setuid(options.run_as) != 0) _exit(126);
   execv(pointers[0], pointers.data());

@@ -65,8 +65,9 @@ class BatondProcess {
   struct Options {
     std::vector<std::string> arguments;  // after the program's name
     std::map<std::string, std::string> environment;
-    uid_t run_as = 0;     // when the test is root: another user
-    std::string program;  // the batond that was built, when empty
+    uid_t run_as = 0;         // when the test is root: another user
+    std::string program;      // the batond that was built, when empty
+    int standard_error = -1;  // a descriptor in the place of the file behind standard_error()
     // What a service manager has kept of the batond before (LISTEN_FDS), with its names.
     std::vector<std::pair<std::string, FileDescriptor>> given_back;
   };

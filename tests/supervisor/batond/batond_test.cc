@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "lib/base/file_descriptor.h"
 #include "tests/supervisor/batond/batond_process.h"
@@ -140,6 +142,44 @@ TEST(BatondTest, KeepsDescriptorsForTheNextKeeper) {
   const std::string left = "found:of-" + std::to_string(lives[0].pid);
   EXPECT_EQ(lives[1].note, left);
   EXPECT_EQ(lives[2].note, left);
+}
+
+// Starts a keeper again, and ends as it is told, whatever has become of its standard error.
+void ExpectWorks(const Stage& stage, BatondProcess& batond) {
+  kill(stage.lives("keeper")[0].pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, WorksThoughNobodyReadsItsLog) {
+  const Stage stage;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const FileDescriptor reader(ends[0]), writer(ends[1]);
+  const std::string page(4096, '.');
+  while (write(writer.get(), page.data(), page.size()) > 0) {
+  }
+  ASSERT_EQ(fcntl(writer.get(), F_SETFL, 0), 0);  // who writes more waits
+  BatondProcess::Options options;
+  options.standard_error = writer.get();
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady());
+  ExpectWorks(stage, batond);
+}
+
+// Whoever has batond's standard error can do this to it, where it is a socket, as systemd's is.
+TEST(BatondTest, WorksWhenItsLogWasShutDown) {
+  const Stage stage;
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const FileDescriptor reader(ends[0]), writer(ends[1]);
+  BatondProcess::Options options;
+  options.standard_error = writer.get();
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady());
+  ASSERT_EQ(shutdown(writer.get(), SHUT_RDWR), 0);
+  ExpectWorks(stage, batond);
 }
 
 class StopSignalTest : public testing::TestWithParam<int> {};

@@ -20,35 +20,60 @@ namespace {
 using testing::KeeperThread;
 using testing::RawClient;
 
-TEST(FullLogTest, shouldServeAndEndThoughNobodyReadsItsLog) {
-  KeeperThread places;  // not started: its directory and its client side
-  const std::string log = places.directory().File("log");
-  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
-  const FileDescriptor reader(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  const FileDescriptor writer(open(log.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+class FullLogTest : public ::testing::Test {
+ protected:
+  FullLogTest() {
+    const std::string log = places_.directory().File("log");
+    EXPECT_EQ(mkfifo(log.c_str(), 0600), 0);
+    reader_.Reset(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    writer_.Reset(open(log.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+
+  void Start() {
+    harness::ChildOptions options;
+    options.program = "/usr/bin/env";
+    options.arguments = {"--default-signal=PIPE", "supervisor/keeper/baton-keeper"};
+    options.log_path = places_.directory().File("log");
+    auto keeper = harness::ChildProcess::Start(options);
+    ASSERT_TRUE(keeper.ok()) << keeper.status();
+    keeper_ = *std::move(keeper);
+    std::string config;
+    ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(places_.Config(nullptr), &config));
+    ASSERT_EQ(keeper_->WriteLine(config), absl::OkStatus());
+    keeper_->CloseInput();
+    ASSERT_EQ(harness::WaitUntil(
+                  "the socket",
+                  [this] { return access(places_.management_socket().c_str(), F_OK) == 0; }),
+              absl::OkStatus());
+  }
+
+  void ExpectServesAndEnds() {
+    for (int i = 0; i < 20; ++i) {
+      RawClient client(places_.socket());
+      ASSERT_EQ(client.Attach(), absl::OkStatus());  // an event each
+    }
+    EXPECT_EQ(places_.Describe().workers_size(), 0);
+    EXPECT_TRUE(keeper_->Signal(SIGTERM).ok());
+    EXPECT_TRUE(keeper_->WaitEnd(std::chrono::seconds(10)).ok());
+  }
+
+  KeeperThread places_;  // not started: its directory and its client side
+  FileDescriptor reader_, writer_;
+  std::unique_ptr<harness::ChildProcess> keeper_;
+};
+
+TEST_F(FullLogTest, shouldServeAndEndThoughNobodyReadsItsLog) {
   const std::string page(4096, '.');
-  while (write(writer.get(), page.data(), page.size()) > 0) {
+  while (write(writer_.get(), page.data(), page.size()) > 0) {
   }
-  harness::ChildOptions options;
-  options.program = "supervisor/keeper/baton-keeper";
-  options.log_path = log;
-  const auto keeper = harness::ChildProcess::Start(options);
-  ASSERT_TRUE(keeper.ok()) << keeper.status();
-  std::string config;
-  ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(places.Config(nullptr), &config));
-  ASSERT_EQ((*keeper)->WriteLine(config), absl::OkStatus());
-  (*keeper)->CloseInput();
-  ASSERT_EQ(
-      harness::WaitUntil("the socket",
-                         [&] { return access(places.management_socket().c_str(), F_OK) == 0; }),
-      absl::OkStatus());
-  for (int i = 0; i < 20; ++i) {
-    RawClient client(places.socket());
-    ASSERT_EQ(client.Attach(), absl::OkStatus());  // an event each
-  }
-  EXPECT_EQ(places.Describe().workers_size(), 0);
-  EXPECT_TRUE((*keeper)->Signal(SIGTERM).ok());
-  EXPECT_TRUE((*keeper)->WaitEnd(std::chrono::seconds(10)).ok());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ExpectServesAndEnds();
+}
+
+TEST_F(FullLogTest, shouldServeAndEndThoughItsLogIsClosed) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  reader_.Reset();
+  ExpectServesAndEnds();
 }
 
 }  // namespace
