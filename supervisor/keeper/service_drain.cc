@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "proto/baton/internal/drain.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/replace_file.h"
 #include "supervisor/config/state_files.h"
@@ -21,6 +23,29 @@ namespace {
 
 // Between two looks whether connections are left, and at the deadline.
 constexpr std::chrono::milliseconds kLook(50);
+
+// Another after each start of the machine; empty: it cannot be known.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// As the clock of the day stands now.
+int64_t UnixMicrosecondsAt(uint64_t monotonic_ns) {
+  return UnixMicroseconds() + static_cast<int64_t>(monotonic_ns - MonotonicNanoseconds()) / 1000;
+}
+
+// A deadline that a record names. After a start of the machine only the clock of the day tells.
+uint64_t DeadlineOf(const internal::DrainRecord& record) {
+  if (record.deadline_unix_micros() == 0) return 0;
+  if (!record.boot_id().empty() && record.boot_id() == BootId()) {
+    return record.deadline_monotonic_ns();
+  }
+  const int64_t left = std::max<int64_t>(0, record.deadline_unix_micros() - UnixMicroseconds());
+  return MonotonicNanoseconds() + static_cast<uint64_t>(left) * 1000;
+}
 
 }  // namespace
 
@@ -32,19 +57,41 @@ ServiceDrain::ServiceDrain(boost::asio::io_context& loop, const internal::Keeper
       events_(events),
       path_(DrainPath(config.state_dir(), config.service().name())),
       timer_(loop) {
-  std::ifstream file(path_);
-  if (!file) return;
-  v1::Drain drain;
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // One that cannot be read drains all the same: somebody wanted it.
-  if (!google::protobuf::TextFormat::ParseFromString(text, &drain)) {
-    spdlog::warn("{} cannot be read: the service is drained, without a deadline", path_);
-    drain.Clear();
-    drain.set_started_unix_micros(UnixMicroseconds());
-  }
-  drain_ = drain;
+  ReadRecord();
+  if (!drain_) return;
   AddEvent("drain_started", "goes on: a keeper before this one had begun it");
   Enforce();
+}
+
+void ServiceDrain::ReadRecord() {
+  std::ifstream file(path_);
+  if (!file) return;
+  internal::DrainRecord record;
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // One that cannot be read drains all the same: somebody wanted it.
+  if (!google::protobuf::TextFormat::ParseFromString(text, &record)) {
+    spdlog::warn("{} cannot be read: the service is drained, without a deadline", path_);
+    record.Clear();
+    record.set_started_unix_micros(UnixMicroseconds());
+  }
+  drain_.emplace();
+  drain_->set_started_unix_micros(record.started_unix_micros());
+  drain_->set_disconnect(record.disconnect());
+  deadline_ns_ = DeadlineOf(record);
+}
+
+absl::Status ServiceDrain::WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const {
+  internal::DrainRecord record;
+  record.set_started_unix_micros(drain.started_unix_micros());
+  record.set_disconnect(drain.disconnect());
+  if (deadline_ns != 0) {
+    record.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns));
+    record.set_deadline_monotonic_ns(deadline_ns);
+    record.set_boot_id(BootId());
+  }
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(record, &text);
+  return ReplaceFile(path_, text);
 }
 
 absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& request) {
@@ -53,17 +100,16 @@ absl::StatusOr<v1::Drain> ServiceDrain::Begin(const internal::DrainService& requ
         "disconnect: without deadline_ms there is no time at which to disconnect");
   }
   v1::Drain drain;
-  const int64_t now = UnixMicroseconds();
-  drain.set_started_unix_micros(drain_ ? drain_->started_unix_micros() : now);
+  drain.set_started_unix_micros(drain_ ? drain_->started_unix_micros() : UnixMicroseconds());
   drain.set_disconnect(request.disconnect());
-  if (request.deadline_ms() != 0) {
-    drain.set_deadline_unix_micros(now + int64_t{request.deadline_ms()} * 1000);
-  }
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(drain, &text);
-  BATON_RETURN_IF_ERROR(ReplaceFile(path_, text));
+  const uint64_t deadline_ns =
+      request.deadline_ms() == 0
+          ? 0
+          : MonotonicNanoseconds() + uint64_t{request.deadline_ms()} * 1'000'000;
+  BATON_RETURN_IF_ERROR(WriteRecord(drain, deadline_ns));
   const bool again = drain_.has_value();
   drain_ = drain;
+  deadline_ns_ = deadline_ns;
   deadline_told_ = false;
   AddEvent(again ? "drain_changed" : "drain_started",
            request.deadline_ms() == 0
@@ -93,6 +139,7 @@ absl::Status ServiceDrain::End() {
 std::optional<v1::Drain> ServiceDrain::Describe() const {
   if (!drain_) return std::nullopt;
   v1::Drain drain = *drain_;
+  if (deadline_ns_ != 0) drain.set_deadline_unix_micros(UnixMicrosecondsAt(deadline_ns_));
   engine_.Run([&] {
     drain.set_connections_left(engine_.connection_count());
     drain.set_refused(static_cast<uint32_t>(policies_.admission().refused_closed()));
@@ -117,9 +164,9 @@ void ServiceDrain::Look() {
     AddEvent("drained", "no connection is left");
     empty_told_ = true;
   }
-  const int64_t deadline = drain_->deadline_unix_micros();
-  if (deadline != 0 && !deadline_told_ && UnixMicroseconds() >= deadline) OnDeadline(left);
-  if (empty_told_ && (deadline == 0 || deadline_told_)) return;  // nothing can come any more
+  const bool over = deadline_ns_ != 0 && MonotonicNanoseconds() >= deadline_ns_;
+  if (over && !deadline_told_) OnDeadline(left);
+  if (empty_told_ && (deadline_ns_ == 0 || deadline_told_)) return;  // nothing can come any more
   timer_.expires_after(kLook);
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error && drain_) Look();

@@ -37,6 +37,8 @@ class ServiceDrain {
   std::optional<v1::Drain> Describe() const;
 
  private:
+  void ReadRecord();
+  absl::Status WriteRecord(const v1::Drain& drain, uint64_t deadline_ns) const;
   void Enforce();
   void Look();
   void OnDeadline(uint32_t left);
@@ -48,7 +50,8 @@ class ServiceDrain {
   EventLog& events_;
   const std::string path_;
   boost::asio::steady_timer timer_;
-  std::optional<v1::Drain> drain_;  // without what the engine counts
+  std::optional<v1::Drain> drain_;  // without what the engine counts, and without the deadline
+  uint64_t deadline_ns_ = 0;        // monotonic: the clock of the day may be set; 0: none
   bool deadline_told_ = false;
   bool empty_told_ = false;
 };

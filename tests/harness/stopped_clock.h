@@ -18,6 +18,16 @@ class StoppedClock {
   void Pass(uint64_t nanoseconds);
 };
 
+// While it lives CLOCK_REALTIME is so many seconds ahead of what it is, for the whole process: as
+// somebody has set it. Negative: behind.
+class SetClock {
+ public:
+  explicit SetClock(int64_t seconds);
+  ~SetClock();
+  SetClock(const SetClock&) = delete;
+  SetClock& operator=(const SetClock&) = delete;
+};
+
 }  // namespace baton::harness
 
 #endif  // TESTS_HARNESS_STOPPED_CLOCK_H_

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/clock.h"
+#include "tests/harness/stopped_clock.h"
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
@@ -172,6 +174,45 @@ TEST_F(ServiceDrainTest, shouldGoOnInTheNextKeeper) {
   Start();
   EXPECT_FALSE(Service().has_drain());
   AddPeer();
+}
+
+// It was set back before the deadline: by it, the deadline is an hour away.
+TEST_F(ServiceDrainTest, shouldKeepItsDeadlineWhenTheClockIsSet) {
+  Start();
+  StartWorker();
+  AddPeer();
+  ASSERT_TRUE(Drain(/*deadline_ms=*/2000, /*disconnect=*/true).ok());
+  const harness::SetClock behind(-3600);
+  ASSERT_TRUE(Pump([&] { return peers_[0]->rejected; }));
+}
+
+TEST_F(ServiceDrainTest, shouldKeepItsDeadlineInTheNextKeeperWhenTheClockIsSet) {
+  Start();
+  const auto drain = Drain(/*deadline_ms=*/600'000);
+  ASSERT_TRUE(drain.ok());
+  keeper_.Stop();
+  const harness::SetClock ahead(3600);
+  Start();
+  const v1::Drain next = Service().drain();
+  EXPECT_EQ(next.started_unix_micros(), drain->started_unix_micros());
+  EXPECT_GT(next.deadline_unix_micros(), drain->deadline_unix_micros() + 3'590'000'000);
+  EXPECT_LT(next.deadline_unix_micros(), drain->deadline_unix_micros() + 3'610'000'000);
+}
+
+// After a start of the machine there is nothing else to go by, nor in the record of another
+// release.
+TEST_F(ServiceDrainTest, shouldGoByTheClockOfTheDayAfterAStartOfTheMachine) {
+  const int64_t deadline = UnixMicroseconds() + 600'000'000;
+  for (const char* boot : {"boot_id: \"another\" deadline_monotonic_ns: 1", ""}) {
+    std::ofstream(keeper_.directory().File("kv.drain"))
+        << "started_unix_micros: 7 deadline_unix_micros: " << deadline << " " << boot;
+    Start();
+    const v1::Drain drain = Service().drain();
+    EXPECT_EQ(drain.started_unix_micros(), 7);
+    EXPECT_NEAR(static_cast<double>(drain.deadline_unix_micros()), static_cast<double>(deadline),
+                10e6);
+    keeper_.Stop();
+  }
 }
 
 // Somebody wanted it.
