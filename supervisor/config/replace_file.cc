@@ -1,25 +1,59 @@
 #include "supervisor/config/replace_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
 
 namespace baton {
 
+namespace {
+
+absl::Status WriteFile(const std::string& path, std::string_view contents) {
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  while (!contents.empty()) {
+    const ssize_t written = write(file.get(), contents.data(), contents.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoStatus(errno, absl::StrCat("write ", path));
+    contents.remove_prefix(static_cast<size_t>(written));
+  }
+  // Before it has the name: a file that is empty after a loss of power has taken the former's
+  // place.
+  if (fsync(file.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path));
+  return absl::OkStatus();
+}
+
+// So that the name is there after a loss of power, too.
+absl::Status SynchronizeDirectoryOf(const std::string& path) {
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  const FileDescriptor file(
+      open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file || fsync(file.get()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fsync of the directory of ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ReplaceFile(const std::string& path, std::string_view contents) {
   const std::string next = path + ".new";
-  std::ofstream file(next, std::ios::trunc);
-  file << contents;
-  file.close();
-  if (!file.fail() && std::rename(next.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", next));
-  (void)unlink(next.c_str());
-  return status;
+  absl::Status status = WriteFile(next, contents);
+  if (status.ok() && std::rename(next.c_str(), path.c_str()) != 0) {
+    status = ErrnoStatus(errno, absl::StrCat("rename ", next));
+  }
+  if (!status.ok()) {
+    (void)unlink(next.c_str());
+    return status;
+  }
+  return SynchronizeDirectoryOf(path);
 }
 
 }  // namespace baton

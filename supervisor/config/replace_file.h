@@ -9,8 +9,9 @@
 
 namespace baton {
 
-// Whole or not at all: by PATH.new, which one process at a time may write. After an error the file
-// is as it was. Not synchronised with the disk: what is told here is not worth a reboot.
+// Whole or not at all, after a loss of power, too: by PATH.new, which one process at a time may
+// write. After an error the file is as it was, or, where only the last step failed, new until power
+// is lost. Waits for the disk, where the directory is on one (/run is not).
 absl::Status ReplaceFile(const std::string& path, std::string_view contents);
 
 }  // namespace baton

@@ -1,14 +1,38 @@
 #include "supervisor/config/replace_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
+
+namespace {
+
+std::vector<std::string> g_calls;
+
+std::string NameOf(int fd) {
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
+}
+
+}  // namespace
+
+// Of this program, which links them.
+extern "C" int fsync(int fd) {
+  g_calls.push_back("fsync " + NameOf(fd));
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  g_calls.push_back(std::string("rename ") + from);
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
 
 namespace baton {
 namespace {
@@ -34,6 +58,13 @@ TEST_F(ReplaceFileTest, shouldMakeAndReplaceAFile) {
   ASSERT_TRUE(ReplaceFile(path_, "two\n").ok());
   EXPECT_EQ(Contents(), "two\n");
   EXPECT_FALSE(std::filesystem::exists(path_ + ".new"));
+}
+
+TEST_F(ReplaceFileTest, shouldSurviveALossOfPower) {
+  g_calls.clear();
+  ASSERT_TRUE(ReplaceFile(path_, "one\n").ok());
+  EXPECT_EQ(g_calls, (std::vector<std::string>{"fsync " + path_ + ".new",
+                                               "rename " + path_ + ".new", "fsync " + directory_}));
 }
 
 TEST_F(ReplaceFileTest, shouldLeaveTheFileAsItWasWhenItCannotBeWritten) {
