@@ -71,7 +71,6 @@ absl::Status DropCapabilities() {
 absl::Status KeepOnly(std::vector<int> kept) {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
-  // batond's output has a reader of its own, who may have gone: a worker that fills it would hang.
   if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");
   std::erase_if(kept, [](int fd) { return fd <= STDERR_FILENO; });
   std::sort(kept.begin(), kept.end());

@@ -21,6 +21,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/program_output.h"
 
 namespace baton::keeper {
 namespace {
@@ -51,8 +52,10 @@ class SignalWatch {
 
 class Drain {
  public:
-  Drain(HeldDescriptors* held, const internal::KeeperConfig& config, Adoption* adoption)
-      : held_(held), config_(config), adoption_(adoption) {}
+  // `output`: where the workers print; none: nothing of that is known.
+  Drain(HeldDescriptors* held, const internal::KeeperConfig& config, Adoption* adoption,
+        FileDescriptor output)
+      : held_(held), config_(config), adoption_(adoption), output_(std::move(output)) {}
 
   // Why it is over; empty: told to stop.
   std::string Run() {
@@ -74,13 +77,19 @@ class Drain {
         default:
           return "";
       }
+      ReadOutput();
       Wait();
     }
   }
 
  private:
+  void ReadOutput() {
+    if (output_ && !lines_.ReadSome(output_.get(), MonotonicNanoseconds())) output_.Reset();
+  }
+
   void Wait() const {
     std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}};
+    if (output_) entries.push_back({output_.get(), POLLIN, 0});
     for (const int fd : adoption_->descriptors()) entries.push_back({fd, POLLIN, 0});
     (void)poll(entries.data(), entries.size(), Adoption::kTurnMs);
   }
@@ -100,6 +109,8 @@ class Drain {
   HeldDescriptors* const held_;
   const internal::KeeperConfig& config_;
   Adoption* const adoption_;
+  FileDescriptor output_;
+  OutputLines lines_{kNativeOutput};
   SignalWatch signals_;
   uint32_t told_ = ~0u;
   bool settled_ = false;
@@ -120,7 +131,9 @@ absl::StatusOr<bool> DrainFormer(HeldDescriptors* held, const internal::KeeperCo
         fmt::format("service {}: its keeper died; {} connections go on with the workers that "
                     "there were, new ones are refused until the last has ended",
                     service, (*adoption)->connection_count()));
-    const std::string why = Drain(held, config, adoption->get()).Run();
+    BATON_ASSIGN_OR_RETURN(std::vector<FileDescriptor> output, held->Get(kHeldOutput));
+    if (output.empty()) output.emplace_back();
+    const std::string why = Drain(held, config, adoption->get(), std::move(output[0])).Run();
     if (why.empty()) return false;
     log::Write(
         spdlog::level::info, {.kind = "drained"},

@@ -47,7 +47,8 @@ std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
   return descriptors;
 }
 
-// As a program starts: nothing that the keeper handles or blocks.
+// As a program starts: nothing that the keeper handles or blocks. But a reader of its output, or
+// another that has gone, is an error of write(2) alone.
 void ResetSignals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction current = {};
@@ -57,13 +58,15 @@ void ResetSignals() {
       (void)sigaction(signal, &current, nullptr);
     }
   }
+  (void)signal(SIGPIPE, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 // Returns only with an error.
-absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance) {
+absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance, int output) {
+  if (dup2(output, STDERR_FILENO) < 0) return ErrnoStatus(errno, "standard error");
   BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
   BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
   inheritance.lifeline = lifeline.Release();  // for as long as the process lives
@@ -84,12 +87,13 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   object.Run(program.arguments);
 }
 
-[[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance) {
+[[noreturn]] void RunChild(const NativeProgram& program, NativeInheritance inheritance,
+                           int output) {
   setsid();
   prctl(PR_SET_NAME, "baton-native");
   ResetSignals();
   const int news = inheritance.news;
-  const absl::Status status = BecomeWorker(program, std::move(inheritance));
+  const absl::Status status = BecomeWorker(program, std::move(inheritance), output);
   const std::string line = NewsLine(kWorkerFailed, -1, -1, MessageOf(status));
   (void)send(news, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   _exit(127);
@@ -99,8 +103,8 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
 
 BatonNativeHost* HostOfThisProcess() { return g_driver == nullptr ? nullptr : g_driver->host(); }
 
-absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
-                                        NativeInheritance inheritance) {
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
+                                        int output) {
   BATON_RETURN_IF_ERROR(CheckAlone());
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -112,7 +116,7 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
   inheritance.session = child_end.get();
   worker.pid = fork();
   if (worker.pid < 0) return ErrnoStatus(errno, "fork (see RLIMIT_NPROC, pids.max)");
-  if (worker.pid == 0) RunChild(program, std::move(inheritance));
+  if (worker.pid == 0) RunChild(program, std::move(inheritance), output);
   worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");

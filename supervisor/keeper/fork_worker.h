@@ -35,9 +35,10 @@ struct ForkedWorker {
 BatonNativeHost* HostOfThisProcess();
 
 // kFailedPrecondition: this process has more than one thread, so a lock may be held for ever in a
-// fork of it. `inheritance.session` is made here. What goes wrong in the child is told as news.
-absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program,
-                                        NativeInheritance inheritance);
+// fork of it. `inheritance.session` is made here. `output`: its standard output and error. What
+// goes wrong in the child is told as news.
+absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInheritance inheritance,
+                                        int output);
 
 }  // namespace baton::keeper
 

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/keeper.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -52,6 +53,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
   BATON_ASSIGN_OR_RETURN(foundation.native, NativeEngine::Create(foundation.arena.get(),
                                                                  foundation.device.get(), options));
   BATON_ASSIGN_OR_RETURN(foundation.lifeline, MakeLifeline());
+  BATON_ASSIGN_OR_RETURN(foundation.output, MakeOutputPipe());
   return foundation;
 }
 
@@ -68,7 +70,8 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       arena_(std::move(foundation.arena)),
       native_(foundation.native.get()),
       native_timer_(loop_),
-      lifeline_(std::move(foundation.lifeline)) {
+      lifeline_(std::move(foundation.lifeline)),
+      native_output_(std::move(foundation.output)) {
   engine_ = std::move(foundation.native);
 }
 
@@ -112,7 +115,8 @@ void Keeper::HoldNative(HeldDescriptors* held) {
   const verbs::rdma::KernelFiles device = verbs::rdma::KernelFilesOf(*device_);
   files.device = device.objects;
   files.connection_manager = device.connection_manager;
-  const absl::Status status = Hold(held, files, lifeline_);
+  absl::Status status = Hold(held, files, lifeline_);
+  if (status.ok()) status = held->Put(kHeldOutput, {native_output_.reader.get()});
   if (status.ok()) {
     native_workers_->HoldProcesses(held,
                                    HeldWorkers(held, files.keeper_wake, arena_->shape().workers));
@@ -151,8 +155,9 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
   workers_ =
       std::make_unique<WorkerSessions>(loop_, config_, *arena_, *engine_, *policies_, events_);
   if (native_ != nullptr) {
-    auto programs = std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, *policies_,
-                                                    events_, lifeline_);
+    auto programs =
+        std::make_unique<NativeWorkers>(loop_, config_, *native_, *workers_, *policies_, events_,
+                                        lifeline_, native_output_.program.get());
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {
@@ -169,6 +174,9 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
   management_ = std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_,
                                              *upgrades_, *policies_, *limits_, *drain_, moves_);
   if (native_ == nullptr) return;
+  // A copy: the pipe is held by its own.
+  native_lines_ = std::make_unique<ProgramOutput>(
+      loop_, FileDescriptor(fcntl(native_output_.reader.get(), F_DUPFD_CLOEXEC, 0)), kNativeOutput);
   for (const int fd : native_->descriptors()) {
     native_descriptors_.push_back(
         std::make_unique<boost::asio::posix::stream_descriptor>(loop_, fd));

@@ -27,6 +27,7 @@
 #include "supervisor/keeper/native_engine.h"
 #include "supervisor/keeper/native_workers.h"
 #include "supervisor/keeper/policies.h"
+#include "supervisor/keeper/program_output.h"
 #include "supervisor/keeper/service_drain.h"
 #include "supervisor/keeper/shard_moves.h"
 #include "supervisor/keeper/standbys.h"
@@ -65,6 +66,7 @@ class Keeper : private EngineListener {
     std::unique_ptr<arena::Arena> arena;
     std::unique_ptr<NativeEngine> native;  // of native services
     Lifeline lifeline;                     // likewise
+    OutputPipe output;                     // likewise
   };
 
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
@@ -97,7 +99,9 @@ class Keeper : private EngineListener {
   NativeEngine* native_ = nullptr;  // engine_, of native services
   boost::asio::steady_timer native_timer_;
   std::vector<std::unique_ptr<boost::asio::posix::stream_descriptor>> native_descriptors_;
-  Lifeline lifeline_;  // of native services
+  Lifeline lifeline_;         // of native services
+  OutputPipe native_output_;  // likewise
+  std::unique_ptr<ProgramOutput> native_lines_;
   std::unique_ptr<Policies> policies_;
   std::unique_ptr<WorkerSessions> workers_;
   std::unique_ptr<WorkerPrograms> programs_;

@@ -7,6 +7,7 @@
 #include <grp.h>
 #include <pwd.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,8 +58,9 @@ absl::Status Become(const baton::internal::Program& program) {
   }
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
-  // batond's output has a reader of its own, who may have gone: a program that it fills would hang.
   if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");
+  // Its output ends with its keeper, and it does not have to.
+  (void)signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> arguments = {program.path()};
   arguments.insert(arguments.end(), program.arguments().begin(), program.arguments().end());
   std::vector<std::string> environment(program.environment().begin(), program.environment().end());

@@ -31,7 +31,8 @@ NativeProgram ProgramOf(const v1::NativeConfig& config) {
 
 NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                              NativeEngine& engine, WorkerSessions& sessions,
-                             const Policies& policies, EventLog& events, const Lifeline& lifeline)
+                             const Policies& policies, EventLog& events, const Lifeline& lifeline,
+                             int output)
     : loop_(loop),
       program_(ProgramOf(config.service().native())),
       wanted_(config.service().native().workers()),
@@ -41,6 +42,7 @@ NativeWorkers::NativeWorkers(boost::asio::io_context& loop, const internal::Keep
       policies_(policies),
       events_(events),
       lifeline_(lifeline),
+      output_(output),
       held_replies_(loop),
       held_overdue_(loop),
       pause_(loop) {}
@@ -70,7 +72,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
   NativeInheritance inheritance = engine_.InheritanceOf(reserved.slot, reserved.worker_id);
   inheritance.lifeline = lifeline_.worker.get();
   inheritance.presence = lifeline_.presence.get();
-  absl::StatusOr<ForkedWorker> forked = ForkWorker(program, std::move(inheritance));
+  absl::StatusOr<ForkedWorker> forked = ForkWorker(program, std::move(inheritance), output_);
   if (!forked.ok()) {
     sessions_.Release(reserved);
     return forked.status();

@@ -31,10 +31,11 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class NativeWorkers final : public WorkerPrograms {
  public:
-  // All references outlive it. `lifeline`: what the workers' lives hang on.
+  // All references outlive it. `lifeline`: what the workers' lives hang on. `output`: where they
+  // print.
   NativeWorkers(boost::asio::io_context& loop, const internal::KeeperConfig& config,
                 NativeEngine& engine, WorkerSessions& sessions, const Policies& policies,
-                EventLog& events, const Lifeline& lifeline);
+                EventLog& events, const Lifeline& lifeline, int output);
   ~NativeWorkers() override;  // kills them
 
   // Forks until there are as many of the program that serves as the configuration says.
@@ -78,6 +79,7 @@ class NativeWorkers final : public WorkerPrograms {
   const Policies& policies_;
   EventLog& events_;
   const Lifeline& lifeline_;
+  const int output_;
   HeldDescriptors* held_ = nullptr;  // by batond
   std::optional<HeldWorkers> held_workers_;
   boost::asio::posix::stream_descriptor held_replies_;

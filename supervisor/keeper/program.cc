@@ -16,12 +16,14 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/keeper/program_output.h"
 
 namespace baton::keeper {
 namespace {
@@ -176,8 +178,10 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
     network.Reset(fcntl(batonds_network, F_DUPFD_CLOEXEC, kNetworkDescriptor + 1));
     if (!network) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
   }
+  BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutputPipe());
   SpawnPlan plan;
   plan.Give(input.get(), kInput);
+  plan.Give(output.program.get(), STDERR_FILENO);
   plan.Give(write_end.get(), kErrorDescriptor);
   if (network) plan.Give(network.get(), kNetworkDescriptor);
   plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
@@ -188,6 +192,7 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   started.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, started.pid, 0)));
   absl::Status status = started.pidfd ? WaitUntilEntered(read_end.get())
                                       : ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  started.output = std::move(output.reader);
   if (status.ok()) return started;
   kill(started.pid, SIGKILL);
   while (waitpid(started.pid, nullptr, 0) < 0 && errno == EINTR) {

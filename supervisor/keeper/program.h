@@ -26,11 +26,14 @@ absl::Status CheckProgramFile(const std::string& path, std::string_view what, mo
 struct StartedProgram {
   pid_t pid = 0;
   FileDescriptor pidfd;
+  FileDescriptor
+      output;  // what it prints (program_output.h); none: its service's workers share one
 };
 
-// Starts `program` in a session of its own, with our standard output and error, and in the network
-// namespace of file `batonds_network` unless that is -1 or the program was in ours. Returns when it
-// was entered: a few milliseconds. It is our child, to be reaped by ReapProgram.
+// Starts `program` in a session of its own, with a pipe of its own as its standard output and
+// error, SIGPIPE ignored, and in the network namespace of file `batonds_network` unless that is -1
+// or the program was in ours. Returns when it was entered: a few milliseconds. It is our child, to
+// be reaped by ReapProgram.
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 

@@ -9,9 +9,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "supervisor/keeper/program.h"
+#include "supervisor/keeper/program_output.h"
 
 namespace baton::keeper {
 
@@ -24,13 +28,20 @@ struct StartedProcess {
 // Thread-compatible: the management loop's thread.
 struct WatchedProcess {
   WatchedProcess(boost::asio::io_context& loop, StartedProgram started)
-      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()) {}
+      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()) {
+    if (!started.output) return;
+    output = std::make_unique<ProgramOutput>(loop, std::move(started.output),
+                                             absl::StrCat("process ", started.pid));
+  }
 
   StartedProcess known;
   boost::asio::posix::stream_descriptor pidfd;
+  std::unique_ptr<ProgramOutput> output;  // null: it has none of its own
 
   void Reap() {
-    if (known.how_ended.empty()) known.how_ended = ReapProgram(pidfd.native_handle());
+    if (!known.how_ended.empty()) return;
+    known.how_ended = ReapProgram(pidfd.native_handle());
+    if (!known.how_ended.empty()) output.reset();
   }
   // Does nothing when it has ended. Cannot hit another process.
   void Signal(int number) {

@@ -33,7 +33,7 @@ account() {
   kill -0 "$peer" || die "the peer is gone"
   echo >&"$peer_in"
   read -rt 60 -u "$peer_out" said || die "the peer does not answer"
-  said=$(echo "peer 0 $said" | cat "$state.log" - | awk '
+  said=$(sed 's/.*\] worker_output: workers: //' "$state.log" | cat - <(echo "peer 0 $said") | awk '
     /^(shard|peer) / { line[$1 $2] = $0 }
     END {
       for (key in line) {

@@ -12,13 +12,15 @@ objects=$(mktemp -d)
 chmod 755 "$objects"
 cp "$BATON_BIN/confined_worker.so" "$BATON_BIN/ledger-v1.so" "$objects"
 
-# have_told COUNT: workers, in the log that they share with batond.
+# have_told COUNT: workers, in the lines of theirs in the log. Tabs are spaces there.
 have_told() { [[ $(grep -c ' told$' "$state.log") -ge $1 ]]; }
+# teller NUMBER: the pid of the NUMBERth.
+teller() { grep ' told$' "$state.log" | sed -n "$1s/.*: \([0-9]*\) told\$/\1/p"; }
 # report NUMBER: what the NUMBERth of them has told, in one order.
 report() {
   local pid
-  pid=$(grep ' told$' "$state.log" | sed -n "$1s/ .*//p")
-  sed -n "s/^$pid //p" "$state.log" | sed 's/:\[[0-9]*\]$//; s/\t/ /g; s/ *$//' | sort | uniq -c |
+  pid=$(teller "$1")
+  sed -n "s/.*\] worker_output: workers: $pid //p" "$state.log" | sed 's/:\[[0-9]*\]$//; s/ *$//' | sort | uniq -c |
     sed 's/^ *//'
 }
 # expect_report NUMBER IDENTITY...: the whole of it, for two shards and the 16 workers that may be.
@@ -39,8 +41,7 @@ expect_report() {
 1 descriptor anon_inode:[timerfd]
 1 descriptor /dev/infiniband/uverbs0
 1 descriptor /dev/null
-2 descriptor $state.log
-2 descriptor pipe
+4 descriptor pipe
 2 descriptor socket
 1 shares /dev/infiniband/uverbs0
 1 shares /dev/zero (deleted)
@@ -60,7 +61,7 @@ END
 native_fields='' start_native kv "$objects/confined_worker.so"
 wait_for "two workers' reports" have_told 2
 expect "the service" "NATIVE|kv" operator service list
-kill -KILL "$(grep ' told$' "$state.log" | sed -n '1s/ .*//p')"
+kill -KILL "$(teller 1)"
 wait_for "a third" have_told 3
 for number in 1 2 3; do
   expect_report "$number" 'Uid: 0 0 0 0' 'Gid: 0 0 0 0' "$(sed -n 's/\t/ /gp' /proc/self/status | sed -n 's/ *$//; /^Groups:/p')"

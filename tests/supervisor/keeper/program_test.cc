@@ -81,6 +81,26 @@ TEST_F(ProgramTest, shouldPrintWhereItsErrorsGo) {
   EXPECT_EQ(end, "ended with status 0");
 }
 
+// What is done to it is done to nobody's log: not a shutdown, not O_NONBLOCK, not lines that look
+// like those of others.
+TEST_F(ProgramTest, shouldPrintIntoAPipeOfItsOwn) {
+  const std::string ours = std::filesystem::read_symlink("/proc/self/fd/2");
+  const auto started = Start(Testing("echo 'to whom'; echo 'it concerns' >&2; test '" + ours +
+                                     "' != $(readlink /proc/$$/fd/2)"));
+  ASSERT_TRUE(started.ok()) << started.status();
+  pollfd end = {started->pidfd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
+  EXPECT_EQ(ReapProgram(started->pidfd.get()), "ended with status 0");
+  char text[64] = {};
+  EXPECT_GT(read(started->output.get(), text, sizeof(text) - 1), 0);
+  EXPECT_EQ(std::string(text), "to whom\nit concerns\n");
+}
+
+// Its output ends with its keeper.
+TEST_F(ProgramTest, shouldNotEndWhenNobodyReadsWhatItPrints) {
+  EXPECT_EQ(Run(Testing("kill -PIPE $$; exit 3")), "ended with status 3");
+}
+
 // Of a keeper's descriptors it has none but where its errors go.
 TEST_F(ProgramTest, shouldInheritItsStandardStreamsAlone) {
   const FileDescriptor inheritable(open("/dev/null", O_RDWR));  // not closed by exec
