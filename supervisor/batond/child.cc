@@ -104,7 +104,7 @@ void Child::WatchReadiness() {
                                if (error || !alive()) return;
                                readiness_.close();
                                timer_.cancel();
-                               ready_ = true;
+                               ready_ = settled_ = true;
                                Log(spdlog::level::info, "ready");
                                if (end_when_ready_) Signal(SIGTERM);
                                callbacks_.ready();
@@ -140,11 +140,13 @@ void Child::Reap() {
   if (readiness_.is_open()) readiness_.close();
   store_server_.reset();
   process_ = SpawnedProcess();
-  ready_ = false;
-  callbacks_.gone(Describe(end));
+  settled_ = true;
+  const bool was_ready = std::exchange(ready_, false);
+  callbacks_.gone(absl::StrCat(Describe(end), was_ready ? "" : " while starting"));
 }
 
 void Child::StartLater() {
+  settled_ = true;
   const std::chrono::milliseconds delay =
       back_off_.Next(std::chrono::steady_clock::now() - started_);
   Log(spdlog::level::info, absl::StrCat("starting again in ", delay.count(), " ms"));

@@ -37,7 +37,8 @@ class Child {
   };
   struct Callbacks {
     std::function<void()> ready;
-    // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)".
+    // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)", and "... while
+    // starting" of one that was not ready.
     std::function<void(const std::string& how)> gone;
   };
 
@@ -50,6 +51,8 @@ class Child {
   const std::string& service() const { return plan_.service; }
   bool alive() const { return process_.pid > 0; }
   bool ready() const { return ready_; }
+  // It has been ready, or its start has failed, at least once.
+  bool settled() const { return settled_; }
 
   absl::Status Start();
   // Starts it after its back-off, and again should that fail.
@@ -77,6 +80,7 @@ class Child {
 
   SpawnedProcess process_;
   bool ready_ = false;
+  bool settled_ = false;
   bool end_when_ready_ = false;
   bool start_due_ = false;  // the timer is the back-off
   std::chrono::steady_clock::time_point started_;

@@ -94,8 +94,10 @@ int Main(int argc, char** argv) {
   const v1::Config& config = line.options.config;
   if (config.log_format() == v1::JSON) log::UseJson("batond", "");
   RaiseDescriptorLimit();
-  if (const absl::Status status = CheckNetworkNamespaces(config); !status.ok()) {
-    return Fail(status);
+  if (line.options.strict) {
+    if (const absl::Status status = CheckNetworkNamespaces(config); !status.ok()) {
+      return Fail(status);
+    }
   }
   const absl::StatusOr<StateDirectory> state =
       StateDirectory::Open(config.state_dir(), Sockets(config), ServesOthers(config));

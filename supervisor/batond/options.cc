@@ -32,6 +32,7 @@ struct Flags {
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
   bool keep_native = false;
+  bool strict = false;
   bool check_only = false;
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
@@ -222,6 +223,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--keep-native", flags.keep_native,
                "Leave native services to the next batond; the service manager keeps their "
                "descriptors");
+  app.add_flag("--strict", flags.strict,
+               "End when a service or control does not start the first time, as with --dev; "
+               "otherwise the others serve, and it is started again and again");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }
@@ -279,6 +283,7 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.keep_native = flags.keep_native;
+  line.options.strict = flags.strict || flags.dev;  // there, somebody looks at the one service
   line.check_only = flags.check_only;
   return line;
 }

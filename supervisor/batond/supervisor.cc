@@ -1,10 +1,11 @@
 #include "supervisor/batond/supervisor.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -13,8 +14,10 @@
 #include "google/protobuf/text_format.h"
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
+#include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -100,7 +103,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
       io_, std::move(plan),
-      Child::Callbacks{[this] { OnReady(); },
+      Child::Callbacks{[this] { Advance(); },
                        [this, index](const std::string& how) { OnGone(*keepers_[index], how); }}));
 }
 
@@ -113,7 +116,7 @@ void Supervisor::AddControl() {
   plan.start_timeout = options_.start_timeout;
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
-      Child::Callbacks{[this] { OnReady(); },
+      Child::Callbacks{[this] { Advance(); },
                        [this](const std::string& how) { OnGone(*control_, how); }});
 }
 
@@ -134,23 +137,36 @@ std::string Supervisor::ServiceNames() const {
                        });
 }
 
-// After a child has come or gone while all ran.
-void Supervisor::TellHealth() const {
+// Once all have been tried.
+std::string Supervisor::Health() const {
   std::string missing = control_->ready() ? "" : control_->name();
   for (const std::unique_ptr<Child>& keeper : keepers_) {
-    if (!keeper->ready()) absl::StrAppend(&missing, missing.empty() ? "" : ", ", keeper->name());
+    if (keeper->ready()) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", keeper->name());
+    const std::string why = DownReason(options_.config.state_dir(), keeper->service());
+    if (!why.empty()) absl::StrAppend(&missing, " (", why, ")");
   }
-  TellStatus("", missing.empty() ? absl::StrCat("running, services: ", ServiceNames())
-                                 : absl::StrCat("being started again: ", missing));
+  return missing.empty() ? absl::StrCat("running, services: ", ServiceNames())
+                         : absl::StrCat("degraded, being started again: ", missing);
 }
+
+// After a child has come or gone while all ran.
+void Supervisor::TellHealth() const { TellStatus("", Health()); }
 
 void Supervisor::StartKeepers() {
   for (const std::unique_ptr<Child>& keeper : keepers_) {
-    if (const absl::Status status = keeper->Start(); !status.ok()) {
-      return FailStart(
-          absl::Status(status.code(), absl::StrCat(keeper->name(), ": ", status.message())));
-    }
+    OnStarted(*keeper, keeper->Start());
+    if (stopping()) return;
   }
+  Advance();
+}
+
+void Supervisor::OnStarted(Child& child, const absl::Status& status) {
+  if (status.ok()) return;
+  const std::string why = absl::StrCat(child.name(), ": ", status.message());
+  if (options_.strict) return FailStart(absl::Status(status.code(), why));
+  log::Write(spdlog::level::err, {.service = child.service()}, why);
+  child.StartLater();
 }
 
 void Supervisor::WatchSignals() {
@@ -167,19 +183,18 @@ void Supervisor::WatchSignals() {
   });
 }
 
-void Supervisor::OnReady() {
+// A child is ready, or has failed.
+void Supervisor::Advance() {
+  if (phase_ == Phase::kRunning) TellHealth();
   if (phase_ == Phase::kStartingKeepers &&
       std::all_of(keepers_.begin(), keepers_.end(),
-                  [](const std::unique_ptr<Child>& keeper) { return keeper->ready(); })) {
+                  [](const std::unique_ptr<Child>& keeper) { return keeper->settled(); })) {
     phase_ = Phase::kStartingControl;
-    if (const absl::Status status = control_->Start(); !status.ok()) {
-      FailStart(absl::Status(status.code(), absl::StrCat("control: ", status.message())));
-    }
-  } else if (phase_ == Phase::kStartingControl && control_->ready()) {
+    OnStarted(*control_, control_->Start());
+  }
+  if (phase_ == Phase::kStartingControl && control_->settled()) {
     phase_ = Phase::kRunning;
     AnnounceReady();
-  } else if (phase_ == Phase::kRunning) {
-    TellHealth();
   }
 }
 
@@ -187,13 +202,16 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
   switch (phase_) {
     case Phase::kStartingKeepers:
     case Phase::kStartingControl:
-      return FailStart(absl::UnavailableError(
-          absl::StrCat(child.name(), " ", how, " while starting; its messages above tell why")));
+      if (options_.strict) {
+        return FailStart(absl::UnavailableError(
+            absl::StrCat(child.name(), " ", how, "; its messages above tell why")));
+      }
+      [[fallthrough]];
     case Phase::kRunning:
       log::Write(spdlog::level::err, {.service = child.service()},
                  absl::StrCat(child.name(), ": ", how));
-      TellHealth();
-      return child.StartLater();
+      child.StartLater();
+      return Advance();
     case Phase::kStoppingControl:
     case Phase::kStoppingKeepers:
       log::Write(spdlog::level::info, {.service = child.service()},
@@ -205,14 +223,25 @@ void Supervisor::OnGone(Child& child, const std::string& how) {
 void Supervisor::AnnounceReady() const {
   const std::string& directory = options_.config.state_dir();
   std::string services;
-  for (const v1::ServiceConfig& service : options_.config.services()) {
-    absl::StrAppend(&services, services.empty() ? "" : ", ", service.name(), " (worker socket ",
-                    WorkerSocketPath(directory, service.name()), ")");
+  bool all = control_->ready();
+  for (const std::unique_ptr<Child>& keeper : keepers_) {
+    all = all && keeper->ready();
+    if (!keeper->ready()) continue;
+    absl::StrAppend(&services, services.empty() ? "" : ", ", keeper->service(), " (worker socket ",
+                    WorkerSocketPath(directory, keeper->service()), ")");
   }
-  std::printf("batond ready: state directory %s, operator socket %s, services: %s\n",
-              directory.c_str(), OperatorSocketPath(directory).c_str(), services.c_str());
-  std::fflush(stdout);
-  TellStatus("READY=1\n", absl::StrCat("running, services: ", ServiceNames()));
+  const std::string health = Health();
+  if (!all) {
+    spdlog::error("{}", health);
+    absl::StrAppend(&services, services.empty() ? "none; " : "; ", health);
+  }
+  // In parts that a pipe takes whole.
+  const std::string line =
+      absl::StrCat("batond ready: state directory ", directory, ", operator socket ",
+                   OperatorSocketPath(directory), ", services: ", services, "\n");
+  log::PatientWriter output(STDOUT_FILENO);
+  for (size_t at = 0; at < line.size() && output.Write(line.substr(at, PIPE_BUF));) at += PIPE_BUF;
+  TellStatus("READY=1\n", health);
 }
 
 void Supervisor::FailStart(const absl::Status& status) {

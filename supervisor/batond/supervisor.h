@@ -23,6 +23,9 @@ struct SupervisorOptions {
   std::string libexec;                        // directory of baton-keeper and baton-control
   std::chrono::milliseconds start_timeout{};  // of each child
   std::chrono::milliseconds stop_timeout{};   // of all together
+  // A child that does not become ready the first time ends batond. Otherwise it is started again
+  // and again, as one that dies later is, and the others serve meanwhile.
+  bool strict = false;
   // Native services outlive this batond, if the service manager keeps descriptors
   // (KeptDescriptors).
   bool keep_native = false;
@@ -38,12 +41,13 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   // Returns when all children are gone: OK after SIGTERM or SIGINT, an error when one of them did
-  // not become ready the first time.
+  // not become ready the first time and that was asked for.
   absl::Status Run();
 
  private:
-  // What follows upon what: every keeper is ready, then control is started; control is ready, then
-  // batond is; told to stop, control goes first, so that nobody asks of keepers that are leaving.
+  // What follows upon what: every keeper is ready or has failed, then control is started; it is
+  // ready or has failed, then batond is ready; told to stop, control goes first, so that nobody
+  // asks of keepers that are leaving.
   enum class Phase {
     kStartingKeepers,
     kStartingControl,
@@ -58,10 +62,13 @@ class Supervisor {
   void AddControl();
   void StartKeepers();
   void WatchSignals();
-  void OnReady();
+  // `status` is the first start's.
+  void OnStarted(Child& child, const absl::Status& status);
+  void Advance();
   void OnGone(Child& child, const std::string& how);
   void AnnounceReady() const;
   void TellHealth() const;
+  std::string Health() const;
   std::string ServiceNames() const;
   void FailStart(const absl::Status& status);
   void Stop();

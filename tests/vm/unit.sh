@@ -65,8 +65,11 @@ done
 echo "systemd runs"
 
 # A control for the device policy: without its DeviceAllow= the keeper does not get at the device.
-systemctl start batond-closed && die "started without DeviceAllow="
+systemctl start batond-closed || die "a service that cannot be started keeps batond from it"
+systemctl show batond-closed -p StatusText --value |
+  grep -q '^degraded, being started again: keeper of service ledger' || die "started without DeviceAllow="
 grep -q 'device rxe0 cannot be opened' "$work/batond-closed.log" || die "another error than the device's"
+systemctl stop batond-closed
 systemctl start batond || die "does not start"
 systemctl show batond -p ActiveState -p StatusText >"$work/state"
 grep -qx 'ActiveState=active' "$work/state" || die "not active"
@@ -145,15 +148,16 @@ outlives "a batond that is killed" kill -KILL "$(pgrep -x batond)"
 # It would stay for ever, if its watchdog did not end it.
 outlives "a batond that hangs" kill -STOP "$(pgrep -x batond)"
 # More often than keepers may die one after the other while they take over.
-refusals() { grep -c 'service ledger ended with exit code 1 while starting' "$work/batond.log" || true; }
+refusals() { grep -c 'service ledger: ended with exit code 1 while starting' "$work/batond.log" || true; }
 cp /etc/baton/baton.textproto "$work/sound"
 echo 'services { name: "ledger" device { rdma { device: "rxe9" } } }' >>/etc/baton/baton.textproto
-systemctl restart batond 2>/dev/null && die "starts without a device"
+systemctl restart batond || die "does not start without the device of one service"
 until [[ $(refusals) -gt 5 ]]; do sleep 0.2; done
 cp "$work/sound" /etc/baton/baton.textproto
+systemctl restart batond
 until systemctl is-active --quiet batond; do sleep 0.2; done
 settle
-echo "native: the connections outlive a batond that cannot start"
+echo "native: the connections outlive a batond with a service that cannot start"
 for pid in "${workers[@]}"; do kill -0 "$pid" || die "worker $pid has ended"; done
 
 # A stop is their end.

@@ -358,6 +358,79 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"ControlHangs", "FAKE_CONTROL", "hang", "control: not ready after 500 ms"}),
     [](const testing::TestParamInfo<BadStart>& info) { return info.param.name; });
 
+// With a configuration of two services, "kv" and "queue".
+BatondProcess::Options OfTwoServices(const Stage& stage, std::vector<std::string> more = {}) {
+  std::ofstream(stage.path() + "/conf") << "state_dir: \"" << stage.state_dir() << "\"\n"
+                                        << "services { name: \"kv\" device { soft {} } }\n"
+                                        << "services { name: \"queue\" device { soft {} } }\n";
+  std::vector<std::string> arguments = {"--config", stage.path() + "/conf", "--libexec",
+                                        stage.libexec()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return WithArguments(std::move(arguments));
+}
+
+TEST(DegradedStartTest, ServesWithTheOthersAndGoesOnTrying) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage);
+  options.environment["FAKE_KEEPER_kv"] = "absent";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_THAT(batond.standard_output(),
+              HasSubstr("services: queue (worker socket " + stage.state_dir() +
+                        "/queue.sock); degraded, being started again: keeper of service kv (no "
+                        "device)\n"));
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("keeper of service kv: ended with exit code 3 while starting"));
+  EXPECT_EQ(stage.lives("control").size(), 1u);
+  std::ofstream(stage.log_path() + ".go") << "";
+  ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
+  EXPECT_EQ(stage.lives("control").size(), 1u);  // nobody else was started again
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(DegradedStartTest, ServesWhenControlDoesNotStart) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage);
+  options.environment["FAKE_CONTROL"] = "exit";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_THAT(batond.standard_output(), HasSubstr("; degraded, being started again: control\n"));
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() > 2; }));
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);
+}
+
+TEST(DegradedStartTest, GoesOnTryingWhenAProgramIsNotThere) {
+  const Stage stage;
+  std::filesystem::rename(stage.libexec() + "/baton-keeper", stage.path() + "/away");
+  BatondProcess batond(stage, OfTwoServices(stage));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_THAT(batond.standard_output(), HasSubstr("services: none; degraded"));
+  std::filesystem::rename(stage.path() + "/away", stage.libexec() + "/baton-keeper");
+  EXPECT_TRUE(Eventually([&] { return stage.lives("keeper").size() == 2; }));
+}
+
+TEST(DegradedStartTest, StopsWhileItGoesOnTrying) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage);
+  options.environment["FAKE_KEEPER"] = "absent";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(DegradedStartTest, IsTheEndForWhoIsStrict) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage, {"--strict"});
+  options.environment["FAKE_KEEPER_kv"] = "absent";
+  BatondProcess batond(stage, std::move(options));
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("batond: keeper of service kv ended with exit code 3 while starting"));
+  for (const Life& life : stage.lives("keeper")) EXPECT_TRUE(IsDead(life.pid));
+}
+
 TEST(BatondTest, NamesAProgramThatIsNotThere) {
   const Stage stage;
   std::filesystem::remove(stage.libexec() + "/baton-keeper");

@@ -1,5 +1,8 @@
 // Stands in for baton-keeper and baton-control (it is copied under both names): makes the sockets
-// that the real one makes, says that it is ready, waits. FAKE_KEEPER and FAKE_CONTROL change that:
+// that the real one makes, says that it is ready, waits. FAKE_KEEPER and FAKE_CONTROL change that,
+// and FAKE_KEEPER_<service> that of one keeper:
+//   absent    ends with exit code 3 before it is ready, as long as there is no file FAKE_LOG.go;
+//             leaves the down reason "no device"
 //   exit      ends with exit code 3 before it is ready
 //   crash     is killed by a signal before it is ready
 //   hang      is never ready
@@ -25,6 +28,7 @@
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/internal/store.pb.h"
+#include "supervisor/config/down_reason.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -83,28 +87,39 @@ std::string UseStore() {
   return "put";
 }
 
-// Makes the sockets that the configuration on standard input asks for.
-void MakeSockets(bool keeper) {
+// Makes the sockets that the configuration on standard input asks for. Returns its service.
+v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
   if (keeper) {
     internal::KeeperConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no KeeperConfig");
     Listen(WorkerSocketPath(config.state_dir(), config.service().name()));
     Listen(ManagementSocketPath(config.state_dir(), config.service().name()));
+    *state_dir = config.state_dir();
+    return config.service();
   } else {
     internal::ControlConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no ControlConfig");
     Listen(OperatorSocketPath(config.state_dir()));
     Listen(ControlSocketPath(config.state_dir()));
+    return {};
   }
 }
 
 int Main(const std::string& program) {
   const bool keeper = program.ends_with("baton-keeper");
   const std::string role = keeper ? "keeper" : "control";
+  std::string state_dir;
+  const std::string service = MakeSockets(keeper, &state_dir).name();
   const char* given = std::getenv(keeper ? "FAKE_KEEPER" : "FAKE_CONTROL");
+  const char* of_service = std::getenv(("FAKE_KEEPER_" + service).c_str());
+  if (of_service != nullptr) given = of_service;
   const std::string mode = given == nullptr ? "" : given;
-  MakeSockets(keeper);
+  if (mode == "absent") {
+    const bool is_there = access((std::getenv("FAKE_LOG") + std::string(".go")).c_str(), F_OK) == 0;
+    SetDownReason(state_dir, service, is_there ? "" : "no device");
+    if (!is_there) return 3;
+  }
   Log(role, mode == "store" ? UseStore() : "started");
   if (mode == "exit") return 3;
   if (mode == "crash") raise(SIGKILL);

@@ -67,7 +67,7 @@ TEST(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
   EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
   ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   kill(stage.lives("keeper")[0].pid, SIGKILL);
-  EXPECT_EQ(socket.Next(), "STATUS=being started again: keeper of service ledger");
+  EXPECT_EQ(socket.Next(), "STATUS=degraded, being started again: keeper of service ledger");
   EXPECT_EQ(socket.Next(), "STATUS=running, services: ledger");
 }
 
