@@ -232,11 +232,12 @@ absl::Status ConnectionManager::CheckCanConnect(uint32_t shard) {
 absl::StatusOr<uint32_t> ConnectionManager::Connect(uint32_t shard, const verbs::Address& address,
                                                     std::string_view private_data, uint64_t tag) {
   BATON_RETURN_IF_ERROR(CheckCanConnect(shard));
-  uint32_t place;
-  do {  // one that only a worker's word says is free stays lent
-    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent));
-  } while (occupied_[shard][place] ||
-           pool_.shards[shard][place]->state() != verbs::QueuePairState::kInit);
+  uint32_t place = 0;
+  for (;; ++place) {  // one that only a worker's word says is free stays lent
+    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kLent, place));
+    if (occupied_[shard][place]) continue;
+    if (pool_.shards[shard][place]->state() == verbs::QueuePairState::kInit) break;
+  }
   verbs::QueuePair* const queue_pair = pool_.shards[shard][place].get();
   verbs::ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);

@@ -312,10 +312,8 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
   });
   BATON_CHECK(found != queues.end());
   const auto shard = static_cast<uint32_t>(found - queues.begin());
-  // As often as there can be one, whatever is said of them meanwhile.
-  for (uint32_t i = 0; i < arena_->shape().pooled_queue_pairs; ++i) {
-    BATON_ASSIGN_OR_RETURN(const uint32_t place,
-                           TakeQueuePair(*arena_, shard, PooledState::kTaken));
+  for (uint32_t place = 0;; ++place) {
+    BATON_ASSIGN_OR_RETURN(place, TakeQueuePair(*arena_, shard, PooledState::kTaken, place));
     verbs::QueuePair* const inherited = pool_->shards[shard][place].get();
     if (IsNew(*inherited)) return std::make_unique<NativeQueuePair>(this, shard, inherited);
     // It stays taken, which it is, until the keeper has made it new.
@@ -323,9 +321,6 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
                        " is said to be free and is not new: another worker of the service has "
                        "written over what is said of it; it is left alone"));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the queue pairs of shard ", shard,
-      " are not what is said of them: another worker of the service has written over it"));
 }
 
 std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::QueuePair* inherited) {

@@ -37,11 +37,13 @@ struct QueuePairPool {
   }
 };
 
-// Makes a free one of the shard `as`, and says its place. An heir may take one while the keeper
-// does, for an owner that has just died.
+// Makes a free one of the shard `as`, and returns its place: the first from `from` on. An heir may
+// take one while the keeper does, for an owner that has just died. A caller that cannot use the one
+// that it got asks again from the place behind it, so that it looks at each place once: another
+// process may say again and again that the same one is free.
 inline absl::StatusOr<uint32_t> TakeQueuePair(const arena::Arena& arena, uint32_t shard,
-                                              arena::PooledState as) {
-  for (uint32_t place = 0; place < arena.shape().pooled_queue_pairs; ++place) {
+                                              arena::PooledState as, uint32_t from) {
+  for (uint32_t place = from; place < arena.shape().pooled_queue_pairs; ++place) {
     auto state = static_cast<uint32_t>(arena::PooledState::kFree);
     if (std::atomic_ref<uint32_t>(arena.pooled(shard, place).state)
             .compare_exchange_strong(state, static_cast<uint32_t>(as))) {

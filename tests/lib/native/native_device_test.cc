@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -825,7 +826,10 @@ class RenewableQueuePair final : public verbs::QueuePair {
  public:
   explicit RenewableQueuePair(uint32_t number) : number_(number) {}
   uint32_t number() const override { return number_; }
-  verbs::QueuePairState state() const override { return at; }
+  verbs::QueuePairState state() const override {
+    if (when_asked) when_asked();
+    return at;
+  }
   absl::Status PostSend(absl::Span<const verbs::SendRequest>, size_t*) override {
     return absl::OkStatus();
   }
@@ -841,6 +845,7 @@ class RenewableQueuePair final : public verbs::QueuePair {
 
   verbs::QueuePairState at = verbs::QueuePairState::kInit;
   uint32_t resets = 0;
+  std::function<void()> when_asked;  // for its state
 
  private:
   absl::Status Go(verbs::QueuePairState state) {
@@ -879,12 +884,15 @@ class RenewingTest : public NativeDeviceTest {
     connection = manager->Connect(0, {fabric.host, 1}, "", 1).value();
   }
   void Free() {
+    OrderFree(connection);
+    manager->Turn();
+  }
+  void OrderFree(uint32_t index) {
     MailEntry order = {};
     order.kind = static_cast<uint8_t>(OrderKind::kFree);
-    order.connection = connection;
-    order.generation = arena->connection(connection).generation;
+    order.connection = index;
+    order.generation = arena->connection(index).generation;
     Mailbox::Orders(*arena, 0).Put(order);
-    manager->Turn();
   }
   arena::PooledState pooled(uint32_t place = 0) {
     return arena::PooledState(arena->pooled(0, place).state);
@@ -948,6 +956,20 @@ TEST_F(RenewingTest, shouldNotConnectWithAQueuePairThatIsNotNew) {
   clock.Pass(1);
   manager->Turn();
   EXPECT_EQ(pooled(1), arena::PooledState::kFree);
+}
+
+// A worker says that a queue pair which is not new is free, whenever the keeper has taken it.
+TEST_F(RenewingTest, shouldLookAtEachPlaceOfThePoolOnce) {
+  uint32_t looks = 0;
+  renews->made[1]->at = verbs::QueuePairState::kError;
+  renews->made[1]->when_asked = [&] {
+    constexpr uint32_t kForEver = 1000;
+    if (++looks == kForEver) return;
+    arena->pooled(0, 1).state = static_cast<uint32_t>(arena::PooledState::kFree);
+  };
+  EXPECT_EQ(manager->Connect(0, {fabric.host, 1}, "", 2).status(), absl::OkStatus());
+  EXPECT_EQ(looks, 1u);
+  EXPECT_EQ(pooled(2), arena::PooledState::kLent);
 }
 
 TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
