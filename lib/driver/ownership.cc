@@ -62,41 +62,56 @@ void Ownership::End(bool released) {
   Announce();
 }
 
-uint64_t Ownership::word() const { return arena::LoadAcquire(record().ownership); }
-
-bool Ownership::Move(uint64_t seen, uint32_t to, uint32_t sequence) {
-  const uint64_t word = arena::PackOwnership(arena::OwnershipEpoch(seen), to, sequence);
+bool Ownership::Move(uint64_t seen, uint64_t word) {
   const bool moved =
       std::atomic_ref<uint64_t>(record().ownership).compare_exchange_strong(seen, word);
   if (moved) Announce();
   return moved;
 }
 
+bool Ownership::Claim(uint64_t seen, uint32_t worker_slot) {
+  const bool claimed =
+      Move(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kClaim | worker_slot,
+                                      arena::OwnershipSequence(seen) + 1));
+  // Mailbox::PutWaiting has the other half.
+  if (claimed) arena::FullFence();
+  return claimed;
+}
+
+bool Ownership::Vacate(uint64_t seen) {
+  return Move(seen, arena::PackOwnership(arena::OwnershipEpoch(seen), arena::kNobody,
+                                         arena::OwnershipSequence(seen)));
+}
+
 // All former owners have released, or are dead: every bank is free.
-absl::Status Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
-  if (owner_slot() != (arena::kClaim | worker_slot)) {
+absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t worker_id) {
+  const auto lost = [this] {
     return absl::AbortedError(
         absl::StrCat("shard ", shard_, " is not claimed any more: another process of the service ",
                      "has written over the word that says whose it is"));
-  }
+  };
+  const uint64_t claimed = word();
+  if (arena::OwnershipSlot(claimed) != (arena::kClaim | worker_slot)) return lost();
+  const uint64_t ended = arena::OwnershipEpoch(claimed);
   const uint64_t head = arena_->shard(shard_).commit_head;
-  if (arena::CursorIsOf(head, epoch())) {  // else a claimant died in the middle of this
+  if (arena::CursorIsOf(head, ended)) {  // else a claimant died in the middle of this
     record().cut_tail = arena::CursorIndex(head);
-    record().cut_epoch = epoch();
+    record().cut_epoch = ended;
     arena::OrderForCrash();
   }
-  const uint64_t next = epoch() + 1;
-  PrepareEpoch(next, worker_id);
+  PrepareEpoch(ended + 1, worker_id);
   BATON_CRASH_POINT("ownership-epoch-prepared");
-  BeginEpoch(next, worker_slot);
-  return absl::OkStatus();
+  const uint64_t taken =
+      arena::PackOwnership(ended + 1, worker_slot, arena::OwnershipSequence(claimed));
+  if (!Move(claimed, taken)) return lost();
+  return taken;
 }
 
-void Ownership::HandOver() {
+bool Ownership::HandOver(uint64_t seen) {
+  if (word() != seen) return false;
   record().release_requested = 0;
   record().owner_worker_id = 0;
-  arena::StoreRelease(record().ownership, WordOf(epoch(), arena::kNobody));
-  Announce();
+  return Vacate(seen);
 }
 
 void Ownership::ProveDead(uint64_t worker_id) {
@@ -109,8 +124,15 @@ void Ownership::NameHeir(uint64_t worker_id) {
   arena::StoreRelaxed(record().heir_worker_id, worker_id);
 }
 
-void Ownership::AskRelease(bool ask) {
-  arena::StoreRelease(record().release_requested, ask ? epoch() : 0);
+void Ownership::AskRelease(uint64_t epoch) {
+  if (this->epoch() != epoch) return;
+  BATON_CRASH_POINT("ownership-before-asking");
+  arena::StoreRelease(record().release_requested, epoch);
+  Announce();
+}
+
+void Ownership::WithdrawRelease() {
+  arena::StoreRelease(record().release_requested, uint64_t{0});
   Announce();
 }
 

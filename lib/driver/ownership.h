@@ -12,8 +12,9 @@
 #include <array>
 #include <cstdint>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/arena/atomic_access.h"
 
 namespace baton::driver {
 
@@ -43,32 +44,40 @@ class Ownership {
   // ---- Of native services, whose processes move the word themselves: it is compared and swapped.
   // A claim is the right to end the epoch in the word, and to begin the next as its owner.
 
-  uint64_t word() const;
-  // False: the word is not `seen` any more, or was not in between.
-  bool Claim(uint64_t seen, uint32_t worker_slot) {
-    return Move(seen, arena::kClaim | worker_slot, arena::OwnershipSequence(seen) + 1);
-  }
+  uint64_t word() const { return arena::LoadAcquire(record().ownership); }
+  // False: the word is not `seen` any more, or was not in between. A keeper that tells the shard's
+  // driver something and looks at the word then sees the claim, or the claimant, which looks at
+  // what was told after this, sees that.
+  bool Claim(uint64_t seen, uint32_t worker_slot);
   // Likewise, for a claimant or an owner that is dead and has no heir.
-  bool Vacate(uint64_t seen) { return Move(seen, arena::kNobody, arena::OwnershipSequence(seen)); }
-  // By who has claimed it, once all commits that count are applied. kAborted: the word says that
-  // another has, and nothing was done.
-  absl::Status TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
-  // By the owner, whose release was applied: to nobody. Whoever is the heir claims it.
-  void HandOver();
+  bool Vacate(uint64_t seen);
+  // Makes the claimant the owner, once all commits that count are applied. Returns the word as it
+  // is then. kAborted: the word says, or said in the last moment, that another has claimed the
+  // shard. The word is left as it is.
+  absl::StatusOr<uint64_t> TakeClaimed(uint32_t worker_slot, uint64_t worker_id);
+  // The owner, whose release was applied, gives the shard to nobody, and its heir claims it. `seen`
+  // is the word that made it the owner. False: another has claimed the shard since.
+  bool HandOver(uint64_t seen);
 
   void NameHeir(uint64_t worker_id);  // 0: none
 
-  // Asks the owner to release; withdrawn with false.
-  void AskRelease(bool ask);
+  // Asks the owner of that epoch to release. Nothing happens when the epoch has ended; an owner
+  // does not look at the number of another's.
+  void AskRelease(uint64_t epoch);
+  void WithdrawRelease();
   // Whoever watches the records looks again.
   void Announce();
-  bool release_asked() const { return record().release_requested != 0; }
+  // Whether the owner of the epoch that is running is asked.
+  bool release_asked() const {
+    const uint64_t asked = record().release_requested;
+    return asked != 0 && asked == epoch();
+  }
 
  private:
   arena::OwnershipRecord& record() const { return arena_->shard(shard_).owner; }
   uint64_t NextEpoch() const;  // 0: none is possible
   uint64_t WordOf(uint64_t epoch, uint32_t slot) const;
-  bool Move(uint64_t seen, uint32_t to, uint32_t sequence);
+  bool Move(uint64_t seen, uint64_t word);
   void PrepareEpoch(uint64_t epoch, uint64_t worker_id);
   void BeginEpoch(uint64_t epoch, uint32_t worker_slot);
 

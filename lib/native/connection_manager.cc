@@ -8,6 +8,7 @@
 #include "lib/arena/text_field.h"
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "lib/base/crash_point.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/connection_record.h"
@@ -401,6 +402,7 @@ void ConnectionManager::DropWaiting(uint32_t shard) {
 
 bool ConnectionManager::SendWaiting(uint32_t shard) {
   const bool sent = Mailbox::Notices(*arena_, shard).PutWaiting(&waiting_[shard]);
+  BATON_CRASH_POINT("keeper-notice-told");
   if (sent) wake_driver_(shard);
   return sent;
 }

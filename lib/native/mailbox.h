@@ -49,10 +49,13 @@ class Mailbox {
     arena::StoreRelease(cursors_->tail, cursors_->tail + 1);
   }
 
-  // As many of `waiting` as there is room for, in order. Whether there was one.
+  // Puts as many of `waiting` as there is room for, in order, and returns whether there was one.
+  // The entries are in the ring before the caller looks whom it has to wake. A reader that makes
+  // itself known first, with a claim, and looks at the ring then, sees them or is woken.
   bool PutWaiting(std::deque<arena::MailEntry>* waiting) {
     bool put = false;
     for (; !waiting->empty() && !full(); waiting->pop_front(), put = true) Put(waiting->front());
+    if (put) arena::FullFence();
     return put;
   }
 

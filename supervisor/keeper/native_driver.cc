@@ -269,10 +269,10 @@ absl::Status NativeDriver::TakeClaimed() {
       ForgetBlamed(&arena(), shard, poisoned.has_value());
     }
     BATON_CRASH_POINT("native-before-taking");
-    const absl::Status taken =
+    const absl::StatusOr<uint64_t> taken =
         ownerships_[shard].TakeClaimed(inheritance_.slot, inheritance_.worker_id);
     if (!taken.ok()) {
-      Tell("ownership_broken", static_cast<int>(shard), -1, MessageOf(taken));
+      Tell("ownership_broken", static_cast<int>(shard), -1, MessageOf(taken.status()));
       LeaveShard(shard);
       continue;
     }
@@ -407,7 +407,7 @@ absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   const bool named =
       heir != 0 && heir - 1 != inheritance_.slot && heir - 1 < inheritance_.wakes.size();
   BATON_CRASH_POINT("native-before-hand-over");
-  ownerships_[shard].HandOver();
+  if (!ownerships_[shard].HandOver(word)) return absl::OkStatus();
   if (named) (void)eventfd_write(inheritance_.wakes[heir - 1], 1);
   WakeKeeper();
   return absl::OkStatus();

@@ -129,6 +129,7 @@ void NativeEngine::LookAtShards() {
     const uint64_t word = state.ownership.word();
     const uint64_t epoch = arena::OwnershipEpoch(word);
     const uint32_t slot = arena::OwnershipSlot(word);
+    BATON_CRASH_POINT("native-looking");
     NoteRelease(shard);
     if (slot != arena::kNobody && arena::ClaimantOrOwner(slot) >= arena_->shape().workers) {
       listener_->OnEvent("ownership_broken",
@@ -284,6 +285,7 @@ void NativeEngine::GiveToSomebody(uint32_t shard) {
     return;
   }
   const uint64_t word = state.ownership.word();
+  BATON_CRASH_POINT("native-before-giving");
   if (arena::OwnershipSlot(word) == arena::kNobody && state.ownership.Claim(word, slot)) {
     Wake(slot);
   }
@@ -383,6 +385,7 @@ void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
   roster_.Remove(slot);
   for (ShardState& state : shards_) {
     const uint64_t word = state.ownership.word();
+    BATON_CRASH_POINT("native-before-vacating");
     if (arena::ClaimantOrOwner(arena::OwnershipSlot(word)) == slot) state.ownership.Vacate(word);
   }
   LookAtShards();
@@ -393,6 +396,7 @@ void NativeEngine::WorkerDead(uint32_t slot, uint64_t id) {
 
 void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   ShardState& state = shards_[shard];
+  NoteRelease(shard);  // of an owner that was asked before: its epoch is forgotten here
   const Roster::Worker& worker = roster_[slot];
   const absl::Status fit = Roster::CheckSuccessor(worker, state.state_version);
   if (!fit.ok()) return done(fit, 0);
@@ -405,7 +409,8 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   if (state.ownership.owner_slot() == arena::kNobody) return GiveToSomebody(shard);
   state.asked_epoch = state.ownership.epoch();
   NameHeirs();  // before the release, which the former heir would claim
-  state.ownership.AskRelease(true);
+  BATON_CRASH_POINT("native-before-asking");
+  state.ownership.AskRelease(state.asked_epoch);
   BATON_CRASH_POINT("native-release-asked");
   const uint32_t owner = Holder(shard);
   if (owner != arena::kNobody) roster_.Notify(owner);
@@ -415,7 +420,7 @@ void NativeEngine::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
 void NativeEngine::CancelHandoff(uint32_t shard, const absl::Status& why) {
   ShardState& state = shards_[shard];
   if (state.handoff_worker_id == 0) return;
-  state.ownership.AskRelease(false);
+  state.ownership.WithdrawRelease();
   FinishHandoff(shard, why, 0);
   NameHeirs();
 }

@@ -298,14 +298,14 @@ void Succession::Handoff(uint32_t shard, uint32_t slot, HandoffDone done) {
   state.ownership.NameHeir(worker.id);
   if (!state.ownership.owned()) return Assign(shard);
   state.asked_epoch = state.ownership.epoch();
-  state.ownership.AskRelease(true);
+  state.ownership.AskRelease(state.asked_epoch);
   NotifyOwner(shard);
 }
 
 void Succession::CancelHandoff(uint32_t shard, const absl::Status& why) {
   ShardState& state = shards_[shard];
   if (state.handoff_worker_id == 0) return;
-  if (state.ownership.owned()) state.ownership.AskRelease(false);
+  if (state.ownership.owned()) state.ownership.WithdrawRelease();
   FinishHandoff(shard, why, 0);
 }
 

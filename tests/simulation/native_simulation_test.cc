@@ -1,8 +1,8 @@
 // The ownership of a native service's shard in one process: its keeper's engine and its workers'
-// drivers are the real ones, each worker runs in a thread of its own, and the dice say whose turn
-// it is, at every crash point and between the stores of the worker's library. Workers are killed,
-// retired and started, shards handed over. A seed replays its schedule: BATON_FIRST_SEED,
-// BATON_SCHEDULES.
+// drivers are the real ones, the keeper and each worker run in threads of their own, and the dice
+// say whose turn it is, at every crash point and between the stores of the worker's library.
+// Workers are killed, retired and started, shards handed over. A seed replays its schedule:
+// BATON_FIRST_SEED, BATON_SCHEDULES.
 //
 // Nothing is connected: what goes over the wire is the other simulation's, and the machine tests'.
 #include <gtest/gtest.h>
@@ -69,6 +69,16 @@ constexpr std::array<std::string_view, 9> kMortalAt = {
     "native-before-hand-over",
     "committed",
     "released",
+};
+
+// Likewise of the keeper, which nobody kills here.
+constexpr std::array<std::string_view, 6> kKeeperSlowAt = {
+    "",
+    "native-before-giving",
+    "native-before-vacating",
+    "native-before-asking",
+    "ownership-before-asking",
+    "native-release-asked",
 };
 
 class ForkableDevice final : public verbs::testing::ForwardingDevice {
@@ -150,6 +160,31 @@ class Fiber {
   std::thread thread_;
 };
 
+// The keeper's thread does one thing after the other, and may stay at each of its crash points.
+class KeeperThread {
+ public:
+  bool busy() const { return task_ != nullptr; }
+  // Not while it is busy.
+  void Begin(std::function<void()> task) {
+    task_ = std::move(task);
+    fiber_.Resume();
+  }
+  void GoOn() { fiber_.Resume(); }
+  void Finish() {
+    while (busy()) GoOn();
+  }
+  const char* where() const { return fiber_.where(); }
+
+ private:
+  std::function<void()> task_;
+  Fiber fiber_{[this] {
+    for (;; Fiber::Yield("idle")) {
+      if (task_) task_();
+      task_ = nullptr;
+    }
+  }};
+};
+
 // What was committed to the shard, whoever did it.
 struct Truth {
   uint64_t value = 0;
@@ -177,6 +212,7 @@ class Process {
     adopted_ = 0;
   }
   void Retire() { retiring_ = true; }
+  bool retiring() const { return retiring_; }
   bool ended() const { return fiber_->ended(); }
   // Its own sight of it: nobody else may own the shard meanwhile.
   bool owns() const { return adopted_ != 0 && !ended(); }
@@ -262,11 +298,14 @@ class NativeWorld : private keeper::EngineListener {
       : context_(seed), arena_(arena::Arena::Create(Shape(), "native").value()) {
     slow_at_ = kSlowAt[dice().Below(kSlowAt.size())];
     mortal_at_ = kMortalAt[dice().Below(kMortalAt.size())];
+    keeper_slow_at_ = kKeeperSlowAt[dice().Below(kKeeperSlowAt.size())];
     SetCrashPointHandler([](const char* name) { Fiber::Yield(name); });
     engine_ = NativeEngine::Create(&arena_, &device_, {.poison_deaths = 1'000'000}).value();
     engine_->SetListener(this);
+    keeper_ = std::make_unique<KeeperThread>();
   }
   ~NativeWorld() override {
+    keeper_.reset();
     processes_ = {};
     engine_.reset();
     SetCrashPointHandler(nullptr);
@@ -275,9 +314,11 @@ class NativeWorld : private keeper::EngineListener {
   // What broke; empty: nothing.
   std::string Run() {
     for (int i = 0; i < kSteps && !context_.broken(); ++i) Step();
+    FinishKeeping();
     // With everybody alive that is, somebody serves in the end.
     for (int i = 0; i < kSteps && !context_.broken() && !IsServed(); ++i) Calm();
     if (!context_.broken() && !IsServed()) context_.Break("nobody owns the shard in the end");
+    if (!context_.broken()) CheckReady();
     if (!context_.broken()) return {};
     return absl::StrCat(context_.what_broke(), "\n", context_.Last(40));
   }
@@ -308,7 +349,7 @@ class NativeWorld : private keeper::EngineListener {
     } else if (what < 12) {
       Start(slot);
     } else if (what < 18) {
-      engine_->Turn();
+      Keep([this] { engine_->Turn(); });
     } else if (what < 24) {
       if (IsAlive(slot)) processes_[slot]->LookForDeaths();
     } else if (slow_until_[slot] <= context_.now_ns) {
@@ -330,19 +371,42 @@ class NativeWorld : private keeper::EngineListener {
       SetStalled(slot, dice().OneIn(2));
     }
   }
+  // The keeper begins it, unless it is in the middle of something else: then that goes on. Returns
+  // whether it has begun.
+  bool Keep(std::function<void()> task) {
+    if (keeper_slow_until_ > context_.now_ns) return false;
+    const bool begins = !keeper_->busy();
+    for (begins ? keeper_->Begin(std::move(task)) : keeper_->GoOn(); keeper_->busy();
+         keeper_->GoOn()) {
+      context_.Note(keeper_->where(), 0, arena_.shard(0).owner.ownership, truth_.value);
+      const bool slow = keeper_->where() == keeper_slow_at_ && dice().OneIn(2);
+      if (slow) keeper_slow_until_ = context_.now_ns + dice().Below(300);
+      if (slow || dice().OneIn(64)) break;
+    }
+    return begins;
+  }
   // The keeper has seen no sign of life for long, or sees one again.
   void SetStalled(uint32_t slot, bool stalled) {
     if (!IsAlive(slot) || stalled_[slot] == stalled) return;
-    stalled_[slot] = stalled;
-    engine_->SetStalled(slot, processes_[slot]->id(), stalled);
+    const uint64_t id = processes_[slot]->id();
+    if (Keep([this, slot, id, stalled] { engine_->SetStalled(slot, id, stalled); })) {
+      stalled_[slot] = stalled;
+    }
+  }
+  void FinishKeeping() {
+    keeper_->Finish();
+    keeper_slow_until_ = 0;
   }
   void Calm() {
     for (uint32_t slot = 0; slot < kWorkers && !context_.broken(); ++slot) {
       Bury(slot);
+      FinishKeeping();
       Start(slot);
+      FinishKeeping();
       engine_->Turn();
       if (!IsAlive(slot)) continue;
       SetStalled(slot, false);
+      FinishKeeping();
       processes_[slot]->LookForDeaths();
       Resume(slot);
       CheckOwners();
@@ -377,25 +441,46 @@ class NativeWorld : private keeper::EngineListener {
   void Bury(uint32_t slot) {
     if (!processes_[slot] || !processes_[slot]->ended()) return;
     const uint64_t id = processes_[slot]->id();
+    const std::string_view cause = dead_[slot] ? "crash" : "detached";
+    const bool begins = Keep([this, slot, id, cause] {
+      engine_->WorkerStopped(slot, id, cause);
+      engine_->WorkerDead(slot, id);
+    });
+    if (!begins) return;
     context_.Note("buried", id);
     processes_[slot].reset();
-    engine_->WorkerStopped(slot, id, std::exchange(dead_[slot], false) ? "crash" : "detached");
-    engine_->WorkerDead(slot, id);
+    dead_[slot] = false;
   }
   void Start(uint32_t slot) {
     if (processes_[slot]) return;
+    if (keeper_->busy()) return (void)Keep(nullptr);
     const uint64_t id = ++last_id_;
     slow_until_[slot] = 0;
     stalled_[slot] = false;
     context_.Note("started", id, slot);
     processes_[slot] = std::make_unique<Process>(context_, arena_, truth_, *engine_, slot, id);
-    engine_->AddWorker(slot, id, FileDescriptor(), {}, keeper::Standing::kFirst);
-    engine_->SetReady(slot);
+    Keep([this, slot, id] {
+      engine_->AddWorker(slot, id, FileDescriptor(), {}, keeper::Standing::kFirst);
+      engine_->SetReady(slot);
+    });
   }
   void Handoff(uint32_t slot) {
     if (!IsAlive(slot) || !engine_->IsReady(slot)) return;
-    context_.Note("handoff to", processes_[slot]->id());
-    engine_->Handoff(0, slot, [](const absl::Status&, double) {});
+    const uint64_t id = processes_[slot]->id();
+    if (Keep([this, slot] { engine_->Handoff(0, slot, [](const absl::Status&, double) {}); })) {
+      context_.Note("handoff to", id);
+    }
+  }
+  // A worker that gave the shard back was asked to, or has ended: none may be taken for one that
+  // serves none.
+  void CheckReady() {
+    engine_->Turn();
+    for (uint32_t slot = 0; slot < kWorkers; ++slot) {
+      if (!IsAlive(slot) || processes_[slot]->retiring() || stalled_[slot]) continue;
+      if (engine_->IsReady(slot)) continue;
+      context_.Break(absl::StrCat("worker ", processes_[slot]->id(),
+                                  " released what it was asked for, and gets no shard any more"));
+    }
   }
   void CheckOwners() {
     int owners = 0;
@@ -416,11 +501,13 @@ class NativeWorld : private keeper::EngineListener {
   arena::Arena arena_;
   ForkableDevice device_{std::make_unique<SimDevice>(&context_, &observer_)};
   std::unique_ptr<NativeEngine> engine_;
+  std::unique_ptr<KeeperThread> keeper_;  // busy only with engine_
+  uint64_t keeper_slow_until_ = 0;
   Truth truth_;
   std::array<std::unique_ptr<Process>, kWorkers> processes_;
   std::array<bool, kWorkers> dead_ = {}, stalled_ = {};
   std::array<uint64_t, kWorkers> slow_until_ = {};
-  std::string_view slow_at_, mortal_at_;
+  std::string_view slow_at_, mortal_at_, keeper_slow_at_;
   uint64_t last_id_ = 0;
 };
 

@@ -78,10 +78,10 @@ TEST_F(AdoptTest, shouldNotTakeBackWhatItReleasedAndTheDriverHasNotSeenYet) {
   driver::Ownership ownership(arena_.get(), 0);
   ownership.Grant(kSlot, kWorkerId);
   ASSERT_TRUE(worker_->Poll().ok());
-  ownership.AskRelease(true);
+  ownership.AskRelease(ownership.epoch());
   ASSERT_TRUE(worker_->Poll().ok());
   ownership.NameHeir(0);
-  ownership.AskRelease(false);  // another change is announced before the release is seen
+  ownership.WithdrawRelease();  // another change is announced before the release is seen
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_EQ(service_.adopted, 1);
   ownership.End(/*released=*/true);

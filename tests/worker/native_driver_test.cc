@@ -203,7 +203,7 @@ TEST_F(NativeDriverTest, shouldAdoptBeforeItReadsTheShardAndDriveAfterEachCommit
 
 TEST_F(NativeDriverTest, shouldReleaseOnceAndNotDriveWhatItGaveAway) {
   Serve();
-  ownership_->AskRelease(true);
+  ownership_->AskRelease(ownership_->epoch());
   TakeCalls();
   ASSERT_TRUE(worker_->Poll().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "poll 0", "OnRelease", "release 0 of 1"));

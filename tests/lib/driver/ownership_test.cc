@@ -111,13 +111,25 @@ TEST_F(OwnershipTest, shouldAskTheEpochThatIsRunningForItsRelease) {
   ownership.End(/*released=*/true);
   ownership.Grant(kBobsSlot, kBob);
   EXPECT_FALSE(ownership.release_asked());
-  ownership.AskRelease(true);
+  ownership.AskRelease(2);
   EXPECT_TRUE(ownership.release_asked());
   EXPECT_EQ(record.release_requested, 2u);
-  ownership.AskRelease(false);
+  ownership.WithdrawRelease();
   EXPECT_FALSE(ownership.release_asked());
-  ownership.AskRelease(true);
+  ownership.AskRelease(2);
   ownership.End(/*released=*/true);
+  EXPECT_FALSE(ownership.release_asked());
+}
+
+TEST_F(OwnershipTest, shouldNotAskTheOwnerOfAnotherEpoch) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  ownership.End(/*released=*/true);
+  ownership.Grant(kBobsSlot, kBob);
+  ownership.AskRelease(1);
+  EXPECT_FALSE(ownership.release_asked());
+  EXPECT_EQ(record.release_requested, 0u);
+  // It was asked in the moment in which its epoch ended.
+  record.release_requested = 1;
   EXPECT_FALSE(ownership.release_asked());
 }
 
@@ -197,7 +209,7 @@ TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
   ASSERT_TRUE(ownership.TakeClaimed(kBobsSlot, kBob).ok());
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
-  ownership.HandOver();
+  ASSERT_TRUE(ownership.HandOver(ownership.word()));
   EXPECT_EQ(arena::OwnershipSequence(ownership.word()), 1u);
   ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
   ASSERT_TRUE(ownership.Vacate(ownership.word()));
@@ -208,7 +220,7 @@ TEST_F(OwnershipTest, shouldNeverForgetAClaim) {
 TEST_F(OwnershipTest, shouldNotTakeWhatAnotherHasClaimedMeanwhile) {
   ASSERT_TRUE(ownership.Claim(ownership.word(), kAnnsSlot));
   record.ownership = arena::PackOwnership(0, arena::kClaim | kBobsSlot);
-  EXPECT_EQ(ownership.TakeClaimed(kAnnsSlot, kAnn).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ownership.TakeClaimed(kAnnsSlot, kAnn).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
   EXPECT_EQ(ownership.epoch(), 0u);
   EXPECT_EQ(ownership.owner_id(), 0u);
@@ -216,11 +228,20 @@ TEST_F(OwnershipTest, shouldNotTakeWhatAnotherHasClaimedMeanwhile) {
 
 TEST_F(OwnershipTest, shouldHandOverToNobody) {
   ownership.Grant(kAnnsSlot, kAnn);
-  ownership.AskRelease(true);
-  ownership.HandOver();
+  ownership.AskRelease(1);
+  ASSERT_TRUE(ownership.HandOver(ownership.word()));
   EXPECT_FALSE(ownership.owned());
   EXPECT_FALSE(ownership.release_asked());
   EXPECT_EQ(ownership.epoch(), 1u);
+}
+
+TEST_F(OwnershipTest, shouldNotHandOverWhatAnotherHasClaimed) {
+  ownership.Grant(kAnnsSlot, kAnn);
+  const uint64_t anns = ownership.word();
+  ASSERT_TRUE(ownership.Claim(anns, kBobsSlot));
+  EXPECT_FALSE(ownership.HandOver(anns));
+  EXPECT_EQ(ownership.owner_slot(), arena::kClaim | kBobsSlot);
+  EXPECT_EQ(ownership.owner_id(), kAnn);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -43,11 +44,42 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+class SilentId final : public verbs::ConnectionId {
+ public:
+  verbs::Address local_address() const override { return {}; }
+  verbs::Address peer_address() const override { return {}; }
+  verbs::ReadDepths depths() const override { return {}; }
+  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
+    return absl::OkStatus();
+  }
+  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
+};
+
+class SilentListener final : public verbs::Listener {
+ public:
+  verbs::Address address() const override { return {"127.0.0.1", 1}; }
+};
+
 // In one process nothing has to survive a fork.
 class UnforkedDevice final : public verbs::testing::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   absl::Status CheckForkable() const override { return absl::OkStatus(); }
+  bool NextEvent(verbs::CmEvent* event) override {
+    if (requests == 0) return inner().NextEvent(event);
+    --requests;
+    *event = {};
+    event->type = verbs::CmEventType::kConnectRequest;
+    event->listener = &listener_;
+    event->new_id = std::make_unique<SilentId>();
+    return true;
+  }
+
+  uint32_t requests = 0;  // of peers, which want nothing more
+
+ private:
+  SilentListener listener_;
 };
 
 // A worker's process: its driver, and the locks of its threads.
@@ -69,6 +101,12 @@ class Worker {
     const int error = host().apply(host().context, shard);
     return error != 0 ? error : host().poll(host().context, shard);
   }
+  int Apply(uint32_t shard) { return host().apply(host().context, shard); }
+  int Poll(uint32_t shard) { return host().poll(host().context, shard); }
+  int RequestNotification(uint32_t shard) {
+    return host().request_notification(host().context, shard);
+  }
+  int event_fd() { return host().event_fd; }
   int Release(uint32_t shard, uint64_t epoch) {
     return host().release(host().context, shard, epoch);
   }
@@ -91,10 +129,11 @@ struct Killed {};
 class NativeEngineTest : public ::testing::Test, private EngineListener {
  protected:
   void SetUp() override { Make(/*shards=*/1); }
-  void Make(uint32_t shards) {
-    arena::Shape shape = driver::testing::TestShape(shards);
+  void Make(uint32_t shards) { Make(driver::testing::TestShape(shards)); }
+  void Make(arena::Shape shape) {
     shape.pooled_queue_pairs = 4;
     shape.workers = 4;
+    engine_.reset();
     arena_.emplace(arena::Arena::Create(shape, "kv").value());
     device_ = std::make_unique<UnforkedDevice>(verbs::testing::OpenDevice(fabric_).value());
     MakeEngine({});
@@ -620,6 +659,73 @@ TEST_F(SecondClaimantTest, shouldGoOnWhenTheNextEpochHasBegunButForItsWord) {
   arena_->bank(0, 2).tail = shard.commit_head = arena::PackCursor(2, 0);
   ExpectOneChange();
   EXPECT_EQ(shard.owner.cut_tail, cut);
+}
+
+// ---- A shard that is not its worker's any more.
+
+// Another process has claimed the shard, and the worker has not seen it yet.
+class LostShardTest : public NativeEngineTest {
+ protected:
+  void SetUp() override {
+    NativeEngineTest::SetUp();
+    owner_ = &Start(0);
+    ASSERT_EQ(owner_->Attend(), 0);
+    Begin(*owner_);
+    Connect(*owner_, peer_);
+  }
+  void Lose() {
+    ours_ = word();
+    claimed_ = arena::PackOwnership(1, arena::kClaim | 1, 7);
+    word() = claimed_;
+  }
+  uint64_t& word() { return arena_->shard(0).owner.ownership; }
+  void Settle(const std::function<bool()>& done) {
+    ASSERT_TRUE(Pump(
+        [&] {
+          engine_->Turn();
+          peer_.Turn();
+        },
+        done));
+  }
+
+  RawPeer peer_;
+  Worker* owner_ = nullptr;
+  uint64_t ours_ = 0, claimed_ = 0;  // the word, before and after
+};
+
+TEST_F(LostShardTest, shouldNotBeGivenAway) {
+  DoAt("native-before-hand-over", [this] { Lose(); });
+  writer_->Release().Publish();
+  ASSERT_EQ(owner_->Release(0, 1), 0);
+  EXPECT_EQ(point_, "");
+  EXPECT_EQ(word(), claimed_);
+  EXPECT_EQ(arena_->shard(0).owner.owner_worker_id, owner_->id());
+}
+
+// Its claimant was taken for dead in the last moment.
+TEST_F(NativeEngineTest, shouldNotTakeAShardThatAnotherClaimsInTheLastMoment) {
+  Worker& claimant = Start(0);
+  const uint64_t claimed = arena::PackOwnership(0, arena::kClaim | 3, 7);
+  DoAt("ownership-epoch-prepared", [&] { arena_->shard(0).owner.ownership = claimed; });
+  ASSERT_EQ(claimant.Attend(), 0);
+  EXPECT_EQ(point_, "");
+  EXPECT_EQ(arena_->shard(0).owner.ownership, claimed);
+  engine_->Turn();
+  EXPECT_THAT(news_, Contains(HasSubstr("is not claimed any more")));
+}
+
+// The keeper has read which epoch is to end, and the owner dies.
+TEST_F(FormerHeirTest, shouldNotAskAnOwnerWhoseEpochIsNotMeant) {
+  DoAt("native-before-asking", [this] {
+    workers_[0]->Die();
+    ASSERT_EQ(workers_[kSuccessor]->Attend(), 0);
+    ASSERT_EQ(owner(), workers_[kSuccessor]->id());
+  });
+  AskForHandoff();
+  ASSERT_EQ(point_, "");
+  EXPECT_NE(arena_->shard(0).owner.release_requested, epoch());
+  Begin(*workers_[kSuccessor]);
+  EXPECT_TRUE(moved_.ok()) << moved_;
 }
 
 // ---- Waking.
