@@ -67,6 +67,7 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
       reports_(inheritance_.arena),
       watched_(arena().shape().workers, 0) {
   for (uint32_t i = 0; i < arena().shape().shards; ++i) ownerships_.emplace_back(&arena(), i);
+  adopted_.resize(ownerships_.size(), 0);
   device_ = std::make_unique<native::NativeDevice>(
       &arena(), inheritance_.device, inheritance_.pool, inheritance_.objects.get(),
       [this] { WakeKeeper(); },
@@ -179,7 +180,17 @@ void NativeDriver::ReadWake() {
   if (eventfd_read(inheritance_.wakes[inheritance_.slot], &count) == 0) seen_changes_ = kUnseen;
 }
 
+bool NativeDriver::LostAny() const {
+  for (uint32_t shard = 0; shard < adopted_.size(); ++shard) {
+    if (adopted_[shard] != 0 && !IsOurs(shard)) return true;
+  }
+  return false;
+}
+
+// Nothing is written to the log of a shard that has another owner. The worker library releases it in
+// this turn, and the notices of the others wait for the next.
 void NativeDriver::HandleNotices() {
+  if (LostAny()) return;
   uint32_t shard;
   while (driver_->HandleEvent(&shard) || driver_->HandleDeviceEvent(&shard)) {
   }
@@ -187,6 +198,8 @@ void NativeDriver::HandleNotices() {
 
 // There is never more than one: each is applied when it is published.
 absl::Status NativeDriver::Apply(uint32_t shard) {
+  if (!IsOurs(shard)) [[unlikely]]
+    return absl::OkStatus();
   absl::Status error;
   const CommitOutcome outcome = driver_->ApplyNext(shard, &error);
   if (outcome == CommitOutcome::kInvalid) {
@@ -200,6 +213,8 @@ absl::Status NativeDriver::Apply(uint32_t shard) {
 }
 
 absl::Status NativeDriver::Poll(uint32_t shard) {
+  if (!IsOurs(shard)) [[unlikely]]
+    return absl::OkStatus();
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(shard));
     // What was found may be nothing for the worker, and has used up the notification.
@@ -216,7 +231,8 @@ void NativeDriver::OnFirstCommit(uint32_t shard) {
 }
 
 absl::Status NativeDriver::RequestNotification(uint32_t shard) {
-  arming_ = slept_ = true;
+  arming_ = slept_ = true;  // whosever the shard is
+  if (!IsOurs(shard)) return absl::OkStatus();
   return driver_->RequestNotification(shard);
 }
 
@@ -276,6 +292,7 @@ absl::Status NativeDriver::TakeClaimed() {
       LeaveShard(shard);
       continue;
     }
+    adopted_[shard] = *taken;
     BATON_CRASH_POINT("native-taken");
     ++operated_;
   }
@@ -283,6 +300,7 @@ absl::Status NativeDriver::TakeClaimed() {
 }
 
 void NativeDriver::LeaveShard(uint32_t shard) {
+  adopted_[shard] = 0;
   driver_->Leave(shard);
   device_->Forget(shard);
   inheritance_.objects->completion_queues[shard]->ForgetNotification();
@@ -394,9 +412,8 @@ absl::Status NativeDriver::Adopt(uint32_t shard, uint64_t epoch) {
 
 absl::Status NativeDriver::Release(uint32_t shard, uint64_t epoch) {
   if (!driver_->Operates(shard)) return absl::OkStatus();
-  const uint64_t word = ownerships_[shard].word();
-  const bool ours =
-      arena::OwnershipEpoch(word) == epoch && arena::OwnershipSlot(word) == inheritance_.slot;
+  const uint64_t word = adopted_[shard];
+  const bool ours = IsOurs(shard) && arena::OwnershipEpoch(word) == epoch;
   if (ours) BATON_RETURN_IF_ERROR(Apply(shard));
   LeaveShard(shard);
   --operated_;

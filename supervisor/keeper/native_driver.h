@@ -97,6 +97,8 @@ class NativeDriver final : private driver::DriverObserver {
   }
 
   void ReadWake();
+  bool IsOurs(uint32_t shard) const { return ownerships_[shard].word() == adopted_[shard]; }
+  bool LostAny() const;
   void HandleNotices();
   void ClaimInheritance();
   absl::Status TakeClaimed();
@@ -125,6 +127,8 @@ class NativeDriver final : private driver::DriverObserver {
   BatonNativeHost host_ = {};
   FileDescriptor epoll_;  // what the worker's thread sleeps on
   std::vector<driver::Ownership> ownerships_;
+  // By shard: the ownership word with which this worker took it. 0: it is not operated here.
+  std::vector<uint64_t> adopted_;
   std::unique_ptr<native::NativeDevice> device_;
   std::unique_ptr<driver::QueueDriver> driver_;
   NativeReports reports_;

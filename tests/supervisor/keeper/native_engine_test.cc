@@ -693,6 +693,45 @@ class LostShardTest : public NativeEngineTest {
   uint64_t ours_ = 0, claimed_ = 0;  // the word, before and after
 };
 
+TEST_F(LostShardTest, shouldHaveNothingApplied) {
+  const uint64_t head = arena_->shard(0).commit_head;
+  writer_->Send(connection_, 2048, 4);
+  writer_->Publish();
+  Lose();
+  ASSERT_EQ(owner_->Apply(0), 0);
+  EXPECT_EQ(arena_->shard(0).commit_head, head);
+  EXPECT_EQ(arena_->connection(connection_).send.committed, 0u);
+  ASSERT_EQ(owner_->Release(0, 1), 0);
+  EXPECT_EQ(arena_->shard(0).commit_head, head);
+  EXPECT_EQ(word(), claimed_);
+}
+
+TEST_F(LostShardTest, shouldHaveNothingPolled) {
+  peer_.Send("ping");
+  Settle([&] { return !peer_.sent.empty(); });
+  const uint64_t tail = arena_->shard(0).completion_tail;
+  Lose();
+  ASSERT_EQ(owner_->Poll(0), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, tail);
+  // It is there for who has the shard.
+  word() = ours_;
+  ASSERT_EQ(owner_->Poll(0), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, tail + 1);
+}
+
+TEST_F(LostShardTest, shouldHaveNoNoticeTaken) {
+  device_->requests = 1;
+  engine_->Turn();
+  const uint64_t tail = arena_->shard(0).completion_tail;
+  Lose();
+  ASSERT_EQ(owner_->Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, tail);
+  EXPECT_EQ(arena_->notices(0).tail - arena_->notices(0).head, 1u);
+  word() = ours_;
+  ASSERT_EQ(owner_->Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, tail + 1);
+}
+
 TEST_F(LostShardTest, shouldNotBeGivenAway) {
   DoAt("native-before-hand-over", [this] { Lose(); });
   writer_->Release().Publish();
