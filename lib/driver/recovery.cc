@@ -588,16 +588,18 @@ uint32_t QueueDriver::CountSpares(uint32_t index) const {
 // posted before it has completed, so it is known which one it stands for.
 void QueueDriver::PostSpare(uint32_t index) {
   ConnectionRecord& connection = record(index);
-  const uint32_t ambiguous = MaybePosted(connection, true);
   const uint32_t shard = ShardOf(connection);
-  if (ambiguous > arena_->shape().receive_queue_depth) {
+  const uint64_t first = connection.receive.posted;
+  const uint64_t end =
+      std::max(connection.receive.committed, first + MaybePosted(connection, true));
+  if (end - first > arena_->shape().receive_queue_depth) {
     return FailUnknown(index, "more receives than the queue holds may have been posted");
   }
-  for (uint32_t i = 0; i < ambiguous; ++i) {
-    const arena::WorkRequest request =
-        arena::CopyOnce(arena_->receive_request(index, connection.receive.posted + i));
+  for (uint64_t i = first; i < end; ++i) {
+    const arena::WorkRequest request = arena::CopyOnce(arena_->receive_request(index, i));
     if (LengthOf(request) > arena::kSpareBytes) {
-      return FailUnknown(index, "a receive that may have been posted is larger than a spare");
+      return FailUnknown(index,
+                         "a receive that is committed and may be the next is larger than a spare");
     }
   }
   uint32_t number = arena::kSpares;
@@ -640,7 +642,14 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   SpareRecord& spare = arena_->spare(shard, number);
   // A driver that died has dealt with it already.
   if (spare.owner != index + 1 || spare.generation != connection.generation) return;
-  if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
+  if (completion.status == CompletionStatus::kLocalLengthError && IsLive(connection)) {
+    // The application's own receive, which was committed since, may have had room for it.
+    ++recovery_.connections_failed;
+    StartDraining(
+        index, CompletionStatus::kGeneralError,
+        absl::StrCat("a message was longer than the spare receive of ", arena::kSpareBytes,
+                     " bytes that stood in the place of its own since a driver died"));
+  } else if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   }
   if (!IsLive(connection)) {  // nothing came, or nobody wants it any more

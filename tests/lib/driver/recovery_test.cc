@@ -493,6 +493,43 @@ TEST_F(RecoveryTest, shouldFailOneConnectionAloneWhoseAmbiguousReceiveIsLargerTh
   EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
 }
 
+// A transaction has more receives than are posted at a time. Were all of those posted, the spare
+// would stand for the next.
+TEST_F(RecoveryTest, shouldFailAConnectionWhoseNextReceiveIsLargerThanASpare) {
+  constexpr int kPostedAtATime = 64;
+  Make(TestShape(1, 4, 128));
+  for (int i = 0; i < kPostedAtATime; ++i) writer->Receive(connection, 0, 64);
+  arena::WorkRequest& next = writer->Receive(connection, 0, 65536);
+  next.sges[1] = {0, 8, 0};
+  next.sge_count = 2;
+  writer->Publish();
+  DieAfterPosting(kPostedAtATime);
+  Recover();
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_EQ(state(), ConnectionState::kClosed);
+  EXPECT_EQ(ReadAll().back(), "ended general error");
+  EXPECT_THAT(observer.states.back(), HasSubstr("larger than a spare"));
+}
+
+// Its next receive, which has room for the message, was committed when the spare stood there.
+TEST_F(RecoveryTest, shouldBlameTheSpareThatWasTooShortForAMessage) {
+  CommitReceives(1);
+  DieAfterPosting(1);
+  Recover();
+  arena::WorkRequest& next = writer->Receive(connection, 0, 65536);
+  next.sges[1] = {0, 8, 0};
+  next.sge_count = 2;
+  writer->Publish();
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  CompleteReceive("one");
+  device.Complete(queue_pair, true, {}, CompletionStatus::kLocalLengthError);
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 3", "ended general error"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("the spare receive of 65536 bytes"));
+}
+
 TEST_F(RecoveryTest, shouldFailAConnectionWhoseReceiveIsTooShortForItsMessage) {
   CommitReceives(1);
   DieAfterPosting(0);
