@@ -131,7 +131,7 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
       "--outside-effects", [&] { service.set_outside_effects(true); },
       "A successor starts only when the whole former process is gone");
   AddCapacity(app, "--ready-timeout-ms",
-              "How long an upgrade's program may take to be ready [30000]",
+              "How long an upgrade's program may take to be ready [30000, and 4000 per GiB]",
               [&, narrow](uint64_t n) { service.set_ready_timeout_ms(narrow(n)); });
   AddCapacity(app, "--watch-window-ms", "How long an upgrade is watched before it stays [30000]",
               [&, narrow](uint64_t n) { service.set_watch_window_ms(narrow(n)); });
@@ -215,7 +215,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--libexec", flags.libexec,
                  "Directory of baton-keeper and baton-control [that of batond]");
   app.add_option("--start-timeout", flags.start_timeout_seconds,
-                 "Seconds until a child must be ready [30]")
+                 "Seconds until a child must be ready; keepers have 4 more per GiB of arena [30]")
       ->check(CLI::Range(0.01, 3600.0));
   app.add_option("--stop-timeout", flags.stop_timeout_seconds,
                  "Seconds until children that do not stop are killed [5]")

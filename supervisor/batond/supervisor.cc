@@ -18,10 +18,14 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
+
+// For what batond does itself in a start.
+constexpr std::chrono::seconds kStartMargin{5};
 
 std::string AsText(const google::protobuf::Message& message) {
   std::string text;
@@ -99,7 +103,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.children_lock = state_.children_lock();
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;
-  plan.start_timeout = options_.start_timeout;
+  plan.start_timeout = StartTimeout(service, options_.start_timeout);
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
       io_, std::move(plan),
@@ -123,7 +127,9 @@ void Supervisor::AddControl() {
 absl::Status Supervisor::Run() {
   WatchSignals();
   watchdog_.Start();
-  TellStatus("", absl::StrCat("starting, services: ", ServiceNames()));
+  // The service manager's own limit of a start knows nothing of the size of arenas.
+  TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
+             absl::StrCat("starting, services: ", ServiceNames()));
   StartKeepers();
   io_.run();
   state_.RemoveSockets();
@@ -132,6 +138,15 @@ absl::Status Supervisor::Run() {
 
 std::string Supervisor::ServiceNames() const {
   return absl::StrJoin(options_.config.services(), ", ",
+// All keepers start at the same time, and control after them.
+std::chrono::microseconds Supervisor::LongestStart() const {
+  std::chrono::milliseconds longest{};
+  for (const v1::ServiceConfig& service : options_.config.services()) {
+    longest = std::max(longest, StartTimeout(service, options_.start_timeout));
+  }
+  return longest + options_.start_timeout + kStartMargin;
+}
+
                        [](std::string* text, const v1::ServiceConfig& service) {
                          absl::StrAppend(text, service.name());
                        });

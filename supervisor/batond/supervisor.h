@@ -19,10 +19,11 @@
 namespace baton {
 
 struct SupervisorOptions {
-  v1::Config config;                          // complete
-  std::string libexec;                        // directory of baton-keeper and baton-control
-  std::chrono::milliseconds start_timeout{};  // of each child
-  std::chrono::milliseconds stop_timeout{};   // of all together
+  v1::Config config;    // complete
+  std::string libexec;  // directory of baton-keeper and baton-control
+  // Of each child; keepers have more where their arena is large (StartTimeout).
+  std::chrono::milliseconds start_timeout{};
+  std::chrono::milliseconds stop_timeout{};  // of all together
   // A child that does not become ready the first time ends batond. Otherwise it is started again
   // and again, as one that dies later is, and the others serve meanwhile.
   bool strict = false;
@@ -61,6 +62,7 @@ class Supervisor {
   void AddKeeper(const v1::ServiceConfig& service);
   void AddControl();
   void StartKeepers();
+  std::chrono::microseconds LongestStart() const;
   void WatchSignals();
   // `status` is the first start's.
   void OnStarted(Child& child, const absl::Status& status);

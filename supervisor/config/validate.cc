@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/node.h"
 #include "supervisor/config/operator_endpoint.h"
+#include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/config/validate_policy.h"
 
@@ -31,6 +33,7 @@ constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
 constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
 constexpr uint32_t kMaxGidIndex = 255;      // uint8_t sgid_index
+constexpr std::chrono::milliseconds kReadyTimeout{30'000};
 
 constexpr Range kServiceRanges[] = {
     {"shards", 1, 1, arena::kMaxShards},
@@ -47,7 +50,7 @@ constexpr Range kServiceRanges[] = {
     {"realtime_priority", 0, 0, 99},
     {"heartbeat_ms", 1000, 10, 60'000},
     {"hang_timeout_ms", 5000, 20, UINT32_MAX},
-    {"ready_timeout_ms", 30'000, 1, 3'600'000},
+    {"ready_timeout_ms", 0, 0, 86'400'000},  // completed at last
     {"watch_window_ms", 30'000, 1, 86'400'000},
     {"stop_timeout_ms", 10'000, 1, 600'000},
     {"poison_deaths", 3, 1, UINT32_MAX},
@@ -312,6 +315,12 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
   for (int i = 0; i < config.services_size(); ++i) {
     v1::ServiceConfig& service = *config.mutable_services(i);
     CheckService(service, root.Child("services", service, i), names, ports);
+  }
+  if (!problems.ToStatus().ok()) return;
+  for (v1::ServiceConfig& service : *config.mutable_services()) {
+    if (service.ready_timeout_ms() != 0) continue;
+    service.set_ready_timeout_ms(
+        static_cast<uint32_t>(StartTimeout(service, kReadyTimeout).count()));
   }
 }
 

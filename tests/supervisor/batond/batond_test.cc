@@ -321,6 +321,19 @@ TEST(BatondTest, ChecksAConfigurationWithoutStartingAnything) {
   EXPECT_FALSE(std::filesystem::exists(stage.state_dir()));
 }
 
+// Half a second for each child, and 4 s for the GiB that a keeper would fill.
+TEST(BatondTest, GivesAKeeperTimeForItsArena) {
+  const Stage stage;
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+                     "--start-timeout", "0.5", "--buffer-bytes", "1073741824"});
+  options.environment["FAKE_KEEPER"] = "hang";
+  BatondProcess batond(stage, std::move(options));
+  EXPECT_EQ(batond.Wait(), 1);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("keeper of service ledger: not ready after 4500 ms, killing it"));
+}
+
 struct BadStart {
   const char* name;
   const char* variable;

@@ -45,12 +45,15 @@ class NotifySocket {
   FileDescriptor socket_;
 };
 
+// 30 s each for keepers and control, and some for batond.
+constexpr char kStarting[] = "EXTEND_TIMEOUT_USEC=65000000\nSTATUS=starting, services: ledger";
+
 TEST(ServiceManagerTest, TellsSystemdAndItsChildrenDoNot) {
   const Stage stage;
   const std::string path = stage.path() + "/notify";
   const NotifySocket socket(path);
   BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_EQ(socket.Next(), kStarting);
   ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   EXPECT_FALSE(HasInEnvironment(stage.lives("keeper")[0].pid, "NOTIFY_SOCKET"));
   EXPECT_TRUE(HasInEnvironment(stage.lives("keeper")[0].pid, "BATON_READY_FD"));
@@ -59,12 +62,25 @@ TEST(ServiceManagerTest, TellsSystemdAndItsChildrenDoNot) {
   EXPECT_EQ(batond.Wait(), 0);
 }
 
+// The keeper, a fake one here, would fill and register 1 TiB.
+TEST(ServiceManagerTest, TellsSystemdHowLongALargeArenaMayTake) {
+  const Stage stage;
+  const std::string path = stage.path() + "/notify";
+  const NotifySocket socket(path);
+  BatondProcess::Options options =
+      WithArguments({"--dev", "--state-dir", stage.state_dir(), "--libexec", stage.libexec(),
+                     "--buffer-bytes", std::to_string(uint64_t{1} << 40)});
+  options.environment["NOTIFY_SOCKET"] = path;
+  BatondProcess batond(stage, std::move(options));
+  EXPECT_EQ(socket.Next(), "EXTEND_TIMEOUT_USEC=4161000000\nSTATUS=starting, services: ledger");
+}
+
 TEST(ServiceManagerTest, TellsSystemdWhichChildIsMissing) {
   const Stage stage;
   const std::string path = stage.path() + "/notify";
   const NotifySocket socket(path);
   BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_EQ(socket.Next(), kStarting);
   ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   kill(stage.lives("keeper")[0].pid, SIGKILL);
   EXPECT_EQ(socket.Next(), "STATUS=degraded, being started again: keeper of service ledger");
@@ -94,7 +110,7 @@ TEST(ServiceManagerTest, ShowsNothingToAWatchdogThatIsAnothers) {
   options.environment["WATCHDOG_USEC"] = "20000";
   options.environment["WATCHDOG_PID"] = "1";
   BatondProcess batond(stage, std::move(options));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_EQ(socket.Next(), kStarting);
   ASSERT_EQ(socket.Next(), "READY=1\nSTATUS=running, services: ledger");
   batond.Signal(SIGTERM);
   EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=stopping");
@@ -106,7 +122,7 @@ TEST(ServiceManagerTest, TellsSystemdWhyItDoesNotStart) {
   const std::string path = stage.path() + "/notify";
   const NotifySocket socket(path);
   BatondProcess batond(stage, WithEnvironment("NOTIFY_SOCKET", path));
-  EXPECT_EQ(socket.Next(), "STATUS=starting, services: ledger");
+  EXPECT_EQ(socket.Next(), kStarting);
   EXPECT_THAT(
       socket.Next(),
       testing::StartsWith("STOPPING=1\nSTATUS=giving up: keeper of service ledger: cannot run "));

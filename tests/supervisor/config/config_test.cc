@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "supervisor/config/shape.h"
+#include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
 namespace baton {
@@ -46,6 +47,28 @@ TEST(ConfigTest, FillsInEveryDefault) {
   EXPECT_EQ(service.poison_deaths(), 3u);
   EXPECT_EQ(service.listeners(0).host(), "0.0.0.0");
   EXPECT_EQ(service.listeners(0).port(), 0u);
+}
+
+// A program that is started for an upgrade maps the arena, a keeper fills it.
+TEST(ConfigTest, GivesALargeArenaTimeToBeMapped) {
+  const auto config = ParseConfig(With("buffer_bytes: 1099511627776"), "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->services(0).ready_timeout_ms(), 30'000u + 1024 * 4'000);
+  EXPECT_EQ(StartTimeout(config->services(0), std::chrono::seconds(30)).count(),
+            30'000 + 1024 * 4'000);
+  const auto told =
+      ParseConfig(With("buffer_bytes: 1099511627776 ready_timeout_ms: 500"), "baton.conf");
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->services(0).ready_timeout_ms(), 500u);
+}
+
+TEST(ConfigTest, CountsTheLogsOfAnArenaToo) {
+  const auto config = ParseConfig(With("max_connections: 65536 send_queue_depth: 1024 "
+                                       "receive_queue_depth: 1024"),
+                                  "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  // 32 GiB of work requests, and what else there is.
+  EXPECT_GT(config->services(0).ready_timeout_ms(), 30'000u + 32 * 4'000);
 }
 
 TEST(ConfigTest, KeepsWhatWasGiven) {
