@@ -92,7 +92,18 @@ absl::Status Child::SpawnWith(int ready_write_end) {
     store_server_ = std::make_unique<StoreServer>(io_, plan_.name, FileDescriptor(ends[1]), store_);
     request.descriptors.emplace_back("BATON_STORE_FD", store_end.get());
   }
+  FileDescriptor our_end, its_end;
+  if (plan_.talk != nullptr) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "socketpair");
+    }
+    our_end.Reset(ends[0]);
+    its_end.Reset(ends[1]);
+    request.descriptors.emplace_back("BATON_CONTROL_FD", its_end.get());
+  }
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
+  if (plan_.talk != nullptr) plan_.talk(std::move(our_end));
   return absl::OkStatus();
 }
 

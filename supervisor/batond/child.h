@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "lib/base/file_descriptor.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
@@ -31,6 +33,9 @@ class Child {
     std::string input;
     int children_lock = -1;          // inherited
     bool holds_descriptors = false;  // gets a store channel
+    // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
+    // start.
+    std::function<void(FileDescriptor)> talk;
     // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
     KeptDescriptors* kept = nullptr;
     std::chrono::milliseconds start_timeout{};
@@ -54,6 +59,9 @@ class Child {
   // It has been ready, or its start has failed, at least once.
   bool settled() const { return settled_; }
 
+  // What it reads when it is started the next time.
+  void SetInput(std::string input) { plan_.input = std::move(input); }
+
   absl::Status Start();
   // Starts it after its back-off, and again should that fail.
   void StartLater();
@@ -75,7 +83,7 @@ class Child {
   void Reap();
 
   boost::asio::io_context& io_;
-  const Plan plan_;
+  Plan plan_;
   const Callbacks callbacks_;
 
   SpawnedProcess process_;

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -45,15 +44,6 @@ std::vector<std::string> Sockets(const v1::Config& config) {
     paths.push_back(ManagementSocketPath(config.state_dir(), service.name()));
   }
   return paths;
-}
-
-// Users besides our own may operate, look, attach workers, or be those that native workers run as.
-bool ServesOthers(const v1::Config& config) {
-  return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
-         config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
-         std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
-           return service.worker_uids_size() > 0 || service.native().has_uid();
-         });
 }
 
 // What a keeper would find out, in one message for all of them and before any has been started.

@@ -278,6 +278,9 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
     return kExitUsage;
   }
   CommandLine line;
+  if (!flags.dev) {
+    line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
+  }
   line.options.config = *std::move(config);
   line.options.libexec = flags.libexec.empty() ? OwnDirectory() : flags.libexec;
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -20,6 +21,15 @@ namespace {
 
 // The kernel takes a killed keeper's memory apart at some 3 GB/s.
 constexpr uint64_t kLeftoversWaitNs = 10'000'000'000;
+
+absl::Status LetPass(const std::string& path, bool shared) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  constexpr mode_t kPass = S_IXGRP | S_IXOTH;
+  if (!shared || (info.st_mode & kPass) == kPass) return absl::OkStatus();
+  if (chmod(path.c_str(), (info.st_mode & 07777) | kPass) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("chmod go+x ", path));
+}
 
 absl::Status MakeDirectory(const std::string& path, bool shared) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -43,10 +53,7 @@ absl::Status MakeDirectory(const std::string& path, bool shared) {
         "the state directory ", path, " belongs to uid ", info.st_uid, " and batond runs as uid ",
         geteuid(), "; run it as its owner, or choose another state directory"));
   }
-  if (shared && chmod(path.c_str(), (info.st_mode & 07777) | S_IXGRP | S_IXOTH) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("chmod go+x ", path));
-  }
-  return absl::OkStatus();
+  return LetPass(path, shared);
 }
 
 absl::StatusOr<FileDescriptor> OpenLock(const std::string& path) {
@@ -99,6 +106,17 @@ absl::Status WaitForLeftovers(int lock, const std::string& directory) {
 
 }  // namespace
 
+// Users besides our own may operate, look, attach workers, or be those that native workers run as.
+bool ServesOthers(const v1::Config& config) {
+  return config.operator_uids_size() > 0 || config.operator_gids_size() > 0 ||
+         config.viewer_uids_size() > 0 || config.viewer_gids_size() > 0 ||
+         std::any_of(config.services().begin(), config.services().end(), [](const auto& service) {
+           return service.worker_uids_size() > 0 || service.native().has_uid();
+         });
+}
+
+absl::Status StateDirectory::Share(bool shared) const { return LetPass(path_, shared); }
+
 absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
                                                     std::vector<std::string> sockets, bool shared) {
   BATON_RETURN_IF_ERROR(MakeDirectory(path, shared));
@@ -106,7 +124,7 @@ absl::StatusOr<StateDirectory> StateDirectory::Open(const std::string& path,
   BATON_RETURN_IF_ERROR(TakeLock(lock.get(), path));
   BATON_ASSIGN_OR_RETURN(FileDescriptor children_lock, OpenLock(ChildrenLockPath(path)));
   BATON_RETURN_IF_ERROR(WaitForLeftovers(children_lock.get(), path));
-  StateDirectory directory(std::move(lock), std::move(children_lock), std::move(sockets));
+  StateDirectory directory(path, std::move(lock), std::move(children_lock), std::move(sockets));
   directory.RemoveSockets();
   return directory;
 }

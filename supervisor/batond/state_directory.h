@@ -7,8 +7,12 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "proto/baton/v1/config.pb.h"
 
 namespace baton {
+
+// Users besides our own may operate, look, attach workers, or be those that native workers run as.
+bool ServesOthers(const v1::Config& config);
 
 // The state directory, for as long as this batond has it to itself.
 //
@@ -26,6 +30,9 @@ class StateDirectory {
   static absl::StatusOr<StateDirectory> Open(const std::string& path,
                                              std::vector<std::string> sockets, bool shared);
 
+  // The same as `shared` of Open, later on; what was made passable stays so.
+  absl::Status Share(bool shared) const;
+
   // Every child inherits it, and so holds the second lock until it is gone.
   int children_lock() const { return children_lock_.get(); }
 
@@ -33,12 +40,14 @@ class StateDirectory {
   void RemoveSockets() const;
 
  private:
-  StateDirectory(FileDescriptor lock, FileDescriptor children_lock,
+  StateDirectory(std::string path, FileDescriptor lock, FileDescriptor children_lock,
                  std::vector<std::string> sockets)
-      : lock_(std::move(lock)),
+      : path_(std::move(path)),
+        lock_(std::move(lock)),
         children_lock_(std::move(children_lock)),
         sockets_(std::move(sockets)) {}
 
+  std::string path_;
   FileDescriptor lock_;
   FileDescriptor children_lock_;
   std::vector<std::string> sockets_;

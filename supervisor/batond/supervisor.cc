@@ -18,6 +18,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/config/reload.h"
 #include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
@@ -47,7 +48,7 @@ std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& servi
   return AsText(keeper);
 }
 
-std::string ControlInput(const v1::Config& config) {
+internal::ControlConfig ControlConfigOf(const v1::Config& config) {
   internal::ControlConfig control;
   control.set_state_dir(config.state_dir());
   for (const v1::ServiceConfig& service : config.services()) control.add_services(service.name());
@@ -60,7 +61,7 @@ std::string ControlInput(const v1::Config& config) {
     *control.mutable_operator_endpoint() = config.operator_endpoint();
   }
   control.set_log_format(config.log_format());
-  return AsText(control);
+  return control;
 }
 
 }  // namespace
@@ -69,6 +70,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
     : options_(std::move(options)),
       state_(state),
       signals_(io_, SIGTERM, SIGINT),
+      reload_signal_(io_),
       stop_timer_(io_),
       watchdog_(io_),
       kept_(KeptDescriptors::GivenBack()) {
@@ -115,9 +117,13 @@ void Supervisor::AddControl() {
   Child::Plan plan;
   plan.name = "control";
   plan.program = options_.libexec + "/baton-control";
-  plan.input = ControlInput(options_.config);
+  plan.input = AsText(ControlConfigOf(options_.config));
   plan.children_lock = state_.children_lock();
   plan.start_timeout = options_.start_timeout;
+  plan.talk = [this](FileDescriptor socket) {
+    control_requests_ =
+        std::make_unique<ControlRequests>(io_, std::move(socket), [this] { return Reload(); });
+  };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },
@@ -126,6 +132,10 @@ void Supervisor::AddControl() {
 
 absl::Status Supervisor::Run() {
   WatchSignals();
+  if (options_.read_config != nullptr) {
+    reload_signal_.add(SIGHUP);
+    WatchReload();
+  }
   watchdog_.Start();
   // The service manager's own limit of a start knows nothing of the size of arenas.
   TellStatus(absl::StrCat("EXTEND_TIMEOUT_USEC=", LongestStart().count(), "\n"),
@@ -196,6 +206,49 @@ void Supervisor::WatchSignals() {
     }
     WatchSignals();
   });
+}
+
+void Supervisor::WatchReload() {
+  reload_signal_.async_wait([this](const boost::system::error_code& error, int) {
+    if (error) return;
+    const absl::StatusOr<internal::BatondReply> read = Reload();
+    if (read.ok() && control_requests_) control_requests_->Tell(*read);
+    WatchReload();
+  });
+}
+
+// What control is to know of it; a control that is started later has it from its start.
+absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
+  if (options_.read_config == nullptr) {
+    return absl::FailedPreconditionError(
+        "batond was started with --dev: there is no configuration to read again");
+  }
+  absl::StatusOr<v1::Config> wanted = options_.read_config();
+  if (!wanted.ok()) {
+    spdlog::error("the configuration was read again, and nothing is taken: {}",
+                  MessageOf(wanted.status()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing is taken: ", wanted.status().message()));
+  }
+  TakenConfig result = TakeReloadable(options_.config, *wanted);
+  options_.config = std::move(result.config);
+  internal::BatondReply reply;
+  *reply.mutable_config() = ControlConfigOf(options_.config);
+  control_->SetInput(AsText(reply.config()));
+  if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
+    spdlog::error("{}", MessageOf(opened));
+  }
+  for (const std::string& field : result.taken) reply.add_taken(field);
+  spdlog::info("the configuration was read again; taken: {}",
+               result.taken.empty() ? "nothing has changed that is taken"
+                                    : absl::StrJoin(result.taken, ", "));
+  for (const TakenConfig::Refused& refused : result.refused) {
+    spdlog::warn("the configuration was read again; not taken: {}: {}", refused.field, refused.why);
+    internal::Refused* told = reply.add_refused();
+    told->set_field(refused.field);
+    told->set_why(refused.why);
+  }
+  return reply;
 }
 
 // A child is ready, or has failed.

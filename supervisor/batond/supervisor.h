@@ -5,13 +5,17 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/baton/internal/control.pb.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/batond/child.h"
+#include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/watchdog.h"
@@ -30,6 +34,8 @@ struct SupervisorOptions {
   // Native services outlive this batond, if the service manager keeps descriptors
   // (KeptDescriptors).
   bool keep_native = false;
+  // Reads the configuration again, complete. Null: there is none that could be read.
+  std::function<absl::StatusOr<v1::Config>()> read_config;
 };
 
 // batond: keeps one keeper per service and one control running until it is told to stop.
@@ -67,6 +73,8 @@ class Supervisor {
   // `status` is the first start's.
   void OnStarted(Child& child, const absl::Status& status);
   void Advance();
+  void WatchReload();
+  absl::StatusOr<internal::BatondReply> Reload();
   void OnGone(Child& child, const std::string& how);
   void AnnounceReady() const;
   void TellHealth() const;
@@ -78,16 +86,18 @@ class Supervisor {
   void KillAll();
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
-  const SupervisorOptions options_;
+  SupervisorOptions options_;
   const StateDirectory& state_;
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;
+  boost::asio::signal_set reload_signal_;
   boost::asio::steady_timer stop_timer_;
   Watchdog watchdog_;
   bool keeps_native_ = false;  // what native services need to outlive this process
   KeptDescriptors kept_;
   std::vector<std::unique_ptr<Child>> keepers_;
   std::unique_ptr<Child> control_;
+  std::unique_ptr<ControlRequests> control_requests_;  // of the control that was started last
   Phase phase_ = Phase::kStartingKeepers;
   absl::Status result_;
 };

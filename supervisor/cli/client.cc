@@ -236,6 +236,7 @@ BATON_UNARY(DrainService, Repeat::kNever)
 BATON_UNARY(EndDrain, Repeat::kNever)
 BATON_UNARY(ListShardMoves, Repeat::kWhenLost)
 BATON_UNARY(SetPolicy, Repeat::kNever)
+BATON_UNARY(Reload, Repeat::kNever)
 #undef BATON_UNARY
 
 absl::StatusOr<v1::HandoffResponse> OperatorClient::Handoff(const v1::HandoffRequest& request,

@@ -113,6 +113,7 @@ std::unique_ptr<CLI::App> MakeCommandLine(Session* session) {
   AddHandoffCommand(app.get(), session);
   AddUpgradeCommands(app.get(), session);
   AddDrainCommand(app.get(), session);
+  AddReloadCommand(app.get(), session);
   AddEventsCommand(app.get(), session);
   AddAuditCommand(app.get(), session);
   AddInspectCommands(app.get(), session);

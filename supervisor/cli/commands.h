@@ -24,6 +24,7 @@ void AddConnectionCommands(CLI::App* app, Session* session);
 void AddHandoffCommand(CLI::App* app, Session* session);
 void AddUpgradeCommands(CLI::App* app, Session* session);  // upgrade, rollback, and upgrades
 void AddDrainCommand(CLI::App* app, Session* session);
+void AddReloadCommand(CLI::App* app, Session* session);
 void AddEventsCommand(CLI::App* app, Session* session);
 void AddAuditCommand(CLI::App* app, Session* session);
 void AddInspectCommands(CLI::App* app, Session* session);  // inspect, snapshot

@@ -41,6 +41,7 @@ std::vector<FieldProblem> ProblemsOf(const v1::OperatorEndpoint& endpoint) {
   CheckFile("certificate_file", endpoint.certificate_file(), &problems);
   CheckFile("key_file", endpoint.key_file(), &problems);
   CheckFile("client_ca_file", endpoint.client_ca_file(), &problems);
+  if (!endpoint.crl_file().empty()) CheckFile("crl_file", endpoint.crl_file(), &problems);
   std::set<std::string> known;
   CheckNames("operators", endpoint.operators(), &known, &problems);
   CheckNames("viewers", endpoint.viewers(), &known, &problems);

@@ -1,14 +1,18 @@
 // Who asks, of a call in progress: a process at the operator socket, or the owner of a certificate.
 //
-// Thread-safe.
+// Who may do what can change at any time; each call is judged by what is so then. Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CALLERS_H_
 #define SUPERVISOR_CONTROL_CALLERS_H_
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "grpcpp/security/auth_context.h"
 #include "grpcpp/server_context.h"
+#include "supervisor/control/certificate_trust.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/peer_registry.h"
 #include "supervisor/control/roles.h"
@@ -17,26 +21,35 @@ namespace baton {
 
 class Callers {
  public:
-  // Both outlive it.
-  Callers(const internal::ControlConfig* config, const PeerRegistry* peers)
-      : config_(config), peers_(peers) {}
+  // `peers` outlives it.
+  Callers(const internal::ControlConfig& config, const PeerRegistry* peers)
+      : config_(std::make_shared<const internal::ControlConfig>(config)), peers_(peers) {}
+
+  // In force from now on.
+  void SetConfig(const internal::ControlConfig& config);
+  void SetTrust(std::shared_ptr<const CertificateTrust> trust);
+  std::shared_ptr<const internal::ControlConfig> config() const;
 
   // "uid 0 pid 12", or `certificate "alice"`.
   std::string Describe(const grpc::ServerContextBase& call) const;
 
-  // Who has shown this certificate.
-  NamedRole RoleOfCertificate(const grpc::AuthContext& certificate) const;
+  // Whether the owner of this certificate may call `method` now. kUnauthenticated: the certificate
+  // is not good any more; kPermissionDenied: its name may not. The log has it, too, but not without
+  // end.
+  absl::Status Judge(const grpc::AuthContext& certificate, std::string_view method) const;
 
-  // What to tell a caller who may not do this; the log has it, too, but not without end.
-  std::string Refuse(const grpc::ServerContextBase& call, std::string_view method);
-  std::string Refuse(const NamedRole& caller, std::string_view method);
+  // What to tell a caller on the operator socket who may not do this; the log has it as above.
+  std::string Refuse(const grpc::ServerContextBase& call, std::string_view method) const;
 
  private:
-  void LogRefusal(const std::string& why);
+  NamedRole RoleOfCertificate(const grpc::AuthContext& certificate) const;
+  void LogRefusal(const std::string& why) const;
 
-  const internal::ControlConfig* const config_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const internal::ControlConfig> config_;  // guarded by mutex_
+  std::shared_ptr<const CertificateTrust> trust_;          // guarded by mutex_; null: none yet
   const PeerRegistry* const peers_;
-  LogBudget log_budget_;
+  mutable LogBudget log_budget_;
 };
 
 // What a caller says of the trace that its call belongs to: a `traceparent` of W3C's, or empty.

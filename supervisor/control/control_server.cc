@@ -19,8 +19,10 @@
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/control/audit_trail.h"
+#include "supervisor/control/batond_link.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/config.h"
+#include "supervisor/control/event_streams.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/metrics_source.h"
@@ -44,7 +46,7 @@ constexpr int kRefusedConnectionMs = 10'000;
 constexpr int kHandshakeMs = 10'000;
 constexpr char kOperatorService[] = "baton.v1.OperatorService";
 constexpr std::chrono::milliseconds kShutdownGrace(300);
-constexpr std::chrono::seconds kEndpointPause(2);
+constexpr std::chrono::seconds kEndpointPause(1);
 
 // Once per process, before the first server is built.
 void SetUpGrpc() {
@@ -83,8 +85,12 @@ std::unique_ptr<grpc::Server> Serve(grpc::Service* service, const char* name,
 
 class ControlServer::Impl {
  public:
-  Impl(const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout)
+  Impl(const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout,
+       FileDescriptor batond)
       : config_(config),
+        callers_(config_, &peers_),
+        batond_(std::move(batond)),
+        endpoint_files_(OpenForReading, &callers_),
         keepers_(config, {[this](const std::string& service) { streams_.Reannounce(service); },
                           [this](const std::string& service, const v1::Event& event) {
                             metrics_->NoteEvent(service, event);
@@ -93,13 +99,9 @@ class ControlServer::Impl {
         streams_(&keepers_),
         trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
-        callers_(&config_, &peers_),
-        operator_service_(
-            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
-        viewer_service_(
-            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kViewer)),
-        endpoint_service_(
-            MakeOperatorService({&keepers_, &streams_, &callers_, &trail_}, Role::kOperator)),
+        operator_service_(MakeOperatorService(Context(&operator_events_), Role::kOperator)),
+        viewer_service_(MakeOperatorService(Context(&viewer_events_), Role::kViewer)),
+        endpoint_service_(MakeOperatorService(Context(&endpoint_events_), Role::kOperator)),
         worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&callers_),
         viewer_refusing_service_(&callers_) {}
@@ -128,16 +130,18 @@ class ControlServer::Impl {
                            PeerListener::Start(ControlSocketPath(config_.state_dir()),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  Adopt(worker_server_.get(), std::move(socket),
-                                                       peer);
+                                                       peer, PeerRegistry::Served::kAlike);
                                                }));
     if (!config_.metrics_address().empty()) {
       metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
     }
     if (config_.has_operator_endpoint()) ServeEndpoint();
+    batond_.Start([this](const internal::BatondReply& news) { (void)Take(news.config()); });
     return absl::OkStatus();
   }
 
   ~Impl() {
+    batond_.Stop();
     {
       const std::lock_guard<std::mutex> lock(endpoint_mutex_);
       stopping_ = true;
@@ -165,37 +169,89 @@ class ControlServer::Impl {
   }
 
  private:
+  OperatorServiceContext Context(EventStreams* events) {
+    return {&keepers_, &streams_,
+            &callers_, &trail_,
+            events,    [this](v1::ReloadResponse* response) { return Reload(response); }};
+  }
+
+  absl::Status Reload(v1::ReloadResponse* response) {
+    internal::BatondRequest request;
+    request.mutable_reload();
+    BATON_ASSIGN_OR_RETURN(const BatondLink::Answer answer, batond_.Ask(std::move(request)));
+    *response->mutable_taken() = answer.reply.taken();
+    for (const internal::Refused& refused : answer.reply.refused()) {
+      v1::NotTaken* not_taken = response->add_not_taken();
+      not_taken->set_field(refused.field());
+      not_taken->set_why(refused.why());
+    }
+    const absl::Status files = Take(answer.reply.config());
+    if (!files.ok()) {
+      v1::NotTaken* not_taken = response->add_not_taken();
+      not_taken->set_field("operator_endpoint");
+      not_taken->set_why(
+          absl::StrCat("what was read of its files before stays in force: ", files.message()));
+    }
+    return absl::OkStatus();
+  }
+
+  // Who may do what from now on, those included who are connected. Why the files of the endpoint
+  // stay as they were, if they do.
+  absl::Status Take(const internal::ControlConfig& config) {
+    const std::lock_guard<std::mutex> one_at_a_time(take_mutex_);
+    const auto former = callers_.config();
+    callers_.SetConfig(config);
+    // A connection is served by what it was let in as.
+    peers_.End([&](const Peer& peer) { return RoleOf(*former, peer) != RoleOf(config, peer); });
+    if (!config.has_operator_endpoint()) return absl::OkStatus();
+    const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+    return RefreshEndpoint();
+  }
+
   // A file that is missing, or a port that is taken, is no reason for those on this machine to go
-  // without control: it is tried again.
+  // without control: it is tried again. Files are looked at for changes for ever.
   void ServeEndpoint() {
     std::unique_lock<std::mutex> lock(endpoint_mutex_);
-    endpoint_status_ = StartEndpoint();
-    if (endpoint_status_.ok()) return;
-    spdlog::error("operators over TLS are not served, and it is tried again: {}",
-                  MessageOf(endpoint_status_));
+    (void)RefreshEndpoint();
     endpoint_thread_ = std::thread([this] {
       std::unique_lock<std::mutex> again(endpoint_mutex_);
-      while (!endpoint_status_.ok()) {
-        if (endpoint_changed_.wait_for(again, kEndpointPause, [this] { return stopping_; })) return;
-        endpoint_status_ = StartEndpoint();
+      while (!endpoint_changed_.wait_for(again, kEndpointPause, [this] { return stopping_; })) {
+        (void)RefreshEndpoint();
       }
     });
+  }
+
+  // Under endpoint_mutex_. Takes what the files are now, and starts the server if there is none.
+  absl::Status RefreshEndpoint() {
+    absl::Status status = endpoint_files_.Read(callers_.config()->operator_endpoint());
+    endpoint_events_.JudgeAgain();
+    if (!endpoint_server_) {
+      if (status.ok()) status = StartEndpoint();
+      endpoint_status_ = status;
+    }
+    if (!status.ok() && status != endpoint_problem_) {
+      spdlog::error("{}: {}",
+                    endpoint_server_ ? "operator_endpoint: what was read before stays in force"
+                                     : "operators over TLS are not served, and it is tried again",
+                    MessageOf(status));
+    }
+    endpoint_problem_ = status;
+    return status;
   }
 
   // A server and a service of its own: who comes from afar cannot use up the calls, nor the streams
   // of events, of those who are here.
   absl::Status StartEndpoint() {
     const v1::OperatorEndpoint& endpoint = config_.operator_endpoint();
-    BATON_RETURN_IF_ERROR(CheckEndpointFiles(endpoint));
     grpc::ServerBuilder builder;
     Bound(&builder);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.RegisterService(endpoint_service_.get());
-    builder.AddListeningPort(endpoint.address(), EndpointCredentials(endpoint, &callers_),
-                             &endpoint_port_);
+    builder.AddListeningPort(endpoint.address(), endpoint_files_.Credentials(), &endpoint_port_);
     endpoint_server_ = builder.BuildAndStart();
     if (!endpoint_server_ || endpoint_port_ == 0) {
+      endpoint_server_.reset();
       return absl::UnavailableError(
           absl::StrCat("operator_endpoint.address: cannot listen at ", endpoint.address(),
                        ": gRPC's messages above say why; choose an address of this machine and a "
@@ -208,11 +264,12 @@ class ControlServer::Impl {
   }
 
   void AcceptOperator(FileDescriptor socket, const Peer& peer) {
-    switch (RoleOf(config_, peer)) {
+    switch (RoleOf(*callers_.config(), peer)) {
       case Role::kOperator:
-        return Adopt(operator_server_.get(), std::move(socket), peer);
+        return Adopt(operator_server_.get(), std::move(socket), peer,
+                     PeerRegistry::Served::kByRole);
       case Role::kViewer:
-        return Adopt(viewer_server_.get(), std::move(socket), peer);
+        return Adopt(viewer_server_.get(), std::move(socket), peer, PeerRegistry::Served::kByRole);
       case Role::kNone:
         break;
     }
@@ -221,11 +278,12 @@ class ControlServer::Impl {
       spdlog::warn("refused uid {} pid {} (gids {}): it may not operate Baton ({} more not logged)",
                    peer.uid, peer.pid, absl::StrJoin(peer.gids, ","), suppressed);
     }
-    Adopt(refusing_server_.get(), std::move(socket), peer);
+    Adopt(refusing_server_.get(), std::move(socket), peer, PeerRegistry::Served::kByRole);
   }
 
-  void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer) {
-    if (peers_.Add(socket.get(), peer)) {
+  void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer,
+             PeerRegistry::Served served) {
+    if (peers_.Add(socket.get(), peer, served)) {
       grpc::AddInsecureChannelFromFd(server, socket.Release());
       return;
     }
@@ -236,15 +294,21 @@ class ControlServer::Impl {
     }
   }
 
-  const internal::ControlConfig config_;
+  const internal::ControlConfig config_;  // as it was at the start
   PeerRegistry peers_;
+  Callers callers_;
+  BatondLink batond_;
+  std::mutex take_mutex_;
+  OperatorEndpointFiles endpoint_files_;  // guarded by endpoint_mutex_
   LogBudget log_budget_;
   Keepers keepers_;
   const std::shared_ptr<MetricsSource> metrics_;
   WorkerStreams streams_;
   AuditTrail trail_;
   WorkerServiceContext worker_context_;
-  Callers callers_;
+  EventStreams operator_events_{&keepers_};
+  EventStreams viewer_events_{&keepers_};
+  EventStreams endpoint_events_{&keepers_};
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> viewer_service_;
   std::unique_ptr<grpc::Service> endpoint_service_;  // over TLS
@@ -255,6 +319,7 @@ class ControlServer::Impl {
   std::condition_variable endpoint_changed_;
   bool stopping_ = false;
   absl::Status endpoint_status_;
+  absl::Status endpoint_problem_;  // the last one, which is not told again
   int endpoint_port_ = 0;
   std::unique_ptr<grpc::Server> operator_server_;
   std::unique_ptr<grpc::Server> viewer_server_;
@@ -264,7 +329,7 @@ class ControlServer::Impl {
   std::unique_ptr<PeerListener> operator_listener_;
   std::unique_ptr<PeerListener> worker_listener_;
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
-  std::thread endpoint_thread_;  // while the endpoint could not be served yet
+  std::thread endpoint_thread_;
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -273,8 +338,9 @@ int ControlServer::operator_port() const { return impl_->endpoint_port(); }
 absl::Status ControlServer::operator_endpoint_status() const { return impl_->endpoint_status(); }
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout) {
-  auto impl = std::make_unique<Impl>(config, hello_timeout);
+    const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout,
+    FileDescriptor batond) {
+  auto impl = std::make_unique<Impl>(config, hello_timeout, std::move(batond));
   BATON_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "proto/baton/internal/keeper.pb.h"
 
 namespace baton {
@@ -13,10 +14,12 @@ namespace baton {
 class ControlServer {
  public:
   // Serves once it returns. kAlreadyExists: another control serves in this state_dir.
-  // A worker's stream that says nothing for `hello_timeout` is ended.
+  // A worker's stream that says nothing for `hello_timeout` is ended. `batond`: a socket to it
+  // (BatondLink), if it is there.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const internal::ControlConfig& config,
-      std::chrono::milliseconds hello_timeout = std::chrono::seconds(10));
+      std::chrono::milliseconds hello_timeout = std::chrono::seconds(10),
+      FileDescriptor batond = FileDescriptor());
   // Ends every call and stream, within a second.
   ~ControlServer();
 

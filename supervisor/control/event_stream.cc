@@ -6,11 +6,12 @@
 
 namespace baton {
 
-EventStream::EventStream(Keepers* keepers, const v1::WatchEventsRequest& request,
+EventStream::EventStream(Keepers* keepers, const v1::WatchEventsRequest& request, Judge judge,
                          std::atomic<int>* open_streams)
     : keepers_(keepers),
       filter_{request.service(), request.changes()},
       follow_(request.follow()),
+      judge_(std::move(judge)),
       open_streams_(open_streams) {}
 
 void EventStream::Begin(const std::vector<KeeperClient*>& clients) {
@@ -33,7 +34,7 @@ void EventStream::OnWriteDone(bool ok) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
-    if (!ok) cancelled_ = true;
+    if (!ok) cancelled_.Update(absl::CancelledError("cancelled"));
   }
   Pump();
 }
@@ -41,7 +42,18 @@ void EventStream::OnWriteDone(bool ok) {
 void EventStream::OnCancel() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_ = true;
+    cancelled_.Update(absl::CancelledError("cancelled"));
+  }
+  Pump();
+}
+
+void EventStream::JudgeAgain() {
+  if (!judge_) return;
+  const absl::Status judged = judge_();
+  if (judged.ok()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_.Update(judged);
   }
   Pump();
 }
@@ -53,13 +65,13 @@ void EventStream::Pump() {
     std::lock_guard<std::mutex> lock(mutex_);
     // Finish waits for the write under way, and for the keepers' answers in Begin.
     if (writing_ || finished_ || !follower_) return;
-    SharedEvent event = cancelled_ ? nullptr : follower_->Pop();
+    SharedEvent event = cancelled_.ok() ? follower_->Pop() : nullptr;
     if (event) {
       writing_ = write = true;
       *response_.mutable_event() = *event;
-    } else if (cancelled_) {
+    } else if (!cancelled_.ok()) {
       finished_ = true;
-      end = absl::CancelledError("cancelled");
+      end = cancelled_;
     } else if (follower_->overflowed()) {
       finished_ = true;
       end = absl::ResourceExhaustedError(

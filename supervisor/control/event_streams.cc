@@ -1,6 +1,7 @@
 #include "supervisor/control/event_streams.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,8 @@ class RefusedEventStream final : public EventStreams::Reactor {
 
 }  // namespace
 
-EventStreams::Reactor* EventStreams::Open(const v1::WatchEventsRequest& request) {
+EventStreams::Reactor* EventStreams::Open(const v1::WatchEventsRequest& request,
+                                          EventStream::Judge judge) {
   std::vector<KeeperClient*> clients;
   if (request.service().empty()) {
     clients = keepers_->All();
@@ -36,9 +38,26 @@ EventStreams::Reactor* EventStreams::Open(const v1::WatchEventsRequest& request)
     return new RefusedEventStream(absl::ResourceExhaustedError(
         absl::StrCat(kMaxEventStreams, " event streams are open already: close one")));
   }
-  auto stream = std::make_shared<EventStream>(keepers_, request, &open_);
+  const bool judged = judge != nullptr;
+  auto stream = std::make_shared<EventStream>(keepers_, request, std::move(judge), &open_);
+  if (judged) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(judged_, [](const auto& former) { return former.expired(); });
+    judged_.push_back(stream);
+  }
   stream->Begin(clients);
   return stream.get();
+}
+
+void EventStreams::JudgeAgain() {
+  std::vector<std::weak_ptr<EventStream>> all;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all = judged_;
+  }
+  for (const auto& one : all) {
+    if (const auto stream = one.lock()) stream->JudgeAgain();
+  }
 }
 
 }  // namespace baton

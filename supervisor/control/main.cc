@@ -1,15 +1,19 @@
 // baton-control: serves operators and workers over gRPC. Reads its configuration
 // (baton.internal.ControlConfig, text format) on standard input. SIGTERM ends it.
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <iterator>
 #include <string>
 
 #include "grpc/support/log.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
@@ -41,8 +45,20 @@ void LogOfGrpc(gpr_log_func_args* line) {
   spdlog::warn("gRPC: {} ({} more not logged)", line->message, suppressed);
 }
 
+constexpr char kBatondVariable[] = "BATON_CONTROL_FD";
+
+// The socket to batond that it has started us with, which nobody else is to have.
+baton::FileDescriptor SocketToBatond() {
+  const char* number = std::getenv(kBatondVariable);
+  if (number == nullptr) return baton::FileDescriptor();
+  baton::FileDescriptor socket(std::atoi(number));
+  unsetenv(kBatondVariable);
+  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+  return socket;
+}
+
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
-  auto server = baton::ControlServer::Start(config);
+  auto server = baton::ControlServer::Start(config, std::chrono::seconds(10), SocketToBatond());
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return 1;

@@ -3,23 +3,40 @@
 #define SUPERVISOR_CONTROL_OPERATOR_ENDPOINT_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/control/callers.h"
+#include "supervisor/control/certificate_trust.h"
+#include "supervisor/control/endpoint_files.h"
 
 namespace baton {
 
-// Whether the files are there and fit together. The error names the field, the file and the cure.
-absl::Status CheckEndpointFiles(const v1::OperatorEndpoint& endpoint);
+// The files of operator_endpoint that are in force: the last ones that were all there and fit
+// together. Thread-compatible.
+class OperatorEndpointFiles {
+ public:
+  // `callers`, whose certificates are judged by them, outlives it.
+  OperatorEndpointFiles(FileOpener open, Callers* callers)
+      : open_(std::move(open)), callers_(callers) {}
 
-// Every call has passed `callers`, which outlives the server. The files are read again within a
-// second of a change. Files that are gone or empty change nothing: what was read before stays in
-// force. With files that do not fit together nobody new is let in until they are mended.
-std::shared_ptr<grpc::ServerCredentials> EndpointCredentials(const v1::OperatorEndpoint& endpoint,
-                                                             Callers* callers);
+  // Reads them again. After an error what was read before stays in force; there is nothing in force
+  // before the first success.
+  absl::Status Read(const v1::OperatorEndpoint& endpoint);
+
+  // After Read has been successful. Every call has passed `callers`. gRPC takes what Read finds
+  // later within a second.
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const;
+
+ private:
+  const FileOpener open_;
+  Callers* const callers_;
+  std::optional<EndpointCopies> copies_;
+  EndpointPem pem_;
+};
 
 }  // namespace baton
 

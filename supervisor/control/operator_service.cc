@@ -23,6 +23,7 @@ namespace {
 
 // A handoff is bounded by the keeper; this is for a keeper that never answers.
 constexpr uint64_t kMaxHandoffNs = 600 * kSecondNs;
+constexpr char kWatchEvents[] = "/baton.v1.OperatorService/WatchEvents";
 constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
 // Trailing metadata of an answer that leaves something out, for the operator to read.
@@ -293,9 +294,23 @@ class OperatorServiceImpl final
     return ToGrpc(OnRecord(*call, "SetPolicy", *request, set_policy));
   }
 
+  grpc::Status Reload(grpc::ServerContext* call, const v1::ReloadRequest* request,
+                      v1::ReloadResponse* response) override {
+    FillVersion(response->mutable_version());
+    return ToGrpc(record_.Do(*call, "Reload", *request, /*named_service=*/"",
+                             [&] { return context_.reload(response); }));
+  }
+
   grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
-      grpc::CallbackServerContext*, const v1::WatchEventsRequest* request) override {
-    return event_streams_.Open(*request);
+      grpc::CallbackServerContext* call, const v1::WatchEventsRequest* request) override {
+    const auto certificate = call->auth_context();
+    EventStream::Judge judge;
+    if (certificate && certificate->IsPeerAuthenticated()) {
+      judge = [callers = context_.callers, certificate] {
+        return callers->Judge(*certificate, kWatchEvents);
+      };
+    }
+    return context_.event_streams->Open(*request, std::move(judge));
   }
 
  private:
@@ -398,7 +413,6 @@ class OperatorServiceImpl final
   const uint64_t started_ns_ = MonotonicNanoseconds();
   const ServiceCalls calls_{context_.keepers, context_.streams};
   const ChangeRecord record_{context_.keepers, context_.callers, context_.trail};
-  EventStreams event_streams_{context_.keepers};
 };
 
 }  // namespace

@@ -1,8 +1,11 @@
 #ifndef SUPERVISOR_CONTROL_OPERATOR_SERVICE_H_
 #define SUPERVISOR_CONTROL_OPERATOR_SERVICE_H_
 
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
+#include "proto/baton/v1/operator.pb.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/roles.h"
@@ -15,6 +18,7 @@ class Service;
 namespace baton {
 
 class Callers;
+class EventStreams;
 
 // What the operator service works with. Outlives it.
 struct OperatorServiceContext {
@@ -22,6 +26,8 @@ struct OperatorServiceContext {
   WorkerStreams* streams;
   const Callers* callers;
   AuditTrail* trail;
+  EventStreams* event_streams;
+  std::function<absl::Status(v1::ReloadResponse*)> reload;
 };
 
 // For `role`: what that may not call is left to the server's generic service.

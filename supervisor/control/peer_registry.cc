@@ -1,10 +1,13 @@
 #include "supervisor/control/peer_registry.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "lib/base/file_descriptor.h"
 
 namespace baton {
 namespace {
@@ -17,7 +20,7 @@ std::optional<ino_t> InodeOf(int fd) {
 
 }  // namespace
 
-bool PeerRegistry::Add(int fd, const Peer& peer) {
+bool PeerRegistry::Add(int fd, const Peer& peer, Served served) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto former = entries_.find(fd);
   if (former != entries_.end()) {
@@ -27,7 +30,7 @@ bool PeerRegistry::Add(int fd, const Peer& peer) {
   if (of_uid_[peer.uid] >= connections_per_uid_) ForgetClosed();
   if (of_uid_[peer.uid] >= connections_per_uid_) return false;
   ++of_uid_[peer.uid];
-  entries_[fd] = Entry{peer, InodeOf(fd).value_or(0)};
+  entries_[fd] = Entry{peer, InodeOf(fd).value_or(0), served};
   return true;
 }
 
@@ -39,6 +42,16 @@ void PeerRegistry::ForgetClosed() {
     }
     --of_uid_[entry->second.peer.uid];
     entry = entries_.erase(entry);
+  }
+}
+
+void PeerRegistry::End(const std::function<bool(const Peer&)>& whose) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [fd, entry] : entries_) {
+    if (entry.served != Served::kByRole || !whose(entry.peer)) continue;
+    // A duplicate, because gRPC may close this one any time, and its number be another socket's.
+    const FileDescriptor socket(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (socket && InodeOf(socket.get()) == entry.inode) shutdown(socket.get(), SHUT_RDWR);
   }
 }
 

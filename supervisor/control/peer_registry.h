@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,10 +23,16 @@ class PeerRegistry {
   explicit PeerRegistry(size_t connections_per_uid = 256)
       : connections_per_uid_(connections_per_uid) {}
 
+  // What is served on a connection: what its peer may do, or the same for all.
+  enum class Served : uint8_t { kByRole, kAlike };
+
   // Before `fd` is given to gRPC. False: that uid has too many open already.
-  bool Add(int fd, const Peer& peer);
+  bool Add(int fd, const Peer& peer, Served served = Served::kAlike);
   // `grpc_peer` is ServerContext::peer() of a call in progress.
   std::optional<Peer> Find(const std::string& grpc_peer) const;
+  // Ends the connections that are served by role, with the calls on them, of those for whom `whose`
+  // is true.
+  void End(const std::function<bool(const Peer&)>& whose);
   // For log lines: "uid 0 pid 12".
   std::string Describe(const std::string& grpc_peer) const;
 
@@ -32,6 +40,7 @@ class PeerRegistry {
   struct Entry {
     Peer peer;
     ino_t inode;  // of the socket: tells whether the number still means this connection
+    Served served;
   };
 
   void ForgetClosed();

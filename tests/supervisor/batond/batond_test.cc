@@ -560,5 +560,82 @@ TEST(BatondTest, DoesNothingWhileNothingHappens) {
   EXPECT_LE(after.ticks, before.ticks + 1);
 }
 
+// Two services of two names, and those who may operate.
+void WriteConfig(const Stage& stage, const std::string& more) {
+  std::ofstream(stage.path() + "/conf.new")
+      << "state_dir: \"" << stage.state_dir() << "\" services { name: \"kv\" device { soft {} } } "
+      << more;
+  std::filesystem::rename(stage.path() + "/conf.new", stage.path() + "/conf");
+}
+
+BatondProcess::Options ReadingConfig(const Stage& stage, const std::string& control) {
+  BatondProcess::Options options = WithEnvironment("FAKE_CONTROL", control);
+  options.arguments = {"--config", stage.path() + "/conf", "--libexec", stage.libexec()};
+  return options;
+}
+
+bool ControlNoted(const Stage& stage, const std::string& note) {
+  return Eventually([&] {
+    for (const Life& life : stage.lives("control")) {
+      if (life.note == note) return true;
+    }
+    return false;
+  });
+}
+
+TEST(BatondTest, ReadsItsConfigurationAgainWhenItIsAskedAndAtSighup) {
+  const Stage stage;
+  WriteConfig(stage, "operator_uids: 1 viewer_uids: 2");
+  BatondProcess batond(stage, ReadingConfig(stage, "reload"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(ControlNoted(stage, "7:0;uid=1"));
+  WriteConfig(stage, "operator_uids: 3 viewer_uids: 2 metrics_address: \"127.0.0.1:9464\"");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(ControlNoted(stage, "0:0;taken=operator_uids;not=metrics_address;uid=3"));
+  EXPECT_THAT(batond.standard_error(), HasSubstr("taken: operator_uids"));
+  EXPECT_THAT(batond.standard_error(), HasSubstr("not taken: metrics_address: it is taken when"));
+  // A control that is started later has it from its start, and nothing is new.
+  kill(stage.lives("control").front().pid, SIGKILL);
+  EXPECT_TRUE(ControlNoted(stage, "7:0;not=metrics_address;uid=3"));
+}
+
+TEST(BatondTest, TakesNothingOfAConfigurationWithAnErrorInIt) {
+  const Stage stage;
+  WriteConfig(stage, "operator_uids: 1");
+  BatondProcess batond(stage, ReadingConfig(stage, ""));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage, "operator_uids: 3 shoes: 1");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] {
+    return batond.standard_error().find("nothing is taken: " + stage.path() + "/conf:1:") !=
+           std::string::npos;
+  })) << batond.standard_error();
+  batond.Signal(SIGTERM);
+  EXPECT_EQ(batond.Wait(), 0);
+}
+
+TEST(BatondTest, HasNothingToReadAgainWithoutAConfiguration) {
+  const Stage stage;
+  BatondProcess batond(stage, WithEnvironment("FAKE_CONTROL", "reload"));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(ControlNoted(stage, "7:9"));  // kFailedPrecondition
+  batond.Signal(SIGHUP);
+  EXPECT_EQ(batond.Wait(), 128 + SIGHUP);
+}
+
+// Whoever may operate only now has to reach the sockets.
+TEST(BatondTest, LetsOthersPassOnceItsConfigurationNamesAny) {
+  const Stage stage;
+  WriteConfig(stage, "");
+  BatondProcess batond(stage, ReadingConfig(stage, ""));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  WriteConfig(stage, "viewer_uids: 3");
+  batond.Signal(SIGHUP);
+  EXPECT_TRUE(Eventually([&] {
+    struct stat info = {};
+    return stat(stage.state_dir().c_str(), &info) == 0 && (info.st_mode & 07777) == 0711;
+  })) << batond.standard_error();
+}
+
 }  // namespace
 }  // namespace baton

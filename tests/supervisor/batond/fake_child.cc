@@ -9,7 +9,9 @@
 //   fragile   ends as soon as it has been ready
 //   stubborn  ignores SIGTERM
 //   slow      is ready when there is a file FAKE_LOG.go; notes "asked" when it gets SIGTERM then
-//   store     puts a descriptor into batond's store at its first life, reports what it finds there
+//   reload    asks batond to read its configuration again once it is up; notes what it is told,
+//   ever store     puts a descriptor into batond's store at its first life, reports what it finds
+//   there
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
 #include <fcntl.h>
 #include <signal.h>
@@ -26,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "lib/channel/message_channel.h"
+#include "proto/baton/internal/control.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/internal/store.pb.h"
 #include "supervisor/config/down_reason.h"
@@ -87,6 +90,24 @@ std::string UseStore() {
   return "put";
 }
 
+// What batond says, or tells unasked, each on a line of the log without its spaces.
+[[noreturn]] void TalkAboutConfiguration() {
+  MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_CONTROL_FD"))};
+  internal::BatondRequest request;
+  request.mutable_reload();
+  request.set_id(7);
+  if (!channel.Send(request).ok()) Die("batond cannot be asked");
+  for (;;) {
+    internal::BatondReply reply;
+    if (!channel.Receive(&reply, -1).ok()) Die("batond does not answer");
+    std::string note = absl::StrCat(reply.id(), ":", reply.status_code());
+    for (const std::string& field : reply.taken()) absl::StrAppend(&note, ";taken=", field);
+    for (const auto& refused : reply.refused()) absl::StrAppend(&note, ";not=", refused.field());
+    for (const uint32_t uid : reply.config().operator_uids()) absl::StrAppend(&note, ";uid=", uid);
+    Log("control", note);
+  }
+}
+
 // Makes the sockets that the configuration on standard input asks for. Returns its service.
 v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
@@ -133,6 +154,7 @@ int Main(const std::string& program) {
   }
   if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
   if (mode == "fragile") return 0;
+  if (mode == "reload") TalkAboutConfiguration();
   for (;;) pause();
 }
 

@@ -31,6 +31,17 @@ void AddUpgrades(GoldenScene& scene) {
       {KvUpgrade(4, v1::UPGRADE_PHASE_WATCHING), back, KvUpgrade(2, v1::UPGRADE_PHASE_COMPLETED)});
 }
 
+void AnswerReload(GoldenScene& scene) {
+  internal::BatondReply reply;
+  reply.add_taken("operator_uids");
+  reply.add_taken("operator_endpoint.crl_file");
+  internal::Refused* refused = reply.add_refused();
+  refused->set_field("services[kv].shards");
+  refused->set_why(
+      "it is taken when batond starts; restart batond, which ends brokered connections");
+  scene.batond.SetReply(reply);
+}
+
 void AnswerHandoff(GoldenScene& scene) {
   internal::ManagementReply reply;
   reply.mutable_handoff()->set_to_worker_id(2);
@@ -288,6 +299,13 @@ std::vector<GoldenFile> Ends() {
         {{"drain", "kv", "--disconnect"}},
         {{"drain", "kv", "--end", "--no-wait"}},
         {{"drain", "kw"}}}},
+      {"reload",
+       {{{"reload"}},
+        {{"reload", "--dry-run"}},
+        {{"reload"}, "", [](GoldenScene& scene) { scene.batond.SetReply({}); }},
+        {{"reload"}, "", AnswerReload},
+        {{"reload", "-o", "json"}},
+        {{"reload", "kv"}}}},
       {"rollback",
        {{{"rollback", "kv", "--dry-run"}},
         {{"rollback", "kv", "--dry-run"},

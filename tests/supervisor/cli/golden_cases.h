@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/supervisor/control/fake_batond.h"
 #include "tests/supervisor/control/fake_keeper.h"
 #include "tests/supervisor/doctor/fake_machine.h"
 
@@ -18,6 +19,7 @@ struct GoldenScene {
   doctor::FakeMachine& machine;
   std::function<void(const v1::Event&)> log;                 // waits until control knows of it
   std::function<void(const std::vector<std::string>&)> run;  // a command, unseen
+  FakeBatond& batond;
   std::function<void()> stop_control;
   std::function<void()> end_worker_when_asked;  // worker 1, which has a stream from then on
 };

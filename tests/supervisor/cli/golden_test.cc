@@ -63,6 +63,7 @@ class GoldenTest : public CliFixture, public testing::WithParamInterface<GoldenF
                       .machine = machine_,
                       .log = [this](const v1::Event& event) { LogAndAwait(event); },
                       .run = [this](const std::vector<std::string>& words) { (void)Run(words); },
+                      .batond = batond_,
                       .stop_control = [this] { control_.reset(); },
                       .end_worker_when_asked = [this] { EndWorkerWhenAsked(); }};
     if (one.before) one.before(scene);
@@ -240,8 +241,8 @@ TEST_F(EveryCommandTest, ShouldBeGoldenAsATableWideAsJsonAndWhenItFails) {
 
 // Of what the design promises for all: what looks can watch, what changes can be tried dry.
 TEST_F(EveryCommandTest, ShouldHaveTheOptionsOfItsKind) {
-  const std::set<std::string> changes = {"stop",     "kill",  "handoff", "upgrade",
-                                         "rollback", "drain", "pause",   "resume"};
+  const std::set<std::string> changes = {"stop",  "kill",  "handoff", "upgrade", "rollback",
+                                         "drain", "pause", "resume",  "reload"};
   for (const CLI::App* command : All(app_.get())) {
     const std::string name = command->get_name();
     const auto has = [&](const char* option) {

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
@@ -201,7 +202,7 @@ void ControlFixture::SetUp() {
 
 void ControlFixture::StartControl() {
   control_.reset();
-  auto control = ControlServer::Start(config_);
+  auto control = ControlServer::Start(config_, std::chrono::seconds(10), batond_.Connect());
   ASSERT_TRUE(control.ok()) << control.status();
   control_ = *std::move(control);
 }

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "supervisor/control/control_server.h"
+#include "tests/supervisor/control/fake_batond.h"
 #include "tests/supervisor/control/fake_keeper.h"
 
 namespace baton {
@@ -29,6 +30,7 @@ class ControlFixture : public ::testing::Test {
   std::string state_dir_;
   internal::ControlConfig config_;
   std::unique_ptr<FakeKeeper> keeper_;
+  FakeBatond batond_;
   std::unique_ptr<ControlServer> control_;
 };
 

@@ -23,6 +23,7 @@
 #include "supervisor/cli/client.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/control/config.h"
+#include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 
 namespace baton {
@@ -553,6 +554,43 @@ TEST_F(OtherUser, IsServedWhenItsUidIsAnOperator) {
   config_.add_operator_uids(65534);
   StartControl();
   EXPECT_TRUE(StatusAs({}).ok());
+}
+
+TEST_F(OtherUser, IsCutOffWhenItIsNoOperatorAnyMore) {
+  config_.add_operator_uids(65534);
+  StartControl();
+  const auto stub = v1::OperatorService::NewStub(ChannelAs({}));
+  const auto look = [&] {
+    grpc::ClientContext context;
+    v1::GetStatusResponse response;
+    return stub->GetStatus(&context, {}, &response);
+  };
+  ASSERT_TRUE(look().ok());
+  grpc::ClientContext following;
+  v1::WatchEventsRequest follow;
+  follow.set_follow(true);
+  const auto events = stub->WatchEvents(&following, follow);
+  internal::BatondReply reply;
+  *reply.mutable_config() = config_;
+  reply.mutable_config()->clear_operator_uids();
+  reply.add_taken("operator_uids");
+  batond_.SetReply(reply);
+  const auto root = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+  ASSERT_TRUE(root.ok());
+  const auto reloaded = (*root)->Reload({});
+  ASSERT_TRUE(reloaded.ok()) << reloaded.status();
+  EXPECT_THAT(reloaded->taken(), testing::ElementsAre("operator_uids"));
+  v1::WatchEventsResponse event;
+  while (events->Read(&event)) {
+  }
+  EXPECT_FALSE(events->Finish().ok());
+  EXPECT_FALSE(look().ok());
+  EXPECT_THAT(StatusAs({}).error_message(), HasSubstr("uid 65534 may not operate Baton"));
+  EXPECT_TRUE((*root)->GetStatus({}).ok());
+  // The other way, without having been asked.
+  *reply.mutable_config() = config_;
+  batond_.Tell(reply);
+  EXPECT_TRUE(harness::WaitUntil("the new role", [&] { return StatusAs({}).ok(); }).ok());
 }
 
 TEST_F(OtherUser, IsServedWhenOneOfItsGroupsIsAnOperators) {

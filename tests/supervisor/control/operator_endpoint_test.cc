@@ -11,8 +11,9 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "proto/baton/v1/operator.pb.h"
+#include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/cli/client.h"
+#include "supervisor/config/state_files.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 #include "tests/supervisor/control/test_certificates.h"
@@ -224,6 +225,97 @@ TEST_F(OperatorEndpointTest, shouldSayWhichFileIsWrongAndHow) {
   config = config_;
   config.mutable_operator_endpoint()->set_address("192.0.2.1:9443");
   EXPECT_THAT(start(config), HasSubstr("cannot listen at 192.0.2.1:9443"));
+}
+
+constexpr char kLook[] = "/baton.v1.OperatorService/GetStatus";
+
+TEST_F(OperatorEndpointTest, shouldCutOffWhoseCertificateIsRevoked) {
+  certificates_.Make("ca", "alice", "alice");
+  certificates_.Make("ca", "carol", "carol");
+  certificates_.MakeRevocations("ca", "list", {});
+  config_.mutable_operator_endpoint()->set_crl_file(certificates_.Revocations("list"));
+  StartControl();
+  const auto alice = Channel("alice");
+  ASSERT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::OK);
+  const auto stub = v1::OperatorService::NewStub(alice);
+  grpc::ClientContext following;
+  v1::WatchEventsRequest follow;
+  follow.set_follow(true);
+  const auto events = stub->WatchEvents(&following, follow);
+  certificates_.MakeRevocations("ca", "list", {"alice"});
+  v1::WatchEventsResponse event;
+  while (events->Read(&event)) {
+  }
+  const grpc::Status ended = events->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(ended.error_message(),
+              HasSubstr("certificate \"alice\" is not accepted: certificate revoked"));
+  EXPECT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Look(Target("alice")).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Look(Target("carol")), absl::OkStatus());
+}
+
+TEST_F(OperatorEndpointTest, shouldLetNobodyInWhoseAuthorityHasNoCurrentList) {
+  certificates_.Make("ca", "alice", "alice");
+  certificates_.MakeRevocations("other-ca", "list", {});
+  config_.mutable_operator_endpoint()->set_crl_file(certificates_.Revocations("list"));
+  StartControl();
+  const absl::Status none = Look(Target("alice"));
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(none.message()),
+              HasSubstr("put a current list of its authority into crl_file"));
+  certificates_.MakeRevocations("ca", "list", {}, /*expired=*/true);
+  EXPECT_TRUE(harness::WaitUntil("the list of the past", [&] {
+                return std::string(Look(Target("alice")).message()).find("expired") !=
+                       std::string::npos;
+              }).ok());
+  certificates_.MakeRevocations("ca", "list", {});
+  EXPECT_TRUE(
+      harness::WaitUntil("the current list", [&] { return Look(Target("alice")).ok(); }).ok());
+}
+
+TEST_F(OperatorEndpointTest, shouldCutOffWhoseAuthorityIsReplaced) {
+  certificates_.Make("ca", "alice", "alice");
+  const auto alice = Channel("alice");
+  ASSERT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::OK);
+  std::filesystem::copy_file(certificates_.Certificate("other-ca"), certificates_.Certificate("ca"),
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(harness::WaitUntil("the new authority", [&] {
+                return Call(alice, kLook).error_code() == grpc::StatusCode::UNAUTHENTICATED;
+              }).ok());
+}
+
+TEST_F(OperatorEndpointTest, shouldTakeNewListsAndNamesWhenItIsTold) {
+  certificates_.Make("ca", "alice", "alice");
+  certificates_.Make("ca", "dora", "dora");
+  const auto alice = Channel("alice");
+  const auto dora = Channel("dora");
+  ASSERT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::OK);
+  ASSERT_EQ(Call(dora, kLook).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  certificates_.MakeRevocations("ca", "list", {"alice"});
+  internal::BatondReply reply;
+  *reply.mutable_config() = config_;
+  v1::OperatorEndpoint* endpoint = reply.mutable_config()->mutable_operator_endpoint();
+  endpoint->set_crl_file(certificates_.Revocations("list"));
+  endpoint->add_viewers("dora");
+  batond_.SetReply(reply);
+  const auto client = OperatorClient::Connect(OperatorSocketPath(state_dir_), 20);
+  ASSERT_TRUE(client.ok());
+  const auto reloaded = (*client)->Reload({});
+  ASSERT_TRUE(reloaded.ok()) << reloaded.status();
+  EXPECT_EQ(reloaded->not_taken_size(), 0);
+  // When it answers they are in force.
+  EXPECT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Call(dora, kLook).error_code(), grpc::StatusCode::OK);
+
+  endpoint->set_crl_file("/nowhere/list.crl");
+  batond_.SetReply(reply);
+  const auto missing = (*client)->Reload({});
+  ASSERT_TRUE(missing.ok()) << missing.status();
+  ASSERT_EQ(missing->not_taken_size(), 1);
+  EXPECT_EQ(missing->not_taken(0).field(), "operator_endpoint");
+  EXPECT_THAT(missing->not_taken(0).why(), HasSubstr("crl_file: /nowhere/list.crl"));
+  EXPECT_EQ(Call(alice, kLook).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 }  // namespace

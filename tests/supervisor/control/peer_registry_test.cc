@@ -52,5 +52,25 @@ TEST(IdentifyPeer, TellsThisProcess) {
   EXPECT_EQ(peer->gids.at(0), getegid());
 }
 
+TEST(PeerRegistry, EndsTheConnectionsOfThoseItIsTold) {
+  PeerRegistry registry;
+  using enum PeerRegistry::Served;
+  Pair of_7, worker_of_7, of_8, closed;
+  ASSERT_TRUE(registry.Add(of_7.a.get(), Peer{1, 7, {}}, kByRole));
+  ASSERT_TRUE(registry.Add(worker_of_7.a.get(), Peer{1, 7, {}}, kAlike));
+  ASSERT_TRUE(registry.Add(of_8.a.get(), Peer{1, 8, {}}, kByRole));
+  ASSERT_TRUE(registry.Add(closed.a.get(), Peer{1, 7, {}}, kByRole));
+  // Its number is another socket's by then, which is not to be hit.
+  Pair other;
+  const int number = closed.a.get();
+  ASSERT_EQ(dup2(other.a.get(), number), number);
+  registry.End([](const Peer& peer) { return peer.uid == 7; });
+  char byte = 0;
+  EXPECT_EQ(recv(of_7.b.get(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(recv(worker_of_7.b.get(), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(recv(of_8.b.get(), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(recv(other.b.get(), &byte, 1, MSG_DONTWAIT), -1);
+}
+
 }  // namespace
 }  // namespace baton

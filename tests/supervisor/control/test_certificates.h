@@ -3,6 +3,7 @@
 #define TESTS_SUPERVISOR_CONTROL_TEST_CERTIFICATES_H_
 
 #include <string>
+#include <vector>
 
 namespace baton {
 
@@ -18,6 +19,13 @@ class TestCertificates {
   void Make(const std::string& authority, const std::string& name, const std::string& common_name,
             const std::string& alternatives = "") const;
 
+  // File NAME.crl: what `authority` has revoked, for a day from now; or for one that is over.
+  void MakeRevocations(const std::string& authority, const std::string& name,
+                       const std::vector<std::string>& revoked, bool expired = false) const;
+
+  std::string Revocations(const std::string& name) const {
+    return directory_ + "/" + name + ".crl";
+  }
   std::string Certificate(const std::string& name) const {
     return directory_ + "/" + name + ".crt";
   }

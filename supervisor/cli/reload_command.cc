@@ -1,0 +1,57 @@
+#include <memory>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_join.h"
+#include "lib/base/status_macros.h"
+#include "supervisor/cli/command_options.h"
+#include "supervisor/cli/commands.h"
+#include "supervisor/cli/session.h"
+#include "supervisor/cli/table.h"
+
+namespace baton {
+namespace {
+
+constexpr char kFooter[] =
+    "Takes who may do what (operator_uids, operator_gids, viewer_uids, viewer_gids, operators and "
+    "viewers of operator_endpoint) and the certificates and revocation lists of operator_endpoint. "
+    "Whoever may no longer do what he could is cut off, calls and streams included. Everything "
+    "else of the configuration stays as it is until batond is restarted, and is listed with the "
+    "reason. Nothing is taken of a configuration with an error in it. SIGHUP to batond does the "
+    "same, and the log tells.";
+
+absl::Status Reload(Session* session, const Change& change) {
+  const v1::ReloadRequest request;
+  if (change.dry_run) {
+    return PrintPlan(session, "would have batond read its configuration again", request);
+  }
+  BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
+  BATON_ASSIGN_OR_RETURN(const v1::ReloadResponse response, client->Reload(request));
+  if (session->json) {
+    session->PrintJson(response);
+    return absl::OkStatus();
+  }
+  PrintFields(session->out,
+              {{"Taken", response.taken().empty() ? "nothing has changed that is taken"
+                                                  : absl::StrJoin(response.taken(), ", ")}});
+  if (response.not_taken().empty()) return absl::OkStatus();
+  session->out << '\n';
+  Table table({"NOT TAKEN", "WHY"}, session->style);
+  for (const v1::NotTaken& one : response.not_taken()) table.Add({one.field(), one.why()});
+  table.Print(session->out);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddReloadCommand(CLI::App* app, Session* session) {
+  CLI::App* command =
+      app->add_subcommand("reload", "Have batond read roles, certificates and revocations again");
+  auto change = std::make_shared<Change>();
+  AddChangeOptions(command, change.get(), /*asks=*/false, session);
+  command->footer(kFooter);
+  command->callback([session, change] {
+    session->action = [session, change] { return Reload(session, *change); };
+  });
+}
+
+}  // namespace baton

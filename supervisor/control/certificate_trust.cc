@@ -1,0 +1,174 @@
+#include "supervisor/control/certificate_trust.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509_vfy.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+template <auto free>
+struct Free {
+  template <typename Type>
+  void operator()(Type* object) const {
+    free(object);
+  }
+};
+void FreeCertificates(STACK_OF(X509) * stack) { sk_X509_pop_free(stack, X509_free); }
+void FreeInfos(STACK_OF(X509_INFO) * stack) { sk_X509_INFO_pop_free(stack, X509_INFO_free); }
+
+using Bio = std::unique_ptr<BIO, Free<BIO_free>>;
+using Certificate = std::unique_ptr<X509, Free<X509_free>>;
+using Certificates = std::unique_ptr<STACK_OF(X509), Free<FreeCertificates>>;
+using Context = std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>>;
+using Infos = std::unique_ptr<STACK_OF(X509_INFO), Free<FreeInfos>>;
+using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
+using StorePointer = std::unique_ptr<X509_STORE, Free<X509_STORE_free>>;
+
+Bio Reading(std::string_view pem) {
+  Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  BATON_CHECK(bio != nullptr);
+  return bio;
+}
+
+Certificate FirstCertificate(std::string_view pem) {
+  Certificate certificate(PEM_read_bio_X509(Reading(pem).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  return certificate;
+}
+
+Certificates AllCertificates(std::string_view pem) {
+  Certificates all(sk_X509_new_null());
+  const Bio bio = Reading(pem);
+  while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+    if (sk_X509_push(all.get(), one) == 0) X509_free(one);
+  }
+  ERR_clear_error();  // the end of the text is one
+  return all;
+}
+
+Key PrivateKey(std::string_view pem) {
+  // Without a callback OpenSSL would ask a terminal for a passphrase.
+  const auto none = [](char*, int, int, void*) { return 0; };
+  Key key(PEM_read_bio_PrivateKey(Reading(pem).get(), nullptr, none, nullptr));
+  ERR_clear_error();
+  return key;
+}
+
+absl::Status Unfit(const char* field, const std::string& path, std::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("operator_endpoint.", field, ": ", path, ": ", std::string(what)));
+}
+
+// Puts what there is of each kind in `pem` into `store`.
+void AddAll(std::string_view pem, X509_STORE* store, int* certificates, int* lists) {
+  const Infos infos(PEM_X509_INFO_read_bio(Reading(pem).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (!infos) return;
+  for (int i = 0; i < sk_X509_INFO_num(infos.get()); ++i) {
+    const X509_INFO* info = sk_X509_INFO_value(infos.get(), i);
+    if (certificates != nullptr && info->x509 != nullptr) {
+      *certificates += X509_STORE_add_cert(store, info->x509);
+    }
+    if (lists != nullptr && info->crl != nullptr) *lists += X509_STORE_add_crl(store, info->crl);
+  }
+}
+
+// The end of a chain is trusted because it is in the file of authorities: nobody's list is asked
+// about it, who may be unknown.
+int JudgeProblem(int good, X509_STORE_CTX* context) {
+  if (good == 1 || X509_STORE_CTX_get_error(context) != X509_V_ERR_UNABLE_TO_GET_CRL) return good;
+  const int depth = X509_STORE_CTX_get_error_depth(context);
+  const int end = sk_X509_num(X509_STORE_CTX_get0_chain(context)) - 1;
+  if (depth == 0 || depth != end) return good;
+  X509_STORE_CTX_set_error(context, X509_V_OK);
+  return 1;
+}
+
+}  // namespace
+
+class CertificateTrust::Store {
+ public:
+  StorePointer pointer{X509_STORE_new()};
+};
+
+CertificateTrust::CertificateTrust(std::unique_ptr<Store> store) : store_(std::move(store)) {}
+CertificateTrust::~CertificateTrust() = default;
+
+absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
+    const v1::OperatorEndpoint& endpoint, const EndpointPem& pem) {
+  auto store = std::make_unique<Store>();
+  BATON_CHECK(store->pointer != nullptr);
+  int authorities = 0;
+  AddAll(pem.client_ca, store->pointer.get(), &authorities, nullptr);
+  if (authorities == 0) {
+    return Unfit("client_ca_file", endpoint.client_ca_file(),
+                 "has no certificate in PEM; name a file that has");
+  }
+  // As gRPC's handshake has them.
+  unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST;
+  if (pem.crl) {
+    int lists = 0;
+    AddAll(*pem.crl, store->pointer.get(), nullptr, &lists);
+    if (lists == 0) {
+      return Unfit("crl_file", endpoint.crl_file(),
+                   "has no certificate revocation list in PEM; name a file that has, or leave "
+                   "crl_file out");
+    }
+    flags |= X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL;
+  }
+  X509_STORE_set_flags(store->pointer.get(), flags);
+  return std::shared_ptr<const CertificateTrust>(new CertificateTrust(std::move(store)));
+}
+
+absl::Status CertificateTrust::Check(std::string_view certificate, std::string_view chain) const {
+  const Certificate shown = FirstCertificate(certificate);
+  if (!shown) return absl::UnauthenticatedError("it is no certificate");
+  const Certificates others = AllCertificates(chain);
+  const Context context(X509_STORE_CTX_new());
+  if (!context ||
+      X509_STORE_CTX_init(context.get(), store_->pointer.get(), shown.get(), others.get()) != 1) {
+    return absl::ResourceExhaustedError("there is no memory to check the certificate: try again");
+  }
+  X509_STORE_CTX_set_default(context.get(), "ssl_client");
+  X509_STORE_CTX_set_verify_cb(context.get(), &JudgeProblem);
+  const int result = X509_verify_cert(context.get());
+  ERR_clear_error();
+  if (result == 1) return absl::OkStatus();
+  const int error = X509_STORE_CTX_get_error(context.get());
+  const bool list = error == X509_V_ERR_UNABLE_TO_GET_CRL || error == X509_V_ERR_CRL_HAS_EXPIRED ||
+                    error == X509_V_ERR_CRL_NOT_YET_VALID ||
+                    error == X509_V_ERR_CRL_SIGNATURE_FAILURE;
+  return absl::UnauthenticatedError(absl::StrCat(
+      X509_verify_cert_error_string(error),
+      list ? ": put a current list of its authority into crl_file of operator_endpoint" : ""));
+}
+
+absl::Status CheckIdentity(const v1::OperatorEndpoint& endpoint, const EndpointPem& pem) {
+  const Certificate certificate = FirstCertificate(pem.certificate);
+  if (!certificate) {
+    return Unfit("certificate_file", endpoint.certificate_file(),
+                 "has no certificate in PEM; name a file that has");
+  }
+  const Key key = PrivateKey(pem.key);
+  if (!key) {
+    return Unfit("key_file", endpoint.key_file(), "has no private key in PEM without a passphrase");
+  }
+  const bool fit = X509_check_private_key(certificate.get(), key.get()) == 1;
+  ERR_clear_error();
+  if (fit) return absl::OkStatus();
+  return Unfit("key_file", endpoint.key_file(),
+               absl::StrCat("is not the key of the first certificate in ",
+                            endpoint.certificate_file(), "; name the two that belong together"));
+}
+
+}  // namespace baton
