@@ -8,6 +8,7 @@
 # programs are on its PATH ($BATON_BIN, or out/bin of this tree); what it leaves in
 # $BATON_VM_RESULTS is in DIR then. With --peer a second machine runs SCRIPT2 at 10.0.0.2, on a wire
 # of their own, and ends with the first; its output is prefixed.
+# $BATON_VM_STARTS, where it is set, is a file that gets a line for each start of the machines, also those again.
 # --count-instructions: the clock of the machine, which has one processor then, goes by the instructions
 # that it executes, 8 ns each. So what is measured there does not depend on what else the host does.
 # No hardware support is needed or used: the machine is emulated. Without root, files that this user
@@ -15,7 +16,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,15s/^# //p' "$0" >&2; exit 2; }
+usage() { sed -n '2,16s/^# //p' "$0" >&2; exit 2; }
 cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
@@ -169,6 +170,7 @@ tell_of_peer() {
 
 start_machines() {
   pids=()
+  [[ -z ${BATON_VM_STARTS:-} ]] || echo "$script" >>"$BATON_VM_STARTS"
   rm -rf "$work"/{first,peer}{,.wire,.console,.monitor.in,.monitor.out}
   if [[ -n $peer ]]; then
     (start peer 10.0.0.2 first bash "$(realpath "$peer")" > >(sed -u 's/^/peer: /') \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+# Ends with the line "run_in_machine: N started, N of them again", which report_tests.py counts: of machines.
 set -euo pipefail
 
 # Beside each other, and not links: batond finds its children beside itself.
@@ -18,6 +19,7 @@ done
 HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
 export HOME
 results=$TEST_UNDECLARED_OUTPUTS_DIR
+export BATON_VM_STARTS=$TEST_TMPDIR/starts
 # Earlier than Bazel's own time-out, for the console to be shown.
 run() {
   deploy/vm/run_vm.sh --timeout $((TEST_TIMEOUT - 20 - SECONDS)) --results "$results" \
@@ -43,5 +45,9 @@ for path in sys.argv[1:]:
     all.extend(ElementTree.parse(path).getroot())
 ElementTree.ElementTree(all).write(sys.stdout.buffer, encoding="UTF-8", xml_declaration=True)
 ' "$results"/*.xml >"$XML_OUTPUT_FILE"
+fi
+if [[ -s $BATON_VM_STARTS ]]; then
+  starts=$(wc -l <"$BATON_VM_STARTS")
+  echo "run_in_machine: $starts started, $((starts - 1)) of them again"
 fi
 exit "$status"

@@ -80,7 +80,8 @@ grep -q 'Call Trace' "$work/errors" || die "no trace was shown: $(<"$work/errors
 # A machine that stands still before its script has begun is started again.
 echo 'echo up' >"$work/up.sh"
 mkdir "$work/stopped"
-TMPDIR=$work/stopped "$run_vm" --boot-timeout 20 "$work/up.sh" >"$work/out" 2>"$work/errors" &
+BATON_VM_STARTS="$work/starts" TMPDIR=$work/stopped "$run_vm" --boot-timeout 20 "$work/up.sh" \
+  >"$work/out" 2>"$work/errors" &
 booting=$!
 until stopped=$(pgrep -f "^qemu-system.*$work/stopped/"); do
   kill -0 "$booting" || die "it ended without a machine: $(<"$work/errors")"
@@ -90,6 +91,7 @@ kill -STOP "$stopped"
 wait "$booting" || die "exit status $? of one that was started again: $(<"$work/errors")"
 [[ $(<"$work/out") == up ]] || die "it said: $(<"$work/out")"
 grep -qx 'vm: no start within 20 s; the console:' "$work/errors" || die "not told: $(<"$work/errors")"
+[[ $(wc -l <"$work/starts") -ge 2 ]] || die "the starts were not counted: $(<"$work/starts")"
 
 # A peer that fails is told of; the first one's status counts.
 cat >"$work/peer.sh" <<'END'
