@@ -146,8 +146,6 @@ absl::Status Supervisor::Run() {
   return result_;
 }
 
-std::string Supervisor::ServiceNames() const {
-  return absl::StrJoin(options_.config.services(), ", ",
 // All keepers start at the same time, and control after them.
 std::chrono::microseconds Supervisor::LongestStart() const {
   std::chrono::milliseconds longest{};
@@ -157,6 +155,8 @@ std::chrono::microseconds Supervisor::LongestStart() const {
   return longest + options_.start_timeout + kStartMargin;
 }
 
+std::string Supervisor::ServiceNames() const {
+  return absl::StrJoin(options_.config.services(), ", ",
                        [](std::string* text, const v1::ServiceConfig& service) {
                          absl::StrAppend(text, service.name());
                        });
