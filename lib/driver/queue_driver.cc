@@ -36,6 +36,7 @@ using verbs::CompletionStatus;
 
 constexpr size_t kPostChunk = 64;
 constexpr size_t kPollBatch = 64;
+constexpr int kBatchesPerPoll = 4;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 constexpr std::string_view kNoQueuePair =
     "its record says that it has a queue pair, which it has not: another process of the service "
@@ -346,8 +347,9 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
 absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
-  bool took = false;
-  for (;;) {
+  bool took = false, empty = false;
+  for (int batch = 0; batch < kBatchesPerPoll && !empty; ++batch) {
+    if (batch != 0) shards_[shard].log.Publish();
     const size_t abandoned = abandoned_.size() + ending_.size();
     BATON_ASSIGN_OR_RETURN(const int taken, queue.Take({slots, kPollBatch}));
     const auto count = static_cast<size_t>(taken);
@@ -361,12 +363,20 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
     BATON_RETURN_IF_ERROR(CheckLog(shard));
     for (size_t i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
     const size_t abandoned_now = abandoned_.size() + ending_.size();
-    if (count < kPollBatch && abandoned_now == abandoned) break;
+    empty = count < kPollBatch && abandoned_now == abandoned;
   }
-  if (!ending_.empty()) FinishEnding(shard);
-  if (!abandoned_.empty()) FinishAbandoned(shard);
+  if (empty && !ending_.empty()) FinishEnding(shard);
+  if (empty && !abandoned_.empty()) FinishAbandoned(shard);
   BATON_RETURN_IF_ERROR(CheckLog(shard));
   return shards_[shard].log.Publish() || took;
+}
+
+// Until the queue was found empty. Nothing is posted meanwhile, so that there is an end.
+absl::Status QueueDriver::DrainCompletions(uint32_t shard) {
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(const bool took, PollCompletions(shard));
+    if (!took) return absl::OkStatus();
+  }
 }
 
 absl::Status QueueDriver::CheckLog(uint32_t shard) const {
@@ -816,7 +826,7 @@ void QueueDriver::GiveUp(uint32_t shard, std::string_view why) {
     Abandon(index, why);
   }
   // What completed before is told, if it can be.
-  if (PollCompletions(shard).ok()) return;
+  if (DrainCompletions(shard).ok()) return;
   FinishAbandoned(shard);
   shards_[shard].log.Publish();
 }

@@ -130,9 +130,11 @@ class QueueDriver {
   // tail counts as one entry, which ApplyNext then finds invalid.
   uint64_t PendingEntries(uint32_t shard) const;
 
-  // Moves what the completion queue has to the completion log. Returns whether there was something:
-  // for the owner as a rule, though not a recovery's markers, but it has used up a notification
-  // that was asked for. An error means the completion queue is unusable.
+  // Moves what the completion queue has to the completion log, in batches, each of which is
+  // published before the next: not more than a few, so that no queue keeps its driver from the
+  // others. Returns whether there was something: for the owner as a rule, though not a recovery's
+  // markers, but it has used up a notification that was asked for. Then there may be more. An error
+  // means the completion queue is unusable.
   BATON_DRIVER_SEAM absl::StatusOr<bool> PollCompletions(uint32_t shard);
   absl::Status RequestNotification(uint32_t shard);
 
@@ -277,6 +279,7 @@ class QueueDriver {
   void FinishEnding(uint32_t shard);
 
   // Completions and the life of connections.
+  absl::Status DrainCompletions(uint32_t shard);
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
   void LogUnexpected(uint32_t shard, uint32_t connection, const verbs::Completion& completion);
   template <bool kReceive>

@@ -89,7 +89,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
   }
   for (const uint32_t connection : connections) RepeatLife(connection);
   for (const uint32_t shard : shards) RefuseBroken(shard);
-  for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(PollCompletions(shard).status());
+  for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(DrainCompletions(shard));
   posts_held_ = false;
   for (const uint32_t connection : connections) SettleQueues(connection);
   for (const uint32_t shard : shards) ResumeTransaction(shard);

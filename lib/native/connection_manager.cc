@@ -26,7 +26,7 @@ using verbs::CompletionStatus;
 
 constexpr uint32_t kNoConnection = ~0u;
 constexpr uint32_t kNoShard = ~0u;
-constexpr int kPerTurn = 64;  // events, and orders of each shard
+constexpr int kPerTurn = 64;  // events, orders of each shard, queue pairs made new
 // Packets of the former connection of a queue pair are gone after this: twice what rdma_cm takes
 // for the longest way of a packet (CMA_IBOE_PACKET_LIFETIME 18: 4.096 us * 2^18 = 1.07 s). All
 // that time it is in the error state, so that a reset is safe (rdma.md, "Reset").
@@ -584,9 +584,11 @@ bool ConnectionManager::GiveHeldSlots() {
 // One that cannot be made new stays out of use. One that is connected, whoever said that it is not
 // used any more, has its time-wait before it.
 bool ConnectionManager::RenewQueuePairs() {
-  bool renewed = false;
-  while (!spent_.empty() && MonotonicNanoseconds() >= spent_.front().not_before_ns) {
+  bool worked = false;
+  for (int i = 0; i < kPerTurn && !spent_.empty(); ++i) {
     const Spent spent = spent_.front();
+    if (MonotonicNanoseconds() < spent.not_before_ns) break;
+    worked = true;
     spent_.pop_front();
     verbs::QueuePair& queue_pair = *pool_.shards[spent.shard][spent.place];
     const verbs::QueuePairState state = queue_pair.state();
@@ -599,9 +601,8 @@ bool ConnectionManager::RenewQueuePairs() {
     if (!queue_pair.SetReset().ok() || !queue_pair.SetInit().ok()) continue;
     occupied_[spent.shard][spent.place] = false;
     StoreState(spent, PooledState::kFree);
-    renewed = true;
   }
-  return renewed;
+  return worked;
 }
 
 }  // namespace baton::native

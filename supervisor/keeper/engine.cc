@@ -27,6 +27,9 @@ namespace {
 
 // Transactions of one shard in one turn, so that no shard starves another.
 constexpr int kTransactionsPerTurn = 32;
+// Events in one turn, of the connection manager and of the device: peers and the network decide how
+// many there are.
+constexpr int kEventsPerTurn = 64;
 // An owner with fewer entries in its commit log does not wait for room there: it has had room for
 // the largest transaction, even when the driver was in the middle of one.
 constexpr uint64_t kCrowdedEntries = arena::kCommitLogEntries / 4;
@@ -214,7 +217,7 @@ bool Engine::RunPosted() {
 bool Engine::HandleEvents() {
   bool worked = false;
   uint32_t shard;
-  while (driver_->HandleEvent(&shard)) {
+  for (int i = 0; i < kEventsPerTurn && driver_->HandleEvent(&shard); ++i) {
     worked = true;
     if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }
@@ -275,7 +278,7 @@ void Engine::SetPostRates(uint32_t of_service, uint32_t of_worker) {
 bool Engine::HandleDeviceEvents() {
   bool worked = false;
   uint32_t shard;
-  while (driver_->HandleDeviceEvent(&shard)) {
+  for (int i = 0; i < kEventsPerTurn && driver_->HandleDeviceEvent(&shard); ++i) {
     worked = true;
     if (shard != driver::QueueDriver::kNoShard) succession_.NotifyOwner(shard);
   }

@@ -31,6 +31,9 @@ using driver::CommitOutcome;
 constexpr int kNewsAtATime = 256;
 constexpr uint64_t kUnseen = ~uint64_t{0};
 
+// A turn handles so many notices of connections: peers decide how many the keeper tells.
+constexpr uint32_t kNoticesPerTurn = 64;
+
 // Of an owner that never sleeps: a system call each.
 constexpr uint32_t kTurnsBetweenWakes = 1024;
 
@@ -147,7 +150,7 @@ absl::Status NativeDriver::Attend() {
   // Who owns no shard asks for no notification before it sleeps.
   slept_ = last_look_ || operated_ == 0;
   device_->Progress();
-  if (device_->HasNotice()) HandleNotices();
+  if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
   if (std::exchange(watch_due_, false)) {
     WatchOwners();
     WakeKeeper();
@@ -164,9 +167,9 @@ absl::Status NativeDriver::Attend() {
   const uint32_t operated = operated_;
   ClaimInheritance();
   BATON_RETURN_IF_ERROR(TakeClaimed());
-  // Of what was adopted just now: its connections have what they need of it before the worker sees
-  // their completions.
-  HandleNotices();
+  // All notices of the shards that were adopted just now are handled, so that their connections
+  // have what they need before the worker sees their completions.
+  HandleNotices(arena::kNotices * (operated_ - operated));
   // What was taken over just now is served first: to watch others wakes a thread, and the keeper,
   // whom the end of the former owner's process wakes anyway, can wait longer than the peers.
   watch_due_ = operated_ != operated;
@@ -189,10 +192,15 @@ bool NativeDriver::LostAny() const {
 
 // Nothing is written to the log of a shard that has another owner. The worker library releases it in
 // this turn, and the notices of the others wait for the next.
-void NativeDriver::HandleNotices() {
+void NativeDriver::HandleNotices(uint32_t most) {
   if (LostAny()) return;
   uint32_t shard;
-  while (driver_->HandleEvent(&shard) || driver_->HandleDeviceEvent(&shard)) {
+  for (uint32_t i = 0; i < most; ++i) {
+    if (!driver_->HandleEvent(&shard) && !driver_->HandleDeviceEvent(&shard)) return;
+  }
+  // The rest is not to be slept over.
+  if (last_look_ && device_->HasNotice()) {
+    (void)eventfd_write(inheritance_.wakes[inheritance_.slot], 1);
   }
 }
 
@@ -215,10 +223,17 @@ absl::Status NativeDriver::Apply(uint32_t shard) {
 absl::Status NativeDriver::Poll(uint32_t shard) {
   if (!IsOurs(shard)) [[unlikely]]
     return absl::OkStatus();
+  if (last_look_) return PollBeforeSleep(shard);
+  return driver_->PollCompletions(shard).status();
+}
+
+// A poll that finds something has used up the notification. When that is nothing for the worker, it
+// is asked for again. When it is, the worker does not sleep.
+absl::Status NativeDriver::PollBeforeSleep(uint32_t shard) {
+  const uint64_t told = arena().shard(shard).completion_tail;
   for (;;) {
     BATON_ASSIGN_OR_RETURN(const bool took, driver_->PollCompletions(shard));
-    // What was found may be nothing for the worker, and has used up the notification.
-    if (!took || !last_look_) return absl::OkStatus();
+    if (!took || arena().shard(shard).completion_tail != told) return absl::OkStatus();
     BATON_RETURN_IF_ERROR(driver_->RequestNotification(shard));
   }
 }

@@ -99,7 +99,8 @@ class NativeDriver final : private driver::DriverObserver {
   void ReadWake();
   bool IsOurs(uint32_t shard) const { return ownerships_[shard].word() == adopted_[shard]; }
   bool LostAny() const;
-  void HandleNotices();
+  void HandleNotices(uint32_t most);
+  absl::Status PollBeforeSleep(uint32_t shard);
   void ClaimInheritance();
   absl::Status TakeClaimed();
   void LeaveShard(uint32_t shard);

@@ -39,6 +39,7 @@ class ScriptedQueue final : public verbs::CompletionQueue {
   explicit ScriptedQueue(ScriptedDevice* device) : device_(device) {}
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override {
+    if (device_->when_polled) device_->when_polled();
     auto& ready = device_->completions_;
     const size_t count = std::min(completions.size(), ready.size());
     std::copy_n(ready.begin(), count, completions.begin());

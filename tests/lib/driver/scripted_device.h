@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ class ScriptedDevice final : public verbs::Device {
     kAfterTaking,
   };
   PollDeath die_polling = PollDeath::kNone;
+  std::function<void()> when_polled;  // before anything is taken
 
   // What was posted to the queue pair with this number and has not completed, oldest first.
   std::vector<PostedRequest> outstanding(uint32_t queue_pair, bool receive) const;

@@ -972,6 +972,34 @@ TEST_F(RenewingTest, shouldLookAtEachPlaceOfThePoolOnce) {
   EXPECT_EQ(pooled(2), arena::PooledState::kLent);
 }
 
+// Thousands may have ended at once.
+TEST_F(RenewingTest, shouldMakeSoManyQueuePairsNewInATurn) {
+  constexpr uint32_t kMany = 150, kPerTurn = 64;
+  TearDown();
+  renews->made.clear();
+  Make(driver::testing::TestShape(1, kMany), kMany);
+  for (uint32_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(manager->Connect(0, {fabric.host, 1}, "", i).status(), absl::OkStatus());
+    renews->made[i]->at = verbs::QueuePairState::kError;
+  }
+  for (uint32_t i = 0; i < kMany; ++i) OrderFree(i);
+  for (uint32_t i = 0; i < kMany; i += kPerTurn) manager->Turn();
+  const auto renewed = [&] {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < kMany; ++i) count += pooled(i) == arena::PooledState::kFree;
+    return count;
+  };
+  ASSERT_EQ(renewed(), 0u);
+  clock.Pass(kTimeWaitNs);
+  EXPECT_TRUE(manager->Turn());
+  EXPECT_EQ(renewed(), kPerTurn);
+  EXPECT_TRUE(manager->Turn());
+  EXPECT_EQ(renewed(), 2 * kPerTurn);
+  EXPECT_TRUE(manager->Turn());
+  EXPECT_EQ(renewed(), kMany);
+  EXPECT_FALSE(manager->Turn());
+}
+
 TEST_F(NativeDeviceTest, shouldForgetAConnectionWhoseRecordNamesAnotherShard) {
   RawPeer peer;
   const uint32_t connection = Established(peer);

@@ -767,6 +767,30 @@ TEST_F(FormerHeirTest, shouldNotAskAnOwnerWhoseEpochIsNotMeant) {
   EXPECT_TRUE(moved_.ok()) << moved_;
 }
 
+// ---- Budgets.
+
+// Peers ask for connections faster than the worker can hear of them.
+TEST_F(NativeEngineTest, shouldHearOfSoManyConnectionsInATurn) {
+  constexpr uint32_t kPerTurn = 64, kMany = 200;
+  Make(driver::testing::TestShape(1, kMany));
+  Worker& worker = Start(0);
+  ASSERT_EQ(worker.Attend(), 0);
+  device_->requests = kMany;
+  while (device_->requests != 0) engine_->Turn();
+  ASSERT_EQ(worker.Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, kPerTurn);
+  // Before it sleeps, too; what is left wakes it.
+  ASSERT_EQ(worker.RequestNotification(0), 0);
+  ASSERT_EQ(worker.Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, 2 * kPerTurn);
+  pollfd entry = {worker.event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 1);
+  ASSERT_EQ(worker.Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, 3 * kPerTurn);
+  ASSERT_EQ(worker.Attend(), 0);
+  EXPECT_EQ(arena_->shard(0).completion_tail, kMany);
+}
+
 // ---- Waking.
 
 class TwoShardsTest : public NativeEngineTest {
