@@ -30,6 +30,11 @@ absl::StatusOr<FileDescriptor> KeeperSession::Reach(const std::string& socket,
 absl::StatusOr<internal::WorkerReply> KeeperSession::Ask(const internal::WorkerRequest& request,
                                                          const Wait& wait,
                                                          std::vector<FileDescriptor>* descriptors) {
+  if (getpid() != process_) {
+    return absl::FailedPreconditionError(
+        "this process was forked by the one that attached, and has no part in its session: attach "
+        "in the process that is to serve");
+  }
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!wait) lock.lock();
   while (!lock.owns_lock() && !lock.try_lock()) wait({-1, 0, 0}, kOtherReplyMs);

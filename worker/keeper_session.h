@@ -3,6 +3,7 @@
 #define WORKER_KEEPER_SESSION_H_
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <functional>
@@ -62,6 +63,7 @@ class KeeperSession {
                        std::vector<FileDescriptor>* descriptors);
 
   Wait wait_;  // empty: as poll(2)
+  const pid_t process_ = getpid();  // whose session it is
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
   uint32_t replies_due_ = 0;  // likewise: requests that were not answered in time

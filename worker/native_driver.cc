@@ -35,7 +35,8 @@ absl::StatusOr<FileDescriptor> NativeDriver::TakeSession() {
   const int socket = std::exchange(host_->socket, -1);
   if (socket >= 0) return FileDescriptor(socket);
   return absl::FailedPreconditionError(
-      "a native worker attaches once: its session with the keeper was used before");
+      "a native worker attaches once, in the process that the keeper forked: its session was used "
+      "before, or this process was forked by the object, which must not go to the background");
 }
 
 void NativeDriver::Fail(const char* what, int result) {

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -73,12 +74,17 @@ YieldBudget DeviceYieldBudget(const WorkerOptions& options) {
 }  // namespace
 
 WorkerImpl::WorkerImpl(const WorkerOptions& options, Service* service)
-    : options_(options),
+    : process_(getpid()),
+      options_(options),
       service_(service),
       yield_budget_(MostYieldMicroseconds(options)),
       device_yield_budget_(DeviceYieldBudget(options)) {}
 
 WorkerImpl::~WorkerImpl() {
+  if (getpid() != process_) {
+    Abandon();
+    return;
+  }
   if (native_ && !native_->status().ok()) {
     // What we own is moved when our process has ended, as after any death.
     if (lock_) HoldUntilTheEnd();
@@ -87,6 +93,14 @@ WorkerImpl::~WorkerImpl() {
   // Also after an Attach that failed on our side: a keeper that loses a worker without a word makes
   // sure that its process ends.
   if ((attached_ || arena_) && (!keeper_gone_ || native_)) Detach();
+}
+
+// In a child of the worker's process, to which the arena and the thread of the control stream do
+// not belong, nor a word of the session. Nothing of them is touched.
+void WorkerImpl::Abandon() {
+  static auto* const left = new std::vector<std::shared_ptr<const arena::Arena>>();
+  left->push_back(std::move(arena_));
+  (void)control_.release();
 }
 
 // The kernel finds a lock by its address, and so it stays mapped.

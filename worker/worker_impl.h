@@ -158,6 +158,9 @@ class WorkerImpl final : public Worker {
   void Load(Connection& connection, Shard& shard, uint32_t index);
   static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
 
+  void Abandon();
+
+  const pid_t process_;  // whose the worker is
   const WorkerOptions options_;
   Service* const service_;
   YieldBudget yield_budget_;

@@ -237,6 +237,12 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   return arena;
 }
 
+void Arena::KeepFromChildren() const {
+  for (const Mapping* mapping : {&worker_, &driver_, &buffers_, &recovery_}) {
+    if (mapping->size() != 0) (void)madvise(mapping->base(), mapping->size(), MADV_DONTFORK);
+  }
+}
+
 absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor driver_log,
                                     FileDescriptor buffers) {
   struct stat info = {};
@@ -273,10 +279,7 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
                                       "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
       arena.buffers_, Mapping::Map(buffers.get(), FileBytes(shape.buffer_bytes), true, "buffers"));
-  // A child that the worker forks is not the worker: it has no share in what the worker owns.
-  for (const Mapping* mapping : {&arena.worker_, &arena.driver_, &arena.buffers_}) {
-    (void)madvise(mapping->base(), mapping->size(), MADV_DONTFORK);
-  }
+  arena.KeepFromChildren();
   arena.worker_fd_ = std::move(worker_log);
   arena.driver_fd_ = std::move(driver_log);
   arena.buffers_fd_ = std::move(buffers);

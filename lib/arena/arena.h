@@ -69,6 +69,10 @@ class Arena {
   static absl::StatusOr<Arena> AttachKeeper(FileDescriptor worker_log, FileDescriptor driver_log,
                                             FileDescriptor buffers, FileDescriptor recovery);
 
+  // In what this process forks from now on the memories are not mapped: only the worker has a share
+  // in what it owns. Attach does this by itself.
+  void KeepFromChildren() const;
+
   const Shape& shape() const { return shape_; }
   // That both sides know: fields that came later are nobody's.
   uint32_t layout_version() const { return layout_version_; }

@@ -67,6 +67,7 @@ void ResetSignals() {
 // Returns only with an error.
 absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheritance, int output) {
   if (dup2(output, STDERR_FILENO) < 0) return ErrnoStatus(errno, "standard error");
+  inheritance.arena->KeepFromChildren();
   BATON_RETURN_IF_ERROR(inheritance.device->AfterFork());
   BATON_ASSIGN_OR_RETURN(FileDescriptor lifeline, OpenOwnEnd(inheritance.lifeline));
   inheritance.lifeline = lifeline.Release();  // for as long as the process lives

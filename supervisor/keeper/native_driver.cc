@@ -94,6 +94,7 @@ NativeDriver::NativeDriver(NativeInheritance inheritance)
 
 absl::StatusOr<std::unique_ptr<NativeDriver>> NativeDriver::Create(NativeInheritance inheritance) {
   std::unique_ptr<NativeDriver> driver(new NativeDriver(std::move(inheritance)));
+  BATON_ASSIGN_OR_RETURN(driver->process_, ForkMark::Create());
   driver->epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
   if (!driver->epoll_) return ErrnoStatus(errno, "epoll_create1");
   const NativeInheritance& from = driver->inheritance_;
@@ -120,6 +121,20 @@ NativeDriver::~NativeDriver() {
   watcher_.reset();
   driver_.reset();
   device_.reset();
+}
+
+// A child has the descriptors, too, but the worker's session, its pidfd and its lifeline are its
+// parent's. A number is not closed that the object may have closed, and opened again, before.
+BatonNativeHost* NativeDriver::host() {
+  if (!process_.IsOurs()) host_.socket = -1;
+  return &host_;
+}
+
+int NativeDriver::RefuseFork() {
+  last_error_ =
+      "this process was forked by the worker's object, and only the process that the keeper forked "
+      "is the worker: the service must not fork to go to the background";
+  return -EPERM;
 }
 
 int NativeDriver::Fail(const absl::Status& status) {

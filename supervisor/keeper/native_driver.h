@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/fork_mark.h"
 #include "lib/driver/device_objects.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
@@ -72,7 +73,8 @@ class NativeDriver final : private driver::DriverObserver {
   static absl::StatusOr<std::unique_ptr<NativeDriver>> Create(NativeInheritance inheritance);
   ~NativeDriver() override;
 
-  BatonNativeHost* host() { return &host_; }
+  // In a process that ours has forked it has no session, and all of its functions refuse.
+  BatonNativeHost* host();
 
   // With the next Attend: an owner whose heir this is may be dead. Any thread.
   void LookForDeaths() { died_.store(~uint64_t{0}); }
@@ -89,10 +91,12 @@ class NativeDriver final : private driver::DriverObserver {
   absl::Status Release(uint32_t shard, uint64_t epoch);
   int Report(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
   int Fail(const absl::Status& status);
+  int RefuseFork();
   // As the host calls them.
   template <auto kFunction, typename... Arguments>
   static int Call(void* self, Arguments... arguments) {
     auto* const driver = static_cast<NativeDriver*>(self);
+    if (!driver->process_.IsOurs()) return driver->RefuseFork();
     return driver->Report((driver->*kFunction)(arguments...));
   }
 
@@ -125,6 +129,7 @@ class NativeDriver final : private driver::DriverObserver {
   arena::Arena& arena() const { return *inheritance_.arena; }
 
   NativeInheritance inheritance_;
+  ForkMark process_;  // in which this was created
   BatonNativeHost host_ = {};
   FileDescriptor epoll_;  // what the worker's thread sleeps on
   std::vector<driver::Ownership> ownerships_;

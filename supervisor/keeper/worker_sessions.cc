@@ -18,6 +18,7 @@
 #include "lib/base/version.h"
 #include "lib/text/one_line.h"
 #include "supervisor/keeper/attach_check.h"
+#include "supervisor/keeper/lock_holder.h"
 
 namespace baton::keeper {
 namespace {
@@ -353,9 +354,34 @@ void WorkerSessions::LookAtLocks() {
   }
 }
 
+// The worker is alive as long as a process that it forked holds its lock: that is killed, and its
+// end is the worker's.
+bool WorkerSessions::FollowLockHolder(const SessionPtr& session) {
+  if (watcher_ || !session->attached) return false;
+  std::vector<pid_t> workers;
+  for (const SessionPtr& other : slots_) {
+    if (other) workers.push_back(other->peer.pid);
+  }
+  std::optional<LockHolder> holder =
+      FindLockHolder(arena_, session->slot, session->peer.uid, workers);
+  if (!holder) return false;
+  session->process.close();
+  session->process.assign(holder->pidfd.Release());
+  AddEvent("worker_forked",
+           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
+                        ") is dead, and process ", holder->pid,
+                        ", which it must have forked, holds its lock: it is killed "
+                        "before anybody follows"),
+           session->id);
+  (void)Signal(*session, SIGKILL);
+  WatchProcess(session);
+  return true;
+}
+
 void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   // It may have detached in the same turn of the loop, and its slot be another's.
   if (!HasPlace(*session)) return;
+  if (FollowLockHolder(session)) return;
   if (session->attached) {
     engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
   }

@@ -110,6 +110,7 @@ class WorkerSessions {
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
   void OnThreadEnded(WorkerSession& session);
+  bool FollowLockHolder(const SessionPtr& session);
   void OnProcessGone(const SessionPtr& session);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);

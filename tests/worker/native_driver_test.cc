@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -387,6 +389,26 @@ TEST_F(NativeDriverTest, shouldHoldItsLockUntilItsThreadEndsWhenTheDriverHasFail
   EXPECT_NE(holder, 0u);
   EXPECT_EQ(held, holder);
   EXPECT_NE(arena::LoadAcquire(*lock) & FUTEX_OWNER_DIED, 0u);
+}
+
+// A program that goes to the background, or starts another without exec, ends with its objects.
+TEST_F(NativeDriverTest, shouldHaveNoPartInAProcessThatItsOwnHasForked) {
+  Serve();
+  internal::WorkerRequest attach;
+  ASSERT_EQ(keeper_->Receive(&attach, 0), absl::OkStatus());
+  calls_.clear();
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status asked = worker_->Ready();
+    worker_.reset();
+    _exit(absl::IsFailedPrecondition(asked) && calls_.empty() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  pollfd said = {keeper_->fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&said, 1, 0), 0);
+  Detach();
 }
 
 }  // namespace

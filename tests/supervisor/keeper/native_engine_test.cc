@@ -10,11 +10,13 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -111,12 +113,12 @@ class Worker {
     return host().release(host().context, shard, epoch);
   }
   uint64_t id() const { return slot_ + 1; }
+  BatonNativeHost& host() { return *driver_->host(); }
 
  private:
   static std::unique_ptr<NativeDriver> Make(NativeEngine& engine, uint32_t slot) {
     return NativeDriver::Create(engine.InheritanceOf(slot, slot + 1)).value();
   }
-  BatonNativeHost& host() { return *driver_->host(); }
   uint32_t& lock() { return arena_.worker(slot_).thread_locks[0].futex; }
 
   const uint32_t slot_;
@@ -442,6 +444,32 @@ TEST_F(FormerHeirTest, shouldNotClaimWhatIsReleasedWhileItLooks) {
   ++arena_->header().ownership_changes;
   ASSERT_EQ(workers_[kHeir]->Attend(), 0);
   ExpectTheSuccessorToGoOn();
+}
+
+// Its memory is a copy, and the queues are not: there would be two drivers.
+TEST_F(NativeEngineTest, shouldRefuseEveryCallOfAProcessThatAWorkerHasForked) {
+  Worker& worker = Start(0);
+  ASSERT_EQ(worker.Attend(), 0);
+  Begin(worker);
+  EXPECT_GE(worker.host().socket, -1);
+  const pid_t child = fork();
+  if (child == 0) {
+    BatonNativeHost& host = worker.host();
+    const bool refused =
+        host.attend(host.context) == -EPERM && host.adopt(host.context, 0, 1) == -EPERM &&
+        host.apply(host.context, 0) == -EPERM && host.poll(host.context, 0) == -EPERM &&
+        host.request_notification(host.context, 0) == -EPERM &&
+        host.release(host.context, 0, 1) == -EPERM;
+    const bool told =
+        std::string(host.last_error(host.context)).find("forked") != std::string::npos;
+    _exit(refused && told && host.socket == -1 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  RawPeer peer;
+  Connect(worker, peer);
+  Exchange(worker, peer);
 }
 
 // It does not serve the shard, and would give it back again and again.

@@ -9,7 +9,9 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,8 @@
 #include "supervisor/keeper/fork_worker.h"
 #include "supervisor/keeper/lifeline.h"
 #include "tests/harness/patience.h"
+#include "tests/harness/temp_directory.h"
+#include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
@@ -189,6 +193,46 @@ TEST_F(NativeWorkersTest, shouldKillWhoRunsTheOldProgramAndHasNotAttached) {
   loop_.run_one_for(std::chrono::milliseconds(0));
   EXPECT_EQ(Told({"native_worker_forked"}).size(), 2 * kWorkers);
   EXPECT_TRUE(Told({"asked_to_stop"}).empty());
+}
+
+TEST_F(NativeWorkersTest, shouldNotLetAnObjectAttachInAProcessThatItHasForked) {
+  const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string file = directory.File("status");
+  ASSERT_TRUE(workers_.Start(Program("tests/supervisor/keeper/daemon.so", file)).ok());
+  Until(1, {"native_worker_ended: worker 1 "});
+  EXPECT_TRUE(Told({"worker_attached"}).empty());
+  std::stringstream status;
+  status << std::ifstream(file).rdbuf();
+  EXPECT_THAT(status.str(), ::testing::HasSubstr("this process was forked by the object"));
+}
+
+// VmFlags (proc(5)) of what a process maps of an arena.
+std::vector<std::string> FlagsOfMemories(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/smaps"));
+  std::vector<std::string> flags;
+  bool is_memory = false;
+  for (std::string line; std::getline(file, line);) {
+    if (absl::StrContains(line.substr(0, line.find(' ')), "-")) {
+      is_memory = absl::StrContains(line, "memfd:baton-");
+    } else if (is_memory && line.rfind("VmFlags:", 0) == 0) {
+      flags.push_back(line + " ");
+    }
+  }
+  return flags;
+}
+
+// What it has inherited as little as what it has mapped itself.
+TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArena) {
+  const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Until(1, {"worker_attached: worker 1 "});
+  // It maps them after it was told that it is attached.
+  const auto enough = [&] { return FlagsOfMemories(worker->pid).size() >= 7; };
+  ASSERT_EQ(harness::WaitUntil("seven memories", enough), absl::OkStatus());
+  Until(1, {"worker_ready"});
+  for (const std::string& flags : FlagsOfMemories(worker->pid)) {
+    EXPECT_THAT(flags, ::testing::HasSubstr(" dc "));
+  }
 }
 
 TEST_F(NativeWorkersTest, shouldKillWhoDoesNotEndWhenAsked) {

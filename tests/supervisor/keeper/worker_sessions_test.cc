@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,6 +31,7 @@
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/inline_engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "worker/thread_lock.h"
 
 namespace baton::keeper {
 namespace {
@@ -71,7 +74,10 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     return Standing::kFirst;
   }
   void OnReady(uint64_t) override {}
-  void OnGone(uint64_t worker_id, const std::string&) override { gone.push_back(worker_id); }
+  void OnGone(uint64_t worker_id, const std::string&) override {
+    if (on_gone) on_gone();
+    gone.push_back(worker_id);
+  }
 
   // One that is only there to live and die.
   static std::unique_ptr<ForkedChild> Process() {
@@ -136,6 +142,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   Policies policies{config.service(), engine};
   WorkerSessions sessions{loop, config, arena, engine, policies, events};
   std::vector<uint64_t> attached, gone;  // as we were told
+  std::function<void()> on_gone;
 };
 
 TEST_F(WorkerSessionsTest, shouldGiveAChildThePlaceThatWasReservedForIt) {
@@ -228,6 +235,54 @@ TEST_F(WorkerSessionsTest, shouldKillAChildWhoseLockIsMarked) {
   EXPECT_EQ(events.events().back().kind(), "worker_thread_ended");
   Until([&] { return !gone.empty(); });
   EXPECT_EQ(WTERMSIG(process->Wait()), SIGKILL);
+}
+
+// An object that goes to the background: the process that has attached is not the one that was
+// forked.
+TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFollows) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  ForkedChild daemon([&](const ForkedChild::Parent& parent) {
+    ThreadLock lock(&arena.worker(reserved.slot).thread_locks[0]);
+    BATON_CHECK(lock.Acquire().ok());
+    parent.Tell("locked");
+    parent.Await();
+  });
+  ASSERT_EQ(daemon.Hear(), "locked");
+  const FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, daemon.pid(), 0)));
+  bool proven = false;
+  on_gone = [&] {
+    pollfd process_of_it = {pidfd.get(), POLLIN, 0};
+    proven = poll(&process_of_it, 1, 0) == 1;
+  };
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_TRUE(proven);
+  EXPECT_EQ(WTERMSIG(daemon.Wait()), SIGKILL);
+  EXPECT_THAT(engine.dead, ElementsAre(reserved.worker_id));
+}
+
+// It is the worker's word.
+TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
+  char program[] = "/bin/sleep", time[] = "600";
+  char* const arguments[] = {program, time, nullptr};
+  pid_t bystander = 0;
+  ASSERT_EQ(posix_spawn(&bystander, program, nullptr, nullptr, arguments, environ), 0);
+  for (const pid_t named : {bystander, getpid()}) {
+    const Reservation reserved = sessions.Reserve().value();
+    const auto process = Process();
+    const auto client = AcceptChild(*process, reserved);
+    Attach(*client);
+    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(named);
+    gone.clear();
+    process->Go();
+    Until([&] { return !gone.empty(); });
+    EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0);
+  }
+  kill(bystander, SIGKILL);
+  waitpid(bystander, nullptr, 0);
 }
 
 // Workers that show no sign of life are noticed soon.

@@ -1,0 +1,50 @@
+// Tells a process from those that it forks.
+#ifndef LIB_BASE_FORK_MARK_H_
+#define LIB_BASE_FORK_MARK_H_
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "lib/base/errno_status.h"
+
+namespace baton {
+
+// A page that a process has written, and that the kernel gives empty to its children
+// (madvise(2), MADV_WIPEONFORK): to look at it costs a load, where getpid costs a system call.
+class ForkMark {
+ public:
+  static absl::StatusOr<ForkMark> Create() {
+    void* const page =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return ErrnoStatus(errno, "mapping a page (see RLIMIT_AS)");
+    ForkMark mark(static_cast<unsigned char*>(page));
+    if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) return ErrnoStatus(errno, "MADV_WIPEONFORK");
+    *mark.page_ = 1;
+    return mark;
+  }
+  ForkMark() = default;  // of no process
+  ForkMark(ForkMark&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+  ForkMark& operator=(ForkMark&& other) noexcept {
+    std::swap(page_, other.page_);
+    return *this;
+  }
+  ~ForkMark() {
+    if (page_ != nullptr) munmap(page_, kBytes);
+  }
+
+  // This is the process that has created it, and no child of that.
+  bool IsOurs() const { return *page_ != 0; }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+  explicit ForkMark(unsigned char* page) : page_(page) {}
+
+  unsigned char* page_ = nullptr;
+};
+
+}  // namespace baton
+
+#endif  // LIB_BASE_FORK_MARK_H_
