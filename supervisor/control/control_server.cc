@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -39,8 +40,6 @@
 namespace baton {
 namespace {
 
-constexpr int kMaxRequestBytes = 1 << 20;
-constexpr int kMaxStreamsPerConnection = 64;
 constexpr int kMaxCallThreads = 64;
 constexpr int kRefusedConnectionMs = 10'000;
 constexpr int kHandshakeMs = 10'000;
@@ -61,25 +60,75 @@ void SetUpGrpc() {
   (void)done;
 }
 
-void Bound(grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(kMaxRequestBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+// What the callers of one server may take of control.
+struct Bounds {
+  int message_bytes;
+  int streams;  // of a connection
+  // Of all connections together. gRPC 1.51 takes a message of up to 4 GiB whole before it compares
+  // its length with `message_bytes`. Above `memory_bytes` it ends streams until it is below.
+  size_t memory_bytes;
+};
+constexpr Bounds kOperatorBounds = {1 << 20, 64, 64 << 20};
+constexpr Bounds kViewerBounds = {1 << 20, 64, 32 << 20};
+constexpr Bounds kRefusedBounds = {1 << 16, 8, 8 << 20};
+// A hello and a word on health are of some hundred bytes, and a worker needs one stream.
+constexpr Bounds kWorkerBounds = {4096, 8, 32 << 20};
+
+void Bound(grpc::ServerBuilder* builder, const Bounds& bounds) {
+  builder->SetMaxReceiveMessageSize(bounds.message_bytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, bounds.streams);
   builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder->SetResourceQuota(grpc::ResourceQuota("baton").SetMaxThreads(kMaxCallThreads));
+  builder->SetResourceQuota(
+      grpc::ResourceQuota("baton").SetMaxThreads(kMaxCallThreads).Resize(bounds.memory_bytes));
 }
 
 // `refusing`: whoever calls what `service` does not serve; null: it does not exist.
-std::unique_ptr<grpc::Server> Serve(grpc::Service* service, const char* name,
+std::unique_ptr<grpc::Server> Serve(const Bounds& bounds, grpc::Service* service, const char* name,
                                     RefusingService* refusing = nullptr) {
   grpc::ServerBuilder builder;
-  Bound(&builder);
+  Bound(&builder, bounds);
   builder.RegisterService(service);
   if (refusing != nullptr) builder.RegisterCallbackGenericService(refusing);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server) server->GetHealthCheckService()->SetServingStatus(name, true);
   return server;
 }
+
+// A server for the workers of each user, so that the memory that a user's calls take is not taken
+// from another's. Two users share one only when their ids are equal modulo kServers.
+//
+// Thread-compatible.
+class WorkerServers {
+ public:
+  explicit WorkerServers(WorkerServiceContext* context) : context_(context) {}
+
+  // Null: gRPC did not start one. `uid` is that of a process that has connected.
+  grpc::Server* For(uint32_t uid) {
+    Entry& entry = entries_[uid % kServers];
+    if (!entry.server) {
+      entry.service = MakeWorkerService(context_);
+      entry.server = Serve(kWorkerBounds, entry.service.get(), "baton.v1.WorkerService");
+    }
+    return entry.server.get();
+  }
+
+  void Shutdown(std::chrono::system_clock::time_point deadline) {
+    for (Entry& entry : entries_) {
+      if (entry.server) entry.server->Shutdown(deadline);
+    }
+  }
+
+ private:
+  static constexpr size_t kServers = 64;
+  struct Entry {
+    std::unique_ptr<grpc::Service> service;
+    std::unique_ptr<grpc::Server> server;
+  };
+
+  WorkerServiceContext* const context_;
+  std::array<Entry, kServers> entries_;  // made when they are needed
+};
 
 }  // namespace
 
@@ -98,26 +147,27 @@ class ControlServer::Impl {
         metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
         streams_(&keepers_),
         trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
-        worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}},
+        worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}, {}},
+        worker_servers_(&worker_context_),
         operator_service_(MakeOperatorService(Context(&operator_events_), Role::kOperator)),
         viewer_service_(MakeOperatorService(Context(&viewer_events_), Role::kViewer)),
         endpoint_service_(MakeOperatorService(Context(&endpoint_events_), Role::kOperator)),
-        worker_service_(MakeWorkerService(&worker_context_)),
         refusing_service_(&callers_),
         viewer_refusing_service_(&callers_) {}
 
   absl::Status Start() {
     SetUpGrpc();
-    operator_server_ = Serve(operator_service_.get(), kOperatorService);
-    viewer_server_ = Serve(viewer_service_.get(), kOperatorService, &viewer_refusing_service_);
-    worker_server_ = Serve(worker_service_.get(), "baton.v1.WorkerService");
+    operator_server_ = Serve(kOperatorBounds, operator_service_.get(), kOperatorService);
+    viewer_server_ =
+        Serve(kViewerBounds, viewer_service_.get(), kOperatorService, &viewer_refusing_service_);
     grpc::ServerBuilder refusing;
-    Bound(&refusing);
+    Bound(&refusing, kRefusedBounds);
     refusing.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kRefusedConnectionMs);
     refusing.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 0);
     refusing.RegisterCallbackGenericService(&refusing_service_);
     refusing_server_ = refusing.BuildAndStart();
-    if (!operator_server_ || !viewer_server_ || !worker_server_ || !refusing_server_) {
+    if (!operator_server_ || !viewer_server_ || !refusing_server_ ||
+        worker_servers_.For(geteuid()) == nullptr) {
       return absl::InternalError("gRPC did not start a server: see its messages above");
     }
     keepers_.Start();
@@ -129,8 +179,9 @@ class ControlServer::Impl {
     BATON_ASSIGN_OR_RETURN(worker_listener_,
                            PeerListener::Start(ControlSocketPath(config_.state_dir()),
                                                [this](FileDescriptor socket, const Peer& peer) {
-                                                 Adopt(worker_server_.get(), std::move(socket),
-                                                       peer, PeerRegistry::Served::kAlike);
+                                                 Adopt(worker_servers_.For(peer.uid),
+                                                       std::move(socket), peer,
+                                                       PeerRegistry::Served::kAlike);
                                                }));
     if (!config_.metrics_address().empty()) {
       metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
@@ -153,10 +204,11 @@ class ControlServer::Impl {
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
     metrics_endpoint_.reset();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
-    for (auto* server : {&operator_server_, &viewer_server_, &endpoint_server_, &worker_server_,
-                         &refusing_server_}) {
+    for (auto* server :
+         {&operator_server_, &viewer_server_, &endpoint_server_, &refusing_server_}) {
       if (*server) (*server)->Shutdown(deadline);
     }
+    worker_servers_.Shutdown(deadline);
   }
 
   int endpoint_port() const {
@@ -244,7 +296,7 @@ class ControlServer::Impl {
   absl::Status StartEndpoint() {
     const v1::OperatorEndpoint& endpoint = config_.operator_endpoint();
     grpc::ServerBuilder builder;
-    Bound(&builder);
+    Bound(&builder, kOperatorBounds);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.RegisterService(endpoint_service_.get());
@@ -283,6 +335,10 @@ class ControlServer::Impl {
 
   void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer,
              PeerRegistry::Served served) {
+    if (server == nullptr) {
+      spdlog::error("uid {} pid {}: gRPC did not start a server for it", peer.uid, peer.pid);
+      return;
+    }
     if (peers_.Add(socket.get(), peer, served)) {
       grpc::AddInsecureChannelFromFd(server, socket.Release());
       return;
@@ -309,10 +365,10 @@ class ControlServer::Impl {
   EventStreams operator_events_{&keepers_};
   EventStreams viewer_events_{&keepers_};
   EventStreams endpoint_events_{&keepers_};
+  WorkerServers worker_servers_;  // its listener's thread's, once that runs
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> viewer_service_;
   std::unique_ptr<grpc::Service> endpoint_service_;  // over TLS
-  std::unique_ptr<grpc::Service> worker_service_;
   RefusingService refusing_service_;
   RefusingService viewer_refusing_service_;
   mutable std::mutex endpoint_mutex_;  // guards what is of the endpoint
@@ -324,7 +380,6 @@ class ControlServer::Impl {
   std::unique_ptr<grpc::Server> operator_server_;
   std::unique_ptr<grpc::Server> viewer_server_;
   std::unique_ptr<grpc::Server> endpoint_server_;
-  std::unique_ptr<grpc::Server> worker_server_;
   std::unique_ptr<grpc::Server> refusing_server_;
   std::unique_ptr<PeerListener> operator_listener_;
   std::unique_ptr<PeerListener> worker_listener_;

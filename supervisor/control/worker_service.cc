@@ -4,11 +4,13 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/alarm.h"
 #include "lib/base/status_text.h"
+#include "lib/base/worker_token.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
@@ -58,6 +60,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
   AttachStream(WorkerServiceContext* context, std::string peer)
       : context_(context), peer_(std::move(peer)) {
     health_.set_healthy(true);
+    if (const std::optional<Peer> known = context_->peers->Find(peer_)) uid_ = known->uid;
   }
 
   void Begin() {
@@ -151,6 +154,14 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
       keeper = context_->keepers->Find(service_);
       status = keeper.status();
     }
+    if (status.ok() && request_.hello().token().size() != kWorkerTokenBytes) {
+      status = RefusedToken(absl::UnauthenticatedError("it is not of a token's length"));
+    }
+    if (status.ok() && !context_->redemptions.Begin(uid_)) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat(Redemptions::kPerUid, " streams of uid ", uid_,
+                       " wait for a keeper to take their tokens: try again in a moment"));
+    }
     if (!status.ok()) {
       Refuse(status);
       return;
@@ -158,6 +169,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
     internal::ManagementRequest redeem;
     redeem.mutable_redeem_token()->set_token(request_.hello().token());
     (*keeper)->Call(std::move(redeem), kRedeemNs, [self = shared_from_this()](auto reply) {
+      self->context_->redemptions.End(self->uid_);
       if (reply.ok() && reply->redeemed().worker_id() != 0) {
         self->Welcome(reply->redeemed().worker_id());
       } else {
@@ -232,6 +244,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AttachRequest, v1:
 
   WorkerServiceContext* const context_;
   const std::string peer_;
+  uint32_t uid_ = UINT32_MAX;           // of the process at the other end; that value: unknown
   std::shared_ptr<AttachStream> self_;  // until OnDone
 
   grpc::Alarm hello_alarm_;

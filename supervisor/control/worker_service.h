@@ -7,6 +7,7 @@
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
 #include "supervisor/control/peer_registry.h"
+#include "supervisor/control/redemptions.h"
 #include "supervisor/control/worker_streams.h"
 
 namespace grpc {
@@ -23,6 +24,7 @@ struct WorkerServiceContext {
   // How long a stream may be open without its first message.
   std::chrono::milliseconds hello_timeout;
   LogBudget log_budget;
+  Redemptions redemptions;
 };
 
 std::unique_ptr<grpc::Service> MakeWorkerService(WorkerServiceContext* context);

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "lib/base/worker_token.h"
+
 namespace baton::keeper {
 namespace {
 
-constexpr size_t kTokenBytes = 16;
 constexpr size_t kTokensPerWorker = 4;
 
 }  // namespace
@@ -19,7 +20,7 @@ std::string WorkerTokens::New(uint64_t worker_id) {
       kTokensPerWorker) {
     Forget(worker_id);
   }
-  std::string token(kTokenBytes, '\0');
+  std::string token(kWorkerTokenBytes, '\0');
   // Never short for so few bytes (getrandom(2)).
   (void)!getrandom(token.data(), token.size(), 0);
   tokens_[token] = worker_id;

@@ -78,11 +78,11 @@ class CliFixture : public ControlFixture {
     ControlStreamOptions options;
     options.control_socket = ControlSocketPath(state_dir_);
     options.service = "kv";
-    options.first_token = "token";
+    options.first_token = WorkerToken("token");
     options.on_shutdown = [this](const std::string&) {
       if (on_shutdown_) on_shutdown_();
     };
-    keeper_->AddToken("token", worker_id);
+    keeper_->AddToken(WorkerToken("token"), worker_id);
     auto stream = ControlStream::Start(std::move(options));
     EXPECT_TRUE(stream.ok()) << stream.status();
     EXPECT_TRUE(harness::WaitUntil("the stream", [&] { return (*stream)->status().ok(); }).ok());

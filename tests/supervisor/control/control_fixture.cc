@@ -185,6 +185,12 @@ v1::Event KvEvent(uint64_t sequence, const std::string& kind, const std::string&
   return event;
 }
 
+std::string WorkerToken(const std::string& name) {
+  std::string token = name;
+  token.resize(16, '.');
+  return token;
+}
+
 void ControlFixture::SetUp() {
   char directory[] = "/tmp/baton-control-XXXXXX";
   ASSERT_NE(mkdtemp(directory), nullptr);

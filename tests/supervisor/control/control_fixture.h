@@ -19,6 +19,9 @@ std::vector<v1::Connection> KvConnections();
 v1::Upgrade KvUpgrade(uint64_t id, v1::UpgradePhase phase);
 v1::Event KvEvent(uint64_t sequence, const std::string& kind, const std::string& message);
 
+// A token as keepers make them, of 16 bytes, that begins with `name`.
+std::string WorkerToken(const std::string& name);
+
 class ControlFixture : public ::testing::Test {
  protected:
   // Services "kv", with a keeper, and "nvme", whose keeper is not there.

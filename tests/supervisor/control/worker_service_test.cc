@@ -1,8 +1,14 @@
 #include "supervisor/control/worker_service.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
@@ -12,6 +18,7 @@
 #include "supervisor/control/config.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
+#include "tests/supervisor/control/unfinished_message.h"
 
 namespace baton {
 namespace {
@@ -33,9 +40,15 @@ v1::AttachRequest Hello(const std::string& token, const std::string& service = "
 // One worker's end.
 struct Worker {
   explicit Worker(const std::string& socket)
-      : stub(v1::WorkerService::NewStub(
-            grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()))),
+      : stub(v1::WorkerService::NewStub(grpc::CreateCustomChannel(
+            "unix:" + socket, grpc::InsecureChannelCredentials(), OwnConnection()))),
         stream(stub->Attach(&context)) {}
+
+  static grpc::ChannelArguments OwnConnection() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return arguments;
+  }
 
   // How the stream ends after `request`.
   grpc::Status End(const v1::AttachRequest& request) {
@@ -99,9 +112,9 @@ class WorkerServiceTest : public ControlFixture {
 };
 
 TEST_F(WorkerServiceTest, WelcomesAWorkerAndTellsTheKeeper) {
-  keeper_->AddToken("t", 2);
+  keeper_->AddToken(WorkerToken("t"), 2);
   auto worker = Connect();
-  worker->stream->Write(Hello("t"));
+  worker->stream->Write(Hello(WorkerToken("t")));
   v1::AttachResponse response;
   ASSERT_TRUE(worker->stream->Read(&response));
   EXPECT_EQ(response.welcome().worker_id(), 2u);
@@ -117,10 +130,10 @@ TEST_F(WorkerServiceTest, WelcomesAWorkerAndTellsTheKeeper) {
 }
 
 TEST_F(WorkerServiceTest, ATokenOpensOneStream) {
-  keeper_->AddToken("t", 2);
-  const auto worker = Attach("t");
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const auto worker = Attach(WorkerToken("t"));
   for (const char* token : {"t", "unknown", ""}) {
-    const grpc::Status status = Connect()->End(Hello(token));
+    const grpc::Status status = Connect()->End(Hello(WorkerToken(token)));
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
     EXPECT_EQ(status.error_message(), "the token is unknown or used: ask the keeper for a new one");
   }
@@ -128,22 +141,22 @@ TEST_F(WorkerServiceTest, ATokenOpensOneStream) {
 }
 
 TEST_F(WorkerServiceTest, AnotherProtocolVersionIsRefusedWithBothNamed) {
-  keeper_->AddToken("t", 2);
-  const grpc::Status status = Connect()->End(Hello("t", "kv", 7));
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const grpc::Status status = Connect()->End(Hello(WorkerToken("t"), "kv", 7));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("version 7"));
   EXPECT_THAT(status.error_message(), HasSubstr("speaks 1"));
-  Attach("t")->context.TryCancel();  // the token was not spent on it
+  Attach(WorkerToken("t"))->context.TryCancel();  // the token was not spent on it
 }
 
 TEST_F(WorkerServiceTest, AnUnknownServiceIsNotFoundAndTheKnownAreNamed) {
-  const grpc::Status status = Connect()->End(Hello("t", "shop"));
+  const grpc::Status status = Connect()->End(Hello(WorkerToken("t"), "shop"));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("kv, nvme"));
 }
 
 TEST_F(WorkerServiceTest, AKeeperThatIsNotThereIsUnavailable) {
-  const grpc::Status status = Connect()->End(Hello("t", "nvme"));
+  const grpc::Status status = Connect()->End(Hello(WorkerToken("t"), "nvme"));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("nvme.keeper.sock"));
 }
@@ -155,10 +168,10 @@ TEST_F(WorkerServiceTest, HelloComesFirst) {
 }
 
 TEST_F(WorkerServiceTest, ANewStreamOfAWorkerEndsItsFormerOne) {
-  keeper_->AddToken("a", 2);
-  keeper_->AddToken("b", 2);
-  const auto former = Attach("a");
-  const auto present = Attach("b");
+  keeper_->AddToken(WorkerToken("a"), 2);
+  keeper_->AddToken(WorkerToken("b"), 2);
+  const auto former = Attach(WorkerToken("a"));
+  const auto present = Attach(WorkerToken("b"));
   v1::AttachResponse response;
   EXPECT_FALSE(former->stream->Read(&response));
   EXPECT_EQ(former->stream->Finish().error_code(), grpc::StatusCode::ABORTED);
@@ -173,10 +186,10 @@ TEST_F(WorkerServiceTest, ANewStreamOfAWorkerEndsItsFormerOne) {
 }
 
 TEST_F(WorkerServiceTest, AHandoffIsAnnouncedToItsOwnersOnly) {
-  keeper_->AddToken("a", 1);
-  keeper_->AddToken("b", 2);
-  const auto owner = Attach("a");
-  const auto other = Attach("b");
+  keeper_->AddToken(WorkerToken("a"), 1);
+  keeper_->AddToken(WorkerToken("b"), 2);
+  const auto owner = Attach(WorkerToken("a"));
+  const auto other = Attach(WorkerToken("b"));
   v1::HandoffRequest request;
   request.set_service("kv");
   ASSERT_TRUE(Operator()->Handoff(request, 20).ok());
@@ -188,8 +201,8 @@ TEST_F(WorkerServiceTest, AHandoffIsAnnouncedToItsOwnersOnly) {
 }
 
 TEST_F(WorkerServiceTest, AKeeperThatIsReachedAnewHearsOfOpenStreams) {
-  keeper_->AddToken("t", 2);
-  const auto worker = Attach("t");
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const auto worker = Attach(WorkerToken("t"));
   ASSERT_TRUE(WaitForStream(2, true));
   keeper_->Stop();
   keeper_->Start();
@@ -199,8 +212,8 @@ TEST_F(WorkerServiceTest, AKeeperThatIsReachedAnewHearsOfOpenStreams) {
 }
 
 TEST_F(WorkerServiceTest, AKeeperThatHasForgottenAWorkerEndsItsStream) {
-  keeper_->AddToken("t", 2);
-  const auto worker = Attach("t");
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const auto worker = Attach(WorkerToken("t"));
   ASSERT_TRUE(WaitForStream(2, true));
   keeper_->Stop();
   keeper_->ForgetWorkers(true);
@@ -211,10 +224,10 @@ TEST_F(WorkerServiceTest, AKeeperThatHasForgottenAWorkerEndsItsStream) {
 }
 
 TEST_F(WorkerServiceTest, AWorkerIsAskedToEndAndItsEndIsWaitedFor) {
-  keeper_->AddToken("a", 1);
-  keeper_->AddToken("b", 2);
-  const auto other = Attach("a");
-  const auto worker = Attach("b");
+  keeper_->AddToken(WorkerToken("a"), 1);
+  keeper_->AddToken(WorkerToken("b"), 2);
+  const auto other = Attach(WorkerToken("a"));
+  const auto worker = Attach(WorkerToken("b"));
   auto stopped = std::async(std::launch::async, [&] { return Stop(2); });
   v1::AttachResponse response;
   ASSERT_TRUE(worker->stream->Read(&response));
@@ -232,8 +245,8 @@ TEST_F(WorkerServiceTest, AWorkerIsAskedToEndAndItsEndIsWaitedFor) {
 }
 
 TEST_F(WorkerServiceTest, AnotherProcessUnderTheNumberOfTheStoppedWorkerIsNotIt) {
-  keeper_->AddToken("b", 2);
-  const auto worker = Attach("b");
+  keeper_->AddToken(WorkerToken("b"), 2);
+  const auto worker = Attach(WorkerToken("b"));
   auto stopped = std::async(std::launch::async, [&] { return Stop(2); });
   v1::AttachResponse response;
   ASSERT_TRUE(worker->stream->Read(&response));
@@ -247,8 +260,8 @@ TEST_F(WorkerServiceTest, AnotherProcessUnderTheNumberOfTheStoppedWorkerIsNotIt)
 }
 
 TEST_F(WorkerServiceTest, AWorkerThatStaysWhenAskedToEndIsReported) {
-  keeper_->AddToken("b", 2);
-  const auto worker = Attach("b");
+  keeper_->AddToken(WorkerToken("b"), 2);
+  const auto worker = Attach(WorkerToken("b"));
   const absl::Status status = Stop(2, 50);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("still there"));
@@ -267,9 +280,9 @@ TEST_F(WorkerServiceTest, AWorkerWithoutAStreamCannotBeAskedToEnd) {
 }
 
 TEST_F(WorkerServiceTest, WhatAWorkerSaysOfItsHealthIsShown) {
-  keeper_->AddToken("t", 2);
+  keeper_->AddToken(WorkerToken("t"), 2);
   EXPECT_TRUE(Describe(2).healthy());
-  auto worker = Attach("t");
+  auto worker = Attach(WorkerToken("t"));
   EXPECT_TRUE(Describe(2).healthy());
   v1::AttachRequest health;
   health.mutable_health()->set_detail("disk full " + std::string(245, '.') + "\u00e4");
@@ -302,8 +315,8 @@ TEST_F(WorkerServiceTest, AStreamThatNeverSaysHelloIsEnded) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("no WorkerHello came within 50 ms"));
   // One that did may be silent for longer.
-  keeper_->AddToken("t", 2);
-  const auto worker = Attach("t");
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const auto worker = Attach(WorkerToken("t"));
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   v1::AttachRequest health;
   health.mutable_health()->set_detail("still here");
@@ -312,9 +325,86 @@ TEST_F(WorkerServiceTest, AStreamThatNeverSaysHelloIsEnded) {
   worker->context.TryCancel();
 }
 
+constexpr char kAttach[] = "/baton.v1.WorkerService/Attach";
+constexpr uint32_t kFloodBytes = 32 << 20;
+constexpr int kFloodStreams = 8;
+// Of all messages together that a user has not finished: 32 MiB, and gRPC ends streams a little
+// late.
+constexpr int64_t kTakenBytes = 64 << 20;
+
+TEST_F(WorkerServiceTest, UnfinishedMessagesTakeABoundedPartOfMemory) {
+  const std::string socket = ControlSocketPath(state_dir_);
+  const int64_t taken = SendUnfinished(socket, kAttach, kFloodStreams, kFloodBytes);
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, kTakenBytes);
+  keeper_->AddToken(WorkerToken("t"), 2);
+  Attach(WorkerToken("t"))->context.TryCancel();
+}
+
+TEST_F(WorkerServiceTest, AMessageThatIsTooLongEndsItsStream) {
+  v1::AttachRequest hello = Hello(WorkerToken("t"));
+  hello.mutable_hello()->mutable_version()->set_release(std::string(8192, 'x'));
+  EXPECT_EQ(Connect()->End(hello).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(WorkerServiceTest, AnotherUsersFloodEndsNobodysStream) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  keeper_->AddToken(WorkerToken("t"), 2);
+  const auto worker = Attach(WorkerToken("t"));
+  const std::string socket = ControlSocketPath(state_dir_);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit(1);
+    _exit(SendUnfinished(socket, kAttach, kFloodStreams, kFloodBytes) > 0 ? 0 : 2);
+  }
+  int child_status = -1;
+  ASSERT_EQ(waitpid(child, &child_status, 0), child);
+  EXPECT_EQ(child_status, 0);
+  v1::AttachRequest health;
+  health.mutable_health()->set_detail("still here");
+  ASSERT_TRUE(worker->stream->Write(health));
+  EXPECT_TRUE(harness::WaitUntil("its health", [&] { return !Describe(2).healthy(); }).ok());
+  worker->context.TryCancel();
+}
+
+TEST_F(WorkerServiceTest, ATokenThatCanBeNoneDoesNotReachTheKeeper) {
+  for (const std::string& token : {std::string(), std::string("short"), std::string(15, 't'),
+                                   std::string(17, 't'), std::string(3000, 't')}) {
+    const grpc::Status status = Connect()->End(Hello(token));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(status.error_message(), "the token is unknown or used: ask the keeper for a new one");
+  }
+  EXPECT_EQ(keeper_->CountRequests([](const Request& r) { return r.has_redeem_token(); }), 0u);
+}
+
+TEST_F(WorkerServiceTest, AUserHasABoundedNumberOfTokensAtTheKeeper) {
+  constexpr size_t kOutstanding = 64;
+  keeper_->SetAnswering(false);
+  std::vector<std::unique_ptr<Worker>> waiting;
+  for (size_t i = 0; i < kOutstanding; ++i) {
+    waiting.push_back(Connect());
+    ASSERT_TRUE(waiting.back()->stream->Write(Hello(WorkerToken("t"))));
+  }
+  ASSERT_TRUE(
+      keeper_->WaitForRequest([](const Request& r) { return r.has_redeem_token(); }, kOutstanding));
+  const grpc::Status refused = Connect()->End(Hello(WorkerToken("t")));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("64 streams"));
+  EXPECT_EQ(keeper_->CountRequests([](const Request& r) { return r.has_redeem_token(); }),
+            kOutstanding);
+  // A keeper that is gone has answered them all.
+  keeper_->Stop();
+  v1::AttachResponse response;
+  for (const auto& worker : waiting) EXPECT_FALSE(worker->stream->Read(&response));
+  keeper_->SetAnswering(true);
+  keeper_->AddToken(WorkerToken("t"), 2);
+  keeper_->Start();
+  Attach(WorkerToken("t"))->context.TryCancel();
+}
+
 TEST_F(WorkerServiceTest, OneWorkerThatComesAndGoesLeavesNothingBehind) {
   for (int i = 0; i < 200; ++i) {
-    const std::string token = "t" + std::to_string(i);
+    const std::string token = WorkerToken("t" + std::to_string(i));
     keeper_->AddToken(token, 1000 + static_cast<uint64_t>(i));
     auto worker = Connect();
     worker->stream->Write(Hello(token));
@@ -326,8 +416,8 @@ TEST_F(WorkerServiceTest, OneWorkerThatComesAndGoesLeavesNothingBehind) {
   }
   // The last that was welcomed is told to be gone, and a new one is served.
   EXPECT_TRUE(WaitForStream(1198, false));
-  keeper_->AddToken("last", 2);
-  Attach("last")->context.TryCancel();
+  keeper_->AddToken(WorkerToken("last"), 2);
+  Attach(WorkerToken("last"))->context.TryCancel();
 }
 
 }  // namespace

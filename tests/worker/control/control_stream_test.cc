@@ -26,7 +26,7 @@ class ControlStreamTest : public ControlFixture {
     options.control_socket = ControlSocketPath(state_dir_);
     options.service = "kv";
     options.new_token = [this]() -> absl::StatusOr<std::string> {
-      const std::string token = absl::StrCat("token ", ++tokens_asked_);
+      const std::string token = WorkerToken(absl::StrCat("token ", ++tokens_asked_));
       keeper_->AddToken(token, 1);
       return token;
     };
@@ -77,9 +77,9 @@ class ControlStreamTest : public ControlFixture {
 };
 
 TEST_F(ControlStreamTest, OpensWithTheFirstTokenAndTellsTheKeeper) {
-  keeper_->AddToken("first", 1);
+  keeper_->AddToken(WorkerToken("first"), 1);
   ControlStreamOptions options = Options();
-  options.first_token = "first";
+  options.first_token = WorkerToken("first");
   const auto stream = Start(std::move(options));
   ASSERT_TRUE(WaitUntilOpened());
   EXPECT_EQ(tokens_asked_, 0);
@@ -110,7 +110,7 @@ TEST_F(ControlStreamTest, ComesBackWithAFreshTokenWhenControlDoes) {
   ASSERT_TRUE(WaitUntilOpened());
   control_.reset();
   StartControl();
-  EXPECT_TRUE(WaitForRedeemed("token 2"));
+  EXPECT_TRUE(WaitForRedeemed(WorkerToken("token 2")));
 }
 
 TEST_F(ControlStreamTest, TellsHealthAgainOnEachStreamAndOnlyTheLatest) {
@@ -130,7 +130,7 @@ TEST_F(ControlStreamTest, TellsHealthAgainOnEachStreamAndOnlyTheLatest) {
 TEST_F(ControlStreamTest, NeverWaitsToTellHealthAndStopsMeanwhile) {
   keeper_->SetAnswering(false);  // so that it is not welcomed
   const auto stream = Start(Options());
-  ASSERT_TRUE(WaitForRedeemed("token 1"));
+  ASSERT_TRUE(WaitForRedeemed(WorkerToken("token 1")));
   for (int i = 0; i < 10'000; ++i) stream->ReportHealth(false, absl::StrCat("step ", i));
   stream->Stop();
   stream->ReportHealth(true, "");
@@ -164,7 +164,7 @@ TEST_F(ControlStreamTest, WaitsForAControlThatIsNotThereYetWithoutUsingTokens) {
 
 TEST_F(ControlStreamTest, TriesAgainWhenATokenIsRefused) {
   ControlStreamOptions options = Options();
-  options.first_token = "stale";
+  options.first_token = WorkerToken("stale");
   const auto stream = Start(std::move(options));
   EXPECT_TRUE(WaitUntilOpened());
   EXPECT_EQ(tokens_asked_, 1);
@@ -180,7 +180,7 @@ TEST_F(ControlStreamTest, StopsWhileControlIsAway) {
 TEST_F(ControlStreamTest, StopsWhileTheKeeperHangs) {
   keeper_->SetAnswering(false);
   const auto stream = Start(Options());
-  ASSERT_TRUE(WaitForRedeemed("token 1"));
+  ASSERT_TRUE(WaitForRedeemed(WorkerToken("token 1")));
   stream->Stop();
   EXPECT_FALSE(stream->status().ok());
 }
