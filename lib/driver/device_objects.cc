@@ -58,7 +58,7 @@ ObjectCounts DeviceObjects::Count() const {
   counts.completion_queues = static_cast<uint32_t>(completion_queues.size());
   counts.shared_receive_queues = static_cast<uint32_t>(shared_receive_queues.size());
   counts.memory_regions = (buffers != nullptr) + (spares != nullptr);
-  for (const auto& grant : grants) counts.memory_regions += grant != nullptr;
+  for (const Grant& grant : grants) counts.memory_regions += !grant.is_free();
   return counts;
 }
 

@@ -3,6 +3,7 @@
 #ifndef LIB_DRIVER_DEVICE_OBJECTS_H_
 #define LIB_DRIVER_DEVICE_OBJECTS_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,20 @@ struct DeviceObjects {
     verbs::Address asked;
   };
 
+  // A place for a grant: free, reserved, or with a region of its own.
+  struct Grant {
+    std::unique_ptr<verbs::MemoryRegion> region;
+    // From its reservation until it is registered, and from its revocation until the device has it
+    // no more. It is nobody else's then.
+    bool is_changing = false;
+    // As it was reserved.
+    uint64_t offset = 0;
+    uint64_t length = 0;
+    uint32_t access = 0;
+
+    bool is_free() const { return region == nullptr && !is_changing; }
+  };
+
   // That was asked for with this address, or has it; nullptr: there is none.
   const verbs::Listener* FindListener(const verbs::Address& address) const;
   std::vector<verbs::Address> ListenAddresses() const;
@@ -41,7 +56,7 @@ struct DeviceObjects {
   std::vector<std::unique_ptr<verbs::SharedReceiveQueue>> shared_receive_queues;  // or none
   std::vector<Connection> connections;
   std::vector<Listener> listeners;
-  std::vector<std::unique_ptr<verbs::MemoryRegion>> grants;
+  std::vector<Grant> grants;
   // The connection manager gives an event once. It is kept here until it has had its effect.
   bool has_event = false;
   verbs::CmEvent event;

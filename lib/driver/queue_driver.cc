@@ -1032,11 +1032,14 @@ void QueueDriver::Reject(const CommitEntry& entry) {
 // ---------------------------------------------------------------- remote access
 
 absl::StatusOr<uint32_t> QueueDriver::Grant(uint64_t offset, uint64_t length, uint32_t access) {
-  return GrantAccess(*arena_, device_, objects_.get(), offset, length, access);
+  BATON_ASSIGN_OR_RETURN(const uint32_t grant,
+                         ReserveGrant(*arena_, *device_, objects_.get(), offset, length, access));
+  BATON_RETURN_IF_ERROR(RegisterGrant(*arena_, device_, objects_.get(), grant));
+  return grant;
 }
 
 absl::Status QueueDriver::Revoke(uint32_t grant) {
-  return RevokeAccess(*arena_, objects_.get(), grant);
+  return RevokeGrant(*arena_, objects_.get(), grant);
 }
 
 void QueueDriver::ForgetUnacknowledged(uint32_t shard) {

@@ -267,8 +267,8 @@ void QueueDriver::LoadCounters(uint32_t index) {
 void QueueDriver::LoadGrants() {
   for (uint32_t i = 0; i < arena::kGrants; ++i) {
     arena::GrantRecord& grant = arena_->grant(i);
-    if (grant.length == 0) objects_->grants[i].reset();
-    if (!objects_->grants[i]) arena::StoreRelease(grant.length, uint64_t{0});
+    if (grant.length == 0) objects_->grants[i] = {};
+    if (objects_->grants[i].is_free()) arena::StoreRelease(grant.length, uint64_t{0});
   }
 }
 

@@ -377,6 +377,10 @@ class Device {
   // [address, address + length) must stay mapped, MAP_SHARED, as long as the region lives.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                        uint32_t access) = 0;
+  // True: RegisterMemory and the destruction of a region take time for each page, and may be called
+  // on any thread while another one uses the device. False: they are quick, and for the device's
+  // thread alone.
+  virtual bool registers_on_any_thread() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
       uint32_t entries) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(

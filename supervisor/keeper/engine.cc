@@ -18,6 +18,7 @@
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/driver/grants.h"
 #include "lib/waiting/pause.h"
 #include "lib/waiting/yield_budget.h"
 #include "supervisor/keeper/device_event_text.h"
@@ -72,6 +73,7 @@ Engine::~Engine() { Stop(); }
 
 void Engine::Start() {
   started_ = true;
+  if (device_->registers_on_any_thread()) registrar_ = std::make_unique<Registrar>();
   thread_ = std::thread(&Engine::Loop, this);
 }
 
@@ -80,6 +82,7 @@ void Engine::Stop() {
   stop_.store(true);
   eventfd_write(wake_.get(), 1);
   thread_.join();
+  registrar_.reset();  // what it posts from now on is dropped, and its regions with it
 }
 
 bool Engine::Post(std::function<void()> work) {
@@ -410,11 +413,36 @@ uint32_t Engine::DisconnectAll(std::string_view why) {
   return count;
 }
 
-absl::StatusOr<uint32_t> Engine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
-  return driver_->Grant(offset, length, access);
+absl::StatusOr<uint32_t> Engine::ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) {
+  return driver::ReserveGrant(*arena_, *device_, driver_->objects().get(), offset, length, access);
 }
 
-absl::Status Engine::Revoke(uint32_t grant) { return driver_->Revoke(grant); }
+void Engine::RegisterGrant(uint32_t grant, GrantDone done) {
+  driver::DeviceObjects* const objects = driver_->objects().get();
+  if (!registrar_) return done(driver::RegisterGrant(*arena_, device_, objects, grant));
+  registrar_->Post([this, grant, range = driver::RangeOf(*objects, grant), done = std::move(done)] {
+    using Region = absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>>;
+    const auto region = std::make_shared<Region>(driver::RegisterRange(*arena_, device_, range));
+    Post([this, grant, region, done] {
+      done(driver::FinishGrant(*arena_, driver_->objects().get(), grant, std::move(*region)));
+    });
+  });
+}
+
+void Engine::RevokeGrant(uint32_t grant, GrantDone done) {
+  driver::DeviceObjects* const objects = driver_->objects().get();
+  if (!registrar_) return done(driver::RevokeGrant(*arena_, objects, grant));
+  auto region = driver::BeginRevoke(objects, grant);
+  if (!region.ok()) return done(region.status());
+  std::shared_ptr<verbs::MemoryRegion> revoked = *std::move(region);
+  registrar_->Post([this, grant, revoked = std::move(revoked), done = std::move(done)]() mutable {
+    revoked.reset();
+    Post([this, grant, done = std::move(done)] {
+      driver::FinishRevoke(*arena_, driver_->objects().get(), grant);
+      done(absl::OkStatus());
+    });
+  });
+}
 
 void Engine::OnConnectionState(uint32_t connection, std::string_view what) {
   const arena::ConnectionRecord& record = arena_->connection(connection);

@@ -2,7 +2,8 @@
 // its shards move between workers (Succession).
 //
 // Everything is done on the engine's thread; other threads hand it work with Post. It never waits
-// for a worker: an owner that is slow, hung or dead delays its own shards only.
+// for a worker: an owner that is slow, hung or dead delays its own shards only. Nor does it wait
+// for memory to be registered or deregistered, which a thread of its own does.
 #ifndef SUPERVISOR_KEEPER_ENGINE_H_
 #define SUPERVISOR_KEEPER_ENGINE_H_
 
@@ -28,6 +29,7 @@
 #include "lib/verbs/verbs.h"
 #include "supervisor/keeper/post_budget.h"
 #include "supervisor/keeper/refusals.h"
+#include "supervisor/keeper/registrar.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/succession.h"
 
@@ -122,8 +124,9 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                    std::string_view private_data, uint64_t tag) override;
   uint32_t DisconnectAll(std::string_view why) override;
-  absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
-  absl::Status Revoke(uint32_t grant) override;
+  absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
+  void RegisterGrant(uint32_t grant, GrantDone done) override;
+  void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { driver_->SetGate(gate); }
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override;
   driver::ShardCounters counters(uint32_t shard) const override { return driver_->counters(shard); }
@@ -208,6 +211,8 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   std::atomic<bool> stop_{false};
   bool started_ = false;  // before there is another thread
   std::thread thread_;
+  // Null: the device registers memory on the engine's thread.
+  std::unique_ptr<Registrar> registrar_;
 };
 
 }  // namespace baton::keeper

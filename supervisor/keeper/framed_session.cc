@@ -40,15 +40,28 @@ void FramedSession::HandleFrames(const absl::Status& filled) {
   for (int i = 0; i < kFramesPerTurn && on_frame_; ++i) {
     const absl::StatusOr<bool> handled = on_frame();
     if (!handled.ok()) return Fail(handled.status());
+    if (paused_) {
+      filled_ = filled;
+      return;
+    }
     if (*handled) continue;
     // What arrived before the end still counted.
     if (!filled.ok()) return Fail(filled);
     if (on_frame_) AwaitInput();
     return;
   }
+  HandleFramesLater(filled);
+}
+
+void FramedSession::HandleFramesLater(const absl::Status& filled) {
   boost::asio::post(descriptor_.get_executor(), [self = shared_from_this(), filled] {
     if (self->on_frame_) self->HandleFrames(filled);
   });
+}
+
+void FramedSession::Resume() {
+  paused_ = false;
+  HandleFramesLater(filled_);
 }
 
 void FramedSession::Send(const google::protobuf::MessageLite& message,

@@ -26,6 +26,10 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
+  // After the call of `on_frame` in which Pause was called there is none before Resume, nor is the
+  // other side's end noticed. The caller keeps the session alive until then.
+  void Pause() { paused_ = true; }
+  void Resume();
   void Close();
 
   MessageChannel& channel() { return channel_; }
@@ -33,6 +37,7 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
  private:
   void AwaitInput();
   void HandleFrames(const absl::Status& filled);
+  void HandleFramesLater(const absl::Status& filled);
   void AwaitOutput();
   void Fail(const absl::Status& why);
 
@@ -41,6 +46,8 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   std::function<absl::StatusOr<bool>()> on_frame_;
   std::function<void(absl::Status)> on_closed_;
   bool awaiting_output_ = false;
+  bool paused_ = false;
+  absl::Status filled_;  // when it was paused
 };
 
 }  // namespace baton::keeper

@@ -434,12 +434,17 @@ void NativeEngine::FinishHandoff(uint32_t shard, const absl::Status& status, dou
 
 // ---------------------------------------------------------------- what workers ask for
 
-absl::StatusOr<uint32_t> NativeEngine::Grant(uint64_t offset, uint64_t length, uint32_t access) {
-  return driver::GrantAccess(*arena_, device_, manager_->objects().get(), offset, length, access);
+absl::StatusOr<uint32_t> NativeEngine::ReserveGrant(uint64_t offset, uint64_t length,
+                                                    uint32_t access) {
+  return driver::ReserveGrant(*arena_, *device_, manager_->objects().get(), offset, length, access);
 }
 
-absl::Status NativeEngine::Revoke(uint32_t grant) {
-  return driver::RevokeAccess(*arena_, manager_->objects().get(), grant);
+void NativeEngine::RegisterGrant(uint32_t grant, GrantDone done) {
+  done(driver::RegisterGrant(*arena_, device_, manager_->objects().get(), grant));
+}
+
+void NativeEngine::RevokeGrant(uint32_t grant, GrantDone done) {
+  done(driver::RevokeGrant(*arena_, manager_->objects().get(), grant));
 }
 
 // ---------------------------------------------------------------- what is told

@@ -100,8 +100,10 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     return manager_->Connect(shard, address, private_data, tag);
   }
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
-  absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) override;
-  absl::Status Revoke(uint32_t grant) override;
+  // The keeper's one thread registers memory itself: its workers drive their shards meanwhile.
+  absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
+  void RegisterGrant(uint32_t grant, GrantDone done) override;
+  void RevokeGrant(uint32_t grant, GrantDone done) override;
   void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   void SetPostRates(uint32_t, uint32_t) override {}
   // As of now: the shard's driver goes on meanwhile.

@@ -113,8 +113,15 @@ class ServiceEngine {
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
-  virtual absl::StatusOr<uint32_t> Grant(uint64_t offset, uint64_t length, uint32_t access) = 0;
-  virtual absl::Status Revoke(uint32_t grant) = 0;
+  // As driver::ReserveGrant; RegisterGrant follows, once.
+  virtual absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length,
+                                                uint32_t access) = 0;
+  // Both call `done` on the engine's thread, at once or later: shards are served meanwhile. After
+  // an error of RegisterGrant there is no such grant. After a success of RevokeGrant no peer has
+  // access any more; kNotFound and kUnavailable as driver::BeginRevoke.
+  using GrantDone = std::function<void(absl::Status)>;
+  virtual void RegisterGrant(uint32_t grant, GrantDone done) = 0;
+  virtual void RevokeGrant(uint32_t grant, GrantDone done) = 0;
   // As QueueDriver's, once and for all.
   virtual void SetGate(driver::ConnectionGate* gate) = 0;
   // Work requests that are posted in a second; 0: all. What is more waits. Of brokered services.

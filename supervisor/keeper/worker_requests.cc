@@ -1,5 +1,6 @@
 #include "supervisor/keeper/worker_requests.h"
 
+#include <boost/asio/post.hpp>
 #include <string>
 #include <utility>
 
@@ -98,36 +99,47 @@ uint32_t WorkerRequests::ConnectionsOf(uint64_t worker_id) const {
   return count;
 }
 
-absl::Status WorkerRequests::Grant(uint64_t worker_id, const internal::GrantRequest& request,
-                                   internal::Granted* granted) {
+// Its place is counted from the reservation on.
+void WorkerRequests::Grant(uint64_t worker_id, const internal::GrantRequest& request,
+                           Granted done) {
   const uint32_t access =
       (request.remote_read() ? verbs::kRemoteRead : 0u) |
       (request.remote_write() ? verbs::kRemoteWrite | verbs::kLocalWrite : 0u) |
       (request.remote_atomic() ? verbs::kRemoteAtomic | verbs::kLocalWrite : 0u);
-  absl::StatusOr<uint32_t> grant;
+  const auto finish = [this, offset = request.offset(),
+                       done = std::move(done)](const absl::StatusOr<uint32_t>& grant) {
+    boost::asio::post(loop_, [this, grant, offset, done] {
+      if (!grant.ok()) return done(grant.status());
+      internal::Granted granted;
+      granted.set_grant(*grant);
+      granted.set_rkey(arena_.grant(*grant).rkey);
+      granted.set_remote_address(reinterpret_cast<uint64_t>(arena_.buffers()) + offset);
+      done(std::move(granted));
+    });
+  };
   engine_.Run([&] {
     Admission& admission = policies_.admission();
-    if (absl::Status may = admission.CheckGrant(worker_id, request.length()); !may.ok()) {
-      grant = std::move(may);
-      return;
-    }
-    grant = engine_.Grant(request.offset(), request.length(), access);
-    if (grant.ok()) admission.NoteGrant(*grant, worker_id, request.length());
+    const absl::Status may = admission.CheckGrant(worker_id, request.length());
+    if (!may.ok()) return finish(may);
+    const absl::StatusOr<uint32_t> grant =
+        engine_.ReserveGrant(request.offset(), request.length(), access);
+    if (!grant.ok()) return finish(grant);
+    admission.NoteGrant(*grant, worker_id, request.length());
+    engine_.RegisterGrant(*grant, [this, grant = *grant, finish](const absl::Status& registered) {
+      if (registered.ok()) return finish(grant);
+      policies_.admission().NoteRevoked(grant);
+      finish(registered);
+    });
   });
-  BATON_RETURN_IF_ERROR(grant.status());
-  granted->set_grant(*grant);
-  granted->set_rkey(arena_.grant(*grant).rkey);
-  granted->set_remote_address(reinterpret_cast<uint64_t>(arena_.buffers()) + request.offset());
-  return absl::OkStatus();
 }
 
-absl::Status WorkerRequests::Revoke(uint32_t grant) {
-  absl::Status status;
+void WorkerRequests::Revoke(uint32_t grant, std::function<void(absl::Status)> done) {
   engine_.Run([&] {
-    status = engine_.Revoke(grant);
-    if (status.ok()) policies_.admission().NoteRevoked(grant);
+    engine_.RevokeGrant(grant, [this, grant, done](const absl::Status& revoked) {
+      if (revoked.ok()) policies_.admission().NoteRevoked(grant);
+      boost::asio::post(loop_, [revoked, done] { done(revoked); });
+    });
   });
-  return status;
 }
 
 }  // namespace baton::keeper

@@ -2,9 +2,12 @@
 #ifndef SUPERVISOR_KEEPER_WORKER_REQUESTS_H_
 #define SUPERVISOR_KEEPER_WORKER_REQUESTS_H_
 
+#include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/service_engine.h"
@@ -12,27 +15,29 @@
 namespace baton::keeper {
 
 // Of workers that are attached. Thread-compatible: the management loop's thread, on which each
-// waits for a turn of the engine.
+// waits for a turn of the engine. Memory is registered and deregistered meanwhile.
 class WorkerRequests {
  public:
   // All references outlive it.
-  WorkerRequests(const internal::KeeperConfig& config, const arena::Arena& arena,
-                 ServiceEngine& engine, Policies& policies)
-      : config_(config), arena_(arena), engine_(engine), policies_(policies) {}
+  WorkerRequests(boost::asio::io_context& loop, const internal::KeeperConfig& config,
+                 const arena::Arena& arena, ServiceEngine& engine, Policies& policies)
+      : loop_(loop), config_(config), arena_(arena), engine_(engine), policies_(policies) {}
 
   absl::Status Listen(uint64_t worker_id, const internal::ListenRequest& request,
                       internal::Listening* listening);
   absl::Status Connect(uint64_t worker_id, const internal::ConnectRequest& request,
                        internal::Connecting* connecting);
-  absl::Status Grant(uint64_t worker_id, const internal::GrantRequest& request,
-                     internal::Granted* granted);
-  absl::Status Revoke(uint32_t grant);
+  // Both call `done` from the loop, unless the loop or the engine stops before.
+  using Granted = std::function<void(absl::StatusOr<internal::Granted>)>;
+  void Grant(uint64_t worker_id, const internal::GrantRequest& request, Granted done);
+  void Revoke(uint32_t grant, std::function<void(absl::Status)> done);
 
  private:
   absl::Status CheckListen(uint64_t worker_id, const verbs::Address& address) const;
   absl::Status NameOwnerNowAndThen(const absl::Status& refused);
   uint32_t ConnectionsOf(uint64_t worker_id) const;
 
+  boost::asio::io_context& loop_;
   const internal::KeeperConfig& config_;
   const arena::Arena& arena_;
   ServiceEngine& engine_;

@@ -46,7 +46,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       engine_(engine),
       policies_(policies),
       events_(events),
-      requests_(config, arena, engine, policies),
+      requests_(loop, config, arena, engine, policies),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       hang_looks_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
       heartbeat_timer_(loop),
@@ -119,6 +119,14 @@ absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
   internal::WorkerRequest request;
   BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
   if (!whole) return false;
+  if (session->attached && request.has_grant()) {
+    Grant(session, socket, request.grant());
+    return true;
+  }
+  if (session->attached && request.has_revoke()) {
+    Revoke(session, socket, request.revoke().grant());
+    return true;
+  }
   std::vector<int> descriptors;
   FileDescriptor keep;  // open until the frame, which carries a duplicate, is queued
   const internal::WorkerReply reply = Handle(session, request, &descriptors, &keep);
@@ -149,12 +157,6 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
       case WorkerRequest::kConnect:
         status = requests_.Connect(session->id, request.connect(), reply.mutable_connecting());
         break;
-      case WorkerRequest::kGrant:
-        status = requests_.Grant(session->id, request.grant(), reply.mutable_granted());
-        break;
-      case WorkerRequest::kRevoke:
-        status = requests_.Revoke(request.revoke().grant());
-        break;
       case WorkerRequest::kNewToken:
         reply.mutable_token()->set_token(tokens_.New(session->id));
         break;
@@ -171,6 +173,39 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   }
   SetStatus(status, &reply);
   return reply;
+}
+
+// ---------------------------------------------------------------- grants
+
+void WorkerSessions::Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+                           const internal::GrantRequest& request) {
+  socket->Pause();
+  requests_.Grant(session->id, request,
+                  [this, session, socket](const absl::StatusOr<internal::Granted>& granted) {
+                    // A grant that nobody can be told of, nobody could revoke.
+                    if (granted.ok() && !HasPlace(*session)) {
+                      return requests_.Revoke(granted->grant(), [](const absl::Status&) {});
+                    }
+                    internal::WorkerReply reply;
+                    if (granted.ok()) *reply.mutable_granted() = *granted;
+                    Answer(session, socket, granted.status(), std::move(reply));
+                  });
+}
+
+void WorkerSessions::Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+                            uint32_t grant) {
+  socket->Pause();
+  requests_.Revoke(grant, [this, session, socket](const absl::Status& revoked) {
+    Answer(session, socket, revoked, internal::WorkerReply());
+  });
+}
+
+void WorkerSessions::Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+                            const absl::Status& status, internal::WorkerReply reply) {
+  if (!HasPlace(*session)) return;
+  SetStatus(status, &reply);
+  socket->Send(reply);
+  socket->Resume();
 }
 
 // ---------------------------------------------------------------- places

@@ -107,6 +107,14 @@ class WorkerSessions {
   void LeavePlace(const SessionPtr& session);
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void OnClosed(const SessionPtr& session, const absl::Status& why);
+  // Answered when the memory is registered, or is not any more; so long no other request of the
+  // session is handled.
+  void Grant(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+             const internal::GrantRequest& request);
+  void Revoke(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+              uint32_t grant);
+  void Answer(const SessionPtr& session, const std::shared_ptr<FramedSession>& socket,
+              const absl::Status& status, internal::WorkerReply reply);
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
   void OnThreadEnded(WorkerSession& session);

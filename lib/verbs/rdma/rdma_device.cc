@@ -86,6 +86,8 @@ class RdmaDevice final : public Device {
   DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
+  // As libibverbs says of all its functions. A page is pinned for each page that is registered.
+  bool registers_on_any_thread() const override { return true; }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override {

@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/arena/atomic_access.h"
@@ -1167,6 +1169,210 @@ TEST_F(EngineReportTest, shouldNameEveryOutcome) {
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kInFlight), "in_flight");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kCompletedUndelivered), "completed_undelivered");
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kDeliveredUncommitted), "delivered_uncommitted");
+}
+
+// Whoever passes waits until the test lets it.
+class Gate {
+ public:
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++waiting_;
+    changed_.wait(lock, [this] { return open_ > 0; });
+    --waiting_;
+    --open_;
+  }
+  void Open(int passes = 1) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open_ += passes;
+    changed_.notify_all();
+  }
+  absl::Status AwaitOne() {
+    return WaitUntil("somebody at the gate", [this] {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return waiting_ == 1;
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int waiting_ = 0;
+  int open_ = 0;
+};
+
+// A device that pins memory: that takes as long as the test says, either way.
+class PinningDevice : public verbs::testing::ForwardingDevice {
+ public:
+  PinningDevice() : ForwardingDevice(verbs::soft::CreateSoftDevice({}).value()) {}
+
+  bool registers_on_any_thread() const override { return true; }
+  absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
+                                                                      uint32_t access) override {
+    if (!pins) return ForwardingDevice::RegisterMemory(address, length, access);
+    gate.Pass();
+    if (fails) return absl::ResourceExhaustedError("no memory can be pinned");
+    return std::make_unique<Region>(this);
+  }
+
+  Gate gate;
+  std::atomic<bool> pins{false}, fails{false};
+  std::atomic<int> regions{0};
+
+ private:
+  class Region : public verbs::MemoryRegion {
+   public:
+    explicit Region(PinningDevice* device) : device_(*device) { ++device_.regions; }
+    ~Region() override {
+      device_.gate.Pass();
+      --device_.regions;
+    }
+    uint32_t lkey() const override { return 1; }
+    uint32_t rkey() const override { return 4711; }
+
+   private:
+    PinningDevice& device_;
+  };
+};
+
+class EngineGrantTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    auto pinning_device = std::make_unique<PinningDevice>();
+    pinning = pinning_device.get();
+    device = std::move(pinning_device);
+    arena::Shape shape = TestShape();
+    shape.workers = 8;
+    arena.emplace(arena::Arena::Create(shape, "kv").value());
+    engine = Engine::Create(&*arena, device.get(), &listener, {}).value();
+    engine->Start();
+    pinning->pins = true;
+  }
+  void TearDown() override {
+    pinning->gate.Open(100);
+    EngineTest::TearDown();
+    engine.reset();
+    EXPECT_EQ(pinning->regions, 0);
+  }
+
+  // What became of a grant's registration or revocation, later.
+  struct Outcome {
+    std::atomic<bool> done{false};
+    absl::Status status;
+    absl::Status Wait() {
+      const absl::Status waited = WaitUntil("the device", [&] { return done.load(); });
+      return waited.ok() ? status : waited;
+    }
+    ServiceEngine::GrantDone Callback() {
+      return [this](absl::Status became) {
+        status = std::move(became);
+        done.store(true);
+      };
+    }
+  };
+  absl::StatusOr<uint32_t> Reserve(uint64_t length = 64) {
+    absl::StatusOr<uint32_t> grant;
+    engine->Run([&] { grant = engine->ReserveGrant(0, length, verbs::kRemoteRead); });
+    return grant;
+  }
+  // Neither waits for the engine.
+  void Register(uint32_t grant, Outcome* outcome) {
+    engine->Post([=, this] { engine->RegisterGrant(grant, outcome->Callback()); });
+  }
+  void Revoke(uint32_t grant, Outcome* outcome) {
+    engine->Post([=, this] { engine->RevokeGrant(grant, outcome->Callback()); });
+  }
+  uint64_t Granted(uint32_t grant) { return arena::LoadAcquire(arena->grant(grant).length); }
+  uint32_t Regions() {
+    uint32_t count = 0;
+    engine->Run([&] { count = engine->device_objects().memory_regions; });
+    return count;
+  }
+
+  PinningDevice* pinning = nullptr;
+};
+
+TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsRegistered) {
+  const auto owner = Ready();
+  const auto heir = Ready();
+  owner->Adopt();
+  Outcome outcome;
+  const uint32_t grant = Reserve().value();
+  Register(grant, &outcome);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  owner->CommitAndWait();
+  Stopped(*owner);
+  heir->Adopt();
+  EXPECT_FALSE(outcome.done);
+  EXPECT_EQ(Granted(grant), 0u);  // nobody is told of what is not
+  pinning->gate.Open();
+  EXPECT_EQ(outcome.Wait(), absl::OkStatus());
+  EXPECT_EQ(Granted(grant), 64u);
+  EXPECT_EQ(arena->grant(grant).rkey, 4711u);
+}
+
+TEST_F(EngineGrantTest, shouldServeShardsWhileMemoryIsDeregistered) {
+  const auto owner = Ready();
+  owner->Adopt();
+  const uint32_t grant = Reserve().value();
+  const uint32_t regions = Regions();
+  Outcome registered, revoked;
+  pinning->gate.Open();
+  Register(grant, &registered);
+  ASSERT_EQ(registered.Wait(), absl::OkStatus());
+  Revoke(grant, &revoked);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  owner->CommitAndWait();
+  // Peers may still have access: the grant's place and its bytes are nobody else's, and nobody is
+  // told that they are.
+  EXPECT_FALSE(revoked.done);
+  EXPECT_EQ(Granted(grant), 64u);
+  EXPECT_EQ(Regions(), regions);
+  Outcome again;
+  Revoke(grant, &again);
+  EXPECT_EQ(again.Wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(Reserve().value(), grant);
+  pinning->gate.Open();
+  EXPECT_EQ(revoked.Wait(), absl::OkStatus());
+  EXPECT_EQ(Granted(grant), 0u);
+  Outcome last;
+  Revoke(grant, &last);
+  EXPECT_EQ(last.Wait().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Reserve().value(), grant);
+}
+
+TEST_F(EngineGrantTest, shouldRevokeNothingThatIsBeingRegistered) {
+  const uint32_t grant = Reserve().value();
+  Outcome registered, revoked;
+  Register(grant, &registered);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  Revoke(grant, &revoked);
+  EXPECT_EQ(revoked.Wait().code(), absl::StatusCode::kUnavailable);
+  pinning->gate.Open();
+  EXPECT_EQ(registered.Wait(), absl::OkStatus());
+}
+
+TEST_F(EngineGrantTest, shouldFreeThePlaceOfWhatCouldNotBeRegistered) {
+  const uint32_t grant = Reserve().value();
+  Outcome registered, revoked;
+  pinning->fails = true;
+  pinning->gate.Open();
+  Register(grant, &registered);
+  EXPECT_EQ(registered.Wait().code(), absl::StatusCode::kResourceExhausted);
+  Revoke(grant, &revoked);
+  EXPECT_EQ(revoked.Wait().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Granted(grant), 0u);
+  EXPECT_EQ(Reserve().value(), grant);
+}
+
+TEST_F(EngineGrantTest, shouldKeepNoRegionWhenItStopsWhileMemoryIsRegistered) {
+  Outcome registered;
+  Register(Reserve().value(), &registered);
+  ASSERT_EQ(pinning->gate.AwaitOne(), absl::OkStatus());
+  std::thread stopping([this] { engine->Stop(); });
+  pinning->gate.Open(2);
+  stopping.join();
+  engine.reset();
+  EXPECT_EQ(pinning->regions, 0);
 }
 
 TEST(EngineOnASmallDevice, shouldRefuseAServiceThatCouldOverrunACompletionQueue) {

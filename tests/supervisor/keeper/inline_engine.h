@@ -64,8 +64,14 @@ class InlineEngine final : public ServiceEngine {
     return Unsupported();
   }
   uint32_t DisconnectAll(std::string_view) override { return 0; }
-  absl::StatusOr<uint32_t> Grant(uint64_t, uint64_t, uint32_t) override { return Unsupported(); }
-  absl::Status Revoke(uint32_t) override { return Unsupported(); }
+  absl::StatusOr<uint32_t> ReserveGrant(uint64_t, uint64_t, uint32_t) override {
+    return grants_reserved++;
+  }
+  void RegisterGrant(uint32_t, GrantDone done) override { registering.push_back(std::move(done)); }
+  void RevokeGrant(uint32_t grant, GrantDone done) override {
+    revoked.push_back(grant);
+    revoking.push_back(std::move(done));
+  }
 
   void SetGate(driver::ConnectionGate*) override {}
   void SetPostRates(uint32_t of_service, uint32_t of_worker) override {
@@ -96,6 +102,9 @@ class InlineEngine final : public ServiceEngine {
   ShardOwner shard_owner;  // of every shard
   uint32_t connections = 0;
   driver::ObjectCounts objects;
+  uint32_t grants_reserved = 0;
+  std::vector<GrantDone> registering, revoking;  // for the test to call
+  std::vector<uint32_t> revoked;
   mutable uint32_t object_counts = 0;  // how often they were counted
   std::pair<uint32_t, uint32_t> post_rates = {0, 0};
 

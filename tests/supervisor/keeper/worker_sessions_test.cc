@@ -285,6 +285,104 @@ TEST_F(WorkerSessionsTest, shouldKillNobodyWhomOnlyADeadChildsLockNames) {
   waitpid(bystander, nullptr, 0);
 }
 
+// Memory is registered and deregistered for as long as the test wants.
+class WorkerSessionsGrantTest : public WorkerSessionsTest {
+ protected:
+  static internal::WorkerRequest GrantRequest() {
+    internal::WorkerRequest request;
+    request.mutable_grant()->set_length(64);
+    return request;
+  }
+  static internal::WorkerRequest RevokeRequest(uint32_t grant) {
+    internal::WorkerRequest request;
+    request.mutable_revoke()->set_grant(grant);
+    return request;
+  }
+  static internal::WorkerRequest TokenRequest() {
+    internal::WorkerRequest request;
+    request.mutable_new_token();
+    return request;
+  }
+  // Without waiting for its answer.
+  static void Send(MessageChannel& client, const internal::WorkerRequest& request) {
+    BATON_CHECK(client.Enqueue(request).ok());
+  }
+  static bool IsAnswered(MessageChannel& client, internal::WorkerReply* reply) {
+    BATON_CHECK(client.Fill().ok());
+    return client.NextFrame(reply).value();
+  }
+  internal::WorkerReply Reply(MessageChannel& client) {
+    internal::WorkerReply reply;
+    Until([&] { return IsAnswered(client, &reply); });
+    return reply;
+  }
+
+  const std::unique_ptr<ForkedChild> process = Process(), other_process = Process();
+};
+
+TEST_F(WorkerSessionsGrantTest, shouldAnswerOthersWhileMemoryIsRegisteredOrDeregistered) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  const auto other = AcceptChild(*other_process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  ASSERT_EQ(Attach(*other).status_code(), 0);
+  internal::WorkerReply reply;
+  Send(*client, GrantRequest());
+  Send(*client, TokenRequest());  // answered in its turn
+  Until([&] { return !engine.registering.empty(); });
+  EXPECT_FALSE(Ask(*other, TokenRequest()).token().token().empty());
+  EXPECT_FALSE(IsAnswered(*client, &reply));
+  engine.registering[0](absl::OkStatus());
+  EXPECT_TRUE(Reply(*client).has_granted());
+  EXPECT_FALSE(Reply(*client).token().token().empty());
+
+  Send(*client, RevokeRequest(0));
+  Send(*client, TokenRequest());
+  Until([&] { return !engine.revoking.empty(); });
+  EXPECT_FALSE(Ask(*other, TokenRequest()).token().token().empty());
+  EXPECT_FALSE(IsAnswered(*client, &reply));
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(Reply(*client).status_code(), 0);
+  EXPECT_FALSE(Reply(*client).token().token().empty());
+}
+
+TEST_F(WorkerSessionsGrantTest, shouldCountAGrantFromItsReservationToTheEndOfItsRevocation) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const auto granted = [this] { return policies.admission().OfService().granted_bytes; };
+  Send(*client, GrantRequest());
+  Until([&] { return engine.registering.size() == 1; });
+  EXPECT_EQ(granted(), 64u);
+  engine.registering[0](absl::ResourceExhaustedError("no memory can be pinned"));
+  EXPECT_EQ(Reply(*client).status_message(), "no memory can be pinned");
+  EXPECT_EQ(granted(), 0u);
+
+  Send(*client, GrantRequest());
+  Until([&] { return engine.registering.size() == 2; });
+  engine.registering[1](absl::OkStatus());
+  const uint32_t grant = Reply(*client).granted().grant();
+  Send(*client, RevokeRequest(grant));
+  Until([&] { return engine.revoking.size() == 1; });
+  EXPECT_EQ(granted(), 64u);
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(Reply(*client).status_code(), 0);
+  EXPECT_EQ(granted(), 0u);
+}
+
+TEST_F(WorkerSessionsGrantTest, shouldRevokeAGrantWhoseWorkerIsGoneBeforeItIsTold) {
+  const auto client = AcceptChild(*process, sessions.Reserve().value());
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  Send(*client, GrantRequest());
+  Until([&] { return !engine.registering.empty(); });
+  process->Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(engine.revoked, IsEmpty());
+  engine.registering[0](absl::OkStatus());
+  Until([&] { return !engine.revoked.empty(); });
+  EXPECT_THAT(engine.revoked, ElementsAre(0u));
+  engine.revoking[0](absl::OkStatus());
+  EXPECT_EQ(policies.admission().OfService().grants, 0u);
+}
+
 // Workers that show no sign of life are noticed soon.
 class SilentWorkerTest : public WorkerSessionsTest {
  protected:
