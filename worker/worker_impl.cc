@@ -235,6 +235,7 @@ absl::Status WorkerImpl::Ready() { return keeper_->SetReady(); }
 
 void WorkerImpl::Detach() {
   control_.reset();
+  if (native_ && lock_) AdoptTheRest();
   for (auto& shard : shards_) {
     if (Owns(*shard)) Release(*shard);
   }
@@ -331,6 +332,23 @@ int WorkerImpl::HandleOwnership() {
     }
   }
   return handled;
+}
+
+// Our driver takes what it has claimed one after the other: what it has not come to is given back
+// with the rest, since nobody follows a claimant that ends in order.
+void WorkerImpl::AdoptTheRest() {
+  const auto is_due = [this](const auto& shard) {
+    const uint64_t word = arena::LoadAcquire(arena_->shard(shard->index_).owner.ownership);
+    const uint32_t slot = arena::OwnershipSlot(word);
+    if (slot == (arena::kClaim | slot_)) return true;
+    return slot == slot_ && !Owns(*shard) && arena::OwnershipEpoch(word) != shard->released_epoch_;
+  };
+  // No more often than each can be adopted: another process can write the words, too.
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (std::none_of(shards_.begin(), shards_.end(), is_due)) return;
+    Drive();
+    HandleOwnership();
+  }
 }
 
 // Told in the arena, so that it needs no control.
@@ -649,6 +667,7 @@ absl::Status WorkerImpl::Run() {
   if (native_) {
     Drive();
     HandleOwnership();
+    AdoptTheRest();
   }
   for (auto& shard : shards_) {
     if (Owns(*shard)) Release(*shard);

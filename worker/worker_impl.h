@@ -147,6 +147,7 @@ class WorkerImpl final : public Worker {
   void NoteStopRequest();
   void AskShutdown(std::string_view reason);
   int HandleOwnership();
+  void AdoptTheRest();
   bool Adopt(Shard& shard, uint64_t epoch);
   void Release(Shard& shard);
   void Lose(Shard& shard);

@@ -113,6 +113,12 @@ class QueueDriver {
   // on its own. Can itself be killed and called again, by this or another driver. An error: the
   // shards cannot be operated any more.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
+  // The same, and looks only at `connections`: all that are in these shards, and maybe others. For
+  // one of several drivers.
+  absl::Status Adopt(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
+  // Other shards into which connections are accepted by what is published and not applied in this
+  // one. Only a driver that has adopted both can apply that.
+  std::vector<uint32_t> AcceptTargets(uint32_t shard) const;
   // Operates the shard no longer: another driver may.
   void Leave(uint32_t shard);
   bool Operates(uint32_t shard) const { return shards_[shard].operated; }
@@ -313,7 +319,8 @@ class QueueDriver {
   // Recovery, in recovery.cc.
   void ReplayLog(uint32_t shard, std::vector<std::pair<uint32_t, verbs::CompletionStatus>>* failed);
   void ReplayEntry(const arena::CompletionEntry& entry);
-  std::vector<uint32_t> Load(absl::Span<const uint32_t> shards);
+  std::vector<uint32_t> Load(absl::Span<const uint32_t> shards,
+                             absl::Span<const uint32_t> candidates);
   void LoadRequests(uint32_t shard);
   void LoadSpares(uint32_t shard);
   void LoadSlot(uint32_t connection);

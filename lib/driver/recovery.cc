@@ -72,6 +72,13 @@ std::unique_ptr<QueueDriver> QueueDriver::Attach(arena::Arena* arena, verbs::Dev
 }
 
 absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
+  std::vector<uint32_t> all(slots_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return Adopt(shards, all);
+}
+
+absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
+                                absl::Span<const uint32_t> candidates) {
   ++recovery_.recoveries;
   posts_held_ = true;
   if (!sole_) reader_->SetAdopted(shards);
@@ -82,7 +89,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
     ReplayLog(shard, &failed);
     BATON_RETURN_IF_ERROR(CheckLog(shard));
   }
-  const std::vector<uint32_t> connections = Load(shards);
+  const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
   for (const auto& [connection, status] : failed) {
     StartDraining(connection, status, verbs::CompletionStatusName(status));
@@ -98,6 +105,22 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards) {
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(PollCompletions(shard).status());
   BATON_CRASH_POINT("driver-recovered");
   return absl::OkStatus();
+}
+
+std::vector<uint32_t> QueueDriver::AcceptTargets(uint32_t shard) const {
+  std::vector<uint32_t> targets;
+  const uint64_t head = arena_->shard(shard).commit_head;
+  const uint64_t pending = PendingEntries(shard);
+  for (uint64_t i = 0; i < pending; ++i) {
+    const arena::CommitEntry entry = arena::CopyOnce(
+        arena_->commit_entry(shard, arena::OwnershipEpoch(arena_->shard(shard).owner.ownership),
+                             arena::CursorIndex(head) + i));
+    const bool accepts = arena::CommitKind(entry.kind) == arena::CommitKind::kAccept;
+    if (accepts && entry.target_shard != shard && entry.target_shard < shards_.size()) {
+      targets.push_back(entry.target_shard);
+    }
+  }
+  return targets;
 }
 
 void QueueDriver::Leave(uint32_t shard) {
@@ -164,7 +187,8 @@ void QueueDriver::ReplayEntry(const CompletionEntry& entry) {
 
 // What this process keeps for itself follows from the records and logs. Returns the connections of
 // these shards.
-std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards) {
+std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards,
+                                        absl::Span<const uint32_t> candidates) {
   for (const uint32_t shard : shards) {
     arena_->shard(shard).connections = 0;
     shards_[shard].counters.transactions = arena_->shard(shard).transactions;
@@ -173,7 +197,7 @@ std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards) {
     LoadSharedReceives(shard);
   }
   std::vector<uint32_t> connections;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
+  for (const uint32_t i : candidates) {
     const bool free = StateOf(record(i)) == ConnectionState::kFree;
     if (free && sole_) ReclaimSlot(i);
     if (free || std::find(shards.begin(), shards.end(), record(i).shard) == shards.end()) continue;

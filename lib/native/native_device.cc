@@ -186,15 +186,16 @@ NativeDevice::~NativeDevice() {
 
 // ---------------------------------------------------------------- shards come and go
 
-void NativeDevice::Restore(absl::Span<const uint32_t> shards) {
+void NativeDevice::Restore(absl::Span<const uint32_t> shards,
+                           absl::Span<const uint32_t> connections) {
   for (const uint32_t shard : shards) {
     BATON_CHECK(std::find(shards_.begin(), shards_.end(), shard) == shards_.end());
     shards_.push_back(shard);
-    for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+    for (const uint32_t i : connections) {
       // Before its generation: the keeper may be giving the slot to another at this moment.
       if (arena::LoadAcquire(record(i).shard) == shard) RestoreConnection(shard, i);
     }
-    RestorePool(shard);
+    RestorePool(shard, connections);
   }
 }
 
@@ -235,11 +236,12 @@ bool NativeDevice::IsGivenBack(uint32_t index) const {
          arena::LoadAcquire(record(index).generation) == freed;
 }
 
-// Those that were taken by nobody: a driver died before it had written down what for.
-void NativeDevice::RestorePool(uint32_t shard) {
+// Those that were taken by nobody: a driver died before it had written down what for. A slot that
+// the keeper has given to the shard since its connections were looked for has none that is kTaken.
+void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connections) {
   const uint32_t count = arena_->shape().pooled_queue_pairs;
   std::vector<bool> used(count);
-  for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+  for (const uint32_t i : connections) {
     if (record(i).shard != shard || IsGivenBack(i)) continue;
     const int place = pool_->Find(shard, record(i).qp_number);
     if (place >= 0) used[static_cast<size_t>(place)] = true;

@@ -35,7 +35,8 @@ class NativeDevice final : public verbs::Device {
   ~NativeDevice() override;
 
   // Before the driver adopts these shards: what their connections have at the device.
-  void Restore(absl::Span<const uint32_t> shards);
+  // `connections`: all that are in these shards, and maybe others.
+  void Restore(absl::Span<const uint32_t> shards, absl::Span<const uint32_t> connections);
   // After it has left one.
   void Forget(uint32_t shard);
   // The driver's word that it is done with the connection: the keeper may give its slot to another
@@ -81,7 +82,7 @@ class NativeDevice final : public verbs::Device {
                      arena::OrderKind kind);
   void RestoreConnection(uint32_t shard, uint32_t connection);
   bool IsGivenBack(uint32_t connection) const;
-  void RestorePool(uint32_t shard);
+  void RestorePool(uint32_t shard, absl::Span<const uint32_t> connections);
   std::unique_ptr<verbs::QueuePair> Hand(uint32_t shard, verbs::QueuePair* inherited);
   void LendQueuePair(uint32_t shard, uint32_t connection);
   void Pass();

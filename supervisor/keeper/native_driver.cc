@@ -166,12 +166,12 @@ absl::Status NativeDriver::Attend() {
   slept_ = last_look_ || operated_ == 0;
   device_->Progress();
   if (device_->HasNotice()) HandleNotices(kNoticesPerTurn);
-  if (std::exchange(watch_due_, false)) {
+  if (claimed_.empty() && std::exchange(watch_due_, false)) {
     WatchOwners();
     WakeKeeper();
   }
   const uint64_t changes = arena::LoadAcquire(arena().header().ownership_changes);
-  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0) {
+  if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
     return absl::OkStatus();
   }
   const uint64_t died = died_.exchange(0);
@@ -187,7 +187,7 @@ absl::Status NativeDriver::Attend() {
   HandleNotices(arena::kNotices * (operated_ - operated));
   // What was taken over just now is served first: to watch others wakes a thread, and the keeper,
   // whom the end of the former owner's process wakes anyway, can wait longer than the peers.
-  watch_due_ = operated_ != operated;
+  watch_due_ |= operated_ != operated;
   if (!watch_due_) WatchOwners();
   return absl::OkStatus();
 }
@@ -293,24 +293,96 @@ void NativeDriver::ClaimInheritance() {
   }
 }
 
-// Can be killed and done again, by this worker's heir.
-absl::Status NativeDriver::TakeClaimed() {
-  std::vector<uint32_t> claimed;
+// The one with the most connections first: so many peers wait for it.
+void NativeDriver::NoteClaimed() {
+  const size_t noted = claimed_.size();
   for (uint32_t shard = 0; shard < ownerships_.size(); ++shard) {
     if (ownerships_[shard].owner_slot() != (arena::kClaim | inheritance_.slot)) continue;
     // Not ours by any claim: another worker has written that.
     if (driver_->Operates(shard)) continue;
+    if (std::any_of(claimed_.begin(), claimed_.end(),
+                    [shard](const Claimed& one) { return one.shard == shard; })) {
+      continue;
+    }
     if (!HasBegun(shard)) BeginChange(shard);
-    claimed.push_back(shard);
+    claimed_.push_back({shard, {}, driver_->AcceptTargets(shard)});
   }
-  if (claimed.empty()) return absl::OkStatus();
-  device_->Restore(claimed);
-  BATON_RETURN_IF_ERROR(driver_->Adopt(claimed));
-  for (const uint32_t shard : claimed) {
+  if (claimed_.size() == noted) return;
+  FindConnections();
+  std::stable_sort(claimed_.begin(), claimed_.end(), [this](const Claimed& a, const Claimed& b) {
+    return arena().shard(a.shard).connections > arena().shard(b.shard).connections;
+  });
+}
+
+// In one pass, however many shards are claimed. While a shard is claimed nobody accepts connections
+// into it; what the keeper gives it meanwhile is new, and comes with a notice.
+void NativeDriver::FindConnections() {
+  std::vector<std::vector<uint32_t>*> lists(ownerships_.size(), nullptr);
+  for (Claimed& one : claimed_) {
+    one.connections.clear();
+    lists[one.shard] = &one.connections;
+  }
+  for (uint32_t i = 0; i < arena().shape().connections; ++i) {
+    const uint32_t shard = arena::LoadAcquire(arena().connection(i).shard);
+    if (shard < lists.size() && lists[shard] != nullptr) lists[shard]->push_back(i);
+  }
+}
+
+// Only who has adopted both shards can finish what accepts a connection of one into the other.
+std::vector<NativeDriver::Claimed> NativeDriver::NextToTake() {
+  const auto accepts = [](const Claimed& from, const Claimed& to) {
+    return std::find(from.accepts_into.begin(), from.accepts_into.end(), to.shard) !=
+           from.accepts_into.end();
+  };
+  std::vector<Claimed> together;
+  const auto take = [&](size_t i) {
+    together.push_back(std::move(claimed_[i]));
+    claimed_.erase(claimed_.begin() + static_cast<ptrdiff_t>(i));
+  };
+  take(0);
+  for (size_t i = 0; i < together.size(); ++i) {
+    for (size_t j = 0; j < claimed_.size();) {
+      if (accepts(together[i], claimed_[j]) || accepts(claimed_[j], together[i])) {
+        take(j);
+      } else {
+        ++j;
+      }
+    }
+  }
+  // The claim of a shard may be no more.
+  std::erase_if(together, [this](const Claimed& one) {
+    return ownerships_[one.shard].owner_slot() != (arena::kClaim | inheritance_.slot) ||
+           driver_->Operates(one.shard);
+  });
+  return together;
+}
+
+// One at a time: it is served before the next is taken. With many, the last waits for all of them
+// anyway, but not the first for the last.
+absl::Status NativeDriver::TakeClaimed() {
+  NoteClaimed();
+  for (const uint32_t operated = operated_; operated_ == operated && !claimed_.empty();) {
+    BATON_RETURN_IF_ERROR(Take(NextToTake()));
+  }
+  return absl::OkStatus();
+}
+
+// Can be killed and done again, by this worker's heir.
+absl::Status NativeDriver::Take(const std::vector<Claimed>& all) {
+  if (all.empty()) return absl::OkStatus();
+  std::vector<uint32_t> shards, connections;
+  for (const Claimed& one : all) {
+    shards.push_back(one.shard);
+    connections.insert(connections.end(), one.connections.begin(), one.connections.end());
+  }
+  device_->Restore(shards, connections);
+  BATON_RETURN_IF_ERROR(driver_->Adopt(shards, connections));
+  for (const Claimed& one : all) {
+    const uint32_t shard = one.shard;
     ApplyRest(shard);
     if (!HasBegun(shard)) {
       const std::optional<Poisoning> poisoned = CountDeath(shard);
-      MakeReport(shard, poisoned);
+      MakeReport(one, poisoned);
       BATON_CRASH_POINT("native-reported");
       ForgetBlamed(&arena(), shard, poisoned.has_value());
     }
@@ -401,7 +473,8 @@ std::optional<Poisoning> NativeDriver::CountDeath(uint32_t shard) {
 }
 
 // As it is before the successor does anything of its own.
-void NativeDriver::MakeReport(uint32_t shard, std::optional<Poisoning> poisoned) {
+void NativeDriver::MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned) {
+  const uint32_t shard = claimed.shard;
   const arena::NativeShard& change = arena().native_shard(shard);
   EndedOwnership ended;
   ended.epoch = ownerships_[shard].epoch();
@@ -409,10 +482,11 @@ void NativeDriver::MakeReport(uint32_t shard, std::optional<Poisoning> poisoned)
   ended.owner_id = change.former_worker_id;
   ended.recovered = change.recovered;
   ended.poisoned = std::move(poisoned);
+  ended.connections = claimed.connections;
   ReconciliationReport report = Reconcile(arena(), shard, driver_->counters(shard), ended);
   report.successor_worker_id = inheritance_.worker_id;
   report.released = !IsDeath(shard);
-  reports_.Write(shard, std::move(report));
+  reports_.Write(shard, claimed.connections, std::move(report));
 }
 
 void NativeDriver::WatchOwners() {

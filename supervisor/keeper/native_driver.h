@@ -80,6 +80,13 @@ class NativeDriver final : private driver::DriverObserver {
   void LookForDeaths() { died_.store(~uint64_t{0}); }
 
  private:
+  // A shard that is claimed and not taken yet.
+  struct Claimed {
+    uint32_t shard = 0;
+    std::vector<uint32_t> connections;   // that were in it when the claim was noted, or more
+    std::vector<uint32_t> accepts_into;  // QueueDriver::AcceptTargets
+  };
+
   explicit NativeDriver(NativeInheritance inheritance);
 
   // The host's functions.
@@ -106,7 +113,11 @@ class NativeDriver final : private driver::DriverObserver {
   void HandleNotices(uint32_t most);
   absl::Status PollBeforeSleep(uint32_t shard);
   void ClaimInheritance();
+  void NoteClaimed();
+  void FindConnections();
+  std::vector<Claimed> NextToTake();
   absl::Status TakeClaimed();
+  absl::Status Take(const std::vector<Claimed>& all);
   void LeaveShard(uint32_t shard);
   bool HasBegun(uint32_t shard) const;
   bool IsDeath(uint32_t shard) const;
@@ -114,7 +125,7 @@ class NativeDriver final : private driver::DriverObserver {
   void NoteCause(uint32_t shard);
   void ApplyRest(uint32_t shard);
   std::optional<Poisoning> CountDeath(uint32_t shard);
-  void MakeReport(uint32_t shard, std::optional<Poisoning> poisoned);
+  void MakeReport(const Claimed& claimed, std::optional<Poisoning> poisoned);
   void WatchOwners();
   void OnFirstCommit(uint32_t shard);
   void WakeKeeper() const;
@@ -139,7 +150,8 @@ class NativeDriver final : private driver::DriverObserver {
   std::unique_ptr<driver::QueueDriver> driver_;
   NativeReports reports_;
   uint64_t seen_changes_ = ~uint64_t{0};
-  uint32_t operated_ = 0;  // shards
+  uint32_t operated_ = 0;         // shards
+  std::vector<Claimed> claimed_;  // the next to take first
   uint32_t busy_turns_ = 0;
   bool slept_ = true;  // our descriptors may be readable
   // Between a request for notification and the sleep, the worker library looks once more.

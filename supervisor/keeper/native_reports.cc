@@ -75,9 +75,10 @@ void SetOutcome(uint32_t connection, bool receive, uint64_t begin, uint64_t end,
 
 }  // namespace
 
-void NativeReports::FindAmbiguous(uint32_t shard, ReconciliationReport* report) {
+void NativeReports::FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> connections,
+                                  ReconciliationReport* report) {
   std::erase_if(ambiguous_, [&](const Ambiguous& old) { return old.shard == shard; });
-  for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
+  for (const uint32_t i : connections) {
     const arena::ConnectionRecord& connection = arena_->connection(i);
     if (connection.shard != shard || !driver::IsLive(connection)) continue;
     for (const bool receive : {true, false}) {
@@ -109,9 +110,10 @@ void NativeReports::CorrectSettled(uint32_t shard, ReconciliationReport* report)
   });
 }
 
-void NativeReports::Write(uint32_t shard, ReconciliationReport report) {
+void NativeReports::Write(uint32_t shard, absl::Span<const uint32_t> connections,
+                          ReconciliationReport report) {
   CorrectSettled(shard, &report);
-  FindAmbiguous(shard, &report);
+  FindAmbiguous(shard, connections, &report);
   NativeReport& out = arena_->native_report(shard, report.epoch);
   const Writing writing(out);
   // One that a dead claimant has written keeps its poisoning: nothing is blamed any more.

@@ -18,7 +18,8 @@ class NativeReports {
   explicit NativeReports(arena::Arena* arena) : arena_(arena) {}
 
   // At the cut. What may have been posted, and the device has not told, is ambiguous in it.
-  void Write(uint32_t shard, ReconciliationReport report);
+  // `connections`: all that are in the shard, and maybe others.
+  void Write(uint32_t shard, absl::Span<const uint32_t> connections, ReconciliationReport report);
 
   // Requests of this queue before `end` were submitted, those from it on were not. Returns whether
   // a report says more now.
@@ -33,7 +34,8 @@ class NativeReports {
     uint64_t begin, end;
   };
 
-  void FindAmbiguous(uint32_t shard, ReconciliationReport* report);
+  void FindAmbiguous(uint32_t shard, absl::Span<const uint32_t> connections,
+                     ReconciliationReport* report);
   void CorrectSettled(uint32_t shard, ReconciliationReport* report);
 
   arena::Arena* arena_;

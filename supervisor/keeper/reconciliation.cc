@@ -49,9 +49,13 @@ void ListCompleted(const arena::Arena& arena, uint32_t shard, const Unacknowledg
 }
 
 // Requests without a completion, in the order of connections.
-void ListOutstanding(const arena::Arena& arena, uint32_t shard, ReconciliationReport* report) {
-  const uint32_t looked_at = std::min(arena.shape().connections, kReportedConnections);
-  for (uint32_t index = 0; index < looked_at; ++index) {
+void ListOutstanding(const arena::Arena& arena, uint32_t shard, const EndedOwnership& ended,
+                     ReconciliationReport* report) {
+  const size_t there =
+      ended.connections ? ended.connections->size() : size_t{arena.shape().connections};
+  const auto looked_at = static_cast<uint32_t>(std::min<size_t>(there, kReportedConnections));
+  for (uint32_t i = 0; i < looked_at; ++i) {
+    const uint32_t index = ended.connections ? (*ended.connections)[i] : i;
     const arena::ConnectionRecord& connection = arena.connection(index);
     if (connection.shard != shard ||
         connection.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) {
@@ -59,11 +63,11 @@ void ListOutstanding(const arena::Arena& arena, uint32_t shard, ReconciliationRe
     }
     for (const bool send : {true, false}) {
       const arena::QueueCursors& cursors = send ? connection.send : connection.receive;
-      for (uint64_t i = cursors.completed; i < cursors.committed; ++i) {
+      for (uint64_t at = cursors.completed; at < cursors.committed; ++at) {
         if (report->requests.size() == kReportedRequests) return;
         report->requests.push_back(
-            {index, send, i, send ? arena.send_request(index, i).opcode : uint8_t{0},
-             i < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
+            {index, send, at, send ? arena.send_request(index, at).opcode : uint8_t{0},
+             at < cursors.posted ? RequestOutcome::kInFlight : RequestOutcome::kNeverSubmitted});
       }
     }
   }
@@ -140,7 +144,7 @@ ReconciliationReport Reconcile(const arena::Arena& arena, uint32_t shard,
   report.unix_micros = UnixMicroseconds();
   report.poisoned = ended.poisoned;
   ListCompleted(arena, shard, completions, &report);
-  ListOutstanding(arena, shard, &report);
+  ListOutstanding(arena, shard, ended, &report);
   return report;
 }
 

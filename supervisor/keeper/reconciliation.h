@@ -72,6 +72,8 @@ struct EndedOwnership {
   uint64_t recovered = 0;  // transactions that were published and applied only at the cut
   std::string_view cause;
   std::optional<Poisoning> poisoned = {};
+  // All that are in the shard, and maybe others. None: they are looked for.
+  std::optional<absl::Span<const uint32_t>> connections = {};
 };
 
 // May run after the successor was woken: what it tells is as it was at the cut, as long as the

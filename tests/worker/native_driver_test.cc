@@ -92,7 +92,10 @@ class NativeDriverTest : public ::testing::Test {
         this,
         session[1],
         ready_.get(),
-        [](void* self) { return Of(self).Note("attend"); },
+        [](void* self) {
+          if (Of(self).on_attend_) Of(self).on_attend_();
+          return Of(self).Note("attend");
+        },
         [](void* self, uint32_t shard, uint64_t epoch) {
           return Of(self).Note(absl::StrCat("adopt ", shard, " of ", epoch));
         },
@@ -160,7 +163,7 @@ class NativeDriverTest : public ::testing::Test {
   BatonNativeHost host_ = {};
   Calls calls_;
   std::string failing_ = "nothing";
-  std::function<void()> on_poll_;
+  std::function<void()> on_attend_, on_poll_;
   RecordingService service_{&calls_};
   std::optional<driver::Ownership> ownership_;
   std::unique_ptr<Worker> worker_;
@@ -243,6 +246,37 @@ TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItWasToldToStop) {
   ASSERT_TRUE(worker_->Run().ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0", "OnRelease",
                                        "release 0 of 1"));
+  Detach();
+}
+
+TEST_F(NativeDriverTest, shouldGiveBackWhatBecameItsOwnWhenItIsDestroyed) {
+  ReplyToAttach();
+  worker_ = Attach().value();
+  ownership_.emplace(&*arena_, 0);
+  ownership_->Grant(kSlot, kWorkerId);
+  Detach();
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "adopt 0 of 1", "OnAdopt", "apply 0", "OnRelease",
+                                       "release 0 of 1"));
+}
+
+// Its driver has claimed the shard, and takes one after the other.
+TEST_F(NativeDriverTest, shouldGiveBackWhatItsDriverHasNotComeToWhenItWasToldToStop) {
+  ReplyToAttach();
+  worker_ = Attach().value();
+  uint64_t& word = arena_->shard(0).owner.ownership;
+  word = arena::PackOwnership(0, arena::kClaim | kSlot);
+  int attended = 0;
+  on_attend_ = [&] {
+    if (++attended != 2) return;
+    word = arena::PackOwnership(0, arena::kNobody);
+    ownership_.emplace(&*arena_, 0);
+    ownership_->Grant(kSlot, kWorkerId);
+  };
+  worker_->Stop();
+  ASSERT_EQ(keeper_->Send(internal::WorkerReply()), absl::OkStatus());  // that it is ready
+  ASSERT_TRUE(worker_->Run().ok());
+  EXPECT_THAT(TakeCalls(), ElementsAre("attend", "attend", "adopt 0 of 1", "OnAdopt", "apply 0",
+                                       "OnRelease", "release 0 of 1"));
   Detach();
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -143,8 +144,13 @@ class Driver final : public driver::DriverObserver {
   void OnRefusedConnection(std::string_view why) override { states.emplace_back(why); }
   void OnSlotFree(uint32_t connection) override { freed.push_back(native->FreeSlot(connection)); }
 
+  std::vector<uint32_t> AllConnections() const {
+    std::vector<uint32_t> all(objects->connections.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   absl::Status Adopt(std::vector<uint32_t> adopted) {
-    native->Restore(adopted);
+    native->Restore(adopted, AllConnections());
     shards = adopted;
     return driver->Adopt(adopted);
   }
@@ -1550,7 +1556,7 @@ TEST_F(MovingTest, shouldNotRestoreAConnectionInASecondShard) {
   const auto* const queue_pair = owner->objects->connections[connection].queue_pair.get();
   arena->connection(connection).shard = 1;
   const uint64_t ordered = arena->orders(1).tail;
-  owner->native->Restore(std::vector<uint32_t>{1});
+  owner->native->Restore(std::vector<uint32_t>{1}, owner->AllConnections());
   EXPECT_EQ(owner->objects->connections[connection].queue_pair.get(), queue_pair);
   EXPECT_EQ(arena->orders(1).tail, ordered);
   arena->connection(connection).shard = 0;

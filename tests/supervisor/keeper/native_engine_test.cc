@@ -829,6 +829,10 @@ class TwoShardsTest : public NativeEngineTest {
     arena::StoreRelease(arena_->native_shard(shard).heir, uint64_t{slot} + 1);
     if (wake) eventfd_write(engine_->InheritanceOf(slot, slot + 1).wakes[slot], 1);
   }
+  // All that the keeper gives it.
+  void TakeAll(Worker& worker) {
+    for (uint32_t i = 0; i < arena_->shape().shards; ++i) ASSERT_EQ(worker.Attend(), 0);
+  }
   void TakeAway(uint32_t shard) {
     arena_->shard(shard).owner.ownership = arena::PackOwnership(1, arena::kNobody);
   }
@@ -841,7 +845,7 @@ class TwoShardsTest : public NativeEngineTest {
 // same.
 TEST_F(TwoShardsTest, shouldTakeWhatABusyOwnerIsNamedHeirOf) {
   Worker& busy = Start(0);
-  ASSERT_EQ(busy.Attend(), 0);
+  TakeAll(busy);
   ASSERT_TRUE(Owns(0, 0) && Owns(0, 1));
   TakeAway(1);
   ASSERT_EQ(busy.Release(1, 1), 0);
@@ -864,7 +868,7 @@ TEST_F(TwoShardsTest, shouldTakeWhatABusyOwnerIsNamedHeirOf) {
 // Another worker of the service has written what cannot be.
 TEST_F(TwoShardsTest, shouldNotTakeWhatItHasNotLeft) {
   Worker& owner = Start(0);
-  ASSERT_EQ(owner.Attend(), 0);
+  TakeAll(owner);
   ASSERT_TRUE(Owns(0, 1));
   NameHeir(1, 0, /*wake=*/false);
   TakeAway(1);
@@ -878,6 +882,81 @@ TEST_F(TwoShardsTest, shouldNotTakeWhatItHasNotLeft) {
   ++arena_->header().ownership_changes;
   ASSERT_EQ(owner.Attend(), 0);
   EXPECT_TRUE(Owns(0, 1));
+}
+
+// ---- Many shards of one dead owner.
+
+class InheritedShardsTest : public TwoShardsTest {
+ protected:
+  static constexpr uint32_t kShards = 3;
+  void SetUp() override {
+    Make(kShards);
+    TakeAll(Start(0));
+    for (uint32_t shard = 0; shard < kShards; ++shard) ASSERT_TRUE(Owns(0, shard));
+    ASSERT_EQ(Start(1).Attend(), 0);
+    // As the driver of many counts them.
+    arena_->shard(1).connections = 3;
+    arena_->shard(2).connections = 7;
+  }
+  // Until the heir has something of the dead owner's. Returns how much.
+  uint32_t TakeSome() {
+    const auto owned = [this] {
+      return static_cast<uint32_t>(Owns(1, 0)) + Owns(1, 1) + Owns(1, 2);
+    };
+    const uint32_t before = owned();
+    EXPECT_TRUE(
+        Pump([&] { ASSERT_EQ(workers_[1]->Attend(), 0); }, [&] { return owned() != before; }));
+    return owned() - before;
+  }
+};
+
+TEST_F(InheritedShardsTest, shouldBeTakenOneByOneAndTheOneWithTheMostConnectionsFirst) {
+  workers_[0]->Die();
+  EXPECT_EQ(TakeSome(), 1u);
+  EXPECT_TRUE(Owns(1, 2));
+  for (const uint32_t shard : {0, 1}) {
+    EXPECT_TRUE(Owns(arena::kClaim | 1, shard));              // nobody else's
+    EXPECT_EQ(arena_->native_shard(shard).change_epoch, 1u);  // its blackout has begun
+  }
+  EXPECT_EQ(TakeSome(), 1u);
+  EXPECT_TRUE(Owns(1, 1));
+  EXPECT_EQ(TakeSome(), 1u);
+  EXPECT_TRUE(Owns(1, 0));
+}
+
+// The heir dies between two.
+TEST_F(InheritedShardsTest, shouldBeTakenByTheHeirOfAClaimantThatDies) {
+  workers_[0]->Die();
+  EXPECT_EQ(TakeSome(), 1u);
+  ASSERT_EQ(Start(2).Attend(), 0);  // the next heir, of what is taken and of what is claimed
+  workers_[1]->Die();
+  EXPECT_TRUE(Pump([&] { ASSERT_EQ(workers_[2]->Attend(), 0); },
+                   [&] { return Owns(2, 0) && Owns(2, 1) && Owns(2, 2); }));
+}
+
+// The owner has committed that a connection of the first is accepted into the second. Who had not
+// adopted both could not do it.
+TEST_F(InheritedShardsTest, shouldBeTakenTogetherIfAConnectionIsAcceptedIntoAnother) {
+  Worker& first = *workers_[0];
+  Begin(first);
+  RawPeer peer;
+  peer.Connect(engine_->Listen({fabric_.host, 0}).value().port, "");
+  connection_ = Next(first, peer).connection;
+  arena_->shard(1).connections = 3;
+  writer_->Accept(connection_, 1).Acknowledge(read_).Publish();
+  first.Die();
+  EXPECT_EQ(TakeSome(), 1u);
+  EXPECT_TRUE(Owns(1, 2));
+  EXPECT_EQ(TakeSome(), 2u);
+  const auto turn = [&] {
+    engine_->Turn();
+    ASSERT_EQ(workers_[1]->Attend(), 0);
+    ASSERT_EQ(workers_[1]->Drive(1), 0);
+    peer.Turn();
+  };
+  const arena::ConnectionRecord& record = arena_->connection(connection_);
+  EXPECT_TRUE(Pump(turn, [&] { return record.was_established != 0; }));
+  EXPECT_EQ(record.shard, 1u);
 }
 
 // ---- Poison.
