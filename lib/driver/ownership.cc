@@ -126,7 +126,6 @@ void Ownership::NameHeir(uint64_t worker_id) {
 
 void Ownership::AskRelease(uint64_t epoch) {
   if (this->epoch() != epoch) return;
-  BATON_CRASH_POINT("ownership-before-asking");
   arena::StoreRelease(record().release_requested, epoch);
   Announce();
 }

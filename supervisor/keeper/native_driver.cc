@@ -205,8 +205,8 @@ bool NativeDriver::LostAny() const {
   return false;
 }
 
-// Nothing is written to the log of a shard that has another owner. The worker library releases it in
-// this turn, and the notices of the others wait for the next.
+// Nothing is written to the log of a shard that has another owner. The worker library releases it
+// in this turn, and the notices of the others wait for the next.
 void NativeDriver::HandleNotices(uint32_t most) {
   if (LostAny()) return;
   uint32_t shard;

@@ -72,12 +72,11 @@ constexpr std::array<std::string_view, 9> kMortalAt = {
 };
 
 // Likewise of the keeper, which nobody kills here.
-constexpr std::array<std::string_view, 6> kKeeperSlowAt = {
+constexpr std::array<std::string_view, 5> kKeeperSlowAt = {
     "",
     "native-before-giving",
     "native-before-vacating",
     "native-before-asking",
-    "ownership-before-asking",
     "native-release-asked",
 };
 
