@@ -8,6 +8,7 @@
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -49,6 +50,18 @@ absl::Status TakeIdentity(uid_t uid, gid_t gid) {
   return absl::OkStatus();
 }
 
+// Whether the file may be run, in words. As who runs it.
+absl::Status CheckFile(const std::string& path) {
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0) return ErrnoStatus(errno, absl::StrCat("exec: ", path));
+  if (!S_ISREG(file.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
+  }
+  if ((file.st_mode & 0111) != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("exec: ", path, " is not an executable: see its mode"));
+}
+
 // Returns only with an error.
 absl::Status Become(const baton::internal::Program& program) {
   BATON_RETURN_IF_ERROR(TakeNetwork());
@@ -56,6 +69,7 @@ absl::Status Become(const baton::internal::Program& program) {
   if (chdir(program.directory().c_str()) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot change to directory ", program.directory()));
   }
+  BATON_RETURN_IF_ERROR(CheckFile(program.path()));
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) return ErrnoStatus(errno, "/dev/null");
   if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return ErrnoStatus(errno, "standard output");

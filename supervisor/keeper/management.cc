@@ -34,12 +34,6 @@ absl::Status NoSuchShard(int64_t shard, uint32_t count) {
       absl::StrCat("shard ", shard, " does not exist, the service has ", count));
 }
 
-absl::Status AddUpgrade(absl::StatusOr<v1::Upgrade> upgrade, internal::ManagementReply* reply) {
-  if (!upgrade.ok()) return upgrade.status();
-  *reply->add_upgrades() = *std::move(upgrade);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
@@ -131,8 +125,7 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
     case ManagementRequest::kRollback:
     case ManagementRequest::kPauseUpgrade:
     case ManagementRequest::kResumeUpgrade:
-      status = ChangeProgram(request, &reply);
-      break;
+      return ChangeProgram(session, request);
     case ManagementRequest::kListUpgrades:
       for (v1::Upgrade& upgrade : upgrades_.List()) *reply.add_upgrades() = std::move(upgrade);
       break;
@@ -155,17 +148,24 @@ void Management::Answer(const SessionPtr& session, const internal::ManagementReq
   session->Send(reply);
 }
 
-absl::Status Management::ChangeProgram(const internal::ManagementRequest& request,
-                                       internal::ManagementReply* reply) {
+void Management::ChangeProgram(const SessionPtr& session,
+                               const internal::ManagementRequest& request) {
+  const auto done = [session, id = request.id()](const absl::StatusOr<v1::Upgrade>& upgrade) {
+    internal::ManagementReply reply;
+    reply.set_id(id);
+    SetStatus(upgrade.status(), &reply);
+    if (upgrade.ok()) *reply.add_upgrades() = *upgrade;
+    session->Send(reply);
+  };
   switch (request.request_case()) {
     case internal::ManagementRequest::kUpgrade:
-      return AddUpgrade(upgrades_.Start(request.upgrade()), reply);
+      return upgrades_.Start(request.upgrade(), done);
     case internal::ManagementRequest::kRollback:
-      return AddUpgrade(upgrades_.Rollback(request.rollback()), reply);
+      return upgrades_.Rollback(request.rollback(), done);
     case internal::ManagementRequest::kPauseUpgrade:
-      return AddUpgrade(upgrades_.Pause(), reply);
+      return done(upgrades_.Pause());
     default:
-      return AddUpgrade(upgrades_.Resume(), reply);
+      return done(upgrades_.Resume());
   }
 }
 

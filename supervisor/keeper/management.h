@@ -44,8 +44,7 @@ class Management {
   absl::StatusOr<bool> OnFrame(const SessionPtr& session);
   void Handle(const SessionPtr& session, const internal::ManagementRequest& request);
   void Answer(const SessionPtr& session, const internal::ManagementRequest& request);
-  absl::Status ChangeProgram(const internal::ManagementRequest& request,
-                             internal::ManagementReply* reply);
+  void ChangeProgram(const SessionPtr& session, const internal::ManagementRequest& request);
   absl::Status Drain(const internal::DrainService& request, internal::ManagementReply* reply);
   absl::Status ListShardMoves(const internal::ListShardMoves& request,
                               internal::ManagementReply* reply) const;

@@ -170,7 +170,7 @@ void NativeWorkers::OnEnded(pid_t pid) {
 // ---------------------------------------------------------------- upgrades
 
 absl::Status NativeWorkers::Check(const std::string& path) const {
-  return CheckProgramFile(path, "a shared object, which native services are upgraded to", 0);
+  return CheckProgramPath(path, "a shared object, which native services are upgraded to");
 }
 
 absl::StatusOr<internal::Program> NativeWorkers::Of(pid_t, uint32_t uid, uint32_t gid) const {

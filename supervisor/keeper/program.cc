@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,9 +28,9 @@ namespace {
 
 // baton-launch reads the program there, and reports on this one what went wrong.
 constexpr int kInput = STDIN_FILENO;
+constexpr std::string_view kField = "exec: ";  // what is wrong with a program's file begins so
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
-constexpr int kStartTimeoutMs = 10'000;
 
 // The parts of a file of /proc that end with NUL each.
 std::vector<std::string> ReadParts(const std::string& path) {
@@ -99,23 +97,6 @@ class SpawnPlan {
   posix_spawnattr_t attributes_;
 };
 
-// The pipe closes when the program is entered; before that it carries what went wrong.
-absl::Status WaitUntilEntered(int error_pipe) {
-  std::string message;
-  std::array<char, 512> part;
-  for (;;) {
-    pollfd entry = {error_pipe, POLLIN, 0};
-    const int ready = poll(&entry, 1, kStartTimeoutMs);
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return absl::DeadlineExceededError("baton-launch does not start the program");
-    const ssize_t got = read(error_pipe, part.data(), part.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    message.append(part.data(), static_cast<size_t>(got));
-  }
-  return message.empty() ? absl::OkStatus() : absl::FailedPreconditionError(message);
-}
-
 }  // namespace
 
 absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid) {
@@ -145,22 +126,11 @@ absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t 
   return program;
 }
 
-absl::Status CheckProgramFile(const std::string& path, std::string_view what, mode_t mode) {
+absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
   const absl::string_view kind(what.data(), what.size());
   if (path.empty() || path[0] != '/') {
     return absl::InvalidArgumentError(
         absl::StrCat("exec: \"", path, "\" is not the absolute path of ", kind));
-  }
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, ": ", strerror(errno)));
-  }
-  if (!S_ISREG(file.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("exec: ", path, " is not a file"));
-  }
-  if (mode != 0 && (file.st_mode & mode) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("exec: ", path, " is not ", kind, ": see its mode"));
   }
   return absl::OkStatus();
 }
@@ -168,10 +138,7 @@ absl::Status CheckProgramFile(const std::string& path, std::string_view what, mo
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network) {
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(program.SerializeAsString()));
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2 (see RLIMIT_NOFILE)");
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  BATON_ASSIGN_OR_RETURN(OutputPipe errors, MakeOutputPipe());
   FileDescriptor network;
   if (batonds_network >= 0 && !program.in_network_namespace()) {
     // Apart from the numbers that are given in the child: they are given one after the other.
@@ -182,22 +149,29 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   SpawnPlan plan;
   plan.Give(input.get(), kInput);
   plan.Give(output.program.get(), STDERR_FILENO);
-  plan.Give(write_end.get(), kErrorDescriptor);
+  plan.Give(errors.program.get(), kErrorDescriptor);
   if (network) plan.Give(network.get(), kNetworkDescriptor);
   plan.CloseFrom(network ? kNetworkDescriptor + 1 : kErrorDescriptor + 1);
   StartedProgram started;
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
-  write_end.Reset();
+  started.output = std::move(output.reader);
+  started.entered = std::move(errors.reader);
   // Not reaped yet: the pid cannot be another's.
   started.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, started.pid, 0)));
-  absl::Status status = started.pidfd ? WaitUntilEntered(read_end.get())
-                                      : ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
-  started.output = std::move(output.reader);
-  if (status.ok()) return started;
+  if (started.pidfd) return started;
+  const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  // It stays a zombie: without a pidfd nothing says when it could be reaped without waiting.
   kill(started.pid, SIGKILL);
-  while (waitpid(started.pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
   return status;
+}
+
+absl::Status ReadEntered(int entered) {
+  std::array<char, PIPE_BUF> message;
+  const ssize_t length = read(entered, message.data(), message.size());
+  if (length <= 0) return absl::OkStatus();
+  const std::string why(message.data(), static_cast<size_t>(length));
+  return why.starts_with(kField) ? absl::InvalidArgumentError(why)
+                                 : absl::FailedPreconditionError(why);
 }
 
 std::string ReapProgram(int pidfd) {

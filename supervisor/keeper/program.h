@@ -19,21 +19,25 @@ namespace baton::keeper {
 // and the directory is "/". kFailedPrecondition: its command line cannot be read.
 absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid);
 
-// kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be the
-// absolute path of a file, "of an executable", that has one of these bits in its mode; 0: any file.
-absl::Status CheckProgramFile(const std::string& path, std::string_view what, mode_t mode);
+// kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be an
+// absolute path, "of an executable". What is there is looked at by who is to run it: a file system
+// that does not answer would stop the keeper.
+absl::Status CheckProgramPath(const std::string& path, std::string_view what);
 
 struct StartedProgram {
   pid_t pid = 0;
   FileDescriptor pidfd;
   FileDescriptor
       output;  // what it prints (program_output.h); none: its service's workers share one
+  // Readable, at its end, when the program was entered; before that, why it cannot be. Does not
+  // block. None: it is a fork.
+  FileDescriptor entered;
 };
 
 // Starts `program` in a session of its own, with a pipe of its own as its standard output and
 // error, SIGPIPE ignored, and in the network namespace of file `batonds_network` unless that is -1
-// or the program was in ours. Returns when it was entered: a few milliseconds. It is our child, to
-// be reaped by ReapProgram.
+// or the program was in ours. Waits for no file system and no user database. It is our child, to be
+// reaped by ReapProgram.
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 
@@ -58,7 +62,7 @@ class BrokeredPrograms final : public WorkerPrograms {
   explicit BrokeredPrograms(const std::string& launcher, FileDescriptor batonds_network = {})
       : launcher_(launcher), batonds_network_(std::move(batonds_network)) {}
   absl::Status Check(const std::string& path) const override {
-    return CheckProgramFile(path, "an executable", 0111);
+    return CheckProgramPath(path, "an executable");
   }
   absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override {
     return ReadProgram(pid, uid, gid);
@@ -72,6 +76,9 @@ class BrokeredPrograms final : public WorkerPrograms {
   const std::string launcher_;
   const FileDescriptor batonds_network_;
 };
+
+// Why a program was not entered, once StartedProgram::entered is readable; OK: it was.
+absl::Status ReadEntered(int entered);
 
 // How it ended, "was killed by signal 6 (Aborted)"; empty while it runs.
 std::string ReapProgram(int pidfd);

@@ -188,15 +188,21 @@ void Standbys::ForgetProgram() {
 void Standbys::StartMissing(const WorkerRoles& roles) {
   if (roles.standbys.size() >= wanted_ || CountUnready() != 0 || !program_) return;
   if (workers_.free_slots() == 0 || Clock::now() < not_before_) return;
-  const absl::Status started = Start(*program_);
-  if (!started.ok()) {
-    NoteFailure(0);
-    return TellWhyNone(started);
+  const absl::Status started = Start(*program_, roles.standbys.size());
+  if (started.ok()) return;
+  NoteFailure(0);
+  TellWhyNone(started);
+}
+
+// `what`: the event of its start.
+void Standbys::OnEntered(WatchedProcess& process, const std::string& what,
+                         const absl::Status& status) {
+  if (status.ok()) {
+    told_.clear();
+    return AddEvent("standby_started", what);
   }
-  told_.clear();
-  AddEvent("standby_started", absl::StrCat("process ", standbys_.back().pid, " of ",
-                                           program_->path(), " was started as a standby: ",
-                                           roles.standbys.size(), " of ", wanted_, " are ready"));
+  for (Standby& standby : standbys_) standby.not_entered |= standby.process.get() == &process;
+  TellWhyNone(status);
 }
 
 // It is tried again and again, and told once.
@@ -216,7 +222,7 @@ absl::StatusOr<internal::Program> Standbys::ProgramOf(const WorkerInfo& owner) {
   return program;
 }
 
-absl::Status Standbys::Start(const internal::Program& program) {
+absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
   BATON_RETURN_IF_ERROR(programs_.Check(program.path()));
   BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
   Standby standby;
@@ -224,6 +230,12 @@ absl::Status Standbys::Start(const internal::Program& program) {
   standby.process = std::make_shared<WatchedProcess>(loop_, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
   standby.deadline = Clock::now() + ready_timeout_;
+  const std::string what =
+      absl::StrCat("process ", standby.pid, " of ", program.path(),
+                   " was started as a standby: ", ready, " of ", wanted_, " are ready");
+  standby.process->AwaitEntered([this, what, process = standby.process](const auto& status) {
+    OnEntered(*process, what, status);
+  });
   Watch(standby.process);
   standbys_.push_back(std::move(standby));
   return absl::OkStatus();
@@ -237,6 +249,7 @@ void Standbys::Watch(const std::shared_ptr<WatchedProcess>& process) {
 }
 
 void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
+  process->TellEntered();  // before that
   process->Reap();
   const auto found = std::find_if(standbys_.begin(), standbys_.end(), [&](const Standby& standby) {
     return standby.process == process;
@@ -248,7 +261,7 @@ void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
   } else if (!standby.ending) {
     NoteFailure(MonotonicNanoseconds() - standby.started_ns);
     // Of one that served others tell.
-    if (!standby.has_served) {
+    if (!standby.has_served && !standby.not_entered) {
       AddEvent("standby_failed",
                absl::StrCat("process ", standby.pid, ", a standby",
                             standby.was_ready ? "" : " to be", ", ", process->known.how_ended,

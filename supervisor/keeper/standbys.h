@@ -62,6 +62,7 @@ class Standbys {
     bool replaced = false;  // by the upgrade that is under way, which ends it
     bool ending = false;    // it was asked to
     bool killed = false;
+    bool not_entered = false;  // its program could not be run
     uint64_t started_ns = 0;
     Clock::time_point deadline;  // to be ready, or to have ended
   };
@@ -77,7 +78,8 @@ class Standbys {
   void ForgetProgram();
   void StartMissing(const WorkerRoles& roles);
   absl::StatusOr<internal::Program> ProgramOf(const WorkerInfo& owner);
-  absl::Status Start(const internal::Program& program);
+  absl::Status Start(const internal::Program& program, size_t ready);
+  void OnEntered(WatchedProcess& process, const std::string& what, const absl::Status& status);
   void Watch(const std::shared_ptr<WatchedProcess>& process);
   void OnEnded(const std::shared_ptr<WatchedProcess>& process);
   // The next one waits.

@@ -3,9 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
 
 namespace baton::keeper {
 
@@ -17,17 +20,51 @@ StartedProcesses::StartedProcesses(boost::asio::io_context& loop, WorkerPrograms
 
 StartedProcesses::~StartedProcesses() = default;
 
-absl::Status StartedProcesses::Start(const internal::Program& program, uint32_t count) {
+void StartedProcesses::Start(const internal::Program& program, uint32_t count,
+                             std::function<void(const absl::Status&)> done) {
+  launch_ = std::make_shared<Launch>(loop_);
+  launch_->waiting = count;
+  launch_->done = std::move(done);
+  if (const absl::Status status = Spawn(program, count); !status.ok()) {
+    boost::asio::post(loop_, [this, status, launch = std::weak_ptr(launch_)] {
+      if (launch.lock()) OnLaunched(status);
+    });
+    return;
+  }
+  AwaitLaunch();
+}
+
+absl::Status StartedProcesses::Spawn(const internal::Program& program, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
-    absl::StatusOr<StartedProgram> started = programs_.Start(program);
-    if (!started.ok()) {
-      SignalAll(SIGKILL);
-      return started.status();
-    }
-    processes_.push_back(std::make_shared<WatchedProcess>(loop_, *std::move(started)));
+    BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
+    processes_.push_back(std::make_shared<WatchedProcess>(loop_, std::move(started)));
     Watch(processes_.back());
   }
   return absl::OkStatus();
+}
+
+void StartedProcesses::AwaitLaunch() {
+  for (const auto& process : processes_) {
+    process->AwaitEntered([this, process, launch = std::weak_ptr(launch_)](const auto& status) {
+      const auto alive = launch.lock();
+      if (alive && (!status.ok() || --alive->waiting == 0)) OnLaunched(status);
+    });
+  }
+  launch_->overdue.expires_after(kLaunchTimeout);
+  launch_->overdue.async_wait([this, launch = std::weak_ptr(launch_)](const auto& error) {
+    if (error || !launch.lock()) return;
+    OnLaunched(absl::DeadlineExceededError(
+        absl::StrCat("baton-launch has not entered the program for ", kLaunchTimeout.count(),
+                     " s: its file system, or the database of users, does not answer")));
+  });
+}
+
+// May be the end of this.
+void StartedProcesses::OnLaunched(const absl::Status& status) {
+  if (!status.ok()) SignalAll(SIGKILL);
+  const std::shared_ptr<Launch> launch = std::move(launch_);
+  launch->overdue.cancel();
+  launch->done(status);
 }
 
 // Keeps it until it has ended, whatever becomes of us: it is ours to reap.

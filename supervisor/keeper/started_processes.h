@@ -5,6 +5,8 @@
 #include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,8 +31,10 @@ class StartedProcesses {
   StartedProcesses(const StartedProcesses&) = delete;
   StartedProcesses& operator=(const StartedProcesses&) = delete;
 
-  // When one cannot be started, those before it are killed.
-  absl::Status Start(const internal::Program& program, uint32_t count);
+  // `done` is called once, from the loop, when all were entered, or with why one was not: then they
+  // are killed. Not after the destructor. Those that ended meanwhile are told of, too (List).
+  void Start(const internal::Program& program, uint32_t count,
+             std::function<void(const absl::Status&)> done);
 
   // Whether `pid` is one of them that has not attached before: it has, as this worker.
   bool NoteAttached(pid_t pid, uint64_t worker_id);
@@ -47,12 +51,26 @@ class StartedProcesses {
   void SignalAll(int signal);
 
  private:
+  // How long programs may take to be entered, together.
+  static constexpr std::chrono::seconds kLaunchTimeout{10};
+
+  struct Launch {
+    explicit Launch(boost::asio::io_context& loop) : overdue(loop) {}
+    uint32_t waiting = 0;  // for so many programs
+    std::function<void(const absl::Status&)> done;
+    boost::asio::steady_timer overdue;
+  };
+
+  absl::Status Spawn(const internal::Program& program, uint32_t count);
+  void AwaitLaunch();
   void Watch(const std::shared_ptr<WatchedProcess>& process);
+  void OnLaunched(const absl::Status& status);
 
   boost::asio::io_context& loop_;
   WorkerPrograms& programs_;
   const std::shared_ptr<std::function<void(const StartedProcess&)>> on_end_;
   std::vector<std::shared_ptr<WatchedProcess>> processes_;
+  std::shared_ptr<Launch> launch_;  // under way
 };
 
 }  // namespace baton::keeper

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,7 +68,24 @@ UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, Pro
 
 // ---------------------------------------------------------------- starting
 
-absl::Status UpgradeUnderWay::Start() {
+void UpgradeUnderWay::Start(std::function<void(const absl::Status&)> done) {
+  const absl::StatusOr<uint32_t> count = CountProcesses();
+  if (!count.ok()) {
+    return boost::asio::post(context_.loop,
+                             [done = std::move(done), count] { done(count.status()); });
+  }
+  status_.set_phase(v1::UPGRADE_PHASE_STARTING);
+  status_.set_started_unix_micros(UnixMicroseconds());
+  processes_.Start(change_.to, *count,
+                   [this, count, done = std::move(done)](const absl::Status& status) {
+                     const auto self = shared_from_this();  // it may be dropped with this
+                     begun_ = status.ok();
+                     done(status);
+                     if (begun_) OnLaunched(*count);
+                   });
+}
+
+absl::StatusOr<uint32_t> UpgradeUnderWay::CountProcesses() {
   for (const WorkerInfo& worker : context_.workers.List()) {
     if (!worker.ready) continue;
     old_workers_.insert(worker.id);
@@ -81,18 +99,27 @@ absl::Status UpgradeUnderWay::Start() {
         "workers: ", count, " new ones do not fit beside those attached, there is room for ",
         context_.workers.free_slots(), ": raise max_workers"));
   }
-  status_.set_started_unix_micros(UnixMicroseconds());
+  return count;
+}
+
+void UpgradeUnderWay::OnLaunched(uint32_t count) {
   last_tick_ = steady_clock::now();
-  BATON_RETURN_IF_ERROR(processes_.Start(change_.to, count));
   AddEvent("upgrade_started",
            absl::StrCat(change_.rollback ? "to return, " : "", count, " of ", status_.exec(),
                         " started beside the workers that are there"));
   EnterPhase(v1::UPGRADE_PHASE_STARTING, milliseconds(plan_.ready_timeout_ms()));
   Tick();
-  return absl::OkStatus();
+  // What has become of some of them meanwhile.
+  for (const StartedProcess& process : processes_.List()) {
+    if (process.how_ended.empty()) continue;
+    return Return(absl::StrCat("process ", process.pid, " ", process.how_ended,
+                               " before it was ready: see its output in the keeper's log"));
+  }
+  if (!lost_.empty()) Return(lost_);
 }
 
 void UpgradeUnderWay::OnProcessEnded(const StartedProcess& process) {
+  if (!begun_) return;  // OnLaunched looks again
   // One that has attached is told of by its session, too, and the shards that it owned are moved by
   // then.
   if (status_.phase() == v1::UPGRADE_PHASE_STARTING && process.worker_id == 0) {
@@ -113,7 +140,7 @@ Standing UpgradeUnderWay::OnAttached(uint64_t worker_id, pid_t pid) {
 }
 
 void UpgradeUnderWay::OnReady() {
-  if (status_.phase() == v1::UPGRADE_PHASE_STARTING) Advance();
+  if (begun_ && status_.phase() == v1::UPGRADE_PHASE_STARTING) Advance();
 }
 
 std::string UpgradeUnderWay::WhyNotReady() const {
@@ -261,12 +288,17 @@ void UpgradeUnderWay::OnGone(uint64_t worker_id, const std::string& kill_cause) 
   if (new_workers_.erase(worker_id) == 0) return;
   const std::string ended = processes_.HowEnded(worker_id);
   const std::string how = kill_cause.empty() ? ended : absl::StrCat("was killed: ", kill_cause);
+  const std::string what = absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how);
+  if (!begun_) {  // OnLaunched goes on with that
+    lost_ = what;
+    return;
+  }
   switch (status_.phase()) {
     case v1::UPGRADE_PHASE_STARTING:
     case v1::UPGRADE_PHASE_HANDING_OVER:
     case v1::UPGRADE_PHASE_CANARY:
     case v1::UPGRADE_PHASE_WATCHING:
-      return Return(absl::StrCat("worker ", worker_id, " ", how.empty() ? "detached" : how));
+      return Return(what);
     default:
       CheckEnded();
   }
@@ -279,7 +311,14 @@ std::string UpgradeUnderWay::Progress() const {
                       PhaseName(status_.phase()), ")");
 }
 
+absl::Status UpgradeUnderWay::CheckBegun() const {
+  if (begun_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "upgrade ", status_.id(), " is about to start its processes: ask again in a moment"));
+}
+
 absl::Status UpgradeUnderWay::Undo() {
+  BATON_RETURN_IF_ERROR(CheckBegun());
   if (status_.phase() == v1::UPGRADE_PHASE_RETIRING) {
     return absl::FailedPreconditionError(absl::StrCat(
         "upgrade ", status_.id(),
@@ -290,6 +329,7 @@ absl::Status UpgradeUnderWay::Undo() {
 }
 
 absl::Status UpgradeUnderWay::CheckHoldable() const {
+  BATON_RETURN_IF_ERROR(CheckBegun());
   const v1::UpgradePhase phase = status_.phase();
   if (phase != v1::UPGRADE_PHASE_RETURNING && phase != v1::UPGRADE_PHASE_RETIRING) {
     return absl::OkStatus();

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
@@ -67,14 +68,16 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
                   const v1::UpgradePlan& plan, std::function<void()> on_over);
 
-  // The new processes run when this returns. Once; after an error it has not begun.
-  absl::Status Start();
+  // `done` is called once, from the loop: the new processes run, or, with an error, it has not
+  // begun and is to be dropped. Once.
+  void Start(std::function<void(const absl::Status&)> done);
 
   // kFailedPrecondition: it is past that.
   absl::Status Undo();
   absl::Status Pause();
   absl::Status Resume();
 
+  bool begun() const { return begun_; }
   v1::Upgrade Describe() const;
   std::string Progress() const;  // which it is and how far, in words
   const ProgramChange& change() const { return change_; }
@@ -86,6 +89,8 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
 
  private:
   // Starting.
+  absl::StatusOr<uint32_t> CountProcesses();
+  void OnLaunched(uint32_t count);
   void OnProcessEnded(const StartedProcess& process);
   void Advance();
   std::string WhyNotReady() const;
@@ -93,6 +98,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   std::vector<WorkerInfo> Attached(const std::set<uint64_t>& worker_ids) const;
 
   // Going on.
+  absl::Status CheckBegun() const;
   absl::Status CheckHoldable() const;
   void HandOver();
   void Move(const std::vector<ShardMove>& moves,
@@ -135,11 +141,13 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
   TimePoint deadline_;                            // of the phase
   TimePoint last_tick_;
   TimePoint ready_since_;  // all new workers are; none: not yet
+  bool begun_ = false;     // the new processes were entered
   bool served_ = false;    // shards were handed to new workers
   bool moving_ = false;    // shards are on their way to the new workers
   bool ending_ = false;    // workers were asked to end: the deadline is theirs
   bool killed_ = false;    // those that did not end
   bool over_ = false;
+  std::string lost_;  // what became of a worker before the others were entered
   boost::asio::steady_timer timer_;
 };
 

@@ -50,7 +50,11 @@ absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
   return current_->Describe();
 }
 
-absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
+void Upgrades::Start(const v1::UpgradePlan& plan, Done done) {
+  Begin(PlanUpgrade(plan), plan, std::move(done));
+}
+
+absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(const v1::UpgradePlan& plan) const {
   BATON_RETURN_IF_ERROR(CheckIdle());
   BATON_RETURN_IF_ERROR(CheckUpgradePlan(plan, context_.config.service().shards()));
   BATON_RETURN_IF_ERROR(context_.programs.Check(plan.exec()));
@@ -70,15 +74,22 @@ absl::StatusOr<v1::Upgrade> Upgrades::Start(const v1::UpgradePlan& plan) {
     new_program.clear_arguments();
     for (const std::string& argument : plan.arguments()) new_program.add_arguments(argument);
   }
-  return Begin({std::move(old_program), std::move(new_program), /*rollback=*/false}, plan);
+  return ProgramChange{std::move(old_program), std::move(new_program), /*rollback=*/false};
 }
 
-absl::StatusOr<v1::Upgrade> Upgrades::Rollback(const internal::Rollback& request) {
-  if (current_) {
-    const auto upgrade = current_;
-    BATON_RETURN_IF_ERROR(upgrade->Undo());
-    return upgrade->Describe();
+void Upgrades::Rollback(const internal::Rollback& request, Done done) {
+  if (const auto upgrade = current_) {
+    const absl::Status undone = upgrade->Undo();
+    return undone.ok() ? done(upgrade->Describe()) : done(undone);
   }
+  v1::UpgradePlan plan;
+  plan.set_ready_timeout_ms(request.ready_timeout_ms());
+  plan.set_watch_window_ms(request.watch_window_ms());
+  plan.set_no_rollback(request.no_rollback());
+  Begin(PlanReturn(), plan, std::move(done));
+}
+
+absl::StatusOr<ProgramChange> Upgrades::PlanReturn() const {
   if (predecessors_.empty()) {
     return absl::FailedPreconditionError(
         "no program before the present one is known: name one with `baton upgrade --exec`");
@@ -90,24 +101,21 @@ absl::StatusOr<v1::Upgrade> Upgrades::Rollback(const internal::Rollback& request
                      ": name one that is there with `baton upgrade --exec`"));
   }
   BATON_RETURN_IF_ERROR(context_.programs.Check(program.path()));
-  v1::UpgradePlan plan;
-  plan.set_ready_timeout_ms(request.ready_timeout_ms());
-  plan.set_watch_window_ms(request.watch_window_ms());
-  plan.set_no_rollback(request.no_rollback());
-  return Begin({{}, program, /*rollback=*/true}, plan);
+  return ProgramChange{{}, program, /*rollback=*/true};
 }
 
-absl::StatusOr<v1::Upgrade> Upgrades::Begin(ProgramChange change, const v1::UpgradePlan& plan) {
-  const auto upgrade = std::make_shared<UpgradeUnderWay>(context_, last_id_ + 1, std::move(change),
-                                                         plan, [this] { OnOver(); });
-  current_ = upgrade;
-  absl::Status started = upgrade->Start();
-  if (!started.ok()) {
-    current_.reset();
-    return started;
-  }
-  ++last_id_;
-  return upgrade->Describe();
+void Upgrades::Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done) {
+  if (!change.ok()) return done(change.status());
+  current_ = std::make_shared<UpgradeUnderWay>(context_, last_id_ + 1, *std::move(change), plan,
+                                               [this] { OnOver(); });
+  current_->Start([this, done = std::move(done)](const absl::Status& started) {
+    if (!started.ok()) {
+      current_.reset();
+      return done(started);
+    }
+    ++last_id_;
+    done(current_->Describe());
+  });
 }
 
 void Upgrades::OnOver() {
@@ -125,12 +133,12 @@ void Upgrades::OnOver() {
 }
 
 std::optional<v1::Upgrade> Upgrades::UnderWay() const {
-  return current_ ? std::optional(current_->Describe()) : std::nullopt;
+  return idle() ? std::nullopt : std::optional(current_->Describe());
 }
 
 std::vector<v1::Upgrade> Upgrades::List() const {
   std::vector<v1::Upgrade> upgrades;
-  if (current_) upgrades.push_back(current_->Describe());
+  if (!idle()) upgrades.push_back(current_->Describe());
   upgrades.insert(upgrades.end(), history_.begin(), history_.end());
   return upgrades;
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,12 +36,15 @@ class Upgrades : private WorkerObserver {
            WorkerSessions& workers, WorkerPrograms& programs);
   ~Upgrades() override;
 
-  // Starts one: its new processes run when this returns. kInvalidArgument names the field;
-  // kFailedPrecondition: another is under way, or no worker runs.
-  absl::StatusOr<v1::Upgrade> Start(const v1::UpgradePlan& plan);
+  // Called once, now or from the loop.
+  using Done = std::function<void(const absl::StatusOr<v1::Upgrade>&)>;
+
+  // Starts one: its new processes run when `done` is told so. kInvalidArgument names the field;
+  // kFailedPrecondition: another is under way, no worker runs, or the program cannot be run.
+  void Start(const v1::UpgradePlan& plan, Done done);
 
   // Undoes the one under way, or starts the program before the last one that completed.
-  absl::StatusOr<v1::Upgrade> Rollback(const internal::Rollback& request);
+  void Rollback(const internal::Rollback& request, Done done);
 
   // Of the one under way. kFailedPrecondition: there is none, or it is past being held.
   absl::StatusOr<v1::Upgrade> Pause();
@@ -49,13 +53,15 @@ class Upgrades : private WorkerObserver {
   // kFailedPrecondition: one is under way; says how far it is and what can be done.
   absl::Status CheckIdle() const;
 
-  bool idle() const { return current_ == nullptr; }
+  bool idle() const { return current_ == nullptr || !current_->begun(); }
   std::optional<v1::Upgrade> UnderWay() const;
   uint64_t last_id() const { return last_id_; }  // of those that were started; 0: none was
   std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
 
  private:
-  absl::StatusOr<v1::Upgrade> Begin(ProgramChange change, const v1::UpgradePlan& plan);
+  absl::StatusOr<ProgramChange> PlanUpgrade(const v1::UpgradePlan& plan) const;
+  absl::StatusOr<ProgramChange> PlanReturn() const;
+  void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
   absl::Status CheckUnderWay() const;
   void OnOver();
 

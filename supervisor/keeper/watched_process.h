@@ -8,7 +8,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,7 +30,8 @@ struct StartedProcess {
 // Thread-compatible: the management loop's thread.
 struct WatchedProcess {
   WatchedProcess(boost::asio::io_context& loop, StartedProgram started)
-      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()) {
+      : known{started.pid, 0, ""}, pidfd(loop, started.pidfd.Release()), entered(loop) {
+    if (started.entered) entered.assign(started.entered.Release());
     if (!started.output) return;
     output = std::make_unique<ProgramOutput>(loop, std::move(started.output),
                                              absl::StrCat("process ", started.pid));
@@ -36,7 +39,30 @@ struct WatchedProcess {
 
   StartedProcess known;
   boost::asio::posix::stream_descriptor pidfd;
+  boost::asio::posix::stream_descriptor entered;  // StartedProgram's
+  std::function<void(const absl::Status&)> on_entered;
   std::unique_ptr<ProgramOutput> output;  // null: it has none of its own
+
+  // `done`: from the loop, with why it was not entered. This is still there then.
+  void AwaitEntered(std::function<void(const absl::Status&)> done) {
+    if (!entered.is_open()) {
+      return boost::asio::post(pidfd.get_executor(),
+                               [done = std::move(done)] { done(absl::OkStatus()); });
+    }
+    on_entered = std::move(done);
+    entered.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [this](const boost::system::error_code& error) {
+                         if (!error) TellEntered();
+                       });
+  }
+  // At once, of one that has ended; nothing, if it was told.
+  void TellEntered() {
+    const auto done = std::exchange(on_entered, nullptr);
+    if (!done) return;
+    const absl::Status status = ReadEntered(entered.native_handle());
+    entered.close();
+    done(status);
+  }
 
   void Reap() {
     if (!known.how_ended.empty()) return;

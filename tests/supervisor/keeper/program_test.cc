@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "lib/base/file_descriptor.h"
 #include "tests/harness/binaries.h"
@@ -50,7 +52,9 @@ class ProgramTest : public ::testing::Test {
     if (!started.ok()) return std::string(started.status().message());
     pollfd end = {started->pidfd.get(), POLLIN, 0};
     if (poll(&end, 1, kEndTimeoutMs) != 1) return "did not end";
-    return ReapProgram(started->pidfd.get());
+    const absl::Status entered = ReadEntered(started->entered.get());
+    const std::string how = ReapProgram(started->pidfd.get());
+    return entered.ok() ? how : std::string(entered.message());
   }
 
   const std::string launcher_ = harness::Binaries().Find("baton-launch").value();
@@ -126,13 +130,33 @@ TEST_F(ProgramTest, shouldTellHowItEnded) {
 
 TEST_F(ProgramTest, shouldSayWhyItCannotBeStarted) {
   internal::Program program = Testing("true");
-  program.set_path("/nowhere/program");
-  EXPECT_THAT(Run(program), HasSubstr("cannot run /nowhere/program"));
+  for (const auto& [path, why] :
+       {std::pair("/nowhere/program", "exec: /nowhere/program: No such file"),
+        std::pair("/tmp", "exec: /tmp is not a file"),
+        std::pair("/etc/passwd", "exec: /etc/passwd is not an executable")}) {
+    program.set_path(path);
+    EXPECT_THAT(Run(program), HasSubstr(why));
+  }
   program = Testing("true");
   program.set_directory("/nowhere");
   EXPECT_THAT(Run(program), HasSubstr("cannot change to directory /nowhere"));
   EXPECT_THAT(std::string(StartProgram(program, "/nowhere/launch").status().message()),
               HasSubstr("cannot run /nowhere/launch"));
+}
+
+// A file system, or a database of users, that does not answer.
+TEST_F(ProgramTest, shouldWaitForNothingThatKeepsAProgramFromBeingEntered) {
+  const std::string fifo = directory_.File("fifo"), launcher = directory_.File("launcher");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::ofstream(launcher) << "#!/bin/sh\nread word <" << fifo << "\nexec " << launcher_ << "\n";
+  std::filesystem::permissions(launcher, std::filesystem::perms::all);
+  const auto started = StartProgram(Testing("exit 5"), launcher);
+  ASSERT_TRUE(started.ok()) << started.status();
+  std::ofstream(fifo) << "go\n";
+  pollfd end = {started->pidfd.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&end, 1, kEndTimeoutMs), 1);
+  EXPECT_EQ(ReadEntered(started->entered.get()), absl::OkStatus());
+  EXPECT_EQ(ReapProgram(started->pidfd.get()), "ended with status 5");
 }
 
 TEST_F(ProgramTest, shouldTakeOnTheUserOfTheWorker) {

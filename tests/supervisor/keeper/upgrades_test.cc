@@ -4,12 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/harness/binaries.h"
@@ -401,6 +405,34 @@ TEST_F(UpgradesTest, shouldRefuseAProgramThatCannotReadTheState) {
   ASSERT_TRUE(Upgrade(plan).ok());
   EXPECT_THAT(AwaitPhase(v1::UPGRADE_PHASE_FAILED).detail(), HasSubstr("reads state versions 2"));
   EXPECT_EQ(OwnersVersion(), "1");
+}
+
+// Its file system does not answer, for example. The loop goes on: others are answered, and refused.
+TEST_F(UpgradesTest, shouldAnswerOthersWhileAProgramIsNotEntered) {
+  const std::string fifo = keeper_.directory().File("fifo");
+  const std::string launcher = keeper_.directory().File("launcher");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::ofstream(launcher) << "#!/bin/sh\nread word <" << fifo << "\nexec "
+                          << harness::Binaries().Find("baton-launch").value() << "\n";
+  std::filesystem::permissions(launcher, std::filesystem::perms::all);
+  keeper_.SetLauncher(launcher);
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  absl::StatusOr<v1::Upgrade> begun;
+  std::thread asking([&] { begun = Upgrade(Plan({"--program-version", "2"})); });
+  // The launcher has come to it; its reader is there as long as this writes nothing.
+  std::ofstream word(fifo);
+  EXPECT_EQ(ReadyWorkers(), 1);
+  const absl::Status second = Upgrade(Plan({})).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << second;
+  EXPECT_EQ(Rollback().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(keeper_.Describe().service().has_upgrade());
+  word << "go\n" << std::flush;
+  asking.join();
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(begun->phase(), v1::UPGRADE_PHASE_STARTING);
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
 }
 
 TEST_F(UpgradesTest, shouldSayWhatIsWrongWithAPlan) {
