@@ -15,6 +15,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
+#include "supervisor/batond/service_log.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
@@ -82,6 +83,8 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.input = plan_.input;
   request.descriptors.emplace_back("BATON_READY_FD", ready_write_end);
   request.inherited.push_back(plan_.children_lock);
+  const FileDescriptor log = OpenLog();
+  request.standard_error = log.get();
   FileDescriptor store_end;
   if (plan_.holds_descriptors) {
     int ends[2];
@@ -105,6 +108,16 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   if (plan_.talk != nullptr) plan_.talk(std::move(our_end));
   return absl::OkStatus();
+}
+
+// Anew at each start: a file may have been moved away. None: it cannot be had, which is no reason
+// for a service not to run.
+FileDescriptor Child::OpenLog() const {
+  if (plan_.log.empty()) return FileDescriptor();
+  absl::StatusOr<FileDescriptor> file = OpenServiceLog(plan_.log, plan_.service);
+  if (file.ok()) return *std::move(file);
+  Log(spdlog::level::err, absl::StrCat("logs here: ", file.status().message()));
+  return FileDescriptor();
 }
 
 void Child::WatchReadiness() {

@@ -31,7 +31,8 @@ class Child {
     std::string service;  // whose keeper it is; empty: nobody's
     std::string program;
     std::string input;
-    int children_lock = -1;          // inherited
+    std::string log;         // what its standard error is, as ServiceConfig.log says; empty: ours
+    int children_lock = -1;  // inherited
     bool holds_descriptors = false;  // gets a store channel
     // Not null: it gets a socket to talk to us (BATON_CONTROL_FD); this one gets our end, at every
     // start.
@@ -77,6 +78,7 @@ class Child {
  private:
   void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
+  FileDescriptor OpenLog() const;
   void WatchReadiness();
   void WatchEnd();
   void LimitStart();

@@ -16,6 +16,7 @@
 #include "supervisor/batond/options.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/supervisor.h"
+#include "supervisor/config/log_level.h"
 #include "supervisor/config/network_namespace.h"
 #include "supervisor/config/state_files.h"
 
@@ -82,6 +83,7 @@ int Main(int argc, char** argv) {
   log::LogToStandardError("batond", log::LogThread::kNone,
                           "%Y-%m-%dT%H:%M:%S.%e batond[%P] %l: %v");
   const v1::Config& config = line.options.config;
+  spdlog::default_logger()->set_level(LevelOf(config.log_level()));
   if (config.log_format() == v1::JSON) log::UseJson("batond", "");
   RaiseDescriptorLimit();
   if (line.options.strict) {

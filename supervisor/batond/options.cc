@@ -28,6 +28,7 @@ struct Flags {
   std::string state_dir;
   std::string metrics_address;
   v1::LogFormat log_format = v1::TEXT;
+  v1::LogLevel log_level = v1::LOG_LEVEL_DEFAULT;
   std::string libexec;
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
@@ -212,6 +213,18 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"text", "json"}))
       ->needs(dev)
       ->group("With --dev");
+  app.add_option_function<std::string>(
+         "--log-level",
+         [&](const std::string& level) {
+           flags.log_level = level == "debug"     ? v1::LOG_LEVEL_DEBUG
+                             : level == "warning" ? v1::LOG_LEVEL_WARNING
+                             : level == "error"   ? v1::LOG_LEVEL_ERROR
+                                                  : v1::LOG_LEVEL_INFO;
+         },
+         "debug, info, warning or error [info]")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->needs(dev)
+      ->group("With --dev");
   app.add_option("--libexec", flags.libexec,
                  "Directory of baton-keeper and baton-control [that of batond]");
   app.add_option("--start-timeout", flags.start_timeout_seconds,
@@ -235,6 +248,7 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   config.set_state_dir(flags.state_dir.empty() ? DefaultStateDir() : flags.state_dir);
   config.set_metrics_address(flags.metrics_address);
   config.set_log_format(flags.log_format);
+  config.set_log_level(flags.log_level);
   v1::ServiceConfig& service = *config.add_services();
   service = flags.service;
   BATON_RETURN_IF_ERROR(ParseDevice(flags, service.mutable_device()));

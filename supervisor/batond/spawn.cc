@@ -40,6 +40,7 @@ struct ChildPlan {
   char* const* environment;
   const std::vector<int>* inherited;
   int input;
+  int standard_error;
   int error_pipe;
   pid_t parent;
 };
@@ -59,7 +60,8 @@ void ResetSignals() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != plan.parent) _exit(127);  // it died before the line above
   setpgid(0, 0);
-  bool prepared = dup2(plan.input, STDIN_FILENO) >= 0;
+  bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
+                  (plan.standard_error < 0 || dup2(plan.standard_error, STDERR_FILENO) >= 0);
   for (const int descriptor : *plan.inherited) {
     prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
   }
@@ -117,6 +119,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
                           environment_pointers.data(),
                           &inherited,
                           input.get(),
+                          request.standard_error,
                           write_end.get(),
                           getpid()};
   SpawnedProcess child;

@@ -19,6 +19,7 @@ struct SpawnRequest {
   // Environment variables that carry the number of an inherited descriptor, and the descriptor.
   std::vector<std::pair<std::string, int>> descriptors;
   std::vector<int> inherited;  // descriptors that it need not know about
+  int standard_error = -1;     // -1: ours
 };
 
 struct SpawnedProcess {

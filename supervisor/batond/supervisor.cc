@@ -61,6 +61,7 @@ internal::ControlConfig ControlConfigOf(const v1::Config& config) {
     *control.mutable_operator_endpoint() = config.operator_endpoint();
   }
   control.set_log_format(config.log_format());
+  control.set_log_level(config.log_level());
   return control;
 }
 
@@ -102,6 +103,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.service = service.name();
   plan.program = options_.libexec + "/baton-keeper";
   plan.input = KeeperInput(options_.config, service);
+  plan.log = service.log();
   plan.children_lock = state_.children_lock();
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;

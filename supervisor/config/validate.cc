@@ -32,7 +32,7 @@ constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
 constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
 constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
-constexpr uint32_t kMaxGidIndex = 255;      // uint8_t sgid_index
+constexpr uint32_t kMaxGidIndex = 255;  // uint8_t sgid_index
 constexpr std::chrono::milliseconds kReadyTimeout{30'000};
 
 constexpr Range kServiceRanges[] = {
@@ -213,6 +213,27 @@ void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
   }
 }
 
+template <typename Message>
+void CompleteLogLevel(v1::LogLevel otherwise, Message& message, const Node& node) {
+  if (message.log_level() == v1::LOG_LEVEL_DEFAULT) message.set_log_level(otherwise);
+  if (!v1::LogLevel_IsValid(message.log_level())) {
+    node.Refuse("log_level",
+                "is none of LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARNING, LOG_LEVEL_ERROR");
+  }
+}
+
+void CheckLog(const v1::ServiceConfig& service, const Node& node) {
+  const std::string& log = service.log();
+  if (log.empty() || log == "journal") return;
+  if (log.front() != '/' || log.back() == '/' || log.size() > kMaxPathBytes || !IsUtf8(log) ||
+      log.find('\0') != std::string::npos) {
+    node.Refuse(
+        "log",
+        "is neither \"journal\" nor the absolute path of a file, in UTF-8; leave it out for "
+        "batond's standard error");
+  }
+}
+
 void CheckName(const v1::ServiceConfig& service, const Node& node, std::set<std::string>& names) {
   if (!IsName(service.name())) {
     node.Refuse("name", absl::StrCat("\"", service.name(),
@@ -234,6 +255,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckNative(service, node);
   CheckStateDecoder(service, node);
+  CheckLog(service, node);
   if (service.has_policy()) {
     v1::Policy& policy = *service.mutable_policy();
     CheckPolicy(policy, service, node.Child("policy", policy));
@@ -310,11 +332,14 @@ void CompleteAndValidate(v1::Config& config, TextFormat::ParseInfoTree* places,
   if (!v1::LogFormat_IsValid(config.log_format())) {
     root.Refuse("log_format", "is neither TEXT nor JSON");
   }
+  CompleteLogLevel(v1::LOG_LEVEL_INFO, config, root);
   std::set<std::string> names;
   Ports ports;
   for (int i = 0; i < config.services_size(); ++i) {
     v1::ServiceConfig& service = *config.mutable_services(i);
-    CheckService(service, root.Child("services", service, i), names, ports);
+    const Node node = root.Child("services", service, i);
+    CompleteLogLevel(config.log_level(), service, node);
+    CheckService(service, node, names, ports);
   }
   if (!problems.ToStatus().ok()) return;
   for (v1::ServiceConfig& service : *config.mutable_services()) {

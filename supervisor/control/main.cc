@@ -19,6 +19,7 @@
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/log_level.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/control_server.h"
 #include "supervisor/control/log_budget.h"
@@ -80,6 +81,7 @@ int Run(const sigset_t& end_signals) {
     spdlog::error("{}", std::string(config.status().message()));
     return 2;
   }
+  spdlog::default_logger()->set_level(baton::LevelOf(config->log_level()));
   if (config->log_format() == baton::v1::JSON) baton::log::UseJson("control", "");
   gpr_set_log_function(LogOfGrpc);
   return Serve(*config, end_signals);

@@ -1,16 +1,56 @@
 #include "supervisor/keeper/event_lines.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/log/log.h"
 
 namespace baton::keeper {
+namespace {
+
+// Events that somebody should look at.
+constexpr std::string_view kTroubles[] = {
+    "connection_poisoned",
+    "device_event",
+    "device_lost",
+    "events_dropped",
+    "invalid_transaction",
+    "limit_near",
+    "native_driver_failed",
+    "native_worker_ended",
+    "no_placement",
+    "no_realtime_priority",
+    "not_held",
+    "ownership_broken",
+    "port_down",
+    "queue_pair_failed",
+    "queue_pair_not_free",
+    "slot_not_freed",
+    "standby_failed",
+    "standbys_missing",
+    "upgrade_failed",
+    "upgrade_rolled_back",
+    "worker_dead",
+    "worker_fenced",
+    "worker_hangs",
+    "worker_not_killed",
+};
+
+spdlog::level::level_enum LevelOf(std::string_view kind) {
+  return std::find(std::begin(kTroubles), std::end(kTroubles), kind) == std::end(kTroubles)
+             ? spdlog::level::info
+             : spdlog::level::warn;
+}
+
+}  // namespace
 
 void EventLines::Write(const v1::Event& event, std::string_view trace_parent) {
   if (limit_.Take(event.kind(), MonotonicNanoseconds())) {
-    log::Write(spdlog::level::info,
+    log::Write(LevelOf(event.kind()),
                {.kind = event.kind(),
                 .trace_parent = trace_parent,
                 .worker_id = event.worker_id(),

@@ -20,6 +20,7 @@
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/down_reason.h"
+#include "supervisor/config/log_level.h"
 #include "supervisor/keeper/drain.h"
 #include "supervisor/keeper/held_descriptors.h"
 #include "supervisor/keeper/held_logs.h"
@@ -48,6 +49,7 @@ int Run() {
   baton::log::LogToStandardError("baton-keeper", config.service().mode() == baton::v1::NATIVE
                                                      ? baton::log::LogThread::kNone
                                                      : baton::log::LogThread::kOwn);
+  spdlog::default_logger()->set_level(baton::LevelOf(config.service().log_level()));
   if (config.log_format() == baton::v1::JSON) {
     baton::log::UseJson("keeper", config.service().name());
   }

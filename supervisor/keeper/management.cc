@@ -81,11 +81,11 @@ absl::StatusOr<bool> Management::OnFrame(const SessionPtr& session) {
 // and itself, since others come later.
 void Management::Handle(const SessionPtr& session, const internal::ManagementRequest& request) {
   const std::string trace = CheckedTraceParent(request.trace_parent());
-  if (trace.empty()) return Answer(session, request);
   const auto* what = internal::ManagementRequest::descriptor()->FindFieldByNumber(
       static_cast<int>(request.request_case()));
-  log::Write(spdlog::level::info, {.trace_parent = trace},
+  log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
+  if (trace.empty()) return Answer(session, request);
   events_.set_trace_parent(trace);
   Answer(session, request);
   events_.set_trace_parent("");

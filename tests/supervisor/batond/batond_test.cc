@@ -334,6 +334,47 @@ TEST(BatondTest, GivesAKeeperTimeForItsArena) {
               HasSubstr("keeper of service ledger: not ready after 4500 ms, killing it"));
 }
 
+class ServiceLogTest : public testing::Test {
+ protected:
+  // Whose service kv logs at `log`.
+  BatondProcess::Options Logging(const std::string& log) const {
+    std::ofstream(stage_.path() + "/config")
+        << "state_dir: \"" << stage_.state_dir()
+        << "\" services { name: \"kv\" device { soft {} } log: \"" << log << "\" }";
+    return WithArguments({"--config", stage_.path() + "/config", "--libexec", stage_.libexec()});
+  }
+  std::string StandardErrorOf(pid_t pid) const {
+    return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/fd/2");
+  }
+
+  const Stage stage_;
+};
+
+TEST_F(ServiceLogTest, AKeeperLogsToAFileOfItsOwn) {
+  const std::string log = stage_.path() + "/kv.log";
+  BatondProcess batond(stage_, Logging(log));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_EQ(StandardErrorOf(stage_.lives("keeper")[0].pid), log);
+  EXPECT_NE(StandardErrorOf(stage_.lives("control")[0].pid), log);
+  // As after a rotation: the next keeper makes it anew.
+  std::filesystem::rename(log, log + ".1");
+  kill(stage_.lives("keeper")[0].pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return stage_.lives("keeper").size() == 2; }));
+  EXPECT_EQ(StandardErrorOf(stage_.lives("keeper")[1].pid), log);
+}
+
+TEST_F(ServiceLogTest, AKeeperWhoseLogCannotBeHadServesAllTheSame) {
+  const std::string fifo = stage_.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& log : {stage_.path() + "/none/kv.log", fifo, stage_.path()}) {
+    BatondProcess batond(stage_, Logging(log));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    EXPECT_THAT(batond.standard_error(), HasSubstr("keeper of service kv: logs here: log: " + log));
+    const pid_t keeper = stage_.lives("keeper").back().pid;
+    EXPECT_EQ(StandardErrorOf(keeper), StandardErrorOf(batond.pid()));
+  }
+}
+
 struct BadStart {
   const char* name;
   const char* variable;

@@ -434,6 +434,28 @@ TEST(ConfigTest, LogsAreTextOrJson) {
               HasSubstr("log_format"));
 }
 
+TEST(ConfigTest, AServiceHasALogLevelAndALogOfItsOwn) {
+  const auto plain = ParseConfig(With(""), "baton.conf");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->log_level(), v1::LOG_LEVEL_INFO);
+  EXPECT_EQ(plain->services(0).log_level(), v1::LOG_LEVEL_INFO);
+  const auto all = ParseConfig(With("", "log_level: LOG_LEVEL_WARNING\n"), "baton.conf");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->services(0).log_level(), v1::LOG_LEVEL_WARNING);
+  const auto own = ParseConfig(
+      With("log_level: LOG_LEVEL_DEBUG log: \"journal\"", "log_level: LOG_LEVEL_ERROR\n"),
+      "baton.conf");
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(own->log_level(), v1::LOG_LEVEL_ERROR);
+  EXPECT_EQ(own->services(0).log_level(), v1::LOG_LEVEL_DEBUG);
+  EXPECT_EQ(ProblemOf(With("log: \"/var/log/baton/kv.log\"")), "valid");
+  for (const char* const bad : {"kv.log", "/var/log/", "/a\\000b", "/\\377"}) {
+    EXPECT_THAT(ProblemOf(With(absl::StrCat("log: \"", bad, "\""))),
+                HasSubstr("log: is neither \"journal\" nor the absolute path"))
+        << bad;
+  }
+}
+
 TEST(ConfigTest, APortIsOneServicesInEachNetworkNamespace) {
   const absl::StatusOr<v1::Config> config =
       ParseConfig(With("network_namespace: \"blue\" listeners { port: 7 }",

@@ -51,6 +51,16 @@ TEST_F(EventLinesTest, shouldWriteEachOfFew) {
   EXPECT_EQ(loop_.run(), 0u);  // nothing is to come
 }
 
+// So that a log of warnings has them.
+TEST_F(EventLinesTest, shouldWarnOfTroubles) {
+  spdlog::default_logger()->set_level(spdlog::level::warn);
+  Write("worker_attached", "worker 2 attached");
+  Write("worker_dead", "worker 1 is dead");
+  ASSERT_EQ(Written().size(), 1u);
+  EXPECT_THAT(Written()[0],
+              AllOf(HasSubstr("warning"), HasSubstr("worker_dead: worker 1 is dead")));
+}
+
 TEST_F(EventLinesTest, shouldWritePartOfAFloodAndThenWhatItLacks) {
   constexpr uint32_t kFlood = 5000;
   for (uint32_t i = 0; i < kFlood; ++i) Write("connection", absl::StrCat("connection ", i));
