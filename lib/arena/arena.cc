@@ -184,8 +184,14 @@ absl::StatusOr<Mapping> Mapping::Map(int fd, uint64_t size, bool writable, std::
   Mapping mapping;
   mapping.base_ = place;
   mapping.size_ = size;
+  // A dump is written before a dying thread's locks are marked, and those who follow wait for that.
+  (void)madvise(place, size, MADV_DONTDUMP);
   FillPageTables(place, size, writable);
   return mapping;
+}
+
+void Arena::DumpBuffersIfAsked() const {
+  if (shape_.dump_buffers != 0) (void)madvise(buffers_.base(), buffers_.size(), MADV_DODUMP);
 }
 
 absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service) {
@@ -214,6 +220,7 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
       arena.driver_, Mapping::Map(arena.driver_fd_.get(), driver_bytes, true, "driver log memory"));
   BATON_ASSIGN_OR_RETURN(arena.buffers_,
                          Mapping::Map(arena.buffers_fd_.get(), buffer_bytes, true, "buffers"));
+  arena.DumpBuffersIfAsked();
   BATON_ASSIGN_OR_RETURN(arena.recovery_, Mapping::Map(arena.recovery_fd_.get(), recovery_bytes,
                                                        true, "recovery memory"));
   BATON_RETURN_IF_ERROR(Seal(arena.driver_fd_.get(), F_SEAL_FUTURE_WRITE, "driver log memory"));
@@ -279,6 +286,7 @@ absl::StatusOr<Arena> Arena::Attach(FileDescriptor worker_log, FileDescriptor dr
                                       "worker log memory"));
   BATON_ASSIGN_OR_RETURN(
       arena.buffers_, Mapping::Map(buffers.get(), FileBytes(shape.buffer_bytes), true, "buffers"));
+  arena.DumpBuffersIfAsked();
   arena.KeepFromChildren();
   arena.worker_fd_ = std::move(worker_log);
   arena.driver_fd_ = std::move(driver_log);

@@ -35,7 +35,7 @@ inline constexpr std::array<const char*, 4> kMemoryTitles = {  // for people
 // kInvalidArgument names the field that is out of its range.
 absl::Status ValidateShape(const Shape& shape);
 
-// A shared mapping of a whole file, with its page tables filled.
+// A shared mapping of a whole file, with its page tables filled, and in no core dump.
 class Mapping {
  public:
   Mapping() = default;
@@ -175,6 +175,7 @@ class Arena {
   int recovery_fd() const { return recovery_fd_.get(); }
 
  private:
+  void DumpBuffersIfAsked() const;
   explicit Arena(const Shape& shape)
       : shape_(shape), worker_map_(shape), driver_map_(shape), recovery_map_(shape) {}
 

@@ -67,7 +67,7 @@ struct Shape {
   // Of each shard, made ahead for owners that drive their queues themselves; 0: the service's
   // workers are brokered. Since version 2.
   uint32_t pooled_queue_pairs;
-  uint32_t reserved0;
+  uint32_t dump_buffers;  // 1: core dumps of who maps the buffers have them; since version 2
   uint64_t reserved1;
 };
 static_assert(offsetof(Shape, pooled_queue_pairs) == 48);

@@ -131,6 +131,9 @@ void AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_flag_callback(
       "--outside-effects", [&] { service.set_outside_effects(true); },
       "A successor starts only when the whole former process is gone");
+  app.add_flag_callback(
+      "--dump-buffers", [&] { service.set_dump_buffers(true); },
+      "Core dumps have the buffers, which prolongs blackouts");
   AddCapacity(app, "--ready-timeout-ms",
               "How long an upgrade's program may take to be ready [30000, and 4000 per GiB]",
               [&, narrow](uint64_t n) { service.set_ready_timeout_ms(narrow(n)); });

@@ -16,6 +16,7 @@ arena::Shape ShapeOf(const v1::ServiceConfig& config) {
   shape.workers = config.max_workers();
   shape.buffer_bytes = arena::AlignUp(config.buffer_bytes(), arena::kPageBytes);
   shape.max_inline_bytes = config.max_inline_bytes();
+  shape.dump_buffers = config.dump_buffers() ? 1 : 0;
   shape.pooled_queue_pairs =
       config.mode() == v1::NATIVE ? config.native().queue_pairs_per_shard() : 0;
   const uint64_t completions = arena::RequiredCompletionEntries(shape);

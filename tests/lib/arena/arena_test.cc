@@ -12,10 +12,12 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace baton::arena {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -276,6 +278,40 @@ TEST(ArenaCreate, shouldBeOnHugePagesForAllWhoMapIt) {
                                 Copy(created->buffers_fd()));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(OnHugePages("baton-buffers-huge"), 2 * 8192u);
+}
+
+// Of the mappings of the memfd NAME.
+std::vector<bool> AreDumped(const std::string& name) {
+  std::ifstream smaps("/proc/self/smaps");
+  std::vector<bool> dumped;
+  bool is_ours = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find('-') < line.find(' ')) {
+      is_ours = line.find("/memfd:" + name) != std::string::npos;
+    } else if (is_ours && line.rfind("VmFlags:", 0) == 0) {
+      dumped.push_back((line + " ").find(" dd ") == std::string::npos);
+    }
+  }
+  return dumped;
+}
+
+// In the keeper, in what it forks, and in workers.
+TEST(ArenaCreate, shouldBeInNoCoreDumpButForBuffersThatAreAskedFor) {
+  for (const bool asked : {false, true}) {
+    Shape shape = SmallShape();
+    shape.dump_buffers = asked ? 1 : 0;
+    const std::string service = asked ? "dumped" : "kept";
+    const Arena created = Arena::Create(shape, service).value();
+    const Arena attached =
+        Arena::AttachKeeper(Copy(created.worker_log_fd()), Copy(created.driver_log_fd()),
+                            Copy(created.buffers_fd()), Copy(created.recovery_fd()))
+            .value();
+    for (const char* name : kMemoryNames) {
+      const bool is_buffers = std::string(name) == kMemoryNames[kBuffersMemory];
+      EXPECT_THAT(AreDumped(name + service), ElementsAre(asked && is_buffers, asked && is_buffers))
+          << name << service;
+    }
+  }
 }
 
 TEST(ArenaCreate, shouldRefuseAServiceNameThatDoesNotFit) {

@@ -22,7 +22,7 @@ constexpr Shape kShape = {.shards = 3,
                           .shared_receive_queue_depth = 0,
                           .max_inline_bytes = 96,
                           .pooled_queue_pairs = 0,
-                          .reserved0 = 0,
+                          .dump_buffers = 0,
                           .reserved1 = 0};
 
 constexpr Shape SharedShape() {

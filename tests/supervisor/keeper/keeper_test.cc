@@ -617,6 +617,70 @@ TEST_F(KeeperTest, shouldKillAProcessOfWhichOnlyTheThreadThatAttachedHasEnded) {
   EXPECT_EQ(told, 1);
 }
 
+// The dump comes before the mark by which the heir learns of the death.
+class CoreDumpTest : public KeeperTest, public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr int64_t kBufferBytes = int64_t{256} << 20;
+
+  // Becomes a worker that owns the shard, and dies of the signal with core dumps on.
+  void Crash(const ForkedChild::Parent& parent) {
+    if (!parent.Await()) return;
+    IdleService service;
+    WorkerOptions options;
+    options.socket = keeper.socket();
+    options.service = "kv";
+    options.control_stream = false;
+    auto worker = Worker::Attach(options, &service);
+    if (!worker.ok() || !(*worker)->Ready().ok()) return;
+    parent.Tell("ready");
+    if (!parent.Await() || chdir(keeper.directory().path().c_str()) != 0) return;
+#ifndef BATON_SANITIZED  // whose memory would be in it
+    rlimit size = {};
+    if (getrlimit(RLIMIT_CORE, &size) != 0) return;
+    size.rlim_cur = size.rlim_max;
+    if (setrlimit(RLIMIT_CORE, &size) != 0) return;
+#endif
+    signal(GetParam(), SIG_DFL);
+    raise(GetParam());
+  }
+  // None: it is not where this test can see it.
+  std::optional<int64_t> BytesOfCore(pid_t pid) {
+    for (const std::string& name : {std::string("core"), absl::StrCat("core.", pid)}) {
+      struct stat core = {};
+      if (stat(keeper.directory().File(name).c_str(), &core) == 0) return core.st_size;
+    }
+    return std::nullopt;
+  }
+};
+
+TEST_P(CoreDumpTest, shouldHaveNothingOfTheArena) {
+  ForkedChild child([this](const ForkedChild::Parent& parent) { Crash(parent); });
+  Start([](v1::ServiceConfig* service) { service->set_buffer_bytes(kBufferBytes); });
+  child.Go();
+  ASSERT_EQ(child.Hear(), "ready");
+  ASSERT_EQ(WaitUntil("the owner", [&] { return keeper.Describe().shards(0).epoch() == 1; }),
+            absl::OkStatus());
+  child.Go();
+  const int status = child.Wait();
+  EXPECT_EQ(WTERMSIG(status), GetParam());
+  ASSERT_EQ(AwaitWorkers(0), absl::OkStatus());
+  std::string ended;
+  for (const v1::Event& event : keeper.Events()) {
+    if (event.kind() == "ownership_ended") ended = event.message();
+  }
+  EXPECT_THAT(ended, HasSubstr("ended: crash"));
+  // Beside the arena it has what this process had when it was forked.
+  const std::optional<int64_t> bytes = BytesOfCore(child.pid());
+  if (bytes) {
+    EXPECT_LT(*bytes, kBufferBytes / 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, CoreDumpTest, ::testing::Values(SIGSEGV, SIGABRT),
+                         [](const auto& signal) {
+                           return std::string(sigabbrev_np(signal.param));
+                         });
+
 // ---- Tokens.
 
 TEST_F(KeeperTest, shouldRedeemEachTokenOnce) {

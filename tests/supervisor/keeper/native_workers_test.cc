@@ -222,7 +222,7 @@ std::vector<std::string> FlagsOfMemories(pid_t pid) {
 }
 
 // What it has inherited as little as what it has mapped itself.
-TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArena) {
+TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArenaNorACoreDump) {
   const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
   ASSERT_TRUE(worker.ok()) << worker.status();
   Until(1, {"worker_attached: worker 1 "});
@@ -232,6 +232,7 @@ TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArena) {
   Until(1, {"worker_ready"});
   for (const std::string& flags : FlagsOfMemories(worker->pid)) {
     EXPECT_THAT(flags, ::testing::HasSubstr(" dc "));
+    EXPECT_THAT(flags, ::testing::HasSubstr(" dd "));
   }
 }
 
