@@ -137,6 +137,15 @@ TEST(ConfigTest, LetsNativeServicesShareReceives) {
   EXPECT_TRUE(arena::ValidateShape(shape).ok());
 }
 
+TEST(ConfigTest, LeavesBuffersOutOfCoreDumpsUnlessItSaysSo) {
+  for (const bool asked : {false, true}) {
+    const absl::StatusOr<v1::Config> config =
+        ParseConfig(Native("object: \"/s.so\"", asked ? "dump_buffers: true" : ""), "baton.conf");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(ShapeOf(config->services(0)).dump_buffers, asked ? 1u : 0u);
+  }
+}
+
 struct BadConfig {
   const char* what;
   std::string text;
