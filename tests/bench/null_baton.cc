@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <algorithm>
 #include <bit>
@@ -25,9 +26,13 @@ arena::Shape ShapeOf(const NullBatonOptions& options) {
   shape.send_queue_depth = shape.receive_queue_depth = options.queue_depth;
   shape.connection_state_bytes = shape.shard_state_bytes = 64;
   shape.workers = 1;
-  shape.buffer_bytes = 1 << 21;
+  shape.buffer_bytes = options.buffer_bytes;
   shape.completion_log_entries = static_cast<uint32_t>(arena::RequiredCompletionEntries(shape));
   return shape;
+}
+
+uint32_t NanosecondsSince(uint64_t began) {
+  return static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX));
 }
 
 FileDescriptor Copy(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
@@ -66,6 +71,7 @@ absl::Status NullBaton::CreateParts() {
   engine.yield_microseconds = options_.yield_microseconds;
   engine.has_peer = options_.has_peer;
   engine.processor = options_.engine_processor;
+  engine.grants = options_.grants;
   BATON_ASSIGN_OR_RETURN(engine_, NullEngine::Start(&driver, std::move(engine_wake), engine));
   // A mapping of its own, as a worker's process has.
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Attach(Copy(driver.worker_log_fd()),
@@ -119,16 +125,40 @@ absl::Status NullBaton::StageMessage() {
   return shard_->Commit();
 }
 
+absl::Status NullBaton::RoundTrip() {
+  const uint64_t wanted = completed_ + 1;
+  BATON_RETURN_IF_ERROR(options_.has_peer ? StageMessage() : StageBatch(1, 1));
+  while (completed_ < wanted) BATON_RETURN_IF_ERROR(Turn());
+  return absl::OkStatus();
+}
+
 absl::Status NullBaton::RoundTrips(uint32_t count, std::vector<uint32_t>* took_ns) {
   took_ns->reserve(took_ns->size() + count);
   next_ = 0;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t began = MonotonicNanoseconds();
-    const uint64_t wanted = completed_ + 1;
-    BATON_RETURN_IF_ERROR(options_.has_peer ? StageMessage() : StageBatch(1, 1));
-    while (completed_ < wanted) BATON_RETURN_IF_ERROR(Turn());
-    took_ns->push_back(
-        static_cast<uint32_t>(std::min<uint64_t>(MonotonicNanoseconds() - began, UINT32_MAX)));
+    BATON_RETURN_IF_ERROR(RoundTrip());
+    took_ns->push_back(NanosecondsSince(began));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NullBaton::PacedRoundTrips(uint32_t count, uint32_t interval_us,
+                                        std::vector<uint32_t>* took_ns) {
+  took_ns->reserve(took_ns->size() + count);
+  next_ = 0;
+  uint64_t due = MonotonicNanoseconds();
+  for (uint32_t i = 0; i < count; ++i) {
+    due += uint64_t{interval_us} * 1000;
+    uint64_t began = due;
+    if (MonotonicNanoseconds() < due) {
+      const timespec until = {static_cast<time_t>(due / 1'000'000'000),
+                              static_cast<long>(due % 1'000'000'000)};
+      clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+      began = MonotonicNanoseconds();
+    }
+    BATON_RETURN_IF_ERROR(RoundTrip());
+    took_ns->push_back(NanosecondsSince(began));
   }
   return absl::OkStatus();
 }

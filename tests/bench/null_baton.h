@@ -26,6 +26,8 @@ struct NullBatonOptions {
   bool has_peer = false;  // one connection; each SEND of ours is answered
   // The processor of the engine; the worker's is the caller's to choose. -1: any.
   int engine_processor = -1;
+  uint64_t buffer_bytes = 1 << 21;
+  bool grants = false;  // as NullEngineOptions'
 };
 
 class NullBaton final : private Service {
@@ -37,6 +39,10 @@ class NullBaton final : private Service {
   // One request after the other, from its staging to its completion, in nanoseconds: a WRITE; with
   // a peer a SEND, to its answer.
   absl::Status RoundTrips(uint32_t count, std::vector<uint32_t>* took_ns);
+  // The same, one each `interval_us`, from the time when it was due, unless the caller slept longer
+  // until then.
+  absl::Status PacedRoundTrips(uint32_t count, uint32_t interval_us,
+                               std::vector<uint32_t>* took_ns);
   // `count` WRITEs, `batch` in each transaction, over the first `active` connections in turns, at
   // most `window` of them under way. In seconds.
   absl::StatusOr<double> Stream(uint32_t count, uint32_t batch, uint32_t active, uint32_t window);
@@ -49,6 +55,7 @@ class NullBaton final : private Service {
   absl::Status Turn();
   absl::Status StageBatch(uint32_t batch, uint32_t active);
   absl::Status StageMessage();
+  absl::Status RoundTrip();
 
   void OnCompletion(Shard& shard, const Completion& completion) override;
   absl::Status OnAdopt(Shard& shard) override;

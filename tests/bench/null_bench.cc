@@ -23,6 +23,7 @@ constexpr std::array<uint32_t, 4> kConnections = {4, 16, 256, 4096};
 constexpr uint32_t kActive = 4;
 constexpr uint32_t kQueueDepth = 256, kQueueDepthOfMany = 64;
 constexpr uint32_t kPingsOfALook = 20'000;
+constexpr uint32_t kGrantedMebibytes = 1024, kPaceMicroseconds = 200;
 constexpr double kSameDistance = 1.3;
 constexpr int kTimesAgain = 4;
 constexpr const char* kRateUnit = "work requests per second";
@@ -45,6 +46,8 @@ class NullBench {
     suite_.Compare({"batch_32_per_second", "stream_32_per_second", "", Better::kMore, 20e6});
     suite_.Compare({"connections_4096_to_4", "connections_4096_per_second",
                     "connections_4_per_second", Better::kMore, 0.9});
+    suite_.Compare(
+        {"granting_p99_to_quiet", "granting_p99", "not_granting_p99", Better::kLess, 1.2});
     suite_.Compare({"three_parties_to_futex", "three_parties_p50", "three_parties_futex_p50",
                     Better::kLess, 0.25});
     DrawAll();
@@ -71,7 +74,7 @@ class NullBench {
     const char* name;
     absl::Status (NullBench::*measure)(Round&);
   };
-  static const std::array<Part, 4> kParts;
+  static const std::array<Part, 5> kParts;
 
   // Between the two processors. The host of a virtual machine moves them now and then, and a cache
   // line takes four times as long then, or a quarter. A part in which that happened is measured
@@ -185,15 +188,34 @@ class NullBench {
     return absl::OkStatus();
   }
 
+  // A worker that asks now and then, while all of the buffers are granted and revoked in a loop,
+  // and while they are not. Wherever the scheduler puts them.
+  absl::Status MeasureGrants(Round& round) {
+    RunOnProcessor(-1);
+    for (const bool grants : {false, true}) {
+      NullBatonOptions options;
+      options.yield_microseconds = keeper::EngineOptions().yield_microseconds;
+      options.buffer_bytes = uint64_t{suite_.Scaled(kGrantedMebibytes)} << 20;
+      options.grants = grants;
+      BATON_ASSIGN_OR_RETURN(const auto baton, NullBaton::Start(options));
+      std::vector<uint32_t> took_ns;
+      BATON_RETURN_IF_ERROR(
+          baton->PacedRoundTrips(suite_.Scaled(20'000), kPaceMicroseconds, &took_ns));
+      SetQuantiles(round, grants ? "granting" : "not_granting", std::move(took_ns));
+    }
+    return absl::OkStatus();
+  }
+
   Suite& suite_;
   const TwoProcessors processors_ = FindTwoProcessors();
 };
 
-const std::array<NullBench::Part, 4> NullBench::kParts = {{
+const std::array<NullBench::Part, 5> NullBench::kParts = {{
     {"round_trips", &NullBench::MeasureRoundTrips},
     {"batches", &NullBench::MeasureBatches},
     {"connections", &NullBench::MeasureConnections},
     {"three_parties", &NullBench::MeasureThreeParties},
+    {"grants", &NullBench::MeasureGrants},
 }};
 
 int Main(int argc, char** argv) {

@@ -1,12 +1,15 @@
 #include "tests/bench/null_device.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <string>
 
 #include "lib/base/check.h"
+#include "lib/base/errno_status.h"
 #include "tests/bench/impatient_wait.h"
 
 namespace baton::bench {
@@ -14,8 +17,17 @@ namespace {
 
 class NullRegion final : public verbs::MemoryRegion {
  public:
+  // `length`: of what is locked, from `address` on; 0: nothing is.
+  NullRegion(void* address, size_t length) : address_(address), length_(length) {}
+  ~NullRegion() override {
+    if (length_ != 0) munlock(address_, length_);
+  }
   uint32_t lkey() const override { return 1; }
   uint32_t rkey() const override { return 1; }
+
+ private:
+  void* const address_;
+  const size_t length_;
 };
 
 verbs::CompletionOpcode CompletionOf(verbs::Opcode opcode) {
@@ -160,7 +172,7 @@ absl::Status NullCompletionQueue::RequestNotification() {
   return absl::OkStatus();
 }
 
-NullDevice::NullDevice(bool has_peer) {
+NullDevice::NullDevice(bool has_peer, bool pins) : pins_(pins) {
   wire_.wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   BATON_CHECK(wire_.wake);
   if (has_peer) peer_ = std::make_unique<NullPeer>(&wire_);
@@ -189,9 +201,14 @@ verbs::DeviceLimits NullDevice::limits() const {
   return limits;
 }
 
-absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NullDevice::RegisterMemory(void*, size_t,
-                                                                                uint32_t) {
-  return std::make_unique<NullRegion>();
+absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> NullDevice::RegisterMemory(void* address,
+                                                                                size_t length,
+                                                                                uint32_t access) {
+  // The driver's own, for local access alone, stay registered, and would unlock a grant's.
+  const bool granted = (access & (verbs::kRemoteRead | verbs::kRemoteWrite)) != 0;
+  if (!pins_ || !granted) return std::make_unique<NullRegion>(nullptr, 0);
+  if (mlock(address, length) != 0) return ErrnoStatus(errno, "mlock (see RLIMIT_MEMLOCK)");
+  return std::make_unique<NullRegion>(address, length);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NullDevice::CreateCompletionQueue(

@@ -62,7 +62,9 @@ class NullCompletionQueue final : public verbs::CompletionQueue {
 
 class NullDevice final : public verbs::Device {
  public:
-  explicit NullDevice(bool has_peer);
+  // `pins`: it locks in memory each page that is registered, as a device's driver pins it, on any
+  // thread.
+  explicit NullDevice(bool has_peer, bool pins = false);
 
   // From now on sends stay outstanding, or complete as soon as they are posted.
   void SetHolding(bool holding) { holding_ = holding; }
@@ -75,6 +77,7 @@ class NullDevice final : public verbs::Device {
   verbs::DeviceLimits limits() const override;
   absl::StatusOr<std::unique_ptr<verbs::MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                       uint32_t access) override;
+  bool registers_on_any_thread() const override { return pins_; }
   absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> CreateCompletionQueue(
       uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<verbs::QueuePair>> CreateQueuePair(
@@ -95,6 +98,7 @@ class NullDevice final : public verbs::Device {
   NullWire wire_;
   std::unique_ptr<NullPeer> peer_;
   verbs::Listener* listener_ = nullptr;
+  const bool pins_;
   bool holding_ = false;
   uint32_t requests_ = 0;
   uint32_t queue_pairs_ = 0;

@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <future>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "lib/base/errno_status.h"
@@ -35,10 +39,47 @@ class Listener final : public keeper::EngineListener {
   void OnDeviceLost(const absl::Status&) override {}
 };
 
+// As a worker that asks for grants, and waits for each answer, has its keeper do it.
+class Granter {
+ public:
+  Granter(keeper::Engine* engine, uint64_t bytes)
+      : engine_(*engine), bytes_(bytes), thread_([this] { Run(); }) {}
+  ~Granter() {
+    stop_.store(true);
+    thread_.join();
+  }
+
+  static absl::Status Once(keeper::Engine& engine, uint64_t bytes) {
+    absl::StatusOr<uint32_t> grant;
+    std::promise<absl::Status> registered, revoked;
+    engine.Run([&] {
+      grant = engine.ReserveGrant(0, bytes, verbs::kRemoteRead);
+      if (!grant.ok()) return registered.set_value(grant.status());
+      engine.RegisterGrant(*grant, [&](absl::Status done) { registered.set_value(done); });
+    });
+    BATON_RETURN_IF_ERROR(registered.get_future().get());
+    engine.Run(
+        [&] { engine.RevokeGrant(*grant, [&](absl::Status done) { revoked.set_value(done); }); });
+    return revoked.get_future().get();
+  }
+
+ private:
+  void Run() {
+    absl::Status status;
+    while (status.ok() && !stop_.load()) status = Once(engine_, bytes_);
+    if (!status.ok()) std::fprintf(stderr, "null: a grant: %s\n", MessageOf(status).data());
+  }
+
+  keeper::Engine& engine_;
+  const uint64_t bytes_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
 // Until nobody has the other end of `life` any more.
 absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptions& options,
                  int life) {
-  NullDevice device(options.has_peer);
+  NullDevice device(options.has_peer, options.grants);
   Listener listener;
   keeper::EngineOptions engine_options;
   engine_options.yield_microseconds = options.yield_microseconds;
@@ -50,10 +91,17 @@ absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptio
   device.AddRequests(arena->shape().connections);
   engine->Start();
   if (options.processor >= 0) engine->Run([&] { RunOnProcessor(options.processor); });
+  std::optional<Granter> granter;
+  if (options.grants) {
+    const uint64_t bytes = arena->shape().buffer_bytes;
+    BATON_RETURN_IF_ERROR(Granter::Once(*engine, bytes));  // it may be more than may be locked
+    granter.emplace(engine.get(), bytes);
+  }
   char byte = 0;
   if (write(life, &byte, 1) != 1) return ErrnoStatus(errno, "write");
   while (read(life, &byte, 1) < 0 && errno == EINTR) {
   }
+  granter.reset();
   engine->Stop();
   return absl::OkStatus();
 }

@@ -20,6 +20,8 @@ struct NullEngineOptions {
   uint32_t yield_microseconds = 0;
   bool has_peer = false;  // each SEND is answered
   int processor = -1;     // -1: any
+  // All of the buffers are granted to peers and revoked, again and again, for as long as it lives.
+  bool grants = false;
 };
 
 // Thread-compatible. One at a time, to be started while the process has no other thread.

@@ -1,6 +1,6 @@
 // How long a driver takes to go on with what a dead one left, by what there is of it: connections,
-// work requests outstanding, completions that nobody has acknowledged. `./run bench setup` starts
-// it.
+// work requests outstanding, completions that nobody has acknowledged; and how long a native heir
+// takes for the first of its shards, and for all. `./run bench setup` starts it.
 //
 // In one process, over a device that does nothing: what a real one adds is its own.
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/driver/ownership.h"
 #include "lib/driver/queue_driver.h"
+#include "tests/bench/native_adoption.h"
 #include "tests/bench/null_device.h"
 #include "tests/bench/suite.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -32,6 +33,8 @@ constexpr uint32_t kSome = 100;  // connections, where their number is not what 
 constexpr std::array<uint32_t, 4> kConnections = {1, 100, 1000, 10000};
 constexpr std::array<uint32_t, 4> kRequests = {0, 100, 1000, 6400};  // of kSome connections
 constexpr uint32_t kEntriesOfATransaction = 128;
+constexpr uint32_t kAdopted = 10'000;  // connections, over all shards
+constexpr std::array<uint32_t, 2> kAdoptedShards = {1, 16};
 
 class Silent final : public driver::DriverObserver {
   void OnConnectionState(uint32_t, std::string_view) override {}
@@ -127,6 +130,10 @@ class SetupBench {
                     "recovery_0_outstanding_us", Better::kLess});
     suite->Compare({"recovery_6400_unacknowledged_to_0", "recovery_6400_unacknowledged_us",
                     "recovery_0_unacknowledged_us", Better::kLess});
+    suite->Compare({"adoption_first_of_16_shards_to_1", "adoption_first_of_16_shards_us",
+                    "adoption_first_of_1_shards_us", Better::kLess, 1});
+    suite->Compare({"adoption_all_of_16_shards_to_1", "adoption_all_of_16_shards_us",
+                    "adoption_all_of_1_shards_us", Better::kLess});
     Line connections{"connections", {}}, outstanding{"outstanding", {}}, log{"unacknowledged", {}};
     for (const uint32_t n : kConnections)
       connections.points.emplace_back(n, Name(n, "connections"));
@@ -140,6 +147,12 @@ class SetupBench {
   }
 
   absl::Status Measure(Round& round) {
+    for (const uint32_t shards : kAdoptedShards) {
+      BATON_ASSIGN_OR_RETURN(const auto service, NativeAdoption::Start(shards, kAdopted));
+      BATON_ASSIGN_OR_RETURN(const AdoptionTimes took, service->Adopt());
+      round.Set(absl::StrCat("adoption_first_of_", shards, "_shards_us"), took.first_us, "us");
+      round.Set(absl::StrCat("adoption_all_of_", shards, "_shards_us"), took.last_us, "us");
+    }
     for (const uint32_t n : kConnections) {
       BATON_RETURN_IF_ERROR(MeasureOne(Name(n, "connections"), n, 0, false, round));
     }

@@ -1,0 +1,74 @@
+// A native service whose owner dies: its heir takes over shards with many connections.
+//
+// Over a device that does nothing, with the drivers of both workers in one process.
+#ifndef TESTS_BENCH_NATIVE_ADOPTION_H_
+#define TESTS_BENCH_NATIVE_ADOPTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/arena/arena.h"
+#include "supervisor/keeper/native_engine.h"
+#include "tests/lib/driver/commit_writer.h"
+
+namespace baton::bench {
+
+// From the death to the end of the first shard's recovery, and of the last one's.
+struct AdoptionTimes {
+  double first_us = 0;
+  double last_us = 0;
+};
+
+// Thread-compatible.
+class NativeAdoption final : private keeper::EngineListener {
+ public:
+  // With all connections established, as many in each shard.
+  static absl::StatusOr<std::unique_ptr<NativeAdoption>> Start(uint32_t shards,
+                                                               uint32_t connections);
+  ~NativeAdoption() override;
+
+  // Once.
+  absl::StatusOr<AdoptionTimes> Adopt();
+
+ private:
+  // Of one shard, of its first owner.
+  struct Shard {
+    Shard(const arena::Arena* arena, uint32_t index) : writer(arena, index) {}
+    driver::testing::CommitWriter writer;
+    uint64_t read = 0;
+  };
+
+  NativeAdoption(uint32_t shards, uint32_t connections)
+      : shards_(shards), connections_(connections) {}
+
+  absl::Status Open();
+  absl::Status AddWorker(uint32_t slot);
+  absl::Status Establish();
+  absl::Status Serve(uint32_t shard);
+  absl::Status Check(uint32_t slot, int result);
+  uint32_t OwnedBy(uint32_t slot) const;
+  BatonNativeHost& host(uint32_t slot) { return *drivers_[slot]->host(); }
+
+  void OnEvent(std::string_view, const std::string&, uint64_t, int, int) override {}
+  void OnFenced(uint64_t) override {}
+  void OnDeviceLost(const absl::Status&) override {}
+
+  const uint32_t shards_;
+  const uint32_t connections_;
+  uint32_t established_ = 0;
+  std::unique_ptr<verbs::Device> device_;
+  std::optional<arena::Arena> arena_;
+  std::unique_ptr<keeper::NativeEngine> engine_;
+  std::unique_ptr<keeper::NativeDriver> drivers_[2];  // of the owner, and of its heir
+  std::vector<Shard> served_;
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_NATIVE_ADOPTION_H_
