@@ -10,6 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/status_text.h"
+#include "lib/text/ascii_line.h"
+#include "lib/text/one_line.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
 #include "supervisor/control/callers.h"
 #include "supervisor/control/change_record.h"
@@ -28,12 +31,16 @@ constexpr uint32_t kDefaultPage = 1000;
 constexpr uint32_t kMaxPage = 10000;
 // Trailing metadata of an answer that leaves something out, for the operator to read.
 constexpr char kWarning[] = "baton-warning";
+// All headers of an answer may have 8 KiB.
+constexpr size_t kMaxWarningBytes = 512;
+constexpr int kMaxWarnings = 8;
+constexpr size_t kMaxProblemBytes = 2048;
 
 v1::Service UnreachableService(const std::string& name, const absl::Status& problem) {
   v1::Service service;
   service.set_name(name);
   service.set_reachable(false);
-  service.set_problem(std::string(problem.message()));
+  service.set_problem(OneLine(MessageOf(problem), kMaxProblemBytes));
   return service;
 }
 
@@ -87,12 +94,19 @@ class OperatorServiceImpl final
       AddWorkers(request->service(), *described, response);
       return grpc::Status::OK;
     }
+    int left_out = 0;
     for (const auto& [name, described] : calls_.DescribeAll(*call)) {
       if (described.ok()) {
         AddWorkers(name, *described, response);
-      } else {
-        call->AddTrailingMetadata(kWarning, std::string(described.status().message()));
+      } else if (++left_out <= kMaxWarnings) {
+        call->AddTrailingMetadata(kWarning,
+                                  AsciiLine(MessageOf(described.status()), kMaxWarningBytes));
       }
+    }
+    if (left_out > kMaxWarnings) {
+      call->AddTrailingMetadata(
+          kWarning, absl::StrCat("workers of ", left_out - kMaxWarnings,
+                                 " more services are left out: `baton status` names them"));
     }
     return grpc::Status::OK;
   }

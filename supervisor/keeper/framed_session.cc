@@ -1,7 +1,10 @@
 #include "supervisor/keeper/framed_session.h"
 
 #include <boost/asio/post.hpp>
+#include <memory>
 #include <utility>
+
+#include "lib/text/message_text.h"
 
 namespace baton::keeper {
 
@@ -11,6 +14,8 @@ namespace {
 
 // Of one session at a time: the others, and the deaths of processes, get their turn in between.
 constexpr int kFramesPerTurn = 8;
+
+constexpr size_t kMaxTextBytes = 16 << 10;
 
 }  // namespace
 
@@ -64,9 +69,17 @@ void FramedSession::Resume() {
   HandleFramesLater(filled_);
 }
 
+// Text in a message may be a worker's. It goes out cut and mended to what the receiver can parse.
 void FramedSession::Send(const google::protobuf::MessageLite& message,
                          const std::vector<int>& descriptors) {
-  const absl::Status sent = channel_.Enqueue(message, descriptors);
+  const auto* const whole = dynamic_cast<const google::protobuf::Message*>(&message);
+  std::unique_ptr<google::protobuf::Message> mended;
+  if (whole != nullptr && !HasValidText(*whole, kMaxTextBytes)) {
+    mended.reset(whole->New());
+    mended->CopyFrom(*whole);
+    MakeTextValid(mended.get(), kMaxTextBytes);
+  }
+  const absl::Status sent = channel_.Enqueue(mended ? *mended : message, descriptors);
   if (!sent.ok()) {
     // Reported from the loop, not from within the caller.
     boost::asio::post(descriptor_.get_executor(),

@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/text/one_line.h"
 #include "supervisor/keeper/state_version_check.h"
 
 namespace baton::keeper {
@@ -23,6 +24,9 @@ constexpr milliseconds kTick(10);
 // A program that has just started says that it is ready while threads of it still start and its
 // pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
 constexpr milliseconds kSettling(150);
+// Of a program's arguments, so many are shown to operators.
+constexpr int kMaxArguments = 128;
+constexpr size_t kMaxArgumentBytes = 1024;
 
 std::string PhaseName(v1::UpgradePhase phase) {
   switch (phase) {
@@ -60,7 +64,10 @@ UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, Pro
       timer_(context_.loop) {
   status_.set_id(id);
   status_.set_exec(change_.to.path());
-  for (const std::string& argument : change_.to.arguments()) *status_.add_arguments() = argument;
+  for (const std::string& argument : change_.to.arguments()) {
+    if (status_.arguments_size() == kMaxArguments) break;
+    *status_.add_arguments() = OneLine(argument, kMaxArgumentBytes);
+  }
   status_.set_rollback(change_.rollback);
   status_.set_no_rollback(plan.no_rollback());
   for (const uint32_t shard : canary_) status_.add_canary_shards(shard);

@@ -122,6 +122,38 @@ TEST_F(ControlServerTest, WorkersOfAllServicesCarryAWarningForThoseNotReached) {
   EXPECT_THAT(client->TakeWarnings(), ElementsAre(HasSubstr("nvme.keeper.sock")));
 }
 
+TEST_F(ControlServerTest, AWarningThatIsNoAsciiEndsNobody) {
+  SetDownReason(state_dir_, "nvme", "Ger\u00e4t \xff fehlt");
+  const auto client = Client();
+  const auto workers = client->ListWorkers({});
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  EXPECT_THAT(client->TakeWarnings(), ElementsAre(HasSubstr("is down: Ger??t ? fehlt")));
+  // Where UTF-8 can be, it is.
+  const auto status = client->GetStatus({});
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_THAT(status->services(1).problem(), HasSubstr("is down: Ger\u00e4t ? fehlt"));
+}
+
+TEST_F(ControlServerTest, WarningsAndReasonsOfAnyLengthLeaveTheAnswer) {
+  SetDownReason(state_dir_, "nvme", std::string(20'000, 'x'));
+  for (int i = 0; i < 40; ++i) {
+    const std::string name = absl::StrCat("down", i);
+    config_.add_services(name);
+    SetDownReason(state_dir_, name, std::string(20'000, 'x'));
+  }
+  StartControl();
+  const auto client = Client();
+  const auto workers = client->ListWorkers({});
+  ASSERT_TRUE(workers.ok()) << workers.status();
+  EXPECT_EQ(workers->workers_size(), 2);
+  const std::vector<std::string> warnings = client->TakeWarnings();
+  ASSERT_EQ(warnings.size(), 9u);
+  EXPECT_THAT(warnings.back(), HasSubstr("33 more services"));
+  v1::GetServiceRequest request;
+  request.set_service("nvme");
+  EXPECT_EQ(client->GetService(request).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(ControlServerTest, FindsOneWorker) {
   v1::GetWorkerRequest request;
   request.set_service("kv");

@@ -188,6 +188,29 @@ TEST_F(UpgradesTest, shouldReplaceTheWorkersAndEndThem) {
   EXPECT_EQ(worker_->WaitEnd(std::chrono::seconds(20)).value_or(-1), 0);
 }
 
+TEST_F(UpgradesTest, shouldBeShownThoughArgumentsOfItsWorkersAreNoText) {
+  StartKeeper();
+  StartWorker({"--program-version", "1", "--fault", "\xff\xfe"});
+  v1::UpgradePlan plan;
+  plan.set_exec(program_);
+  const auto started = Upgrade(plan);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_EQ(started->arguments(started->arguments_size() - 1), "??");
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "1");
+}
+
+TEST_F(UpgradesTest, shouldShowABoundedPartOfItsArguments) {
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  v1::UpgradePlan plan = Plan({"--program-version", "2", "--fault", std::string(100'000, 'x')});
+  for (int i = 0; i < 200; ++i) plan.add_arguments("--deaf");
+  const auto started = Upgrade(plan);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_EQ(started->arguments_size(), 128);
+  EXPECT_EQ(started->arguments(5), std::string(1024, 'x'));
+}
+
 TEST_F(UpgradesTest, shouldInheritArgumentsAndStartAsManyWorkersAsThereWere) {
   StartKeeper();
   StartWorker({"--program-version", "1"});
