@@ -215,11 +215,8 @@ void Standbys::TellWhyNone(const absl::Status& why) {
                         "--exec`; it is tried again"));
 }
 
-// Who ends meanwhile shows the half of it; then there is nothing to be seen the second time.
 absl::StatusOr<internal::Program> Standbys::ProgramOf(const WorkerInfo& owner) {
-  BATON_ASSIGN_OR_RETURN(internal::Program program, programs_.Of(owner.pid, owner.uid, owner.gid));
-  BATON_RETURN_IF_ERROR(programs_.Of(owner.pid, owner.uid, owner.gid).status());
-  return program;
+  return workers_.ProgramOf(owner.id, programs_);
 }
 
 absl::Status Standbys::Start(const internal::Program& program, size_t ready) {

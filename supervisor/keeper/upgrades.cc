@@ -67,7 +67,7 @@ absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(const v1::UpgradePlan& plan)
         "directory and arguments: start the new program as you did the first one");
   }
   BATON_ASSIGN_OR_RETURN(internal::Program old_program,
-                         context_.programs.Of(model->pid, model->uid, model->gid));
+                         context_.workers.ProgramOf(model->id, context_.programs));
   internal::Program new_program = old_program;
   new_program.set_path(plan.exec());
   if (plan.replace_arguments()) {

@@ -1,5 +1,6 @@
 #include "supervisor/keeper/worker_session.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -83,6 +84,11 @@ absl::Status WorkerSession::Signal(int number) {
     return absl::OkStatus();
   }
   return ErrnoStatus(errno, absl::StrCat("pidfd_send_signal(", number, ")"));
+}
+
+bool WorkerSession::IsProcessDead() {
+  pollfd entry = {process.native_handle(), POLLIN, 0};
+  return poll(&entry, 1, 0) != 0;
 }
 
 }  // namespace baton::keeper

@@ -57,6 +57,7 @@ struct WorkerSession {
   v1::Worker Describe(const arena::Arena& arena) const;
   // OK when the process is dead already.
   absl::Status Signal(int number);
+  bool IsProcessDead();
 
   uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
   uint32_t slot = 0;

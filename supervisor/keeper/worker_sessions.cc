@@ -1,6 +1,5 @@
 #include "supervisor/keeper/worker_sessions.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -261,8 +260,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
     BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   }
   // Who speaks for a dead process cannot be watched, nor killed.
-  pollfd process = {session->process.native_handle(), POLLIN, 0};
-  if (poll(&process, 1, 0) != 0) {
+  if (session->IsProcessDead()) {
     return absl::FailedPreconditionError(
         absl::StrCat("process ", session->peer.pid, ", which connected, is dead"));
   }
@@ -439,6 +437,24 @@ WorkerSessions::SessionPtr WorkerSessions::Find(uint64_t worker_id) const {
 }
 
 uint64_t WorkerSessions::IdOf(uint32_t slot) const { return slots_[slot] ? slots_[slot]->id : 0; }
+
+absl::StatusOr<internal::Program> WorkerSessions::ProgramOf(uint64_t worker_id,
+                                                            const WorkerPrograms& programs) const {
+  const SessionPtr session = Find(worker_id);
+  if (!session) {
+    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+  }
+  const PeerCredentials& peer = session->peer;
+  BATON_ASSIGN_OR_RETURN(internal::Program program, programs.Of(peer.pid, peer.uid, peer.gid));
+  // A process that ends shows half of it for a moment, and nothing after that.
+  BATON_RETURN_IF_ERROR(programs.Of(peer.pid, peer.uid, peer.gid).status());
+  if (session->IsProcessDead()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", peer.pid, " of worker ", worker_id,
+                     " ended while its program was read, which may be another's: try again"));
+  }
+  return program;
+}
 
 absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   const SessionPtr session = Find(worker_id);

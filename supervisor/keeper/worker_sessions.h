@@ -17,6 +17,7 @@
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/policies.h"
+#include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/worker_requests.h"
 #include "supervisor/keeper/worker_session.h"
@@ -67,6 +68,12 @@ class WorkerSessions {
 
   // The worker that `token` was made for; each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
+
+  // The program of an attached worker. The number of its process leads to it in /proc, so an error
+  // is returned when the process is dead once it was read: the number may have been another's by
+  // then.
+  absl::StatusOr<internal::Program> ProgramOf(uint64_t worker_id,
+                                              const WorkerPrograms& programs) const;
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
   // The same, and what it was dealing with is not to blame for it.

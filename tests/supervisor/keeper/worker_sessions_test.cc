@@ -475,5 +475,45 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   first.join();
 }
 
+// Each finds the program that has the number by then.
+class NumberedPrograms final : public WorkerPrograms {
+ public:
+  explicit NumberedPrograms(std::function<void()> meanwhile) : meanwhile_(std::move(meanwhile)) {}
+  absl::Status Check(const std::string&) const override { return absl::OkStatus(); }
+  absl::StatusOr<internal::Program> Of(pid_t, uint32_t, uint32_t) const override {
+    meanwhile_();
+    internal::Program program;
+    program.set_path("/opt/kv");
+    return program;
+  }
+  absl::StatusOr<StartedProgram> Start(const internal::Program&) override {
+    return absl::UnimplementedError("no");
+  }
+  void OnServing(const internal::Program&) override {}
+
+ private:
+  const std::function<void()> meanwhile_;
+};
+
+TEST_F(WorkerSessionsTest, shouldNotTakeAProgramFromTheNumberOfAProcessThatEnds) {
+  const auto process = Process();
+  const Reservation reservation = sessions.Reserve().value();
+  const auto client = AcceptChild(*process, reservation);
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const uint64_t id = reservation.worker_id;
+  const auto program = sessions.ProgramOf(id, NumberedPrograms([] {}));
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->path(), "/opt/kv");
+  bool ended = false;
+  const NumberedPrograms meanwhile_ending([&] {
+    if (std::exchange(ended, true)) return;
+    process->Go();
+    process->Wait();
+  });
+  const absl::Status refused = sessions.ProgramOf(id, meanwhile_ending).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ended while its program was read"));
+}
+
 }  // namespace
 }  // namespace baton::keeper
