@@ -1,4 +1,3 @@
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,9 +94,13 @@ absl::StatusOr<ArenaView> OpenTarget(const Session& session, const Target& targe
 
 // ---------------------------------------------------------------- the decoder
 
+struct Configured {
+  v1::StateDecoder decoder;
+  uint32_t uid;  // of the process that said so
+};
+
 // As control knows it; the status says why not.
-absl::StatusOr<v1::StateDecoder> ConfiguredDecoder(const Session& session,
-                                                   const std::string& service) {
+absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
       const std::unique_ptr<OperatorClient> control,
       OperatorClient::Connect(OperatorSocketOf(session),
@@ -105,30 +108,28 @@ absl::StatusOr<v1::StateDecoder> ConfiguredDecoder(const Session& session,
   v1::GetServiceRequest request;
   request.set_service(service);
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, control->GetService(request));
-  return response.service().state_decoder();
+  // Of the connection that the answer came on: the socket's path may lead elsewhere by now.
+  BATON_ASSIGN_OR_RETURN(const uint32_t uid, control->ServerUid());
+  return Configured{response.service().state_decoder(), uid};
 }
 
-// Whoever owns the socket says which program is run: root and ourselves may say so to us.
-absl::Status CheckTrusted(const Session& session, const std::string& program) {
-  struct stat info = {};
-  const std::string socket = OperatorSocketOf(session);
-  if (stat(socket.c_str(), &info) == 0 && (info.st_uid == 0 || info.st_uid == geteuid())) {
-    return absl::OkStatus();
-  }
-  return absl::PermissionDeniedError(
-      absl::StrCat(program, " is configured by user ", info.st_uid, " and not run for you"));
+// The process that listens says which program is run: root's and our own may say so to us.
+absl::Status CheckTrusted(const Configured& configured) {
+  if (configured.uid == 0 || configured.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(configured.decoder.program(),
+                                                  " is configured by user ", configured.uid,
+                                                  " and not run for you"));
 }
 
 absl::StatusOr<StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags,
                                            const ArenaView& arena) {
   if (!flags.decoder.empty()) return StateDecoder{flags.decoder};
   if (!flags.target.offline.empty() || flags.target.pid != 0) return StateDecoder();
-  BATON_ASSIGN_OR_RETURN(const v1::StateDecoder configured,
-                         ConfiguredDecoder(session, arena.service));
-  if (configured.program().empty()) return StateDecoder();
-  BATON_RETURN_IF_ERROR(CheckTrusted(session, configured.program()));
-  return StateDecoder{configured.program(),
-                      {configured.arguments().begin(), configured.arguments().end()}};
+  BATON_ASSIGN_OR_RETURN(const Configured configured, ConfiguredDecoder(session, arena.service));
+  const v1::StateDecoder& decoder = configured.decoder;
+  if (decoder.program().empty()) return StateDecoder();
+  BATON_RETURN_IF_ERROR(CheckTrusted(configured));
+  return StateDecoder{decoder.program(), {decoder.arguments().begin(), decoder.arguments().end()}};
 }
 
 inspect::DecodeState DecodeWith(const StateDecoder& decoder, const std::string& service) {
@@ -186,8 +187,8 @@ absl::Status Snapshot(Session* session, const SnapshotFlags& flags) {
   options.buffers = flags.buffers;
   options.overwrite = flags.force;
   if (flags.target.pid == 0) {
-    const auto decoder = ConfiguredDecoder(*session, arena.service);
-    if (decoder.ok()) options.decoder = decoder->program();
+    const auto configured = ConfiguredDecoder(*session, arena.service);
+    if (configured.ok()) options.decoder = configured->decoder.program();
   }
   BATON_ASSIGN_OR_RETURN(const uint64_t bytes, inspect::SaveSnapshot(arena, flags.file, options));
   session->err << "saved " << flags.file << ": " << FormatBytes(bytes) << " of service "
