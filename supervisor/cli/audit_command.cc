@@ -1,4 +1,7 @@
+#include <filesystem>
 #include <map>
+#include <string>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -8,6 +11,8 @@
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/session.h"
+#include "supervisor/config/audit_chain.h"
+#include "supervisor/config/state_files.h"
 
 namespace baton {
 namespace {
@@ -15,6 +20,9 @@ namespace {
 struct Options {
   std::string service;  // empty: all
   bool follow = false;
+  bool verify = false;
+  std::string file;  // empty: that of the state directory
+  std::string expected_hash;
 };
 
 std::string Line(const v1::Event& event) {
@@ -26,7 +34,40 @@ std::string Line(const v1::Event& event) {
                       change.why().empty() ? "" : absl::StrCat("  (", change.why(), ")")));
 }
 
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// Without control, which writes the files: by reading them.
+absl::Status Verify(Session* session, const Options& options) {
+  std::string path = options.file;
+  if (path.empty()) {
+    path =
+        AuditTrailPath(session->socket.empty() ? session->state_dir : DirectoryOf(session->socket));
+    // It may be a link to the file, and the older files are beside that.
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::canonical(path, error);
+    if (!error) path = target.string();
+  }
+  BATON_ASSIGN_OR_RETURN(const AuditReport report, VerifyAuditFiles(path, options.expected_hash));
+  session->out << path << ": " << report.records << " records in " << report.files
+               << " files are as they were written, each behind the one before it";
+  if (report.unchained > 0) session->out << "; " << report.unchained << " older ones have no hash";
+  if (report.torn > 0) session->out << "; " << report.torn << " lines were not finished";
+  session->out << "\nlast record: " << (report.last_hash.empty() ? "none" : report.last_hash)
+               << std::endl;
+  if (options.expected_hash.empty() || report.expected_found) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("no record has the hash ", options.expected_hash,
+                   ": it was taken out, or was in a file that made room for newer ones"));
+}
+
 absl::Status Audit(Session* session, const Options& options) {
+  if (options.verify) return Verify(session, options);
+  if (!options.file.empty() || !options.expected_hash.empty()) {
+    return absl::InvalidArgumentError("--file and --expect are for --verify: add it");
+  }
   v1::WatchEventsRequest request;
   request.set_service(options.service);
   request.set_follow(options.follow);
@@ -58,6 +99,16 @@ void AddAuditCommand(CLI::App* app, Session* session) {
       app->add_subcommand("audit", "Show what operators did, and why; in JSON, one per line");
   command->add_option("service", options->service, "only of this service");
   command->add_flag("-f,--follow", options->follow, "go on with what they do next");
+  command->add_flag("--verify", options->verify,
+                    "check that no record on file was changed or taken out; needs no control");
+  command
+      ->add_option("--file", options->file,
+                   "what --verify reads [audit.log of the state directory]")
+      ->type_name("FILE");
+  command
+      ->add_option("--expect", options->expected_hash,
+                   "with --verify: a record with this hash, as a log has it, has to be there")
+      ->type_name("HASH");
   command->footer(
       "What was begun and has no outcome is under way, or control ended in the middle of it. With "
       "-o wide, -o json or --follow each change is there twice, as it begins and when it is done.");

@@ -17,6 +17,7 @@
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/audit_chain.h"
 
 namespace baton {
 namespace {
@@ -41,11 +42,16 @@ AuditTrail::AuditTrail(std::string path, EventLog* events, uint64_t max_file_byt
 // A line that is none, as the last one is when somebody was killed in it, is left out.
 void AuditTrail::ReadFile(const std::string& path) {
   std::ifstream file(path);
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // the hash, and what a later release has
   for (std::string line; std::getline(file, line);) {
     v1::Event event;
-    if (!google::protobuf::util::JsonStringToMessage(line, &event).ok() || event.kind() != kKind) {
+    if (!google::protobuf::util::JsonStringToMessage(line, &event, options).ok() ||
+        event.kind() != kKind) {
       continue;
     }
+    const std::string_view hash = AuditHashOf(line);
+    if (!hash.empty()) last_hash_ = std::string(hash);
     last_number_ = std::max(last_number_, event.change().number());
     last_unix_micros_ = std::max(last_unix_micros_, event.unix_micros());
     events_->Append(event.service(), event);
@@ -63,7 +69,7 @@ void AuditTrail::Open() {
   bytes_ = static_cast<uint64_t>(status.st_size);
   char last = '\n';
   if (bytes_ > 0 && pread(file_.get(), &last, 1, status.st_size - 1) == 1 && last != '\n') {
-    Write("");  // ends the line in which somebody was killed
+    (void)Write("");  // ends the line in which somebody was killed
   }
 }
 
@@ -76,13 +82,17 @@ void AuditTrail::Begin(const std::string& service, v1::Change* change) {
 void AuditTrail::End(const std::string& service, v1::Change change, const absl::Status& outcome) {
   change.set_done(true);
   change.set_outcome(outcome.ok() ? "OK" : outcome.ToString());
+  std::string hash;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hash = Record(service, change);
+  }
   log::Write(spdlog::level::info, {.service = service, .trace_parent = change.trace_parent()},
-             absl::StrCat("service ", service, ": ", MessageFor(change)));
-  std::lock_guard<std::mutex> lock(mutex_);
-  Record(service, change);
+             absl::StrCat("service ", service, ": ", MessageFor(change),
+                          hash.empty() ? "" : absl::StrCat(" [record ", hash, "]")));
 }
 
-void AuditTrail::Record(const std::string& service, const v1::Change& change) {
+std::string AuditTrail::Record(const std::string& service, const v1::Change& change) {
   // Two records are never of the same time, which is what the event log tells them apart by.
   last_unix_micros_ = std::max(last_unix_micros_ + 1, UnixMicroseconds());
   v1::Event event;
@@ -95,35 +105,44 @@ void AuditTrail::Record(const std::string& service, const v1::Change& change) {
   *event.mutable_change() = change;
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
-  std::string line;
-  (void)google::protobuf::util::MessageToJsonString(event, &line, options);
-  Write(line);
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(event, &json, options);
+  AuditLine line = ChainAuditLine(json, last_hash_);
+  const bool written = Write(line.text);
+  if (written) last_hash_ = line.hash;
   events_->Append(service, event);
+  return written ? std::move(line.hash) : "";
 }
 
-void AuditTrail::Write(const std::string& line) {
+// The oldest is overwritten.
+void AuditTrail::MoveFiles() {
+  for (int age = kAuditFiles - 1; age > 0; --age) {
+    const std::string from = AuditFile(path_, age - 1);
+    if (std::rename(from.c_str(), AuditFile(path_, age).c_str()) == 0 || errno == ENOENT) continue;
+    spdlog::error("{}", MessageOf(ErrnoStatus(errno, absl::StrCat("rename ", from))));
+  }
+}
+
+bool AuditTrail::Write(const std::string& line) {
   if (!file_) Open();  // it may be possible by now
-  if (!file_) return;
+  if (!file_) return false;
   if (bytes_ + line.size() >= max_file_bytes_) {
-    if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0) {
-      spdlog::error("{}", MessageOf(ErrnoStatus(errno, absl::StrCat("rename ", path_))));
-      file_.Reset();
-      return;
-    }
+    MoveFiles();
     Open();
-    if (!file_) return;
+    if (!file_) return false;
   }
   const std::string whole = line + "\n";
   const ssize_t written = write(file_.get(), whole.data(), whole.size());
   if (written == static_cast<ssize_t>(whole.size()) && fdatasync(file_.get()) == 0) {
     bytes_ += static_cast<uint64_t>(written);
-    return;
+    return true;
   }
   const absl::Status why =
       ErrnoStatus(written >= 0 ? ENOSPC : errno, absl::StrCat("write ", path_));
   spdlog::error("what operators do is not on record: {}", MessageOf(why));
   // What was written of it would take the next line with it.
   if (ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) file_.Reset();
+  return false;
 }
 
 }  // namespace baton

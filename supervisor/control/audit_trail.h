@@ -1,8 +1,9 @@
 // What operators asked for, on record: in the event log, and in a file that outlives this process.
 //
 // The file has one v1.Event in JSON a line, of kind "change"; each change is there twice, before it
-// is tried and when its outcome is known. Bounded: when it is full it takes the place of the one
-// before it, PATH.1. Whoever wants to keep more follows WatchEvents, or the log.
+// is tried and when its outcome is known. Each line has a hash of itself and the one before it
+// (audit_chain.h), which the log has, too. Bounded: when the file is full it becomes PATH.1, that
+// PATH.2, and so on. Whoever wants to keep more follows WatchEvents, or the log.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_AUDIT_TRAIL_H_
@@ -23,9 +24,9 @@ class AuditTrail {
  public:
   static constexpr uint64_t kMaxFileBytes = 4 << 20;
 
-  // Goes on with what is in the files, and puts it into `events`, which outlives it. A file that
-  // cannot be read or written is logged, and nothing else: what operators do in that trouble is
-  // more important than its record.
+  // Goes on with what is in the last two files, and puts it into `events`, which outlives it. A
+  // file that cannot be read or written is logged, and nothing else: what operators do in that
+  // trouble is more important than its record.
   AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes = kMaxFileBytes);
 
   // About to be tried: gives it its number. `service`: one that there is, or none.
@@ -34,8 +35,10 @@ class AuditTrail {
 
  private:
   void ReadFile(const std::string& path);
-  void Record(const std::string& service, const v1::Change& change);
-  void Write(const std::string& line);
+  // Returns the hash of the line, for the log; empty: it could not be written.
+  std::string Record(const std::string& service, const v1::Change& change);
+  bool Write(const std::string& line);
+  void MoveFiles();
   void Open();
 
   const std::string path_;
@@ -44,6 +47,7 @@ class AuditTrail {
   std::mutex mutex_;
   FileDescriptor file_;  // none: it could not be opened
   uint64_t bytes_ = 0;   // of the file
+  std::string last_hash_;
   uint64_t last_number_ = 0;
   int64_t last_unix_micros_ = 0;
 };

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_text.h"
 #include "lib/text/one_line.h"
 
@@ -22,6 +24,11 @@ std::string Metadata(const grpc::ServerContextBase& call, const char* key) {
   return OneLine({found->second.data(), found->second.size()}, kMaxMetadata);
 }
 
+// Without the number of its process: a caller may have as many of those as it likes.
+std::string CallerOf(const std::string& who) {
+  return who.starts_with("uid ") ? who.substr(0, who.find(" pid ")) : who;
+}
+
 // An outcome may have words of the caller in it.
 absl::Status Printable(const absl::Status& status) {
   return absl::Status(status.code(), OneLine(MessageOf(status), kMaxOutcome));
@@ -32,12 +39,29 @@ absl::Status Printable(const absl::Status& status) {
 absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::string& what,
                               const google::protobuf::Message& request,
                               const std::string& named_service,
-                              const std::function<absl::Status()>& work) const {
+                              const std::function<absl::Status()>& work) {
   // Names that there are not are in the request, and make no history of their own.
   const bool known = keepers_->Find(named_service).ok();
   const std::string service = known ? named_service : "";
   v1::Change change;
   change.set_who(callers_->Describe(call));
+  const ChangeBudget::Verdict verdict =
+      budget_.Take(CallerOf(change.who()), MonotonicNanoseconds());
+  if (verdict.to_record > 0) {
+    v1::Change refused;
+    refused.set_who(CallerOf(change.who()));
+    refused.set_what("TooMany");
+    trail_->Begin("", &refused);
+    trail_->End("", std::move(refused),
+                absl::ResourceExhaustedError(
+                    absl::StrCat(verdict.to_record, " of its changes were not tried")));
+  }
+  if (!verdict.allowed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(CallerOf(change.who()), " has asked for more than ", ChangeBudget::kBurst,
+                     " changes in a short time, and this one was not tried: wait, ",
+                     ChangeBudget::kPerSecond, " a second are"));
+  }
   change.set_what(what);
   change.set_why(Metadata(call, kReason));
   change.set_trace_parent(TraceParentOf(call));

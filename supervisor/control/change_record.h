@@ -9,6 +9,7 @@
 #include "grpcpp/server_context.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/callers.h"
+#include "supervisor/control/change_budget.h"
 #include "supervisor/control/keepers.h"
 
 namespace baton {
@@ -21,15 +22,17 @@ class ChangeRecord {
       : keepers_(keepers), callers_(callers), trail_(trail) {}
 
   // Does `work`, which is what `call` asks for: recorded before and after it. `service`: as the
-  // request names it, which may be none that there is.
+  // request names it, which may be none that there is. kResourceExhausted: this caller has asked
+  // for too many changes lately; nothing was done, and that is on record once a minute.
   absl::Status Do(const grpc::ServerContextBase& call, const std::string& what,
                   const google::protobuf::Message& request, const std::string& service,
-                  const std::function<absl::Status()>& work) const;
+                  const std::function<absl::Status()>& work);
 
  private:
   Keepers* const keepers_;
   const Callers* const callers_;
   AuditTrail* const trail_;
+  ChangeBudget budget_;
 };
 
 }  // namespace baton

@@ -1,10 +1,14 @@
 #include "supervisor/control/control_server.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -16,6 +20,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
@@ -58,6 +63,28 @@ void SetUpGrpc() {
     return true;
   }();
   (void)done;
+}
+
+// Below the first of systemd's directories for logs, where the unit has LogsDirectory=: what is in
+// the state directory may end with the machine. Otherwise in the state directory, which has a
+// symbolic link to the file then, for `baton audit --verify`.
+std::string AuditPath(const std::string& state_dir) {
+  const std::string usual = AuditTrailPath(state_dir);
+  const char* const directories = std::getenv("LOGS_DIRECTORY");
+  const std::string first = directories == nullptr ? "" : absl::StrCat(directories, ":");
+  if (first.empty() || first.front() != '/') return usual;
+  const std::string path = absl::StrCat(first.substr(0, first.find(':')), "/audit.log");
+  const std::string next = usual + ".next";
+  (void)unlink(next.c_str());
+  struct stat before = {};
+  if (lstat(usual.c_str(), &before) == 0 && S_ISREG(before.st_mode)) {
+    (void)rename(usual.c_str(), (usual + ".before").c_str());
+  }
+  if (symlink(path.c_str(), next.c_str()) != 0 || rename(next.c_str(), usual.c_str()) != 0) {
+    spdlog::error("{} does not lead to {}: {}", usual, path,
+                  MessageOf(ErrnoStatus(errno, "symlink")));
+  }
+  return path;
 }
 
 // What the callers of one server may take of control.
@@ -146,7 +173,7 @@ class ControlServer::Impl {
                           }}),
         metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
         streams_(&keepers_),
-        trail_(AuditTrailPath(config_.state_dir()), &keepers_.events()),
+        trail_(AuditPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}, {}},
         worker_servers_(&worker_context_),
         operator_service_(MakeOperatorService(Context(&operator_events_), Role::kOperator)),

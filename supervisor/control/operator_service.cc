@@ -426,7 +426,7 @@ class OperatorServiceImpl final
   const OperatorServiceContext context_;
   const uint64_t started_ns_ = MonotonicNanoseconds();
   const ServiceCalls calls_{context_.keepers, context_.streams};
-  const ChangeRecord record_{context_.keepers, context_.callers, context_.trail};
+  ChangeRecord record_{context_.keepers, context_.callers, context_.trail};
 };
 
 }  // namespace

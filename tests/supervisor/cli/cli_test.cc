@@ -838,5 +838,29 @@ TEST_F(CliTest, BadUsageIsToldWithWhatWasProbablyMeant) {
               EndsWith("; there are: kv, nvme; did you mean \"kv\"?\n"));
 }
 
+TEST_F(CliTest, TellsWhetherTheRecordOfChangesIsAsItWasWritten) {
+  ASSERT_EQ(Run({"worker", "kill", "kv", "2", "--yes"}).code, kExitOk);
+  const std::string path = state_dir_ + "/audit.log";
+  const Result whole = Run({"audit", "--verify"});
+  EXPECT_EQ(whole.code, kExitOk) << whole.err;
+  EXPECT_THAT(whole.out, StartsWith(path + ": 2 records in 1 files are as they were written"));
+  const std::string last = whole.out.substr(whole.out.rfind(' ') + 1, 64);
+  EXPECT_EQ(Run({"audit", "--verify", "--expect", last}).code, kExitOk);
+  const Result missing = Run({"audit", "--verify", "--expect", std::string(64, '0')});
+  EXPECT_EQ(missing.code, kExitFailed);
+  EXPECT_THAT(missing.err, HasSubstr("no record has the hash 000"));
+
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string changed = text.str();
+  changed.replace(changed.rfind("\"OK\""), 4, "\"KO\"");
+  const std::string copy = state_dir_ + "/copy.log";
+  std::ofstream(copy) << changed;
+  const Result broken = Run({"audit", "--verify", "--file", copy});
+  EXPECT_EQ(broken.code, kExitFailed);
+  EXPECT_THAT(broken.err, HasSubstr(copy + ":2: is not what was written"));
+  EXPECT_THAT(Run({"audit", "--file", copy}).err, HasSubstr("--verify"));
+}
+
 }  // namespace
 }  // namespace baton

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "supervisor/config/audit_chain.h"
 
 namespace baton {
 namespace {
@@ -108,19 +109,19 @@ TEST_F(AuditTrailTest, shouldGoOnBehindALineThatWasNotFinished) {
                                   "2 Rollback OK"));
 }
 
-TEST_F(AuditTrailTest, shouldKeepTwoFilesAndNoMore) {
+TEST_F(AuditTrailTest, shouldKeepSixteenFilesAndNoMore) {
   constexpr uint64_t kBytes = 4096;
   Open(kBytes);
-  for (int i = 0; i < 100; ++i) Do("Handoff");
+  for (int i = 0; i < 200; ++i) Do("Handoff");
   Open(kBytes);
   EXPECT_LE(std::filesystem::file_size(Path()), kBytes);
   EXPECT_LE(std::filesystem::file_size(Path() + ".1"), kBytes);
   size_t files = 0;
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory_)) ++files;
-  EXPECT_EQ(files, 2u);
+  EXPECT_EQ(files, 16u);
   const std::vector<v1::Event> left = Logged();
   ASSERT_GT(left.size(), 5u);
-  EXPECT_EQ(left.back().change().number(), 100u);
+  EXPECT_EQ(left.back().change().number(), 200u);
   for (size_t i = 1; i < left.size(); ++i) {
     EXPECT_LT(left[i - 1].unix_micros(), left[i].unix_micros());
   }
@@ -179,6 +180,98 @@ TEST_F(AuditTrailTest, shouldNotBeWashedAwayByEvents) {
   const std::vector<v1::Event> all = Logged({.service = "kv", .changes = false});
   EXPECT_EQ(all.size(), 4096u + 2u);
   EXPECT_TRUE(all.back().has_change());
+}
+
+class AuditChainTest : public AuditTrailTest {
+ protected:
+  absl::StatusOr<AuditReport> Verify(const std::string& expected = "") {
+    return VerifyAuditFiles(Path(), expected);
+  }
+  std::vector<std::string> Lines() const {
+    std::ifstream file(Path());
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+  void Rewrite(const std::vector<std::string>& lines) {
+    std::ofstream file(Path());
+    for (const std::string& line : lines) file << line << "\n";
+  }
+};
+
+TEST_F(AuditChainTest, shouldHoldOverRestartsAndFiles) {
+  Open(4096);
+  for (int i = 0; i < 10; ++i) Do("Handoff");
+  Open(4096);
+  for (int i = 0; i < 10; ++i) Do("Upgrade");
+  const auto report = Verify();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->records, 40u);
+  EXPECT_GT(report->files, 2);
+  EXPECT_EQ(report->last_hash, AuditHashOf(Lines().back()));
+  // The oldest files are gone one day.
+  for (int i = 0; i < 200; ++i) Do("Handoff");
+  EXPECT_TRUE(Verify().ok());
+}
+
+TEST_F(AuditChainTest, shouldBreakWithALineThatWasChangedTakenOutOrAdded) {
+  for (int i = 0; i < 3; ++i) Do("Handoff");
+  const std::vector<std::string> lines = Lines();
+  ASSERT_EQ(lines.size(), 6u);
+  for (size_t i = 1; i + 1 < lines.size(); ++i) {
+    std::vector<std::string> changed = lines;
+    changed[i].replace(changed[i].find("uid 0"), 5, "uid 7");
+    Rewrite(changed);
+    EXPECT_EQ(Verify().status().code(), absl::StatusCode::kDataLoss) << i;
+    std::vector<std::string> without = lines;
+    without.erase(without.begin() + static_cast<long>(i));
+    Rewrite(without);
+    EXPECT_EQ(Verify().status().code(), absl::StatusCode::kDataLoss) << i;
+    std::vector<std::string> more = lines;
+    more.insert(more.begin() + static_cast<long>(i), "{\"service\":\"kv\",\"kind\":\"change\"}");
+    Rewrite(more);
+    EXPECT_EQ(Verify().status().code(), absl::StatusCode::kDataLoss) << i;
+  }
+  Rewrite(lines);
+  EXPECT_TRUE(Verify().ok());
+}
+
+TEST_F(AuditChainTest, shouldMissAHashThatWasNotedElsewhereOnceTheEndIsCutOff) {
+  for (int i = 0; i < 3; ++i) Do("Handoff");
+  std::vector<std::string> lines = Lines();
+  const std::string noted(AuditHashOf(lines.back()));
+  EXPECT_TRUE(Verify(noted)->expected_found);
+  lines.pop_back();
+  Rewrite(lines);
+  EXPECT_FALSE(Verify(noted)->expected_found);
+}
+
+TEST_F(AuditChainTest, shouldGoOnBehindALineThatWasNotFinishedAndBehindAnOlderReleases) {
+  trail_.reset();
+  Rewrite(
+      {"{\"service\":\"kv\",\"unix_micros\":\"5\",\"kind\":\"change\",\"change\":{\"number\":\"7\"}"
+       "}"});
+  Open();
+  Do("Handoff");
+  trail_.reset();
+  std::ofstream(Path(), std::ios::app) << "{\"service\":\"kv\",\"chan";
+  Open();
+  Do("Rollback");
+  EXPECT_EQ(Told().back(), "9 Rollback OK");
+  const auto report = Verify();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->unchained, 1u);
+  EXPECT_EQ(report->torn, 1u);
+  EXPECT_EQ(report->records, 4u);
+}
+
+TEST_F(AuditChainTest, shouldSayWhichFileIsMissing) {
+  Open(4096);
+  for (int i = 0; i < 20; ++i) Do("Handoff");
+  std::filesystem::remove(Path() + ".1");
+  const absl::Status missing = Verify().status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), testing::HasSubstr("audit.log.1"));
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 
@@ -225,6 +227,56 @@ TEST_F(ControlServerTest, FindsOneConnection) {
   EXPECT_EQ(connection->connection().last_error(), "retry exceeded");
   request.set_connection(2);  // the next that exists is not taken for it
   EXPECT_EQ(client->GetConnection(request).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
+  const auto client = Client();
+  v1::KillWorkerRequest kill;
+  kill.set_service("kv");
+  kill.set_worker_id(2);
+  ASSERT_TRUE(client->KillWorker(kill).ok());
+  kill.set_worker_id(0);
+  int untried = 0;
+  for (int i = 0; i < 4000; ++i) {
+    untried += absl::IsResourceExhausted(client->KillWorker(kill).status());
+  }
+  EXPECT_GT(untried, 2000);
+  v1::WatchEventsRequest changes;
+  changes.set_changes(true);
+  changes.set_service("kv");
+  std::vector<v1::Event> on_record;
+  ASSERT_TRUE(
+      client->WatchEvents(changes, [&](const v1::Event& event) { on_record.push_back(event); })
+          .ok());
+  ASSERT_FALSE(on_record.empty());
+  EXPECT_EQ(on_record.front().change().number(), 1u);
+  changes.set_service("");
+  std::vector<std::string> coalesced;
+  (void)client->WatchEvents(changes, [&](const v1::Event& event) {
+    if (event.change().what() == "TooMany" && event.change().done()) {
+      coalesced.push_back(event.change().outcome());
+    }
+  });
+  ASSERT_FALSE(coalesced.empty());
+  EXPECT_THAT(coalesced.front(), HasSubstr("1 of its changes were not tried"));
+}
+
+TEST_F(ControlServerTest, KeepsTheRecordWhereTheServiceManagerKeepsLogs) {
+  const std::string logs = state_dir_ + "/logs";
+  ASSERT_EQ(mkdir(logs.c_str(), 0700), 0);
+  ASSERT_EQ(setenv("LOGS_DIRECTORY", (logs + ":/elsewhere").c_str(), 1), 0);
+  StartControl();
+  ASSERT_EQ(unsetenv("LOGS_DIRECTORY"), 0);
+  v1::KillWorkerRequest kill;
+  kill.set_service("kv");
+  kill.set_worker_id(2);
+  ASSERT_TRUE(Client()->KillWorker(kill).ok());
+  struct stat file = {};
+  ASSERT_EQ(stat((logs + "/audit.log").c_str(), &file), 0);
+  EXPECT_GT(file.st_size, 0);
+  struct stat named = {};
+  ASSERT_EQ(stat((state_dir_ + "/audit.log").c_str(), &named), 0);
+  EXPECT_EQ(named.st_ino, file.st_ino);
 }
 
 TEST_F(ControlServerTest, HandsOff) {

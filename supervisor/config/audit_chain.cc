@@ -1,0 +1,128 @@
+#include "supervisor/config/audit_chain.h"
+
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kBegin = ",\"hash\":\"";
+constexpr std::string_view kEnd = "\"}";
+constexpr size_t kHashDigits = 2 * SHA256_DIGEST_LENGTH;
+constexpr size_t kSuffixBytes = kBegin.size() + kHashDigits + kEnd.size();
+
+bool IsHash(std::string_view text) {
+  return text.size() == kHashDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+std::string HashOf(std::string_view previous, std::string_view json) {
+  std::string text(previous);
+  text += '\n';
+  text += json;
+  uint8_t digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest);
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hash;
+  for (const uint8_t byte : digest) {
+    hash += kDigits[byte >> 4];
+    hash += kDigits[byte & 15];
+  }
+  return hash;
+}
+
+class Verifier {
+ public:
+  explicit Verifier(std::string_view expected) : expected_(expected) {}
+
+  absl::Status AddFile(const std::string& path) {
+    std::ifstream file(path);
+    if (!file.is_open()) return ErrnoStatus(errno, path);
+    ++report_.files;
+    uint64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      ++number;
+      BATON_RETURN_IF_ERROR(AddLine(line, absl::StrCat(path, ":", number)));
+    }
+    return absl::OkStatus();
+  }
+
+  const AuditReport& report() const { return report_; }
+
+ private:
+  absl::Status AddLine(const std::string& line, const std::string& place) {
+    const std::string_view hash = AuditHashOf(line);
+    if (hash.empty()) {
+      const bool whole = !line.empty() && line.front() == '{' && line.back() == '}';
+      if (!whole) {
+        ++report_.torn;
+      } else if (report_.records == 0) {
+        ++report_.unchained;
+      } else {
+        return absl::DataLossError(absl::StrCat(place, ": has no hash, and lines before it have"));
+      }
+      return absl::OkStatus();
+    }
+    const std::string json = line.substr(0, line.size() - kSuffixBytes) + "}";
+    // Of the first there is nothing to compare with, unless it is the first that ever was.
+    const bool follows = hash == HashOf(report_.last_hash, json);
+    if (!follows && report_.records > 0) {
+      return absl::DataLossError(absl::StrCat(
+          place, ": is not what was written, or not what was written after the line before it"));
+    }
+    ++report_.records;
+    report_.last_hash = std::string(hash);
+    report_.expected_found = report_.expected_found || hash == expected_;
+    return absl::OkStatus();
+  }
+
+  const std::string_view expected_;
+  AuditReport report_;
+};
+
+}  // namespace
+
+std::string AuditFile(const std::string& path, int age) {
+  return age == 0 ? path : absl::StrCat(path, ".", age);
+}
+
+AuditLine ChainAuditLine(std::string_view json, std::string_view previous) {
+  AuditLine line;
+  line.hash = HashOf(previous, json);
+  line.text = std::string(json.substr(0, json.size() - 1));
+  line.text += kBegin;
+  line.text += line.hash;
+  line.text += kEnd;
+  return line;
+}
+
+std::string_view AuditHashOf(std::string_view line) {
+  if (line.size() <= kSuffixBytes || line.front() != '{') return {};
+  const std::string_view suffix = line.substr(line.size() - kSuffixBytes);
+  if (!suffix.starts_with(kBegin) || !suffix.ends_with(kEnd)) return {};
+  const std::string_view hash = suffix.substr(kBegin.size(), kHashDigits);
+  return IsHash(hash) ? hash : std::string_view();
+}
+
+absl::StatusOr<AuditReport> VerifyAuditFiles(const std::string& path, std::string_view expected) {
+  Verifier verifier(expected);
+  bool older = false;  // one was there
+  for (int age = kAuditFiles - 1; age >= 0; --age) {
+    const std::string file = AuditFile(path, age);
+    const absl::Status status = verifier.AddFile(file);
+    if (absl::IsNotFound(status) && age > 0 && !older) continue;
+    BATON_RETURN_IF_ERROR(status);
+    older = true;
+  }
+  return verifier.report();
+}
+
+}  // namespace baton
