@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include "tests/simulation/in_child.h"
@@ -50,6 +52,19 @@ constexpr uint64_t kToCatch = 5000;
 TEST(SimulationTest, shouldCatchNothingWhereNothingIsWrong) {
   ASSERT_TRUE(RunSchedules({.first_seed = 1, .schedules = 20, .defects = {}}).broken.empty());
   EXPECT_FALSE(IsCaught({}, 200));
+}
+
+// What ends the process is no promise that was seen to be broken.
+TEST(SimulationTest, shouldCatchNothingWhereTheProcessEnds) {
+  for (const int signal : {SIGSEGV, SIGABRT, SIGKILL}) {
+    static int sent;
+    sent = signal;
+    EXPECT_FALSE(IsCaught({}, 200, false, [](const ScheduleOptions&) {
+      std::signal(sent, SIG_DFL);
+      std::raise(sent);
+      return ScheduleResult();
+    })) << strsignal(signal);
+  }
 }
 
 TEST(SimulationTest, shouldCatchATailThatIsPublishedBeforeItsEntries) {
