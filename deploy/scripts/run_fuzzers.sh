@@ -4,8 +4,12 @@
 # from tests/fuzz/corpus/NAME; inputs that reach something new are added to out/fuzz/NAME, what
 # fails to out/fuzz/failures. Fails when one has found something, or has not run.
 #   --merge    then keeps the fewest inputs that reach as much in tests/fuzz/corpus/NAME
-#   --mutants  instead: drivers with a defect, each of which has to be found in that time
-# The last lines are a table of what each has executed, for how long, and what it has covered.
+#   --mutants  instead: drivers with a defect, each of which has to be found in that time: by an
+#              invariant that is broken or by a sanitizer. One that does not start, takes too long or
+#              runs out of memory has found nothing. No fuzzer has found an unfound_mutant yet, and
+#              none has to.
+# The last lines are a table of what each has executed, for how long, and what it has covered; of
+# mutants, how many are alive.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -29,7 +33,8 @@ names_of() { sed -n "/^$1(/,/^)/s/^    name = \"\(.*\)\",\$/\1/p" tests/fuzz/BUI
 # Name of the program and of the corpus, by the name of a target.
 declare -A program corpus
 if $mutants; then
-  mapfile -t known < <(names_of mutant)
+  mapfile -t unfound < <(names_of unfound_mutant)
+  mapfile -t known < <(names_of mutant && names_of unfound_mutant)
   for name in "${known[@]}"; do program[$name]=${name}_worker_fuzzer corpus[$name]=hostile_worker; done
   for name in $(names_of capsule_mutant); do
     known+=("$name")
@@ -76,14 +81,17 @@ fuzz() {
 
 table=()
 failed=0
+alive=()
 for name in "${names[@]}"; do
   if $mutants; then
     echo "--- Looking for $name for $seconds seconds" >&2
     fuzz "$name"
-    found="NOT FOUND"
-    [[ $result == clean ]] || found=found
-    [[ $found == found ]] || failed=$((failed + 1))
-    table+=("$(printf '%-28s %9s executions %5ss  %s' "$name" "${executions:-0}" "$elapsed" "$found")")
+    verdict=$(tests/fuzz/judge_mutant.sh "out/fuzz/$name.log")
+    if [[ $verdict != found* ]]; then
+      alive+=("$name")
+      if [[ $verdict != "NOT FOUND" || " ${unfound[*]} " != *" $name "* ]]; then failed=$((failed + 1)); fi
+    fi
+    table+=("$(printf '%-28s %9s executions %5ss  %s' "$name" "${executions:-0}" "$elapsed" "$verdict")")
     continue
   fi
   echo "--- Fuzzing $name for $seconds seconds" >&2
@@ -106,5 +114,6 @@ for name in "${names[@]}"; do
     "$elapsed" "$coverage" "$result")")
 done
 printf '%s\n' "${table[@]}"
+! $mutants || echo "${#names[@]} mutants, ${#alive[@]} alive${alive[*]:+: ${alive[*]}}"
 echo "$((${#names[@]} - failed)) passed, $failed failed"
 [[ $failed -eq 0 ]]

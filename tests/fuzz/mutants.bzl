@@ -36,12 +36,13 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
         ],
     )
 
-def mutant(name, src, edit, automatic = False):
+def mutant(name, src, edit, automatic = False, leaves_memory = False):
     """A broken copy of `src`, by `edit` for sed, under the fuzzers of hostile workers.
 
     `name`_worker_fuzzer and `name`_engine_fuzzer (--config=fuzz) have to find it; `automatic`: the
     corpus does, in a test. The copy is an object of the program itself, so the linker does not take
     the right one out of its library. An edit that changes nothing any more fails the build.
+    `leaves_memory`: what the corpus makes of the defect is an access to memory that is not there.
     """
     _mutant(
         name = name,
@@ -54,10 +55,11 @@ def mutant(name, src, edit, automatic = False):
             "worker": "HostileWorker",
             "engine": "HostileEngine",
         },
+        defines = ["MUTANT_LEAVES_MEMORY"] if leaves_memory else [],
     )
 
 def unfound_mutant(**kwargs):
-    """One that no fuzzer has found yet, in half an hour each: `./run fuzz --mutants` leaves it out."""
+    """One that no fuzzer has found yet, in half an hour each: `./run fuzz --mutants` counts it as alive."""
     mutant(**kwargs)
 
 def capsule_mutant(name, src, edit, automatic = False):
