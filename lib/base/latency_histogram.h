@@ -15,10 +15,12 @@ class LatencyHistogram {
   void Record(uint64_t nanoseconds) {
     ++buckets_[Bucket(nanoseconds)];
     ++count_;
+    sum_ += nanoseconds;
     max_ = std::max(max_, nanoseconds);
   }
 
   uint64_t count() const { return count_; }
+  uint64_t sum() const { return sum_; }
   uint64_t max() const { return max_; }
 
   // The duration that the share `quantile` (0..1) of all does not exceed; 0 when there are none.
@@ -33,9 +35,18 @@ class LatencyHistogram {
     return max_;
   }
 
+  // How many were no longer than `nanoseconds`. Those that share a bucket with it are counted as
+  // longer, unless it is the end of the bucket.
+  uint64_t CountUpTo(uint64_t nanoseconds) const {
+    uint64_t seen = 0;
+    for (size_t i = 0; i < buckets_.size() && UpperEnd(i) <= nanoseconds; ++i) seen += buckets_[i];
+    return max_ <= nanoseconds ? count_ : seen;
+  }
+
   void Merge(const LatencyHistogram& other) {
     for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
     count_ += other.count_;
+    sum_ += other.sum_;
     max_ = std::max(max_, other.max_);
   }
 
@@ -57,6 +68,7 @@ class LatencyHistogram {
 
   std::array<uint64_t, kBuckets> buckets_ = {};
   uint64_t count_ = 0;
+  uint64_t sum_ = 0;
   uint64_t max_ = 0;
 };
 

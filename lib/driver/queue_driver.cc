@@ -126,8 +126,10 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   BATON_CRASH_POINT("driver-applied");
   const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
   if (released) arena::StoreRelaxed(record.released_epoch, epoch);
-  ++shards_[shard].counters.transactions;
-  arena::StoreRelaxed(record.transactions, shards_[shard].counters.transactions);
+  ShardCounters& counters = shards_[shard].counters;
+  counters.bytes_sent += transaction.send_bytes;
+  ++counters.transactions;
+  arena::StoreRelaxed(record.transactions, counters.transactions);
   arena::StoreRelease(record.commit_head, arena::PackCursor(epoch, head + transaction.entries));
   BATON_CRASH_POINT("driver-folded");
   return released ? CommitOutcome::kReleased : CommitOutcome::kApplied;
@@ -467,7 +469,10 @@ template <bool kReceive>
   arena::StoreRelease(cursors.completed, sequence + 1);
   BATON_CRASH_POINT("driver-completed");
   ++(kReceive ? queue.counters.receives_completed : queue.counters.sends_completed);
-  if (kReceive) connection.bytes_received += completion.byte_len;
+  if (kReceive) {
+    connection.bytes_received += completion.byte_len;
+    queue.counters.bytes_received += completion.byte_len;
+  }
   if (cursors.posted <= sequence) NoteFoundPosted(queue.counters, connection, kReceive);
 }
 

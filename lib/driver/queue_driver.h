@@ -55,6 +55,8 @@ struct ShardCounters {
   uint64_t transactions = 0;
   uint64_t sends_committed = 0, sends_posted = 0, sends_completed = 0;
   uint64_t receives_committed = 0, receives_posted = 0, receives_completed = 0;
+  uint64_t bytes_sent = 0;  // of the buffers of sends that were committed: READs among them
+  uint64_t bytes_received = 0;
 };
 
 // What a recovery has found and done.

@@ -198,6 +198,7 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
     to.swap = arena::LoadRelaxed(shared.swap);
   }
   sge_count_ += head.sge_count;
+  send_bytes_ += length;
   ++send_count_;
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ class RequestList {
   // For `capacity` requests. `lkey`: of the arena's buffers.
   RequestList(const arena::Arena& arena, uint32_t lkey, size_t capacity);
 
-  void Clear() { send_count_ = receive_count_ = sge_count_ = 0; }
+  void Clear() { send_count_ = receive_count_ = sge_count_ = send_bytes_ = 0; }
   bool HasRoomFor(size_t requests) const {
     return requests <= sends_.size() - send_count_ - receive_count_;
   }
@@ -48,6 +48,7 @@ class RequestList {
 
   // Until Clear, or the list's end.
   absl::Span<const verbs::SendRequest> sends() const { return {sends_.data(), send_count_}; }
+  uint64_t send_bytes() const { return send_bytes_; }  // in the buffers of all sends
   absl::Span<const verbs::ReceiveRequest> receives() const {
     return {receives_.data(), receive_count_};
   }
@@ -74,6 +75,7 @@ class RequestList {
   size_t send_count_ = 0;
   size_t receive_count_ = 0;
   size_t sge_count_ = 0;
+  uint64_t send_bytes_ = 0;
 };
 
 }  // namespace baton::driver

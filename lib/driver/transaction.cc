@@ -66,6 +66,7 @@ absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t he
   transaction_ = {{parts_.data(), part_count_},
                   requests_.receives(),
                   requests_.sends(),
+                  requests_.send_bytes(),
                   static_cast<uint32_t>(part_count_)};
   return absl::OkStatus();
 }

@@ -29,7 +29,8 @@ struct Transaction {
   absl::Span<const TransactionPart> parts;
   absl::Span<const verbs::ReceiveRequest> receives;  // of shared slots without a wr_id
   absl::Span<const verbs::SendRequest> sends;
-  uint32_t entries = 0;  // of the commit log
+  uint64_t send_bytes = 0;  // in the buffers of the sends
+  uint32_t entries = 0;     // of the commit log
 };
 
 // Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after

@@ -109,7 +109,11 @@ std::string AuditTrail::Record(const std::string& service, const v1::Change& cha
   (void)google::protobuf::util::MessageToJsonString(event, &json, options);
   AuditLine line = ChainAuditLine(json, last_hash_);
   const bool written = Write(line.text);
-  if (written) last_hash_ = line.hash;
+  if (written) {
+    last_hash_ = line.hash;
+  } else {
+    failed_writes_.fetch_add(1, std::memory_order_relaxed);
+  }
   events_->Append(service, event);
   return written ? std::move(line.hash) : "";
 }

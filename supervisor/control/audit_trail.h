@@ -9,6 +9,7 @@
 #ifndef SUPERVISOR_CONTROL_AUDIT_TRAIL_H_
 #define SUPERVISOR_CONTROL_AUDIT_TRAIL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -33,10 +34,14 @@ class AuditTrail {
   void Begin(const std::string& service, v1::Change* change);
   void End(const std::string& service, v1::Change change, const absl::Status& outcome);
 
+  // Records that are not in the file, since this process was started.
+  uint64_t failed_writes() const { return failed_writes_.load(std::memory_order_relaxed); }
+
  private:
   void ReadFile(const std::string& path);
   // Returns the hash of the line, for the log; empty: it could not be written.
   std::string Record(const std::string& service, const v1::Change& change);
+  // False: it is not in the file.
   bool Write(const std::string& line);
   void MoveFiles();
   void Open();
@@ -50,6 +55,7 @@ class AuditTrail {
   std::string last_hash_;
   uint64_t last_number_ = 0;
   int64_t last_unix_micros_ = 0;
+  std::atomic<uint64_t> failed_writes_{0};
 };
 
 }  // namespace baton

@@ -171,7 +171,8 @@ class ControlServer::Impl {
                           [this](const std::string& service, const v1::Event& event) {
                             metrics_->NoteEvent(service, event);
                           }}),
-        metrics_(std::make_shared<MetricsSource>(&keepers_, getppid())),
+        metrics_(std::make_shared<MetricsSource>(&keepers_, &trail_, config_.operator_endpoint(),
+                                                 getppid())),
         streams_(&keepers_),
         trail_(AuditPath(config_.state_dir()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}, {}},

@@ -7,6 +7,8 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/version.h"
+#include "supervisor/control/certificate_expiry.h"
+#include "supervisor/metrics/device_families.h"
 #include "supervisor/metrics/family.h"
 #include "supervisor/metrics/process_families.h"
 #include "supervisor/metrics/service_families.h"
@@ -23,11 +25,31 @@ void Append(std::vector<prometheus::MetricFamily> more,
 
 }  // namespace
 
-MetricsSource::MetricsSource(Keepers* keepers, pid_t batond)
+MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
+                             v1::OperatorEndpoint endpoint, pid_t batond)
     : keepers_(keepers),
+      trail_(trail),
+      endpoint_(std::move(endpoint)),
       batond_(batond),
       started_ns_(MonotonicNanoseconds()),
       events_(UnixMicroseconds()) {}
+
+// Each time anew: the files may be replaced.
+prometheus::MetricFamily MetricsSource::Certificates() const {
+  auto expiry =
+      metrics::Family::Gauge("baton_certificate_expiry_timestamp_seconds",
+                             "When the first certificate in a file of operator_endpoint ends, in "
+                             "seconds since 1970.");
+  const std::pair<const char*, const std::string*> files[] = {
+      {"certificate_file", &endpoint_.certificate_file()},
+      {"client_ca_file", &endpoint_.client_ca_file()}};
+  for (const auto& [field, path] : files) {
+    if (const auto end = CertificateExpiry(*path)) {
+      expiry.Add({{"file", field}}, static_cast<double>(*end));
+    }
+  }
+  return expiry.get();
+}
 
 std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
   auto build =
@@ -36,7 +58,14 @@ std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
   auto uptime =
       metrics::Family::Gauge("baton_control_uptime_seconds", "Since control was started.");
   uptime.Add({}, static_cast<double>(MonotonicNanoseconds() - started_ns_) * 1e-9);
-  std::vector<prometheus::MetricFamily> families = {build.get(), uptime.get()};
+  auto unrecorded =
+      metrics::Family::Counter("baton_audit_write_failures_total",
+                               "Records of what operators did that could not be written.");
+  unrecorded.Add({}, static_cast<double>(trail_->failed_writes()));
+  std::vector<prometheus::MetricFamily> families = {build.get(), uptime.get(), unrecorded.get()};
+  if (auto certificates = Certificates(); !certificates.metric.empty()) {
+    families.push_back(std::move(certificates));
+  }
 
   std::vector<metrics::DescribedService> services = keepers_->DescribeAll(kPatienceNs);
   std::vector<metrics::ObservedProcess> processes = {{"control", "", getpid()}};
@@ -45,6 +74,7 @@ std::vector<prometheus::MetricFamily> MetricsSource::Collect() const {
     if (described.ok()) processes.push_back({"keeper", name, described->service().keeper_pid()});
   }
   Append(metrics::ServiceFamilies(services), &families);
+  Append(metrics::DeviceFamilies(services), &families);
   Append(metrics::ProcessFamilies(processes), &families);
   families.push_back(events_.Collect());
   return families;

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "prometheus/collectable.h"
+#include "proto/baton/v1/config.pb.h"
+#include "supervisor/control/audit_trail.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/metrics/event_counts.h"
 
@@ -19,8 +21,10 @@ namespace baton {
 
 class MetricsSource final : public prometheus::Collectable {
  public:
-  // `keepers` outlives it, and `batond` is its process; 0: not known.
-  MetricsSource(Keepers* keepers, pid_t batond);
+  // `keepers` and `trail` outlive it; `batond` is its process; 0: not known. `endpoint`: whose
+  // certificates are looked at.
+  MetricsSource(Keepers* keepers, const AuditTrail* trail, v1::OperatorEndpoint endpoint,
+                pid_t batond);
 
   // Takes up to 3 s when a keeper does not answer.
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -30,7 +34,11 @@ class MetricsSource final : public prometheus::Collectable {
   }
 
  private:
+  prometheus::MetricFamily Certificates() const;
+
   Keepers* const keepers_;
+  const AuditTrail* const trail_;
+  const v1::OperatorEndpoint endpoint_;
   const pid_t batond_;
   const uint64_t started_ns_;
   metrics::EventCounts events_;

@@ -11,6 +11,12 @@
 namespace baton::keeper {
 namespace {
 
+constexpr double kNanosecondsPerSecond = 1e9;
+// In seconds. Steps of what operators can tell apart, over all that a change of owner may take.
+constexpr double kHistogramBounds[] = {10e-6,  25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3,
+                                       2.5e-3, 5e-3,  10e-3, 25e-3,  50e-3,  0.1,    0.25,
+                                       0.5,    1,     2.5,   5,      10};
+
 void DescribePoisoning(const Poisoning& poisoned, v1::PoisonedConnection* out) {
   out->set_connection(poisoned.connection);
   out->set_generation(poisoned.generation);
@@ -58,6 +64,58 @@ v1::BlackoutSummary Summarize(const LatencyHistogram& histogram) {
   summary.set_p99_us(static_cast<double>(histogram.Quantile(0.99)) / 1000);
   summary.set_max_us(static_cast<double>(histogram.max()) / 1000);
   return summary;
+}
+
+internal::Histogram DescribeHistogram(const LatencyHistogram& histogram) {
+  internal::Histogram out;
+  for (const double bound : kHistogramBounds) {
+    out.add_bounds_seconds(bound);
+    out.add_counts(histogram.CountUpTo(static_cast<uint64_t>(bound * kNanosecondsPerSecond)));
+  }
+  out.set_count(histogram.count());
+  out.set_sum_seconds(static_cast<double>(histogram.sum()) / kNanosecondsPerSecond);
+  return out;
+}
+
+internal::EngineLoad DescribeLoad(const EngineLoad& load) {
+  internal::EngineLoad out;
+  out.set_busy_seconds(static_cast<double>(load.busy_ns) / kNanosecondsPerSecond);
+  out.set_turns(load.turns);
+  *out.mutable_turn() = DescribeHistogram(load.turn);
+  return out;
+}
+
+internal::ShardLoad DescribeShardLoad(const ServiceEngine& engine, uint32_t shard) {
+  internal::ShardLoad out;
+  if (arena::IsNative(engine.arena().shape())) return out;
+  const driver::ShardCounters counters = engine.counters(shard);
+  out.set_bytes_sent(counters.bytes_sent);
+  out.set_bytes_received(counters.bytes_received);
+  return out;
+}
+
+void AddReceiveWindows(const arena::Arena& arena,
+                       google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads) {
+  const arena::Shape& shape = arena.shape();
+  for (uint32_t i = 0; i < shape.connections; ++i) {
+    const arena::ConnectionRecord& record = arena.connection(i);
+    if (arena::ConnectionState(arena::LoadAcquire(record.state)) !=
+        arena::ConnectionState::kEstablished) {
+      continue;
+    }
+    // Native workers write the records: the shard may be anything.
+    const uint32_t shard = arena::LoadRelaxed(record.shard);
+    if (shard >= static_cast<uint32_t>(loads->size())) continue;
+    internal::ShardLoad& load = *loads->Mutable(static_cast<int>(shard));
+    if (arena::HasSharedReceives(shape)) {
+      load.set_receive_window(arena::LoadRelaxed(arena.shard(shard).shared_receives_posted));
+      continue;
+    }
+    // In this order: what is posted only grows.
+    const uint64_t completed = arena::LoadAcquire(record.receive.completed);
+    const auto left = static_cast<uint32_t>(arena::LoadRelaxed(record.receive.posted) - completed);
+    if (!load.has_receive_window() || left < load.receive_window()) load.set_receive_window(left);
+  }
 }
 
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {

@@ -1,10 +1,11 @@
-// What the engine knows, as operators see it. On the engine's thread.
+// What the engine knows, as operators see it. On the engine's thread, but where it says otherwise.
 #ifndef SUPERVISOR_KEEPER_DESCRIBE_H_
 #define SUPERVISOR_KEEPER_DESCRIBE_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/v1/types.pb.h"
 #include "supervisor/keeper/service_engine.h"
 
@@ -20,6 +21,15 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
                                         size_t max_requests = ~size_t{0});
 v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
+// With bounds from 10 us to 10 s.
+internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
+internal::EngineLoad DescribeLoad(const EngineLoad& load);
+// Bytes of brokered services; of others nothing, since no process knows those of all their workers.
+internal::ShardLoad DescribeShardLoad(const ServiceEngine& engine, uint32_t shard);
+// Sets receive_window of `loads`, which has one for each shard. Looks at every connection; any
+// thread may call it.
+void AddReceiveWindows(const arena::Arena& arena,
+                       google::protobuf::RepeatedPtrField<internal::ShardLoad>* loads);
 
 }  // namespace baton::keeper
 

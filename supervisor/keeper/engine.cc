@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/check.h"
+#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
 #include "lib/base/status_macros.h"
@@ -40,6 +41,8 @@ constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 // its removal does so at once; one that has shared receives, a second later at most.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
+// Of the turns of a busy engine one in so many is timed: a clock costs as much as a work request.
+constexpr uint64_t kTimedTurns = 64;
 
 }  // namespace
 
@@ -124,17 +127,26 @@ void Engine::Loop() {
   YieldBudget budget(options_.realtime_priority > 0
                          ? std::min(options_.yield_microseconds, kRealtimeYieldMicroseconds)
                          : options_.yield_microseconds);
-  uint64_t idle_since = 0;  // 0: it is not
+  started_ns_ = MonotonicNanoseconds();
   while (!stop_.load(std::memory_order_relaxed)) {
+    const bool idle = idle_since_ != 0;
+    const bool timed =
+        idle || load_.turns % kTimedTurns == 0 || has_posted_.load(std::memory_order_relaxed);
+    const uint64_t start = timed ? MonotonicNanoseconds() : 0;
     const bool worked = Turn();
-    if (worked && idle_since != 0) {
-      budget.NoteWait(MonotonicNanoseconds() - idle_since);
-      idle_since = 0;
+    if (worked) ++load_.turns;
+    if (worked && timed) {
+      const uint64_t end = MonotonicNanoseconds();
+      load_.turn.Record(end - start);
+      if (idle) {
+        budget.NoteWait(end - idle_since_);
+        EndIdle(start);
+      }
     }
-    if ((idle_since == 0 && Glance(worked)) || worked) continue;
-    const uint64_t now = MonotonicNanoseconds();
-    if (idle_since == 0) idle_since = now;
-    if (now - idle_since < budget.nanoseconds()) {
+    if ((idle_since_ == 0 && Glance(worked)) || worked) continue;
+    const uint64_t now = idle ? start : MonotonicNanoseconds();
+    if (idle_since_ == 0) idle_since_ = now;
+    if (now - idle_since_ < budget.nanoseconds()) {
       sched_yield();
       continue;
     }
@@ -142,8 +154,8 @@ void Engine::Loop() {
       AwaitSignal(LongestSleepMs());
     } else {
       // Something came in the last moment, or cannot be waited for.
-      budget.NoteWait(now - idle_since);
-      idle_since = 0;
+      budget.NoteWait(now - idle_since_);
+      EndIdle(now);
     }
     EndSleep();
   }
@@ -153,6 +165,19 @@ void Engine::Loop() {
   }
   has_posted_.store(true);
   RunPosted();  // somebody may wait for it
+}
+
+void Engine::EndIdle(uint64_t now) {
+  idle_ns_ += now - idle_since_;
+  idle_since_ = 0;
+}
+
+const EngineLoad* Engine::load() {
+  if (!started_) return nullptr;
+  const uint64_t now = MonotonicNanoseconds();
+  const uint64_t idle = idle_ns_ + (idle_since_ == 0 ? 0 : now - idle_since_);
+  load_.busy_ns = now - started_ns_ - idle;
+  return &load_;
 }
 
 bool Engine::Turn() {

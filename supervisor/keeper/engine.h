@@ -137,6 +137,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   uint32_t connections_of(uint32_t shard) const override {
     return arena_->shard(shard).connections;
   }
+  const EngineLoad* load() override;
   driver::ObjectCounts device_objects() const override { return driver_->objects()->Count(); }
 
   driver::QueueDriver& driver() { return *driver_; }
@@ -171,6 +172,7 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   Engine(arena::Arena* arena, EngineListener* listener, const EngineOptions& options);
 
   void Loop();
+  void EndIdle(uint64_t now);
   bool RunPosted();
   bool TurnShards();
   bool Glance(bool once);
@@ -203,6 +205,10 @@ class Engine final : public ServiceEngine, private driver::DriverObserver {
   verbs::DeviceInfo device_info_;
   Refusals refusals_;
   std::optional<Loss> loss_;  // of the device
+  EngineLoad load_;           // busy_ns is up to date in load() alone
+  uint64_t started_ns_ = 0;
+  uint64_t idle_ns_ = 0;     // until idle_since_
+  uint64_t idle_since_ = 0;  // 0: it is not
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_

@@ -239,8 +239,12 @@ void Management::Describe(internal::Description* description) {
   engine_.Run([&] {
     for (uint32_t i = 0; i < config.shards(); ++i) {
       *description->add_shards() = DescribeShard(engine_, i);
+      *description->add_shard_loads() = DescribeShardLoad(engine_, i);
       handoffs.Merge(engine_.handoff_blackout(i));
       failovers.Merge(engine_.failover_blackout(i));
+    }
+    if (const EngineLoad* const load = engine_.load()) {
+      *description->mutable_engine() = DescribeLoad(*load);
     }
     *service->mutable_device_state() = DescribeDevice(engine_.device_info());
     service->set_connection_count(engine_.connection_count());
@@ -250,6 +254,9 @@ void Management::Describe(internal::Description* description) {
       listener->set_port(address.port);
     }
   });
+  AddReceiveWindows(engine_.arena(), description->mutable_shard_loads());
+  *description->mutable_handoff_blackout() = DescribeHistogram(handoffs);
+  *description->mutable_failover_blackout() = DescribeHistogram(failovers);
   *service->mutable_handoff_blackout() = Summarize(handoffs);
   *service->mutable_failover_blackout() = Summarize(failovers);
   service->set_worker_count(static_cast<uint32_t>(description->workers_size()));

@@ -111,6 +111,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return manager_->connection_count(); }
   uint32_t connections_of(uint32_t shard) const override { return manager_->connections_of(shard); }
+  const EngineLoad* load() override { return nullptr; }
   driver::ObjectCounts device_objects() const override { return manager_->Count(); }
 
   const arena::Arena& arena() const override { return *arena_; }

@@ -53,6 +53,15 @@ struct ShardOwner {
   uint64_t heir_id = 0;  // 0: nobody is named
 };
 
+// How busy an engine's thread is. Thread-compatible.
+struct EngineLoad {
+  uint64_t busy_ns = 0;
+  uint64_t turns = 0;  // that found something to do
+  // Of turns that ended an idle time or did what other threads had posted, and of one in 64 of the
+  // others.
+  LatencyHistogram turn;
+};
+
 class ServiceEngine {
  public:
   using HandoffDone = std::function<void(absl::Status, double blackout_us)>;
@@ -130,6 +139,8 @@ class ServiceEngine {
   virtual uint64_t established_ns(uint32_t connection) const = 0;
   virtual uint32_t connection_count() const = 0;
   virtual uint32_t connections_of(uint32_t shard) const = 0;
+  // Null: it has no thread of its own.
+  virtual const EngineLoad* load() = 0;
   // That this process has made of the device.
   virtual driver::ObjectCounts device_objects() const = 0;
 

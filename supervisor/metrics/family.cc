@@ -1,5 +1,7 @@
 #include "supervisor/metrics/family.h"
 
+#include <algorithm>
+
 namespace baton::metrics {
 namespace {
 
@@ -19,6 +21,21 @@ Family Family::Gauge(std::string name, std::string help) {
 
 Family Family::Counter(std::string name, std::string help) {
   return Family(Empty(std::move(name), std::move(help), prometheus::MetricType::Counter));
+}
+
+Family Family::Histogram(std::string name, std::string help) {
+  return Family(Empty(std::move(name), std::move(help), prometheus::MetricType::Histogram));
+}
+
+void Family::Add(const Labels& labels, const internal::Histogram& histogram) {
+  prometheus::ClientMetric& metric = family_.metric.emplace_back();
+  for (const auto& [name, text] : labels) metric.label.push_back({name, text});
+  const int buckets = std::min(histogram.bounds_seconds_size(), histogram.counts_size());
+  for (int i = 0; i < buckets; ++i) {
+    metric.histogram.bucket.push_back({histogram.counts(i), histogram.bounds_seconds(i)});
+  }
+  metric.histogram.sample_count = histogram.count();
+  metric.histogram.sample_sum = histogram.sum_seconds();
 }
 
 void Family::Add(const Labels& labels, double value) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "prometheus/metric_family.h"
+#include "proto/baton/internal/keeper.pb.h"
 
 namespace baton::metrics {
 
@@ -18,7 +19,11 @@ class Family {
   // `name` ends with _total. It counts from the start of the process that the value is of.
   static Family Counter(std::string name, std::string help);
 
+  static Family Histogram(std::string name, std::string help);
+
   void Add(const Labels& labels, double value);
+  // To a histogram.
+  void Add(const Labels& labels, const internal::Histogram& histogram);
   bool empty() const { return family_.metric.empty(); }
   const prometheus::MetricFamily& get() const { return family_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "supervisor/metrics/family.h"
@@ -183,17 +184,67 @@ Family PortUp(const std::vector<DescribedService>& all) {
   return family;
 }
 
-// Quantile 1 is the longest. Since the keeper was started.
-void AddBlackout(const std::string& service, const char* cause, const v1::BlackoutSummary& blackout,
-                 Family* count, Family* seconds) {
-  count->Add({{"service", service}, {"cause", cause}}, static_cast<double>(blackout.count()));
-  if (blackout.count() == 0) return;
-  const std::pair<const char*, double> quantiles[] = {
-      {"0.5", blackout.p50_us()}, {"0.99", blackout.p99_us()}, {"1", blackout.max_us()}};
-  for (const auto& [quantile, microseconds] : quantiles) {
-    seconds->Add({{"service", service}, {"cause", cause}, {"quantile", quantile}},
-                 microseconds * kMicrosecond);
-  }
+std::vector<Family> Blackouts(const std::vector<DescribedService>& all) {
+  Family seconds = Family::Histogram("baton_blackout_seconds",
+                                     "Changes of owner: from the release, or from the noticed "
+                                     "death, to the successor's first commit.");
+  Family longest = Family::Gauge("baton_longest_blackout_seconds",
+                                 "The longest of those since the keeper was started.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    const Labels handoff = {{"service", name}, {"cause", "handoff"}};
+    const Labels failover = {{"service", name}, {"cause", "failover"}};
+    seconds.Add(handoff, described.handoff_blackout());
+    seconds.Add(failover, described.failover_blackout());
+    longest.Add(handoff, described.service().handoff_blackout().max_us() * kMicrosecond);
+    longest.Add(failover, described.service().failover_blackout().max_us() * kMicrosecond);
+  });
+  return {std::move(seconds), std::move(longest)};
+}
+
+// Of brokered services: native ones have no engine.
+std::vector<Family> EngineLoads(const std::vector<DescribedService>& all) {
+  Family busy = Family::Counter("baton_engine_busy_seconds_total",
+                                "Time in which the thread that drives the queues had something to "
+                                "do: its rate is the thread's busy share.");
+  Family turns =
+      Family::Counter("baton_engine_turns_total", "Turns in which it found something to do.");
+  Family turn =
+      Family::Histogram("baton_engine_turn_seconds",
+                        "How long those took that ended an idle time or did what the "
+                        "keeper asked for, and one in 64 of the others: every shard waits "
+                        "for the longest.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    if (!described.has_engine()) return;
+    const Labels labels = {{"service", name}};
+    busy.Add(labels, described.engine().busy_seconds());
+    turns.Add(labels, static_cast<double>(described.engine().turns()));
+    turn.Add(labels, described.engine().turn());
+  });
+  return {std::move(busy), std::move(turns), std::move(turn)};
+}
+
+std::vector<Family> ShardLoads(const std::vector<DescribedService>& all) {
+  Family sent = Family::Counter("baton_shard_sent_bytes_total",
+                                "Bytes of the buffers of sends that owners committed, those that "
+                                "READs ask for among them.");
+  Family received =
+      Family::Counter("baton_shard_received_bytes_total", "Bytes of messages received.");
+  Family window = Family::Gauge(
+      "baton_shard_receive_window",
+      "Receives left: those of the connection that has the fewest, or the shard's shared ones. A "
+      "peer that finds none is told to try again.");
+  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
+    for (int i = 0; i < described.shard_loads_size(); ++i) {
+      const internal::ShardLoad& load = described.shard_loads(i);
+      const Labels labels = {{"service", name}, {"shard", absl::StrCat(i)}};
+      if (load.has_bytes_sent()) sent.Add(labels, static_cast<double>(load.bytes_sent()));
+      if (load.has_bytes_received()) {
+        received.Add(labels, static_cast<double>(load.bytes_received()));
+      }
+      if (load.has_receive_window()) window.Add(labels, double{1} * load.receive_window());
+    }
+  });
+  return {std::move(sent), std::move(received), std::move(window)};
 }
 
 }  // namespace
@@ -222,17 +273,9 @@ std::vector<prometheus::MetricFamily> ServiceFamilies(const std::vector<Describe
   for (const ShardMetric& metric : kShardCounters) {
     add_of_shards(Family::Counter(metric.name, metric.help), metric);
   }
-  Family count = Family::Counter("baton_blackouts_total",
-                                 "Changes of owner, until the successor's first commit.");
-  Family seconds = Family::Gauge("baton_blackout_seconds",
-                                 "From the release, or from the noticed death, to the successor's "
-                                 "first commit; quantile 1 is the longest.");
-  ForEachReachable(all, [&](const std::string& name, const internal::Description& described) {
-    AddBlackout(name, "handoff", described.service().handoff_blackout(), &count, &seconds);
-    AddBlackout(name, "failover", described.service().failover_blackout(), &count, &seconds);
-  });
-  families.push_back(std::move(count));
-  families.push_back(std::move(seconds));
+  for (std::vector<Family> more : {Blackouts(all), EngineLoads(all), ShardLoads(all)}) {
+    std::move(more.begin(), more.end(), std::back_inserter(families));
+  }
 
   std::vector<prometheus::MetricFamily> result;
   for (const Family& family : families) {

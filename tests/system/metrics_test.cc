@@ -66,11 +66,20 @@ TEST_F(MetricsTest, shouldTellWhatTheServiceDoes) {
   EXPECT_EQ(ValueOf(text, "baton_service_workers{service=\"ledger\",state=\"ready\"}"), 2);
   EXPECT_EQ(ValueOf(text, "baton_service_shards_unowned{service=\"ledger\"}"), 0);
   EXPECT_GT(ValueOf(text, "baton_shard_completions_total{service=\"ledger\",shard=\"0\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_shard_sent_bytes_total{service=\"ledger\",shard=\"0\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_shard_received_bytes_total{service=\"ledger\",shard=\"0\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_shard_receive_window{service=\"ledger\",shard=\"0\"}"), 0);
+  EXPECT_GT(ValueOf(text, "baton_engine_busy_seconds_total{service=\"ledger\"}"), 0);
+  EXPECT_LT(ValueOf(text, "baton_engine_busy_seconds_total{service=\"ledger\"}"),
+            ValueOf(text, "baton_service_uptime_seconds{service=\"ledger\"}"));
+  EXPECT_GT(ValueOf(text, "baton_engine_turn_seconds_count{service=\"ledger\"}"), 0);
+  EXPECT_EQ(ValueOf(text, "baton_audit_write_failures_total"), 0);
   EXPECT_GT(ValueOf(text, "baton_process_resident_bytes{program=\"keeper\",service=\"ledger\"}"),
             0);
   EXPECT_GT(ValueOf(text, "baton_process_resident_bytes{program=\"batond\",service=\"\"}"), 0);
 
-  const char* const failovers = "baton_blackouts_total{service=\"ledger\",cause=\"failover\"}";
+  const char* const failovers =
+      "baton_blackout_seconds_count{service=\"ledger\",cause=\"failover\"}";
   EXPECT_EQ(ValueOf(text, failovers), 0);
   ASSERT_TRUE((*worker)->process->Kill().ok());
   ASSERT_TRUE(cluster_->WaitUntilOwner((*standby)->id).ok());
@@ -138,7 +147,9 @@ std::set<std::string> Matches(const std::string& text, const std::string& patter
 }
 
 // What is absent as long as a service is on a device without ports, or nothing has happened yet.
-const std::set<std::string> kSometimesThere = {"baton_device_port_up"};
+const std::set<std::string> kSometimesThere = {
+    "baton_device_port_up", "baton_device_rnr_total", "baton_device_retransmissions_total",
+    "baton_device_congestion_total", "baton_certificate_expiry_timestamp_seconds"};
 
 TEST_F(MetricsTest, shouldHaveWhatTheShippedRulesAndDashboardSpeakOf) {
   auto worker = cluster_->StartLedger(1);

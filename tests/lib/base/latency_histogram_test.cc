@@ -33,6 +33,23 @@ TEST(LatencyHistogramTest, shouldBeWithinThreePercentOverTheWholeRange) {
   }
 }
 
+TEST(LatencyHistogramTest, shouldCountWhatIsNoLonger) {
+  LatencyHistogram histogram;
+  for (const uint64_t value : {10u, 31u, 1'000u, 1'000'000u}) histogram.Record(value);
+  EXPECT_EQ(histogram.sum(), 1'001'041u);
+  EXPECT_EQ(histogram.CountUpTo(9), 0u);
+  EXPECT_EQ(histogram.CountUpTo(10), 1u);
+  EXPECT_EQ(histogram.CountUpTo(500), 2u);
+  EXPECT_EQ(histogram.CountUpTo(1'100), 3u);
+  EXPECT_EQ(histogram.CountUpTo(1'000'000), 4u);  // the maximum, in the middle of its bucket
+  EXPECT_EQ(histogram.CountUpTo(UINT64_MAX), 4u);
+  LatencyHistogram sum;
+  sum.Merge(histogram);
+  sum.Merge(histogram);
+  EXPECT_EQ(sum.sum(), 2'002'082u);
+  EXPECT_EQ(sum.CountUpTo(500), 4u);
+}
+
 TEST(LatencyHistogramTest, shouldNeverExceedTheMaximum) {
   LatencyHistogram histogram;
   histogram.Record(1'000'000);

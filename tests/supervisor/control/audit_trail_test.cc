@@ -135,7 +135,9 @@ TEST_F(AuditTrailTest, shouldLeaveNoHalfALineWhereTheDiskIsFull) {
   rlimit full = before;
   full.rlim_cur = std::filesystem::file_size(Path()) + 50;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_EQ(trail_->failed_writes(), 0u);
   Do("Upgrade");
+  EXPECT_EQ(trail_->failed_writes(), 2u);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   Do("Rollback");
   Open();
@@ -148,8 +150,10 @@ TEST_F(AuditTrailTest, shouldRecordAgainOnceItCan) {
   std::filesystem::remove_all(directory_);
   Open();
   Do("Handoff");
+  EXPECT_EQ(trail_->failed_writes(), 2u);
   std::filesystem::create_directory(directory_);
   Do("Rollback");
+  EXPECT_EQ(trail_->failed_writes(), 2u);
   Open();
   EXPECT_EQ(Told().back(), "2 Rollback OK");
 }

@@ -335,6 +335,56 @@ TEST_F(EngineTest, shouldApplyCommitsOfASleepingDriver) {
   }
 }
 
+// Whatever it is that keeps it from its shards.
+TEST_F(EngineTest, shouldTellHowBusyItIsAndHowLongATurnTook) {
+  const auto load = [&] {
+    EngineLoad copy;
+    engine->Run([&] { copy = *engine->load(); });
+    return copy;
+  };
+  constexpr uint64_t kLong = 3'000'000;
+  const uint64_t begin = MonotonicNanoseconds();
+  const EngineLoad before = load();
+  engine->Run([&] {
+    const uint64_t start = MonotonicNanoseconds();
+    while (MonotonicNanoseconds() - start < kLong) {
+    }
+  });
+  // Of an engine that is not busy most of the time.
+  ASSERT_EQ(WaitUntil("time to pass", [&] { return MonotonicNanoseconds() - begin > 20 * kLong; }),
+            absl::OkStatus());
+  const EngineLoad after = load();
+  EXPECT_GE(after.busy_ns - before.busy_ns, kLong);
+  EXPECT_LT(after.busy_ns - before.busy_ns, MonotonicNanoseconds() - begin);
+  EXPECT_GE(after.turn.max(), kLong);
+  EXPECT_GT(after.turns, before.turns);
+}
+
+TEST_F(EngineTest, shouldTellOfAShardTheFewestReceivesThatAConnectionHasLeft) {
+  engine->Stop();
+  google::protobuf::RepeatedPtrField<internal::ShardLoad> loads;
+  *loads.Add() = DescribeShardLoad(*engine, 0);
+  EXPECT_TRUE(loads.Get(0).has_bytes_sent() && loads.Get(0).has_bytes_received());
+  AddReceiveWindows(*arena, &loads);
+  EXPECT_FALSE(loads.Get(0).has_receive_window());  // nobody is connected
+  const auto connect = [&](uint32_t index, arena::ConnectionState state, uint64_t left) {
+    arena::ConnectionRecord& record = arena->connection(index);
+    record.state = static_cast<uint32_t>(state);
+    record.receive.completed = 100;
+    record.receive.posted = 100 + left;
+  };
+  connect(0, arena::ConnectionState::kEstablished, 7);
+  connect(1, arena::ConnectionState::kEstablished, 3);
+  connect(2, arena::ConnectionState::kDraining, 1);
+  AddReceiveWindows(*arena, &loads);
+  EXPECT_EQ(loads.Get(0).receive_window(), 3u);
+  // Of a shard that there is not.
+  arena->connection(1).shard = 1u << 20;
+  loads.Mutable(0)->clear_receive_window();
+  AddReceiveWindows(*arena, &loads);
+  EXPECT_EQ(loads.Get(0).receive_window(), 7u);
+}
+
 TEST_F(EngineTest, shouldTakeNoWorkAfterItStopped) {
   engine->Stop();
   engine->Post([] { FAIL() << "ran after Stop"; });

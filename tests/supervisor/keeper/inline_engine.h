@@ -81,6 +81,7 @@ class InlineEngine final : public ServiceEngine {
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return connections; }
   uint32_t connections_of(uint32_t) const override { return connections; }
+  const EngineLoad* load() override { return nullptr; }
   driver::ObjectCounts device_objects() const override {
     ++object_counts;
     return objects;

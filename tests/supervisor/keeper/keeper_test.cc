@@ -111,6 +111,20 @@ TEST_F(KeeperTest, shouldGiveAWorkerItsArenaAndItsEvents) {
   EXPECT_STREQ(arena->header().service, "kv");
 }
 
+TEST_F(KeeperTest, shouldTellHowBusyItIsAndWhatItsShardsCarry) {
+  Start();
+  const internal::Description described = keeper.Describe();
+  EXPECT_GT(described.engine().busy_seconds(), 0);
+  EXPECT_LT(described.engine().busy_seconds(), described.service().uptime_seconds());
+  EXPECT_GT(described.engine().turn().count(), 0u);
+  EXPECT_EQ(described.engine().turn().bounds_seconds_size(),
+            described.engine().turn().counts_size());
+  EXPECT_EQ(described.failover_blackout().count(), 0u);
+  ASSERT_EQ(described.shard_loads_size(), described.shards_size());
+  EXPECT_TRUE(described.shard_loads(0).has_bytes_sent());
+  EXPECT_FALSE(described.shard_loads(0).has_receive_window());  // nobody is connected
+}
+
 TEST_F(KeeperTest, shouldDescribeItsWorkers) {
   Start();
   const auto client = Ready();

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
 #include "supervisor/metrics/arena_families.h"
+#include "supervisor/metrics/device_families.h"
 #include "supervisor/metrics/event_counts.h"
 #include "supervisor/metrics/process_families.h"
 #include "supervisor/metrics/service_families.h"
@@ -43,15 +47,120 @@ TEST(ServiceFamiliesTest, shouldTellOfAServiceAndItsShards) {
            "\nbaton_shard_commits_total{service=\"kv\",shard=\"0\"} 120\n",
            "\nbaton_shard_epochs_total{service=\"kv\",shard=\"0\"} 3\n",
            "\nbaton_upgrade_running{service=\"kv\"} 0\n",
-           "\nbaton_blackouts_total{service=\"kv\",cause=\"handoff\"} 2\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text,
-              HasSubstr("baton_blackout_seconds{service=\"kv\",cause=\"handoff\",quantile=\"1\"} "
-                        "4.5"));
+              HasSubstr("baton_longest_blackout_seconds{service=\"kv\",cause=\"handoff\"} 4.5"));
   EXPECT_THAT(text, HasSubstr("# TYPE baton_shard_commits_total counter"));
   EXPECT_THAT(text, HasSubstr("# TYPE baton_service_connections gauge"));
+}
+
+void SetHistogram(internal::Histogram* histogram) {
+  histogram->add_bounds_seconds(0.001);
+  histogram->add_bounds_seconds(0.5);
+  histogram->add_counts(2);
+  histogram->add_counts(3);
+  histogram->set_count(4);
+  histogram->set_sum_seconds(1.25);
+}
+
+TEST(ServiceFamiliesTest, shouldHaveBlackoutsAsHistograms) {
+  internal::Description described = KvDescription();
+  SetHistogram(described.mutable_failover_blackout());
+  const std::string text = Text(ServiceFamilies({{"kv", described}}));
+  const std::string of = "{service=\"kv\",cause=\"failover\"";
+  for (const std::string& line : {
+           "\nbaton_blackout_seconds_count" + of + "} 4\n",
+           "\nbaton_blackout_seconds_sum" + of + "} 1.25\n",
+           "\nbaton_blackout_seconds_bucket" + of + ",le=\"0.001\"} 2\n",
+           "\nbaton_blackout_seconds_bucket" + of + ",le=\"0.5\"} 3\n",
+           "\nbaton_blackout_seconds_bucket" + of + ",le=\"+Inf\"} 4\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, HasSubstr("# TYPE baton_blackout_seconds histogram"));
+  EXPECT_THAT(text, HasSubstr("baton_blackout_seconds_count{service=\"kv\",cause=\"handoff\"} 0"));
+}
+
+TEST(ServiceFamiliesTest, shouldTellHowBusyAnEngineIsAndWhatShardsCarry) {
+  internal::Description described = KvDescription();
+  EXPECT_THAT(TextOfKv(), Not(HasSubstr("baton_engine")));
+  described.mutable_engine()->set_busy_seconds(2.5);
+  described.mutable_engine()->set_turns(77);
+  SetHistogram(described.mutable_engine()->mutable_turn());
+  described.add_shard_loads()->set_bytes_sent(4096);
+  described.mutable_shard_loads(0)->set_bytes_received(512);
+  described.mutable_shard_loads(0)->set_receive_window(3);
+  described.add_shard_loads();  // of a native service, without connections
+  const std::string text = Text(ServiceFamilies({{"kv", described}}));
+  for (const char* const line : {
+           "\nbaton_engine_busy_seconds_total{service=\"kv\"} 2.5\n",
+           "\nbaton_engine_turns_total{service=\"kv\"} 77\n",
+           "\nbaton_engine_turn_seconds_count{service=\"kv\"} 4\n",
+           "\nbaton_shard_sent_bytes_total{service=\"kv\",shard=\"0\"} 4096\n",
+           "\nbaton_shard_received_bytes_total{service=\"kv\",shard=\"0\"} 512\n",
+           "\nbaton_shard_receive_window{service=\"kv\",shard=\"0\"} 3\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  for (const char* const name : {"sent_bytes_total", "received_bytes_total", "receive_window"}) {
+    EXPECT_THAT(text,
+                Not(HasSubstr(absl::StrCat("baton_shard_", name, "{service=\"kv\",shard=\"1\"}"))));
+  }
+}
+
+// A device as Linux shows it, in a directory of the test's own.
+class DeviceFamiliesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/baton-devices-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    devices_ = name;
+    Write("hw_counters", "rcvd_rnr_err", "7");
+    Write("hw_counters", "completer_retry_err", "3");
+    Write("hw_counters", "np_cnp_sent", "5");
+    Write("hw_counters", "lifespan", "10");
+    Write("hw_counters", "out_of_buffer", "N/A");
+    Write("counters", "port_xmit_wait", "12");
+    v1::DeviceState& device = *described_.mutable_service()->mutable_device_state();
+    device.set_name("mlx5_0");
+    device.set_port(2);
+  }
+  void TearDown() override { std::filesystem::remove_all(devices_); }
+
+  void Write(const std::string& directory, const std::string& name, const std::string& value) {
+    const std::filesystem::path path = devices_ + "/mlx5_0/ports/2/" + directory;
+    std::filesystem::create_directories(path);
+    std::ofstream(path / name) << value << "\n";
+  }
+
+  std::string devices_;
+  internal::Description described_ = KvDescription();
+};
+
+TEST_F(DeviceFamiliesTest, shouldTellWhatAPortCounts) {
+  const std::string text = Text(DeviceFamilies(
+      {{"kv", described_}, {"other", described_}, {"nvme", absl::UnavailableError("gone")}},
+      devices_));
+  const std::string of = "{device=\"mlx5_0\",port=\"2\",counter=";
+  for (const std::string& line : {
+           "\nbaton_device_rnr_total" + of + "\"rcvd_rnr_err\"} 7\n",
+           "\nbaton_device_retransmissions_total" + of + "\"completer_retry_err\"} 3\n",
+           "\nbaton_device_congestion_total" + of + "\"np_cnp_sent\"} 5\n",
+           "\nbaton_device_congestion_total" + of + "\"port_xmit_wait\"} 12\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+    EXPECT_EQ(text.find(line), text.rfind(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("lifespan")));
+  EXPECT_THAT(text, Not(HasSubstr("out_of_buffer")));
+}
+
+TEST_F(DeviceFamiliesTest, shouldTellNothingOfADeviceWithoutPortsOrCounters) {
+  EXPECT_TRUE(DeviceFamilies({{"kv", described_}}, devices_ + "/none").empty());
+  described_.mutable_service()->mutable_device_state()->set_port(0);
+  EXPECT_TRUE(DeviceFamilies({{"kv", described_}}, devices_).empty());
 }
 
 v1::Inspection KvInspection() {
@@ -163,8 +272,7 @@ TEST(ServiceFamiliesTest, shouldHaveNoLabelThatGrowsWithUse) {
       for (const auto& label : metric.label) names.insert(label.name);
     }
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("cause", "kind", "of", "quantile", "service", "shard",
-                                            "state"));
+  EXPECT_THAT(names, ::testing::ElementsAre("cause", "kind", "of", "service", "shard", "state"));
 }
 
 TEST(ProcessFamiliesTest, shouldReadThisProcessAndLeaveOutOneThatIsGone) {

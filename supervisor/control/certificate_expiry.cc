@@ -1,0 +1,32 @@
+#include "supervisor/control/certificate_expiry.h"
+
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+
+namespace baton {
+
+std::optional<int64_t> CertificateExpiry(const std::string& path) {
+  const std::unique_ptr<std::FILE, decltype(&std::fclose)> file(std::fopen(path.c_str(), "re"),
+                                                                &std::fclose);
+  if (!file) return std::nullopt;
+  std::optional<int64_t> first;
+  for (;;) {
+    const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+        PEM_read_X509(file.get(), nullptr, nullptr, nullptr), &X509_free);
+    if (!certificate) break;
+    std::tm end = {};
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) continue;
+    const int64_t seconds = timegm(&end);
+    first = std::min(first.value_or(seconds), seconds);
+  }
+  ERR_clear_error();  // the end of the file is one
+  return first;
+}
+
+}  // namespace baton
