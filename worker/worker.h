@@ -374,9 +374,10 @@ class Worker {
   // The service's registered memory; Buffer::offset counts from here.
   virtual absl::Span<uint8_t> buffers() const = 0;
 
-  // Gives peers access to a range of the buffers; it outlives this worker. Returns the rkey that
-  // the peer needs, with the address the peer has to use. kUnimplemented: kRemoteAtomic of a device
-  // without atomics.
+  // Gives peers access to a range of the buffers; it outlives this worker, unless this worker is
+  // gone before it was answered. Returns the rkey that the peer needs, with the address the peer
+  // has to use. Takes time for each page, in which shards are served. kUnimplemented: kRemoteAtomic
+  // of a device without atomics.
   struct Grant {
     uint32_t id = 0;
     uint32_t rkey = 0;
@@ -384,6 +385,8 @@ class Worker {
   };
   virtual absl::StatusOr<Grant> GrantRemoteAccess(uint64_t offset, uint64_t length,
                                                   uint32_t access) = 0;
+  // OK: no peer has access by it any more, and the memory may be used for something else.
+  // kUnavailable: another worker has it revoked right now.
   virtual absl::Status RevokeGrant(uint32_t id) = 0;
 
   // Tells how the worker is. An upgrade waits until the new worker is ready and healthy, and undoes

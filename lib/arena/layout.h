@@ -461,7 +461,8 @@ static_assert(offsetof(ConnectionRecord, answered) == 500);
 static_assert(offsetof(ConnectionRecord, initiator_depth) == 510);
 static_assert(sizeof(ConnectionRecord) == 512);
 
-// Remote access that was given to a range of the buffers.
+// Remote access that was given to a range of the buffers. `length` is stored when the device has
+// registered the range, and is 0 again when it has deregistered it.
 struct GrantRecord {
   uint64_t offset;
   uint64_t length;  // 0: free
