@@ -31,8 +31,9 @@ std::vector<char*> PointersTo(std::vector<std::string>& strings) {
 
 bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
-  return name.size() < variable.size() && (name == "NOTIFY_SOCKET" || name == kReadyVariable ||
-                                           name == "BATON_STORE_FD" || name == "BATON_CONTROL_FD");
+  return name.size() < variable.size() &&
+         (name == "NOTIFY_SOCKET" || name == kReadyVariable || name == "BATON_STORE_FD" ||
+          name == "BATON_CONTROL_FD" || name == "BATON_HEARTBEAT_FD");
 }
 
 }  // namespace baton

@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "supervisor/batond/service_log.h"
@@ -48,6 +50,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       end_(io),
       readiness_(io),
       timer_(io),
+      heart_timer_(io),
       store_(StoreFor(plan_)) {}
 
 Child::~Child() {
@@ -85,6 +88,12 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   request.inherited.push_back(plan_.children_lock);
   const FileDescriptor log = OpenLog();
   request.standard_error = log.get();
+  int heart[2];
+  // Neither waits: it shows itself whether or not anybody looks.
+  if (pipe2(heart, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
+  heart_.Reset(heart[0]);
+  const FileDescriptor heart_end(heart[1]);
+  request.descriptors.emplace_back(kHeartbeatVariable, heart_end.get());
   FileDescriptor store_end;
   if (plan_.holds_descriptors) {
     int ends[2];
@@ -130,9 +139,35 @@ void Child::WatchReadiness() {
                                timer_.cancel();
                                ready_ = settled_ = true;
                                Log(spdlog::level::info, "ready");
+                               WatchHeart();
                                if (end_when_ready_) Signal(SIGTERM);
                                callbacks_.ready();
                              });
+}
+
+// Looks now and then, so that signs of life wake nobody.
+void Child::WatchHeart() {
+  heart_timer_.expires_after(plan_.hang_timeout / kLooks);
+  heart_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || !alive()) return;
+    LookAtHeart();
+    WatchHeart();
+  });
+}
+
+void Child::LookAtHeart() {
+  char signs[4096];
+  const bool was_hung = hung();
+  const bool shows_itself = read(heart_.get(), signs, sizeof(signs)) > 0;
+  silent_looks_ = shows_itself ? 0 : std::min(silent_looks_ + 1, kLooks);
+  if (hung() == was_hung) return;
+  callbacks_.hung();
+  if (!hung()) return Log(spdlog::level::info, "shows again that it lives");
+  Log(spdlog::level::err,
+      absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
+                   " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
+                   process_.pid, "/stack)", plan_.kill_hung ? "; killing it" : ""));
+  if (plan_.kill_hung) Signal(SIGKILL);
 }
 
 void Child::WatchEnd() {
@@ -160,6 +195,9 @@ void Child::Reap() {
     return WatchEnd();
   }
   timer_.cancel();
+  heart_timer_.cancel();
+  heart_.Reset();
+  silent_looks_ = 0;
   end_.release();
   if (readiness_.is_open()) readiness_.close();
   store_server_.reset();

@@ -40,12 +40,18 @@ class Child {
     // Not null: what it stores under `service` is kept for the next batond. Outlives the child.
     KeptDescriptors* kept = nullptr;
     std::chrono::milliseconds start_timeout{};
+    // Once ready, it shows that it lives (lib/base/heartbeat.h). One that has not for so long
+    // hangs.
+    std::chrono::milliseconds hang_timeout{};
+    bool kill_hung = false;
   };
   struct Callbacks {
     std::function<void()> ready;
     // The process is gone and reaped. `how` reads "was killed by signal 9 (Killed)", and "... while
     // starting" of one that was not ready.
     std::function<void(const std::string& how)> gone;
+    // hung() is another than it was.
+    std::function<void()> hung;
   };
 
   Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks);
@@ -59,6 +65,7 @@ class Child {
   bool ready() const { return ready_; }
   // It has been ready, or its start has failed, at least once.
   bool settled() const { return settled_; }
+  bool hung() const { return silent_looks_ >= kLooks; }
 
   // What it reads when it is started the next time.
   void SetInput(std::string input) { plan_.input = std::move(input); }
@@ -79,7 +86,12 @@ class Child {
   void Log(spdlog::level::level_enum level, const std::string& what) const;
   absl::Status SpawnWith(int ready_write_end);
   FileDescriptor OpenLog() const;
+  // A machine that stood still has shown nothing either: the last look is after it has gone on.
+  static constexpr int kLooks = 2;  // in a hang_timeout
+
   void WatchReadiness();
+  void WatchHeart();
+  void LookAtHeart();
   void WatchEnd();
   void LimitStart();
   void Reap();
@@ -100,6 +112,9 @@ class Child {
   boost::asio::posix::stream_descriptor readiness_;  // read end of the ready pipe
   char ready_byte_ = 0;
   boost::asio::steady_timer timer_;  // the start's time limit, or the back-off
+  FileDescriptor heart_;             // read end of the pipe of its signs of life
+  int silent_looks_ = 0;             // in a row
+  boost::asio::steady_timer heart_timer_;
   DescriptorStore store_;
   std::unique_ptr<StoreServer> store_server_;
 };

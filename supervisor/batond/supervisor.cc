@@ -108,11 +108,14 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
+  plan.hang_timeout = options_.hang_timeout;
+  plan.kill_hung = options_.kill_hung_keepers;
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },
-                       [this, index](const std::string& how) { OnGone(*keepers_[index], how); }}));
+                       [this, index](const std::string& how) { OnGone(*keepers_[index], how); },
+                       [this] { Advance(); }}));
 }
 
 void Supervisor::AddControl() {
@@ -126,10 +129,12 @@ void Supervisor::AddControl() {
     control_requests_ =
         std::make_unique<ControlRequests>(io_, std::move(socket), [this] { return Reload(); });
   };
+  plan.hang_timeout = options_.hang_timeout;
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },
-                       [this](const std::string& how) { OnGone(*control_, how); }});
+                       [this](const std::string& how) { OnGone(*control_, how); },
+                       [this] { Advance(); }});
 }
 
 absl::Status Supervisor::Run() {
@@ -173,8 +178,17 @@ std::string Supervisor::Health() const {
     const std::string why = DownReason(options_.config.state_dir(), keeper->service());
     if (!why.empty()) absl::StrAppend(&missing, " (", why, ")");
   }
-  return missing.empty() ? absl::StrCat("running, services: ", ServiceNames())
-                         : absl::StrCat("degraded, being started again: ", missing);
+  std::string hung = control_->hung() ? control_->name() : "";
+  for (const std::unique_ptr<Child>& keeper : keepers_) {
+    if (keeper->hung()) absl::StrAppend(&hung, hung.empty() ? "" : ", ", keeper->name());
+  }
+  if (missing.empty() && hung.empty()) {
+    return absl::StrCat("running, services: ", ServiceNames());
+  }
+  std::string health = "degraded";
+  if (!missing.empty()) absl::StrAppend(&health, ", being started again: ", missing);
+  if (!hung.empty()) absl::StrAppend(&health, ", without a sign of life: ", hung);
+  return health;
 }
 
 // After a child has come or gone while all ran.

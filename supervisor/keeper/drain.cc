@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -78,11 +79,19 @@ class Drain {
           return "";
       }
       ReadOutput();
+      Beat();
       Wait();
     }
   }
 
  private:
+  void Beat() {
+    const uint64_t now = MonotonicNanoseconds();
+    if (now < next_beat_ns_) return;
+    next_beat_ns_ = now + std::chrono::nanoseconds(kHeartbeat).count();
+    ShowLife();
+  }
+
   void ReadOutput() {
     if (output_ && !lines_.ReadSome(output_.get(), MonotonicNanoseconds())) output_.Reset();
   }
@@ -112,6 +121,7 @@ class Drain {
   FileDescriptor output_;
   OutputLines lines_{kNativeOutput};
   SignalWatch signals_;
+  uint64_t next_beat_ns_ = 0;
   uint32_t told_ = ~0u;
   bool settled_ = false;
 };

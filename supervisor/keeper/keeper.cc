@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/heartbeat.h"
 #include "lib/base/memlock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -60,6 +61,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
 Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
     : config_(config),
       signals_(loop_, SIGTERM, SIGINT),
+      heart_(loop_),
       lines_(loop_),
       events_(config.service().name(),
               [this](const v1::Event& event) {
@@ -235,7 +237,18 @@ void Keeper::AwaitClient(Acceptor& acceptor) {
       });
 }
 
+// From the loop, which this is about.
+void Keeper::ShowLifeLater() {
+  heart_.expires_after(kHeartbeat);
+  heart_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    ShowLife();
+    ShowLifeLater();
+  });
+}
+
 absl::Status Keeper::Run() {
+  ShowLifeLater();
   signals_.async_wait([this](const boost::system::error_code&, int) { loop_.stop(); });
   loop_.run();
   engine_->Stop();

@@ -75,6 +75,7 @@ class Keeper : private EngineListener {
   void MakeManagement(FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
   void TurnNative();
+  void ShowLifeLater();
   absl::Status Listen(const std::string& path, uint32_t mode,
                       std::function<void(FileDescriptor)> on_client);
   void AwaitClient(Acceptor& acceptor);
@@ -91,6 +92,7 @@ class Keeper : private EngineListener {
   std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};
   boost::asio::signal_set signals_;
+  boost::asio::steady_timer heart_;
   EventLines lines_;
   EventLog events_;
   std::unique_ptr<verbs::Device> device_;

@@ -485,6 +485,39 @@ TEST(DegradedStartTest, IsTheEndForWhoIsStrict) {
   for (const Life& life : stage.lives("keeper")) EXPECT_TRUE(IsDead(life.pid));
 }
 
+TEST(HangTest, TellsWhoShowsNoSignOfLifeAndWhenItDoesAgain) {
+  const Stage stage;
+  BatondProcess batond(stage, OfTwoServices(stage, {"--hang-timeout", "2"}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const pid_t stopped = stage.lives("keeper")[0].pid;
+  kill(stopped, SIGSTOP);
+  const auto has_told = [&](const std::string& what) {
+    return batond.standard_error().find(what) != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually([&] { return has_told("has shown no sign of life for 2000 ms"); }));
+  EXPECT_TRUE(has_told("/proc/" + std::to_string(stopped) + "/stack"));
+  kill(stopped, SIGCONT);
+  ASSERT_TRUE(Eventually([&] { return has_told("shows again that it lives"); }));
+  EXPECT_EQ(stage.lives("keeper").size(), 2u);  // nobody was started again
+}
+
+TEST(HangTest, StartsAKeeperAgainWhereThatIsWanted) {
+  const Stage stage;
+  BatondProcess batond(
+      stage, OfTwoServices(stage, {"--hang-timeout", "2", "--on-keeper-hang", "restart"}));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const pid_t stopped = stage.lives("keeper")[0].pid;
+  kill(stopped, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() >= 3; }));
+  EXPECT_TRUE(IsDead(stopped));
+  // Control is told of, and left alone: nothing needs it.
+  kill(stage.lives("control")[0].pid, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] {
+    return batond.standard_error().find("control: has shown no sign of life") != std::string::npos;
+  }));
+  EXPECT_EQ(stage.lives("control").size(), 1u);
+}
+
 TEST(BatondTest, NamesAProgramThatIsNotThere) {
   const Stage stage;
   std::filesystem::remove(stage.libexec() + "/baton-keeper");

@@ -1,6 +1,6 @@
 // Stands in for baton-keeper and baton-control (it is copied under both names): makes the sockets
-// that the real one makes, says that it is ready, waits. FAKE_KEEPER and FAKE_CONTROL change that,
-// and FAKE_KEEPER_<service> that of one keeper:
+// that the real one makes, says that it is ready, waits, and shows that it lives. FAKE_KEEPER and
+// FAKE_CONTROL change that, and FAKE_KEEPER_<service> that of one keeper:
 //   absent    ends with exit code 3 before it is ready, as long as there is no file FAKE_LOG.go;
 //             leaves the down reason "no device"
 //   exit      ends with exit code 3 before it is ready
@@ -27,6 +27,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
+#include "lib/base/heartbeat.h"
 #include "lib/channel/message_channel.h"
 #include "proto/baton/internal/control.pb.h"
 #include "proto/baton/internal/keeper.pb.h"
@@ -155,7 +156,7 @@ int Main(const std::string& program) {
   if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
   if (mode == "fragile") return 0;
   if (mode == "reload") TalkAboutConfiguration();
-  for (;;) pause();
+  for (;; usleep(50'000)) ShowLife();
 }
 
 }  // namespace
