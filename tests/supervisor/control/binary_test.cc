@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -113,6 +114,21 @@ TEST_F(BinaryTest, ControlEndsCleanlyOnSigterm) {
   kill(control, SIGTERM);
   EXPECT_EQ(Wait(control), 0);
   EXPECT_THAT(Said("control"), HasSubstr("ends: Terminated"));
+}
+
+TEST_F(BinaryTest, ControlShowsBatondThatItLives) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);  // inherited
+  const FileDescriptor reader(ends[0]), writer(ends[1]);
+  setenv("BATON_HEARTBEAT_FD", std::to_string(writer.get()).c_str(), 1);
+  StartControl();
+  unsetenv("BATON_HEARTBEAT_FD");
+  for (int i = 0; i < 2; ++i) {
+    pollfd entry = {reader.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&entry, 1, 20'000), 1);
+    char sign = 0;
+    ASSERT_EQ(read(reader.get(), &sign, 1), 1);
+  }
 }
 
 TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {
