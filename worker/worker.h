@@ -320,6 +320,10 @@ struct Capacity {
   uint32_t shard_state_bytes = 0;
   // A successor starts only when the whole process of its predecessor is proven dead.
   bool outside_effects = false;
+  // Where the keeper suggests that the worker runs, as Linux lists CPUs ("2-5,8"), and the NUMA
+  // node of the arena's memory: near its engine and its device. Empty, -1: nowhere in particular.
+  std::string cpus;
+  int numa_node = -1;
 };
 
 class Worker {

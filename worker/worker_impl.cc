@@ -130,6 +130,10 @@ absl::Status WorkerImpl::Attach() {
   BATON_RETURN_IF_ERROR(arena.status());
   heartbeat_ms_ = std::max(1u, attached.heartbeat_ms());
   capacity_.outside_effects = attached.outside_effects();
+  capacity_.cpus = attached.placement().cpus();
+  if (attached.placement().has_numa_node()) {
+    capacity_.numa_node = static_cast<int>(attached.placement().numa_node());
+  }
   BATON_RETURN_IF_ERROR(Start(std::make_shared<arena::Arena>(*std::move(arena)), std::move(fds[3]),
                               attached.worker_id(), attached.worker_slot()));
   lock_.emplace(&arena_->worker(slot_).thread_locks[0]);
@@ -157,7 +161,9 @@ absl::Status WorkerImpl::Start(std::shared_ptr<const arena::Arena> arena, FileDe
                shape.shared_receive_queue_depth,
                shape.connection_state_bytes,
                shape.shard_state_bytes,
-               capacity_.outside_effects};
+               capacity_.outside_effects,
+               capacity_.cpus,
+               capacity_.numa_node};
   connections_.resize(arena_->shape().connections);
   for (uint32_t i = 0; i < arena_->shape().shards; ++i) {
     shards_.emplace_back(new Shard(this, i));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/arena/layout.h"
 #include "lib/base/utf8.h"
+#include "lib/placement/placement.h"
 #include "lib/text/host_port.h"
 #include "supervisor/config/ip_address.h"
 #include "supervisor/config/network_namespace.h"
@@ -32,6 +33,7 @@ constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
 constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
 constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
 constexpr uint64_t kMaxDevicePort = 255;    // uint8_t port_num
+constexpr uint32_t kMaxNumaNodes = 1024;
 constexpr uint32_t kMaxGidIndex = 255;  // uint8_t sgid_index
 constexpr std::chrono::milliseconds kReadyTimeout{30'000};
 
@@ -213,6 +215,18 @@ void CheckStateDecoder(v1::ServiceConfig& service, const Node& node) {
   }
 }
 
+void CheckPlacement(v1::ServiceConfig& service, const Node& node) {
+  if (!service.has_placement()) return;
+  v1::Placement& placement = *service.mutable_placement();
+  const Node placement_node = node.Child("placement", placement);
+  const auto cpus = ParseCpus(placement.cpus());
+  if (!cpus.ok()) placement_node.Refuse("cpus", std::string(cpus.status().message()));
+  if (placement.numa_node() >= kMaxNumaNodes) {
+    placement_node.Refuse("numa_node", absl::StrCat(placement.numa_node(), " is not below ",
+                                                    kMaxNumaNodes, "; numactl -H lists them"));
+  }
+}
+
 template <typename Message>
 void CompleteLogLevel(v1::LogLevel otherwise, Message& message, const Node& node) {
   if (message.log_level() == v1::LOG_LEVEL_DEFAULT) message.set_log_level(otherwise);
@@ -255,6 +269,7 @@ void CheckService(v1::ServiceConfig& service, const Node& node, std::set<std::st
   for (const Range& range : kServiceRanges) node.CheckRange(range);
   CheckNative(service, node);
   CheckStateDecoder(service, node);
+  CheckPlacement(service, node);
   CheckLog(service, node);
   if (service.has_policy()) {
     v1::Policy& policy = *service.mutable_policy();

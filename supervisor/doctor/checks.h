@@ -71,6 +71,8 @@ void CheckClock(const View& view, Report& report);
 void CheckVersions(const View& view, Report& report);
 // services.cc
 void CheckServices(const View& view, Report& report);
+// placement.cc
+void CheckPlacement(const View& view, Report& report);
 // state.cc
 void CheckStateDirectory(const View& view, Report& report);
 

@@ -78,6 +78,7 @@ v1::DoctorReport Diagnose(const Machine& machine, const Request& request) {
   }
   CheckNetworks(view, report);
   CheckServices(view, report);
+  CheckPlacement(view, report);
   CheckDescriptors(view, report);
   CheckMemory(view, report);
   CheckHugePages(view, report);

@@ -36,6 +36,7 @@ ServiceNeeds NeedsOf(const v1::ServiceConfig& service) {
     needs.listeners.push_back(listener.host());
   }
   needs.network_namespace = service.network_namespace();
+  needs.placement = service.placement();
   needs.shape = ShapeOf(service);
   needs.of_device = driver::NeedsOf(needs.shape);
   needs.queue_bytes = QueueBytes(needs.of_device);

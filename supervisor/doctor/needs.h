@@ -20,6 +20,7 @@ struct ServiceNeeds {
   uint32_t port = 1;
   std::vector<std::string> listeners;  // addresses
   std::string network_namespace;       // empty: batond's
+  v1::Placement placement;             // as configured
   arena::Shape shape = {};
   driver::DeviceNeeds of_device;
   // Queues that a provider such as mlx5 pins, too; those of others do not count. An estimate.

@@ -7,6 +7,8 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,9 +19,11 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/driver/device_needs.h"
+#include "lib/placement/placement.h"
 #include "lib/verbs/port_owner.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
@@ -44,6 +48,13 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
     RaiseMemlockLimit();
     BATON_RETURN_IF_ERROR(CheckMemlockLimit(driver::NeedsOf(shape).registered_bytes));
   }
+  foundation.placement = PlacementOf(
+      service.placement(),
+      service.device().has_rdma() ? std::string(foundation.device->name()) : std::string());
+  std::optional<uint32_t> node;
+  if (foundation.placement.has_numa_node()) node = foundation.placement.numa_node();
+  const MemoryOn memory(node);
+  foundation.placed = memory.status();
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, service.name()));
   foundation.arena = std::make_unique<arena::Arena>(std::move(arena));
   if (service.mode() != v1::NATIVE) return foundation;
@@ -60,6 +71,7 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
 
 Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
     : config_(config),
+      placed_(std::move(foundation.placed)),
       signals_(loop_, SIGTERM, SIGINT),
       heart_(loop_),
       lines_(loop_),
@@ -74,6 +86,7 @@ Keeper::Keeper(const internal::KeeperConfig& config, Foundation foundation)
       native_timer_(loop_),
       lifeline_(std::move(foundation.lifeline)),
       native_output_(std::move(foundation.output)) {
+  *config_.mutable_service()->mutable_placement() = foundation.placement;
   engine_ = std::move(foundation.native);
 }
 
@@ -88,8 +101,16 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
                                                        FileDescriptor batonds_network) {
   BATON_ASSIGN_OR_RETURN(Foundation foundation, MakeFoundation(config.service()));
   std::unique_ptr<Keeper> keeper(new Keeper(config, std::move(foundation)));
-  BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
-  keeper->MakeManagement(std::move(batonds_network));
+  {
+    // The threads that start here are the engine's and the one that notices deaths. Native services
+    // have none; the workers are told.
+    const ThreadsOn threads(
+        ParseCpus(keeper->config_.service().placement().cpus()).value_or(std::set<uint32_t>()));
+    keeper->placed_.Update(threads.status());
+    BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
+    keeper->MakeManagement(std::move(batonds_network));
+  }
+  keeper->TellPlacement();
   // Who may attach is decided by the peer's credentials, not by the socket's mode.
   const std::string& service = config.service().name();
   if (keeper->native_ == nullptr) {
@@ -184,6 +205,20 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
         std::make_unique<boost::asio::posix::stream_descriptor>(loop_, fd));
   }
   TurnNative();
+}
+
+// What cannot be had costs time, and nothing else.
+void Keeper::TellPlacement() {
+  const std::string where = DescribePlacement(config_.service().placement());
+  if (where.empty()) return;
+  if (placed_.ok()) {
+    events_.Add("placed", absl::StrCat("the service is on ", where), UnixMicroseconds(), 0, -1, -1);
+  } else {
+    events_.Add("no_placement",
+                absl::StrCat("the service is not, or not all of it, on ", where, ": ",
+                             placed_.message(), "; see `baton doctor`"),
+                UnixMicroseconds(), 0, -1, -1);
+  }
 }
 
 // Whenever a descriptor is readable, and every now and then.

@@ -67,6 +67,8 @@ class Keeper : private EngineListener {
     std::unique_ptr<NativeEngine> native;  // of native services
     Lifeline lifeline;                     // likewise
     OutputPipe output;                     // likewise
+    v1::Placement placement;
+    absl::Status placed;  // of its memory
   };
 
   static absl::StatusOr<Foundation> MakeFoundation(const v1::ServiceConfig& service);
@@ -74,6 +76,7 @@ class Keeper : private EngineListener {
   absl::Status MakeEngine(EngineOptions options);
   void MakeManagement(FileDescriptor batonds_network);
   void HoldNative(HeldDescriptors* held);
+  void TellPlacement();
   void TurnNative();
   void ShowLifeLater();
   absl::Status Listen(const std::string& path, uint32_t mode,
@@ -87,7 +90,8 @@ class Keeper : private EngineListener {
   void OnFenced(uint64_t worker_id) override;
   void OnDeviceLost(const absl::Status& why) override;
 
-  internal::KeeperConfig config_;
+  internal::KeeperConfig config_;  // its placement is that in effect
+  absl::Status placed_;
   std::atomic<uint32_t> pending_events_{0};
   std::atomic<uint32_t> dropped_events_{0};
   boost::asio::io_context loop_{1};

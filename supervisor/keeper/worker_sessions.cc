@@ -300,6 +300,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   attached->set_protocol_version(kProtocolVersion);
   attached->set_heartbeat_ms(heartbeat_ms_);
   attached->set_outside_effects(config_.service().outside_effects());
+  *attached->mutable_placement() = config_.service().placement();
   *descriptors = {arena_.worker_log_fd(), arena_.driver_log_fd(), arena_.buffers_fd(), wake.get()};
   *keep = std::move(wake);
   AddEvent("worker_attached",

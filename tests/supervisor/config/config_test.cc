@@ -443,6 +443,14 @@ TEST(ConfigTest, LogsAreTextOrJson) {
               HasSubstr("log_format"));
 }
 
+TEST(ConfigTest, AServiceIsOnCpusAndANodeThatThereCanBe) {
+  EXPECT_EQ(ProblemOf(With("placement { cpus: \"2-5,8\" numa_node: 1 }")), "valid");
+  EXPECT_EQ(ProblemOf(With("placement {}")), "valid");
+  EXPECT_THAT(ProblemOf(With("placement { cpus: \"5-2\" }")), HasSubstr("as in 2-5,8"));
+  EXPECT_THAT(ProblemOf(With("placement { cpus: \"all\" }")), HasSubstr("placement.cpus"));
+  EXPECT_THAT(ProblemOf(With("placement { numa_node: 1024 }")), HasSubstr("numactl -H"));
+}
+
 TEST(ConfigTest, AServiceHasALogLevelAndALogOfItsOwn) {
   const auto plain = ParseConfig(With(""), "baton.conf");
   ASSERT_TRUE(plain.ok()) << plain.status();

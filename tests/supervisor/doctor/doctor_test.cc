@@ -587,6 +587,54 @@ TEST_F(DoctorTest, ShouldCompareTheLockableMemoryWithEachKeepersOwn) {
   EXPECT_THAT(Text(report), HasSubstr("is 64 MiB; service a registers 65 MiB"));
 }
 
+class PlacementTest : public DoctorTest {
+ protected:
+  // Two nodes of 4 CPUs and 8 GiB, and the device on the second.
+  void SetUp() override {
+    machine_.Put("/sys/devices/system/cpu/online", "0-7");
+    machine_.Put("/sys/devices/system/node/online", "0-1");
+    for (int node = 0; node < 2; ++node) {
+      const std::string directory = "/sys/devices/system/node/node" + std::to_string(node);
+      machine_.Put(directory + "/cpulist", node == 0 ? "0-3" : "4-7");
+      machine_.Put(directory + "/meminfo",
+                   "Node " + std::to_string(node) + " MemTotal:        8388608 kB");
+    }
+    machine_.Put("/sys/class/infiniband/rxe0/device/numa_node", "1");
+  }
+  void Place(const std::string& placement) {
+    Configure("services { name: \"kv\" device { rdma {} } placement { " + placement + " } }");
+  }
+};
+
+TEST_F(PlacementTest, ShouldTellWhereAServiceIs) {
+  Place("");
+  ExpectSound();
+  EXPECT_THAT(Text(Diagnose()), HasSubstr("on CPUs 4-7, memory of NUMA node 1"));
+  Place("cpus: \"5\"");
+  ExpectSound();
+}
+
+TEST_F(PlacementTest, ShouldFindCpusAndNodesThatAreNotThere) {
+  Place("cpus: \"6-9\"");
+  EXPECT_THAT(Found("placement").message(), HasSubstr("CPU 8 is not online: there are 0-7"));
+  Place("cpus: \"0\" numa_node: 2");
+  EXPECT_THAT(Text(Diagnose()), HasSubstr("there is no NUMA node 2: there are 0-1"));
+}
+
+TEST_F(PlacementTest, ShouldFindWhatIsFarFromEachOther) {
+  Place("cpus: \"3-4\"");
+  EXPECT_THAT(OnlyWarning().message(), HasSubstr("CPU 3 is not of NUMA node 1"));
+  EXPECT_THAT(OnlyWarning().cure(), HasSubstr("cpus: \"4-7\""));
+  Place("numa_node: 0");
+  EXPECT_THAT(OnlyWarning().message(), HasSubstr("on NUMA node 0, and rxe0 is on 1"));
+}
+
+TEST_F(PlacementTest, ShouldFindAnArenaThatIsLargerThanItsNode) {
+  machine_.Put("/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:  16384 kB");
+  Place("");
+  EXPECT_THAT(OnlyWarning().message(), HasSubstr("MiB, and NUMA node 1 has 16"));
+}
+
 TEST_F(DoctorTest, ShouldSayThatLimitsItCannotReadAreNotKnown) {
   Configure("services { name: \"kv\" device { rdma {} } }");
   request_.identity.self = false;

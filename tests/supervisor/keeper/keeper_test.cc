@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/arena/arena.h"
 #include "lib/arena/atomic_access.h"
 #include "tests/harness/wait_until.h"
@@ -109,6 +110,47 @@ TEST_F(KeeperTest, shouldGiveAWorkerItsArenaAndItsEvents) {
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(arena->shape().connections, 8u);
   EXPECT_STREQ(arena->header().service, "kv");
+}
+
+std::string CpusOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  std::string cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) absl::StrAppend(&cpus, cpus.empty() ? "" : ",", cpu);
+  }
+  return cpus;
+}
+
+TEST_F(KeeperTest, shouldRunItsEngineWhereItIsPlacedAndTellWorkers) {
+  const std::string before = CpusOfThisThread();
+  const std::string one = before.substr(before.rfind(',') + 1);
+  Start([&](v1::ServiceConfig* service) {
+    service->mutable_placement()->set_cpus(one);
+    service->mutable_placement()->set_numa_node(0);
+  });
+  EXPECT_EQ(CpusOfThisThread(), before);
+  std::string of_engine;
+  keeper.engine().Run([&] { of_engine = CpusOfThisThread(); });
+  EXPECT_EQ(of_engine, one);
+  RawClient client(keeper.socket());
+  const auto reply = client.Ask(RawClient::AttachRequest());
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->attached().placement().cpus(), one);
+  EXPECT_EQ(reply->attached().placement().numa_node(), 0u);
+  ASSERT_FALSE(keeper.Events().empty());
+  EXPECT_EQ(keeper.Events()[0].message(),
+            "the service is on CPUs " + one + ", memory of NUMA node 0");
+}
+
+TEST_F(KeeperTest, shouldServeAllTheSameWhereItCannotBePlaced) {
+  Start([](v1::ServiceConfig* service) {
+    service->mutable_placement()->set_cpus("1023");
+    service->mutable_placement()->set_numa_node(1023);
+  });
+  EXPECT_EQ(Client()->Attach(), absl::OkStatus());
+  EXPECT_EQ(keeper.Events()[0].kind(), "no_placement");
 }
 
 TEST_F(KeeperTest, shouldTellHowBusyItIsAndWhatItsShardsCarry) {

@@ -1,0 +1,57 @@
+// On which processors threads run, and of which NUMA node memory is taken.
+#ifndef LIB_PLACEMENT_PLACEMENT_H_
+#define LIB_PLACEMENT_PLACEMENT_H_
+
+#include <sched.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+// "2-5,8", as Linux lists CPUs and nodes: numbers below CPU_SETSIZE (1024). An empty list is none.
+absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list);
+
+// Binds the calling thread to `cpus`, and every thread that it starts meanwhile for good. Its
+// destructor gives the calling thread back what it had. Without CPUs, or with an error, nothing
+// changes.
+class ThreadsOn {
+ public:
+  explicit ThreadsOn(const std::set<uint32_t>& cpus);
+  ~ThreadsOn();
+  ThreadsOn(const ThreadsOn&) = delete;
+  ThreadsOn& operator=(const ThreadsOn&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  cpu_set_t before_;
+  bool bound_ = false;
+  absl::Status status_;
+};
+
+// Memory that the calling thread is the first to touch is taken of `node`, as long as that has
+// some; so is that of files in memory. Its destructor ends that. Without a node, or with an error,
+// nothing changes.
+class MemoryOn {
+ public:
+  explicit MemoryOn(std::optional<uint32_t> node);
+  ~MemoryOn();
+  MemoryOn(const MemoryOn&) = delete;
+  MemoryOn& operator=(const MemoryOn&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  bool set_ = false;
+  absl::Status status_;
+};
+
+}  // namespace baton
+
+#endif  // LIB_PLACEMENT_PLACEMENT_H_
