@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -130,7 +131,8 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
   Policies policies_{config_.service(), *engine_};
   WorkerSessions sessions_{loop_, config_, arena_, *engine_, policies_, events_};
   const Lifeline lifeline_ = MakeLifeline().value();
-  NativeWorkers workers_{loop_, config_, *engine_, sessions_, policies_, events_, lifeline_};
+  NativeWorkers workers_{loop_,     config_, *engine_,  sessions_,
+                         policies_, events_, lifeline_, STDERR_FILENO};
 };
 
 TEST_F(NativeWorkersTest, shouldForkAnotherForEachThatEnds) {
