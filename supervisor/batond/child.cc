@@ -17,6 +17,7 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
+#include "supervisor/config/control_socket.h"
 #include "supervisor/batond/service_log.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
@@ -94,6 +95,14 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   heart_.Reset(heart[0]);
   const FileDescriptor heart_end(heart[1]);
   request.descriptors.emplace_back(kHeartbeatVariable, heart_end.get());
+  request.user = plan_.user;
+  GivenDescriptors given;
+  if (plan_.give != nullptr) {
+    BATON_ASSIGN_OR_RETURN(given, plan_.give());
+  }
+  for (const auto& [name, descriptor] : given) {
+    request.descriptors.emplace_back(name, descriptor.get());
+  }
   FileDescriptor store_end;
   if (plan_.holds_descriptors) {
     int ends[2];
@@ -112,7 +121,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
     }
     our_end.Reset(ends[0]);
     its_end.Reset(ends[1]);
-    request.descriptors.emplace_back("BATON_CONTROL_FD", its_end.get());
+    request.descriptors.emplace_back(kBatondVariable, its_end.get());
   }
   BATON_ASSIGN_OR_RETURN(process_, Spawn(request));
   if (plan_.talk != nullptr) plan_.talk(std::move(our_end));

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "spdlog/common.h"
 #include "supervisor/batond/back_off.h"
@@ -26,6 +29,7 @@ namespace baton {
 // is the supervisor's. Single-threaded, on `io`'s thread. No timer runs while it does.
 class Child {
  public:
+  using GivenDescriptors = std::vector<std::pair<std::string, FileDescriptor>>;
   struct Plan {
     std::string name;     // in the log and in errors: "keeper of service ledger"
     std::string service;  // whose keeper it is; empty: nobody's
@@ -44,6 +48,9 @@ class Child {
     // hangs.
     std::chrono::milliseconds hang_timeout{};
     bool kill_hung = false;
+    std::optional<ProgramUser> user;  // who it runs as [batond's]
+    // Not null: makes descriptors that it is given, by the names of variables, at every start.
+    std::function<absl::StatusOr<GivenDescriptors>()> give;
   };
   struct Callbacks {
     std::function<void()> ready;

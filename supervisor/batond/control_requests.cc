@@ -11,8 +11,12 @@
 
 namespace baton {
 
-ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload)
-    : reload_(std::move(reload)), channel_(std::move(socket)), readable_(io, channel_.fd()) {
+ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload,
+                                 Open open)
+    : reload_(std::move(reload)),
+      open_(std::move(open)),
+      channel_(std::move(socket)),
+      readable_(io, channel_.fd()) {
   Wait();
 }
 
@@ -42,17 +46,28 @@ absl::Status ControlRequests::AnswerAll() {
 absl::Status ControlRequests::Answer(const internal::BatondRequest& request) {
   absl::StatusOr<internal::BatondReply> answer =
       absl::InvalidArgumentError("a request of an unknown kind");
+  std::vector<FileDescriptor> file;
   if (request.has_reload()) answer = reload_();
+  if (request.has_open()) {
+    absl::StatusOr<FileDescriptor> opened = open_(request.open().path());
+    if (opened.ok()) {
+      file.push_back(*std::move(opened));
+      answer = internal::BatondReply();
+    } else {
+      answer = opened.status();
+    }
+  }
   internal::BatondReply reply;
   if (answer.ok()) reply = *std::move(answer);
   reply.set_id(request.id());
   reply.set_status_code(static_cast<int>(answer.status().code()));
   reply.set_status_message(std::string(answer.status().message()));
-  return Send(reply);
+  return file.empty() ? Send(reply) : Send(reply, {file.front().get()});
 }
 
-absl::Status ControlRequests::Send(const internal::BatondReply& reply) {
-  BATON_RETURN_IF_ERROR(channel_.Enqueue(reply));
+absl::Status ControlRequests::Send(const internal::BatondReply& reply,
+                                   const std::vector<int>& descriptors) {
+  BATON_RETURN_IF_ERROR(channel_.Enqueue(reply, descriptors));
   // A reply fits in the socket's buffer: what does not fit was not read by design.
   if (channel_.pending()) return absl::ResourceExhaustedError("it does not read its replies");
   return absl::OkStatus();

@@ -5,6 +5,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,7 +23,9 @@ class ControlRequests {
  public:
   using Reload = std::function<absl::StatusOr<internal::BatondReply>()>;
 
-  ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload);
+  using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
+
+  ControlRequests(boost::asio::io_context& io, FileDescriptor socket, Reload reload, Open open);
   ~ControlRequests();
   ControlRequests(const ControlRequests&) = delete;
   ControlRequests& operator=(const ControlRequests&) = delete;
@@ -33,10 +37,11 @@ class ControlRequests {
   void Wait();
   absl::Status AnswerAll();
   absl::Status Answer(const internal::BatondRequest& request);
-  absl::Status Send(const internal::BatondReply& reply);
+  absl::Status Send(const internal::BatondReply& reply, const std::vector<int>& descriptors = {});
   void Close(const absl::Status& why);
 
   const Reload reload_;
+  const Open open_;
   MessageChannel channel_;
   boost::asio::posix::stream_descriptor readable_;  // the channel's descriptor, borrowed
   // A handler that is queued already can no longer be cancelled: it looks at this first.

@@ -13,6 +13,7 @@
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/audit_directory.h"
 #include "supervisor/batond/options.h"
 #include "supervisor/batond/state_directory.h"
 #include "supervisor/batond/supervisor.h"
@@ -92,8 +93,10 @@ int Main(int argc, char** argv) {
     }
   }
   const absl::StatusOr<StateDirectory> state =
-      StateDirectory::Open(config.state_dir(), Sockets(config), ServesOthers(config));
+      StateDirectory::Open(config.state_dir(), Sockets(config),
+                           ServesOthers(config) || line.options.control_user.has_value());
   if (!state.ok()) return Fail(state.status());
+  line.options.audit_directory = MakeAuditDirectory(config.state_dir(), line.options.control_user);
   Supervisor supervisor(std::move(line.options), *state);
   const absl::Status status = supervisor.Run();
   return status.ok() ? 0 : Fail(status);

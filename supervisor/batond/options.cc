@@ -1,11 +1,14 @@
 #include "supervisor/batond/options.h"
 
+#include <pwd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -36,6 +39,7 @@ struct Flags {
   bool kill_hung_keepers = false;
   bool keep_native = false;
   bool strict = false;
+  std::string control_user;
   bool check_only = false;
   v1::ServiceConfig service;
   std::vector<std::string> listeners;
@@ -253,6 +257,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--strict", flags.strict,
                "End when a service or control does not start the first time, as with --dev; "
                "otherwise the others serve, and it is started again and again");
+  app.add_option("--control-user", flags.control_user,
+                 "User that control runs as, without capabilities; needs root [batond's]");
   app.add_flag("--check", flags.check_only, "Only check the configuration");
   AddServiceFlags(app, flags);
 }
@@ -281,6 +287,25 @@ absl::StatusOr<v1::Config> DevConfig(const Flags& flags) {
   return config;
 }
 
+absl::StatusOr<std::optional<ProgramUser>> FindUser(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  errno = 0;
+  const passwd* user = getpwnam(name.c_str());
+  if (user == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        "--control-user ", name, ": there is no such user",
+        errno == 0 ? "" : absl::StrCat(" (", strerrordesc_np(errno), ")"),
+        "; make it (systemd-sysusers does, by Baton's sysusers.d file), or leave the option out"));
+  }
+  if (geteuid() != 0 && user->pw_uid != geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--control-user ", name,
+                     ": only a batond of root's can run control as somebody else; leave it out"));
+  }
+  if (geteuid() != 0) return std::nullopt;
+  return ProgramUser{user->pw_uid, user->pw_gid};
+}
+
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
@@ -305,7 +330,13 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
     return kExitUsage;
   }
+  const absl::StatusOr<std::optional<ProgramUser>> control_user = FindUser(flags.control_user);
+  if (!control_user.ok()) {
+    std::fprintf(stderr, "batond: %s\n", std::string(control_user.status().message()).c_str());
+    return kExitUsage;
+  }
   CommandLine line;
+  line.options.control_user = *control_user;
   if (!flags.dev) {
     line.options.read_config = [file = flags.config_file] { return LoadConfig(file); };
   }

@@ -1,6 +1,7 @@
 #include "supervisor/batond/spawn.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -39,6 +40,7 @@ struct ChildPlan {
   char* const* arguments;
   char* const* environment;
   const std::vector<int>* inherited;
+  const std::optional<ProgramUser>* user;
   int input;
   int standard_error;
   int error_pipe;
@@ -54,14 +56,22 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+bool BecomeUser(const ProgramUser& user) {
+  return setgroups(0, nullptr) == 0 && setresgid(user.gid, user.gid, user.gid) == 0 &&
+         setresuid(user.uid, user.uid, user.uid) == 0 &&
+         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+}
+
 // In the child: system calls only. Signals are still blocked, so none of the parent's handlers
 // runs here and writes into what it shares with the parent.
 [[noreturn]] void BecomeProgram(const ChildPlan& plan) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != plan.parent) _exit(127);  // it died before the line above
   setpgid(0, 0);
   bool prepared = dup2(plan.input, STDIN_FILENO) >= 0 &&
                   (plan.standard_error < 0 || dup2(plan.standard_error, STDERR_FILENO) >= 0);
+  prepared = prepared && (!*plan.user || BecomeUser(**plan.user));
+  // After that: who becomes somebody else is not told of its parent's death any more.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != plan.parent) _exit(127);  // it died before the line above
   for (const int descriptor : *plan.inherited) {
     prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
   }
@@ -118,6 +128,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
                           argument_pointers.data(),
                           environment_pointers.data(),
                           &inherited,
+                          &request.user,
                           input.get(),
                           request.standard_error,
                           write_end.get(),

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,12 @@
 
 namespace baton {
 
+// Whom a program runs as, in no other group.
+struct ProgramUser {
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
 struct SpawnRequest {
   std::string program;  // path
   std::string input;    // what it reads from standard input
@@ -20,6 +27,8 @@ struct SpawnRequest {
   std::vector<std::pair<std::string, int>> descriptors;
   std::vector<int> inherited;  // descriptors that it need not know about
   int standard_error = -1;     // -1: ours
+  // Who it becomes, for good: it has no capability then, and gets none by what it executes.
+  std::optional<ProgramUser> user;
 };
 
 struct SpawnedProcess {

@@ -1,22 +1,29 @@
 #include "supervisor/batond/supervisor.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <iterator>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/text_format.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/control_socket.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/reload.h"
 #include "supervisor/config/start_timeout.h"
@@ -39,6 +46,19 @@ void TellStatus(const std::string& state, const std::string& status) {
   sd_notify(/*unset_environment=*/0, absl::StrCat(state, "STATUS=", status).c_str());
 }
 
+// Made for each control anew: while there is none, nobody is kept waiting. Who connects sees
+// batond's credentials at them, whoever control is.
+absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const std::string& state_dir) {
+  Child::GivenDescriptors sockets;
+  for (const auto& [variable, path] :
+       {std::pair(kOperatorSocketVariable, OperatorSocketPath(state_dir)),
+        std::pair(kWorkerSocketVariable, ControlSocketPath(state_dir))}) {
+    BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenForControl(path));
+    sockets.emplace_back(variable, std::move(socket));
+  }
+  return sockets;
+}
+
 std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& service) {
   internal::KeeperConfig keeper;
   *keeper.mutable_service() = service;
@@ -46,23 +66,6 @@ std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& servi
   keeper.set_control_socket(ControlSocketPath(config.state_dir()));
   keeper.set_log_format(config.log_format());
   return AsText(keeper);
-}
-
-internal::ControlConfig ControlConfigOf(const v1::Config& config) {
-  internal::ControlConfig control;
-  control.set_state_dir(config.state_dir());
-  for (const v1::ServiceConfig& service : config.services()) control.add_services(service.name());
-  *control.mutable_operator_uids() = config.operator_uids();
-  *control.mutable_operator_gids() = config.operator_gids();
-  control.set_metrics_address(config.metrics_address());
-  *control.mutable_viewer_uids() = config.viewer_uids();
-  *control.mutable_viewer_gids() = config.viewer_gids();
-  if (config.has_operator_endpoint()) {
-    *control.mutable_operator_endpoint() = config.operator_endpoint();
-  }
-  control.set_log_format(config.log_format());
-  control.set_log_level(config.log_level());
-  return control;
 }
 
 }  // namespace
@@ -113,23 +116,49 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
       io_, std::move(plan),
-      Child::Callbacks{[this] { Advance(); },
+      Child::Callbacks{[this, name = service.name()] {
+                         LetControlConnect(name);
+                         Advance();
+                       },
                        [this, index](const std::string& how) { OnGone(*keepers_[index], how); },
                        [this] { Advance(); }}));
+}
+
+internal::ControlConfig Supervisor::ControlConfig() const {
+  const v1::Config& config = options_.config;
+  internal::ControlConfig control;
+  control.set_state_dir(config.state_dir());
+  for (const v1::ServiceConfig& service : config.services()) control.add_services(service.name());
+  *control.mutable_operator_uids() = config.operator_uids();
+  *control.mutable_operator_gids() = config.operator_gids();
+  control.set_metrics_address(config.metrics_address());
+  *control.mutable_viewer_uids() = config.viewer_uids();
+  *control.mutable_viewer_gids() = config.viewer_gids();
+  if (config.has_operator_endpoint()) {
+    *control.mutable_operator_endpoint() = config.operator_endpoint();
+  }
+  control.set_log_format(config.log_format());
+  control.set_log_level(config.log_level());
+  control.set_batond_uid(geteuid());
+  control.set_audit_directory(options_.audit_directory);
+  return control;
 }
 
 void Supervisor::AddControl() {
   Child::Plan plan;
   plan.name = "control";
   plan.program = options_.libexec + "/baton-control";
-  plan.input = AsText(ControlConfigOf(options_.config));
+  plan.input = AsText(ControlConfig());
   plan.children_lock = state_.children_lock();
   plan.start_timeout = options_.start_timeout;
   plan.talk = [this](FileDescriptor socket) {
-    control_requests_ =
-        std::make_unique<ControlRequests>(io_, std::move(socket), [this] { return Reload(); });
+    control_requests_ = std::make_unique<ControlRequests>(
+        io_, std::move(socket), [this] { return Reload(); },
+        [this](const std::string& path) { return OpenForControl(path); });
   };
   plan.hang_timeout = options_.hang_timeout;
+  plan.user = options_.control_user;
+  plan.give = [directory = options_.config.state_dir()] { return SocketsOfControl(directory); };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },
@@ -249,7 +278,7 @@ absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
   TakenConfig result = TakeReloadable(options_.config, *wanted);
   options_.config = std::move(result.config);
   internal::BatondReply reply;
-  *reply.mutable_config() = ControlConfigOf(options_.config);
+  *reply.mutable_config() = ControlConfig();
   control_->SetInput(AsText(reply.config()));
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {
     spdlog::error("{}", MessageOf(opened));
@@ -265,6 +294,28 @@ absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
     told->set_why(refused.why);
   }
   return reply;
+}
+
+// Files that operator_endpoint names, whose owner may be batond's user alone.
+absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& path) const {
+  const v1::OperatorEndpoint& endpoint = options_.config.operator_endpoint();
+  const std::string* files[] = {&endpoint.certificate_file(), &endpoint.key_file(),
+                                &endpoint.client_ca_file(), &endpoint.crl_file()};
+  const bool named = std::any_of(std::begin(files), std::end(files),
+                                 [&](const auto* file) { return !file->empty() && *file == path; });
+  if (!named) return absl::PermissionDeniedError("operator_endpoint names no such file");
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) return ErrnoStatus(errno, "open");
+  return file;
+}
+
+// The socket's mode lets its owner in, and those who may everything.
+void Supervisor::LetControlConnect(const std::string& service) const {
+  if (!options_.control_user) return;
+  const std::string path = ManagementSocketPath(options_.config.state_dir(), service);
+  if (lchown(path.c_str(), options_.control_user->uid, static_cast<gid_t>(-1)) == 0) return;
+  spdlog::error("control cannot reach the keeper of service {}: {}", service,
+                MessageOf(ErrnoStatus(errno, absl::StrCat("chown ", path))));
 }
 
 // A child is ready, or has failed.

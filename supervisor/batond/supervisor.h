@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct SupervisorOptions {
   // Native services outlive this batond, if the service manager keeps descriptors
   // (KeptDescriptors).
   bool keep_native = false;
+  std::optional<ProgramUser> control_user;  // [batond's]
+  std::string audit_directory;              // control keeps its trail there [the state directory]
   // Reads the configuration again, complete. Null: there is none that could be read.
   std::function<absl::StatusOr<v1::Config>()> read_config;
 };
@@ -77,6 +80,9 @@ class Supervisor {
   void Advance();
   void WatchReload();
   absl::StatusOr<internal::BatondReply> Reload();
+  absl::StatusOr<FileDescriptor> OpenForControl(const std::string& path) const;
+  internal::ControlConfig ControlConfig() const;
+  void LetControlConnect(const std::string& service) const;
   void OnGone(Child& child, const std::string& how);
   void AnnounceReady() const;
   void TellHealth() const;

@@ -49,9 +49,16 @@ inline std::string DrainPath(std::string_view state_dir, std::string_view servic
   return std::string(state_dir) + "/" + std::string(service) + ".drain";
 }
 
-// What operators asked for (control); and the file before it.
-inline std::string AuditTrailPath(std::string_view state_dir) {
-  return std::string(state_dir) + "/audit.log";
+// Of a control that runs as another user than batond, who makes it: there it may make files. In
+// the state directory, or in the service manager's for logs.
+inline std::string ControlDirectoryPath(std::string_view directory) {
+  return std::string(directory) + "/control";
+}
+
+// What operators asked for (control); older files are beside it. The state directory has it, or a
+// link to it.
+inline std::string AuditTrailPath(std::string_view directory) {
+  return std::string(directory) + "/audit.log";
 }
 
 // A service of this name would take control's sockets.

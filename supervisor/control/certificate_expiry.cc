@@ -8,13 +8,15 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <utility>
 
 namespace baton {
 
-std::optional<int64_t> CertificateExpiry(const std::string& path) {
-  const std::unique_ptr<std::FILE, decltype(&std::fclose)> file(std::fopen(path.c_str(), "re"),
+std::optional<int64_t> CertificateExpiry(FileDescriptor descriptor) {
+  const std::unique_ptr<std::FILE, decltype(&std::fclose)> file(fdopen(descriptor.get(), "r"),
                                                                 &std::fclose);
   if (!file) return std::nullopt;
+  (void)descriptor.Release();  // the file's now
   std::optional<int64_t> first;
   for (;;) {
     const std::unique_ptr<X509, decltype(&X509_free)> certificate(

@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+
+#include "lib/base/file_descriptor.h"
 
 namespace baton {
 
 // When the first of all certificates in a file in PEM ends, in seconds since 1970; nothing when the
 // file cannot be read or has none.
-std::optional<int64_t> CertificateExpiry(const std::string& path);
+std::optional<int64_t> CertificateExpiry(FileDescriptor file);
 
 }  // namespace baton
 

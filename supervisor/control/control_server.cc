@@ -1,15 +1,12 @@
 #include "supervisor/control/control_server.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,10 +17,10 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/control_socket.h"
 #include "supervisor/control/audit_trail.h"
 #include "supervisor/control/batond_link.h"
 #include "supervisor/control/callers.h"
@@ -63,28 +60,6 @@ void SetUpGrpc() {
     return true;
   }();
   (void)done;
-}
-
-// Below the first of systemd's directories for logs, where the unit has LogsDirectory=: what is in
-// the state directory may end with the machine. Otherwise in the state directory, which has a
-// symbolic link to the file then, for `baton audit --verify`.
-std::string AuditPath(const std::string& state_dir) {
-  const std::string usual = AuditTrailPath(state_dir);
-  const char* const directories = std::getenv("LOGS_DIRECTORY");
-  const std::string first = directories == nullptr ? "" : absl::StrCat(directories, ":");
-  if (first.empty() || first.front() != '/') return usual;
-  const std::string path = absl::StrCat(first.substr(0, first.find(':')), "/audit.log");
-  const std::string next = usual + ".next";
-  (void)unlink(next.c_str());
-  struct stat before = {};
-  if (lstat(usual.c_str(), &before) == 0 && S_ISREG(before.st_mode)) {
-    (void)rename(usual.c_str(), (usual + ".before").c_str());
-  }
-  if (symlink(path.c_str(), next.c_str()) != 0 || rename(next.c_str(), usual.c_str()) != 0) {
-    spdlog::error("{} does not lead to {}: {}", usual, path,
-                  MessageOf(ErrnoStatus(errno, "symlink")));
-  }
-  return path;
 }
 
 // What the callers of one server may take of control.
@@ -162,19 +137,23 @@ class WorkerServers {
 class ControlServer::Impl {
  public:
   Impl(const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout,
-       FileDescriptor batond)
+       FromBatond from_batond)
       : config_(config),
         callers_(config_, &peers_),
-        batond_(std::move(batond)),
-        endpoint_files_(OpenForReading, &callers_),
+        has_batond_(static_cast<bool>(from_batond.link)),
+        batond_(std::move(from_batond.link)),
+        endpoint_files_([this](const std::string& path) { return OpenFile(path); }, &callers_),
+        operator_socket_(std::move(from_batond.operator_socket)),
+        worker_socket_(std::move(from_batond.worker_socket)),
         keepers_(config, {[this](const std::string& service) { streams_.Reannounce(service); },
                           [this](const std::string& service, const v1::Event& event) {
                             metrics_->NoteEvent(service, event);
                           }}),
-        metrics_(std::make_shared<MetricsSource>(&keepers_, &trail_, config_.operator_endpoint(),
-                                                 getppid())),
+        metrics_(std::make_shared<MetricsSource>(
+            &keepers_, &trail_, config_.operator_endpoint(),
+            [this](const std::string& path) { return OpenFile(path); }, getppid())),
         streams_(&keepers_),
-        trail_(AuditPath(config_.state_dir()), &keepers_.events()),
+        trail_(AuditTrailPath(AuditDirectory()), &keepers_.events()),
         worker_context_{&keepers_, &streams_, &peers_, hello_timeout, {}, {}},
         worker_servers_(&worker_context_),
         operator_service_(MakeOperatorService(Context(&operator_events_), Role::kOperator)),
@@ -198,14 +177,22 @@ class ControlServer::Impl {
         worker_servers_.For(geteuid()) == nullptr) {
       return absl::InternalError("gRPC did not start a server: see its messages above");
     }
+    if (!operator_socket_) {
+      BATON_ASSIGN_OR_RETURN(operator_socket_,
+                             ListenForControl(OperatorSocketPath(config_.state_dir())));
+    }
+    if (!worker_socket_) {
+      BATON_ASSIGN_OR_RETURN(worker_socket_,
+                             ListenForControl(ControlSocketPath(config_.state_dir())));
+    }
     keepers_.Start();
     BATON_ASSIGN_OR_RETURN(operator_listener_,
-                           PeerListener::Start(OperatorSocketPath(config_.state_dir()),
+                           PeerListener::Start(std::move(operator_socket_),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  AcceptOperator(std::move(socket), peer);
                                                }));
     BATON_ASSIGN_OR_RETURN(worker_listener_,
-                           PeerListener::Start(ControlSocketPath(config_.state_dir()),
+                           PeerListener::Start(std::move(worker_socket_),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  Adopt(worker_servers_.For(peer.uid),
                                                        std::move(socket), peer,
@@ -214,19 +201,28 @@ class ControlServer::Impl {
     if (!config_.metrics_address().empty()) {
       metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
     }
-    if (config_.has_operator_endpoint()) ServeEndpoint();
-    batond_.Start([this](const internal::BatondReply& news) { (void)Take(news.config()); });
+    batond_.Start([this](const internal::BatondReply& news) {
+      // Not here: what is taken may ask batond for files, and this thread has the answers.
+      const std::lock_guard<std::mutex> lock(upkeep_mutex_);
+      news_ = news.config();
+      upkeep_changed_.notify_all();
+    });
+    if (config_.has_operator_endpoint()) {
+      const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+      (void)RefreshEndpoint();
+    }
+    upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
   }
 
   ~Impl() {
     batond_.Stop();
     {
-      const std::lock_guard<std::mutex> lock(endpoint_mutex_);
+      const std::lock_guard<std::mutex> lock(upkeep_mutex_);
       stopping_ = true;
     }
-    endpoint_changed_.notify_all();
-    if (endpoint_thread_.joinable()) endpoint_thread_.join();
+    upkeep_changed_.notify_all();
+    if (upkeep_.joinable()) upkeep_.join();
     operator_listener_.reset();
     worker_listener_.reset();
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
@@ -290,15 +286,41 @@ class ControlServer::Impl {
 
   // A file that is missing, or a port that is taken, is no reason for those on this machine to go
   // without control: it is tried again. Files are looked at for changes for ever.
-  void ServeEndpoint() {
-    std::unique_lock<std::mutex> lock(endpoint_mutex_);
-    (void)RefreshEndpoint();
-    endpoint_thread_ = std::thread([this] {
-      std::unique_lock<std::mutex> again(endpoint_mutex_);
-      while (!endpoint_changed_.wait_for(again, kEndpointPause, [this] { return stopping_; })) {
+  void KeepUp() {
+    const auto woken = [this] { return stopping_ || news_.has_value(); };
+    for (;;) {
+      std::optional<internal::ControlConfig> news;
+      {
+        std::unique_lock<std::mutex> lock(upkeep_mutex_);
+        if (config_.has_operator_endpoint()) {
+          upkeep_changed_.wait_for(lock, kEndpointPause, woken);
+        } else {
+          upkeep_changed_.wait(lock, woken);
+        }
+        if (stopping_) return;
+        news.swap(news_);
+      }
+      if (news) {
+        (void)Take(*news);
+      } else {
+        const std::lock_guard<std::mutex> lock(endpoint_mutex_);
         (void)RefreshEndpoint();
       }
-    });
+    }
+  }
+
+  // Batond opens them, whose user may read more than ours.
+  absl::StatusOr<FileDescriptor> OpenFile(const std::string& path) {
+    if (!has_batond_) return OpenForReading(path);
+    internal::BatondRequest request;
+    request.mutable_open()->set_path(path);
+    BATON_ASSIGN_OR_RETURN(BatondLink::Answer answer, batond_.Ask(std::move(request)));
+    if (answer.descriptors.size() != 1) return absl::InternalError("batond has sent no file");
+    return std::move(answer.descriptors.front());
+  }
+
+  std::string AuditDirectory() const {
+    return config_.audit_directory().empty() ? config_.state_dir() : config_.audit_directory();
   }
 
   // Under endpoint_mutex_. Takes what the files are now, and starts the server if there is none.
@@ -335,7 +357,7 @@ class ControlServer::Impl {
       return absl::UnavailableError(
           absl::StrCat("operator_endpoint.address: cannot listen at ", endpoint.address(),
                        ": gRPC's messages above say why; choose an address of this machine and a "
-                       "port that is free"));
+                       "port that is free, and not below 1024 (control has no capability for it)"));
     }
     endpoint_server_->GetHealthCheckService()->SetServingStatus(kOperatorService, true);
     spdlog::info("operators over TLS are served at port {} of {}", endpoint_port_,
@@ -381,9 +403,12 @@ class ControlServer::Impl {
   const internal::ControlConfig config_;  // as it was at the start
   PeerRegistry peers_;
   Callers callers_;
+  const bool has_batond_;
   BatondLink batond_;
   std::mutex take_mutex_;
   OperatorEndpointFiles endpoint_files_;  // guarded by endpoint_mutex_
+  FileDescriptor operator_socket_;        // until the listeners have them
+  FileDescriptor worker_socket_;
   LogBudget log_budget_;
   Keepers keepers_;
   const std::shared_ptr<MetricsSource> metrics_;
@@ -400,8 +425,6 @@ class ControlServer::Impl {
   RefusingService refusing_service_;
   RefusingService viewer_refusing_service_;
   mutable std::mutex endpoint_mutex_;  // guards what is of the endpoint
-  std::condition_variable endpoint_changed_;
-  bool stopping_ = false;
   absl::Status endpoint_status_;
   absl::Status endpoint_problem_;  // the last one, which is not told again
   int endpoint_port_ = 0;
@@ -412,7 +435,12 @@ class ControlServer::Impl {
   std::unique_ptr<PeerListener> operator_listener_;
   std::unique_ptr<PeerListener> worker_listener_;
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
-  std::thread endpoint_thread_;
+  std::mutex upkeep_mutex_;
+  std::condition_variable upkeep_changed_;
+  bool stopping_ = false;  // guarded by upkeep_mutex_
+  std::optional<internal::ControlConfig>
+      news_;  // guarded by upkeep_mutex_; nobody has taken it yet
+  std::thread upkeep_;
 };
 
 ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -422,8 +450,8 @@ absl::Status ControlServer::operator_endpoint_status() const { return impl_->end
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const internal::ControlConfig& config, std::chrono::milliseconds hello_timeout,
-    FileDescriptor batond) {
-  auto impl = std::make_unique<Impl>(config, hello_timeout, std::move(batond));
+    FromBatond from_batond) {
+  auto impl = std::make_unique<Impl>(config, hello_timeout, std::move(from_batond));
   BATON_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }

@@ -11,15 +11,21 @@
 
 namespace baton {
 
+// What the batond that has started us has given us; nothing: nobody has.
+struct FromBatond {
+  FileDescriptor link;             // BatondLink
+  FileDescriptor operator_socket;  // listen already
+  FileDescriptor worker_socket;
+};
+
 class ControlServer {
  public:
   // Serves once it returns. kAlreadyExists: another control serves in this state_dir.
-  // A worker's stream that says nothing for `hello_timeout` is ended. `batond`: a socket to it
-  // (BatondLink), if it is there.
+  // A worker's stream that says nothing for `hello_timeout` is ended.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
       const internal::ControlConfig& config,
       std::chrono::milliseconds hello_timeout = std::chrono::seconds(10),
-      FileDescriptor batond = FileDescriptor());
+      FromBatond from_batond = FromBatond());
   // Ends every call and stream, within a second.
   ~ControlServer();
 

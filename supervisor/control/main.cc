@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
 
+#include "absl/status/status.h"
 #include "grpc/support/log.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/base/heartbeat.h"
@@ -20,10 +22,12 @@
 #include "lib/log/log.h"
 #include "lib/log/standard_error.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/config/control_socket.h"
 #include "supervisor/config/log_level.h"
 #include "supervisor/control/config.h"
 #include "supervisor/control/control_server.h"
 #include "supervisor/control/log_budget.h"
+#include "supervisor/control/sandbox.h"
 
 namespace {
 
@@ -47,20 +51,26 @@ void LogOfGrpc(gpr_log_func_args* line) {
   spdlog::warn("gRPC: {} ({} more not logged)", line->message, suppressed);
 }
 
-constexpr char kBatondVariable[] = "BATON_CONTROL_FD";
-
-// The socket to batond that it has started us with, which nobody else is to have.
-baton::FileDescriptor SocketToBatond() {
-  const char* number = std::getenv(kBatondVariable);
+// A descriptor that batond has started us with, which nobody else is to have.
+baton::FileDescriptor Given(const char* variable) {
+  const char* number = std::getenv(variable);
   if (number == nullptr) return baton::FileDescriptor();
-  baton::FileDescriptor socket(std::atoi(number));
-  unsetenv(kBatondVariable);
-  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
-  return socket;
+  baton::FileDescriptor descriptor(std::atoi(number));
+  unsetenv(variable);
+  fcntl(descriptor.get(), F_SETFD, FD_CLOEXEC);
+  return descriptor;
 }
 
+// Before all others of Baton's: batond starts another control, and no connection notices. It takes
+// no right to be likelier to be chosen.
+void BeFirstWhenMemoryIsShort() { std::ofstream("/proc/self/oom_score_adj") << 500; }
+
 int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_signals) {
-  auto server = baton::ControlServer::Start(config, std::chrono::seconds(10), SocketToBatond());
+  auto server =
+      baton::ControlServer::Start(config, std::chrono::seconds(10),
+                                  {.link = Given(baton::kBatondVariable),
+                                   .operator_socket = Given(baton::kOperatorSocketVariable),
+                                   .worker_socket = Given(baton::kWorkerSocketVariable)});
   if (!server.ok()) {
     spdlog::error("{}", std::string(server.status().message()));
     return 1;
@@ -77,7 +87,12 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
   return 0;
 }
 
-int Run(const sigset_t& end_signals) {
+int Run(const absl::Status& sandbox, const sigset_t& end_signals) {
+  if (!sandbox.ok()) {
+    spdlog::error("control does not listen to anybody outside of its sandbox: {}",
+                  std::string(sandbox.message()));
+    return 1;
+  }
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   const auto config = baton::ParseControlConfig(text);
   if (!config.ok()) {
@@ -112,8 +127,11 @@ int main(int argc, char** argv) {
   sigaddset(&end_signals, SIGTERM);
   sigaddset(&end_signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &end_signals, nullptr);
+  BeFirstWhenMemoryIsShort();
+  // Before the log has a thread, which would be outside.
+  const absl::Status sandbox = baton::EnterSandbox();
   baton::log::LogToStandardError("control", baton::log::LogThread::kOwn);
-  const int result = Run(end_signals);
+  const int result = Run(sandbox, end_signals);
   baton::log::EndLog();
   return result;
 }

@@ -26,10 +26,11 @@ void Append(std::vector<prometheus::MetricFamily> more,
 }  // namespace
 
 MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
-                             v1::OperatorEndpoint endpoint, pid_t batond)
+                             v1::OperatorEndpoint endpoint, Open open, pid_t batond)
     : keepers_(keepers),
       trail_(trail),
       endpoint_(std::move(endpoint)),
+      open_(std::move(open)),
       batond_(batond),
       started_ns_(MonotonicNanoseconds()),
       events_(UnixMicroseconds()) {}
@@ -44,7 +45,10 @@ prometheus::MetricFamily MetricsSource::Certificates() const {
       {"certificate_file", &endpoint_.certificate_file()},
       {"client_ca_file", &endpoint_.client_ca_file()}};
   for (const auto& [field, path] : files) {
-    if (const auto end = CertificateExpiry(*path)) {
+    if (path->empty()) continue;
+    absl::StatusOr<FileDescriptor> file = open_(*path);
+    if (!file.ok()) continue;
+    if (const auto end = CertificateExpiry(*std::move(file))) {
       expiry.Add({{"file", field}}, static_cast<double>(*end));
     }
   }

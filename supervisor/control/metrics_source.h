@@ -8,9 +8,12 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "prometheus/collectable.h"
 #include "proto/baton/v1/config.pb.h"
 #include "supervisor/control/audit_trail.h"
@@ -21,9 +24,11 @@ namespace baton {
 
 class MetricsSource final : public prometheus::Collectable {
  public:
+  using Open = std::function<absl::StatusOr<FileDescriptor>(const std::string& path)>;
+
   // `keepers` and `trail` outlive it; `batond` is its process; 0: not known. `endpoint`: whose
-  // certificates are looked at.
-  MetricsSource(Keepers* keepers, const AuditTrail* trail, v1::OperatorEndpoint endpoint,
+  // certificates are looked at, in files that `open` opens for reading.
+  MetricsSource(Keepers* keepers, const AuditTrail* trail, v1::OperatorEndpoint endpoint, Open open,
                 pid_t batond);
 
   // Takes up to 3 s when a keeper does not answer.
@@ -39,6 +44,7 @@ class MetricsSource final : public prometheus::Collectable {
   Keepers* const keepers_;
   const AuditTrail* const trail_;
   const v1::OperatorEndpoint endpoint_;
+  const Open open_;
   const pid_t batond_;
   const uint64_t started_ns_;
   metrics::EventCounts events_;

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
@@ -14,8 +15,6 @@
 namespace baton {
 namespace {
 
-constexpr int kBacklog = 128;
-constexpr uint32_t kMode = 0666;
 // How long to wait when accept fails for want of descriptors, which poll would report at once.
 constexpr int kPauseMs = 1000;
 
@@ -36,12 +35,11 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   return peer;
 }
 
-absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Start(const std::string& path,
+absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Start(FileDescriptor listening,
                                                                   Accepted accepted) {
   std::unique_ptr<PeerListener> listener(new PeerListener);
-  listener->path_ = path;
   listener->accepted_ = std::move(accepted);
-  BATON_ASSIGN_OR_RETURN(listener->listening_, ListenUnix(path, kBacklog, kMode));
+  listener->listening_ = std::move(listening);
   listener->stop_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->stop_) return ErrnoStatus(errno, "eventfd");
   listener->thread_ = std::thread([raw = listener.get()] { raw->Run(); });
@@ -68,8 +66,7 @@ bool PeerListener::AcceptOne() {
   FileDescriptor socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
-    spdlog::error("{}: {}; see RLIMIT_NOFILE", path_,
-                  std::string(ErrnoStatus(errno, "accept").message()));
+    spdlog::error("{}; see RLIMIT_NOFILE", std::string(ErrnoStatus(errno, "accept").message()));
     return false;
   }
   const absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());

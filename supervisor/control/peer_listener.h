@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -29,8 +28,8 @@ class PeerListener {
   // Takes a connected, non-blocking socket. Called from the listener's thread.
   using Accepted = std::function<void(FileDescriptor socket, const Peer& peer)>;
 
-  // Everybody may connect to the socket's file: whom to serve is for `accepted` to judge.
-  static absl::StatusOr<std::unique_ptr<PeerListener>> Start(const std::string& path,
+  // On a listening, non-blocking socket: whom to serve is for `accepted` to judge.
+  static absl::StatusOr<std::unique_ptr<PeerListener>> Start(FileDescriptor listening,
                                                              Accepted accepted);
   // After it returns, `accepted` is not called again. The file stays: removing it could hit that
   // of a successor.
@@ -41,7 +40,6 @@ class PeerListener {
   void Run();
   bool AcceptOne();  // false: nobody waits
 
-  std::string path_;
   Accepted accepted_;
   FileDescriptor listening_;
   FileDescriptor stop_;  // eventfd

@@ -74,6 +74,7 @@ systemctl start batond || die "does not start"
 systemctl show batond -p ActiveState -p StatusText >"$work/state"
 grep -qx 'ActiveState=active' "$work/state" || die "not active"
 grep -qx 'StatusText=running, services: ledger' "$work/state" || die "$(cat "$work/state")"
+pgrep -x -U baton-control baton-control >/dev/null || die "control is not a user of its own"
 echo "started: $(grep StatusText "$work/state")"
 
 # A worker of a unit of its own, replaced by an upgrade by one that systemd counts to batond.

@@ -711,5 +711,23 @@ TEST(BatondTest, LetsOthersPassOnceItsConfigurationNamesAny) {
   })) << batond.standard_error();
 }
 
+TEST(BatondTest, OpensForControlOnlyWhatTheOperatorEndpointNames) {
+  const Stage stage;
+  std::ofstream(stage.path() + "/key") << "the-key";
+  std::ofstream(stage.path() + "/other") << "another";
+  WriteConfig(stage, "operator_endpoint { address: \"127.0.0.1:0\" certificate_file: \"" +
+                         stage.path() + "/none\" key_file: \"" + stage.path() +
+                         "/key\" client_ca_file: \"" + stage.path() + "/key\" viewers: \"x\" }");
+  BatondProcess::Options options = ReadingConfig(stage, "open");
+  options.environment["FAKE_OPEN"] = stage.path() + "/key " + stage.path() + "/other " +
+                                     stage.path() + "/none " + stage.path() + "/./key";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() == 5; }));
+  std::vector<std::string> notes;
+  for (const Life& life : stage.lives("control")) notes.push_back(life.note);
+  EXPECT_THAT(notes, testing::ElementsAre("started", "0:1:the-key", "7:0:", "5:0:", "7:0:"));
+}
+
 }  // namespace
 }  // namespace baton

@@ -10,8 +10,9 @@
 //   stubborn  ignores SIGTERM
 //   slow      is ready when there is a file FAKE_LOG.go; notes "asked" when it gets SIGTERM then
 //   reload    asks batond to read its configuration again once it is up; notes what it is told,
-//   ever store     puts a descriptor into batond's store at its first life, reports what it finds
-//   there
+//             ever
+//   open      asks batond for the files in FAKE_OPEN once it is up; notes what it gets
+//   store     puts a descriptor into batond's store at its first life, reports what it finds there
 // Every life appends "keeper PID NOTE" or "control PID NOTE" to the file FAKE_LOG.
 #include <fcntl.h>
 #include <signal.h>
@@ -22,6 +23,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -109,6 +111,25 @@ std::string UseStore() {
   }
 }
 
+// Of each file in FAKE_OPEN: what batond says, and the first word in it.
+void AskForFiles() {
+  MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_CONTROL_FD"))};
+  std::istringstream paths(std::getenv("FAKE_OPEN"));
+  for (std::string path; paths >> path;) {
+    internal::BatondRequest request;
+    request.set_id(7);
+    request.mutable_open()->set_path(path);
+    internal::BatondReply reply;
+    std::vector<FileDescriptor> files;
+    if (!channel.Send(request).ok() || !channel.Receive(&reply, -1, &files).ok()) {
+      Die("batond does not answer");
+    }
+    char text[32] = {};
+    if (!files.empty() && read(files[0].get(), text, sizeof(text) - 1) < 0) Die("read");
+    Log("control", absl::StrCat(reply.status_code(), ":", files.size(), ":", text));
+  }
+}
+
 // Makes the sockets that the configuration on standard input asks for. Returns its service.
 v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
   const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
@@ -122,8 +143,11 @@ v1::ServiceConfig MakeSockets(bool keeper, std::string* state_dir) {
   } else {
     internal::ControlConfig config;
     if (!google::protobuf::TextFormat::ParseFromString(text, &config)) Die("no ControlConfig");
-    Listen(OperatorSocketPath(config.state_dir()));
-    Listen(ControlSocketPath(config.state_dir()));
+    // batond has made control's sockets, which live as long as who holds them.
+    if (DescriptorFrom("BATON_OPERATOR_SOCKET_FD") < 0 ||
+        DescriptorFrom("BATON_WORKER_SOCKET_FD") < 0) {
+      Die("control has no sockets");
+    }
     return {};
   }
 }
@@ -156,6 +180,7 @@ int Main(const std::string& program) {
   if (mode != "hang" && write(DescriptorFrom("BATON_READY_FD"), "r", 1) != 1) Die("not ready");
   if (mode == "fragile") return 0;
   if (mode == "reload") TalkAboutConfiguration();
+  if (mode == "open") AskForFiles();
   for (;; usleep(50'000)) ShowLife();
 }
 

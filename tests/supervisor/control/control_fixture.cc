@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "google/protobuf/text_format.h"
 #include "lib/base/check.h"
@@ -208,7 +209,9 @@ void ControlFixture::SetUp() {
 
 void ControlFixture::StartControl() {
   control_.reset();
-  auto control = ControlServer::Start(config_, std::chrono::seconds(10), batond_.Connect());
+  FromBatond from_batond;
+  from_batond.link = batond_.Connect();
+  auto control = ControlServer::Start(config_, std::chrono::seconds(10), std::move(from_batond));
   ASSERT_TRUE(control.ok()) << control.status();
   control_ = *std::move(control);
 }

@@ -1,9 +1,11 @@
 #include "tests/supervisor/control/fake_batond.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/check.h"
@@ -51,9 +53,20 @@ void FakeBatond::Answer(MessageChannel* channel) {
     const absl::Status got = channel->Receive(&request, /*timeout_ms=*/0);
     if (absl::IsDeadlineExceeded(got)) continue;
     if (!got.ok()) return;
-    internal::BatondReply reply = reply_;
+    internal::BatondReply reply = request.has_open() ? internal::BatondReply() : reply_;
+    std::vector<int> descriptors;
+    FileDescriptor file;
+    if (request.has_open()) {
+      file.Reset(open(request.open().path().c_str(), O_RDONLY | O_CLOEXEC));
+      if (file) {
+        descriptors.push_back(file.get());
+      } else {
+        reply.set_status_code(static_cast<int>(absl::StatusCode::kNotFound));
+        reply.set_status_message("there is no such file");
+      }
+    }
     reply.set_id(request.id());
-    if (!channel->Send(reply).ok()) return;
+    if (!channel->Send(reply, descriptors).ok()) return;
   }
 }
 

@@ -21,7 +21,7 @@ class FakeBatond {
 
   // Control's end of a new socket; the one before is closed.
   FileDescriptor Connect();
-  // What every request is answered with.
+  // What every request is answered with but one for a file, which it opens.
   void SetReply(const internal::BatondReply& reply);
   // Says it without having been asked.
   void Tell(internal::BatondReply reply);

@@ -1,0 +1,220 @@
+// The real control under the real batond, as a user of its own; keepers are fake.
+#include <pwd.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/channel/message_channel.h"
+#include "supervisor/cli/client.h"
+#include "supervisor/config/state_files.h"
+#include "tests/supervisor/batond/batond_process.h"
+#include "tests/supervisor/control/test_certificates.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kUser[] = "nobody";
+
+std::string Runfile(const std::string& path) {
+  return std::string(std::getenv("TEST_SRCDIR")) + "/baton/" + path;
+}
+
+// Of /proc/PID/status: what stands behind `field`, single spaces in between.
+std::string StatusOf(pid_t pid, const std::string& field) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(field + ":")) continue;
+    std::istringstream words(line.substr(field.size() + 1));
+    std::string result;
+    for (std::string word; words >> word;) result += (result.empty() ? "" : " ") + word;
+    return result;
+  }
+  return "no " + field;
+}
+
+class ControlUserTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+    user_ = *getpwnam(kUser);
+    ASSERT_EQ(chmod(stage_.path().c_str(), 0755), 0);
+    // Bazel's own directories are closed to other users.
+    std::filesystem::remove(stage_.libexec() + "/baton-control");
+    std::filesystem::copy_file(Runfile("supervisor/control/baton-control"),
+                               stage_.libexec() + "/baton-control");
+  }
+
+  void WriteConfig(const std::string& more) {
+    std::ofstream(stage_.path() + "/conf")
+        << "state_dir: \"" << stage_.state_dir()
+        << "\" services { name: \"kv\" device { soft {} } } " << more;
+    ASSERT_EQ(chmod((stage_.path() + "/conf").c_str(), 0600), 0);
+  }
+
+  BatondProcess::Options Options(const std::string& user = kUser) {
+    return WithArguments({"--config", stage_.path() + "/conf", "--libexec", stage_.libexec(),
+                          "--control-user", user});
+  }
+
+  std::unique_ptr<OperatorClient> Connect() {
+    auto client = OperatorClient::Connect(OperatorSocketPath(stage_.state_dir()), 20);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+
+  pid_t Control() {
+    const auto client = Connect();
+    if (!client) return 0;
+    const auto status = client->GetStatus({});
+    EXPECT_TRUE(status.ok()) << status.status();
+    return status.ok() ? status->control_pid() : 0;
+  }
+
+  const Stage stage_;
+  passwd user_ = {};
+};
+
+TEST_F(ControlUserTest, shouldHaveNoRightsButItsUsers) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const pid_t control = Control();
+  ASSERT_GT(control, 0) << batond.standard_error();
+  const std::string uid = std::to_string(user_.pw_uid), gid = std::to_string(user_.pw_gid);
+  EXPECT_EQ(StatusOf(control, "Uid"), uid + " " + uid + " " + uid + " " + uid);
+  EXPECT_EQ(StatusOf(control, "Gid"), gid + " " + gid + " " + gid + " " + gid);
+  EXPECT_EQ(StatusOf(control, "Groups"), "");
+  for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapAmb"}) {
+    EXPECT_EQ(StatusOf(control, set), "0000000000000000") << set;
+  }
+  EXPECT_EQ(StatusOf(control, "NoNewPrivs"), "1");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_EQ(StatusOf(control, "Seccomp"), "2");
+#endif
+}
+
+// It is killed with batond like every child, though it is somebody else.
+TEST_F(ControlUserTest, shouldDieWithBatond) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const pid_t control = Control();
+  ASSERT_GT(control, 0);
+  batond.Signal(SIGKILL);
+  EXPECT_EQ(batond.Wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return IsDead(control); }));
+}
+
+TEST_F(ControlUserTest, shouldReachKeepersAndComeBackWithThem) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const auto connections = [&] {
+    const std::string log = batond.standard_error();
+    size_t count = 0;
+    for (size_t at = 0; (at = log.find("connected to its keeper", at)) != std::string::npos; ++at) {
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_TRUE(Eventually([&] { return connections() == 1; })) << batond.standard_error();
+  kill(stage_.lives("keeper").front().pid, SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return connections() >= 2; })) << batond.standard_error();
+  const pid_t control = Control();
+  ASSERT_GT(control, 0);
+  kill(control, SIGKILL);
+  const pid_t next = Control();
+  EXPECT_GT(next, 0);
+  EXPECT_NE(next, control);
+}
+
+// Users' programs judge whom they talk to by that.
+TEST_F(ControlUserTest, shouldBeBatondToWhomConnects) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  for (const std::string& path :
+       {OperatorSocketPath(stage_.state_dir()), ControlSocketPath(stage_.state_dir())}) {
+    const auto socket = ConnectUnix(path);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    const auto peer = GetPeerCredentials(socket->get());
+    ASSERT_TRUE(peer.ok()) << peer.status();
+    EXPECT_EQ(peer->uid, 0u) << path;
+  }
+}
+
+TEST_F(ControlUserTest, shouldGoOnWithTheRecordOfWhatOperatorsDid) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  {
+    BatondProcess::Options before = Options();
+    before.arguments.resize(before.arguments.size() - 2);  // as batond's user, which has a record
+    BatondProcess batond(stage_, std::move(before));
+    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+    const auto client = Connect();
+    ASSERT_NE(client, nullptr);
+    EXPECT_TRUE(client->Reload({}).ok());
+    batond.Signal(SIGTERM);
+    EXPECT_EQ(batond.Wait(), 0);
+  }
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  EXPECT_TRUE(client->Reload({}).ok());
+  std::vector<uint64_t> numbers;
+  v1::WatchEventsRequest changes;
+  changes.set_changes(true);
+  EXPECT_TRUE(
+      client
+          ->WatchEvents(changes,
+                        [&](const v1::Event& event) { numbers.push_back(event.change().number()); })
+          .ok());
+  EXPECT_THAT(numbers, testing::ElementsAre(1u, 1u, 2u, 2u));
+  struct stat status = {};
+  ASSERT_EQ(stat((stage_.state_dir() + "/control/audit.log").c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, user_.pw_uid);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+// The key is for root alone.
+TEST_F(ControlUserTest, shouldBeHandedTheFilesOfTheOperatorEndpoint) {
+  const TestCertificates certificates;
+  certificates.MakeAuthority("ca");
+  certificates.Make("ca", "server", "baton", "DNS:baton.example");
+  ASSERT_EQ(chmod(certificates.Key("server").c_str(), 0600), 0);
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(
+      "operator_endpoint { address: \"127.0.0.1:0\" certificate_file: \"" +
+      certificates.Certificate("server") + "\" key_file: \"" + certificates.Key("server") +
+      "\" client_ca_file: \"" + certificates.Certificate("ca") + "\" viewers: \"carol\" }"));
+  BatondProcess batond(stage_, Options());
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  EXPECT_TRUE(Eventually([&] {
+    return batond.standard_error().find("operators over TLS are served at port") !=
+           std::string::npos;
+  })) << batond.standard_error();
+}
+
+TEST_F(ControlUserTest, shouldBeAUserThatThereIs) {
+  ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
+  BatondProcess batond(stage_, Options("nobody-of-that-name"));
+  EXPECT_FALSE(batond.WaitUntilReady());
+  EXPECT_EQ(batond.Wait(), 2);
+  EXPECT_THAT(batond.standard_error(),
+              HasSubstr("--control-user nobody-of-that-name: there is no such user"));
+}
+
+}  // namespace
+}  // namespace baton
