@@ -17,8 +17,8 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
-#include "supervisor/config/control_socket.h"
 #include "supervisor/batond/service_log.h"
+#include "supervisor/config/control_socket.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>

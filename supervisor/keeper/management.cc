@@ -1,5 +1,8 @@
 #include "supervisor/keeper/management.h"
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +37,20 @@ absl::Status NoSuchShard(int64_t shard, uint32_t count) {
       absl::StrCat("shard ", shard, " does not exist, the service has ", count));
 }
 
+// batond gives the socket's file to the user that it runs control as. Nobody else could: the state
+// directory is batond's.
+bool OwnsSocketFile(int socket, uid_t uid) {
+  sockaddr_un address = {};
+  socklen_t length = sizeof(address);
+  // One byte less, so that the path ends.
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      address.sun_family != AF_UNIX || length >= sizeof(address)) {
+    return false;
+  }
+  struct stat file = {};
+  return lstat(address.sun_path, &file) == 0 && S_ISSOCK(file.st_mode) && file.st_uid == uid;
+}
+
 }  // namespace
 
 Management::Management(boost::asio::io_context& loop, const internal::KeeperConfig& config,
@@ -54,7 +71,8 @@ Management::Management(boost::asio::io_context& loop, const internal::KeeperConf
 
 void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
-  if (!peer.ok() || (peer->uid != geteuid() && peer->uid != 0)) return;
+  if (!peer.ok()) return;
+  if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
   auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxFrameBytes);
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/channel/message_channel.h"
 #include "supervisor/cli/client.h"
+#include "supervisor/config/audit_chain.h"
 #include "supervisor/config/state_files.h"
 #include "tests/supervisor/batond/batond_process.h"
 #include "tests/supervisor/control/test_certificates.h"
@@ -156,37 +157,46 @@ TEST_F(ControlUserTest, shouldBeBatondToWhomConnects) {
   }
 }
 
+// As batond's user, as one of its own, and as batond's again.
 TEST_F(ControlUserTest, shouldGoOnWithTheRecordOfWhatOperatorsDid) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
-  {
-    BatondProcess::Options before = Options();
-    before.arguments.resize(before.arguments.size() - 2);  // as batond's user, which has a record
-    BatondProcess batond(stage_, std::move(before));
-    ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-    const auto client = Connect();
-    ASSERT_NE(client, nullptr);
-    EXPECT_TRUE(client->Reload({}).ok());
-    batond.Signal(SIGTERM);
-    EXPECT_EQ(batond.Wait(), 0);
+  const std::string logs = stage_.path() + "/logs";
+  ASSERT_EQ(mkdir(logs.c_str(), 0711), 0);
+  for (const std::string& directory : {stage_.state_dir(), logs}) {
+    std::vector<uint64_t> expected;
+    for (const bool own_user : {false, true, true, false}) {
+      BatondProcess::Options options = Options();
+      if (!own_user) options.arguments.resize(options.arguments.size() - 2);
+      if (directory == logs) options.environment["LOGS_DIRECTORY"] = logs;
+      BatondProcess batond(stage_, std::move(options));
+      ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+      const auto client = Connect();
+      ASSERT_NE(client, nullptr);
+      EXPECT_TRUE(client->Reload({}).ok());
+      expected.insert(expected.end(), 2, expected.size() / 2 + 1);
+      std::vector<uint64_t> numbers;
+      v1::WatchEventsRequest changes;
+      changes.set_changes(true);
+      EXPECT_TRUE(client
+                      ->WatchEvents(changes,
+                                    [&](const v1::Event& event) {
+                                      numbers.push_back(event.change().number());
+                                    })
+                      .ok());
+      EXPECT_EQ(numbers, expected) << batond.standard_error();
+      const std::string file = directory + (own_user ? "/control/audit.log" : "/audit.log");
+      struct stat status = {};
+      ASSERT_EQ(lstat(file.c_str(), &status), 0) << batond.standard_error();
+      EXPECT_EQ(status.st_uid, own_user ? user_.pw_uid : 0u);
+      EXPECT_EQ(status.st_mode & 0777, 0600u);
+      const auto report =
+          VerifyAuditFiles(std::filesystem::canonical(AuditTrailPath(stage_.state_dir())), "");
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->records, expected.size());
+      batond.Signal(SIGTERM);
+      EXPECT_EQ(batond.Wait(), 0);
+    }
   }
-  BatondProcess batond(stage_, Options());
-  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
-  const auto client = Connect();
-  ASSERT_NE(client, nullptr);
-  EXPECT_TRUE(client->Reload({}).ok());
-  std::vector<uint64_t> numbers;
-  v1::WatchEventsRequest changes;
-  changes.set_changes(true);
-  EXPECT_TRUE(
-      client
-          ->WatchEvents(changes,
-                        [&](const v1::Event& event) { numbers.push_back(event.change().number()); })
-          .ok());
-  EXPECT_THAT(numbers, testing::ElementsAre(1u, 1u, 2u, 2u));
-  struct stat status = {};
-  ASSERT_EQ(stat((stage_.state_dir() + "/control/audit.log").c_str(), &status), 0);
-  EXPECT_EQ(status.st_uid, user_.pw_uid);
-  EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
 // The key is for root alone.

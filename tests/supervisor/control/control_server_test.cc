@@ -261,22 +261,19 @@ TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
   EXPECT_THAT(coalesced.front(), HasSubstr("1 of its changes were not tried"));
 }
 
-TEST_F(ControlServerTest, KeepsTheRecordWhereTheServiceManagerKeepsLogs) {
-  const std::string logs = state_dir_ + "/logs";
-  ASSERT_EQ(mkdir(logs.c_str(), 0700), 0);
-  ASSERT_EQ(setenv("LOGS_DIRECTORY", (logs + ":/elsewhere").c_str(), 1), 0);
+TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
+  const std::string own = state_dir_ + "/own";
+  ASSERT_EQ(mkdir(own.c_str(), 0700), 0);
+  config_.set_audit_directory(own);
   StartControl();
-  ASSERT_EQ(unsetenv("LOGS_DIRECTORY"), 0);
   v1::KillWorkerRequest kill;
   kill.set_service("kv");
   kill.set_worker_id(2);
   ASSERT_TRUE(Client()->KillWorker(kill).ok());
   struct stat file = {};
-  ASSERT_EQ(stat((logs + "/audit.log").c_str(), &file), 0);
+  ASSERT_EQ(stat((own + "/audit.log").c_str(), &file), 0);
   EXPECT_GT(file.st_size, 0);
-  struct stat named = {};
-  ASSERT_EQ(stat((state_dir_ + "/audit.log").c_str(), &named), 0);
-  EXPECT_EQ(named.st_ino, file.st_ino);
+  EXPECT_NE(access((state_dir_ + "/audit.log").c_str(), F_OK), 0);
 }
 
 TEST_F(ControlServerTest, HandsOff) {

@@ -78,5 +78,17 @@ TEST(Roles, shouldSayWhoIsRefusedAndTheCure) {
               HasSubstr("Evil??[2J is for operators"));
 }
 
+// Control may be somebody else than batond.
+TEST(Roles, shouldTakeBatondsUserForAnOperatorAndNotControls) {
+  constexpr uint32_t kBatond = 4321;
+  internal::ControlConfig config;
+  config.set_batond_uid(kBatond);
+  EXPECT_EQ(RoleOf(config, Peer{1, kBatond, {}}), Role::kOperator);
+  EXPECT_EQ(RoleOf(config, Peer{1, 0, {}}), Role::kOperator);
+  if (geteuid() != 0) {
+    EXPECT_EQ(RoleOf(config, Peer{1, geteuid(), {}}), Role::kNone);
+  }
+}
+
 }  // namespace
 }  // namespace baton
