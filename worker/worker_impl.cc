@@ -707,9 +707,11 @@ void WorkerImpl::AwaitKeeper(pollfd socket, int timeout_ms) {
     Drive();  // the last look
     if (native_->status().ok()) entries[1].fd = native_->event_fd();
   }
-  const int heartbeat = std::max(1, static_cast<int>(heartbeat_ms_) / 2);
+  int most = std::max(1, static_cast<int>(heartbeat_ms_) / 2);
+  // An heir takes a shard with each turn, and nobody wakes it for the next.
+  if (native_ && arena::LoadAcquire(arena_->header().ownership_changes) != seen_changes_) most = 1;
   // When it is interrupted, or fails, the caller looks and calls again.
-  (void)poll(entries.data(), entries.size(), std::min(timeout_ms, heartbeat));
+  (void)poll(entries.data(), entries.size(), std::min(timeout_ms, most));
 }
 
 absl::StatusOr<uint16_t> WorkerImpl::Listen(const std::string& host, uint16_t port) {

@@ -17,9 +17,6 @@
 namespace baton {
 namespace {
 
-constexpr uint32_t kMaxNodes = 1024;  // MAX_NUMNODES of the largest kernels
-constexpr size_t kBitsPerWord = 8 * sizeof(unsigned long);
-
 bool ParseNumber(absl::string_view text, uint32_t* number) {
   return !text.empty() && absl::SimpleAtoi(text, number) && *number < CPU_SETSIZE;
 }
@@ -43,13 +40,22 @@ absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list) {
   return cpus;
 }
 
-ThreadsOn::ThreadsOn(const std::set<uint32_t>& cpus) {
+ThreadsOn::ThreadsOn(const std::set<uint32_t>& cpus, Inherited inherited) {
   if (cpus.empty()) return;
   cpu_set_t wanted;
   CPU_ZERO(&wanted);
   for (const uint32_t cpu : cpus) CPU_SET(cpu, &wanted);
-  if (sched_getaffinity(0, sizeof(before_), &before_) != 0 ||
-      sched_setaffinity(0, sizeof(wanted), &wanted) != 0) {
+  const bool known = sched_getaffinity(0, sizeof(before_), &before_) == 0;
+  if (known && inherited == Inherited::kBounds) {
+    CPU_AND(&wanted, &wanted, &before_);
+    if (CPU_COUNT(&wanted) == 0) {
+      status_ = absl::FailedPreconditionError(
+          "none of the CPUs of the device's NUMA node is among those that this process was given: "
+          "name others in the service's placement");
+      return;
+    }
+  }
+  if (!known || sched_setaffinity(0, sizeof(wanted), &wanted) != 0) {
     status_ = ErrnoStatus(errno, "sched_setaffinity (are the CPUs online, and of our cpuset?)");
     return;
   }
@@ -66,10 +72,12 @@ MemoryOn::MemoryOn(std::optional<uint32_t> node) {
     status_ = absl::InvalidArgumentError(absl::StrCat("NUMA node ", *node, ": there is none"));
     return;
   }
-  std::array<unsigned long, kMaxNodes / kBitsPerWord> nodes = {};
+  Nodes nodes = {};
   nodes[*node / kBitsPerWord] |= 1ul << *node % kBitsPerWord;
   // The kernel takes one bit less than it is told of.
-  if (syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes.data(), kMaxNodes + 1) != 0) {
+  if (syscall(SYS_get_mempolicy, &policy_before_, nodes_before_.data(), kMaxNodes + 1, nullptr,
+              0) != 0 ||
+      syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes.data(), kMaxNodes + 1) != 0) {
     status_ = ErrnoStatus(errno, absl::StrCat("set_mempolicy for NUMA node ", *node,
                                               " (is it there, and may this process call it?)"));
     return;
@@ -78,7 +86,10 @@ MemoryOn::MemoryOn(std::optional<uint32_t> node) {
 }
 
 MemoryOn::~MemoryOn() {
-  if (set_) (void)syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0);
+  if (!set_) return;
+  (void)syscall(SYS_set_mempolicy, policy_before_,
+                policy_before_ == MPOL_DEFAULT ? nullptr : nodes_before_.data(),
+                policy_before_ == MPOL_DEFAULT ? 0 : kMaxNodes + 1);
 }
 
 }  // namespace baton

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -17,12 +18,16 @@ namespace baton {
 // "2-5,8", as Linux lists CPUs and nodes: numbers below CPU_SETSIZE (1024). An empty list is none.
 absl::StatusOr<std::set<uint32_t>> ParseCpus(std::string_view list);
 
+// What becomes of the CPUs that a thread was allowed before: kBounds leaves out of the new ones
+// what is not among them, kIsReplaced asks for all of the new ones.
+enum class Inherited { kBounds, kIsReplaced };
+
 // Binds the calling thread to `cpus`, and every thread that it starts meanwhile for good. Its
 // destructor gives the calling thread back what it had. Without CPUs, or with an error, nothing
 // changes.
 class ThreadsOn {
  public:
-  explicit ThreadsOn(const std::set<uint32_t>& cpus);
+  ThreadsOn(const std::set<uint32_t>& cpus, Inherited inherited);
   ~ThreadsOn();
   ThreadsOn(const ThreadsOn&) = delete;
   ThreadsOn& operator=(const ThreadsOn&) = delete;
@@ -48,7 +53,13 @@ class MemoryOn {
   const absl::Status& status() const { return status_; }
 
  private:
+  static constexpr uint32_t kMaxNodes = 1024;
+  static constexpr uint32_t kBitsPerWord = 8 * sizeof(unsigned long);
+  using Nodes = std::array<unsigned long, kMaxNodes / kBitsPerWord>;
+
   bool set_ = false;
+  int policy_before_ = 0;
+  Nodes nodes_before_ = {};
   absl::Status status_;
 };
 

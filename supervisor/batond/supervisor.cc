@@ -111,7 +111,11 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.holds_descriptors = true;
   if (IsKept(service)) plan.kept = &kept_;
   plan.start_timeout = StartTimeout(service, options_.start_timeout);
-  plan.hang_timeout = options_.hang_timeout;
+  // A keeper that has drained what its predecessor left begins anew, and shows no life while it
+  // fills an arena.
+  plan.hang_timeout = service.mode() == v1::NATIVE
+                          ? std::max(options_.hang_timeout, plan.start_timeout)
+                          : options_.hang_timeout;
   plan.kill_hung = options_.kill_hung_keepers;
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
@@ -278,6 +282,7 @@ absl::StatusOr<internal::BatondReply> Supervisor::Reload() {
   TakenConfig result = TakeReloadable(options_.config, *wanted);
   options_.config = std::move(result.config);
   internal::BatondReply reply;
+  reply.set_revision(++revision_);
   *reply.mutable_config() = ControlConfig();
   control_->SetInput(AsText(reply.config()));
   if (const absl::Status opened = state_.Share(ServesOthers(options_.config)); !opened.ok()) {

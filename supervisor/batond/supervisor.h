@@ -95,6 +95,7 @@ class Supervisor {
   bool stopping() const { return phase_ >= Phase::kStoppingControl; }
 
   SupervisorOptions options_;
+  uint64_t revision_ = 0;  // of the configuration that control was told last
   const StateDirectory& state_;
   boost::asio::io_context io_{1};
   boost::asio::signal_set signals_;

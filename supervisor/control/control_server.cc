@@ -1,5 +1,6 @@
 #include "supervisor/control/control_server.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -150,7 +151,7 @@ class ControlServer::Impl {
                             metrics_->NoteEvent(service, event);
                           }}),
         metrics_(std::make_shared<MetricsSource>(
-            &keepers_, &trail_, config_.operator_endpoint(),
+            &keepers_, &trail_, [this] { return callers_.config()->operator_endpoint(); },
             [this](const std::string& path) { return OpenFile(path); }, getppid())),
         streams_(&keepers_),
         trail_(AuditTrailPath(AuditDirectory()), &keepers_.events()),
@@ -204,7 +205,7 @@ class ControlServer::Impl {
     batond_.Start([this](const internal::BatondReply& news) {
       // Not here: what is taken may ask batond for files, and this thread has the answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
-      news_ = news.config();
+      news_ = news;
       upkeep_changed_.notify_all();
     });
     if (config_.has_operator_endpoint()) {
@@ -261,7 +262,7 @@ class ControlServer::Impl {
       not_taken->set_field(refused.field());
       not_taken->set_why(refused.why());
     }
-    const absl::Status files = Take(answer.reply.config());
+    const absl::Status files = Take(answer.reply);
     if (!files.ok()) {
       v1::NotTaken* not_taken = response->add_not_taken();
       not_taken->set_field("operator_endpoint");
@@ -273,8 +274,12 @@ class ControlServer::Impl {
 
   // Who may do what from now on, those included who are connected. Why the files of the endpoint
   // stay as they were, if they do.
-  absl::Status Take(const internal::ControlConfig& config) {
+  absl::Status Take(const internal::BatondReply& reply) {
     const std::lock_guard<std::mutex> one_at_a_time(take_mutex_);
+    // An answer and news come by two threads, and the later one may be here already.
+    if (reply.revision() < revision_) return absl::OkStatus();
+    revision_ = reply.revision();
+    const internal::ControlConfig& config = reply.config();
     const auto former = callers_.config();
     callers_.SetConfig(config);
     // A connection is served by what it was let in as.
@@ -289,7 +294,7 @@ class ControlServer::Impl {
   void KeepUp() {
     const auto woken = [this] { return stopping_ || news_.has_value(); };
     for (;;) {
-      std::optional<internal::ControlConfig> news;
+      std::optional<internal::BatondReply> news;
       {
         std::unique_lock<std::mutex> lock(upkeep_mutex_);
         if (config_.has_operator_endpoint()) {
@@ -366,12 +371,12 @@ class ControlServer::Impl {
   }
 
   void AcceptOperator(FileDescriptor socket, const Peer& peer) {
-    switch (RoleOf(*callers_.config(), peer)) {
+    const Role role = RoleOf(*callers_.config(), peer);
+    switch (role) {
       case Role::kOperator:
-        return Adopt(operator_server_.get(), std::move(socket), peer,
-                     PeerRegistry::Served::kByRole);
+        return Adopt(operator_server_.get(), std::move(socket), peer, role);
       case Role::kViewer:
-        return Adopt(viewer_server_.get(), std::move(socket), peer, PeerRegistry::Served::kByRole);
+        return Adopt(viewer_server_.get(), std::move(socket), peer, role);
       case Role::kNone:
         break;
     }
@@ -380,16 +385,20 @@ class ControlServer::Impl {
       spdlog::warn("refused uid {} pid {} (gids {}): it may not operate Baton ({} more not logged)",
                    peer.uid, peer.pid, absl::StrJoin(peer.gids, ","), suppressed);
     }
-    Adopt(refusing_server_.get(), std::move(socket), peer, PeerRegistry::Served::kByRole);
+    Adopt(refusing_server_.get(), std::move(socket), peer, role);
   }
 
+  // `role`: what `server` serves it as; none: all are served alike.
   void Adopt(grpc::Server* server, FileDescriptor socket, const Peer& peer,
-             PeerRegistry::Served served) {
+             std::optional<Role> role) {
     if (server == nullptr) {
       spdlog::error("uid {} pid {}: gRPC did not start a server for it", peer.uid, peer.pid);
       return;
     }
-    if (peers_.Add(socket.get(), peer, served)) {
+    if (peers_.Add(socket.get(), peer,
+                   role ? PeerRegistry::Served::kByRole : PeerRegistry::Served::kAlike)) {
+      // Its role may have changed since it was looked up, before it was among those that Take ends.
+      if (role && RoleOf(*callers_.config(), peer) != *role) shutdown(socket.get(), SHUT_RDWR);
       grpc::AddInsecureChannelFromFd(server, socket.Release());
       return;
     }
@@ -406,6 +415,7 @@ class ControlServer::Impl {
   const bool has_batond_;
   BatondLink batond_;
   std::mutex take_mutex_;
+  uint64_t revision_ = 0;                 // of what was taken last; guarded by take_mutex_
   OperatorEndpointFiles endpoint_files_;  // guarded by endpoint_mutex_
   FileDescriptor operator_socket_;        // until the listeners have them
   FileDescriptor worker_socket_;
@@ -437,9 +447,8 @@ class ControlServer::Impl {
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
   std::mutex upkeep_mutex_;
   std::condition_variable upkeep_changed_;
-  bool stopping_ = false;  // guarded by upkeep_mutex_
-  std::optional<internal::ControlConfig>
-      news_;  // guarded by upkeep_mutex_; nobody has taken it yet
+  bool stopping_ = false;                      // guarded by upkeep_mutex_
+  std::optional<internal::BatondReply> news_;  // guarded by upkeep_mutex_; nobody has taken it yet
   std::thread upkeep_;
 };
 

@@ -26,7 +26,8 @@ void Append(std::vector<prometheus::MetricFamily> more,
 }  // namespace
 
 MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
-                             v1::OperatorEndpoint endpoint, Open open, pid_t batond)
+                             std::function<v1::OperatorEndpoint()> endpoint, Open open,
+                             pid_t batond)
     : keepers_(keepers),
       trail_(trail),
       endpoint_(std::move(endpoint)),
@@ -41,9 +42,10 @@ prometheus::MetricFamily MetricsSource::Certificates() const {
       metrics::Family::Gauge("baton_certificate_expiry_timestamp_seconds",
                              "When the first certificate in a file of operator_endpoint ends, in "
                              "seconds since 1970.");
+  const v1::OperatorEndpoint endpoint = endpoint_();  // as it is now
   const std::pair<const char*, const std::string*> files[] = {
-      {"certificate_file", &endpoint_.certificate_file()},
-      {"client_ca_file", &endpoint_.client_ca_file()}};
+      {"certificate_file", &endpoint.certificate_file()},
+      {"client_ca_file", &endpoint.client_ca_file()}};
   for (const auto& [field, path] : files) {
     if (path->empty()) continue;
     absl::StatusOr<FileDescriptor> file = open_(*path);

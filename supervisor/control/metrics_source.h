@@ -28,8 +28,8 @@ class MetricsSource final : public prometheus::Collectable {
 
   // `keepers` and `trail` outlive it; `batond` is its process; 0: not known. `endpoint`: whose
   // certificates are looked at, in files that `open` opens for reading.
-  MetricsSource(Keepers* keepers, const AuditTrail* trail, v1::OperatorEndpoint endpoint, Open open,
-                pid_t batond);
+  MetricsSource(Keepers* keepers, const AuditTrail* trail,
+                std::function<v1::OperatorEndpoint()> endpoint, Open open, pid_t batond);
 
   // Takes up to 3 s when a keeper does not answer.
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -43,7 +43,7 @@ class MetricsSource final : public prometheus::Collectable {
 
   Keepers* const keepers_;
   const AuditTrail* const trail_;
-  const v1::OperatorEndpoint endpoint_;
+  const std::function<v1::OperatorEndpoint()> endpoint_;
   const Open open_;
   const pid_t batond_;
   const uint64_t started_ns_;

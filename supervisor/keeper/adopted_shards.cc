@@ -205,7 +205,7 @@ void AdoptedShards::OnHang(uint32_t slot) {
 void AdoptedShards::Kill(uint32_t slot, std::string_view kind, std::string_view why) const {
   const std::string pid = PidOf(processes_[slot].get());
   if (syscall(SYS_pidfd_send_signal, processes_[slot].get(), SIGKILL, nullptr, 0) == 0) {
-    log::Write(spdlog::level::info, {.kind = kind},
+    log::Write(spdlog::level::warn, {.kind = kind},
                fmt::format("the worker in slot {} (pid {}): {}", slot, pid, why));
   } else {
     spdlog::error("the worker in slot {} (pid {}) cannot be killed: {}: {}", slot, pid,

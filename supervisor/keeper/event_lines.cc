@@ -36,8 +36,10 @@ constexpr std::string_view kTroubles[] = {
     "upgrade_rolled_back",
     "worker_dead",
     "worker_fenced",
+    "worker_forked",
     "worker_hangs",
     "worker_not_killed",
+    "worker_thread_ended",
 };
 
 spdlog::level::level_enum LevelOf(std::string_view kind) {

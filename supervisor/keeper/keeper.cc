@@ -36,6 +36,7 @@ namespace {
 
 constexpr uint32_t kMaxPendingEvents = 4096;  // on their way from the engine
 constexpr int kSocketBacklog = 128;
+constexpr int kNativeOutputBytes = 1 << 20;  // of the pipe, while nobody reads it
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
@@ -66,6 +67,11 @@ absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfi
                                                                  foundation.device.get(), options));
   BATON_ASSIGN_OR_RETURN(foundation.lifeline, MakeLifeline());
   BATON_ASSIGN_OR_RETURN(foundation.output, MakeOutputPipe());
+  // A worker that drives its queues itself does not wait for its keeper to read what it prints:
+  // what does not fit is lost. The larger size is for when the keeper is busy, and may be refused.
+  const int written = foundation.output.program.get();
+  if (fcntl(written, F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "O_NONBLOCK");
+  (void)fcntl(written, F_SETPIPE_SZ, kNativeOutputBytes);
   return foundation;
 }
 
@@ -105,7 +111,8 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
     // The threads that start here are the engine's and the one that notices deaths. Native services
     // have none; the workers are told.
     const ThreadsOn threads(
-        ParseCpus(keeper->config_.service().placement().cpus()).value_or(std::set<uint32_t>()));
+        ParseCpus(keeper->config_.service().placement().cpus()).value_or(std::set<uint32_t>()),
+        config.service().placement().cpus().empty() ? Inherited::kBounds : Inherited::kIsReplaced);
     keeper->placed_.Update(threads.status());
     BATON_RETURN_IF_ERROR(keeper->MakeEngine(std::move(engine_options)));
     keeper->MakeManagement(std::move(batonds_network));

@@ -174,6 +174,9 @@ absl::Status NativeDriver::Attend() {
   if (changes == seen_changes_ && died_.load(std::memory_order_relaxed) == 0 && claimed_.empty()) {
     return absl::OkStatus();
   }
+  // The worker library releases a lost shard before the next turn takes another: the notices of one
+  // that is adopted have to be handled at once.
+  if (LostAny()) return absl::OkStatus();
   const uint64_t died = died_.exchange(0);
   for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
     if ((died >> slot & 1) != 0) watched_[slot] = 0;  // that watch is over

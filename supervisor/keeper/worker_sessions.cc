@@ -372,8 +372,7 @@ absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
 // would go on with what is a successor's.
 void WorkerSessions::OnThreadEnded(WorkerSession& session) {
   if (std::exchange(session.thread_ended, true)) return;
-  pollfd process = {session.process.native_handle(), POLLIN, 0};
-  if (poll(&process, 1, 0) != 0) return;  // dead
+  if (session.IsProcessDead()) return;
   if (!Signal(session, SIGKILL).ok()) return;
   AddEvent("worker_thread_ended",
            absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,

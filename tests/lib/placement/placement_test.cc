@@ -54,7 +54,7 @@ TEST(ThreadsOnTest, ShouldBindThreadsThatStartMeanwhileAndGiveTheCallerBackWhatI
   const std::set<uint32_t> one = {*before.rbegin()};
   std::set<uint32_t> of_thread;
   {
-    const ThreadsOn threads(one);
+    const ThreadsOn threads(one, Inherited::kBounds);
     ASSERT_TRUE(threads.status().ok()) << threads.status();
     EXPECT_EQ(Cpus(), one);
     std::thread([&] { of_thread = Cpus(); }).join();
@@ -65,12 +65,29 @@ TEST(ThreadsOnTest, ShouldBindThreadsThatStartMeanwhileAndGiveTheCallerBackWhatI
 
 TEST(ThreadsOnTest, ShouldChangeNothingWithoutCpusOrWithOnesThatAreNotThere) {
   const std::set<uint32_t> before = Cpus();
-  const ThreadsOn anywhere({});
+  const ThreadsOn anywhere({}, Inherited::kBounds);
   EXPECT_TRUE(anywhere.status().ok());
   EXPECT_EQ(Cpus(), before);
-  const ThreadsOn nowhere({1023});
+  const ThreadsOn nowhere({1023}, Inherited::kIsReplaced);
   EXPECT_THAT(std::string(nowhere.status().message()), HasSubstr("online"));
   EXPECT_EQ(Cpus(), before);
+}
+
+TEST(ThreadsOnTest, ShouldLeaveOutWhatTheProcessWasNotGiven) {
+  const std::set<uint32_t> before = Cpus();
+  const std::set<uint32_t> one = {*before.begin()};
+  const ThreadsOn given(one, Inherited::kBounds);
+  ASSERT_TRUE(given.status().ok()) << given.status();
+  {
+    std::set<uint32_t> more = one;
+    more.insert(1022);
+    const ThreadsOn threads(more, Inherited::kBounds);
+    ASSERT_TRUE(threads.status().ok()) << threads.status();
+    EXPECT_EQ(Cpus(), one);
+  }
+  const ThreadsOn others({1022}, Inherited::kBounds);
+  EXPECT_THAT(std::string(others.status().message()), HasSubstr("none of the CPUs"));
+  EXPECT_EQ(Cpus(), one);
 }
 
 TEST(MemoryOnTest, ShouldPreferANodeAsLongAsItIsThere) {
