@@ -102,11 +102,12 @@ absl::Status BenchServer::OnRemoteDone() {
 }
 
 absl::Status BenchServer::EndRemote() {
+  if (took_ns_.empty()) return absl::InternalError("a job ended of which nothing was timed");
   Message reply = job_;
   reply.total_ns = nanoseconds_() - job_began_ns_;
-  reply.p50_ns = Quantile(took_ns_, 0.5);
-  reply.p99_ns = Quantile(took_ns_, 0.99);
-  reply.p999_ns = Quantile(took_ns_, 0.999);
+  reply.p50_ns = *Quantile(took_ns_, 0.5);
+  reply.p99_ns = *Quantile(took_ns_, 0.99);
+  reply.p999_ns = *Quantile(took_ns_, 0.999);
   reply.last_byte = slab_[kPayloadOffset + job_.size - 1];
   return Reply(reply);
 }

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace baton::bench {
@@ -27,8 +28,10 @@ struct MachineTimes {
   double wall = 0;
   double others = 0;
 
-  double OthersSince(const MachineTimes& before) const {
-    return wall > before.wall ? (others - before.others) / (wall - before.wall) : 0;
+  // None: one of the two was not told, or there is no time between them.
+  std::optional<double> OthersSince(const MachineTimes& before) const {
+    if (before.wall <= 0 || wall <= before.wall) return std::nullopt;
+    return (others - before.others) / (wall - before.wall);
   }
 };
 MachineTimes ReadMachineTimes();

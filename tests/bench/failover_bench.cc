@@ -91,7 +91,8 @@ class Failovers {
       events.push_back(*blackout);
     }
     SetFigures(name, events, baton, &round);
-    std::fprintf(stderr, "failover: %-28s %10.3f ms\n", name.c_str(), round.Of(name + "_ms"));
+    std::fprintf(stderr, "failover: %-28s %10.3f ms\n", name.c_str(),
+                 round.Of(name + "_ms").value_or(0));
     return absl::OkStatus();
   }
 

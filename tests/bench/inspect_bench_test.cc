@@ -1,4 +1,7 @@
 // The suite of inspections, small: it measures what it says.
+#include <string>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "tests/bench/suite_run.h"
 
@@ -15,6 +18,7 @@ TEST(InspectBenchTest, shouldMeasureEverySide) {
     ASSERT_NE(found, run->figures.end()) << figure;
     EXPECT_GT(found->second, 0) << figure;
   }
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
   EXPECT_GT(run->ratios.at("inspected_to_a_copy"), 0);
 }
 

@@ -2,13 +2,13 @@
 // on one device, in turns. `./run bench rdma` starts it.
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/cost.h"
@@ -64,10 +64,15 @@ double BarOf(const Workload& workload, SideName side, SideName to) {
   return 0;
 }
 
-void CompareSides(Suite* suite) {
+bool IsWanted(const std::vector<std::string>& only, const Workload& workload) {
+  return only.empty() || std::find(only.begin(), only.end(), workload.name) != only.end();
+}
+
+void CompareSides(const std::vector<std::string>& only, Suite* suite) {
   for (const SideName side : {SideName::kBrokered, SideName::kNative}) {
     for (const SideName to : {SideName::kPolling, SideName::kEvents}) {
       for (const Workload& workload : kWorkloads) {
+        if (!IsWanted(only, workload)) continue;
         suite->Compare({absl::StrCat(FigureOf(workload, side), "_to_", NameOf(to)),
                         FigureOf(workload, side), FigureOf(workload, to),
                         workload.figure == Figure::kLatency ? Better::kLess : Better::kMore,
@@ -78,8 +83,9 @@ void CompareSides(Suite* suite) {
 }
 
 // What Baton adds to what any broker costs there, and what that is.
-void CompareWithRelay(Suite* suite) {
+void CompareWithRelay(const std::vector<std::string>& only, Suite* suite) {
   for (const Workload& workload : kWorkloads) {
+    if (!IsWanted(only, workload)) continue;
     const Better better = workload.figure == Figure::kLatency ? Better::kLess : Better::kMore;
     const std::string relayed = FigureOf(workload, SideName::kRelayed);
     suite->Compare(
@@ -111,8 +117,8 @@ void DrawSides(Suite* suite) {
 class Benchmark {
  public:
   Benchmark(const Options& options, Suite* suite) : options_(options), suite_(*suite) {
-    CompareSides(suite);
-    CompareWithRelay(suite);
+    CompareSides(options.only, suite);
+    CompareWithRelay(options.only, suite);
     DrawSides(suite);
   }
 
@@ -137,7 +143,7 @@ class Benchmark {
 
   absl::Status Measure(Round& round) {
     for (size_t i = 0; i < kWorkloads.size(); ++i) {
-      if (!IsWanted(kWorkloads[i])) continue;
+      if (!IsWanted(options_.only, kWorkloads[i])) continue;
       for (size_t j = 0; j < kCompared.size(); ++j) {
         const SideName side =
             kCompared[(i + j + round.number()) % kCompared.size()];  // none always first
@@ -145,11 +151,6 @@ class Benchmark {
       }
     }
     return SetReferences(round);
-  }
-
-  bool IsWanted(const Workload& workload) const {
-    return options_.only.empty() || std::find(options_.only.begin(), options_.only.end(),
-                                              workload.name) != options_.only.end();
   }
 
   absl::Status MeasureOne(const Workload& workload, SideName name, Round& round) {
@@ -191,10 +192,11 @@ class Benchmark {
   absl::Status SetReferences(Round& round) const {
     for (const std::string& text : options_.reference) {
       const size_t equals = text.find('=');
-      if (equals == std::string::npos) {
+      double value = 0;
+      if (equals == std::string::npos || !absl::SimpleAtod(text.substr(equals + 1), &value)) {
         return absl::InvalidArgumentError(absl::StrCat("--reference ", text, ": NAME=VALUE"));
       }
-      round.Set(text.substr(0, equals), std::strtod(text.c_str() + equals + 1, nullptr), "");
+      round.Set(text.substr(0, equals), value, "");
     }
     return absl::OkStatus();
   }

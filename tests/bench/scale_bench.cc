@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,7 +67,7 @@ class Side {
   }
 
  private:
-  void Set(const std::string& figure, double value, const char* unit) {
+  void Set(const std::string& figure, std::optional<double> value, const char* unit) {
     round_->Set(absl::StrCat(name_, "_", figure), value, unit);
   }
   void SetTimes(const std::string& figure, std::vector<double> times, const char* unit) {

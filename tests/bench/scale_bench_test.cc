@@ -26,6 +26,7 @@ TEST(ScaleBenchTest, shouldMeasureEverySide) {
       EXPECT_EQ(run->figures.count(absl::StrCat(side, "_", figure)), 1u) << side << figure;
     }
   }
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
   for (const auto& [figure, value] : run->figures) EXPECT_GT(value, 0) << figure;
   for (const auto& [ratio, value] : run->ratios) EXPECT_GT(value, 0) << ratio;
   EXPECT_EQ(run->figures.at("connections"), 60);

@@ -1,6 +1,7 @@
 // What Baton takes of memory: for a connection, a shard, a service, its processes; and whether that
 // stays so under churn. `./run bench size` starts it.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -64,6 +65,7 @@ class Measurement {
                    BytesOf(WithConnections(shape_, kManyConnections)), kManyConnections);
     const LayoutBytes shard = Difference(BytesOf(WithShards(shape_, 2)), BytesOf(shape_), 1);
     const LayoutBytes service = BytesOf(shape_);
+    metadata_of_connection_ = connection.metadata;
     round_.Set("default_queue_depth", shape_.send_queue_depth, "");
     SetParts("layout_connection", connection);
     round_.Set("layout_connection_total_bytes", connection.Total(), "B");
@@ -102,8 +104,7 @@ class Measurement {
     round_.Set("keeper_connection_soft_device_bytes", soft, "B");
     round_.Set("worker_connection_bytes", (full_.worker - half_.worker) / connections_, "B");
     round_.Set("control_connection_bytes", (full_.control - half_.control) / connections_, "B");
-    round_.Set("connection_metadata_bytes",
-               round_.Of("layout_connection_metadata_bytes") + keeper - soft, "B");
+    round_.Set("connection_metadata_bytes", metadata_of_connection_ + keeper - soft, "B");
     round_.Set("one_kib", kKib, "B");
     return absl::OkStatus();
   }
@@ -143,21 +144,25 @@ class Measurement {
       const auto median = [&](Held held, double from, double to) {
         return MedianHeld(soak.samples, i, held, from, to);
       };
+      const auto kib = [&](Held held, double from, double to) {
+        std::optional<double> bytes = median(held, from, to);
+        if (bytes.has_value()) *bytes /= kKib;
+        return bytes;
+      };
       const std::string name = absl::StrCat("soak_", kSoaked[i]);
       for (const auto& [quarter, from] : {std::pair("second", 0.25), {"last", 0.75}}) {
         const double to = from + 0.25;
         round_.Set(absl::StrCat(name, "_", quarter, "_quarter_private_kib"),
-                   median(Held::kPrivateBytes, from, to) / kKib, "KiB");
+                   kib(Held::kPrivateBytes, from, to), "KiB");
         round_.Set(absl::StrCat(name, "_", quarter, "_quarter_resident_kib"),
-                   median(Held::kResidentBytes, from, to) / kKib, "KiB");
+                   kib(Held::kResidentBytes, from, to), "KiB");
         round_.Set(absl::StrCat(name, "_", quarter, "_quarter_descriptors"),
                    median(Held::kDescriptors, from, to), "");
       }
       for (uint32_t point = 1; point <= kSoakPoints; ++point) {
         round_.Set(SoakFigure(kSoaked[i], point),
-                   median(Held::kPrivateBytes, (point - 1.0) / kSoakPoints,
-                          static_cast<double>(point) / kSoakPoints) /
-                       kKib,
+                   kib(Held::kPrivateBytes, (point - 1.0) / kSoakPoints,
+                       static_cast<double>(point) / kSoakPoints),
                    "KiB");
       }
     }
@@ -169,6 +174,7 @@ class Measurement {
   const harness::Binaries binaries_;
   Round& round_;
   arena::Shape shape_ = {};
+  double metadata_of_connection_ = 0;
   ProcessBytes empty_, half_, full_;
 };
 

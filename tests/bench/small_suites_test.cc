@@ -1,6 +1,7 @@
 // Suites of one process, small: each leaves a figure for everything that it is to measure, and its
 // plots. How large they are is not judged here.
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/bench/suite_run.h"
@@ -15,6 +16,7 @@ TEST_P(SmallSuiteTest, shouldMeasureEverything) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_FALSE(run->figures.empty());
   EXPECT_FALSE(run->ratios.empty());
+  EXPECT_EQ(run->not_measured, std::vector<std::string>());
   for (const auto& [figure, value] : run->figures) EXPECT_NE(value, 0) << figure;
   for (const auto& [ratio, value] : run->ratios) EXPECT_NE(value, 0) << ratio;
   EXPECT_TRUE(run->has_plots);

@@ -149,8 +149,8 @@ absl::Status Soak::Finish(harness::PeerProcess& peer) {
   return absl::OkStatus();
 }
 
-double MedianHeld(const std::vector<SoakSample>& samples, size_t process, Held held, double from,
-                  double to) {
+std::optional<double> MedianHeld(const std::vector<SoakSample>& samples, size_t process, Held held,
+                                 double from, double to) {
   std::vector<double> values;
   const auto count = static_cast<double>(samples.size());
   const auto end = static_cast<size_t>(to * count);

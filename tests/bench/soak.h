@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,10 +67,10 @@ class Soak {
   SoakResult result_;
 };
 
-// Median over the samples from the share `from` to the share `to` of all.
+// Median over the samples from the share `from` to the share `to` of all; none of none.
 enum class Held : uint8_t { kPrivateBytes, kResidentBytes, kDescriptors };
-double MedianHeld(const std::vector<SoakSample>& samples, size_t process, Held held, double from,
-                  double to);
+std::optional<double> MedianHeld(const std::vector<SoakSample>& samples, size_t process, Held held,
+                                 double from, double to);
 
 }  // namespace baton::bench
 

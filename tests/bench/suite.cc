@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/status_macros.h"
 #include "tests/bench/cost.h"
 #include "tests/bench/quantile.h"
@@ -32,12 +36,25 @@ using examples::JsonLine;
 constexpr double kGenerous = 2;
 constexpr const char* kGnuplot = "/usr/bin/gnuplot";
 
-bool IsQuiet(double others_cores) { return others_cores < kQuietCores; }
+constexpr const char* kNotMeasured = "baton.bench/not_measured";  // a payload of such errors
+
+bool IsQuiet(std::optional<double> others_cores) {
+  return others_cores.has_value() && *others_cores < kQuietCores;
+}
 
 // Small ones keep their digits.
-std::string Precise(double value) { return absl::StrFormat("%.6g", value); }
+std::string Precise(std::optional<double> value) {
+  return value.has_value() ? absl::StrFormat("%.6g", *value) : "null";
+}
 
-double Divide(double value, double by) { return by > 0 ? value / by : 0; }
+std::optional<double> ValueOf(const Ratio& ratio, const Round& round) {
+  const std::optional<double> of = round.Of(ratio.of);
+  if (!of.has_value() || (ratio.better == Better::kLess && *of <= 0)) return std::nullopt;
+  if (ratio.to.empty()) return of;
+  const std::optional<double> to = round.Of(ratio.to);
+  if (!to.has_value() || *to <= 0) return std::nullopt;
+  return *of / *to;
+}
 
 bool KeepsTo(const Ratio& ratio, double value, double bar) {
   return ratio.better == Better::kLess ? value <= bar : value >= bar;
@@ -51,6 +68,38 @@ std::string List(const std::vector<std::string>& items) {
   std::string text = "[";
   for (const std::string& item : items) absl::StrAppend(&text, text.size() > 1 ? "," : "", item);
   return text + "]";
+}
+
+// Suite, ratio, value.
+struct Record {
+  std::string suite, ratio;
+  double value = 0;
+};
+
+absl::StatusOr<std::vector<Record>> ReadRecords(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError("cannot read " + path);
+  std::vector<Record> records;
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (words.empty() || words[0][0] == '#') continue;
+    double value = 0;
+    if (words.size() != 3 || !absl::SimpleAtod(words[2], &value) || !(value > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": \"", line, "\" is not \"SUITE RATIO VALUE\" with a value above 0"));
+    }
+    records.push_back({words[0], words[1], value});
+  }
+  return records;
+}
+
+// Both of them, as the error that says more: that something is so, or else that it is not known.
+absl::Status Both(const absl::Status& one, const absl::Status& other) {
+  if (one.ok()) return other;
+  if (other.ok()) return one;
+  const std::string text = absl::StrCat(one.message(), "; ", other.message());
+  if (!IsNotMeasured(one)) return absl::Status(one.code(), text);
+  return IsNotMeasured(other) ? NotMeasuredError(text) : absl::Status(other.code(), text);
 }
 
 absl::Status RunGnuplot(const std::string& script) {
@@ -82,31 +131,45 @@ void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
   app.add_option("--output", options->output, "directory for JSON and plots");
   app.add_option("--recorded", options->recorded,
                  "file with ratios; one twice as bad as there is an error");
+  app.add_flag("--check", options->check,
+               "end with 1 when a bar is not met, and with 3 when that was not measured: no round "
+               "was quiet, or a figure is missing");
+}
+
+absl::Status NotMeasuredError(std::string_view message) {
+  absl::Status status = absl::UnknownError(std::string(message));
+  status.SetPayload(kNotMeasured, absl::Cord());
+  return status;
+}
+
+bool IsNotMeasured(const absl::Status& status) {
+  return status.GetPayload(kNotMeasured).has_value();
 }
 
 int ExitCode(std::string_view suite, const absl::Status& status) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "%.*s_bench: %s\n", static_cast<int>(suite.size()), suite.data(),
                std::string(status.message()).c_str());
-  return 1;
+  return IsNotMeasured(status) ? kExitNotMeasured : kExitFailed;
 }
 
-void Round::Set(std::string_view figure, double value, std::string_view unit) {
+void Round::Set(std::string_view figure, std::optional<double> value, std::string_view unit) {
+  if (value.has_value() && !std::isfinite(*value)) value.reset();
   const auto [place, added] = values_.try_emplace(std::string(figure));
   if (added) order_.emplace_back(figure);
   place->second = {value, std::string(unit)};
 }
 
-double Round::Of(std::string_view figure) const {
+std::optional<double> Round::Of(std::string_view figure) const {
   const auto found = values_.find(figure);
-  return found == values_.end() ? 0 : found->second.value;
+  return found == values_.end() ? std::nullopt : found->second.value;
 }
 
 uint32_t Suite::Scaled(uint32_t count, uint32_t least) const {
   return std::max(least, static_cast<uint32_t>(count * options_.scale));
 }
 
-void Suite::Add(Round round, double others_cores) {
+void Suite::Add(Round round, std::optional<double> others_cores) {
   round.others_cores_ = others_cores;
   rounds_.push_back(std::move(round));
 }
@@ -116,9 +179,10 @@ absl::Status Suite::Run(const std::function<absl::Status(Round&)>& measure) {
     Round round(i);
     const MachineTimes before = ReadMachineTimes();
     BATON_RETURN_IF_ERROR(measure(round));
-    const double others = ReadMachineTimes().OthersSince(before);
-    std::fprintf(stderr, "%s: round %u of %u; others used %.2f cores\n", name_.c_str(), i + 1,
-                 options_.rounds, others);
+    const std::optional<double> others = ReadMachineTimes().OthersSince(before);
+    std::fprintf(
+        stderr, "%s: round %u of %u; others used %s cores\n", name_.c_str(), i + 1, options_.rounds,
+        others.has_value() ? absl::StrFormat("%.2f", *others).c_str() : "nobody knows how many");
     Add(std::move(round), others);
   }
   return absl::OkStatus();
@@ -130,50 +194,49 @@ size_t Suite::quiet_rounds() const {
   }));
 }
 
-double Suite::Median(const std::function<double(const Round&)>& value) const {
+std::optional<double> Suite::Median(
+    const std::function<std::optional<double>(const Round&)>& value) const {
   const bool any = quiet_rounds() == 0;
   std::vector<double> values;
   for (const Round& round : rounds_) {
-    if (any || IsQuiet(round.others_cores_)) values.push_back(value(round));
+    if (!any && !IsQuiet(round.others_cores_)) continue;
+    const std::optional<double> one = value(round);
+    if (!one.has_value()) return std::nullopt;
+    values.push_back(*one);
   }
   return Quantile(values, 0.5);
 }
 
-double Suite::MedianOf(std::string_view figure) const {
+std::optional<double> Suite::MedianOf(std::string_view figure) const {
   return Median([&](const Round& round) { return round.Of(figure); });
 }
 
-double Suite::MedianOf(const Ratio& ratio) const {
-  if (ratio.to.empty()) return MedianOf(ratio.of);
-  return Median([&](const Round& round) { return Divide(round.Of(ratio.of), round.Of(ratio.to)); });
-}
-
-bool Suite::WasMeasured(const Ratio& ratio) const {
-  const auto has = [this](const std::string& figure) {
-    return std::any_of(rounds_.begin(), rounds_.end(), [&](const Round& round) {
-      return round.values_.find(figure) != round.values_.end();
-    });
-  };
-  return has(ratio.of) && (ratio.to.empty() || has(ratio.to));
+std::optional<double> Suite::MedianOf(const Ratio& ratio) const {
+  return Median([&](const Round& round) { return ValueOf(ratio, round); });
 }
 
 std::string Suite::ToTable() const {
   std::string text;
   for (const Ratio& ratio : ratios_) {
-    if (!WasMeasured(ratio)) continue;
-    const double value = MedianOf(ratio);
-    absl::StrAppendFormat(&text, "%-44s %9.3f   %s", ratio.name, value, NameOf(ratio.better));
+    const std::optional<double> value = MedianOf(ratio);
+    if (!value.has_value()) {
+      absl::StrAppendFormat(&text, "%-44s NOT MEASURED\n", ratio.name);
+      continue;
+    }
+    absl::StrAppendFormat(&text, "%-44s %9.3f   %s", ratio.name, *value, NameOf(ratio.better));
     if (ratio.bar > 0) {
       absl::StrAppendFormat(&text, "; %s %g: %s",
                             ratio.better == Better::kLess ? "at most" : "at least", ratio.bar,
-                            KeepsTo(ratio, value, ratio.bar) ? "met" : "NOT MET");
+                            KeepsTo(ratio, *value, ratio.bar) ? "met" : "NOT MET");
     }
     text += '\n';
   }
   text += '\n';
   if (!rounds_.empty()) {
     for (const std::string& figure : rounds_[0].order_) {
-      absl::StrAppendFormat(&text, "%-44s %12.3f   %s\n", figure, MedianOf(figure),
+      const std::optional<double> value = MedianOf(figure);
+      absl::StrAppendFormat(&text, "%-44s %12s   %s\n", figure,
+                            value.has_value() ? absl::StrFormat("%.3f", *value) : "NOT MEASURED",
                             rounds_[0].values_.find(figure)->second.unit);
     }
   }
@@ -192,7 +255,6 @@ std::string Suite::ToTable() const {
 std::string Suite::ToJson() const {
   JsonLine ratios, figures;
   for (const Ratio& ratio : ratios_) {
-    if (!WasMeasured(ratio)) continue;
     JsonLine line;
     line.Raw("value", Precise(MedianOf(ratio))).Text("of", ratio.of).Text("to", ratio.to);
     line.Text("better", ratio.better == Better::kLess ? "less" : "more");
@@ -210,7 +272,7 @@ std::string Suite::ToJson() const {
   std::vector<std::string> rounds;
   for (const Round& round : rounds_) {
     JsonLine line;
-    line.Number("others_cores", round.others_cores_);
+    line.Raw("others_cores", Precise(round.others_cores_));
     line.Flag("quiet", IsQuiet(round.others_cores_));
     for (const std::string& figure : round.order_) line.Raw(figure, Precise(round.Of(figure)));
     rounds.push_back(line.Finish());
@@ -234,7 +296,9 @@ absl::Status Suite::Report() const {
   std::fputs(ToTable().c_str(), stdout);
   std::fflush(stdout);
   if (!options_.output.empty()) BATON_RETURN_IF_ERROR(WriteFiles());
-  return options_.recorded.empty() ? absl::OkStatus() : CompareWith(options_.recorded);
+  const absl::Status kept =
+      options_.recorded.empty() ? absl::OkStatus() : CompareWith(options_.recorded);
+  return Both(kept, options_.check ? Check() : absl::OkStatus());
 }
 
 absl::Status Suite::WriteFiles() const {
@@ -261,7 +325,8 @@ absl::Status Suite::WritePlot(const Plot& plot) const {
   for (size_t i = 0; i < plot.lines.size(); ++i) {
     std::string points;
     for (const auto& [x, figure] : plot.lines[i].points) {
-      if (MedianOf(figure) > 0) absl::StrAppend(&points, x, " ", MedianOf(figure), "\n");
+      const double y = MedianOf(figure).value_or(0);
+      if (y > 0) absl::StrAppend(&points, x, " ", y, "\n");
     }
     if (points.empty()) continue;
     absl::StrAppend(&script, "$line", i, " << END\n", points, "END\n");
@@ -274,46 +339,65 @@ absl::Status Suite::WritePlot(const Plot& plot) const {
 }
 
 absl::Status Suite::CompareWith(const std::string& recorded) const {
-  std::ifstream file(recorded);
-  if (!file) return absl::NotFoundError("cannot read " + recorded);
-  std::map<std::string, double> known;
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string suite, ratio;
-    double value = 0;
-    if (words >> suite >> ratio >> value && suite == name_) known[ratio] = value;
-  }
-  if (known.empty()) {
-    return absl::NotFoundError(absl::StrCat(recorded, " has no ratio of the suite ", name_));
-  }
-  std::string worse;
-  for (const Ratio& ratio : ratios_) {
-    const auto found = known.find(ratio.name);
-    if (found == known.end()) continue;
-    const double recorded_value = found->second;
-    known.erase(found);
-    if (!WasMeasured(ratio)) {
-      absl::StrAppend(&worse, worse.empty() ? "" : "; ", ratio.name, " was not measured");
+  BATON_ASSIGN_OR_RETURN(const std::vector<Record> records, ReadRecords(recorded));
+  bool any = false;
+  std::vector<std::string> worse, missing;
+  for (const Record& record : records) {
+    if (record.suite != name_) continue;
+    any = true;
+    const auto ratio = std::find_if(ratios_.begin(), ratios_.end(),
+                                    [&](const Ratio& one) { return one.name == record.ratio; });
+    if (ratio == ratios_.end()) {
+      missing.push_back(record.ratio + " is recorded, and no ratio of the suite");
+      continue;
+    }
+    const std::optional<double> value = MedianOf(*ratio);
+    if (!value.has_value()) {
+      missing.push_back(record.ratio + " was not measured");
       continue;
     }
     const double limit =
-        ratio.better == Better::kLess ? recorded_value * kGenerous : recorded_value / kGenerous;
-    if (KeepsTo(ratio, MedianOf(ratio), limit)) continue;
-    absl::StrAppend(&worse, worse.empty() ? "" : "; ", ratio.name, " is ", MedianOf(ratio),
-                    ", recorded is ", recorded_value);
+        ratio->better == Better::kLess ? record.value * kGenerous : record.value / kGenerous;
+    if (KeepsTo(*ratio, *value, limit)) continue;
+    worse.push_back(absl::StrCat(record.ratio, " is ", *value, ", recorded is ", record.value));
   }
-  for (const auto& [name, value] : known) {
-    absl::StrAppend(&worse, worse.empty() ? "" : "; ", name,
-                    " is recorded, and no ratio of the suite");
-  }
-  if (worse.empty()) return absl::OkStatus();
-  if (quiet_rounds() == 0) {
+  if (!any)
+    return absl::NotFoundError(absl::StrCat(recorded, " has no ratio of the suite ", name_));
+  if (!worse.empty() && quiet_rounds() == 0) {
     std::fprintf(stderr, "%s: others used the machine, so this is worth nothing: %s\n",
-                 name_.c_str(), worse.c_str());
-    return absl::OkStatus();
+                 name_.c_str(), absl::StrJoin(worse, "; ").c_str());
+    worse.clear();
   }
-  return absl::OutOfRangeError(absl::StrCat(name_, ": far from what is recorded: ", worse));
+  return Both(worse.empty() ? absl::OkStatus()
+                            : absl::OutOfRangeError(absl::StrCat("far from what is recorded: ",
+                                                                 absl::StrJoin(worse, "; "))),
+              missing.empty() ? absl::OkStatus() : NotMeasuredError(absl::StrJoin(missing, "; ")));
+}
+
+absl::Status Suite::Check() const {
+  if (quiet_rounds() == 0) {
+    return NotMeasuredError(
+        "no round was quiet, so no bar was checked: run it again when others leave the machine "
+        "alone, or with more --rounds");
+  }
+  bool any = false;
+  std::vector<std::string> not_met, missing;
+  for (const Ratio& ratio : ratios_) {
+    any = any || ratio.bar > 0;
+    const std::optional<double> value = MedianOf(ratio);
+    if (!value.has_value()) {
+      missing.push_back(ratio.name + " was not measured");
+    } else if (ratio.bar > 0 && !KeepsTo(ratio, *value, ratio.bar)) {
+      not_met.push_back(absl::StrCat(ratio.name, " is ", *value, ", and should be ",
+                                     ratio.better == Better::kLess ? "at most " : "at least ",
+                                     ratio.bar));
+    }
+  }
+  if (!any) missing.push_back("nothing that was to be measured has a bar");
+  return Both(not_met.empty() ? absl::OkStatus()
+                              : absl::OutOfRangeError(absl::StrCat("bars are not met: ",
+                                                                   absl::StrJoin(not_met, "; "))),
+              missing.empty() ? absl::OkStatus() : NotMeasuredError(absl::StrJoin(missing, "; ")));
 }
 
 }  // namespace baton::bench

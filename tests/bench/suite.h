@@ -2,7 +2,8 @@
 //
 // A round measures every side once, in turns, so that what the machine does meanwhile is the same
 // for all. A ratio is the median of the rounds' ratios; rounds in which others used the processors
-// do not count while there are quiet ones.
+// do not count while there are quiet ones. What was not measured has no value: never 0, and never
+// that of the rounds which have it.
 //
 // Thread-compatible.
 #ifndef TESTS_BENCH_SUITE_H_
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +33,8 @@ inline constexpr double kQuietCores = 0.1;
 
 enum class Better : uint8_t { kLess, kMore };
 
-// Of two figures of one round.
+// Of two figures of one round. It has no value without both of them, where that below is not
+// positive, and where less is better and that above is not positive: nothing takes nothing.
 struct Ratio {
   std::string name;
   std::string of;
@@ -59,8 +62,18 @@ struct SuiteOptions {
   std::string output;
   // Lines "suite ratio value": a ratio twice as bad as there is an error.
   std::string recorded;
+  // A bar that is not met is an error, and so is what was not measured.
+  bool check = false;
 };
 void AddSuiteOptions(CLI::App& app, SuiteOptions* options);
+
+// Exit statuses of a suite.
+inline constexpr int kExitFailed = 1;       // a bar is not met, or something went wrong
+inline constexpr int kExitNotMeasured = 3;  // no round was quiet, or a figure is missing
+
+// An error that ends the program with kExitNotMeasured.
+absl::Status NotMeasuredError(std::string_view message);
+bool IsNotMeasured(const absl::Status& status);
 
 // Of the program; what went wrong is said on standard error.
 int ExitCode(std::string_view suite, const absl::Status& status);
@@ -70,18 +83,18 @@ class Round {
   explicit Round(uint32_t number) : number_(number) {}
   uint32_t number() const { return number_; }  // from 0 on
 
-  void Set(std::string_view figure, double value, std::string_view unit);
-  // 0: it was not measured.
-  double Of(std::string_view figure) const;
+  // No value, or one that is not finite: it was not measured.
+  void Set(std::string_view figure, std::optional<double> value, std::string_view unit);
+  std::optional<double> Of(std::string_view figure) const;
 
  private:
   friend class Suite;
   struct Value {
-    double value = 0;
+    std::optional<double> value;
     std::string unit;
   };
   uint32_t number_;
-  double others_cores_ = 0;
+  std::optional<double> others_cores_;
   std::vector<std::string> order_;
   std::map<std::string, Value, std::less<>> values_;
 };
@@ -98,23 +111,26 @@ class Suite {
   void Draw(Plot plot) { plots_.push_back(std::move(plot)); }
 
   absl::Status Run(const std::function<absl::Status(Round&)>& measure);
-  void Add(Round round, double others_cores);
+  // A round of which nobody knows what others used is not quiet.
+  void Add(Round round, std::optional<double> others_cores);
 
-  // Medians; 0 of what was not measured.
-  double MedianOf(std::string_view figure) const;
-  double MedianOf(const Ratio& ratio) const;
+  // Medians of the rounds that count; none when one of them has no value.
+  std::optional<double> MedianOf(std::string_view figure) const;
+  std::optional<double> MedianOf(const Ratio& ratio) const;
   size_t quiet_rounds() const;
 
   std::string ToTable() const;
   std::string ToJson() const;
   // The table to standard output; JSON and plots to options().output. An error: the files cannot be
-  // written, or a ratio is far from what is recorded.
+  // written, or what is recorded or checked was not kept to, or not measured.
   absl::Status Report() const;
   absl::Status CompareWith(const std::string& recorded) const;
+  // Whether all bars are met.
+  absl::Status Check() const;
 
  private:
-  bool WasMeasured(const Ratio& ratio) const;
-  double Median(const std::function<double(const Round&)>& value) const;
+  std::optional<double> Median(
+      const std::function<std::optional<double>(const Round&)>& value) const;
   absl::Status WriteFiles() const;
   absl::Status WritePlot(const Plot& plot) const;
 

@@ -21,15 +21,18 @@ namespace {
 
 constexpr std::chrono::seconds kLong{120};
 
-// Of the object called `kind` the "value" of each field.
-std::map<std::string, double> ValuesOf(const google::protobuf::Struct& json, const char* kind) {
+// Of the object called `kind` the "value" of each field; names of those that have none.
+std::map<std::string, double> ValuesOf(const google::protobuf::Struct& json, const char* kind,
+                                       std::vector<std::string>* not_measured) {
   std::map<std::string, double> values;
   const auto found = json.fields().find(kind);
   if (found == json.fields().end()) return values;
   for (const auto& [name, field] : found->second.struct_value().fields()) {
     const auto value = field.struct_value().fields().find("value");
-    if (value != field.struct_value().fields().end()) {
+    if (value != field.struct_value().fields().end() && value->second.has_number_value()) {
       values[name] = value->second.number_value();
+    } else {
+      not_measured->push_back(name);
     }
   }
   return values;
@@ -58,8 +61,8 @@ absl::StatusOr<SuiteRun> RunSuite(const std::string& name, std::vector<std::stri
     return absl::DataLossError("not JSON: " + text.substr(0, 400));
   }
   SuiteRun run;
-  run.figures = ValuesOf(json, "figures");
-  run.ratios = ValuesOf(json, "ratios");
+  run.figures = ValuesOf(json, "figures", &run.not_measured);
+  run.ratios = ValuesOf(json, "ratios", &run.not_measured);
   for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
     run.has_plots = run.has_plots || entry.path().extension() == ".svg";
   }

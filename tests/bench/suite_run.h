@@ -12,6 +12,7 @@ namespace baton::bench {
 
 struct SuiteRun {
   std::map<std::string, double> figures, ratios;
+  std::vector<std::string> not_measured;  // of both
   bool has_plots = false;
 };
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tests/bench/quantile.h"
 
 namespace baton::bench {
@@ -16,10 +18,11 @@ struct Timing {
   double p999_us = 0;
 };
 
-// `took_ns`: of each, and reordered.
-inline Timing TimingOf(uint64_t all_ns, std::vector<uint32_t>& took_ns) {
-  return {static_cast<double>(all_ns) * 1e-9, Quantile(took_ns, 0.5) * 1e-3,
-          Quantile(took_ns, 0.99) * 1e-3, Quantile(took_ns, 0.999) * 1e-3};
+// `took_ns`: of each, and reordered. An error: there are none.
+inline absl::StatusOr<Timing> TimingOf(uint64_t all_ns, std::vector<uint32_t>& took_ns) {
+  if (took_ns.empty()) return absl::InternalError("no operation was timed");
+  return Timing{static_cast<double>(all_ns) * 1e-9, *Quantile(took_ns, 0.5) * 1e-3,
+                *Quantile(took_ns, 0.99) * 1e-3, *Quantile(took_ns, 0.999) * 1e-3};
 }
 
 }  // namespace baton::bench
