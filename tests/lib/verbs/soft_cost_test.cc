@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 
 #include "lib/verbs/soft/soft_device.h"
@@ -73,6 +74,9 @@ TEST(SoftCost, shouldNotAllocateForMessages) {
   EXPECT_EQ(allocations, between);
 }
 
+// Of one end of an idle connection, its queue pair included.
+constexpr double kRecordedBytes = 1466;
+
 // As many as descriptors allow in one process, both ends counted.
 int Connections() {
   rlimit limit;
@@ -86,6 +90,12 @@ struct Crowd {
   void Dial(const Address& address) {
     pairs.push_back(client.MakeQueuePair());
     ids.push_back(client.device->Connect(address, pairs.back().get(), {}).value());
+  }
+  void Establish(int count, const Address& address) {
+    for (int dialed = established; established < count && failure.ok();) {
+      for (; dialed < count && dialed < established + 256; ++dialed) Dial(address);
+      Turn();
+    }
   }
   void Turn() {
     client.Turn();
@@ -117,17 +127,45 @@ TEST(SoftCost, shouldHoldThousandsOfIdleConnectionsInLittleMemory) {
   Crowd crowd;
   const auto listener = crowd.server.device->Listen({"127.0.0.1", 0}, 1024).value();
   const size_t before = mallinfo2().uordblks;
-  for (int dialed = 0; crowd.established < count && crowd.failure.ok();) {
-    for (; dialed < count && dialed < crowd.established + 256; ++dialed) {
-      crowd.Dial(listener->address());
-    }
-    crowd.Turn();
-  }
+  crowd.Establish(count, listener->address());
   EXPECT_TRUE(crowd.failure.ok()) << crowd.failure;
   EXPECT_EQ(crowd.established, count);
 #ifndef BATON_SANITIZED
   const size_t each = (mallinfo2().uordblks - before) / (2 * static_cast<size_t>(count));
   EXPECT_LT(each, 2048u);  // bytes per end, queue pair included
+#else
+  static_cast<void>(before);
+#endif
+  for (auto& id : crowd.ids) id.reset();
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+// By how much a second thousand of connections, both ends counted, has more than the first. It
+// depends on no load, so memory keeps to what is recorded within a fiftieth.
+TEST(SoftCost, shouldTakeWhatIsRecordedForAConnection) {
+  constexpr int kEach = 1000;
+  ASSERT_GE(Connections(), 2 * kEach) << "RLIMIT_NOFILE is too low";
+  Crowd crowd;
+  crowd.pairs.reserve(size_t{4} * kEach);
+  crowd.ids.reserve(size_t{4} * kEach);
+  const auto listener = crowd.server.device->Listen({"127.0.0.1", 0}, 1024).value();
+  crowd.Establish(kEach, listener->address());
+  const int descriptors = OpenDescriptors();
+  const size_t before = mallinfo2().uordblks;
+  crowd.Establish(2 * kEach, listener->address());
+  ASSERT_EQ(crowd.established, 2 * kEach) << crowd.failure;
+  EXPECT_EQ(OpenDescriptors() - descriptors, 2 * kEach);  // a socket for each end
+#ifndef BATON_SANITIZED
+  const double each = static_cast<double>(mallinfo2().uordblks - before) / (2 * kEach);
+  EXPECT_LE(each, kRecordedBytes * 1.02);
+  EXPECT_GE(each, kRecordedBytes / 1.02) << "less than recorded, so record it";
 #else
   static_cast<void>(before);
 #endif
