@@ -196,8 +196,7 @@ class ControlServer::Impl {
                            PeerListener::Start(std::move(worker_socket_),
                                                [this](FileDescriptor socket, const Peer& peer) {
                                                  Adopt(worker_servers_.For(peer.uid),
-                                                       std::move(socket), peer,
-                                                       PeerRegistry::Served::kAlike);
+                                                       std::move(socket), peer, std::nullopt);
                                                }));
     if (!config_.metrics_address().empty()) {
       metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);

@@ -487,7 +487,7 @@ class Attack {
   // When all processes are dead, no worker is left, no upgrade is under way and nobody owns a
   // shard.
   void EndAll() {
-    if (!keeper_.upgrades->CheckIdle().ok()) (void)keeper_.upgrades->Rollback({});
+    if (!keeper_.upgrades->CheckIdle().ok()) keeper_.upgrades->Rollback({}, [](const auto&) {});
     Until([&] {
       FakeProcesses::KillAll();
       return keeper_.workers->Describe().empty() && keeper_.upgrades->CheckIdle().ok();

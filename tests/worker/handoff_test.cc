@@ -31,31 +31,8 @@ class HandoffTest : public WorkerFixture {
       Echo(shard, completion);
     };
   }
-  // A worker whose thread has ended: its lock says it is dead, and the keeper takes its shards,
-  // while the test can still ask the library what it makes of that.
-  std::unique_ptr<Worker> AddDoomed(ScriptedService* service, CommitMode mode) {
-    std::promise<std::unique_ptr<Worker>> attached;
-    doomed_thread = std::thread([this, service, mode, &attached] {
-      const std::shared_future<void> end = go_on.get_future().share();
-      attached.set_value(Worker::Attach(Options(mode), service).value());
-      end.wait();
-    });
-    return attached.get_future().get();
-  }
-  void EndDoomedThread() {
-    if (!doomed_thread.joinable()) return;
-    go_on.set_value();
-    doomed_thread.join();
-  }
-  void TearDown() override {
-    EndDoomedThread();
-    WorkerFixture::TearDown();
-  }
-
   ScriptedService& first = NewService();
   ScriptedService& second = NewService();
-  std::promise<void> go_on;
-  std::thread doomed_thread;
 };
 
 TEST_F(HandoffTest, shouldGoOnWithTheSameConnection) {
@@ -246,7 +223,7 @@ TEST_F(HandoffTest, shouldNotChooseWhoGaveTheShardBackUntilItIsReadyAgain) {
 TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   Start();
   AcceptOnly(first);
-  std::unique_ptr<Worker> doomed = AddDoomed(&first, CommitMode::kManual);
+  auto doomed = Worker::Attach(Options(CommitMode::kManual), &first).value();
   ASSERT_EQ(doomed->Ready(), absl::OkStatus());
   EchoWith(second);
   RawPeer peer;
@@ -265,7 +242,8 @@ TEST_F(HandoffTest, shouldHearThatAShardWasLost) {
   peer.Send("delivered, not committed");
   ASSERT_TRUE(both([&] { return first.Count(Kind::kReceive) == 1; }));
   Add(&second);
-  EndDoomedThread();
+  // The keeper takes it for dead, and its process goes on.
+  keeper.engine().Run([&] { keeper.engine().WorkerStopped(0, doomed->id(), "crash"); });
   ASSERT_TRUE(both([&] { return first.lost == &shard; }));
   EXPECT_EQ(shard.Commit().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(shard.Disconnect(connection).code(), absl::StatusCode::kAborted);
