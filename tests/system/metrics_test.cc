@@ -146,10 +146,14 @@ std::set<std::string> Matches(const std::string& text, const std::string& patter
   return all;
 }
 
-// What is absent as long as a service is on a device without ports, or nothing has happened yet.
-const std::set<std::string> kSometimesThere = {
-    "baton_device_port_up", "baton_device_rnr_total", "baton_device_retransmissions_total",
-    "baton_device_congestion_total", "baton_certificate_expiry_timestamp_seconds"};
+// What is absent as long as a service is on a device without ports, has no connection, or nothing
+// has happened yet.
+const std::set<std::string> kSometimesThere = {"baton_device_port_up",
+                                               "baton_device_rnr_total",
+                                               "baton_device_retransmissions_total",
+                                               "baton_device_congestion_total",
+                                               "baton_certificate_expiry_timestamp_seconds",
+                                               "baton_shard_receive_window"};
 
 TEST_F(MetricsTest, shouldHaveWhatTheShippedRulesAndDashboardSpeakOf) {
   auto worker = cluster_->StartLedger(1);
