@@ -62,7 +62,7 @@ class KeeperSession {
   absl::Status Receive(internal::WorkerReply* reply, const Wait& wait,
                        std::vector<FileDescriptor>* descriptors);
 
-  Wait wait_;  // empty: as poll(2)
+  Wait wait_;                       // empty: as poll(2)
   const pid_t process_ = getpid();  // whose session it is
   std::mutex mutex_;
   MessageChannel channel_;    // guarded by mutex_
