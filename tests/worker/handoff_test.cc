@@ -11,7 +11,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::RawPeer;
-using testing::ReceiveSlot;
 using testing::ScriptedService;
 using testing::WorkerFixture;
 using Kind = Completion::Kind;
