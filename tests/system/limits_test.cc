@@ -62,9 +62,11 @@ TEST(Limits, shouldRefuseAServiceThatTheMachineHasNoMemoryFor) {
   fclose(file);
   const std::string keeper = Program("baton-keeper");
   std::string log;
-  EXPECT_NE(RunToEnd(Program("batond"),
-                     {"--config", config, "--libexec", keeper.substr(0, keeper.rfind('/'))}, &log),
-            0);
+  EXPECT_NE(
+      RunToEnd(Program("batond"),
+               {"--strict", "--config", config, "--libexec", keeper.substr(0, keeper.rfind('/'))},
+               &log),
+      0);
   EXPECT_THAT(log, AllOf(HasSubstr("MiB are available"), HasSubstr("lower buffer_bytes")));
 }
 
