@@ -58,12 +58,12 @@ cat >"$work/conf" <<END
 state_dir: "$work/state"
 services { name: "kv" device { rdma { device: "rxe0" } } network_namespace: "blue" }
 END
-if batond --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in a namespace"; fi
+if batond --strict --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in a namespace"; fi
 grep -q "service kv: network_namespace: device rxe0 has connections in the machine's first network" \
   "$work/batond.log" || die "does not say why not"
 if baton doctor --config "$work/conf" >"$work/doctor.log" 2>&1; then die "the doctor sees nothing"; fi
 grep -q "PROBLEM.*network namespace blue: rxe0 is Soft-RoCE" "$work/doctor.log" || die "the doctor"
 ip netns delete blue
-if batond --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in none"; fi
+if batond --strict --config "$work/conf" >"$work/batond.log" 2>&1; then die "started in none"; fi
 grep -q "network_namespace: blue: /run/netns/blue: No such file .*; ip netns add blue$" \
   "$work/batond.log" || die "does not say how to make it"
