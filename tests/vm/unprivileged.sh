@@ -29,7 +29,7 @@ state=$work/home/baton
 } >"$work/config"
 start=("$work/bin/batond" --start-timeout 300 --config "$work/config")
 
-if outsider "${start[@]}" >"$work/outsider.log" 2>&1; then die "started without the group"; fi
+if outsider "${start[@]}" --strict >"$work/outsider.log" 2>&1; then die "started without the group"; fi
 grep -q 'device rxe0 cannot be opened' "$work/outsider.log" || die "$(cat "$work/outsider.log")"
 say "without the group: $(grep -m1 -o 'device rxe0 cannot be opened.*' "$work/outsider.log")"
 
