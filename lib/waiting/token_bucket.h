@@ -24,6 +24,11 @@ class TokenBucket {
     return true;
   }
 
+  bool IsFull(uint64_t now_ns) {
+    Fill(now_ns);
+    return tokens_ >= most_;
+  }
+
   // Until there is one; 0: there is.
   uint64_t NanosecondsToWait(uint64_t now_ns) {
     Fill(now_ns);

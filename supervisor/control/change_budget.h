@@ -5,12 +5,14 @@
 #ifndef SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
 #define SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
+
+#include "lib/waiting/token_bucket.h"
 
 namespace baton {
 
@@ -28,14 +30,9 @@ class ChangeBudget {
   Verdict Take(const std::string& caller, uint64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Caller& one = Find(caller, now_ns);
-    one.Refill(now_ns);
     Verdict verdict;
-    verdict.allowed = one.changes >= 1;
-    if (verdict.allowed) {
-      one.changes -= 1;
-    } else {
-      ++one.refused;
-    }
+    verdict.allowed = one.changes.TryTake(now_ns);
+    one.refused += !verdict.allowed;
     if (one.refused > 0 && (one.recorded_ns == 0 || now_ns - one.recorded_ns >= kRecordPauseNs)) {
       verdict.to_record = one.refused;
       one.refused = 0;
@@ -49,13 +46,7 @@ class ChangeBudget {
   static constexpr uint64_t kRecordPauseNs = 60'000'000'000;
 
   struct Caller {
-    void Refill(uint64_t now_ns) {
-      const double seconds = static_cast<double>(now_ns - last_ns) * 1e-9;
-      changes = std::min<double>(kBurst, changes + seconds * kPerSecond);
-      last_ns = now_ns;
-    }
-    double changes = kBurst;
-    uint64_t last_ns = 0;
+    TokenBucket changes;
     uint64_t refused = 0;      // that are not on record yet
     uint64_t recorded_ns = 0;  // 0: never
   };
@@ -65,14 +56,15 @@ class ChangeBudget {
     const auto found = callers_.find(name);
     if (found != callers_.end()) return found->second;
     if (callers_.size() >= kMaxCallers) {
-      for (auto& [known, caller] : callers_) caller.Refill(now_ns);
-      std::erase_if(callers_, [](const auto& entry) {
-        return entry.second.changes >= kBurst && entry.second.refused == 0;
-      });
+      for (auto entry = callers_.begin(); entry != callers_.end();) {
+        Caller& caller = entry->second;
+        const bool is_as_new = caller.changes.IsFull(now_ns) && caller.refused == 0;
+        entry = is_as_new ? callers_.erase(entry) : std::next(entry);
+      }
     }
-    Caller& caller = callers_[callers_.size() < kMaxCallers ? name : "others"];
-    if (caller.last_ns == 0) caller.last_ns = now_ns;
-    return caller;
+    const std::string place = callers_.size() < kMaxCallers ? name : "others";
+    return callers_.try_emplace(place, Caller{TokenBucket(kPerSecond, kBurst, now_ns)})
+        .first->second;
   }
 
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// What the devices count of retries and congestion, as metrics, from /sys/class/infiniband.
+// Metrics of the retries and the congestion that devices count in /sys/class/infiniband.
 #ifndef SUPERVISOR_METRICS_DEVICE_FAMILIES_H_
 #define SUPERVISOR_METRICS_DEVICE_FAMILIES_H_
 

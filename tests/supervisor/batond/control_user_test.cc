@@ -33,7 +33,7 @@ std::string Runfile(const std::string& path) {
   return std::string(std::getenv("TEST_SRCDIR")) + "/baton/" + path;
 }
 
-// Of /proc/PID/status: what stands behind `field`, single spaces in between.
+// Returns the value of `field` in /proc/PID/status, its words separated by single spaces.
 std::string StatusOf(pid_t pid, const std::string& field) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(file, line);) {

@@ -111,7 +111,7 @@ std::string UseStore() {
   }
 }
 
-// Of each file in FAKE_OPEN: what batond says, and the first word in it.
+// Logs, for each file in FAKE_OPEN, batond's answer and the first word in the file.
 void AskForFiles() {
   MessageChannel channel{FileDescriptor(DescriptorFrom("BATON_CONTROL_FD"))};
   std::istringstream paths(std::getenv("FAKE_OPEN"));
