@@ -1,0 +1,14 @@
+// pingd as a program: a worker of Baton with its command line.
+#ifndef WORKER_EXAMPLES_PINGD_PINGD_PROGRAM_H_
+#define WORKER_EXAMPLES_PINGD_PINGD_PROGRAM_H_
+
+#include <cstdint>
+
+namespace baton::pingd {
+
+// Serves as `version` until it is asked to end. Returns the exit status.
+int Main(uint32_t version, int argc, char** argv);
+
+}  // namespace baton::pingd
+
+#endif  // WORKER_EXAMPLES_PINGD_PINGD_PROGRAM_H_
