@@ -36,20 +36,31 @@ blackouts
 kill "$batond"
 wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
 
-# Objects that are none: the service says why, and its keeper tries again less and less often.
+# Objects that are none: the service says why.
 echo text >"$work/text.so"
-for object in "$work/missing.so" "$work/text.so" "$(ldconfig -p | awk '$1 == "libm.so.6" { print $NF; exit }')"; do
+# try_object OBJECT
+try_object() {
   forks=0
-  start_native bad "$object"
-  told() { log_has "native_worker_failed: .*$object"; }
-  wait_for "why $object cannot be run" told
-  expect "the events" "native_worker_failed .*$object" operator events bad
-  pause 10
-  follow
-  say "forked $forks times"
-  # Without a pause it is hundreds of times.
-  [[ $forks -le 40 ]] || die "$forks workers were forked for $object"
-  operator service list
+  start_native bad "$1"
+  told() { log_has "native_worker_failed: .*$1"; }
+  wait_for "why $1 cannot be run" told
+  expect "the events" "native_worker_failed .*$1" operator events bad
+}
+end_service() {
   kill "$batond"
   wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
+}
+for object in "$work/text.so" "$(ldconfig -p | awk '$1 == "libm.so.6" { print $NF; exit }')"; do
+  try_object "$object"
+  end_service
 done
+
+# Its keeper tries again less and less often.
+try_object "$work/missing.so"
+pause 10
+follow
+say "forked $forks times"
+# Without a pause it is hundreds of times.
+[[ $forks -le 40 ]] || die "$forks workers were forked for an object that is missing"
+operator service list
+end_service
