@@ -148,18 +148,19 @@ absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket) {
   return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
 }
 
-absl::StatusOr<FileDescriptor> GetPeerProcess(int socket) {
+absl::StatusOr<PeerProcess> GetPeerProcess(int socket) {
   int fd = -1;
   socklen_t length = sizeof(fd);
-  FileDescriptor process;
+  PeerProcess process;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
-    process.Reset(fd);
+    process.pidfd.Reset(fd);
+    process.certain = true;
   } else if (errno == ENOPROTOOPT) {  // before Linux 6.5
     BATON_ASSIGN_OR_RETURN(const PeerCredentials peer, GetPeerCredentials(socket));
-    process.Reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+    process.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
   }
-  if (!process) return ErrnoStatus(errno, "a pidfd of the process that connected");
-  pollfd entry = {process.get(), POLLIN, 0};
+  if (!process.pidfd) return ErrnoStatus(errno, "a pidfd of the process that connected");
+  pollfd entry = {process.pidfd.get(), POLLIN, 0};
   if (poll(&entry, 1, 0) != 0) return absl::NotFoundError("the process that connected is dead");
   return process;
 }
@@ -287,6 +288,29 @@ absl::Status MessageChannel::TakeDescriptors(msghdr* header, std::vector<FileDes
       "more descriptors arrived than could be taken (see RLIMIT_NOFILE)");
 }
 
+absl::Status MessageChannel::AwaitSender(pid_t pid) {
+  const int on = 1;
+  if (setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0) {
+    return ErrnoStatus(errno, "setsockopt(SO_PASSCRED)");
+  }
+  awaited_sender_ = pid;
+  sender_seen_ = false;
+  char byte;
+  emptied_ = recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  return absl::OkStatus();
+}
+
+// One read has bytes of one sender. The kernel took the number when it was sending.
+void MessageChannel::NoteSender(msghdr* header) {
+  if (awaited_sender_ == 0 || !emptied_) return;
+  for (cmsghdr* item = CMSG_FIRSTHDR(header); item; item = CMSG_NXTHDR(header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred credentials;
+    std::memcpy(&credentials, CMSG_DATA(item), sizeof(credentials));
+    sender_seen_ |= credentials.pid == awaited_sender_;
+  }
+}
+
 uint32_t MessageChannel::LengthAt(size_t position) const {
   uint32_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
@@ -315,7 +339,8 @@ absl::Status MessageChannel::Fill() {
     const size_t old_size = input_.size();
     input_.resize(old_size + kReadBytes);
     iovec data = {input_.data() + old_size, kReadBytes};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors)];
+    alignas(cmsghdr) char
+        control[CMSG_SPACE(sizeof(int) * kMaxFrameDescriptors) + CMSG_SPACE(sizeof(ucred))];
     msghdr header = {};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
@@ -326,11 +351,15 @@ absl::Status MessageChannel::Fill() {
     input_.resize(old_size + static_cast<size_t>(got > 0 ? got : 0));
     if (got < 0) {
       if (error == EINTR) continue;
-      if (error == EAGAIN) return broken_;
+      if (error == EAGAIN) {
+        emptied_ = true;
+        return broken_;
+      }
       return ErrnoStatus(error, "recvmsg");
     }
     BATON_RETURN_IF_ERROR(got == 0 ? broken_ : absl::OkStatus());
     if (got == 0) return absl::UnavailableError("the other side closed the connection");
+    NoteSender(&header);
     std::vector<FileDescriptor> descriptors;
     BATON_RETURN_IF_ERROR(TakeDescriptors(&header, &descriptors));
     const uint64_t frame = descriptors.empty() ? 0 : LastFrame();

@@ -11,6 +11,7 @@
 #define LIB_CHANNEL_MESSAGE_CHANNEL_H_
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <deque>
@@ -43,9 +44,17 @@ struct PeerCredentials {
   uint32_t gid = 0;
 };
 absl::StatusOr<PeerCredentials> GetPeerCredentials(int socket);
-// A pidfd of the process that connected. Taken when the connection is accepted: a process number
-// that is looked up later may be another process's by then. kNotFound: that process is dead.
-absl::StatusOr<FileDescriptor> GetPeerProcess(int socket);
+
+struct PeerProcess {
+  FileDescriptor pidfd;
+  // The kernel says that it is the process that connected. Before Linux 6.5 it names that by its
+  // number alone, which may have become another process's before the pidfd was taken: then
+  // MessageChannel::AwaitSender says when it is known.
+  bool certain = false;
+};
+// The process that connected. Taken when the connection is accepted: a number that is looked up
+// later is even more likely another's. kNotFound: the process is dead.
+absl::StatusOr<PeerProcess> GetPeerProcess(int socket);
 
 class MessageChannel {
  public:
@@ -81,6 +90,12 @@ class MessageChannel {
   absl::Status Flush();
   bool pending() const { return !output_.empty(); }
 
+  // Has Fill look for bytes that process `pid` sends from now on; sender_seen(): some have come. A
+  // process whose pidfd was taken before the call, by this number, and that is alive after
+  // sender_seen(), has sent them: all the while it had the number, and nobody else.
+  absl::Status AwaitSender(pid_t pid);
+  bool sender_seen() const { return sender_seen_; }
+
  private:
   struct Output {
     std::string bytes;
@@ -99,6 +114,7 @@ class MessageChannel {
   absl::Status TakeBack(const absl::Status& why);
   absl::Status Break(const absl::Status& why);
   static absl::Status TakeDescriptors(msghdr* header, std::vector<FileDescriptor>* taken);
+  void NoteSender(msghdr* header);
   uint32_t LengthAt(size_t position) const;
   uint64_t LastFrame() const;
 
@@ -111,6 +127,9 @@ class MessageChannel {
   std::deque<Output> output_;
   size_t output_bytes_ = 0;
   absl::Status broken_;  // why nothing goes out any more
+  pid_t awaited_sender_ = 0;
+  bool emptied_ = false;  // since AwaitSender: what comes was sent after it
+  bool sender_seen_ = false;
 };
 
 }  // namespace baton

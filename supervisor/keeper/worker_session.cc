@@ -79,6 +79,10 @@ v1::Worker WorkerSession::Describe(const arena::Arena& arena) const {
 }
 
 absl::Status WorkerSession::Signal(int number) {
+  if (!process_certain) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process ", peer.pid, " is not known to be the one that connected"));
+  }
   if (syscall(SYS_pidfd_send_signal, process.native_handle(), number, nullptr, 0) == 0 ||
       errno == ESRCH) {
     return absl::OkStatus();

@@ -55,7 +55,7 @@ struct WorkerSession {
 
   WorkerInfo Info(const arena::Arena& arena) const;
   v1::Worker Describe(const arena::Arena& arena) const;
-  // OK when the process is dead already.
+  // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
   absl::Status Signal(int number);
   bool IsProcessDead();
 
@@ -64,6 +64,9 @@ struct WorkerSession {
   bool attached = false;
   std::weak_ptr<FramedSession> socket;            // whose callbacks hold the session
   boost::asio::posix::stream_descriptor process;  // pidfd
+  // `process` is known to be the worker's. Until then no signal is sent to it, and the worker is
+  // given nothing that takes a signal to end.
+  bool process_certain = false;
   PeerCredentials peer;
   internal::AttachArena attached_with;
   v1::WorkerState state = v1::WORKER_STATE_ATTACHED;

@@ -61,7 +61,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
         },
         [this](uint32_t, uint64_t id) {
           boost::asio::post(loop_, [this, id] {
-            if (const SessionPtr session = Find(id)) OnThreadEnded(*session);
+            if (const SessionPtr session = Find(id)) OnThreadEnded(session);
           });
         });
   }
@@ -80,7 +80,8 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   if (!connector.ok()) return;
   auto session = std::make_shared<WorkerSession>(loop_);
   session->peer = *peer;
-  session->process.assign(connector->Release());
+  session->process.assign(connector->pidfd.Release());
+  session->process_certain = connector->certain;
   std::erase_if(strangers_, [](const auto& stranger) {
     const SessionPtr waiting = stranger.lock();
     return !waiting || waiting->attached;
@@ -91,7 +92,8 @@ void WorkerSessions::Accept(FileDescriptor socket) {
     strangers_.pop_front();
   }
   strangers_.push_back(session);
-  Start(session, std::move(socket));
+  const std::shared_ptr<FramedSession> framed = Start(session, std::move(socket));
+  if (!session->process_certain && !framed->channel().AwaitSender(peer->pid).ok()) framed->Close();
 }
 
 void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& peer,
@@ -101,15 +103,18 @@ void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& p
   session->id = reservation.worker_id;
   session->slot = reservation.slot;
   session->process.assign(pidfd.Release());
+  session->process_certain = true;
   WatchProcess(session);
   Start(session, std::move(socket));
 }
 
-void WorkerSessions::Start(const SessionPtr& session, FileDescriptor socket) {
+std::shared_ptr<FramedSession> WorkerSessions::Start(const SessionPtr& session,
+                                                     FileDescriptor socket) {
   auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
   session->socket = framed;
   framed->Start([this, session] { return OnFrame(session); },
                 [this, session](const absl::Status& why) { OnClosed(session, why); });
+  return framed;
 }
 
 absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
@@ -118,11 +123,13 @@ absl::StatusOr<bool> WorkerSessions::OnFrame(const SessionPtr& session) {
   internal::WorkerRequest request;
   BATON_ASSIGN_OR_RETURN(const bool whole, socket->channel().NextFrame(&request));
   if (!whole) return false;
-  if (session->attached && request.has_grant()) {
+  if (socket->channel().sender_seen() && !session->IsProcessDead()) session->process_certain = true;
+  const bool served = session->attached && session->process_certain;
+  if (served && request.has_grant()) {
     Grant(session, socket, request.grant());
     return true;
   }
-  if (session->attached && request.has_revoke()) {
+  if (served && request.has_revoke()) {
     Revoke(session, socket, request.revoke().grant());
     return true;
   }
@@ -142,6 +149,11 @@ internal::WorkerReply WorkerSessions::Handle(const SessionPtr& session,
   absl::Status status;
   if (session->attached == (request.request_case() == WorkerRequest::kAttach)) {
     status = absl::FailedPreconditionError("attach comes first, and once");
+  } else if (session->attached && !session->process_certain && !request.has_detach()) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "process ", session->peer.pid,
+        ", which connected, has to send this itself, after the reply to its attaching: "
+        "attach anew"));
   } else {
     switch (request.request_case()) {
       case WorkerRequest::kAttach:
@@ -354,6 +366,7 @@ absl::Status WorkerSessions::Detach(const SessionPtr& session) {
 // it is made sure that it ends.
 void WorkerSessions::OnClosed(const SessionPtr& session, const absl::Status& why) {
   if (!HasPlace(*session)) return;
+  if (!session->process_certain) return Drop(session, MessageOf(why));
   NoteKill(*session, MessageOf(why));
   (void)Signal(*session, SIGKILL);
 }
@@ -370,20 +383,22 @@ absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
 
 // As a rule its whole process is ending, and the signal changes nothing. If not, its other threads
 // would go on with what is a successor's.
-void WorkerSessions::OnThreadEnded(WorkerSession& session) {
-  if (std::exchange(session.thread_ended, true)) return;
-  if (session.IsProcessDead()) return;
-  if (!Signal(session, SIGKILL).ok()) return;
+void WorkerSessions::OnThreadEnded(const SessionPtr& session) {
+  if (std::exchange(session->thread_ended, true)) return;
+  if (session->IsProcessDead()) return;
+  if (!session->process_certain) return Drop(session, "the thread that attached has ended");
+  if (!Signal(*session, SIGKILL).ok()) return;
   AddEvent("worker_thread_ended",
-           absl::StrCat("worker ", session.id, " (pid ", session.peer.pid,
+           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
                         "): the thread that attached has ended, and if its process has not, it is "
                         "killed"),
-           session.id);
+           session->id);
 }
 
 void WorkerSessions::LookAtLocks() {
-  for (const SessionPtr& session : slots_) {
-    if (session && DeathWatcher::IsMarked(arena_, session->slot)) OnThreadEnded(*session);
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    const SessionPtr session = slots_[slot];
+    if (session && DeathWatcher::IsMarked(arena_, slot)) OnThreadEnded(session);
   }
 }
 
@@ -415,15 +430,27 @@ void WorkerSessions::OnProcessGone(const SessionPtr& session) {
   // It may have detached in the same turn of the loop, and its slot be another's.
   if (!HasPlace(*session)) return;
   if (FollowLockHolder(session)) return;
+  Leave(session, "worker_dead",
+        absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead",
+                     session->attached ? "" : ": it had not attached"));
+}
+
+// It has never had a shard. Its process may live, and so may one that has got its number.
+void WorkerSessions::Drop(const SessionPtr& session, std::string_view why) {
+  Leave(session, "worker_dropped",
+        absl::StrCat("worker ", session->id, " is given up: ",
+                     absl::string_view(why.data(), why.size()), "; process ", session->peer.pid,
+                     " is not known to be the one that connected, and is not killed"));
+}
+
+void WorkerSessions::Leave(const SessionPtr& session, const std::string& kind,
+                           const std::string& message) {
   if (session->attached) {
     engine_.Run([&] { engine_.WorkerDead(session->slot, session->id); });
   }
   LeavePlace(session);
   if (const auto socket = session->socket.lock()) socket->Close();
-  AddEvent("worker_dead",
-           absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead",
-                        session->attached ? "" : ": it had not attached"),
-           session->id);
+  AddEvent(kind, message, session->id);
   if (observer_) observer_->OnGone(session->id, session->kill_cause);
 }
 
@@ -461,8 +488,12 @@ absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {
   if (!session) {
     return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
   }
-  NoteKill(*session, cause);
   if (session->kill_cause.empty()) session->kill_cause = std::string(cause);
+  if (!session->process_certain) {
+    Drop(session, cause);
+    return absl::OkStatus();
+  }
+  NoteKill(*session, cause);
   // A signal ends a process with all its workers: each has its own socket, and is told of by
   // itself.
   for (const SessionPtr& other : slots_) {

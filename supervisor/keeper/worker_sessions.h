@@ -107,7 +107,7 @@ class WorkerSessions {
  private:
   using SessionPtr = std::shared_ptr<WorkerSession>;
 
-  void Start(const SessionPtr& session, FileDescriptor socket);
+  std::shared_ptr<FramedSession> Start(const SessionPtr& session, FileDescriptor socket);
   void WatchProcess(const SessionPtr& session);
   // Its slot is its own: it is attached, or that is reserved for it.
   bool HasPlace(const WorkerSession& session) const;
@@ -124,9 +124,12 @@ class WorkerSessions {
               const absl::Status& status, internal::WorkerReply reply);
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
-  void OnThreadEnded(WorkerSession& session);
+  void OnThreadEnded(const SessionPtr& session);
   bool FollowLockHolder(const SessionPtr& session);
   void OnProcessGone(const SessionPtr& session);
+  // Ends a session whose process is not known, and kills nobody.
+  void Drop(const SessionPtr& session, std::string_view why);
+  void Leave(const SessionPtr& session, const std::string& kind, const std::string& message);
   internal::WorkerReply Handle(const SessionPtr& session, const internal::WorkerRequest& request,
                                std::vector<int>* descriptors, FileDescriptor* keep);
   absl::Status Attach(const SessionPtr& session, const internal::AttachArena& attach,

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -477,6 +478,32 @@ TEST_F(UnixSocketTest, shouldConnectAndTellThePeersCredentials) {
   EXPECT_EQ(credentials->pid, getpid());
   EXPECT_EQ(credentials->uid, geteuid());
   EXPECT_EQ(credentials->gid, getegid());
+}
+
+// The child has another number. What is on its way already was sent too early.
+TEST_F(UnixSocketTest, shouldSeeWhatAProcessSendsFromThenOn) {
+  const auto listening = ListenUnix(path, 8, 0600);
+  ASSERT_TRUE(listening.ok()) << listening.status();
+  MessageChannel client(ConnectUnix(path).value());
+  MessageChannel server{FileDescriptor(accept(listening->get(), nullptr, nullptr))};
+  const internal::SetReady nothing;
+  internal::SetReady taken;
+  ASSERT_EQ(client.Send(nothing), absl::OkStatus());
+  ASSERT_EQ(server.AwaitSender(getpid()), absl::OkStatus());
+  ASSERT_EQ(server.Receive(&taken, 10'000), absl::OkStatus());
+  EXPECT_FALSE(server.sender_seen());
+  ASSERT_EQ(server.Fill(), absl::OkStatus());  // there is no more
+  const pid_t child = fork();
+  if (child == 0) _exit(client.Send(nothing).ok() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  ASSERT_EQ(server.Receive(&taken, 10'000), absl::OkStatus());
+  EXPECT_FALSE(server.sender_seen());
+  // With descriptors, as a frame may be.
+  ASSERT_EQ(client.Send(nothing, std::vector<int>(kMaxFrameDescriptors, 0)), absl::OkStatus());
+  ASSERT_EQ(server.Receive(&taken, 10'000), absl::OkStatus());
+  EXPECT_TRUE(server.sender_seen());
 }
 
 TEST_F(UnixSocketTest, shouldTellThatAPathIsTooLong) {

@@ -31,6 +31,7 @@
 #include "tests/lib/verbs/fabric.h"
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/namesake.h"
 #include "worker/worker.h"
 
 namespace baton::keeper {
@@ -548,31 +549,6 @@ TEST_P(KilledOwnerTest, shouldBeFollowedByItsHeir) {
 
 INSTANTIATE_TEST_SUITE_P(OutsideEffects, KilledOwnerTest, ::testing::Bool());
 
-// A process that has the number of the one that connected, which is dead.
-class Namesake {
- public:
-  explicit Namesake(pid_t pid) {
-    clone_args arguments = {};
-    arguments.exit_signal = SIGCHLD;
-    arguments.set_tid = reinterpret_cast<uint64_t>(&pid);
-    arguments.set_tid_size = 1;
-    pid_ = static_cast<pid_t>(syscall(SYS_clone3, &arguments, sizeof(arguments)));
-    if (pid_ == 0) {
-      for (;;) pause();
-    }
-  }
-  ~Namesake() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  bool exists() const { return pid_ > 0; }
-  bool alive() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
-
- private:
-  pid_t pid_;
-};
-
 // Whom it could not kill if he hung. The keeper is in a namespace of its own for that.
 TEST_F(KeeperTest, shouldRefuseAWorkerThatHasNoNumberInItsPidNamespace) {
   const std::string path = keeper.socket();
@@ -623,7 +599,7 @@ TEST_F(KeeperTest, shouldNeverKillAnotherProcessThatGotTheNumberOfTheOneThatConn
   const pid_t pid = child.pid();
   child.Go();
   child.Wait();
-  const Namesake namesake(pid);
+  const testing::Namesake namesake(pid);
   if (!namesake.exists()) GTEST_SKIP() << "no right to choose a process's number";
   std::optional<MessageChannel> channel(std::move(descriptors[0]));
   ASSERT_EQ(channel->Send(RawClient::AttachRequest()), absl::OkStatus());

@@ -31,6 +31,8 @@
 #include "tests/supervisor/keeper/forked_child.h"
 #include "tests/supervisor/keeper/inline_engine.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
+#include "tests/supervisor/keeper/namesake.h"
+#include "tests/supervisor/keeper/older_kernel.h"
 #include "worker/thread_lock.h"
 
 namespace baton::keeper {
@@ -94,15 +96,21 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     sessions.AcceptChild(std::move(ours), peer, std::move(pidfd), reservation);
     return std::make_unique<MessageChannel>(std::move(theirs));
   }
-  // As the keeper's acceptor.
-  std::unique_ptr<MessageChannel> AcceptClient() {
-    const std::string path = directory.File("kv.sock");
+  // As the keeper's acceptor, of a client that has sent `before` when it comes to it.
+  std::unique_ptr<MessageChannel> AcceptClient(
+      const std::vector<internal::WorkerRequest>& before = {}) {
     const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
     auto client = std::make_unique<MessageChannel>(ConnectUnix(path).value());
+    for (const internal::WorkerRequest& request : before) {
+      BATON_CHECK(client->Enqueue(request).ok());
+    }
+    AcceptFrom(listener);
+    return client;
+  }
+  void AcceptFrom(const FileDescriptor& listener) {
     FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     BATON_CHECK(socket);
     sessions.Accept(std::move(socket));
-    return client;
   }
   static std::pair<FileDescriptor, FileDescriptor> SocketPair() {
     int pair[2];
@@ -119,8 +127,11 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     }
   }
   internal::WorkerReply Ask(MessageChannel& client, const internal::WorkerRequest& request) {
-    internal::WorkerReply reply;
     BATON_CHECK(client.Enqueue(request).ok());
+    return Next(client);
+  }
+  internal::WorkerReply Next(MessageChannel& client) {
+    internal::WorkerReply reply;
     Until([&] {
       const absl::Status filled = client.Fill();
       const bool whole = client.NextFrame(&reply).value();  // also when it was the last
@@ -134,6 +145,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   }
 
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
+  const std::string path = directory.File("kv.sock");
   boost::asio::io_context loop{1};
   const internal::KeeperConfig config;
   EventLog events{"kv", [](const v1::Event&) {}};
@@ -473,6 +485,103 @@ TEST_F(WorkerSessionsTest, shouldStartAThreadOnlyForABrokeredService) {
   EXPECT_EQ(threads(), before + 1);
   end.set_value();
   first.join();
+}
+
+// There the kernel names the process that connected by its number alone.
+class OlderKernelTest : public WorkerSessionsTest {
+ protected:
+  static internal::WorkerRequest ReadyRequest() {
+    internal::WorkerRequest request;
+    request.mutable_set_ready();
+    return request;
+  }
+  void Detach(MessageChannel& client) {
+    internal::WorkerRequest request;
+    request.mutable_detach();
+    EXPECT_EQ(Ask(client, request).status_code(), 0);
+  }
+
+  static constexpr int kRefused = static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  const testing::OlderKernel older_kernel;
+};
+
+// Another one speaks for it, by a descriptor that it has passed on.
+TEST_F(OlderKernelTest, shouldKillNobodyWhoGotTheNumberBeforeTheConnectionWasAccepted) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  auto [ours, theirs] = SocketPair();
+  ForkedChild child([&, to_us = theirs.get()](const ForkedChild::Parent&) {
+    const FileDescriptor connected = ConnectUnix(path).value();
+    MessageChannel channel{FileDescriptor(dup(to_us))};
+    BATON_CHECK(channel.Send(internal::WorkerReply(), {connected.get()}).ok());
+  });
+  child.Wait();
+  const testing::Namesake namesake(child.pid());
+  if (!namesake.exists()) GTEST_SKIP() << "no right to choose a process's number";
+  AcceptFrom(listener);
+  // Not before there is the namesake, which would have it, too.
+  internal::WorkerReply nothing;
+  std::vector<FileDescriptor> descriptors;
+  MessageChannel from_child(std::move(ours));
+  ASSERT_EQ(from_child.Receive(&nothing, 10'000, &descriptors), absl::OkStatus());
+  auto client = std::make_unique<MessageChannel>(std::move(descriptors.at(0)));
+  ASSERT_EQ(Attach(*client).status_code(), 0);
+  const internal::WorkerReply refused = Ask(*client, ReadyRequest());
+  EXPECT_EQ(refused.status_code(), kRefused);
+  EXPECT_THAT(refused.status_message(), HasSubstr("attach anew"));
+  EXPECT_FALSE(sessions.List().at(0).ready);
+  client.reset();
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(events.events().back().kind(), "worker_dropped");
+  EXPECT_EQ(sessions.free_slots(), kWorkers);
+  EXPECT_TRUE(namesake.alive());
+}
+
+TEST_F(OlderKernelTest, shouldKillNobodyForAnOperatorWhoMayBeAnother) {
+  const auto client = AcceptClient({RawClient::AttachRequest()});
+  const internal::WorkerReply attached_as = Next(*client);
+  ASSERT_EQ(attached_as.status_code(), 0);
+  EXPECT_EQ(sessions.KillForOperator(attached_as.attached().worker_id()), absl::OkStatus());
+  EXPECT_THAT(gone, ElementsAre(attached_as.attached().worker_id()));  // and this process lives
+  EXPECT_EQ(events.events().back().kind(), "worker_dropped");
+}
+
+TEST_F(OlderKernelTest, shouldNotBelieveWhatWasSentBeforeTheProcessWasTaken) {
+  const auto client = AcceptClient({RawClient::AttachRequest(), ReadyRequest()});
+  EXPECT_EQ(Next(*client).status_code(), 0);
+  EXPECT_EQ(Next(*client).status_code(), kRefused);
+  EXPECT_EQ(Ask(*client, ReadyRequest()).status_code(), 0);
+  EXPECT_TRUE(sessions.List().at(0).ready);
+  Detach(*client);
+}
+
+TEST_F(OlderKernelTest, shouldNeedNoMoreThanTheFirstRequestThatIsSentAfterwards) {
+  const auto client = AcceptClient();
+  ASSERT_TRUE(client->Enqueue(RawClient::AttachRequest()).ok());
+  EXPECT_EQ(Ask(*client, ReadyRequest()).status_code(), 0);
+  EXPECT_EQ(Next(*client).status_code(), 0);
+  EXPECT_TRUE(sessions.List().at(0).ready);
+  Detach(*client);
+}
+
+TEST_F(OlderKernelTest, shouldKillAWorkerThatHasSentSomethingItself) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    auto connected = std::make_unique<MessageChannel>(ConnectUnix(path).value());
+    internal::WorkerReply reply;
+    BATON_CHECK(connected->Send(RawClient::AttachRequest()).ok());
+    parent.Tell("sent");
+    BATON_CHECK(connected->Receive(&reply, 10'000).ok());
+    BATON_CHECK(connected->Send(ReadyRequest()).ok());
+    parent.Await();
+    connected.reset();
+    parent.Await();
+  });
+  ASSERT_EQ(child.Hear(), "sent");
+  AcceptFrom(listener);
+  Until([&] { return !sessions.List().empty() && sessions.List()[0].ready; });
+  child.Go();
+  Until([&] { return !gone.empty(); });
+  EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
 }
 
 // Each finds the program that has the number by then.
