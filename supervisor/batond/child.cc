@@ -93,6 +93,7 @@ absl::Status Child::SpawnWith(int ready_write_end) {
   // Neither waits: it shows itself whether or not anybody looks.
   if (pipe2(heart, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
   heart_.Reset(heart[0]);
+  kill_hung_ = plan_.kill_hung;
   const FileDescriptor heart_end(heart[1]);
   request.descriptors.emplace_back(kHeartbeatVariable, heart_end.get());
   request.user = plan_.user;
@@ -167,16 +168,24 @@ void Child::WatchHeart() {
 void Child::LookAtHeart() {
   char signs[4096];
   const bool was_hung = hung();
-  const bool shows_itself = read(heart_.get(), signs, sizeof(signs)) > 0;
-  silent_looks_ = shows_itself ? 0 : std::min(silent_looks_ + 1, kLooks);
+  const ssize_t count = read(heart_.get(), signs, sizeof(signs));
+  if (count > 0) NoteSigns({signs, static_cast<size_t>(count)});
+  silent_looks_ = count > 0 ? 0 : std::min(silent_looks_ + 1, kLooks);
   if (hung() == was_hung) return;
   callbacks_.hung();
   if (!hung()) return Log(spdlog::level::info, "shows again that it lives");
   Log(spdlog::level::err,
       absl::StrCat("has shown no sign of life for ", plan_.hang_timeout.count(),
                    " ms: it is stopped, or waits for what does not come (see its stack: cat /proc/",
-                   process_.pid, "/stack)", plan_.kill_hung ? "; killing it" : ""));
-  if (plan_.kill_hung) Signal(SIGKILL);
+                   process_.pid, "/stack)", kill_hung_ ? "; killing it" : ""));
+  if (kill_hung_) Signal(SIGKILL);
+}
+
+void Child::NoteSigns(std::string_view signs) {
+  for (const char sign : signs) {
+    if (sign == static_cast<char>(AfterLastSign::kReport)) kill_hung_ = false;
+    if (sign == static_cast<char>(AfterLastSign::kRestart)) kill_hung_ = true;
+  }
 }
 
 void Child::WatchEnd() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,7 @@ class Child {
     // Once ready, it shows that it lives (lib/base/heartbeat.h). One that has not for so long
     // hangs.
     std::chrono::milliseconds hang_timeout{};
-    bool kill_hung = false;
+    bool kill_hung = false;           // unless its signs of life say otherwise
     std::optional<ProgramUser> user;  // who it runs as [batond's]
     // Not null: makes descriptors that it is given, by the names of variables, at every start.
     std::function<absl::StatusOr<GivenDescriptors>()> give;
@@ -99,6 +100,7 @@ class Child {
   void WatchReadiness();
   void WatchHeart();
   void LookAtHeart();
+  void NoteSigns(std::string_view signs);
   void WatchEnd();
   void LimitStart();
   void Reap();
@@ -121,6 +123,7 @@ class Child {
   boost::asio::steady_timer timer_;  // the start's time limit, or the back-off
   FileDescriptor heart_;             // read end of the pipe of its signs of life
   int silent_looks_ = 0;             // in a row
+  bool kill_hung_ = false;           // as the process that runs last said
   boost::asio::steady_timer heart_timer_;
   DescriptorStore store_;
   std::unique_ptr<StoreServer> store_server_;

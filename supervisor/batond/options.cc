@@ -36,7 +36,6 @@ struct Flags {
   double start_timeout_seconds = 30;
   double stop_timeout_seconds = 5;
   double hang_timeout_seconds = 10;
-  bool kill_hung_keepers = false;
   bool keep_native = false;
   bool strict = false;
   std::string control_user;
@@ -245,12 +244,6 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--hang-timeout", flags.hang_timeout_seconds,
                  "Seconds without a sign of life of a keeper or control until it is told of [10]")
       ->check(CLI::Range(2.0, 3600.0));
-  app.add_option_function<std::string>(
-         "--on-keeper-hang",
-         [&](const std::string& action) { flags.kill_hung_keepers = action == "restart"; },
-         "What then happens to a keeper: report, or restart, which ends brokered connections "
-         "[report]")
-      ->check(CLI::IsMember({"report", "restart"}));
   app.add_flag("--keep-native", flags.keep_native,
                "Leave native services to the next batond; the service manager keeps their "
                "descriptors");
@@ -345,7 +338,6 @@ std::variant<CommandLine, int> ParseCommandLine(int argc, char** argv) {
   line.options.start_timeout = Milliseconds(flags.start_timeout_seconds);
   line.options.stop_timeout = Milliseconds(flags.stop_timeout_seconds);
   line.options.hang_timeout = Milliseconds(flags.hang_timeout_seconds);
-  line.options.kill_hung_keepers = flags.kill_hung_keepers;
   line.options.keep_native = flags.keep_native;
   line.options.strict = flags.strict || flags.dev;  // there, somebody looks at the one service
   line.check_only = flags.check_only;

@@ -116,7 +116,7 @@ void Supervisor::AddKeeper(const v1::ServiceConfig& service) {
   plan.hang_timeout = service.mode() == v1::NATIVE
                           ? std::max(options_.hang_timeout, plan.start_timeout)
                           : options_.hang_timeout;
-  plan.kill_hung = options_.kill_hung_keepers;
+  plan.kill_hung = service.policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART;
   const size_t index = keepers_.size();
   keepers_.push_back(std::make_unique<Child>(
       io_, std::move(plan),

@@ -33,7 +33,6 @@ struct SupervisorOptions {
   // and again, as one that dies later is, and the others serve meanwhile.
   bool strict = false;
   std::chrono::milliseconds hang_timeout{};  // a child that has shown nothing for so long hangs
-  bool kill_hung_keepers = false;            // and is started again; others are only told of
   // Native services outlive this batond, if the service manager keeps descriptors
   // (KeptDescriptors).
   bool keep_native = false;

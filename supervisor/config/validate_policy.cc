@@ -182,6 +182,9 @@ void CheckPolicy(v1::Policy& policy, const v1::ServiceConfig& service, const Nod
   if (!v1::OnHang_IsValid(policy.on_hang())) {
     node.Refuse("on_hang", "is neither ON_HANG_KILL nor ON_HANG_REPORT");
   }
+  if (!v1::OnKeeperHang_IsValid(policy.on_keeper_hang())) {
+    node.Refuse("on_keeper_hang", "is neither ON_KEEPER_HANG_REPORT nor ON_KEEPER_HANG_RESTART");
+  }
 }
 
 absl::Status CompletePolicy(v1::Policy& policy, const v1::ServiceConfig& service) {

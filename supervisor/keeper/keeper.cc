@@ -284,7 +284,9 @@ void Keeper::ShowLifeLater() {
   heart_.expires_after(kHeartbeat);
   heart_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
-    ShowLife();
+    ShowLife(policies_->policy().on_keeper_hang() == v1::ON_KEEPER_HANG_RESTART
+                 ? AfterLastSign::kRestart
+                 : AfterLastSign::kReport);
     ShowLifeLater();
   });
 }

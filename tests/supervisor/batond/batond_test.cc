@@ -413,10 +413,15 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<BadStart>& info) { return info.param.name; });
 
 // With a configuration of two services, "kv" and "queue".
-BatondProcess::Options OfTwoServices(const Stage& stage, std::vector<std::string> more = {}) {
-  std::ofstream(stage.path() + "/conf") << "state_dir: \"" << stage.state_dir() << "\"\n"
-                                        << "services { name: \"kv\" device { soft {} } }\n"
-                                        << "services { name: \"queue\" device { soft {} } }\n";
+BatondProcess::Options OfTwoServices(const Stage& stage, std::vector<std::string> more = {},
+                                     const std::string& policy = "") {
+  std::ofstream conf(stage.path() + "/conf");
+  conf << "state_dir: \"" << stage.state_dir() << "\"\n";
+  for (const char* const name : {"kv", "queue"}) {
+    conf << "services { name: \"" << name << "\" device { soft {} } policy { " << policy
+         << " } }\n";
+  }
+  conf.close();
   std::vector<std::string> arguments = {"--config", stage.path() + "/conf", "--libexec",
                                         stage.libexec()};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -501,10 +506,10 @@ TEST(HangTest, TellsWhoShowsNoSignOfLifeAndWhenItDoesAgain) {
   EXPECT_EQ(stage.lives("keeper").size(), 2u);  // nobody was started again
 }
 
-TEST(HangTest, StartsAKeeperAgainWhereThatIsWanted) {
+TEST(HangTest, StartsAKeeperAgainWhereThePolicySaysSo) {
   const Stage stage;
-  BatondProcess batond(
-      stage, OfTwoServices(stage, {"--hang-timeout", "2", "--on-keeper-hang", "restart"}));
+  BatondProcess batond(stage, OfTwoServices(stage, {"--hang-timeout", "2"},
+                                            "on_keeper_hang: ON_KEEPER_HANG_RESTART"));
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   const pid_t stopped = stage.lives("keeper")[0].pid;
   kill(stopped, SIGSTOP);
@@ -516,6 +521,20 @@ TEST(HangTest, StartsAKeeperAgainWhereThatIsWanted) {
     return batond.standard_error().find("control: has shown no sign of life") != std::string::npos;
   }));
   EXPECT_EQ(stage.lives("control").size(), 1u);
+}
+
+// The keeper's policy is another than the configuration's by then.
+TEST(HangTest, StartsAKeeperAgainWhoseLastSignSaysSo) {
+  const Stage stage;
+  BatondProcess::Options options = OfTwoServices(stage, {"--hang-timeout", "2"});
+  options.environment["FAKE_KEEPER"] = "restart";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(Eventually([&] { return !stage.lives("sign").empty(); }));
+  const pid_t first = stage.lives("sign")[0].pid;
+  kill(first, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("keeper").size() >= 3; }));
+  EXPECT_TRUE(IsDead(first));
 }
 
 TEST(BatondTest, NamesAProgramThatIsNotThere) {

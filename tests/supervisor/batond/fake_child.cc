@@ -181,6 +181,10 @@ int Main(const std::string& program) {
   if (mode == "fragile") return 0;
   if (mode == "reload") TalkAboutConfiguration();
   if (mode == "open") AskForFiles();
+  if (mode == "restart") {
+    ShowLife(AfterLastSign::kRestart);
+    Log("sign", "shown");
+  }
   for (;; usleep(50'000)) ShowLife();
 }
 

@@ -54,7 +54,8 @@ TEST(PolicyTest, ShouldTakeWhatTheServiceHas) {
                       "posts_per_second: 1000 } worker { connections: 64 posts_per_second: 1000 } "
                       "gids: \"10.0.0.1\" gids: \"fe80::1\" p_keys: 65535 p_keys: 1 "
                       "service_levels: 0 service_levels: 15 listen_ports { first: 1 last: 65535 } "
-                      "connect_ports { first: 80 } hot_standbys: 15 on_hang: ON_HANG_REPORT"),
+                      "connect_ports { first: 80 } hot_standbys: 15 on_hang: ON_HANG_REPORT "
+                      "on_keeper_hang: ON_KEEPER_HANG_RESTART"),
             "valid");
 }
 
@@ -96,6 +97,10 @@ TEST(PolicyTest, ShouldRefuseWhatIsNone) {
   policy.set_on_hang(static_cast<v1::OnHang>(7));
   EXPECT_THAT(std::string(CompletePolicy(policy, Brokered()).message()),
               StartsWith("policy.on_hang: "));
+  policy.clear_on_hang();
+  policy.set_on_keeper_hang(static_cast<v1::OnKeeperHang>(7));
+  EXPECT_THAT(std::string(CompletePolicy(policy, Brokered()).message()),
+              StartsWith("policy.on_keeper_hang: "));
 }
 
 TEST(PolicyTest, ShouldKeepApartWhatIsForBrokeredAndForNativeServices) {

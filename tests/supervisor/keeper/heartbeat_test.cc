@@ -8,6 +8,7 @@
 
 #include "google/protobuf/text_format.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/heartbeat.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/patience.h"
 #include "tests/supervisor/keeper/keeper_thread.h"
@@ -17,6 +18,7 @@ namespace {
 
 using testing::KeeperThread;
 
+// Also that what it says of a hang is what its policy says.
 TEST(HeartbeatTest, shouldShowItselfFromItsLoopAgainAndAgain) {
   KeeperThread places;  // not started: its directory
   int ends[2];
@@ -30,15 +32,28 @@ TEST(HeartbeatTest, shouldShowItselfFromItsLoopAgainAndAgain) {
   ASSERT_TRUE(keeper.ok()) << keeper.status();
   writer.Reset();
   std::string config;
-  ASSERT_TRUE(google::protobuf::TextFormat::PrintToString(places.Config(nullptr), &config));
+  ASSERT_TRUE(
+      google::protobuf::TextFormat::PrintToString(places.Config([](v1::ServiceConfig* service) {
+        service->mutable_policy()->set_on_keeper_hang(v1::ON_KEEPER_HANG_RESTART);
+      }),
+                                                  &config));
   ASSERT_EQ((*keeper)->WriteLine(config), absl::OkStatus());
   (*keeper)->CloseInput();
-  for (int i = 0; i < 2; ++i) {
+  const auto next = [&] {
     pollfd entry = {reader.get(), POLLIN, 0};
-    ASSERT_EQ(poll(&entry, 1, 20'000 * harness::Slowness()), 1);
     char sign = 0;
-    ASSERT_EQ(read(reader.get(), &sign, 1), 1);
-  }
+    EXPECT_EQ(poll(&entry, 1, 20'000 * harness::Slowness()), 1);
+    EXPECT_EQ(read(reader.get(), &sign, 1), 1);
+    return static_cast<AfterLastSign>(sign);
+  };
+  EXPECT_EQ(next(), AfterLastSign::kRestart);
+  EXPECT_EQ(next(), AfterLastSign::kRestart);
+  internal::ManagementRequest request;
+  request.mutable_set_policy()->mutable_policy()->set_on_keeper_hang(v1::ON_KEEPER_HANG_REPORT);
+  ASSERT_TRUE(places.Ask(request).ok());
+  AfterLastSign sign = next();
+  if (sign == AfterLastSign::kRestart) sign = next();  // was on its way
+  EXPECT_EQ(sign, AfterLastSign::kReport);
 }
 
 }  // namespace
