@@ -27,6 +27,7 @@
 #include "supervisor/config/shape.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
+#include "supervisor/keeper/brokered_programs.h"
 #include "supervisor/keeper/describe.h"
 #include "supervisor/keeper/held_logs.h"
 #include "supervisor/keeper/open_device.h"
@@ -191,7 +192,8 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
     native_workers_ = programs.get();
     programs_ = std::move(programs);
   } else {
-    programs_ = std::make_unique<BrokeredPrograms>(config_.launcher(), std::move(batonds_network));
+    programs_ =
+        std::make_unique<BrokeredPrograms>(loop_, config_.launcher(), std::move(batonds_network));
   }
   upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, *policies_, events_, *workers_,
                                          *programs_);

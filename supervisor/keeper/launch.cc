@@ -3,18 +3,25 @@
 // on the worker's identity before anything that the worker chose (its environment, for one) can
 // have an effect, and is replaced by the program. What goes wrong before that is written to
 // descriptor 3; 4, where it is there, is of the network namespace that it goes to first.
+//
+// With the number of a process as its argument it reads what program that runs, and writes a
+// baton.internal.ProgramReading to descriptor 3.
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +38,7 @@ using baton::PointersTo;
 
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;
+constexpr size_t kMaxReadBytes = 7 << 20;  // of a command line, and of an environment
 
 absl::Status TakeNetwork() {
   if (fcntl(kNetworkDescriptor, F_SETFD, FD_CLOEXEC) != 0) return absl::OkStatus();
@@ -82,9 +90,53 @@ absl::Status Become(const baton::internal::Program& program) {
   return ErrnoStatus(errno, absl::StrCat("cannot run ", program.path()));
 }
 
+// The parts of a file of /proc that end with NUL each.
+std::vector<std::string> ReadParts(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> parts;
+  size_t bytes = 0;
+  for (std::string part; bytes < kMaxReadBytes && std::getline(file, part, '\0');) {
+    bytes += part.size() + 1;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+std::string ReadLink(const std::string& path) {
+  std::array<char, PATH_MAX> target;
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<size_t>(length)) : std::string();
+}
+
+baton::internal::ProgramReading ReadProgram(const std::string& pid) {
+  const std::string process = absl::StrCat("/proc/", pid, "/");
+  const std::vector<std::string> command = ReadParts(process + "cmdline");
+  baton::internal::ProgramReading reading;
+  baton::internal::Program& program = *reading.mutable_program();
+  program.set_path(ReadLink(process + "exe"));
+  if (program.path().empty() && !command.empty()) program.set_path(command[0]);
+  for (size_t i = 1; i < command.size(); ++i) program.add_arguments(command[i]);
+  for (const std::string& variable : ReadParts(process + "environ")) {
+    program.add_environment(variable);
+  }
+  const std::string directory = ReadLink(process + "cwd");
+  program.set_directory(directory.empty() ? "/" : directory);
+  program.set_in_network_namespace(ReadLink(process + "ns/net") == ReadLink("/proc/self/ns/net"));
+  // A process that ends shows half of it for a moment, and nothing after that.
+  if (command.empty() || ReadParts(process + "cmdline").empty()) {
+    reading.clear_program();
+    reading.set_error(
+        absl::StrCat("the command line of process ", pid, " cannot be read from /proc"));
+  }
+  return reading;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    return ReadProgram(argv[1]).SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
+  }
   fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
   const std::string text((std::istreambuf_iterator<char>(std::cin)),
                          std::istreambuf_iterator<char>());

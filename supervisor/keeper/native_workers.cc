@@ -173,13 +173,13 @@ absl::Status NativeWorkers::Check(const std::string& path) const {
   return CheckProgramPath(path, "a shared object, which native services are upgraded to");
 }
 
-absl::StatusOr<internal::Program> NativeWorkers::Of(pid_t, uint32_t uid, uint32_t gid) const {
+void NativeWorkers::Read(pid_t, uint32_t uid, uint32_t gid, ProgramDone done) {
   internal::Program program;
   program.set_path(program_.object);
   for (const std::string& argument : program_.arguments) program.add_arguments(argument);
   program.set_uid(uid);
   program.set_gid(gid);
-  return program;
+  done(std::move(program));
 }
 
 NativeProgram NativeWorkers::Native(const internal::Program& program) const {

@@ -46,7 +46,7 @@ class NativeWorkers final : public WorkerPrograms {
   void HoldProcesses(HeldDescriptors* held, HeldWorkers workers);
 
   absl::Status Check(const std::string& path) const override;
-  absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override;
+  void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) override;
   absl::StatusOr<StartedProgram> Start(const internal::Program& program) override;
   void OnServing(const internal::Program& program) override;
 

@@ -4,15 +4,15 @@
 #include <limits.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -32,18 +32,17 @@ constexpr std::string_view kField = "exec: ";  // what is wrong with a program's
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
 
-// The parts of a file of /proc that end with NUL each.
-std::vector<std::string> ReadParts(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::string> parts;
-  for (std::string part; std::getline(file, part, '\0');) parts.push_back(part);
-  return parts;
-}
+// Longer command lines and environments are no program's that could be started again (execve(2)).
+constexpr size_t kMaxReadingBytes = 16 << 20;
 
-std::string ReadLink(const std::string& path) {
-  std::array<char, PATH_MAX> target;
-  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
-  return length > 0 ? std::string(target.data(), static_cast<size_t>(length)) : std::string();
+// Of a child that is not reaped yet: the pid cannot be another's. Without one it is killed, and
+// stays a zombie: nothing says when it could be reaped without waiting.
+absl::StatusOr<FileDescriptor> PidfdOf(pid_t child) {
+  FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  if (pidfd) return pidfd;
+  const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  kill(child, SIGKILL);
+  return status;
 }
 
 std::vector<std::string> OwnEnvironment() {
@@ -79,9 +78,9 @@ class SpawnPlan {
   void CloseFrom(int descriptor) {
     posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
   }
-  absl::StatusOr<pid_t> Spawn(const std::string& program) {
+  absl::StatusOr<pid_t> Spawn(const std::string& program, std::string argument = "") {
     std::string name = program;
-    char* arguments[] = {name.data(), nullptr};
+    char* arguments[] = {name.data(), argument.empty() ? nullptr : argument.data(), nullptr};
     // Nothing that a worker chose is in effect before its identity is.
     char path[] = "PATH=/usr/bin:/bin";
     char* environment[] = {path, nullptr};
@@ -99,30 +98,40 @@ class SpawnPlan {
 
 }  // namespace
 
-absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid) {
-  const std::string process = absl::StrCat("/proc/", pid, "/");
-  const std::vector<std::string> command = ReadParts(process + "cmdline");
-  if (command.empty()) {
+absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher) {
+  StartedReading reading;
+  BATON_ASSIGN_OR_RETURN(reading.result, MemoryFileWith(""));
+  SpawnPlan plan;
+  plan.Give(reading.result.get(), kErrorDescriptor);
+  plan.CloseFrom(kErrorDescriptor + 1);
+  BATON_ASSIGN_OR_RETURN(reading.pid, plan.Spawn(launcher, absl::StrCat(process)));
+  BATON_ASSIGN_OR_RETURN(reading.pidfd, PidfdOf(reading.pid));
+  return reading;
+}
+
+absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
+                                              uint32_t gid) {
+  struct stat file = {};
+  if (fstat(reading.result.get(), &file) != 0) return ErrnoStatus(errno, "fstat");
+  std::string text(std::min(static_cast<size_t>(file.st_size), kMaxReadingBytes), '\0');
+  const ssize_t length = pread(reading.result.get(), text.data(), text.size(), 0);
+  internal::ProgramReading found;
+  if (length < 0 || !found.ParseFromArray(text.data(), static_cast<int>(length))) found.Clear();
+  if (!found.has_program()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the command line of process ", pid, " cannot be read from /proc"));
+        found.error().empty() ? "baton-launch, which reads it, was ended" : found.error());
   }
-  internal::Program program;
-  program.set_path(ReadLink(process + "exe"));
-  if (program.path().empty()) program.set_path(command[0]);
-  for (size_t i = 1; i < command.size(); ++i) program.add_arguments(command[i]);
-  std::vector<std::string> environment = ReadParts(process + "environ");
+  internal::Program program = std::move(*found.mutable_program());
+  std::vector<std::string> environment(program.environment().begin(), program.environment().end());
   if (environment.empty()) environment = OwnEnvironment();
+  program.clear_environment();
   for (const std::string& variable : environment) {
     // A service manager's word on descriptors is for the process whose number it names.
     if (IsForOneProcess(variable) || variable.starts_with("LISTEN_PID=")) continue;
     program.add_environment(variable);
   }
-  const std::string directory = ReadLink(process + "cwd");
-  program.set_directory(directory.empty() ? "/" : directory);
   program.set_uid(uid);
   program.set_gid(gid);
-  program.set_in_network_namespace(ReadLink(process + "ns/net") ==
-                                   ReadLink("/proc/thread-self/ns/net"));
   return program;
 }
 
@@ -156,13 +165,8 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   BATON_ASSIGN_OR_RETURN(started.pid, plan.Spawn(launcher));
   started.output = std::move(output.reader);
   started.entered = std::move(errors.reader);
-  // Not reaped yet: the pid cannot be another's.
-  started.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, started.pid, 0)));
-  if (started.pidfd) return started;
-  const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
-  // It stays a zombie: without a pidfd nothing says when it could be reaped without waiting.
-  kill(started.pid, SIGKILL);
-  return status;
+  BATON_ASSIGN_OR_RETURN(started.pidfd, PidfdOf(started.pid));
+  return started;
 }
 
 absl::Status ReadEntered(int entered) {

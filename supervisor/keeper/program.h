@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,9 +16,19 @@
 
 namespace baton::keeper {
 
-// Of a process that lives, with `uid` and `gid`. Where /proc hides them, the environment is ours
-// and the directory is "/". kFailedPrecondition: its command line cannot be read.
-absl::StatusOr<internal::Program> ReadProgram(pid_t pid, uint32_t uid, uint32_t gid);
+// A baton-launch that reads what /proc says of a process. It takes as long as that process's memory
+// does: a page of its command line can be of a file that does not come.
+struct StartedReading {
+  pid_t pid = 0;
+  FileDescriptor pidfd;
+  FileDescriptor result;
+};
+absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher);
+// Of a process with `uid` and `gid`, when the reading has ended. Where /proc hides them, the
+// environment is ours and the directory is "/". kFailedPrecondition: its command line cannot be
+// read.
+absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
+                                              uint32_t gid);
 
 // kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be an
 // absolute path, "of an executable". What is there is looked at by who is to run it: a file system
@@ -41,40 +52,20 @@ struct StartedProgram {
 absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
                                             const std::string& launcher, int batonds_network = -1);
 
+using ProgramDone = std::function<void(absl::StatusOr<internal::Program>)>;
+
 // How the processes of a service's workers come into being.
 class WorkerPrograms {
  public:
   virtual ~WorkerPrograms() = default;
   // kInvalidArgument says what is wrong with `path`, in terms of the field exec.
   virtual absl::Status Check(const std::string& path) const = 0;
-  // Of a worker that lives.
-  virtual absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const = 0;
+  // The program of a worker that lives. `done` is called once, now or from the loop.
+  virtual void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) = 0;
   // A process with a worker of this program. The caller watches its end, and reaps it.
   virtual absl::StatusOr<StartedProgram> Start(const internal::Program& program) = 0;
   // It has taken the place of the one before.
   virtual void OnServing(const internal::Program& program) = 0;
-};
-
-// Any programs, started through baton-launch. Nobody but their service manager keeps them running.
-class BrokeredPrograms final : public WorkerPrograms {
- public:
-  // `batonds_network`: of a keeper that is in another network namespace.
-  explicit BrokeredPrograms(const std::string& launcher, FileDescriptor batonds_network = {})
-      : launcher_(launcher), batonds_network_(std::move(batonds_network)) {}
-  absl::Status Check(const std::string& path) const override {
-    return CheckProgramPath(path, "an executable");
-  }
-  absl::StatusOr<internal::Program> Of(pid_t pid, uint32_t uid, uint32_t gid) const override {
-    return ReadProgram(pid, uid, gid);
-  }
-  absl::StatusOr<StartedProgram> Start(const internal::Program& program) override {
-    return StartProgram(program, launcher_, batonds_network_.get());
-  }
-  void OnServing(const internal::Program&) override {}
-
- private:
-  const std::string launcher_;
-  const FileDescriptor batonds_network_;
 };
 
 // Why a program was not entered, once StartedProgram::entered is readable; OK: it was.

@@ -167,13 +167,22 @@ void Standbys::RememberProgram(const WorkerRoles& roles) {
   if (std::any_of(roles.owners.begin(), roles.owners.end(), is_known)) return;
   const auto owner = std::find_if(roles.owners.begin(), roles.owners.end(),
                                   [](const WorkerInfo& worker) { return worker.ready; });
-  if (owner == roles.owners.end()) return;
-  absl::StatusOr<internal::Program> program = ProgramOf(*owner);
+  if (owner == roles.owners.end() || std::exchange(reading_program_, true)) return;
+  workers_.ReadProgram(
+      owner->id, programs_,
+      [this, id = owner->id, epoch = program_epoch_](absl::StatusOr<internal::Program> program) {
+        reading_program_ = false;
+        if (epoch == program_epoch_) OnProgram(id, std::move(program));
+        LookLater();
+      });
+}
+
+void Standbys::OnProgram(uint64_t owner, absl::StatusOr<internal::Program> program) {
   // One that is about to die has none any more; the next look finds another owner.
-  const bool twice = std::exchange(unreadable_owner_, program.ok() ? 0 : owner->id) == owner->id;
+  const bool twice = std::exchange(unreadable_owner_, program.ok() ? 0 : owner) == owner;
   if (program.ok()) {
     program_ = *std::move(program);
-    program_of_ = owner->id;
+    program_of_ = owner;
   } else if (twice) {
     ForgetProgram();
     TellWhyNone(program.status());
@@ -181,12 +190,14 @@ void Standbys::RememberProgram(const WorkerRoles& roles) {
 }
 
 void Standbys::ForgetProgram() {
+  ++program_epoch_;
   program_.reset();
   program_of_ = 0;
 }
 
 void Standbys::StartMissing(const WorkerRoles& roles) {
-  if (roles.standbys.size() >= wanted_ || CountUnready() != 0 || !program_) return;
+  if (roles.standbys.size() >= wanted_ || CountUnready() != 0) return;
+  if (!program_ || reading_program_) return;
   if (workers_.free_slots() == 0 || Clock::now() < not_before_) return;
   const absl::Status started = Start(*program_, roles.standbys.size());
   if (started.ok()) return;
@@ -213,10 +224,6 @@ void Standbys::TellWhyNone(const absl::Status& why) {
            absl::StrCat("no standby can be started as the owner was: ", text,
                         ": see to that, or upgrade to a program that is there with `baton upgrade "
                         "--exec`; it is tried again"));
-}
-
-absl::StatusOr<internal::Program> Standbys::ProgramOf(const WorkerInfo& owner) {
-  return workers_.ProgramOf(owner.id, programs_);
 }
 
 absl::Status Standbys::Start(const internal::Program& program, size_t ready) {

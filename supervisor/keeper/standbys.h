@@ -77,7 +77,7 @@ class Standbys {
   void RememberProgram(const WorkerRoles& roles);
   void ForgetProgram();
   void StartMissing(const WorkerRoles& roles);
-  absl::StatusOr<internal::Program> ProgramOf(const WorkerInfo& owner);
+  void OnProgram(uint64_t owner, absl::StatusOr<internal::Program> program);
   absl::Status Start(const internal::Program& program, size_t ready);
   void OnEntered(WatchedProcess& process, const std::string& what, const absl::Status& status);
   void Watch(const std::shared_ptr<WatchedProcess>& process);
@@ -111,6 +111,8 @@ class Standbys {
   // Of the last owner that was seen.
   std::optional<internal::Program> program_;
   uint64_t program_of_ = 0;        // the worker; 0: none
+  bool reading_program_ = false;   // of an owner; none is started until it is read
+  uint64_t program_epoch_ = 0;     // counts the times it was forgotten
   uint64_t unreadable_owner_ = 0;  // whose program could not be read when we last looked
   std::string told_;               // why none can be started
   uint64_t last_upgrade_ = 0;      // whose end was noticed

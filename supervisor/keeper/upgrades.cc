@@ -51,10 +51,16 @@ absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
 }
 
 void Upgrades::Start(const v1::UpgradePlan& plan, Done done) {
-  Begin(PlanUpgrade(plan), plan, std::move(done));
+  const absl::StatusOr<uint64_t> model = CheckPlan(plan);
+  if (!model.ok()) return done(model.status());
+  context_.workers.ReadProgram(
+      *model, context_.programs,
+      [this, plan, done = std::move(done)](absl::StatusOr<internal::Program> old_program) {
+        Begin(PlanUpgrade(plan, std::move(old_program)), plan, done);
+      });
 }
 
-absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(const v1::UpgradePlan& plan) const {
+absl::StatusOr<uint64_t> Upgrades::CheckPlan(const v1::UpgradePlan& plan) const {
   BATON_RETURN_IF_ERROR(CheckIdle());
   BATON_RETURN_IF_ERROR(CheckUpgradePlan(plan, context_.config.service().shards()));
   BATON_RETURN_IF_ERROR(context_.programs.Check(plan.exec()));
@@ -66,15 +72,20 @@ absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(const v1::UpgradePlan& plan)
         "no worker of the service is ready whose place the new ones could take, with its user, "
         "directory and arguments: start the new program as you did the first one");
   }
-  BATON_ASSIGN_OR_RETURN(internal::Program old_program,
-                         context_.workers.ProgramOf(model->id, context_.programs));
-  internal::Program new_program = old_program;
+  return model->id;
+}
+
+absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(
+    const v1::UpgradePlan& plan, absl::StatusOr<internal::Program> old_program) const {
+  BATON_RETURN_IF_ERROR(old_program.status());
+  BATON_RETURN_IF_ERROR(CheckIdle());  // another may have begun while it was read
+  internal::Program new_program = *old_program;
   new_program.set_path(plan.exec());
   if (plan.replace_arguments()) {
     new_program.clear_arguments();
     for (const std::string& argument : plan.arguments()) new_program.add_arguments(argument);
   }
-  return ProgramChange{std::move(old_program), std::move(new_program), /*rollback=*/false};
+  return ProgramChange{*std::move(old_program), std::move(new_program), /*rollback=*/false};
 }
 
 void Upgrades::Rollback(const internal::Rollback& request, Done done) {

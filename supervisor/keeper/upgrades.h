@@ -59,7 +59,10 @@ class Upgrades : private WorkerObserver {
   std::vector<v1::Upgrade> List() const;         // the newest first; the one under way among them
 
  private:
-  absl::StatusOr<ProgramChange> PlanUpgrade(const v1::UpgradePlan& plan) const;
+  // Returns the worker whose place the new ones take.
+  absl::StatusOr<uint64_t> CheckPlan(const v1::UpgradePlan& plan) const;
+  absl::StatusOr<ProgramChange> PlanUpgrade(const v1::UpgradePlan& plan,
+                                            absl::StatusOr<internal::Program> old_program) const;
   absl::StatusOr<ProgramChange> PlanReturn() const;
   void Begin(absl::StatusOr<ProgramChange> change, const v1::UpgradePlan& plan, Done done);
   absl::Status CheckUnderWay() const;

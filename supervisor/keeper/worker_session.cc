@@ -91,6 +91,7 @@ absl::Status WorkerSession::Signal(int number) {
 }
 
 bool WorkerSession::IsProcessDead() {
+  if (!process.is_open()) return true;
   pollfd entry = {process.native_handle(), POLLIN, 0};
   return poll(&entry, 1, 0) != 0;
 }

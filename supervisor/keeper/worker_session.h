@@ -57,7 +57,7 @@ struct WorkerSession {
   v1::Worker Describe(const arena::Arena& arena) const;
   // OK when the process is dead already; kFailedPrecondition while it is not `process_certain`.
   absl::Status Signal(int number);
-  bool IsProcessDead();
+  bool IsProcessDead();  // or it is the session's no more
 
   uint64_t id = 0;  // 0: has no place yet; a child has a reserved one
   uint32_t slot = 0;

@@ -465,22 +465,22 @@ WorkerSessions::SessionPtr WorkerSessions::Find(uint64_t worker_id) const {
 
 uint64_t WorkerSessions::IdOf(uint32_t slot) const { return slots_[slot] ? slots_[slot]->id : 0; }
 
-absl::StatusOr<internal::Program> WorkerSessions::ProgramOf(uint64_t worker_id,
-                                                            const WorkerPrograms& programs) const {
+void WorkerSessions::ReadProgram(uint64_t worker_id, WorkerPrograms& programs,
+                                 ProgramDone done) const {
   const SessionPtr session = Find(worker_id);
   if (!session) {
-    return absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached"));
+    return done(absl::NotFoundError(absl::StrCat("worker ", worker_id, " is not attached")));
   }
   const PeerCredentials& peer = session->peer;
-  BATON_ASSIGN_OR_RETURN(internal::Program program, programs.Of(peer.pid, peer.uid, peer.gid));
-  // A process that ends shows half of it for a moment, and nothing after that.
-  BATON_RETURN_IF_ERROR(programs.Of(peer.pid, peer.uid, peer.gid).status());
-  if (session->IsProcessDead()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("process ", peer.pid, " of worker ", worker_id,
-                     " ended while its program was read, which may be another's: try again"));
-  }
-  return program;
+  programs.Read(peer.pid, peer.uid, peer.gid,
+                [session, done = std::move(done)](absl::StatusOr<internal::Program> program) {
+                  if (program.ok() && session->IsProcessDead()) {
+                    program = absl::FailedPreconditionError(absl::StrCat(
+                        "process ", session->peer.pid, " of worker ", session->id,
+                        " ended while its program was read, which may be another's: try again"));
+                  }
+                  done(std::move(program));
+                });
 }
 
 absl::Status WorkerSessions::Kill(uint64_t worker_id, std::string_view cause) {

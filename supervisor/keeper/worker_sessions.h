@@ -69,11 +69,10 @@ class WorkerSessions {
   // The worker that `token` was made for; each token is good once.
   absl::StatusOr<uint64_t> RedeemToken(const std::string& token) { return tokens_.Redeem(token); }
 
-  // The program of an attached worker. The number of its process leads to it in /proc, so an error
-  // is returned when the process is dead once it was read: the number may have been another's by
-  // then.
-  absl::StatusOr<internal::Program> ProgramOf(uint64_t worker_id,
-                                              const WorkerPrograms& programs) const;
+  // The program of an attached worker; `done` is called once, now or from the loop. The number of
+  // its process leads to it in /proc, so it is an error when the process is dead once it was read:
+  // the number may have been another's by then.
+  void ReadProgram(uint64_t worker_id, WorkerPrograms& programs, ProgramDone done) const;
 
   absl::Status Kill(uint64_t worker_id, std::string_view cause);
   // The same, and what it was dealing with is not to blame for it.

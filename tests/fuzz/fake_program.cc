@@ -3,13 +3,21 @@
 #include "supervisor/keeper/program.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "tests/fuzz/fake_processes.h"
 
 namespace baton::keeper {
 
-absl::StatusOr<internal::Program> ReadProgram(pid_t, uint32_t uid, uint32_t gid) {
+// It has ended already.
+absl::StatusOr<StartedReading> StartReading(pid_t, const std::string&) {
+  StartedReading reading;
+  reading.pidfd.Reset(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  return reading;
+}
+
+absl::StatusOr<internal::Program> TakeReading(const StartedReading&, uint32_t uid, uint32_t gid) {
   internal::Program program;
   program.set_path("/nowhere/before");
   program.add_arguments("--serve");

@@ -21,6 +21,7 @@
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
 #include "supervisor/config/shape.h"
+#include "supervisor/keeper/brokered_programs.h"
 #include "supervisor/keeper/keeper.h"
 #include "tests/fuzz/clear_arena.h"
 #include "tests/fuzz/fake_processes.h"
@@ -114,7 +115,7 @@ struct TheKeeper final : private keeper::EngineListener {
   std::optional<keeper::ServiceDrain> drain;
   keeper::ShardMoves moves;
   std::optional<keeper::WorkerSessions> workers;
-  keeper::BrokeredPrograms programs{config.launcher()};
+  keeper::BrokeredPrograms programs{loop, config.launcher()};
   std::optional<keeper::Upgrades> upgrades;
   std::optional<keeper::Standbys> standbys;
   std::optional<keeper::LimitWatch> limits;

@@ -8,13 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/base/file_descriptor.h"
+#include "supervisor/keeper/program_reader.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/network_namespace.h"
 #include "tests/harness/temp_directory.h"
@@ -23,7 +27,9 @@ namespace baton::keeper {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAreArray;
 
 constexpr uint32_t kNobody = 65534;  // uid and gid, on Debian
 constexpr int kEndTimeoutMs = 20'000;
@@ -55,6 +61,16 @@ class ProgramTest : public ::testing::Test {
     const absl::Status entered = ReadEntered(started->entered.get());
     const std::string how = ReapProgram(started->pidfd.get());
     return entered.ok() ? how : std::string(entered.message());
+  }
+
+  // What process `pid` runs.
+  absl::StatusOr<internal::Program> Read(pid_t pid) const {
+    const auto reading = StartReading(pid, launcher_);
+    if (!reading.ok()) return reading.status();
+    pollfd end = {reading->pidfd.get(), POLLIN, 0};
+    if (poll(&end, 1, kEndTimeoutMs) != 1) return absl::DeadlineExceededError("did not end");
+    ReapProgram(reading->pidfd.get());
+    return TakeReading(*reading, geteuid(), getegid());
   }
 
   const std::string launcher_ = harness::Binaries().Find("baton-launch").value();
@@ -203,23 +219,61 @@ TEST_F(ProgramTest, shouldStartInTheNetworkNamespaceThatItIsTold) {
 }
 
 TEST_F(ProgramTest, shouldReadWhetherAProgramIsInOurNetworkNamespace) {
-  EXPECT_TRUE(ReadProgram(getpid(), geteuid(), getegid())->in_network_namespace());
+  EXPECT_TRUE(Read(getpid())->in_network_namespace());
   const auto network = harness::NetworkNamespace::Create();
   if (absl::IsPermissionDenied(network.status())) GTEST_SKIP() << network.status();
   ASSERT_TRUE(network.ok()) << network.status();
   const harness::NetworkNamespace::Stay stay(*network);
   // As a keeper that has entered it sees its parent.
-  EXPECT_FALSE(ReadProgram(getppid(), geteuid(), getegid())->in_network_namespace());
+  EXPECT_FALSE(Read(getppid())->in_network_namespace());
 }
 
 TEST_F(ProgramTest, shouldReadARunningProgram) {
-  const auto program = ReadProgram(getpid(), geteuid(), getegid());
+  const auto program = Read(getpid());
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->path(), std::filesystem::read_symlink("/proc/self/exe").string());
   EXPECT_EQ(program->directory(), std::filesystem::current_path().string());
   const std::string path = std::string("PATH=") + getenv("PATH");
   EXPECT_THAT(program->environment(), Contains(path));
-  EXPECT_EQ(ReadProgram(0x7fffffff, 0, 0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Read(0x7fffffff).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// The memory that the process has its command line in does not come.
+TEST_F(ProgramTest, shouldGiveUpReadingWhatDoesNotCome) {
+  const std::string launcher = directory_.File("launcher");
+  std::ofstream(launcher) << "#!/bin/sh\nexec sleep 600\n";
+  std::filesystem::permissions(launcher, std::filesystem::perms::all);
+  boost::asio::io_context loop;
+  ProgramReader reader(loop, launcher, std::chrono::milliseconds(1));
+  std::vector<absl::StatusCode> told;
+  const auto read = [&] {
+    reader.Read(getpid(), 0, 0, [&](const absl::StatusOr<internal::Program>& program) {
+      told.push_back(program.status().code());
+    });
+  };
+  for (int i = 0; i < ProgramReader::kMostAtOnce + 1; ++i) read();
+  loop.run();  // until they were reaped, too
+  std::vector<absl::StatusCode> expected(ProgramReader::kMostAtOnce,
+                                         absl::StatusCode::kDeadlineExceeded);
+  expected.push_back(absl::StatusCode::kUnavailable);
+  EXPECT_THAT(told, UnorderedElementsAreArray(expected));
+  told.clear();
+  read();
+  loop.restart();
+  loop.run();
+  EXPECT_THAT(told, ElementsAre(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(ProgramTest, shouldReadInTheLoop) {
+  boost::asio::io_context loop;
+  ProgramReader reader(loop, launcher_);
+  absl::StatusOr<internal::Program> found;
+  reader.Read(getpid(), 7, 8,
+              [&](absl::StatusOr<internal::Program> program) { found = std::move(program); });
+  loop.run();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->path(), std::filesystem::read_symlink("/proc/self/exe").string());
+  EXPECT_EQ(found->uid(), 7u);
 }
 
 }  // namespace

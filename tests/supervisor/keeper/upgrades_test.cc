@@ -435,8 +435,9 @@ TEST_F(UpgradesTest, shouldAnswerOthersWhileAProgramIsNotEntered) {
   const std::string fifo = keeper_.directory().File("fifo");
   const std::string launcher = keeper_.directory().File("launcher");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  std::ofstream(launcher) << "#!/bin/sh\nread word <" << fifo << "\nexec "
-                          << harness::Binaries().Find("baton-launch").value() << "\n";
+  const std::string real = harness::Binaries().Find("baton-launch").value();
+  std::ofstream(launcher) << "#!/bin/sh\ntest $# = 0 || exec " << real << " $1\nread word <" << fifo
+                          << "\nexec " << real << "\n";
   std::filesystem::permissions(launcher, std::filesystem::perms::all);
   keeper_.SetLauncher(launcher);
   StartKeeper();
@@ -454,6 +455,30 @@ TEST_F(UpgradesTest, shouldAnswerOthersWhileAProgramIsNotEntered) {
   asking.join();
   ASSERT_TRUE(begun.ok()) << begun.status();
   EXPECT_EQ(begun->phase(), v1::UPGRADE_PHASE_STARTING);
+  AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
+  EXPECT_EQ(OwnersVersion(), "2");
+}
+
+// The memory that the worker has its command line in does not come, for example.
+TEST_F(UpgradesTest, shouldAnswerOthersWhileTheProgramThatServesIsRead) {
+  const std::string fifo = keeper_.directory().File("fifo");
+  const std::string launcher = keeper_.directory().File("launcher");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string real = harness::Binaries().Find("baton-launch").value();
+  std::ofstream(launcher) << "#!/bin/sh\ntest $# = 0 && exec " << real << "\nread word <" << fifo
+                          << "\nexec " << real << " $1\n";
+  std::filesystem::permissions(launcher, std::filesystem::perms::all);
+  keeper_.SetLauncher(launcher);
+  StartKeeper();
+  StartWorker({"--program-version", "1"});
+  absl::StatusOr<v1::Upgrade> begun;
+  std::thread asking([&] { begun = Upgrade(Plan({"--program-version", "2"})); });
+  std::ofstream word(fifo);  // waits for the reader
+  EXPECT_EQ(ReadyWorkers(), 1);
+  EXPECT_FALSE(keeper_.Describe().service().has_upgrade());
+  word << "go\n" << std::flush;
+  asking.join();
+  ASSERT_TRUE(begun.ok()) << begun.status();
   AwaitPhase(v1::UPGRADE_PHASE_COMPLETED);
   EXPECT_EQ(OwnersVersion(), "2");
 }

@@ -589,11 +589,11 @@ class NumberedPrograms final : public WorkerPrograms {
  public:
   explicit NumberedPrograms(std::function<void()> meanwhile) : meanwhile_(std::move(meanwhile)) {}
   absl::Status Check(const std::string&) const override { return absl::OkStatus(); }
-  absl::StatusOr<internal::Program> Of(pid_t, uint32_t, uint32_t) const override {
+  void Read(pid_t, uint32_t, uint32_t, ProgramDone done) override {
     meanwhile_();
     internal::Program program;
     program.set_path("/opt/kv");
-    return program;
+    done(std::move(program));
   }
   absl::StatusOr<StartedProgram> Start(const internal::Program&) override {
     return absl::UnimplementedError("no");
@@ -610,18 +610,22 @@ TEST_F(WorkerSessionsTest, shouldNotTakeAProgramFromTheNumberOfAProcessThatEnds)
   const auto client = AcceptChild(*process, reservation);
   ASSERT_EQ(Attach(*client).status_code(), 0);
   const uint64_t id = reservation.worker_id;
-  const auto program = sessions.ProgramOf(id, NumberedPrograms([] {}));
+  absl::StatusOr<internal::Program> program;
+  const auto take = [&](absl::StatusOr<internal::Program> read) { program = std::move(read); };
+  NumberedPrograms programs([] {});
+  sessions.ReadProgram(id, programs, take);
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->path(), "/opt/kv");
   bool ended = false;
-  const NumberedPrograms meanwhile_ending([&] {
+  NumberedPrograms meanwhile_ending([&] {
     if (std::exchange(ended, true)) return;
     process->Go();
     process->Wait();
   });
-  const absl::Status refused = sessions.ProgramOf(id, meanwhile_ending).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("ended while its program was read"));
+  sessions.ReadProgram(id, meanwhile_ending, take);
+  EXPECT_EQ(program.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(program.status().message()),
+              HasSubstr("ended while its program was read"));
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+// Reads the programs of running processes without waiting for those processes.
+#ifndef SUPERVISOR_KEEPER_PROGRAM_READER_H_
+#define SUPERVISOR_KEEPER_PROGRAM_READER_H_
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "supervisor/keeper/program.h"
+
+namespace baton::keeper {
+
+// Thread-compatible: the management loop's thread.
+class ProgramReader {
+ public:
+  static constexpr std::chrono::milliseconds kTimeout{10'000};
+  static constexpr int kMostAtOnce = 4;  // those that hang after their timeout are among them
+
+  // `loop` outlives it.
+  ProgramReader(boost::asio::io_context& loop, std::string launcher,
+                std::chrono::milliseconds timeout = kTimeout)
+      : loop_(loop), launcher_(std::move(launcher)), timeout_(timeout) {}
+
+  // `done` is called once, from the loop, unless the reader is destroyed before.
+  // kDeadlineExceeded: the memory of the process does not come. kUnavailable: so it is with as many
+  // readings as there may be.
+  void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done);
+
+ private:
+  struct Reading;
+
+  absl::Status Start(pid_t pid, uint32_t uid, uint32_t gid, const ProgramDone& done);
+  void Watch(const std::shared_ptr<Reading>& reading, uint32_t uid, uint32_t gid);
+  void Limit(const std::shared_ptr<Reading>& reading, pid_t pid);
+
+  boost::asio::io_context& loop_;
+  const std::string launcher_;
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<int> under_way_ = std::make_shared<int>(0);
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_PROGRAM_READER_H_
