@@ -1,6 +1,5 @@
 #include "lib/log/line_limit.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace baton::log {
@@ -12,15 +11,9 @@ constexpr char kOthers[] = "other";
 
 bool LineLimit::Take(std::string_view name, uint64_t now_ns) {
   Kind& kind = Find(name, now_ns);
-  const double seconds = static_cast<double>(now_ns - kind.counted_ns) * 1e-9;
-  kind.lines = std::min<double>(kBurst, kind.lines + seconds * kPerSecond);
-  kind.counted_ns = now_ns;
-  if (kind.lines < 1) {
-    ++kind.left_out;
-    return false;
-  }
-  kind.lines -= 1;
-  return true;
+  const bool is_written = kind.lines.TryTake(now_ns);
+  kind.left_out += !is_written;
+  return is_written;
 }
 
 void LineLimit::TakeLeftOut(
@@ -34,7 +27,7 @@ LineLimit::Kind& LineLimit::Find(std::string_view name, uint64_t now_ns) {
   const auto found = kinds_.find(name);
   if (found != kinds_.end()) return found->second;
   const std::string key(kinds_.size() + 1 < kMaxKinds ? name : kOthers);
-  return kinds_.try_emplace(key, Kind{kBurst, now_ns, 0}).first->second;
+  return kinds_.try_emplace(key, Kind{TokenBucket(kPerSecond, kBurst, now_ns)}).first->second;
 }
 
 }  // namespace baton::log

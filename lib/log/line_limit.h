@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "lib/waiting/token_bucket.h"
+
 namespace baton::log {
 
 // Thread-compatible.
@@ -26,8 +28,7 @@ class LineLimit {
 
  private:
   struct Kind {
-    double lines = kBurst;  // that may be written now
-    uint64_t counted_ns = 0;
+    TokenBucket lines;
     uint64_t left_out = 0;
   };
   Kind& Find(std::string_view kind, uint64_t now_ns);

@@ -27,6 +27,9 @@ extern "C" {  // which the header of glibc 2.36 forgets
 namespace baton {
 namespace {
 
+// The pauses between starts begin anew after a life of that length.
+constexpr std::chrono::seconds kHealthyAfter(10);
+
 std::string Describe(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);
   return absl::StrCat("was killed by signal ", end.si_status, " (", strsignal(end.si_status), ")",
@@ -227,8 +230,8 @@ void Child::Reap() {
 
 void Child::StartLater() {
   settled_ = true;
-  const std::chrono::milliseconds delay =
-      back_off_.Next(std::chrono::steady_clock::now() - started_);
+  if (std::chrono::steady_clock::now() - started_ >= kHealthyAfter) back_off_.Reset();
+  const auto delay = std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
   Log(spdlog::level::info, absl::StrCat("starting again in ", delay.count(), " ms"));
   start_due_ = true;
   timer_.expires_after(delay);

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/waiting/back_off.h"
 #include "spdlog/common.h"
-#include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/kept_descriptors.h"
 #include "supervisor/batond/spawn.h"
@@ -115,7 +115,7 @@ class Child {
   bool end_when_ready_ = false;
   bool start_due_ = false;  // the timer is the back-off
   std::chrono::steady_clock::time_point started_;
-  BackOff back_off_;
+  BackOff back_off_{std::chrono::milliseconds(10), std::chrono::seconds(5)};
 
   boost::asio::posix::stream_descriptor end_;        // process_.pidfd, borrowed
   boost::asio::posix::stream_descriptor readiness_;  // read end of the ready pipe

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/waiting/back_off.h"
 #include "supervisor/cli/command_options.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
@@ -102,7 +103,7 @@ absl::Status Events(Session* session, const Options& options) {
   Printer printer(session, options.filter);
   const auto print = [&](const v1::Event& event) { printer.Print(event); };
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
-  std::chrono::milliseconds pause = kFirstPause;
+  BackOff pauses(kFirstPause, kMaxPause);
   for (;;) {
     const auto began = std::chrono::steady_clock::now();
     absl::Status end = client->WatchEvents(request, print);
@@ -110,11 +111,10 @@ absl::Status Events(Session* session, const Options& options) {
     if (end.ok()) end = absl::UnavailableError("control has ended it");
     if (options.no_reconnect || IsFinal(end)) return end;
     session->err << "lost the stream of events: " << end.message() << "; trying again" << std::endl;
-    if (std::chrono::steady_clock::now() - began > kMaxPause) pause = kFirstPause;
+    if (std::chrono::steady_clock::now() - began > kMaxPause) pauses.Reset();
     absl::StatusOr<OperatorClient*> again = end;
     while (!again.ok()) {
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kMaxPause);
+      std::this_thread::sleep_for(pauses.Next());
       again = session->Reconnect();
       if (IsFinal(again.status())) return again.status();
     }

@@ -16,9 +16,6 @@
 namespace baton {
 namespace {
 
-constexpr uint64_t kFirstBackoffNs = 20'000'000;
-constexpr uint64_t kMaxBackoffNs = 2'000'000'000;
-
 absl::Status StatusOfReply(const internal::ManagementReply& reply) {
   if (reply.status_code() == 0) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(reply.status_code());
@@ -145,8 +142,7 @@ absl::Status KeeperClient::Connect() {
 void KeeperClient::Disconnect(const absl::Status& cause) {
   const bool was_connected = channel_ != nullptr;
   channel_.reset();
-  backoff_ns_ = std::clamp(backoff_ns_ * 2, kFirstBackoffNs, kMaxBackoffNs);
-  next_attempt_ns_ = MonotonicNanoseconds() + backoff_ns_;
+  next_attempt_ns_ = MonotonicNanoseconds() + static_cast<uint64_t>(back_off_.Next().count());
   uint64_t suppressed = 0;
   if ((was_connected || !problem_logged_) && log_budget_.Take(&suppressed)) {
     log::Write(spdlog::level::warn, {.service = service_},
@@ -217,7 +213,7 @@ void KeeperClient::ReadReplies() {
 }
 
 void KeeperClient::Dispatch(internal::ManagementReply reply) {
-  backoff_ns_ = 0;  // it works: one that only accepts and closes is not called without a pause
+  back_off_.Reset();  // it works: one that only accepts and closes is not called without a pause
   if (reply.has_event()) {
     if (observer_.on_event) observer_.on_event(reply.event());
     return;

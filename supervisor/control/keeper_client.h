@@ -3,6 +3,7 @@
 #ifndef SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 #define SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
+#include "lib/waiting/back_off.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/control/log_budget.h"
 
@@ -90,7 +92,7 @@ class KeeperClient {
   std::unique_ptr<MessageChannel> channel_;
   std::map<uint64_t, Pending> pending_;
   uint64_t next_id_ = 1;
-  uint64_t backoff_ns_ = 0;
+  BackOff back_off_{std::chrono::milliseconds(20), std::chrono::seconds(2)};
   uint64_t next_attempt_ns_ = 0;
   bool problem_logged_ = false;
   LogBudget log_budget_;

@@ -9,15 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "lib/waiting/back_off.h"
 
 namespace baton {
 namespace {
 
 constexpr uint32_t kDefaultStopMs = 10'000;
 constexpr uint32_t kMaxStopMs = 600'000;
-// Between two looks whether a worker is gone.
-constexpr uint64_t kFirstLookNs = 5'000'000;
-constexpr uint64_t kMaxLookNs = 200'000'000;
+constexpr std::chrono::milliseconds kFirstPause(5);  // between two looks whether a worker is gone
+constexpr std::chrono::milliseconds kMaxPause(200);
 
 absl::Status NoStream(const std::string& service, const v1::Worker& worker) {
   return absl::FailedPreconditionError(absl::StrCat(
@@ -72,12 +72,12 @@ absl::Status StopWorker(const grpc::ServerContext& call, const v1::StopWorkerReq
   if (!streams->Notify(request.service(), worker.id(), std::move(notice))) {
     return NoStream(request.service(), worker);
   }
-  for (uint64_t pause = kFirstLookNs;; pause = std::min(pause * 2, kMaxLookNs)) {
+  for (BackOff pauses(kFirstPause, kMaxPause);;) {
     const uint64_t now = MonotonicNanoseconds();
     if (now >= deadline || call.IsCancelled()) {
       return StillThere(request.service(), worker, described.status());
     }
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, deadline - now)));
+    std::this_thread::sleep_for(std::min(pauses.Next(), std::chrono::nanoseconds(deadline - now)));
     // A keeper that cannot be reached may be there again before the time is over.
     described = calls.Describe(call, request.service());
     if (described.ok() && !IsThere(*described, worker)) return absl::OkStatus();

@@ -1,6 +1,6 @@
-// How many work requests of a service, and of each of its workers, may be posted: token buckets.
-// A transaction may begin as soon as its bucket holds anything, and is taken from it as a whole, so
-// that one that is larger than a bucket is not kept for ever; what comes after it waits longer.
+// Bounds how many work requests of a service, and of each of its workers, are posted in a second.
+// A transaction is posted as soon as its buckets hold a token, and is taken from them as a whole.
+// One that is larger than a bucket leaves a debt, so the next transaction waits longer.
 //
 // Thread-compatible: the engine's thread. Allocates nothing after its construction.
 #ifndef SUPERVISOR_KEEPER_POST_BUDGET_H_
@@ -8,7 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "lib/waiting/token_bucket.h"
 
 namespace baton::keeper {
 
@@ -17,25 +20,17 @@ class PostBudget {
   // Work requests a second; 0: as many as they like. `workers`: slots.
   PostBudget(uint32_t of_service, uint32_t of_worker, uint32_t workers, uint64_t now_ns);
 
-  // Until the worker in `slot` may post; 0: now.
+  // Returns how long the worker in `slot` has to wait before it may post; 0: not at all.
   uint64_t NanosecondsToWait(uint32_t slot, uint64_t now_ns);
   void Take(uint32_t slot, size_t requests);
-  // Another worker has the slot.
+  // Gives a full bucket to another worker that has got the slot.
   void Refill(uint32_t slot, uint64_t now_ns);
 
  private:
-  struct Bucket {
-    double tokens = 0;  // below 0: what was posted ahead
-    uint64_t filled_ns = 0;
-  };
-
-  static uint64_t Wait(Bucket& bucket, double rate, uint64_t now_ns);
-  static void Take(Bucket& bucket, double rate, size_t requests);
-
-  const double of_service_;
-  const double of_worker_;
-  Bucket service_;
-  std::vector<Bucket> workers_;  // by slot
+  const uint32_t of_service_;
+  const uint32_t of_worker_;
+  std::optional<TokenBucket> service_;               // none: no bound
+  std::vector<std::optional<TokenBucket>> workers_;  // by slot
 };
 
 }  // namespace baton::keeper

@@ -6,13 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace baton::keeper {
-namespace {
-
-constexpr uint64_t kShortestPauseNs = 1'000'000'000;
-constexpr uint64_t kLongestPauseNs = 60'000'000'000;
-
-}  // namespace
-
 std::optional<std::string> Refusals::Tell(std::string_view why, uint64_t now_ns) {
   Reason& reason = Find(why);
   const bool known = reason.why == why;
@@ -23,8 +16,8 @@ std::optional<std::string> Refusals::Tell(std::string_view why, uint64_t now_ns)
   const uint64_t untold = std::exchange(reason.untold, 0);
   std::string text(why);
   if (known && untold > 0) absl::StrAppend(&text, " (", untold, " more were refused like this)");
-  reason.pause_ns =
-      known && untold > 0 ? std::min(reason.pause_ns * 2, kLongestPauseNs) : kShortestPauseNs;
+  if (!known || untold == 0) reason.pauses.Reset();
+  reason.pause_ns = static_cast<uint64_t>(reason.pauses.Next().count());
   reason.told_ns = now_ns;
   if (!known) reason.why = std::string(why);
   return text;

@@ -3,10 +3,13 @@
 #define SUPERVISOR_KEEPER_REFUSALS_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "lib/waiting/back_off.h"
 
 namespace baton::keeper {
 
@@ -21,6 +24,7 @@ class Refusals {
   struct Reason {
     std::string why;  // empty: of none
     uint64_t told_ns = 0;
+    BackOff pauses{std::chrono::seconds(1), std::chrono::minutes(1)};
     uint64_t pause_ns = 0;
     uint64_t untold = 0;
   };

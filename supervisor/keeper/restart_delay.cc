@@ -1,6 +1,5 @@
 #include "supervisor/keeper/restart_delay.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace baton::keeper {
@@ -14,7 +13,9 @@ void RestartDelay::NoteEnd(uint64_t lived_ns, bool served, const v1::Policy& pol
   }
   const bool is_short = lived_ns < kLongLifeNs;
   const bool in_a_row = std::exchange(last_was_short_, is_short) && is_short;
-  length_ = in_a_row ? std::clamp(2 * length_, first, most) : first;
+  back_off_.SetLimits(first, most);
+  if (!in_a_row) back_off_.Reset();
+  length_ = std::chrono::duration_cast<std::chrono::milliseconds>(back_off_.Next());
 }
 
 }  // namespace baton::keeper

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "lib/waiting/back_off.h"
 #include "proto/baton/v1/types.pb.h"
 
 namespace baton::keeper {
@@ -25,6 +26,7 @@ class RestartDelay {
   static constexpr std::chrono::milliseconds kLongestOfServers{100};
   static constexpr uint64_t kLongLifeNs = 2'000'000'000;
 
+  BackOff back_off_{kShortest, kLongest};
   std::chrono::milliseconds length_ = kShortest;
   bool last_was_short_ = false;  // the life of the last one that ended
 };

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -20,6 +19,7 @@
 #include "lib/base/utf8.h"
 #include "lib/base/version.h"
 #include "lib/channel/message_channel.h"
+#include "lib/waiting/back_off.h"
 #include "proto/baton/v1/worker.grpc.pb.h"
 
 namespace baton {
@@ -27,8 +27,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstBackoff(20);
-constexpr milliseconds kMaxBackoff(5000);
+constexpr milliseconds kFirstPause(20);
+constexpr milliseconds kMaxPause(5000);
 
 // Stop waits for an attempt under way, and there will be another.
 constexpr int kConnectMs = 200;
@@ -97,7 +97,7 @@ class ControlStream::Impl {
   using Stream = grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>;
 
   void Run() {
-    milliseconds backoff = kFirstBackoff;
+    BackOff back_off(kFirstPause, kMaxPause);
     for (;;) {
       absl::Status ended;
       welcomed_ = false;
@@ -108,10 +108,10 @@ class ControlStream::Impl {
       } catch (...) {
         ended = absl::InternalError("an exception of unknown kind");
       }
-      backoff = welcomed_ ? kFirstBackoff : std::min(backoff * 2, kMaxBackoff);
+      if (welcomed_) back_off.Reset();
       std::unique_lock<std::mutex> lock(mutex_);
       status_ = std::move(ended);
-      if (changed_.wait_for(lock, backoff, [this] { return stopping_; })) return;
+      if (changed_.wait_for(lock, back_off.Next(), [this] { return stopping_; })) return;
     }
   }
 

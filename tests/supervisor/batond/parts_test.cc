@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "proto/baton/internal/store.pb.h"
-#include "supervisor/batond/back_off.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
 #include "tests/harness/scripted_sends.h"
@@ -23,27 +22,11 @@ namespace baton {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 std::vector<FileDescriptor> OneDescriptor() {
   std::vector<FileDescriptor> descriptors;
   descriptors.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
   return descriptors;
-}
-
-TEST(BackOffTest, DoublesUpToFiveSeconds) {
-  BackOff back_off;
-  for (const int expected : {10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000}) {
-    EXPECT_EQ(back_off.Next(seconds(0)), milliseconds(expected));
-  }
-}
-
-TEST(BackOffTest, StartsOverAfterALifeOfTenSeconds) {
-  BackOff back_off;
-  for (int i = 0; i < 5; ++i) back_off.Next(seconds(0));
-  EXPECT_EQ(back_off.Next(milliseconds(9'999)), milliseconds(320));
-  EXPECT_EQ(back_off.Next(seconds(10)), milliseconds(10));
-  EXPECT_EQ(back_off.Next(seconds(0)), milliseconds(20));
 }
 
 TEST(DescriptorStoreTest, GivesBackWhatWasPutAndKeepsIt) {
