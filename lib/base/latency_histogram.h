@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "lib/base/quantile.h"
+
 namespace baton {
 
 class LatencyHistogram {
@@ -23,10 +25,11 @@ class LatencyHistogram {
   uint64_t sum() const { return sum_; }
   uint64_t max() const { return max_; }
 
-  // The duration that the share `quantile` (0..1) of all does not exceed; 0 when there are none.
+  // Returns the quantile by the nearest rank, rounded up to the end of its bucket, but never more
+  // than max(); 0 when there are none.
   uint64_t Quantile(double quantile) const {
     if (count_ == 0) return 0;
-    const auto rank = static_cast<uint64_t>(quantile * static_cast<double>(count_ - 1));
+    const uint64_t rank = QuantileRank(quantile, count_);
     uint64_t seen = 0;
     for (size_t i = 0; i < buckets_.size(); ++i) {
       seen += buckets_[i];

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/bench/quantile.h"
+#include "lib/base/quantile.h"
 
 namespace baton::bench {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "lib/base/quantile.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/keeper/engine.h"
 #include "tests/bench/null_baton.h"
 #include "tests/bench/ping_pong.h"
-#include "tests/bench/quantile.h"
 #include "tests/bench/suite.h"
 
 namespace baton::bench {

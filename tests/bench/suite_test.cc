@@ -10,8 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
+#include "lib/base/quantile.h"
 #include "tests/bench/cost.h"
-#include "tests/bench/quantile.h"
 #include "tests/harness/json_object.h"
 #include "tests/harness/temp_directory.h"
 
@@ -134,12 +134,6 @@ TEST(SuiteTest, shouldNotTakeARoundForQuietOfWhichNobodyKnows) {
   EXPECT_EQ(late.OthersSince(early), 0.2);
   EXPECT_EQ(late.OthersSince(untold), std::nullopt);
   EXPECT_EQ(late.OthersSince(late), std::nullopt);
-}
-
-TEST(SuiteTest, shouldHaveNoQuantileOfNothing) {
-  std::vector<int> none, some = {3, 1, 2};
-  EXPECT_EQ(Quantile(none, 0.5), std::nullopt);
-  EXPECT_EQ(Quantile(some, 0.5), 2);
 }
 
 // Exit statuses of `./run bench SUITE --check`.

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/bench/quantile.h"
+#include "lib/base/quantile.h"
 
 namespace baton::bench {
 

@@ -2,12 +2,12 @@
 #ifndef TESTS_DEMO_EVENT_H_
 #define TESTS_DEMO_EVENT_H_
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "lib/base/quantile.h"
 
 namespace baton::demo {
 
@@ -69,13 +69,6 @@ struct BlackoutStatistics {
   double max_us = 0;
 };
 
-// The smallest value that at least `quantile` of `sorted` do not exceed.
-inline double NearestRank(const std::vector<double>& sorted, double quantile) {
-  if (sorted.empty()) return 0;
-  const double rank = std::ceil(quantile * static_cast<double>(sorted.size()));
-  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
-}
-
 inline BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind kind) {
   BlackoutStatistics statistics;
   std::vector<double> blackouts;
@@ -85,10 +78,9 @@ inline BlackoutStatistics Summarize(const std::vector<Event>& events, EventKind 
     statistics.ok += event.problem.empty() ? 1 : 0;
     blackouts.push_back(event.blackout_us);
   }
-  std::sort(blackouts.begin(), blackouts.end());
-  statistics.p50_us = NearestRank(blackouts, 0.5);
-  statistics.p99_us = NearestRank(blackouts, 0.99);
-  statistics.max_us = NearestRank(blackouts, 1);
+  statistics.p50_us = Quantile(blackouts, 0.5).value_or(0);
+  statistics.p99_us = Quantile(blackouts, 0.99).value_or(0);
+  statistics.max_us = Quantile(blackouts, 1).value_or(0);
   return statistics;
 }
 

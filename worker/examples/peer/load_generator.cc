@@ -30,7 +30,9 @@ uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / un
 struct LoadGenerator::Peer {
   enum class Phase : uint8_t { kConnecting, kUp, kDown, kEnded };
 
-  Peer(uint32_t index, uint64_t client, uint32_t window) : index(index), checker(client, window) {}
+  Peer(uint32_t index, uint64_t client, uint32_t window) : index(index), checker(client, window) {
+    if (index < kListedConnections) latency = std::make_unique<LatencyHistogram>();
+  }
 
   const uint32_t index;
   bool active = false;
@@ -43,7 +45,7 @@ struct LoadGenerator::Peer {
 
   ReplyChecker checker;
   SilenceMeter silence;
-  LatencyHistogram latency;
+  std::unique_ptr<LatencyHistogram> latency;  // null: this connection is not listed
   uint64_t messages = 0;
   uint64_t longest_silence = 0;
   uint64_t sent_highest = 0;  // sequence
@@ -238,7 +240,8 @@ void LoadGenerator::RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict
   const uint64_t silence = peer.silence.OnReply(now, peer.checker.open());
   peer.longest_silence = std::max(peer.longest_silence, silence);
   if (timeline_ != nullptr) timeline_->OnReply(silence);
-  peer.latency.Add(verdict.latency);
+  totals_.latency.Record(verdict.latency);
+  if (peer.latency) peer.latency->Record(verdict.latency);
   ++peer.messages;
   ++window_.messages;
   if (std::exchange(peer.last_window, window_number_) != window_number_) {
@@ -505,15 +508,14 @@ Summary LoadGenerator::Summarize() const {
   summary.connections = static_cast<uint32_t>(connections_.size());
   summary.established = established_;
   for (const auto& peer : connections_) {
-    ConnectionSummary& one = summary.per_connection.emplace_back();
-    one.latency = peer->latency;
-    one.messages = peer->messages;
-    one.max_silence = std::max(peer->longest_silence, peer->silence.Longest(now));
-    one.defects = peer->checker.defects();
-    summary.messages += one.messages;
-    summary.defects.Add(one.defects);
-    summary.latency.Merge(one.latency);
-    summary.max_silence = std::max(summary.max_silence, one.max_silence);
+    const uint64_t silence = std::max(peer->longest_silence, peer->silence.Longest(now));
+    const Defects& defects = peer->checker.defects();
+    summary.messages += peer->messages;
+    summary.defects.Add(defects);
+    summary.max_silence = std::max(summary.max_silence, silence);
+    if (peer->latency) {
+      summary.per_connection.push_back({*peer->latency, peer->messages, silence, defects});
+    }
   }
   return summary;
 }

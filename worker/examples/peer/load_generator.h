@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/base/latency_histogram.h"
 #include "lib/verbs/verbs.h"
 #include "worker/examples/common/shared_memory.h"
-#include "worker/examples/peer/latency_histogram.h"
 #include "worker/examples/peer/reply_checker.h"
 #include "worker/examples/peer/silence_meter.h"
 #include "worker/examples/peer/timeline.h"
@@ -41,6 +41,8 @@ struct LoadOptions {
   uint64_t client_base = 1;            // connection i is client client_base + i
 };
 
+// A histogram takes 15 KiB, so not every one of many connections has its own.
+inline constexpr uint32_t kListedConnections = 256;
 inline constexpr uint32_t kVersions = 8;  // of the service's binary, that are told apart
 
 struct WindowSummary {
@@ -75,7 +77,7 @@ struct Summary {
   uint64_t max_silence = 0;
   std::array<uint64_t, kVersions> versions = {};  // replies by version
   LatencyHistogram latency;
-  std::vector<ConnectionSummary> per_connection;
+  std::vector<ConnectionSummary> per_connection;  // of the first kListedConnections
 };
 
 class LoadGenerator {

@@ -7,8 +7,6 @@
 namespace baton::peer {
 namespace {
 
-constexpr size_t kMaxListedConnections = 256;
-
 double Microseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
 template <typename Counts>
@@ -39,7 +37,7 @@ void AddDefects(const Defects& defects, examples::JsonLine* json) {
 
 std::string PerConnectionJson(const Summary& summary) {
   std::string list = "[";
-  for (size_t i = 0; i < summary.per_connection.size() && i < kMaxListedConnections; ++i) {
+  for (size_t i = 0; i < summary.per_connection.size(); ++i) {
     const ConnectionSummary& one = summary.per_connection[i];
     examples::JsonLine json;
     json.Count("index", i).Count("messages", one.messages);
