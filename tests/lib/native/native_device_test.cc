@@ -24,6 +24,7 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
+#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::native {
 namespace {
@@ -67,19 +68,11 @@ class TellingDevice final : public verbs::testing::ForwardingDevice {
 };
 
 // What the keeper knows a connection by.
-class NamedId final : public verbs::ConnectionId {
+class NamedId final : public verbs::testing::SilentConnectionId {
  public:
   explicit NamedId(uint32_t connection) {
     context = reinterpret_cast<void*>(uintptr_t{connection} + 1);
   }
-  verbs::Address local_address() const override { return {}; }
-  verbs::Address peer_address() const override { return {}; }
-  verbs::ReadDepths depths() const override { return {}; }
-  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
-    return absl::OkStatus();
-  }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
 };
 
 // The keeper's, as a driver has inherited it.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "google/protobuf/text_format.h"
+#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::keeper {
 namespace {
@@ -14,18 +15,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Of a peer that asks.
-class Requested : public verbs::ConnectionId {
+class Requested : public verbs::testing::SilentConnectionId {
  public:
   explicit Requested(verbs::Route route) : route_(std::move(route)) {}
   verbs::Address local_address() const override { return {route_.gid, 0}; }
-  verbs::Address peer_address() const override { return {}; }
-  verbs::ReadDepths depths() const override { return {}; }
   verbs::Route route() const override { return route_; }
-  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
-    return absl::OkStatus();
-  }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
 
  private:
   verbs::Route route_;

@@ -14,6 +14,7 @@
 #include "supervisor/keeper/engine.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/forwarding_device.h"
+#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::keeper {
 namespace {
@@ -61,19 +62,9 @@ class FloodedDevice final : public verbs::testing::ForwardingDevice {
     static constexpr uint64_t kNobodys = ~uint64_t{0} - 1;
     uint32_t* const left_;
   };
-  class Id final : public verbs::ConnectionId {
-    verbs::Address local_address() const override { return {}; }
-    verbs::Address peer_address() const override { return {}; }
-    verbs::ReadDepths depths() const override { return {}; }
-    absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
-      return absl::OkStatus();
-    }
-    absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-    absl::Status Disconnect() override { return absl::OkStatus(); }
-  };
 
   size_t queues_ = 0;
-  Id id_;
+  verbs::testing::SilentConnectionId id_;
 };
 
 class EngineBudgetTest : public ::testing::Test, private EngineListener {

@@ -33,6 +33,7 @@
 #include "tests/lib/driver/raw_peer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
+#include "tests/lib/verbs/silent_connection_id.h"
 
 namespace baton::keeper {
 namespace {
@@ -45,18 +46,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-class SilentId final : public verbs::ConnectionId {
- public:
-  verbs::Address local_address() const override { return {}; }
-  verbs::Address peer_address() const override { return {}; }
-  verbs::ReadDepths depths() const override { return {}; }
-  absl::Status Accept(verbs::QueuePair*, const verbs::ConnectionParameters&) override {
-    return absl::OkStatus();
-  }
-  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
-  absl::Status Disconnect() override { return absl::OkStatus(); }
-};
 
 class SilentListener final : public verbs::Listener {
  public:
@@ -74,7 +63,7 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
     *event = {};
     event->type = verbs::CmEventType::kConnectRequest;
     event->listener = &listener_;
-    event->new_id = std::make_unique<SilentId>();
+    event->new_id = std::make_unique<verbs::testing::SilentConnectionId>();
     return true;
   }
 
