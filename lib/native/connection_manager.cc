@@ -501,6 +501,7 @@ void ConnectionManager::Disconnect(uint32_t index) {
 }
 
 void ConnectionManager::Free(uint32_t index) {
+  observer_->OnFree(index);
   Connection& connection = connections_[index];
   connection.id.reset();
   --used_[connection.shard];

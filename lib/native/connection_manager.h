@@ -28,6 +28,8 @@ namespace baton::native {
 class ConnectionObserver {
  public:
   virtual ~ConnectionObserver() = default;
+  // The connection has ended, and its slot is about to serve another one. Its record is whole.
+  virtual void OnFree(uint32_t connection) = 0;
   virtual void OnRefusedConnection(std::string_view why) = 0;
   virtual void OnDeviceEvent(const verbs::DeviceEvent& event) = 0;
 };

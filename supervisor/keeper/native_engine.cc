@@ -24,6 +24,7 @@ NativeEngine::NativeEngine(arena::Arena* arena, verbs::Device* device,
     : arena_(arena),
       device_(device),
       options_(options),
+      counters_(std::make_unique<NativeCounters>(arena)),
       roster_(arena),
       device_info_(device->info()) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
@@ -448,30 +449,6 @@ void NativeEngine::RevokeGrant(uint32_t grant, GrantDone done) {
 }
 
 // ---------------------------------------------------------------- what is told
-
-driver::ShardCounters NativeEngine::counters(uint32_t shard) const {
-  driver::ShardCounters counters;
-  counters.transactions = arena::LoadRelaxed(arena_->shard(shard).transactions);
-  for (uint32_t i = 0; i < arena_->shape().connections; ++i) {
-    const arena::ConnectionRecord& connection = arena_->connection(i);
-    if (arena::LoadAcquire(connection.shard) != shard || !driver::IsLive(connection)) continue;
-    const arena::QueueCursors send = connection.send, receive = connection.receive;
-    counters.sends_committed += send.committed;
-    counters.sends_posted += send.posted;
-    counters.sends_completed += send.completed;
-    counters.receives_committed += receive.committed;
-    counters.receives_posted += receive.posted;
-    counters.receives_completed += receive.completed;
-  }
-  if (arena::HasSharedReceives(arena_->shape())) {
-    const arena::ShardRecord& record = arena_->shard(shard);
-    counters.receives_posted =
-        counters.receives_completed + arena::LoadRelaxed(record.shared_receives_posted);
-    counters.receives_committed =
-        counters.receives_posted + arena::LoadRelaxed(record.shared_receives_unsure);
-  }
-  return counters;
-}
 
 ShardOwner NativeEngine::owner(uint32_t shard) const {
   const driver::Ownership& ownership = shards_[shard].ownership;

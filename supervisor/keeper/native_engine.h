@@ -22,6 +22,7 @@
 #include "lib/driver/ownership.h"
 #include "lib/native/connection_manager.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/keeper/native_counters.h"
 #include "supervisor/keeper/native_deaths.h"
 #include "supervisor/keeper/native_driver.h"
 #include "supervisor/keeper/native_files.h"
@@ -107,7 +108,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void SetGate(driver::ConnectionGate* gate) override { manager_->SetGate(gate); }
   void SetPostRates(uint32_t, uint32_t) override {}
   // As of now: the shard's driver goes on meanwhile.
-  driver::ShardCounters counters(uint32_t shard) const override;
+  driver::ShardCounters counters(uint32_t shard) const override { return counters_->Of(shard); }
   uint64_t established_ns(uint32_t) const override { return 0; }
   uint32_t connection_count() const override { return manager_->connection_count(); }
   uint32_t connections_of(uint32_t shard) const override { return manager_->connections_of(shard); }
@@ -175,6 +176,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   void Wake(uint32_t slot) const;
   uint64_t HeirOf(uint32_t shard) const;
 
+  void OnFree(uint32_t connection) override { counters_->Look(connection); }
   void OnRefusedConnection(std::string_view why) override;
   void OnDeviceEvent(const verbs::DeviceEvent& event) override;
 
@@ -185,6 +187,7 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
   FileDescriptor wake_;                 // eventfd, of all processes of the service
   FileDescriptor news_, news_of_ours_;  // datagrams from workers; their end
   std::vector<FileDescriptor> wakes_;   // eventfds, by worker slot
+  const std::unique_ptr<NativeCounters> counters_;
   std::unique_ptr<native::ConnectionManager> manager_;
   std::vector<ShardState> shards_;
   Roster roster_;

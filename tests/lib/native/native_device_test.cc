@@ -272,6 +272,7 @@ class NativeDeviceTest : public ::testing::Test, private ConnectionObserver {
   uint64_t orders() { return arena->orders(0).tail; }
   bool notice_waits() { return !Mailbox::Notices(*arena, 0).empty(); }
 
+  void OnFree(uint32_t) override {}
   void OnRefusedConnection(std::string_view why) override { refused.emplace_back(why); }
   void OnDeviceEvent(const verbs::DeviceEvent& event) override { told.push_back(event.text); }
 

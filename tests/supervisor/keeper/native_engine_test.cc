@@ -948,6 +948,35 @@ TEST_F(InheritedShardsTest, shouldBeTakenTogetherIfAConnectionIsAcceptedIntoAnot
   EXPECT_EQ(record.shard, 1u);
 }
 
+// Metrics are made of them, and a counter of Prometheus never falls.
+TEST_F(NativeEngineTest, shouldCountWhatConnectionsDidThatHaveEnded) {
+  Worker& worker = Start(0);
+  ASSERT_EQ(worker.Attend(), 0);
+  Begin(worker);
+  for (uint64_t ended = 0; ended < 3; ++ended) {
+    RawPeer peer;
+    Connect(worker, peer);
+    Exchange(worker, peer);
+    const driver::ShardCounters live = engine_->counters(0);
+    EXPECT_EQ(live.sends_posted, ended + 1);
+    EXPECT_EQ(live.receives_posted, 2 * (ended + 1));
+    EXPECT_EQ(live.sends_posted - live.sends_completed, 0u);
+    EXPECT_EQ(live.receives_posted - live.receives_completed, 1u);
+    peer.Disconnect();
+    while (CompletionKind(Next(worker, peer).kind) != CompletionKind::kDisconnected) {
+    }
+    for (bool freed = false; !freed; freed = engine_->connection_count() == 0) {
+      EXPECT_EQ(engine_->counters(0).receives_posted, 2 * (ended + 1));
+      writer_->Acknowledge(read_);
+      Commit(worker);
+    }
+    const driver::ShardCounters over = engine_->counters(0);
+    EXPECT_EQ(over.sends_posted, ended + 1);
+    EXPECT_EQ(over.receives_posted, 2 * (ended + 1));
+    EXPECT_EQ(over.receives_posted - over.receives_completed, 0u);
+  }
+}
+
 // ---- Poison.
 
 // Every owner dies of one message. The third death fails its connection, and the next owner goes on

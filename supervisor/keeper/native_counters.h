@@ -1,0 +1,51 @@
+// What the drivers of a native service have done, by shard, since the keeper started.
+//
+// Drivers count in the records of connections. A record starts over with the next connection of its
+// slot, and follows its connection to another shard. So the growth since the last look is added to
+// the shard that has the connection: these counters never fall.
+#ifndef SUPERVISOR_KEEPER_NATIVE_COUNTERS_H_
+#define SUPERVISOR_KEEPER_NATIVE_COUNTERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/arena/arena.h"
+#include "lib/driver/queue_driver.h"
+
+namespace baton::keeper {
+
+// Thread-compatible.
+class NativeCounters {
+ public:
+  // `arena` outlives it.
+  explicit NativeCounters(const arena::Arena* arena);
+
+  // Returns what is done by now. Looks at every connection.
+  driver::ShardCounters Of(uint32_t shard);
+
+  // The caller calls this before the slot of a connection that has ended serves another one.
+  void Look(uint32_t connection);
+
+ private:
+  struct Seen {
+    uint32_t generation = 0;
+    uint64_t sends = 0;     // posted
+    uint64_t receives = 0;  // posted; completed where the shard shares its receives
+  };
+  struct Total {
+    uint64_t sends = 0;
+    uint64_t receives = 0;
+    uint64_t shared_receives_posted = 0;  // the most that Of() has returned
+  };
+
+  void AddSharedReceives(uint32_t shard, driver::ShardCounters* counters);
+
+  const arena::Arena* const arena_;
+  const bool shares_receives_;
+  std::vector<Seen> seen_;     // by connection
+  std::vector<Total> totals_;  // by shard
+};
+
+}  // namespace baton::keeper
+
+#endif  // SUPERVISOR_KEEPER_NATIVE_COUNTERS_H_
