@@ -70,8 +70,9 @@ absl::Status ParseDevice(const Flags& flags, v1::Device* device) {
     if (flags.gid_index) {
       return absl::InvalidArgumentError("--gid-index: the soft device has no GIDs");
     }
-    device->mutable_soft()->set_faults(flags.faults);
-    return absl::OkStatus();
+    v1::SoftDeviceConfig& soft = *device->mutable_soft();
+    if (flags.faults.empty()) return absl::OkStatus();
+    return ParseText(flags.faults, "--faults", soft.mutable_faults());
   }
   if (text != "rdma" && !text.starts_with(kRdmaPrefix)) {
     return absl::InvalidArgumentError(
@@ -193,7 +194,8 @@ void AddNativeFlags(CLI::App& app, Flags& flags, uint32_t (*narrow)(uint64_t)) {
          "Name or path of that of the service's listeners and connections [batond's]")
       ->needs("--dev")
       ->group("With --dev");
-  app.add_option("--faults", flags.faults, "Faults that the soft device injects")
+  app.add_option("--faults", flags.faults,
+                 "FaultPlan that the soft device injects, in protobuf text format [none]")
       ->needs("--dev")
       ->group("With --dev");
 }

@@ -84,14 +84,19 @@ absl::Status CompleteConfig(v1::Config& config) {
   return problems.ToStatus();
 }
 
-absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name) {
-  Problems problems{std::string(file_name)};
+absl::Status ParseText(std::string_view text, std::string_view what,
+                       google::protobuf::Message* message) {
+  Problems problems{std::string(what)};
   ParseErrors errors(problems);
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&errors);
+  (void)parser.ParseFromString(std::string(text), message);
+  return problems.ToStatus();
+}
+
+absl::StatusOr<v1::Policy> ParsePolicy(std::string_view text, std::string_view file_name) {
   v1::Policy policy;
-  (void)parser.ParseFromString(std::string(text), &policy);
-  BATON_RETURN_IF_ERROR(problems.ToStatus());
+  BATON_RETURN_IF_ERROR(ParseText(text, file_name, &policy));
   return policy;
 }
 

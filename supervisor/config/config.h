@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "google/protobuf/message.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton {
@@ -20,6 +21,12 @@ absl::StatusOr<v1::Config> ParseConfig(std::string_view text, std::string_view f
 
 // The same for a configuration that comes from no file; problems have no place then.
 absl::Status CompleteConfig(v1::Config& config);
+
+// Parses protobuf text format into `message`. Checks no values.
+//
+// kInvalidArgument carries every problem found, one per line: "`what`:LINE:COLUMN: ...".
+absl::Status ParseText(std::string_view text, std::string_view what,
+                       google::protobuf::Message* message);
 
 }  // namespace baton
 

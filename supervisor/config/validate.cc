@@ -20,6 +20,7 @@
 #include "supervisor/config/operator_endpoint.h"
 #include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
+#include "supervisor/config/validate_faults.h"
 #include "supervisor/config/validate_policy.h"
 
 namespace baton {
@@ -28,7 +29,6 @@ namespace {
 using google::protobuf::TextFormat;
 
 constexpr size_t kMaxNameBytes = 32;
-constexpr size_t kMaxFaultsBytes = 4096;
 constexpr size_t kMaxDeviceNameBytes = 63;  // IB_DEVICE_NAME_MAX, less the NUL
 constexpr size_t kMaxFileNameBytes = 255;   // NAME_MAX
 constexpr size_t kMaxPathBytes = 4095;      // PATH_MAX, less the NUL
@@ -115,15 +115,6 @@ void CheckNetworkNamespace(const v1::ServiceConfig& service, const Node& node) {
   }
 }
 
-void CheckSoft(const v1::SoftDeviceConfig& soft, const Node& node) {
-  if (soft.faults().size() > kMaxFaultsBytes) {
-    node.Refuse("faults", absl::StrCat("has ", soft.faults().size(), " bytes, at most ",
-                                       kMaxFaultsBytes, " are taken"));
-  } else if (!IsUtf8(soft.faults())) {
-    node.Refuse("faults", "is not UTF-8");
-  }
-}
-
 void CheckRdma(v1::RdmaDeviceConfig& rdma, const Node& node) {
   node.CheckRange({"port", 1, 1, kMaxDevicePort});
   if (rdma.gid_index() > kMaxGidIndex) {
@@ -152,7 +143,9 @@ void CheckDevice(v1::ServiceConfig& service, const Node& node) {
     CheckRdma(rdma, device_node.Child("rdma", rdma));
   } else {
     v1::SoftDeviceConfig& soft = *device.mutable_soft();
-    CheckSoft(soft, device_node.Child("soft", soft));
+    if (!soft.has_faults()) return;
+    v1::FaultPlan& faults = *soft.mutable_faults();
+    CheckFaults(faults, device_node.Child("soft", soft).Child("faults", faults));
   }
 }
 

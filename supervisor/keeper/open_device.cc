@@ -1,19 +1,50 @@
 #include "supervisor/keeper/open_device.h"
 
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "lib/verbs/soft/soft_device.h"
 
 namespace baton::keeper {
 namespace {
 
+using verbs::CompletionStatus;
+
+// By v1::FaultRule::Error.
+constexpr CompletionStatus kErrors[] = {
+    CompletionStatus::kGeneralError,      CompletionStatus::kLocalLengthError,
+    CompletionStatus::kLocalQpError,      CompletionStatus::kLocalProtectionError,
+    CompletionStatus::kBadResponse,       CompletionStatus::kRemoteInvalidRequest,
+    CompletionStatus::kRemoteAccessError, CompletionStatus::kRemoteOperationError,
+    CompletionStatus::kRetryExceeded,     CompletionStatus::kRnrRetryExceeded,
+};
+static_assert(std::size(kErrors) == v1::FaultRule::Error_ARRAYSIZE);
+static_assert(static_cast<int>(verbs::soft::FaultKind::kDelay) == v1::FaultRule::DELAY &&
+              static_cast<int>(verbs::soft::FaultKind::kStall) == v1::FaultRule::STALL &&
+              static_cast<int>(verbs::soft::FaultKind::kRnr) == v1::FaultRule::RNR &&
+              static_cast<int>(verbs::soft::FaultKind::kCut) == v1::FaultRule::CUT &&
+              static_cast<int>(verbs::soft::FaultKind::kRetry) == v1::FaultRule::RETRY &&
+              static_cast<int>(verbs::soft::FaultKind::kLost) == v1::FaultRule::LOST &&
+              static_cast<int>(verbs::soft::FaultKind::kError) == v1::FaultRule::ERROR);
+
+verbs::soft::FaultRule RuleOf(const v1::FaultRule& config) {
+  verbs::soft::FaultRule rule;
+  rule.kind = static_cast<verbs::soft::FaultKind>(config.kind());
+  rule.probability = config.probability();
+  rule.nth = config.nth();
+  rule.every = config.every();
+  rule.duration_us = config.duration_us();
+  rule.status = kErrors[config.error()];
+  return rule;
+}
+
 absl::StatusOr<std::unique_ptr<verbs::Device>> OpenSoft(const v1::SoftDeviceConfig& config) {
   verbs::soft::SoftDeviceOptions options;
-  if (!config.faults().empty()) {
-    BATON_ASSIGN_OR_RETURN(options.faults, verbs::soft::FaultPlan::Parse(config.faults()));
+  options.faults.seed = config.faults().seed();
+  for (const v1::FaultRule& rule : config.faults().rules()) {
+    options.faults.rules.push_back(RuleOf(rule));
   }
   return verbs::soft::CreateSoftDevice(options);
 }

@@ -333,8 +333,10 @@ TEST_F(RandomKillTest, shouldLoseAndRepeatNothingOverALinkThatDelaysAndRefuses) 
   const uint64_t seed = Setting("BATON_SEED", std::random_device()());
   harness::ClusterOptions options;
   options.batond_arguments = {"--faults",
-                              "seed=" + std::to_string(seed) +
-                                  ";delay:p=0.02,us=300;stall:p=0.002,us=2000;rnr:p=0.01,us=500"};
+                              "seed: " + std::to_string(seed) +
+                                  " rules { kind: DELAY probability: 0.02 duration_us: 300 }"
+                                  " rules { kind: STALL probability: 0.002 duration_us: 2000 }"
+                                  " rules { kind: RNR probability: 0.01 duration_us: 500 }"};
   ASSERT_NO_FATAL_FAILURE(StartHastyCluster(options));
   ASSERT_NO_FATAL_FAILURE(EndOwners(Setting("BATON_KILLS", kKills) / 8, seed));
   ASSERT_OK(peer_->Settle());

@@ -44,8 +44,7 @@ TEST_P(FuzzRegression, shouldTakeEveryInputOfTheCorpus) {
 
 INSTANTIATE_TEST_SUITE_P(
     Corpus, FuzzRegression,
-    ::testing::Values(Target{"config", ConfigText}, Target{"fault_plan", FaultPlanText},
-                      Target{"control_config", ControlConfigText},
+    ::testing::Values(Target{"config", ConfigText}, Target{"control_config", ControlConfigText},
                       Target{"hostile_worker", HostileWorker},
                       Target{"hostile_engine", HostileEngine},
                       Target{"frame_stream", FrameStreamBytes}, Target{"soft_wire", SoftWire},

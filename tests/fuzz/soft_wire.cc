@@ -61,18 +61,30 @@ verbs::soft::SoftDeviceOptions Options(Program* program) {
   options.seed = 1;
   options.min_rnr_timer_us = 1;
   // Its own faults, on top of what the peer does.
-  static constexpr const char* kFaults[] = {
-      "",
-      "",
-      "",
-      "seed=1;rnr:p=0.2,us=1;delay:p=0.2,us=1;stall:p=0.1,us=1",
-      "seed=2;cut:n=3;rnr:p=0.1",
-      "seed=3;error:n=2,status=remote_access;delay:p=0.3,us=1",
-      "seed=4;retry:n=2;stall:p=0.2,us=1",
-      "seed=5;delay:p=0.5,us=1",
+  using verbs::CompletionStatus;
+  using verbs::soft::FaultKind;
+  static const verbs::soft::FaultPlan kFaults[] = {
+      {},
+      {},
+      {},
+      {.seed = 1,
+       .rules = {{.kind = FaultKind::kRnr, .probability = 0.2, .duration_us = 1},
+                 {.kind = FaultKind::kDelay, .probability = 0.2, .duration_us = 1},
+                 {.kind = FaultKind::kStall, .probability = 0.1, .duration_us = 1}}},
+      {.seed = 2,
+       .rules = {{.kind = FaultKind::kCut, .nth = 3},
+                 {.kind = FaultKind::kRnr, .probability = 0.1}}},
+      {.seed = 3,
+       .rules = {{.kind = FaultKind::kError,
+                  .nth = 2,
+                  .status = CompletionStatus::kRemoteAccessError},
+                 {.kind = FaultKind::kDelay, .probability = 0.3, .duration_us = 1}}},
+      {.seed = 4,
+       .rules = {{.kind = FaultKind::kRetry, .nth = 2},
+                 {.kind = FaultKind::kStall, .probability = 0.2, .duration_us = 1}}},
+      {.seed = 5, .rules = {{.kind = FaultKind::kDelay, .probability = 0.5, .duration_us = 1}}},
   };
-  options.faults =
-      verbs::soft::FaultPlan::Parse(kFaults[program->Below(std::size(kFaults))]).value();
+  options.faults = kFaults[program->Below(std::size(kFaults))];
   return options;
 }
 

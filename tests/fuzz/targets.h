@@ -8,9 +8,8 @@
 
 namespace baton::fuzz {
 
-// Text that people write: batond's configuration, fault plans, what control reads at its start.
+// Text that people write: batond's configuration, what control reads at its start.
 void ConfigText(const uint8_t* data, size_t size);
-void FaultPlanText(const uint8_t* data, size_t size);
 void ControlConfigText(const uint8_t* data, size_t size);
 
 // Bytes that a peer of the soft device sends, at any time and in any pieces: through the frame

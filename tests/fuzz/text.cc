@@ -3,7 +3,6 @@
 
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
-#include "lib/verbs/soft/fault_plan.h"
 #include "supervisor/config/config.h"
 #include "supervisor/config/shape.h"
 #include "supervisor/control/config.h"
@@ -36,27 +35,6 @@ void ConfigText(const uint8_t* data, size_t size) {
     for (const v1::ListenerConfig& listener : service.listeners()) {
       BATON_CHECK(listener.host().find('\0') == std::string::npos);
     }
-  }
-}
-
-// A plan's text is read back as the same plan, and its decisions can be drawn.
-void FaultPlanText(const uint8_t* data, size_t size) {
-  using verbs::soft::FaultPlan;
-  const absl::StatusOr<FaultPlan> plan = FaultPlan::Parse(Text(data, size));
-  if (!plan.ok()) return;
-  const std::string text = plan->ToString();
-  const absl::StatusOr<FaultPlan> again = FaultPlan::Parse(text);
-  BATON_CHECK(again.ok());
-  BATON_CHECK(again->ToString() == text);
-  BATON_CHECK(again->seed == plan->seed && again->rules.size() == plan->rules.size());
-  verbs::soft::FaultSequence sequence(&*plan, 1), same(&*again, 1);
-  for (size_t i = 0; i < plan->rules.size(); ++i) {
-    BATON_CHECK(again->rules[i].probability == plan->rules[i].probability);
-    BATON_CHECK(again->rules[i].status == plan->rules[i].status);
-  }
-  for (int message = 0; message < 64 && sequence.active(); ++message) {
-    const verbs::soft::FaultDecision decision = sequence.Next();
-    BATON_CHECK(decision.kind == same.Next().kind);
   }
 }
 

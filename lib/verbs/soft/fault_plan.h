@@ -3,15 +3,13 @@
 #define LIB_VERBS_SOFT_FAULT_PLAN_H_
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
+// The numbers are those of v1::FaultRule::Kind, by which a configuration names them.
 enum class FaultKind : uint8_t {
   kNone = 0,
   kDelay,  // this message, and those behind it, leave later
@@ -22,7 +20,6 @@ enum class FaultKind : uint8_t {
   kLost,   // the device tells that it is lost; this message still leaves
   kError,  // the request completes with a chosen error and the queue pair fails
 };
-std::string_view FaultKindName(FaultKind kind);
 
 // Applies to the n-th message of a connection (from 1), to every n-th, or to each with a
 // probability: exactly one of the three is set.
@@ -38,11 +35,6 @@ struct FaultRule {
 struct FaultPlan {
   uint64_t seed = 0;
   std::vector<FaultRule> rules;
-
-  // Text such as "seed=7;delay:p=0.01,us=200;cut:n=1000;error:every=50,status=remote_access".
-  // Empty text is the empty plan. An error names the field that is wrong.
-  static absl::StatusOr<FaultPlan> Parse(std::string_view text);
-  std::string ToString() const;  // parses back to the same plan
 };
 
 struct FaultDecision {

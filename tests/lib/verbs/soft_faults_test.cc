@@ -1,6 +1,9 @@
 // Injected faults, and what only the soft device has.
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "lib/base/clock.h"
 #include "lib/verbs/soft/soft_device.h"
@@ -10,12 +13,13 @@ namespace baton::verbs::testing {
 namespace {
 
 using soft::CreateSoftDevice;
-using soft::FaultPlan;
+using soft::FaultKind;
+using soft::FaultRule;
 using soft::SoftDeviceOptions;
 
-SoftDeviceOptions WithFaults(std::string_view text) {
+SoftDeviceOptions WithFaults(std::vector<FaultRule> rules) {
   SoftDeviceOptions options;
-  options.faults = FaultPlan::Parse(text).value();
+  options.faults = {.seed = 11, .rules = std::move(rules)};
   return options;
 }
 
@@ -43,7 +47,7 @@ struct Pair {
 };
 
 TEST(SoftFaults, shouldDelayAMessageAndThoseBehindIt) {
-  Pair pair(WithFaults("delay:n=2,us=20000"));
+  Pair pair(WithFaults({{.kind = FaultKind::kDelay, .nth = 2, .duration_us = 20000}}));
   const uint64_t start = MonotonicNanoseconds();
   for (uint64_t i = 1; i <= 3; ++i) pair.Send(i);
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kSuccess);
@@ -53,7 +57,7 @@ TEST(SoftFaults, shouldDelayAMessageAndThoseBehindIt) {
 }
 
 TEST(SoftFaults, shouldStallBothDirections) {
-  Pair pair(WithFaults("stall:n=1,us=20000"));
+  Pair pair(WithFaults({{.kind = FaultKind::kStall, .nth = 1, .duration_us = 20000}}));
   const uint64_t start = MonotonicNanoseconds();
   pair.Send(1);
   ASSERT_TRUE(PostReceive(*pair.client.queue_pair, 9, {pair.ours.Sge(64, 64)}).ok());
@@ -66,7 +70,7 @@ TEST(SoftFaults, shouldStallBothDirections) {
 }
 
 TEST(SoftFaults, shouldRetryAfterInjectedRnr) {
-  Pair pair(WithFaults("rnr:every=1,us=100"));
+  Pair pair(WithFaults({{.kind = FaultKind::kRnr, .every = 1, .duration_us = 100}}));
   for (uint64_t i = 1; i <= 5; ++i) pair.Send(i);
   for (uint64_t i = 1; i <= 5; ++i) EXPECT_EQ(pair.Sent(i), CompletionStatus::kSuccess);
 }
@@ -74,7 +78,7 @@ TEST(SoftFaults, shouldRetryAfterInjectedRnr) {
 TEST(SoftFaults, shouldCountInjectedRnrAgainstTheRetries) {
   ConnectOptions connect;
   connect.server.rnr_retry_count = 0;
-  Pair pair(WithFaults("rnr:n=2"), connect);
+  Pair pair(WithFaults({{.kind = FaultKind::kRnr, .nth = 2}}), connect);
   for (uint64_t i = 1; i <= 3; ++i) pair.Send(i);
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kSuccess);
   EXPECT_EQ(pair.Sent(2), CompletionStatus::kRnrRetryExceeded);
@@ -82,7 +86,7 @@ TEST(SoftFaults, shouldCountInjectedRnrAgainstTheRetries) {
 }
 
 TEST(SoftFaults, shouldLoseTheConnectionAtBothSidesWhenTheLinkIsCut) {
-  Pair pair(WithFaults("cut:n=2"));
+  Pair pair(WithFaults({{.kind = FaultKind::kCut, .nth = 2}}));
   pair.Send(1);
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kSuccess);
   pair.Send(2);
@@ -96,7 +100,7 @@ TEST(SoftFaults, shouldLoseTheConnectionAtBothSidesWhenTheLinkIsCut) {
 }
 
 TEST(SoftFaults, shouldExhaustRetries) {
-  Pair pair(WithFaults("retry:n=2,us=1000"));
+  Pair pair(WithFaults({{.kind = FaultKind::kRetry, .nth = 2, .duration_us = 1000}}));
   for (uint64_t i = 1; i <= 3; ++i) pair.Send(i);
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kSuccess);
   EXPECT_EQ(pair.Sent(2), CompletionStatus::kRetryExceeded);
@@ -105,13 +109,14 @@ TEST(SoftFaults, shouldExhaustRetries) {
 }
 
 TEST(SoftFaults, shouldCompleteWithTheChosenError) {
-  Pair pair(WithFaults("error:n=1,status=remote_operation"));
+  Pair pair(WithFaults(
+      {{.kind = FaultKind::kError, .nth = 1, .status = CompletionStatus::kRemoteOperationError}}));
   pair.Send(1);
   EXPECT_EQ(pair.Sent(1), CompletionStatus::kRemoteOperationError);
 }
 
 TEST(SoftFaults, shouldTellOnceThatTheDeviceIsLost) {
-  Pair pair(WithFaults("lost:every=2"));
+  Pair pair(WithFaults({{.kind = FaultKind::kLost, .every = 2}}));
   for (uint64_t i = 1; i <= 5; ++i) {
     pair.Send(i);
     EXPECT_EQ(pair.Sent(i), CompletionStatus::kSuccess);
@@ -123,7 +128,10 @@ TEST(SoftFaults, shouldTellOnceThatTheDeviceIsLost) {
 
 TEST(SoftFaults, shouldRepeatARunWithTheSameSeed) {
   const auto run = [] {
-    Pair pair(WithFaults("seed=11;delay:p=0.2,us=50;error:p=0.02,status=general"));
+    Pair pair(WithFaults({{.kind = FaultKind::kDelay, .probability = 0.2, .duration_us = 50},
+                          {.kind = FaultKind::kError,
+                           .probability = 0.02,
+                           .status = CompletionStatus::kGeneralError}}));
     uint64_t sent = 1;
     for (; sent < 1000; ++sent) {
       pair.Send(sent);

@@ -183,11 +183,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"EmptyDevice", "state_dir: \"/s\" services { name: \"kv\" device {} }",
                   "baton.conf:1:39: services[0].device: is missing; a service has exactly one, for "
                   "example device { soft {} }"},
-        BadConfig{"FaultsTooLong",
-                  "state_dir: \"/s\" services { name: \"kv\" device { soft { faults: \"" +
-                      std::string(4097, 'f') + "\" } } }",
-                  "baton.conf:1:55: services[0].device.soft.faults: has 4097 bytes, at most 4096 "
-                  "are taken"},
         BadConfig{"NoServices", "state_dir: \"/s\"",
                   "baton.conf: services: is missing; name at least one service, for example "
                   "services { name: \"kv\" device { soft {} } }"},
@@ -318,9 +313,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"StateDirNotUtf8",
                   R"(state_dir: "/s\xff" services { name: "kv" device { soft {} } })",
                   "baton.conf:1:1: state_dir: is not UTF-8; name a directory that is"},
-        BadConfig{"FaultsNotUtf8",
-                  R"(state_dir: "/s" services { name: "kv" device { soft { faults: "\xff" } } })",
-                  "baton.conf:1:55: services[0].device.soft.faults: is not UTF-8"},
         BadConfig{"ListenerPort", With("listeners {} listeners { port: 65536 }"),
                   "baton.conf:5:28: services[0].listeners[1].port: 65536 is not between 0 and "
                   "65535; 0 takes any free port"},
@@ -346,6 +338,65 @@ INSTANTIATE_TEST_SUITE_P(
                   "baton.conf:5:37: services[0].listeners[1].port: 0.0.0.0 port 7 is already a "
                   "listener of service \"kv\"; give each its own"}),
     [](const testing::TestParamInfo<BadConfig>& info) { return info.param.what; });
+
+std::string WithFaults(const std::string& faults) {
+  return "state_dir: \"/s\" services { name: \"kv\" device { soft { faults { " + faults +
+         " } } } }";
+}
+
+TEST(ConfigTest, TakesFaultsOfEveryKind) {
+  const auto config = ParseConfig(
+      WithFaults(
+          "seed: 7 rules { kind: DELAY probability: 0.01 duration_us: 200 } "
+          "rules { kind: STALL nth: 3 duration_us: 3600000000 } rules { kind: RNR every: 1 } "
+          "rules { kind: CUT nth: 1000 } rules { kind: RETRY nth: 2 duration_us: 9 } "
+          "rules { kind: LOST nth: 4 } rules { kind: ERROR every: 50 error: REMOTE_ACCESS } "
+          "rules { kind: ERROR probability: 1 }"),
+      "baton.conf");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const v1::FaultPlan& plan = config->services(0).device().soft().faults();
+  EXPECT_EQ(plan.seed(), 7u);
+  ASSERT_EQ(plan.rules_size(), 8);
+  EXPECT_EQ(plan.rules(0).probability(), 0.01);
+  EXPECT_EQ(plan.rules(6).error(), v1::FaultRule::REMOTE_ACCESS);
+}
+
+TEST(ConfigTest, NamesTheFieldOfAFaultThatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"nth: 1", ".kind: is missing; use DELAY, STALL, RNR, CUT, RETRY, LOST or ERROR"},
+      {"kind: 99 nth: 1", ".kind: is missing; use DELAY"},
+      {"kind: CUT", ".probability: is missing; a rule has one of probability, nth and every"},
+      {"kind: CUT probability: 2", ".probability: 2 is not above 0 and up to 1"},
+      {"kind: CUT probability: 0", ".probability: 0 is not above 0 and up to 1"},
+      {"kind: CUT probability: nan", ".probability: nan is not above 0 and up to 1"},
+      {"kind: CUT nth: 0", ".nth: is 0; messages are counted from 1"},
+      {"kind: CUT every: 0", ".every: is 0; 1 takes every message"},
+      {"kind: DELAY nth: 1", ".duration_us: is missing; DELAY and STALL last that long"},
+      {"kind: STALL nth: 1 duration_us: 3600000001", ".duration_us: 3600000001 is not between"},
+      {"kind: CUT nth: 1 error: REMOTE_ACCESS", ".error: only a rule of kind ERROR has one"},
+      {"kind: ERROR nth: 1 error: 99", ".error: 99 is no error"},
+  };
+  for (const auto& [rule, problem] : cases) {
+    EXPECT_THAT(ProblemOf(WithFaults("rules { " + std::string(rule) + " }")),
+                HasSubstr(absl::StrCat("services[0].device.soft.faults.rules[0]", problem)))
+        << rule;
+  }
+  // What is no message is refused where it stands.
+  for (const auto& [rule, problem] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"kind: EXPLODE nth: 1", "EXPLODE"},
+           {"kind: CUT nth: -3", "-"},
+           {"kind: CUT color: 1", "color"},
+           {"kind: CUT nth: 1 every: 2", "every"},
+           {"kind: ERROR nth: 1 error: GREAT", "GREAT"}}) {
+    const std::string text = ProblemOf(WithFaults("rules { " + std::string(rule) + " }"));
+    EXPECT_THAT(text, StartsWith("baton.conf:1:")) << rule;
+    EXPECT_THAT(text, HasSubstr(problem)) << rule;
+  }
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += "rules { kind: CUT nth: 1 } ";
+  EXPECT_THAT(ProblemOf(WithFaults(many)),
+              HasSubstr("services[0].device.soft.faults.rules: has 65, at most 64"));
+}
 
 TEST(ConfigTest, ReportsEveryProblemAtOnce) {
   const std::string problem = ProblemOf(With("shards: 65 max_workers: 65"));
