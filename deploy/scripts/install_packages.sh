@@ -10,8 +10,8 @@ declare -A GROUPS_OF_PACKAGES=(
   [build]="bazel-bootstrap bazel-rules-java ca-certificates dpkg-dev fish g++ git gnuplot-nox
     groff-base ibverbs-providers iproute2 libabsl-dev libboost-dev libcli11-dev libgmock-dev
     libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
-    librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc openssl procps prometheus-cpp-dev
-    protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
+    librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc nlohmann-json3-dev openssl procps
+    prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
   [lint]="clang-format clang-tidy shellcheck"
   [fuzz]="clang-14 libclang-rt-14-dev"
   [node]="nodejs npm"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
@@ -12,6 +14,8 @@
 
 namespace baton {
 namespace {
+
+using nlohmann::ordered_json;
 
 absl::Status Status(Session* session) {
   BATON_ASSIGN_OR_RETURN(OperatorClient * client, session->Connect());
@@ -44,8 +48,9 @@ absl::Status Version(Session* session) {
     problem = client.status();
   }
   if (session->json) {
-    session->out << "{\"client_release\":\"" << kRelease << "\",\"server\":";
-    session->out << (problem.ok() ? ToJson(status.version()) : "null") << "}\n";
+    ordered_json json = {{"client_release", kRelease}, {"server", nullptr}};
+    if (problem.ok()) json["server"] = ordered_json::parse(ToJson(status.version()));
+    session->out << json.dump() << '\n';
     return problem;
   }
   PrintFields(session->out,

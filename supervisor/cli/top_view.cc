@@ -1,18 +1,21 @@
 #include "supervisor/cli/top_view.h"
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/service_table.h"
 #include "supervisor/cli/table.h"
 
 namespace baton {
 namespace {
+
+using nlohmann::ordered_json;
 
 void Add(const std::optional<double>& rate, std::optional<double>* sum) {
   if (rate) *sum = sum->value_or(0) + *rate;
@@ -104,27 +107,57 @@ void PrintShards(std::ostream& out, const TopView& view, TopSort sort) {
   if (!table.empty()) table.Print(out);
 }
 
-// Names of services need no escape: they are letters, digits and dashes.
-std::string JsonRates(const TopRates& rates, uint64_t in_flight) {
+void AddRates(const TopRates& rates, uint64_t in_flight, ordered_json* json) {
   const auto number = [](const std::optional<double>& rate) {
-    return rate ? absl::StrFormat("%.1f", *rate) : std::string("null");
+    return rate ? ordered_json(std::round(*rate * 10) / 10) : ordered_json(nullptr);
   };
-  return absl::StrCat("\"commits_per_second\":", number(rates.commits),
-                      ",\"sends_per_second\":", number(rates.sends),
-                      ",\"completions_per_second\":", number(rates.completions),
-                      ",\"send_requests_in_flight\":", in_flight);
+  json->update({{"commits_per_second", number(rates.commits)},
+                {"sends_per_second", number(rates.sends)},
+                {"completions_per_second", number(rates.completions)},
+                {"send_requests_in_flight", in_flight}});
 }
 
-std::string JsonBlackout(const v1::BlackoutSummary& blackout) {
-  return absl::StrFormat("{\"count\":\"%d\",\"p50_us\":%g,\"p99_us\":%g,\"max_us\":%g}",
-                         blackout.count(), blackout.p50_us(), blackout.p99_us(), blackout.max_us());
+// A whole number has no fraction, as in the JSON of protobuf messages.
+ordered_json JsonNumber(double value) {
+  constexpr double kExact = 1e15;
+  const bool is_whole = value == std::floor(value) && std::abs(value) < kExact;
+  return is_whole ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
 }
 
-std::string JsonShard(const TopShard& one) {
-  return absl::StrCat("{\"index\":", one.shard.index(), ",\"owner_worker_id\":\"",
-                      one.shard.owner_worker_id(), "\",\"heir_worker_id\":\"",
-                      one.shard.heir_worker_id(), "\",\"epoch\":\"", one.shard.epoch(), "\",",
-                      JsonRates(one.rates, one.shard.send_requests_in_flight()), "}");
+ordered_json JsonBlackout(const v1::BlackoutSummary& blackout) {
+  return {{"count", absl::StrCat(blackout.count())},
+          {"p50_us", JsonNumber(blackout.p50_us())},
+          {"p99_us", JsonNumber(blackout.p99_us())},
+          {"max_us", JsonNumber(blackout.max_us())}};
+}
+
+// 64-bit integers are strings, as in the JSON of protobuf messages.
+ordered_json JsonShard(const TopShard& one) {
+  ordered_json json = {{"index", one.shard.index()},
+                       {"owner_worker_id", absl::StrCat(one.shard.owner_worker_id())},
+                       {"heir_worker_id", absl::StrCat(one.shard.heir_worker_id())},
+                       {"epoch", absl::StrCat(one.shard.epoch())}};
+  AddRates(one.rates, one.shard.send_requests_in_flight(), &json);
+  return json;
+}
+
+ordered_json JsonService(const TopService& one, const std::vector<TopShard>& shards) {
+  const v1::Service& service = one.service;
+  ordered_json json = {{"name", service.name()},
+                       {"state", StateOf(service)},
+                       {"ready_workers", service.ready_workers()},
+                       {"worker_count", service.worker_count()},
+                       {"connection_count", service.connection_count()}};
+  AddRates(one.rates, one.in_flight, &json);
+  json["handoff_blackout"] = JsonBlackout(service.handoff_blackout());
+  json["failover_blackout"] = JsonBlackout(service.failover_blackout());
+  json["upgrade"] = nullptr;
+  if (service.has_upgrade()) json["upgrade"] = v1::UpgradePhase_Name(service.upgrade().phase());
+  ordered_json& list = json["shards"] = ordered_json::array();
+  for (const TopShard& shard : shards) {
+    if (shard.service == service.name()) list.push_back(JsonShard(shard));
+  }
+  return json;
 }
 
 }  // namespace
@@ -199,26 +232,10 @@ std::string RenderTop(const TopView& view, const TopFrame& frame) {
 }
 
 std::string RenderTopAsJson(const TopView& view) {
-  std::vector<std::string> services;
-  for (const TopService& one : view.services) {
-    const v1::Service& service = one.service;
-    std::vector<std::string> shards;
-    for (const TopShard& shard : view.shards) {
-      if (shard.service == service.name()) shards.push_back(JsonShard(shard));
-    }
-    services.push_back(absl::StrCat(
-        "{\"name\":\"", service.name(), "\",\"state\":\"", StateOf(service),
-        "\",\"ready_workers\":", service.ready_workers(), ",\"worker_count\":",
-        service.worker_count(), ",\"connection_count\":", service.connection_count(), ",",
-        JsonRates(one.rates, one.in_flight),
-        ",\"handoff_blackout\":", JsonBlackout(service.handoff_blackout()),
-        ",\"failover_blackout\":", JsonBlackout(service.failover_blackout()), ",\"upgrade\":",
-        service.has_upgrade()
-            ? absl::StrCat("\"", v1::UpgradePhase_Name(service.upgrade().phase()), "\"")
-            : "null",
-        ",\"shards\":[", absl::StrJoin(shards, ","), "]}"));
-  }
-  return absl::StrCat("{\"services\":[", absl::StrJoin(services, ","), "]}\n");
+  ordered_json services = ordered_json::array();
+  for (const TopService& one : view.services) services.push_back(JsonService(one, view.shards));
+  const ordered_json json = ordered_json::object({{"services", services}});
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace baton

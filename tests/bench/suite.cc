@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/cord.h"
@@ -25,12 +26,11 @@
 #include "tests/bench/cost.h"
 #include "tests/demo/cpu_meter.h"
 #include "tests/harness/child_process.h"
-#include "worker/examples/common/json_line.h"
 
 namespace baton::bench {
 namespace {
 
-using examples::JsonLine;
+using nlohmann::ordered_json;
 
 // How much worse than recorded a ratio may be: machines differ, and rounds are few.
 constexpr double kGenerous = 2;
@@ -43,8 +43,8 @@ bool IsQuiet(std::optional<double> others_cores) {
 }
 
 // Small ones keep their digits.
-std::string Precise(std::optional<double> value) {
-  return value.has_value() ? absl::StrFormat("%.6g", *value) : "null";
+ordered_json JsonOf(std::optional<double> value) {
+  return value.has_value() ? ordered_json(*value) : ordered_json(nullptr);
 }
 
 std::optional<double> ValueOf(const Ratio& ratio, const Round& round) {
@@ -62,12 +62,6 @@ bool KeepsTo(const Ratio& ratio, double value, double bar) {
 
 std::string_view NameOf(Better better) {
   return better == Better::kLess ? "less is better" : "more is better";
-}
-
-std::string List(const std::vector<std::string>& items) {
-  std::string text = "[";
-  for (const std::string& item : items) absl::StrAppend(&text, text.size() > 1 ? "," : "", item);
-  return text + "]";
 }
 
 // Suite, ratio, value.
@@ -253,43 +247,40 @@ std::string Suite::ToTable() const {
 }
 
 std::string Suite::ToJson() const {
-  JsonLine ratios, figures;
+  ordered_json ratios = ordered_json::object(), figures = ordered_json::object();
   for (const Ratio& ratio : ratios_) {
-    JsonLine line;
-    line.Raw("value", Precise(MedianOf(ratio))).Text("of", ratio.of).Text("to", ratio.to);
-    line.Text("better", ratio.better == Better::kLess ? "less" : "more");
-    if (ratio.bar > 0) line.Number("bar", ratio.bar);
-    ratios.Raw(ratio.name, line.Finish());
+    ordered_json& json = ratios[ratio.name];
+    json = {{"value", JsonOf(MedianOf(ratio))},
+            {"of", ratio.of},
+            {"to", ratio.to},
+            {"better", ratio.better == Better::kLess ? "less" : "more"}};
+    if (ratio.bar > 0) json["bar"] = ratio.bar;
   }
   if (!rounds_.empty()) {
     for (const std::string& figure : rounds_[0].order_) {
-      JsonLine line;
-      line.Raw("value", Precise(MedianOf(figure)));
-      line.Text("unit", rounds_[0].values_.find(figure)->second.unit);
-      figures.Raw(figure, line.Finish());
+      figures[figure] = {{"value", JsonOf(MedianOf(figure))},
+                         {"unit", rounds_[0].values_.find(figure)->second.unit}};
     }
   }
-  std::vector<std::string> rounds;
+  ordered_json rounds = ordered_json::array();
   for (const Round& round : rounds_) {
-    JsonLine line;
-    line.Raw("others_cores", Precise(round.others_cores_));
-    line.Flag("quiet", IsQuiet(round.others_cores_));
-    for (const std::string& figure : round.order_) line.Raw(figure, Precise(round.Of(figure)));
-    rounds.push_back(line.Finish());
+    ordered_json json = {{"others_cores", JsonOf(round.others_cores_)},
+                         {"quiet", IsQuiet(round.others_cores_)}};
+    for (const std::string& figure : round.order_) json[figure] = JsonOf(round.Of(figure));
+    rounds.push_back(std::move(json));
   }
   utsname name = {};
   uname(&name);
-  return JsonLine()
-      .Text("benchmark", name_)
-      .Raw("ratios", ratios.Finish())
-      .Raw("figures", figures.Finish())
-      .Count("rounds", rounds_.size())
-      .Count("quiet_rounds", quiet_rounds())
-      .Raw("each_round", List(rounds))
-      .Text("kernel", name.release)
-      .Count("cores", demo::UsableCores())
-      .Flag("virtual_machine", std::getenv("BATON_VM") != nullptr)
-      .Finish();
+  const ordered_json json = {{"benchmark", name_},
+                             {"ratios", ratios},
+                             {"figures", figures},
+                             {"rounds", rounds_.size()},
+                             {"quiet_rounds", quiet_rounds()},
+                             {"each_round", rounds},
+                             {"kernel", std::string(name.release)},
+                             {"cores", demo::UsableCores()},
+                             {"virtual_machine", std::getenv("BATON_VM") != nullptr}};
+  return json.dump();
 }
 
 absl::Status Suite::Report() const {

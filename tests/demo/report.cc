@@ -1,20 +1,22 @@
 #include "tests/demo/report.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/version.h"
-#include "worker/examples/common/json_line.h"
 
 namespace baton::demo {
 namespace {
 
-using examples::JsonLine;
+using nlohmann::ordered_json;
 
-constexpr const char* kDefects[] = {"lost", "duplicated", "reordered", "corrupt", "wrong_total"};
+constexpr std::initializer_list<const char*> kDefects = {"lost", "duplicated", "reordered",
+                                                         "corrupt", "wrong_total"};
 
 struct Row {
   EventKind kind;
@@ -41,35 +43,27 @@ bool IsActOk(const ActResult& act) {
   return true;
 }
 
-std::string BlackoutJson(const BlackoutStatistics& statistics) {
-  return JsonLine()
-      .Number("p50", statistics.p50_us)
-      .Number("p99", statistics.p99_us)
-      .Number("max", statistics.max_us)
-      .Finish();
+// Takes a BlackoutStatistics or an InsideBlackout.
+template <typename Quantiles>
+ordered_json MicrosecondsJson(const Quantiles& quantiles) {
+  return {{"p50", quantiles.p50_us}, {"p99", quantiles.p99_us}, {"max", quantiles.max_us}};
 }
 
-std::string InsideJson(const InsideBlackout& inside) {
-  return JsonLine()
-      .Number("p50", inside.p50_us)
-      .Number("p99", inside.p99_us)
-      .Number("max", inside.max_us)
-      .Finish();
+void AddCounts(const ActResult& act, std::initializer_list<const char*> names, ordered_json* json) {
+  for (const char* const name : names) (*json)[name] = act.peer.Count(name);
 }
 
-std::string BaselineJson(const ActResult& act) {
+ordered_json BaselineJson(const ActResult& act) {
   const BlackoutStatistics statistics = Summarize(act.events, EventKind::kBaseline);
-  JsonLine json;
-  json.Count("count", statistics.count).Count("ok", statistics.ok);
-  json.Raw("gap_us", BlackoutJson(statistics));
-  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
-  json.Number("cores_of_others", act.cores_of_others);
-  if (!act.peer_finished) return json.Finish();
-  for (const char* name : {"messages", "disconnects", "retried"}) {
-    json.Count(name, act.peer.Count(name));
-  }
-  for (const char* name : kDefects) json.Count(name, act.peer.Count(name));
-  return json.Finish();
+  ordered_json json = {{"count", statistics.count},
+                       {"ok", statistics.ok},
+                       {"gap_us", MicrosecondsJson(statistics)},
+                       {"quiet_us", MicrosecondsJson(Summarize(act.events, EventKind::kQuiet))},
+                       {"cores_of_others", act.cores_of_others}};
+  if (!act.peer_finished) return json;
+  AddCounts(act, {"messages", "disconnects", "retried"}, &json);
+  AddCounts(act, kDefects, &json);
+  return json;
 }
 
 bool WasAllRun(const DemoResult& result) {
@@ -79,11 +73,11 @@ bool WasAllRun(const DemoResult& result) {
   });
 }
 
-std::string EventJson(const ActResult& act, EventKind kind) {
+ordered_json EventJson(const ActResult& act, EventKind kind) {
   const BlackoutStatistics statistics = Summarize(act.events, kind);
-  JsonLine json;
-  json.Count("count", statistics.count).Count("ok", statistics.ok);
-  return json.Raw("blackout_us", BlackoutJson(statistics)).Finish();
+  return {{"count", statistics.count},
+          {"ok", statistics.ok},
+          {"blackout_us", MicrosecondsJson(statistics)}};
 }
 
 std::string TableLine(const char* title, uint32_t wanted, const BlackoutStatistics& statistics) {
@@ -105,37 +99,38 @@ bool IsOk(const DemoResult& result) {
 
 std::string ToJson(const DemoResult& result) {
   const ActResult& act = result.baton;
-  JsonLine json;
-  json.Flag("ok", IsOk(result)).Flag("all_run", WasAllRun(result));
-  json.Text("release", kRelease).Text("mode", ModeName(result.options.mode));
-  json.Text("device", result.options.fabric.device);
-  json.Count("connections", result.options.connections).Count("shards", result.options.shards);
-  json.Count("rate", act.rate).Number("cores_used", act.cores_used);
-  json.Count("realtime_priority", static_cast<uint64_t>(result.options.realtime_priority));
-  json.Number("cores_of_others", act.cores_of_others);
-  json.Number("seconds", result.seconds);
+  ordered_json json = {{"ok", IsOk(result)},
+                       {"all_run", WasAllRun(result)},
+                       {"release", kRelease},
+                       {"mode", ModeName(result.options.mode)},
+                       {"device", result.options.fabric.device},
+                       {"connections", result.options.connections},
+                       {"shards", result.options.shards},
+                       {"rate", act.rate},
+                       {"cores_used", act.cores_used},
+                       {"realtime_priority", result.options.realtime_priority},
+                       {"cores_of_others", act.cores_of_others},
+                       {"seconds", result.seconds}};
   if (act.peer_finished) {
-    json.Count("messages", act.peer.Count("messages"));
-    for (const char* name : kDefects) json.Count(name, act.peer.Count(name));
-    json.Count("disconnects", act.peer.Count("disconnects"));
+    AddCounts(act, {"messages"}, &json);
+    AddCounts(act, kDefects, &json);
+    AddCounts(act, {"disconnects"}, &json);
   }
   for (const Row& row : Rows(result.options)) {
-    json.Raw(EventKindName(row.kind), EventJson(act, row.kind));
+    json[EventKindName(row.kind)] = EventJson(act, row.kind);
   }
-  // As Baton's own histograms have it, without the wire and the peer.
-  json.Raw("inside_us", JsonLine()
-                            .Raw("handoff", InsideJson(act.handoff_inside))
-                            .Raw("failover", InsideJson(act.failover_inside))
-                            .Finish());
+  // Baton's own histograms know it without the wire and the peer.
+  json["inside_us"] = {{"handoff", MicrosecondsJson(act.handoff_inside)},
+                       {"failover", MicrosecondsJson(act.failover_inside)}};
   // Not an event: how silent the connections are when nothing happens, measured before each.
-  json.Raw("quiet_us", BlackoutJson(Summarize(act.events, EventKind::kQuiet)));
+  json["quiet_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kQuiet));
   // Nor this: the start of each upgrade's program, up to the handover.
-  json.Raw("upgrade_start_us", BlackoutJson(Summarize(act.events, EventKind::kUpgradeStart)));
-  if (result.options.baseline_runs != 0) json.Raw("baseline", BaselineJson(result.baseline));
+  json["upgrade_start_us"] = MicrosecondsJson(Summarize(act.events, EventKind::kUpgradeStart));
+  if (result.options.baseline_runs != 0) json["baseline"] = BaselineJson(result.baseline);
   for (const ActResult* one : {&act, &result.baseline}) {
-    if (!one->status.ok()) json.Text("problem", std::string(one->status.message()));
+    if (!one->status.ok()) json["problem"] = std::string(one->status.message());
   }
-  return json.Finish();
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
 }
 
 double RatioToBaseline(const DemoResult& result, EventKind kind) {

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Optional;
+using ::testing::StartsWith;
 
 TEST(CounterRatesTest, ShouldTellWhatWasCountedPerSecond) {
   CounterRates rates;
@@ -119,6 +120,19 @@ TEST(TopViewTest, ShouldShowRatesOfServicesAndShards) {
   for (const std::string& line : lines) {
     EXPECT_LE(line.size(), 80u) << line;
   }
+}
+
+TEST(TopViewTest, ShouldShowTheSameAsJson) {
+  CounterRates rates;
+  MakeTopView(Status(), {Described(100, 0)}, 10.0, &rates);
+  const TopView view = MakeTopView(Status(), {Described(200, 6000)}, 12.0, &rates);
+  EXPECT_THAT(
+      RenderTopAsJson(view),
+      StartsWith("{\"services\":[{\"name\":\"kv\",\"state\":\"ok\",\"ready_workers\":2,"
+                 "\"worker_count\":3,\"connection_count\":10000,"
+                 "\"commits_per_second\":3050.0,\"sends_per_second\":6100.0,"
+                 "\"completions_per_second\":12200.0,\"send_requests_in_flight\":3,"
+                 "\"handoff_blackout\":{\"count\":\"12\",\"p50_us\":212,\"p99_us\":1234,"));
 }
 
 TEST(TopViewTest, ShouldSortShards) {

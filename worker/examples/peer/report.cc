@@ -1,52 +1,53 @@
 #include "worker/examples/peer/report.h"
 
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/examples/common/json_line.h"
 
 namespace baton::peer {
 namespace {
 
+using nlohmann::ordered_json;
+
 double Microseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
 template <typename Counts>
-std::string VersionsJson(const Counts& counts) {
-  examples::JsonLine json;
+ordered_json VersionsJson(const Counts& counts) {
+  ordered_json json = ordered_json::object();
   for (uint32_t version = 1; version < kVersions; ++version) {
-    if (counts[version] != 0) json.Count(absl::StrCat(version), counts[version]);
+    if (counts[version] != 0) json[absl::StrCat(version)] = counts[version];
   }
-  return json.Finish();
+  return json;
 }
 
-std::string LatencyJson(const LatencyHistogram& latency) {
-  return examples::JsonLine()
-      .Number("p50", Microseconds(latency.Quantile(0.5)))
-      .Number("p99", Microseconds(latency.Quantile(0.99)))
-      .Number("p99.9", Microseconds(latency.Quantile(0.999)))
-      .Number("max", Microseconds(latency.max()))
-      .Finish();
+ordered_json LatencyJson(const LatencyHistogram& latency) {
+  return {{"p50", Microseconds(latency.Quantile(0.5))},
+          {"p99", Microseconds(latency.Quantile(0.99))},
+          {"p99.9", Microseconds(latency.Quantile(0.999))},
+          {"max", Microseconds(latency.max())}};
 }
 
-void AddDefects(const Defects& defects, examples::JsonLine* json) {
-  json->Count("lost", defects.lost)
-      .Count("duplicated", defects.duplicated)
-      .Count("reordered", defects.reordered)
-      .Count("corrupt", defects.corrupt)
-      .Count("wrong_total", defects.wrong_total);
+void AddDefects(const Defects& defects, ordered_json* json) {
+  json->update({{"lost", defects.lost},
+                {"duplicated", defects.duplicated},
+                {"reordered", defects.reordered},
+                {"corrupt", defects.corrupt},
+                {"wrong_total", defects.wrong_total}});
 }
 
-std::string PerConnectionJson(const Summary& summary) {
-  std::string list = "[";
-  for (size_t i = 0; i < summary.per_connection.size(); ++i) {
-    const ConnectionSummary& one = summary.per_connection[i];
-    examples::JsonLine json;
-    json.Count("index", i).Count("messages", one.messages);
-    json.Number("max_silence_us", Microseconds(one.max_silence));
-    json.Raw("latency_us", LatencyJson(one.latency));
+ordered_json PerConnectionJson(const Summary& summary) {
+  ordered_json list = ordered_json::array();
+  for (const ConnectionSummary& one : summary.per_connection) {
+    ordered_json json = {{"index", list.size()},
+                         {"messages", one.messages},
+                         {"max_silence_us", Microseconds(one.max_silence)},
+                         {"latency_us", LatencyJson(one.latency)}};
     AddDefects(one.defects, &json);
-    absl::StrAppend(&list, i == 0 ? "" : ",", json.Finish());
+    list.push_back(std::move(json));
   }
-  return list + "]";
+  return list;
 }
 
 }  // namespace
@@ -56,35 +57,35 @@ bool IsClean(const Summary& summary, bool reconnect) {
          (reconnect || summary.disconnects == 0);
 }
 
-std::string WindowJson(std::string_view name, const WindowSummary& window) {
-  return examples::JsonLine()
-      .Text("window", name)
-      .Number("max_silence_us", Microseconds(window.max_silence))
-      .Count("worst_connection", window.worst_connection)
-      .Count("messages", window.messages)
-      .Count("connections_with_reply", window.connections_with_reply)
-      .Count("disconnects", window.disconnects)
-      .Raw("last_versions", VersionsJson(window.last_versions))
-      .Number("seconds", static_cast<double>(window.nanoseconds) * 1e-9)
-      .Finish();
+ordered_json WindowJson(std::string_view name, const WindowSummary& window) {
+  return {{"window", name},
+          {"max_silence_us", Microseconds(window.max_silence)},
+          {"worst_connection", window.worst_connection},
+          {"messages", window.messages},
+          {"connections_with_reply", window.connections_with_reply},
+          {"disconnects", window.disconnects},
+          {"last_versions", VersionsJson(window.last_versions)},
+          {"seconds", static_cast<double>(window.nanoseconds) * 1e-9}};
 }
 
-std::string SummaryJson(const Summary& summary, bool clean) {
-  examples::JsonLine json;
-  json.Flag("final", true).Flag("ok", clean);
-  json.Count("connections", summary.connections).Count("established", summary.established);
-  json.Count("sent", summary.sent).Count("messages", summary.messages);
+ordered_json SummaryJson(const Summary& summary, bool clean) {
+  ordered_json json = {{"final", true},
+                       {"ok", clean},
+                       {"connections", summary.connections},
+                       {"established", summary.established},
+                       {"sent", summary.sent},
+                       {"messages", summary.messages}};
   AddDefects(summary.defects, &json);
-  json.Count("disconnects", summary.disconnects)
-      .Count("connect_failures", summary.connect_failures)
-      .Count("reconnects", summary.reconnects)
-      .Count("retried", summary.retried)
-      .Count("throttled", summary.throttled)
-      .Number("max_silence_us", Microseconds(summary.max_silence))
-      .Raw("versions", VersionsJson(summary.versions))
-      .Raw("latency_us", LatencyJson(summary.latency))
-      .Raw("per_connection", PerConnectionJson(summary));
-  return json.Finish();
+  json.update({{"disconnects", summary.disconnects},
+               {"connect_failures", summary.connect_failures},
+               {"reconnects", summary.reconnects},
+               {"retried", summary.retried},
+               {"throttled", summary.throttled},
+               {"max_silence_us", Microseconds(summary.max_silence)},
+               {"versions", VersionsJson(summary.versions)},
+               {"latency_us", LatencyJson(summary.latency)},
+               {"per_connection", PerConnectionJson(summary)}});
+  return json;
 }
 
 std::string SummaryText(const Summary& summary, bool clean) {

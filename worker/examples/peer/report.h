@@ -2,6 +2,7 @@
 #ifndef WORKER_EXAMPLES_PEER_REPORT_H_
 #define WORKER_EXAMPLES_PEER_REPORT_H_
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -13,9 +14,8 @@ namespace baton::peer {
 // they may be (`reconnect`), none was lost.
 bool IsClean(const Summary& summary, bool reconnect);
 
-// JSON, one line without its end.
-std::string WindowJson(std::string_view name, const WindowSummary& window);
-std::string SummaryJson(const Summary& summary, bool clean);
+nlohmann::ordered_json WindowJson(std::string_view name, const WindowSummary& window);
+nlohmann::ordered_json SummaryJson(const Summary& summary, bool clean);
 
 // For people; several lines.
 std::string SummaryText(const Summary& summary, bool clean);

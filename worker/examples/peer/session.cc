@@ -8,16 +8,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "worker/examples/common/json_line.h"
 #include "worker/examples/peer/report.h"
 
 namespace baton::peer {
 namespace {
+
+using nlohmann::ordered_json;
 
 constexpr int kLongestSleepMs = 1000;
 
@@ -30,7 +32,11 @@ absl::StatusOr<bool> Session::Run() {
   if (!generator_->IsDrained()) generator_->GiveUp();
   const Summary summary = generator_->Summarize();
   const bool clean = IsClean(summary, options_.reconnect);
-  Print(options_.json ? SummaryJson(summary, clean) : SummaryText(summary, clean));
+  if (options_.json) {
+    Print(SummaryJson(summary, clean));
+  } else {
+    Print(SummaryText(summary, clean));
+  }
   return clean;
 }
 
@@ -91,17 +97,13 @@ void Session::Report(uint64_t now) {
   if (!announced_ && generator_->AllEstablished()) {
     announced_ = true;
     if (options_.json) {
-      Print(examples::JsonLine()
-                .Text("event", "connected")
-                .Count("connections", generator_->Summarize().established)
-                .Finish());
+      Print(ordered_json::object(
+          {{"event", "connected"}, {"connections", generator_->Summarize().established}}));
     }
   }
   if (settle_start_ != 0 && generator_->IsSettled()) {
-    Print(examples::JsonLine()
-              .Flag("settled", true)
-              .Number("after_us", static_cast<double>(now - settle_start_) / 1000)
-              .Finish());
+    Print(ordered_json::object(
+        {{"settled", true}, {"after_us", static_cast<double>(now - settle_start_) / 1000}}));
     settle_start_ = 0;
   }
 }
@@ -135,13 +137,12 @@ void Session::OnCommand(const std::string& line) {
                                              : LoadGenerator::Settling::kActive);
   } else if (line.starts_with("rate ") && absl::SimpleAtoi(line.substr(5), &rate)) {
     generator_->SetRate(rate);
-    Print(examples::JsonLine().Count("rate", rate).Finish());
+    Print(ordered_json::object({{"rate", rate}}));
   } else if (line == "stop") {
     Stop(MonotonicNanoseconds());
   } else {
-    Print(examples::JsonLine()
-              .Text("error", "commands are: mark NAME, settle, settle active, rate N, stop")
-              .Finish());
+    Print(ordered_json::object(
+        {{"error", "commands are: mark NAME, settle, settle active, rate N, stop"}}));
   }
 }
 
@@ -149,6 +150,11 @@ void Session::Stop(uint64_t now) {
   if (stopped_at_ != 0) return;
   stopped_at_ = now;
   generator_->StopSending();
+}
+
+// The name of a window can be any bytes.
+void Session::Print(const ordered_json& json) const {
+  Print(json.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace));
 }
 
 void Session::Print(const std::string& line) const {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "absl/status/status.h"
@@ -48,6 +49,7 @@ class Session {
   void OnCommand(const std::string& line);
   void Stop(uint64_t now);
   void Print(const std::string& line) const;
+  void Print(const nlohmann::ordered_json& json) const;  // on one line
 
   LoadGenerator* const generator_;
   const SessionOptions options_;
