@@ -37,7 +37,7 @@ struct DeviceObjects {
     // From its reservation until it is registered, and from its revocation until the device has it
     // no more. It is nobody else's then.
     bool is_changing = false;
-    // As it was reserved.
+    // The reservation sets these.
     uint64_t offset = 0;
     uint64_t length = 0;
     uint32_t access = 0;

@@ -236,8 +236,9 @@ bool NativeDevice::IsGivenBack(uint32_t index) const {
          arena::LoadAcquire(record(index).generation) == freed;
 }
 
-// Those that were taken by nobody: a driver died before it had written down what for. A slot that
-// the keeper has given to the shard since its connections were looked for has none that is kTaken.
+// Frees the queue pairs that a driver took and did not record before it died. A slot that the
+// keeper has given to the shard since `connections` were collected has no queue pair that is
+// kTaken.
 void NativeDevice::RestorePool(uint32_t shard, absl::Span<const uint32_t> connections) {
   const uint32_t count = arena_->shape().pooled_queue_pairs;
   std::vector<bool> used(count);

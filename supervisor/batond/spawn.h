@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// Whom a program runs as, in no other group.
+// The user that a program runs as. It has no supplementary groups.
 struct ProgramUser {
   uid_t uid = 0;
   gid_t gid = 0;
@@ -27,7 +27,8 @@ struct SpawnRequest {
   std::vector<std::pair<std::string, int>> descriptors;
   std::vector<int> inherited;  // descriptors that it need not know about
   int standard_error = -1;     // -1: ours
-  // Who it becomes, for good: it has no capability then, and gets none by what it executes.
+  // The program becomes this user for good. It has no capability then, and executing another
+  // program gives it none.
   std::optional<ProgramUser> user;
 };
 

@@ -26,7 +26,7 @@ namespace baton {
 struct SupervisorOptions {
   v1::Config config;    // complete
   std::string libexec;  // directory of baton-keeper and baton-control
-  // Of each child; keepers have more where their arena is large (StartTimeout).
+  // Applies to each child. A keeper with a large arena has longer (StartTimeout).
   std::chrono::milliseconds start_timeout{};
   std::chrono::milliseconds stop_timeout{};  // of all together
   // A child that does not become ready the first time ends batond. Otherwise it is started again

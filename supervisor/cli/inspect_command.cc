@@ -108,7 +108,7 @@ absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::
   v1::GetServiceRequest request;
   request.set_service(service);
   BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, control->GetService(request));
-  // Of the connection that the answer came on: the socket's path may lead elsewhere by now.
+  // Asks about the connection that the answer came on: the path may name another socket by now.
   BATON_ASSIGN_OR_RETURN(const uint32_t uid, control->ServerUid());
   return Configured{response.service().state_decoder(), uid};
 }

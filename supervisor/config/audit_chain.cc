@@ -72,7 +72,7 @@ class Verifier {
       return absl::OkStatus();
     }
     const std::string json = line.substr(0, line.size() - kSuffixBytes) + "}";
-    // Of the first there is nothing to compare with, unless it is the first that ever was.
+    // The first record has no predecessor here, unless it is the first that was ever written.
     const bool follows = hash == HashOf(report_.last_hash, json);
     if (!follows && report_.records > 0) {
       return absl::DataLossError(absl::StrCat(

@@ -49,8 +49,8 @@ inline std::string DrainPath(std::string_view state_dir, std::string_view servic
   return std::string(state_dir) + "/" + std::string(service) + ".drain";
 }
 
-// Of a control that runs as another user than batond, who makes it: there it may make files. In
-// the state directory, or in the service manager's for logs.
+// The directory in which a control that does not run as batond's user may create files. batond
+// creates it in the state directory or in the service manager's log directory.
 inline std::string ControlDirectoryPath(std::string_view directory) {
   return std::string(directory) + "/control";
 }

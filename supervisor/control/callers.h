@@ -1,6 +1,9 @@
-// Who asks, of a call in progress: a process at the operator socket, or the owner of a certificate.
+// Identifies the caller of a call in progress: a process at the operator socket, or the owner of a
+// certificate.
 //
-// Who may do what can change at any time; each call is judged by what is so then. Thread-safe.
+// Permissions can change at any time. Each call is judged by those in force when it is made.
+//
+// Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CALLERS_H_
 #define SUPERVISOR_CONTROL_CALLERS_H_
 

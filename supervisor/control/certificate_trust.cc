@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<const CertificateTrust>> CertificateTrust::Make(
     return Unfit("client_ca_file", endpoint.client_ca_file(),
                  "has no certificate in PEM; name a file that has");
   }
-  // As gRPC's handshake has them.
+  // gRPC's handshake uses the same.
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST;
   if (pem.crl) {
     int lists = 0;

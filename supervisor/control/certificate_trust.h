@@ -1,9 +1,9 @@
-// Whose certificates are believed: those of the authorities in one file, and not those that the
-// revocation lists in another take back.
+// Decides which certificates are trusted: those of the authorities in one file, except those that
+// the lists in another file revoke.
 //
-// gRPC's handshake knows the authorities, too; but a connection outlives what was true in its
-// handshake, and gRPC 1.51 reads revocation lists once (set_crl_directory), and lets everybody in
-// whose authority has none.
+// gRPC's handshake checks the authorities, too. But a connection outlives what was true in its
+// handshake. gRPC 1.51 reads revocation lists once (set_crl_directory), and admits every
+// certificate whose authority has none.
 #ifndef SUPERVISOR_CONTROL_CERTIFICATE_TRUST_H_
 #define SUPERVISOR_CONTROL_CERTIFICATE_TRUST_H_
 

@@ -67,8 +67,9 @@ void SetUpGrpc() {
 struct Bounds {
   int message_bytes;
   int streams;  // of a connection
-  // Of all connections together. gRPC 1.51 takes a message of up to 4 GiB whole before it compares
-  // its length with `message_bytes`. Above `memory_bytes` it ends streams until it is below.
+  // Bounds all connections together. gRPC 1.51 takes a message of up to 4 GiB whole before it
+  // compares its length with `message_bytes`. Above `memory_bytes` it ends streams until it is
+  // below.
   size_t memory_bytes;
 };
 constexpr Bounds kOperatorBounds = {1 << 20, 64, 64 << 20};
@@ -271,8 +272,8 @@ class ControlServer::Impl {
     return absl::OkStatus();
   }
 
-  // Who may do what from now on, those included who are connected. Why the files of the endpoint
-  // stay as they were, if they do.
+  // Applies new permissions, also to connected callers. Returns why the files of the endpoint stay
+  // as they were, if they do.
   absl::Status Take(const internal::BatondReply& reply) {
     const std::lock_guard<std::mutex> one_at_a_time(take_mutex_);
     // An answer and news come by two threads, and the later one may be here already.

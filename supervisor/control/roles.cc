@@ -55,7 +55,7 @@ std::string WhatIsRefused(Role role, std::string_view who, std::string_view meth
 }  // namespace
 
 Role RoleOf(const internal::ControlConfig& config, const Peer& peer) {
-  // Who control itself is has no rights by that.
+  // The user that control runs as has no rights of its own.
   const uid_t batond = config.has_batond_uid() ? config.batond_uid() : geteuid();
   if (peer.uid == 0 || peer.uid == batond) return Role::kOperator;
   if (Names(config.operator_uids(), config.operator_gids(), peer)) return Role::kOperator;

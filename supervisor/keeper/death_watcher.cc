@@ -145,7 +145,7 @@ void DeathWatcher::Loop() {
         waits.words[waits.count++] = {look.value, reinterpret_cast<uint64_t>(look.live), FUTEX_32,
                                       0};
       }
-      // Who gave its locks up is told of by its pidfd alone.
+      // The pidfd alone reports the death of a worker that gave its locks up.
       for (uint32_t slot = 0; slot < watched_.size(); ++slot) {
         if (watched_[slot].worker_id == 0 || !looks[slot].IsDeath()) continue;
         if (IsProcessAlive(slot, looks)) continue;  // the last of its locks wakes us

@@ -85,7 +85,7 @@ class DeathWatcher {
   const Callback on_death_, on_mark_;
   std::mutex mutex_;
   std::vector<Watched> watched_;  // by slot; guarded by mutex_
-  // Of the watcher's thread: the locks that it waited for last, and that are marked.
+  // The marked locks that the watcher waited for last. Only its thread uses them.
   std::array<uint32_t*, arena::kMaxWorkers> marked_ = {};
   uint32_t marked_count_ = 0;
   std::atomic<uint32_t> changes_{0};

@@ -41,7 +41,7 @@ constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 // its removal does so at once; one that has shared receives, a second later at most.
 constexpr uint64_t kLossNs = 2'000'000'000;
 constexpr int kLossPauseMs = 5;
-// Of the turns of a busy engine one in so many is timed: a clock costs as much as a work request.
+// A busy engine times one turn in so many, because reading a clock costs as much as a work request.
 constexpr uint64_t kTimedTurns = 64;
 
 }  // namespace

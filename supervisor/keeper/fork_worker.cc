@@ -47,8 +47,8 @@ std::vector<int> DescriptorsOf(const NativeInheritance& inheritance) {
   return descriptors;
 }
 
-// As a program starts: nothing that the keeper handles or blocks. But a reader of its output, or
-// another that has gone, is an error of write(2) alone.
+// Restores the handlers and the mask that a program starts with, except that SIGPIPE stays ignored:
+// write(2) fails when the reader of its output has gone.
 void ResetSignals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction current = {};

@@ -1,5 +1,5 @@
-// Who holds a native worker's lock when the worker's own process is dead: one that it forked, and
-// that has come into the arena by a way of its own.
+// Finds the process that holds a native worker's lock when the worker's own process is dead. The
+// worker has forked it, and it has mapped the arena itself.
 #ifndef SUPERVISOR_KEEPER_LOCK_HOLDER_H_
 #define SUPERVISOR_KEEPER_LOCK_HOLDER_H_
 

@@ -18,8 +18,8 @@
 
 namespace baton::keeper {
 
-// Of native services, whose workers have one pipe together: what their lines begin with, and the
-// name under which batond holds the reader for the next keeper.
+// The workers of a native service share one pipe. kNativeOutput begins their lines. batond holds
+// the reader for the next keeper under the name kHeldOutput.
 inline constexpr char kNativeOutput[] = "workers";
 inline constexpr char kHeldOutput[] = "output";
 
@@ -61,7 +61,7 @@ class OutputLines {
   bool read_all_ = true;
 };
 
-// Of one pipe, on the management loop. Thread-compatible: the loop's thread.
+// Reads one pipe on the management loop. Thread-compatible: the loop's thread.
 class ProgramOutput {
  public:
   // `loop` outlives what is waited for there.

@@ -32,7 +32,7 @@ std::string BootId() {
   return id;
 }
 
-// As the clock of the day stands now.
+// Converts a monotonic time with the offset that the wall clock has now.
 int64_t UnixMicrosecondsAt(uint64_t monotonic_ns) {
   return UnixMicroseconds() + static_cast<int64_t>(monotonic_ns - MonotonicNanoseconds()) / 1000;
 }

@@ -57,8 +57,8 @@ struct ShardOwner {
 struct EngineLoad {
   uint64_t busy_ns = 0;
   uint64_t turns = 0;  // that found something to do
-  // Of turns that ended an idle time or did what other threads had posted, and of one in 64 of the
-  // others.
+  // Times the turns that ended an idle time or did what other threads had posted, and one in 64 of
+  // the others.
   LatencyHistogram turn;
 };
 
@@ -122,7 +122,7 @@ class ServiceEngine {
   virtual absl::StatusOr<uint32_t> Connect(uint32_t shard, const verbs::Address& address,
                                            std::string_view private_data, uint64_t tag) = 0;
   virtual uint32_t DisconnectAll(std::string_view why) = 0;
-  // As driver::ReserveGrant; RegisterGrant follows, once.
+  // Behaves like driver::ReserveGrant. The caller then calls RegisterGrant, once.
   virtual absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length,
                                                 uint32_t access) = 0;
   // Both call `done` on the engine's thread, at once or later: shards are served meanwhile. After

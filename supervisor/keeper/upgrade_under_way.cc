@@ -24,7 +24,7 @@ constexpr milliseconds kTick(10);
 // A program that has just started says that it is ready while threads of it still start and its
 // pages come in, which holds up the thread that serves. Its shards do not wait for that: it does.
 constexpr milliseconds kSettling(150);
-// Of a program's arguments, so many are shown to operators.
+// Operators see at most so many of a program's arguments.
 constexpr int kMaxArguments = 128;
 constexpr size_t kMaxArgumentBytes = 1024;
 

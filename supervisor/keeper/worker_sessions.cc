@@ -381,8 +381,8 @@ absl::Status WorkerSessions::Signal(WorkerSession& session, int signal) {
   return status;
 }
 
-// As a rule its whole process is ending, and the signal changes nothing. If not, its other threads
-// would go on with what is a successor's.
+// The whole process usually ends with the thread, and the signal changes nothing. Otherwise its
+// other threads would go on with what is a successor's.
 void WorkerSessions::OnThreadEnded(const SessionPtr& session) {
   if (std::exchange(session->thread_ended, true)) return;
   if (session->IsProcessDead()) return;

@@ -10,8 +10,8 @@
 
 namespace baton::metrics {
 
-// Of each port that a reachable service uses, once. A counter that the device's driver does not
-// have is left out. The label `counter` is the driver's own name of it, one of a fixed list.
+// Lists each port that a reachable service uses, once. Leaves out a counter that the device's
+// driver does not have. The label `counter` is the driver's own name of it, one of a fixed list.
 std::vector<prometheus::MetricFamily> DeviceFamilies(
     const std::vector<DescribedService>& all, const std::string& devices = "/sys/class/infiniband");
 

@@ -41,7 +41,7 @@ std::optional<Usage> ReadUsage(pid_t pid) {
   return Usage{static_cast<double>(user + system) / ticks, static_cast<double>(resident) * page};
 }
 
-// Of a process of another user the kernel tells the number alone, and since Linux 6.2.
+// For a process of another user the kernel reports only the number, since Linux 6.2.
 std::optional<double> CountDescriptors(pid_t pid) {
   const std::string directory = absl::StrCat("/proc/", pid, "/fd");
   struct stat status = {};

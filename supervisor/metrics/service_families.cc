@@ -201,7 +201,7 @@ std::vector<Family> Blackouts(const std::vector<DescribedService>& all) {
   return {std::move(seconds), std::move(longest)};
 }
 
-// Of brokered services: native ones have no engine.
+// Covers brokered services only: native ones have no engine.
 std::vector<Family> EngineLoads(const std::vector<DescribedService>& all) {
   Family busy = Family::Counter("baton_engine_busy_seconds_total",
                                 "Time in which the thread that drives the queues had something to "

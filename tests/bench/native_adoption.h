@@ -37,7 +37,7 @@ class NativeAdoption final : private keeper::EngineListener {
   absl::StatusOr<AdoptionTimes> Adopt();
 
  private:
-  // Of one shard, of its first owner.
+  // Describes one shard and its first owner.
   struct Shard {
     Shard(const arena::Arena* arena, uint32_t index) : writer(arena, index) {}
     driver::testing::CommitWriter writer;

@@ -39,7 +39,7 @@ class Listener final : public keeper::EngineListener {
   void OnDeviceLost(const absl::Status&) override {}
 };
 
-// As a worker that asks for grants, and waits for each answer, has its keeper do it.
+// Grants and revokes as a keeper does for a worker that waits for each answer.
 class Granter {
  public:
   Granter(keeper::Engine* engine, uint64_t bytes)

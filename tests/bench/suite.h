@@ -33,8 +33,8 @@ inline constexpr double kQuietCores = 0.1;
 
 enum class Better : uint8_t { kLess, kMore };
 
-// Of two figures of one round. It has no value without both of them, where that below is not
-// positive, and where less is better and that above is not positive: nothing takes nothing.
+// Divides two figures of one round. It has no value if one of them is missing, if the divisor is
+// not positive, or if less is better and the dividend is not positive: nothing takes no time.
 struct Ratio {
   std::string name;
   std::string of;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::chrono::seconds kLong{120};
 
-// Of the object called `kind` the "value" of each field; names of those that have none.
+// Returns the "value" of each field of the object called `kind`. Adds the names of the fields that
+// have none to `not_measured`.
 std::map<std::string, double> ValuesOf(const google::protobuf::Struct& json, const char* kind,
                                        std::vector<std::string>* not_measured) {
   std::map<std::string, double> values;

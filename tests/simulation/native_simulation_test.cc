@@ -71,7 +71,7 @@ constexpr std::array<std::string_view, 9> kMortalAt = {
     "released",
 };
 
-// Likewise of the keeper, which nobody kills here.
+// The same for the keeper, which nothing kills here.
 constexpr std::array<std::string_view, 5> kKeeperSlowAt = {
     "",
     "native-before-giving",

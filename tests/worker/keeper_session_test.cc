@@ -53,7 +53,7 @@ TEST_F(KeeperSessionTest, shouldWaitAsItWasTold) {
   EXPECT_EQ(waited, std::vector<int>(2, session->fd()));
 }
 
-// Who drives queues does not wait for another thread's reply in any other way either.
+// A thread that drives queues waits in the same way for another thread's reply.
 TEST_F(KeeperSessionTest, shouldWaitAsItWasToldWhileAnotherThreadAwaitsItsReply) {
   std::thread control([&] { EXPECT_EQ(session->NewToken().value(), "a token"); });
   EXPECT_TRUE(Next().has_new_token());

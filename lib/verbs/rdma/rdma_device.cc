@@ -86,7 +86,7 @@ class RdmaDevice final : public Device {
   DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
-  // As libibverbs says of all its functions. A page is pinned for each page that is registered.
+  // libibverbs documents all its functions as thread-safe. Registering pins every page.
   bool registers_on_any_thread() const override { return true; }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(

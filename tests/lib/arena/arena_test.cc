@@ -280,7 +280,7 @@ TEST(ArenaCreate, shouldBeOnHugePagesForAllWhoMapIt) {
   EXPECT_EQ(OnHugePages("baton-buffers-huge"), 2 * 8192u);
 }
 
-// Of the mappings of the memfd NAME.
+// Returns, for each mapping of the memfd NAME, whether a core dump has it.
 std::vector<bool> AreDumped(const std::string& name) {
   std::ifstream smaps("/proc/self/smaps");
   std::vector<bool> dumped;

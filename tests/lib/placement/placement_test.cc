@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// That the calling thread may run on.
+// Returns the CPUs that the calling thread may run on.
 std::set<uint32_t> Cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);

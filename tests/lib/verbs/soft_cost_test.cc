@@ -74,7 +74,7 @@ TEST(SoftCost, shouldNotAllocateForMessages) {
   EXPECT_EQ(allocations, between);
 }
 
-// Of one end of an idle connection, its queue pair included.
+// What one end of an idle connection takes, its queue pair included.
 constexpr double kRecordedBytes = 1466;
 
 // As many as descriptors allow in one process, both ends counted.

@@ -168,7 +168,8 @@ TEST(BatondTest, WorksThoughNobodyReadsItsLog) {
   ExpectWorks(stage, batond);
 }
 
-// Whoever has batond's standard error can do this to it, where it is a socket, as systemd's is.
+// Any process that holds batond's standard error can shut it down where it is a socket, as
+// systemd's is.
 TEST(BatondTest, WorksWhenItsLogWasShutDown) {
   const Stage stage;
   int ends[2];
@@ -336,7 +337,7 @@ TEST(BatondTest, GivesAKeeperTimeForItsArena) {
 
 class ServiceLogTest : public testing::Test {
  protected:
-  // Whose service kv logs at `log`.
+  // Makes service kv log at `log`.
   BatondProcess::Options Logging(const std::string& log) const {
     std::ofstream(stage_.path() + "/config")
         << "state_dir: \"" << stage_.state_dir()
@@ -356,7 +357,7 @@ TEST_F(ServiceLogTest, AKeeperLogsToAFileOfItsOwn) {
   ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
   EXPECT_EQ(StandardErrorOf(stage_.lives("keeper")[0].pid), log);
   EXPECT_NE(StandardErrorOf(stage_.lives("control")[0].pid), log);
-  // As after a rotation: the next keeper makes it anew.
+  // A rotation has moved the log away: the next keeper creates it anew.
   std::filesystem::rename(log, log + ".1");
   kill(stage_.lives("keeper")[0].pid, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return stage_.lives("keeper").size() == 2; }));
@@ -716,7 +717,7 @@ TEST(BatondTest, HasNothingToReadAgainWithoutAConfiguration) {
   EXPECT_EQ(batond.Wait(), 128 + SIGHUP);
 }
 
-// Whoever may operate only now has to reach the sockets.
+// A user that became an operator by the reload has to reach the sockets.
 TEST(BatondTest, LetsOthersPassOnceItsConfigurationNamesAny) {
   const Stage stage;
   WriteConfig(stage, "");

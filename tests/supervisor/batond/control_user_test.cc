@@ -157,7 +157,7 @@ TEST_F(ControlUserTest, shouldBeBatondToWhomConnects) {
   }
 }
 
-// As batond's user, as one of its own, and as batond's again.
+// Control runs as batond's user, then as one of its own, and then as batond's again.
 TEST_F(ControlUserTest, shouldGoOnWithTheRecordOfWhatOperatorsDid) {
   ASSERT_NO_FATAL_FAILURE(WriteConfig(""));
   const std::string logs = stage_.path() + "/logs";

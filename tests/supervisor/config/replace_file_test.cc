@@ -24,7 +24,7 @@ std::string NameOf(int fd) {
 
 }  // namespace
 
-// Of this program, which links them.
+// These replace the functions of the C library in this program.
 extern "C" int fsync(int fd) {
   g_calls.push_back("fsync " + NameOf(fd));
   return static_cast<int>(syscall(SYS_fsync, fd));

@@ -43,7 +43,7 @@ TEST(ChangeBudgetTest, shouldKeepABoundedNumberOfCallers) {
   }
   EXPECT_FALSE(budget.Take("another", kStart).allowed);
   EXPECT_TRUE(budget.Take("uid 3", kStart).allowed);
-  // Those who have asked for nothing lately make room.
+  // Callers that have asked for nothing lately make room.
   EXPECT_TRUE(budget.Take("another", kStart + 3600 * kSecondNs).allowed);
 }
 

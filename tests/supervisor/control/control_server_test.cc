@@ -273,7 +273,7 @@ TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
   struct stat file = {};
   ASSERT_EQ(stat((own + "/audit.log").c_str(), &file), 0);
   EXPECT_GT(file.st_size, 0);
-  // That of the control before it, to which nothing was said.
+  // This one belongs to the control before it, which was asked for nothing.
   ASSERT_EQ(stat((state_dir_ + "/audit.log").c_str(), &file), 0);
   EXPECT_EQ(file.st_size, 0);
 }

@@ -328,8 +328,7 @@ TEST_F(WorkerServiceTest, AStreamThatNeverSaysHelloIsEnded) {
 constexpr char kAttach[] = "/baton.v1.WorkerService/Attach";
 constexpr uint32_t kFloodBytes = 32 << 20;
 constexpr int kFloodStreams = 8;
-// Of all messages together that a user has not finished: 32 MiB, and gRPC ends streams a little
-// late.
+// All unfinished messages of a user together take 32 MiB, and gRPC ends streams a little late.
 constexpr int64_t kTakenBytes = 64 << 20;
 
 TEST_F(WorkerServiceTest, UnfinishedMessagesTakeABoundedPartOfMemory) {

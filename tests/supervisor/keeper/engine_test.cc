@@ -350,7 +350,7 @@ TEST_F(EngineTest, shouldTellHowBusyItIsAndHowLongATurnTook) {
     while (MonotonicNanoseconds() - start < kLong) {
     }
   });
-  // Of an engine that is not busy most of the time.
+  // The engine is not busy most of the time.
   ASSERT_EQ(WaitUntil("time to pass", [&] { return MonotonicNanoseconds() - begin > 20 * kLong; }),
             absl::OkStatus());
   const EngineLoad after = load();
@@ -378,7 +378,7 @@ TEST_F(EngineTest, shouldTellOfAShardTheFewestReceivesThatAConnectionHasLeft) {
   connect(2, arena::ConnectionState::kDraining, 1);
   AddReceiveWindows(*arena, &loads);
   EXPECT_EQ(loads.Get(0).receive_window(), 3u);
-  // Of a shard that there is not.
+  // There is no such shard.
   arena->connection(1).shard = 1u << 20;
   loads.Mutable(0)->clear_receive_window();
   AddReceiveWindows(*arena, &loads);
@@ -1221,7 +1221,7 @@ TEST_F(EngineReportTest, shouldNameEveryOutcome) {
   EXPECT_EQ(RequestOutcomeName(RequestOutcome::kDeliveredUncommitted), "delivered_uncommitted");
 }
 
-// Whoever passes waits until the test lets it.
+// A thread that passes waits until the test lets it.
 class Gate {
  public:
   void Pass() {

@@ -883,7 +883,7 @@ class InheritedShardsTest : public TwoShardsTest {
     TakeAll(Start(0));
     for (uint32_t shard = 0; shard < kShards; ++shard) ASSERT_TRUE(Owns(0, shard));
     ASSERT_EQ(Start(1).Attend(), 0);
-    // As the driver of many counts them.
+    // The driver of many shards counts them so.
     arena_->shard(1).connections = 3;
     arena_->shard(2).connections = 7;
   }
