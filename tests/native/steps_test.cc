@@ -35,6 +35,8 @@ constexpr uint32_t kWindow = 1;
 constexpr uint32_t kTries = 20;
 constexpr uint64_t kRunCost = 10;       // of a run from a place to the next, in steps
 constexpr uint64_t kReportEvery = 100;  // places
+// Of the places on the first owner's way, so many at least are where another one was killed.
+constexpr double kLeastFound = 0.75;
 // From the post to the cursor that says that it was done, more or less.
 constexpr uint64_t kPostInstructions = 600;
 
@@ -61,9 +63,9 @@ class NativeSteps : public ::testing::Test {
       bool there = false;
       KillAfter(advance, n, LandmarkFor(n), &there);
       if (HasFatalFailure()) return;
-      if (there) ++found;
       if (!there) KillAfter(advance, n, 0, &there);
       if (HasFatalFailure()) return;
+      if (there) ++found;
       if (++places % kReportEvery == 0) Report(found, places);
     }
     owners_->Begin();
@@ -74,6 +76,8 @@ class NativeSteps : public ::testing::Test {
     const PeerRecord& record = peer_->record();
     std::cout << (MonotonicNanoseconds() - begin) / 1'000'000'000 << " s; ";
     Report(found, places);
+    EXPECT_GE(static_cast<double>(found), kLeastFound * static_cast<double>(places))
+        << "too few owners were killed at the instruction that was meant";
     EXPECT_STREQ(service_->record().failure, "");
     EXPECT_EQ(service_->Ended(), 0u);
     EXPECT_STREQ(record.failure, "");
