@@ -38,7 +38,7 @@ bazel test --config=run --keep_going --build_event_json_file="$work/events" "${s
 
 arguments=(--status "$status")
 if [[ -n $no_machine ]]; then
-  mapfile -t targets < <(bazel query 'tests(//tests/vm/...)' 2>/dev/null)
+  mapfile -t targets < <(bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...))' 2>/dev/null)
   arguments+=(--no-machine "$no_machine" "${targets[@]}")
 fi
 if [[ -n $quick ]]; then

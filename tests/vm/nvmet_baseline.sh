@@ -7,7 +7,6 @@ set -euo pipefail
 source "$(dirname "$0")/nvme_common.sh"
 nqn=nqn.2014-08.example:baseline port=4420
 
-test_counters
 test_kernel_log_checker
 test_latency_log
 prefer_the_device

@@ -38,7 +38,6 @@ test_checkers() {
     # shellcheck disable=SC2086  # words
     ! pings $bad | check_pings 3 or-more >/dev/null || die "the checker of more does not see \"$bad\""
   done
-  test_counters
 }
 
 # ---------------------------------------------------------------- the service

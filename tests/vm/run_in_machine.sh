@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
-# run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+# run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] [--lossy REASON | --judges-itself]
+#                   SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+# Without --lossy it fails when nobody has judged what the device counted: SCRIPT with --judges-itself,
+# else judged.sh.
 # Ends with the line "run_in_machine: N started, N of them again", which report_tests.py counts: of machines.
 set -euo pipefail
 
 # Beside each other, and not links: batond finds its children beside itself.
 export BATON_BIN=$TEST_TMPDIR/bin
 mkdir -p "$BATON_BIN"
-options=()
+options=() lossy='' judge=(tests/vm/judged.sh)
 while [[ $1 == --* ]]; do
   case $1 in
+    --lossy) lossy=$2 judge=() ;;
+    --judges-itself)
+      judge=()
+      shift
+      continue
+      ;;
     --program) cp -L "$2" "$BATON_BIN" ;;
     --cpus | --peer) options+=("$1" "$2") ;;
   esac
@@ -23,7 +32,7 @@ export BATON_VM_STARTS=$TEST_TMPDIR/starts
 # Earlier than Bazel's own time-out, for the console to be shown.
 run() {
   deploy/vm/run_vm.sh --timeout $((TEST_TIMEOUT - 20 - SECONDS)) --results "$results" \
-    "${options[@]}" "$@"
+    "${options[@]}" "${judge[@]}" "$@"
 }
 status=0
 run "$@" || status=$?
@@ -33,6 +42,12 @@ if [[ $status -eq 126 ]]; then
   rm -rf "${results:?}"/*
   status=0
   run "$@" || status=$?
+fi
+if [[ -n $lossy ]]; then
+  echo "run_in_machine: the device's counters are not judged: $lossy"
+elif [[ $status -eq 0 && ! -s $results/judged ]]; then
+  echo "run_in_machine: $1 has passed, but the device's counters were not judged" >&2
+  status=1
 fi
 
 # The cases of the programs inside, for those who count them.

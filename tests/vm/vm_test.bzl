@@ -1,12 +1,18 @@
 """A test that runs in a virtual machine with an RDMA device (see BUILD.bazel beside this)."""
 
-def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = None):
+def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = None, lossy = None, judges_itself = False):
     script = script or name + ".sh"
     options = []
     for program in programs:
         options += ["--program", "$(location %s)" % program]
     if cpus:
         options += ["--cpus", str(cpus)]
+    if lossy:
+        options += ["--lossy", "'%s'" % lossy]
+    elif judges_itself:
+        options.append("--judges-itself")
+    elif peer:
+        fail("%s: what two machines count is judged together: judges_itself or lossy" % name)
     if peer:
         options += ["--peer", "$(location %s)" % peer]
     native.sh_test(
@@ -14,7 +20,12 @@ def vm_test(name, script = None, programs = [], data = [], args = [], peer = Non
         size = size,
         srcs = ["run_in_machine.sh"],
         args = options + ["$(location %s)" % script] + args,
-        data = [script, "//deploy/vm:machine"] + programs + data + ([peer] if peer else []),
+        data = [
+            script,
+            "judged.sh",
+            "rxe_common.sh",
+            "//deploy/vm:machine",
+        ] + programs + data + ([peer] if peer else []),
         # One machine at a time, and nothing beside it.
         tags = ["exclusive", "local", "system", "vm"],
     )

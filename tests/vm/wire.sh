@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # RDMA crosses between two kernels: rping and perftest of Debian, with the peer's servers.
 set -euo pipefail
+# shellcheck source=tests/vm/rxe_common.sh
+source "$(dirname "$0")/rxe_common.sh"
+count_timers
 
 # Until its server is there, it is asked again: rping's exit status says nothing.
 count() { rping -c -a 10.0.0.2 -C 200 -v -V -S 1000 2>/dev/null | grep -c 'ping data'; }
@@ -12,3 +15,7 @@ echo "rping: $pings of 200 pings came back"
 # perftest's client crashes now and then where its server is not there yet, and leaves it waiting.
 until timeout 20 ib_send_lat -R -F -s 64 -n 200 10.0.0.2 >/tmp/latency 2>&1; do sleep 0.5; done
 grep -A1 '#bytes' /tmp/latency
+
+until theirs=$(busybox nc 10.0.0.2 7000 </dev/null) && [[ -n $theirs ]]; do sleep 0.5; done
+printf '%s\n' "$(statistics)" "$theirs" >/tmp/statistics
+check_counters </tmp/statistics
