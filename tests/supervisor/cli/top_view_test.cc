@@ -126,13 +126,12 @@ TEST(TopViewTest, ShouldShowTheSameAsJson) {
   CounterRates rates;
   MakeTopView(Status(), {Described(100, 0)}, 10.0, &rates);
   const TopView view = MakeTopView(Status(), {Described(200, 6000)}, 12.0, &rates);
-  EXPECT_THAT(
-      RenderTopAsJson(view),
-      StartsWith("{\"services\":[{\"name\":\"kv\",\"state\":\"ok\",\"ready_workers\":2,"
-                 "\"worker_count\":3,\"connection_count\":10000,"
-                 "\"commits_per_second\":3050.0,\"sends_per_second\":6100.0,"
-                 "\"completions_per_second\":12200.0,\"send_requests_in_flight\":3,"
-                 "\"handoff_blackout\":{\"count\":\"12\",\"p50_us\":212,\"p99_us\":1234,"));
+  EXPECT_THAT(RenderTopAsJson(view),
+              StartsWith("{\"services\":[{\"name\":\"kv\",\"state\":\"ok\",\"ready_workers\":2,"
+                         "\"worker_count\":3,\"connection_count\":10000,"
+                         "\"commits_per_second\":3050.0,\"sends_per_second\":6100.0,"
+                         "\"completions_per_second\":12200.0,\"send_requests_in_flight\":3,"
+                         "\"handoff_blackout\":{\"count\":\"12\",\"p50_us\":212,\"p99_us\":1234,"));
 }
 
 TEST(TopViewTest, ShouldSortShards) {
