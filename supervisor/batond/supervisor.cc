@@ -26,6 +26,7 @@
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/reload.h"
+#include "supervisor/config/socket_link.h"
 #include "supervisor/config/start_timeout.h"
 #include "supervisor/config/state_files.h"
 
@@ -48,13 +49,22 @@ void TellStatus(const std::string& state, const std::string& status) {
 
 // Made for each control anew: while there is none, nobody is kept waiting. Who connects sees
 // batond's credentials at them, whoever control is.
-absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const std::string& state_dir) {
+absl::StatusOr<Child::GivenDescriptors> SocketsOfControl(const v1::Config& config) {
+  const std::string& state_dir = config.state_dir();
   Child::GivenDescriptors sockets;
   for (const auto& [variable, path] :
        {std::pair(kOperatorSocketVariable, OperatorSocketPath(state_dir)),
         std::pair(kWorkerSocketVariable, ControlSocketPath(state_dir))}) {
     BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ListenForControl(path));
     sockets.emplace_back(variable, std::move(socket));
+  }
+  for (const v1::ServiceConfig& service : config.services()) {
+    const absl::Status linked = LinkSocket(ControlSocketPath(state_dir),
+                                           LinkedControlSocketPath(state_dir, service.name()));
+    if (!linked.ok()) {
+      spdlog::error("workers of service {} do not reach control: {}", service.name(),
+                    MessageOf(linked));
+    }
   }
   return sockets;
 }
@@ -63,7 +73,8 @@ std::string KeeperInput(const v1::Config& config, const v1::ServiceConfig& servi
   internal::KeeperConfig keeper;
   *keeper.mutable_service() = service;
   keeper.set_state_dir(config.state_dir());
-  keeper.set_control_socket(ControlSocketPath(config.state_dir()));
+  keeper.set_control_socket(LinkedControlSocketPath(config.state_dir(), service.name()));
+  keeper.set_distrust_contained_root(config.distrust_contained_root());
   keeper.set_log_format(config.log_format());
   return AsText(keeper);
 }
@@ -145,6 +156,7 @@ internal::ControlConfig Supervisor::ControlConfig() const {
   control.set_log_level(config.log_level());
   control.set_batond_uid(geteuid());
   control.set_audit_directory(options_.audit_directory);
+  control.set_distrust_contained_root(config.distrust_contained_root());
   return control;
 }
 
@@ -162,7 +174,7 @@ void Supervisor::AddControl() {
   };
   plan.hang_timeout = options_.hang_timeout;
   plan.user = options_.control_user;
-  plan.give = [directory = options_.config.state_dir()] { return SocketsOfControl(directory); };
+  plan.give = [config = options_.config] { return SocketsOfControl(config); };
   control_ = std::make_unique<Child>(
       io_, std::move(plan),
       Child::Callbacks{[this] { Advance(); },

@@ -10,6 +10,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/channel/message_channel.h"
+#include "lib/channel/peer_namespace.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -22,7 +23,7 @@ constexpr int kPauseMs = 1000;
 
 absl::StatusOr<Peer> IdentifyPeer(int socket) {
   BATON_ASSIGN_OR_RETURN(const PeerCredentials credentials, GetPeerCredentials(socket));
-  Peer peer{credentials.pid, credentials.uid, {credentials.gid}};
+  Peer peer{credentials.pid, credentials.uid, {credentials.gid}, IsPeerContained(socket)};
   std::vector<gid_t> groups(64);
   for (;;) {
     socklen_t bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));

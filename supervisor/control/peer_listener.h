@@ -19,6 +19,7 @@ struct Peer {
   int32_t pid = 0;
   uint32_t uid = 0;
   std::vector<uint32_t> gids;  // the effective one, then the supplementary ones
+  bool contained = false;      // in another pid namespace than control
 };
 
 absl::StatusOr<Peer> IdentifyPeer(int socket);

@@ -57,7 +57,8 @@ std::string WhatIsRefused(Role role, std::string_view who, std::string_view meth
 Role RoleOf(const internal::ControlConfig& config, const Peer& peer) {
   // The user that control runs as has no rights of its own.
   const uid_t batond = config.has_batond_uid() ? config.batond_uid() : geteuid();
-  if (peer.uid == 0 || peer.uid == batond) return Role::kOperator;
+  const bool distrusted = config.distrust_contained_root() && peer.contained;
+  if ((peer.uid == 0 || peer.uid == batond) && !distrusted) return Role::kOperator;
   if (Names(config.operator_uids(), config.operator_gids(), peer)) return Role::kOperator;
   if (Names(config.viewer_uids(), config.viewer_gids(), peer)) return Role::kViewer;
   return Role::kNone;

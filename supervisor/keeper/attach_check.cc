@@ -26,13 +26,14 @@ absl::Status CheckPeer(const v1::ServiceConfig& service, const AttachingPeer& wh
         "--pid host, of its container)");
   }
   const auto& uids = service.worker_uids();
-  if (!who.is_child && who.credentials.uid != geteuid() && who.credentials.uid != 0 &&
-      std::find(uids.begin(), uids.end(), who.credentials.uid) == uids.end()) {
-    return absl::PermissionDeniedError(absl::StrCat("uid ", who.credentials.uid,
-                                                    " may not attach to service ", service.name(),
-                                                    ": add it to its worker_uids"));
+  const uint32_t uid = who.credentials.uid;
+  const bool is_ours = (uid == geteuid() || uid == 0) && !who.is_distrusted;
+  if (who.is_child || is_ours || std::find(uids.begin(), uids.end(), uid) != uids.end()) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("uid ", uid, who.is_distrusted ? ", in another pid namespace than batond," : "",
+                   " may not attach to service ", service.name(), ": add it to its worker_uids"));
 }
 
 // They are shown to operators, and kept in every event.

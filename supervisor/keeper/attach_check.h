@@ -13,6 +13,8 @@ namespace baton::keeper {
 struct AttachingPeer {
   PeerCredentials credentials;
   bool is_child = false;  // of the keeper, which trusts it whoever it is
+  // Whom its uid alone makes nobody, root's neither (Config.distrust_contained_root).
+  bool is_distrusted = false;
 };
 
 // Says what is wrong and the cure. `oldest_reader`: layout version of the arena's.

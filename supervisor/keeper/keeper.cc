@@ -25,6 +25,7 @@
 #include "spdlog/spdlog.h"
 #include "supervisor/config/placement.h"
 #include "supervisor/config/shape.h"
+#include "supervisor/config/socket_link.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/keeper/adoption.h"
 #include "supervisor/keeper/brokered_programs.h"
@@ -125,6 +126,12 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
     BATON_RETURN_IF_ERROR(keeper->Listen(
         WorkerSocketPath(config.state_dir(), service), 0666,
         [raw = keeper.get()](FileDescriptor client) { raw->workers_->Accept(std::move(client)); }));
+    const absl::Status linked = LinkSocket(WorkerSocketPath(config.state_dir(), service),
+                                           LinkedWorkerSocketPath(config.state_dir(), service));
+    if (!linked.ok()) {
+      spdlog::warn("containers that have the service's directory alone find no socket there: {}",
+                   MessageOf(linked));
+    }
   }
   BATON_RETURN_IF_ERROR(keeper->Listen(ManagementSocketPath(config.state_dir(), service), 0600,
                                        [raw = keeper.get()](FileDescriptor client) {

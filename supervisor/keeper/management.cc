@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/channel/peer_namespace.h"
 #include "lib/log/log.h"
 #include "lib/text/one_line.h"
 #include "lib/text/trace_parent.h"
@@ -73,6 +74,8 @@ void Management::Accept(FileDescriptor socket) {
   const auto peer = GetPeerCredentials(socket.get());
   if (!peer.ok()) return;
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
+  // Control and batond are in our pid namespace.
+  if (config_.distrust_contained_root() && IsPeerContained(socket.get())) return;
   auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxFrameBytes);
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(

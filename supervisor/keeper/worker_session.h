@@ -68,6 +68,7 @@ struct WorkerSession {
   // given nothing that takes a signal to end.
   bool process_certain = false;
   PeerCredentials peer;
+  bool distrusted = false;  // as AttachingPeer's
   internal::AttachArena attached_with;
   v1::WorkerState state = v1::WORKER_STATE_ATTACHED;
   uint64_t attached_ns = 0;

@@ -15,6 +15,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
+#include "lib/channel/peer_namespace.h"
 #include "lib/text/one_line.h"
 #include "supervisor/keeper/attach_check.h"
 #include "supervisor/keeper/lock_holder.h"
@@ -82,6 +83,7 @@ void WorkerSessions::Accept(FileDescriptor socket) {
   session->peer = *peer;
   session->process.assign(connector->pidfd.Release());
   session->process_certain = connector->certain;
+  session->distrusted = config_.distrust_contained_root() && IsPeerContained(socket.get());
   std::erase_if(strangers_, [](const auto& stranger) {
     const SessionPtr waiting = stranger.lock();
     return !waiting || waiting->attached;
@@ -267,7 +269,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
                                     FileDescriptor* keep) {
   const bool is_child = session->id != 0;
   BATON_RETURN_IF_ERROR(CheckAttach(config_.service(), arena_.header().oldest_reader,
-                                    {session->peer, is_child}, attach));
+                                    {session->peer, is_child, session->distrusted}, attach));
   if (!is_child) {
     BATON_ASSIGN_OR_RETURN(session->slot, FreeSlot());
   }

@@ -149,6 +149,7 @@ class Manifests:
         self.assertEqual(volume, "config")
         text = the(self.objects, "ConfigMap", "baton-config")["data"][file]
         self.assertIn("\nstate_dir: \"/run/baton\"\n", text)
+        self.assertIn("\ndistrust_contained_root: true\n", text)
         with tempfile.NamedTemporaryFile("w", suffix=".textproto") as config:
             config.write(text)
             config.flush()
@@ -191,7 +192,11 @@ class Manifests:
             self.assertIs(pod[shared], False)
         self.assertIs(pod["automountServiceAccountToken"], False)
         (volume,) = pod["volumes"]
-        self.assertEqual(volume["hostPath"], {"path": "/run/baton", "type": "Directory"})
+        # Not the operators' socket, nor other services'; and none to be replaced.
+        self.assertEqual(volume["hostPath"], {"path": "/run/baton/ledger", "type": "Directory"})
+        (mount,) = container["volumeMounts"]
+        self.assertEqual(mount["mountPath"], "/run/baton/ledger")
+        self.assertIs(mount["readOnly"], True)
         security = container["securityContext"]
         self.assertEqual(security["capabilities"], {"drop": ["ALL"]})
         self.assertIs(security["privileged"], False)
@@ -209,7 +214,7 @@ class Manifests:
         text = the(self.objects, "ConfigMap", "baton-config")["data"]["baton.textproto"]
         uid = pod["securityContext"]["runAsUser"]
         self.assertIn(f"worker_uids: {uid}\n", text)
-        self.assertEqual(container["args"][:2], ["--socket", "/run/baton/ledger.sock"])
+        self.assertEqual(container["args"][:2], ["--socket", "/run/baton/ledger/worker.sock"])
         self.assertIn('name: "ledger"', text)
 
     def test_the_images_are_those_of_the_recipes(self):

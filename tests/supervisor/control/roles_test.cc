@@ -52,6 +52,25 @@ TEST(Roles, shouldGoByUidAndAnyGroup) {
   EXPECT_EQ(RoleOf(config, {1, 5001, {4001}}), Role::kNone);
 }
 
+TEST(Roles, shouldNotGoByTheUidOfRootAloneInAContainerThatIsDistrusted) {
+  internal::ControlConfig config;
+  config.set_batond_uid(4000);
+  for (const uint32_t uid : {0u, 4000u}) {
+    const Peer outside{1, uid, {7}, /*contained=*/false}, contained{1, uid, {7}, true};
+    config.set_distrust_contained_root(false);
+    EXPECT_EQ(RoleOf(config, contained), Role::kOperator);
+    config.set_distrust_contained_root(true);
+    EXPECT_EQ(RoleOf(config, contained), Role::kNone);
+    EXPECT_EQ(RoleOf(config, outside), Role::kOperator);
+    config.add_viewer_gids(7);
+    EXPECT_EQ(RoleOf(config, contained), Role::kViewer);
+    config.add_operator_uids(uid);
+    EXPECT_EQ(RoleOf(config, contained), Role::kOperator);
+    config.clear_viewer_gids();
+    config.clear_operator_uids();
+  }
+}
+
 TEST(Roles, shouldTakeNamesWhole) {
   v1::OperatorEndpoint endpoint;
   endpoint.add_operators("alice");

@@ -549,6 +549,18 @@ TEST_P(KilledOwnerTest, shouldBeFollowedByItsHeir) {
 
 INSTANTIATE_TEST_SUITE_P(OutsideEffects, KilledOwnerTest, ::testing::Bool());
 
+// For containers that are given the service's directory and nothing else of the state directory.
+TEST_F(KeeperTest, shouldBeReachedInADirectoryOfItsOwn) {
+  const std::string linked = keeper.directory().File("kv/worker.sock");
+  for (int i = 0; i < 2; ++i) {  // also when it has started anew
+    Start();
+    RawClient client(linked);
+    EXPECT_EQ(client.Attach(), absl::OkStatus());
+    EXPECT_EQ(client.Detach(), absl::OkStatus());
+    keeper.Stop();
+  }
+}
+
 // Whom it could not kill if he hung. The keeper is in a namespace of its own for that.
 TEST_F(KeeperTest, shouldRefuseAWorkerThatHasNoNumberInItsPidNamespace) {
   const std::string path = keeper.socket();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -582,6 +584,64 @@ TEST_F(OlderKernelTest, shouldKillAWorkerThatHasSentSomethingItself) {
   child.Go();
   Until([&] { return !gone.empty(); });
   EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
+}
+
+// Of a service that names uid 0, and of one that does not.
+class ContainedRootTest : public WorkerSessionsTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  ContainedRootTest() : WorkerSessionsTest(Distrusting()) {}
+  static internal::KeeperConfig Distrusting() {
+    internal::KeeperConfig config = Config();
+    config.set_distrust_contained_root(true);
+    if (GetParam()) config.mutable_service()->add_worker_uids(geteuid());
+    return config;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Named, ContainedRootTest, ::testing::Bool());
+
+TEST_P(ContainedRootTest, shouldAttachOnlyWhereItIsNamed) {
+  const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
+    const pid_t first = fork();
+    if (first == 0) {
+      MessageChannel connected(ConnectUnix(path).value());
+      parent.Tell("connected");
+      internal::WorkerReply reply;
+      BATON_CHECK(connected.Send(RawClient::AttachRequest()).ok());
+      BATON_CHECK(connected.Receive(&reply, 10'000).ok());
+      parent.Tell(std::to_string(reply.status_code()));
+      parent.Await();
+      _exit(0);
+    }
+    waitpid(first, nullptr, 0);
+  });
+  const std::string told = child.Hear();
+  if (told == "no right") GTEST_SKIP() << "no right to make a pid namespace";
+  ASSERT_EQ(told, "connected");
+  AcceptFrom(listener);
+  std::atomic<bool> answered{false};
+  std::string code;
+  std::thread hearing([&] {
+    code = child.Hear();
+    answered = true;
+  });
+  Until([&] {
+    loop.poll();
+    return answered.load();
+  });
+  hearing.join();
+  EXPECT_EQ(code, std::to_string(static_cast<int>(
+                      GetParam() ? absl::StatusCode::kOk : absl::StatusCode::kPermissionDenied)));
+}
+
+TEST_P(ContainedRootTest, shouldBeItselfOutsideOfAContainer) {
+  const auto client = AcceptClient();
+  EXPECT_EQ(Attach(*client).status_code(), 0);
+  internal::WorkerRequest detach;
+  detach.mutable_detach();
+  EXPECT_EQ(Ask(*client, detach).status_code(), 0);
 }
 
 // Each finds the program that has the number by then.
