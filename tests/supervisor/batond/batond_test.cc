@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "lib/base/file_descriptor.h"
+#include "lib/channel/message_channel.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace baton {
@@ -522,6 +523,21 @@ TEST(HangTest, StartsAKeeperAgainWhereThePolicySaysSo) {
     return batond.standard_error().find("control: has shown no sign of life") != std::string::npos;
   }));
   EXPECT_EQ(stage.lives("control").size(), 1u);
+}
+
+// Of each control: its sockets are made anew.
+TEST(BatondTest, LinksControlsSocketIntoTheDirectoryOfEachService) {
+  const Stage stage;
+  BatondProcess batond(stage, OfTwoServices(stage));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  const auto reached = [&](const std::string& service) {
+    return ConnectUnix(stage.state_dir() + "/" + service + "/stream.sock", 0).ok();
+  };
+  EXPECT_TRUE(reached("kv"));
+  EXPECT_TRUE(reached("queue"));
+  kill(stage.lives("control")[0].pid, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return stage.lives("control").size() == 2; }));
+  EXPECT_TRUE(Eventually([&] { return reached("kv") && reached("queue"); }));
 }
 
 // The keeper's policy is another than the configuration's by then.
