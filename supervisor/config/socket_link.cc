@@ -39,7 +39,7 @@ absl::Status LinkSocket(const std::string& socket, const std::string& link) {
     return ErrnoStatus(errno, absl::StrCat("link ", socket, " to ", made));
   }
   if (rename(made.c_str(), link.c_str()) == 0) return absl::OkStatus();
-  const absl::Status status = ErrnoStatus(errno, absl::StrCat("rename ", made, " to ", link));
+  absl::Status status = ErrnoStatus(errno, absl::StrCat("rename ", made, " to ", link));
   unlink(made.c_str());
   return status;
 }
