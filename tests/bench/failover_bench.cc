@@ -1,9 +1,11 @@
 // failover_bench: what peers see of handoffs and deaths, over the number of their connections,
-// beside connecting anew to a service that is not kept.
+// beside services that are not kept: clients connect anew, or have connections to another one.
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -42,11 +44,14 @@ class Failovers {
  private:
   absl::Status Measure(Round& round) {
     round.Set("realtime_priority", options_.failover.realtime_priority, "");
+    using Side = absl::Status (Failovers::*)(uint32_t, Round&);
+    constexpr Side kSides[] = {&Failovers::MeasureBaton, &Failovers::MeasureReconnect,
+                               &Failovers::MeasureStandby};
     for (const uint32_t connections : options_.plan.connections) {
-      // Neither side is always the first.
-      for (const bool baton : {round.number() % 2 == 0, round.number() % 2 != 0}) {
-        BATON_RETURN_IF_ERROR(baton ? MeasureBaton(connections, round)
-                                    : MeasureReconnect(connections, round));
+      // No side is always the first.
+      for (size_t i = 0; i < std::size(kSides); ++i) {
+        const Side side = kSides[(round.number() + i) % std::size(kSides)];
+        BATON_RETURN_IF_ERROR((this->*side)(connections, round));
       }
     }
     return absl::OkStatus();
@@ -73,6 +78,24 @@ class Failovers {
       const std::string name = NameOf(kReconnect, connections, ballast_mib);
       BATON_RETURN_IF_ERROR(Repeat(
           name, [&] { return side->Measure(); }, /*baton=*/false, round));
+      BATON_RETURN_IF_ERROR(side->Finish());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureStandby(uint32_t connections, Round& round) {
+    if (!options_.plan.WantsStandby()) return absl::OkStatus();
+    for (const uint32_t ballast_mib : options_.plan.ballast_mib) {
+      BATON_ASSIGN_OR_RETURN(const auto side,
+                             StandbySide::Start(options_.failover, connections, ballast_mib));
+      for (const auto& [name, event] :
+           {std::pair(kStandby, StandbyEvent::kCrash), std::pair(kDrain, StandbyEvent::kDrain)}) {
+        if (!options_.plan.Wants(name)) continue;
+        BATON_RETURN_IF_ERROR(Repeat(
+            NameOf(name, connections, ballast_mib),
+            [&, event = event] { return side->Measure(event); },
+            /*baton=*/false, round));
+      }
       BATON_RETURN_IF_ERROR(side->Finish());
     }
     return absl::OkStatus();
@@ -118,7 +141,9 @@ void ChooseRealtimePriority(FailoverOptions* options) {
 
 absl::Status RunAndReport(Options options) {
   ChooseRealtimePriority(&options.failover);
-  BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(options.plan.most_connections()));
+  // Each has another one to the standby.
+  const uint64_t sockets = options.plan.WantsStandby() ? 2 : 1;
+  BATON_RETURN_IF_ERROR(RaiseDescriptorLimit(sockets * options.plan.most_connections()));
   return Failovers(options).Run();
 }
 
@@ -126,7 +151,9 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
       "The longest silence that a service's peers see of a planned handoff, a crash or a hang of "
-      "its owner, beside connecting anew to a warm successor without Baton."};
+      "its owner, beside what one would do without Baton: connect anew to a warm successor, or go "
+      "on "
+      "over connections that are made already to a service that stands by."};
   AddSuiteOptions(app, &options.suite);
   app.add_option("--device", options.failover.fabric.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--address", options.failover.fabric.host,
@@ -139,9 +166,10 @@ int Main(int argc, char** argv) {
   app.add_option("--events", options.events, "of each kind in each round [5]")
       ->check(CLI::Range(1, 1000));
   app.add_option("--only", options.plan.only,
-                 "handoff, hot_crash, cold_crash, hang, reconnect [all]")
+                 "handoff, hot_crash, cold_crash, hang, reconnect, standby, drain [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"handoff", "hot_crash", "cold_crash", "hang", "reconnect"}));
+      ->check(CLI::IsMember(
+          {"handoff", "hot_crash", "cold_crash", "hang", "reconnect", kStandby, kDrain}));
   app.add_option("--active", options.failover.active, "connections that carry load [8]")
       ->check(CLI::Range(1, 60'000));
   app.add_option("--rate", options.failover.rate, "requests per second over those [4000]");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "tests/harness/binaries.h"
 #include "tests/harness/child_process.h"
@@ -50,7 +51,7 @@ class FailoverBenchTest : public ::testing::Test {
   }
 
   static void ExpectFigures(const JsonObject& json, const std::string& name) {
-    for (const char* figure : {"_ms", "_all_ms"}) {
+    for (const char* figure : {"_ms", "_all_ms", "_longest_ms"}) {
       EXPECT_GT(json.Number(absl::StrCat("figures.", name, figure, ".value")), 0) << name << figure;
     }
     // A window may be so short that nothing is under way in it.
@@ -77,7 +78,14 @@ TEST_F(FailoverBenchTest, shouldMeasureEveryEventWithEveryNumberOfConnections) {
       ExpectParts(json, absl::StrCat(event, size));
       EXPECT_GT(json.Number(absl::StrCat("ratios.", event, size, "_to_reconnect.value")), 0);
     }
-    ExpectFigures(json, absl::StrCat("reconnect", size));
+    for (const char* without : {"reconnect", "standby", "drain"}) {
+      ExpectFigures(json, absl::StrCat(without, size));
+    }
+    for (const char* ratio : {"hot_crash%s_to_standby", "handoff%s_to_drain"}) {
+      const std::string name = absl::StrReplaceAll(ratio, {{"%s", size}});
+      EXPECT_GT(json.Number(absl::StrCat("ratios.", name, ".value")), 0) << name;
+    }
+    EXPECT_FALSE(json.Has(absl::StrCat("ratios.handoff", size, "_to_standby.value")));
   }
   EXPECT_DOUBLE_EQ(json.Number("ratios.handoff_20_to_1.bar"), 1.5);
   EXPECT_DOUBLE_EQ(json.Number("ratios.hot_crash_8MiB_to_0.bar"), 3);
@@ -99,7 +107,7 @@ TEST_F(FailoverBenchTest, shouldSayWhatManyConnectionsNeed) {
   limited.arguments = {"-c", "ulimit -n 1000 && exec \"$0\" --connections 2000",
                        Binaries().Find("failover_bench").value()};
   EXPECT_NE(Run(limited), 0);
-  EXPECT_NE(log_.find("RLIMIT_NOFILE of 2256"), std::string::npos) << log_;
+  EXPECT_NE(log_.find("RLIMIT_NOFILE of 4256"), std::string::npos) << log_;
 }
 
 }  // namespace

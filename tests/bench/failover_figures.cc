@@ -19,6 +19,16 @@ constexpr NamedEvent kEvents[] = {
     {FailoverEvent::kHang, "hang", "hang, hot standby"},
 };
 
+struct NamedBaseline {
+  const char* name;
+  const char* title;
+};
+constexpr NamedBaseline kBaselines[] = {
+    {kReconnect, "crash, reconnect, without Baton"},
+    {kStandby, "crash, connected standby, without Baton"},
+    {kDrain, "graceful restart, connected standby, without Baton"},
+};
+
 struct Part {
   const char* suffix;
   double Blackout::*value;
@@ -59,14 +69,21 @@ void CompareBallast(const FailoverPlan& plan, Suite* suite) {
   }
 }
 
-void CompareWithReconnect(const FailoverPlan& plan, Suite* suite) {
-  if (!plan.Wants(kReconnect)) return;
+// What one would do about `event` without Baton: a planned one can be told to the clients.
+bool Answers(const char* without, FailoverEvent event) {
+  const bool planned = event == FailoverEvent::kHandoff;
+  return without == kReconnect || planned == (without == kDrain);
+}
+
+void CompareWith(const char* without, const FailoverPlan& plan, Suite* suite) {
+  if (!plan.Wants(without)) return;
   for (const uint32_t ballast_mib : plan.ballast_mib) {
     for (const uint32_t connections : plan.connections) {
       for (const NamedEvent& event : plan.Events()) {
-        suite->Compare({NameOf(event.name, connections, ballast_mib) + "_to_reconnect",
+        if (!Answers(without, event.event)) continue;
+        suite->Compare({absl::StrCat(NameOf(event.name, connections, ballast_mib), "_to_", without),
                         SilenceOf(event.name, connections, ballast_mib),
-                        SilenceOf(kReconnect, connections, ballast_mib), Better::kLess});
+                        SilenceOf(without, connections, ballast_mib), Better::kLess});
       }
     }
   }
@@ -118,18 +135,23 @@ void SetFigures(const std::string& name, const std::vector<Blackout>& events, bo
     for (const Blackout& event : events) values.push_back(event.*part.value);
     round->Set(name + part.suffix, Quantile(values, 0.5), "ms");
   }
+  double longest = 0;
+  for (const Blackout& event : events) longest = std::max(longest, event.silence);
+  round->Set(name + "_longest_ms", longest, "ms");
 }
 
 void Compare(const FailoverPlan& plan, Suite* suite) {
   CompareNumbers(plan, suite);
   CompareBallast(plan, suite);
-  CompareWithReconnect(plan, suite);
+  for (const NamedBaseline& baseline : kBaselines) CompareWith(baseline.name, plan, suite);
   Plot plot{"blackout", "Longest silence at the peer", "connections", "ms to the first reply", {}};
   for (const NamedEvent& event : plan.Events()) {
     plot.lines.push_back(LineOf(plan, event.name, event.title));
   }
-  if (plan.Wants(kReconnect)) {
-    plot.lines.push_back(LineOf(plan, kReconnect, "reconnect, without Baton"));
+  for (const NamedBaseline& baseline : kBaselines) {
+    if (plan.Wants(baseline.name)) {
+      plot.lines.push_back(LineOf(plan, baseline.name, baseline.title));
+    }
   }
   suite->Draw(std::move(plot));
 }

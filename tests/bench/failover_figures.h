@@ -17,15 +17,19 @@ struct NamedEvent {
   const char* name;
   const char* title;
 };
+// Without Baton.
 inline constexpr char kReconnect[] = "reconnect";
+inline constexpr char kStandby[] = "standby";
+inline constexpr char kDrain[] = "drain";
 
 // Not empty: connections, ballast_mib.
 struct FailoverPlan {
   std::vector<uint32_t> connections = {1, 100, 1000, 10'000};
   std::vector<uint32_t> ballast_mib = {0, 256};
-  std::vector<std::string> only;  // events, or kReconnect; empty: all
+  std::vector<std::string> only;  // events, or one of those without Baton; empty: all
 
   bool Wants(std::string_view event) const;
+  bool WantsStandby() const { return Wants(kStandby) || Wants(kDrain); }
   std::vector<NamedEvent> Events() const;
   uint32_t fewest_connections() const;
   uint32_t most_connections() const;
@@ -35,8 +39,8 @@ struct FailoverPlan {
 // "EVENT_N" or "EVENT_N_MMiB"; the silence's figure has "_ms" behind it.
 std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballast_mib);
 
-// Medians of several events of one kind, so that one hiccup does not decide. `baton`: the parts
-// that the keeper tells, too.
+// Medians of several events of one kind, so that one hiccup does not decide, and of the silence the
+// longest, too. `baton`: the parts that the keeper tells, too.
 void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
                 Round* round);
 

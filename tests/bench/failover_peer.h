@@ -65,6 +65,8 @@ class FailoverPeer {
   // is of it yet. What the service alone can tell is left out, and what MeasureQuiet adds.
   absl::StatusOr<Blackout> Measure(const std::function<absl::Status()>& action, int version);
   absl::Status MeasureQuiet(Blackout* blackout);
+  // Until each connection has one to the service that stands by.
+  absl::Status AwaitSpares();
 
   // An error: not everything was answered once, or a connection was lost that may not be.
   absl::Status Stop();

@@ -1,5 +1,6 @@
-// The two sides of the failover suite: a service on Baton, and the same one without, whose clients
-// connect anew to a successor that waits warm.
+// The sides of the failover suite: a service on Baton, and the same one without. Its clients
+// connect anew to a successor that waits warm, or they have connections already to another one that
+// stands by.
 //
 // Thread-safety: none (ChildProcess).
 #ifndef TESTS_BENCH_FAILOVER_SIDE_H_
@@ -95,6 +96,47 @@ class ReconnectSide {
   uint16_t port_ = 0;
   int version_ = 1;  // of the server
   std::unique_ptr<harness::ChildProcess> server_;
+  std::unique_ptr<FailoverPeer> peer_;
+};
+
+enum class StandbyEvent : uint8_t {
+  kCrash,  // the service is killed
+  kDrain,  // it answers what has come, tells its clients to go on elsewhere, and ends afterwards
+};
+
+// The best that clients can do without Baton: each connection has another one, made ahead, to a
+// second process that listens elsewhere.
+class StandbySide {
+ public:
+  static absl::StatusOr<std::unique_ptr<StandbySide>> Start(const FailoverOptions& options,
+                                                            uint32_t connections,
+                                                            uint32_t ballast_mib);
+
+  absl::StatusOr<Blackout> Measure(StandbyEvent event);
+  absl::Status Finish() { return peer_->Stop(); }
+
+ private:
+  struct Server {
+    std::unique_ptr<harness::ChildProcess> process;
+    uint16_t port = 0;  // both have the same one again each time
+    int version = 0;
+  };
+
+  StandbySide(const FailoverOptions& options, uint32_t connections, uint32_t ballast_mib,
+              harness::TempDirectory directory)
+      : options_(options),
+        connections_(connections),
+        ballast_mib_(ballast_mib),
+        directory_(std::move(directory)) {}
+
+  absl::Status Open();
+  absl::Status StartServer(Server* server) const;
+
+  const FailoverOptions options_;
+  const uint32_t connections_;
+  const uint32_t ballast_mib_;
+  const harness::TempDirectory directory_;
+  Server serving_, standby_;
   std::unique_ptr<FailoverPeer> peer_;
 };
 

@@ -73,6 +73,7 @@ absl::StatusOr<PeerWindow> PeerProcess::Mark(const std::string& name) {
     window.last_versions[version] =
         static_cast<uint32_t>(json.Count(absl::StrCat("last_versions.", version)));
   }
+  window.spares = static_cast<uint32_t>(json.Count("spares"));
   window.seconds = json.Number("seconds");
   return window;
 }

@@ -40,6 +40,7 @@ struct PeerWindow {
   uint32_t connections_with_reply = 0;
   uint64_t disconnects = 0;
   std::array<uint32_t, 3> last_versions = {};  // connections by version of their latest reply
+  uint32_t spares = 0;                         // connections to a service that stands by
   double seconds = 0;
 };
 

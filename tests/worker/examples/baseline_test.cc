@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -52,7 +53,26 @@ class BaselineTest : public ::testing::Test {
     port_ = static_cast<uint16_t>(std::stoi(line->substr(beginning.size())));
   }
 
-  std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect, uint32_t active = 0) {
+  // Another one, with a port of its own.
+  std::unique_ptr<ChildProcess> StartStandby(uint16_t* port, int version) {
+    const uint16_t first = std::exchange(port_, *port);
+    auto standby = StartServer({"--reply-version", absl::StrCat(version)});
+    if (standby != nullptr) WaitUntilItListens(*standby);
+    *port = std::exchange(port_, first);
+    return standby;
+  }
+
+  // Until each of its connections has one to the standby.
+  static void AwaitSpares(PeerProcess& peer) {
+    const absl::Status status = WaitUntil("connections to the standby", [&] {
+      const auto window = peer.Mark("spares");
+      return window.ok() && window->spares == 8;
+    });
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  std::unique_ptr<PeerProcess> StartPeer(uint64_t rate, bool reconnect, uint32_t active = 0,
+                                         uint16_t standby = 0) {
     PeerOptions options;
     auto program = Binaries().Find("baton-peer");
     EXPECT_TRUE(program.ok()) << program.status();
@@ -65,6 +85,10 @@ class BaselineTest : public ::testing::Test {
     options.rate = rate;
     options.reconnect = reconnect;
     options.arguments = {"--drain-timeout-ms", "1000"};
+    if (standby != 0) {
+      options.arguments.insert(options.arguments.end(),
+                               {"--standby", absl::StrCat("127.0.0.1:", standby)});
+    }
     auto peer = PeerProcess::Start(options);
     EXPECT_TRUE(peer.ok()) << peer.status();
     return peer.ok() ? *std::move(peer) : nullptr;
@@ -113,6 +137,64 @@ TEST_F(BaselineTest, ClientsResumeAtTheSuccessor) {
   EXPECT_TRUE(result->Flag("ok")) << result->text();
   EXPECT_EQ(result->Count("disconnects"), 24u);
   EXPECT_EQ(result->Count("reconnects"), 24u);
+}
+
+// At full speed, and with some that are asked at a settle only.
+TEST_F(BaselineTest, ClientsGoOnOverTheConnectionsThatTheyHaveToAStandby) {
+  for (const uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
+    uint16_t port = 0;
+    auto standby = StartStandby(&port, /*version=*/2);
+    ASSERT_NE(standby, nullptr);
+    auto peer = StartPeer(rate, true, rate == 0 ? 0 : 3, port);
+    ASSERT_NE(peer, nullptr);
+    // There and back again.
+    for (const int version : {2, 1}) {
+      AwaitSpares(*peer);
+      ASSERT_TRUE(peer->Settle().ok());
+      ASSERT_TRUE(server_->Kill().ok());
+      ASSERT_TRUE(peer->Settle().ok());
+      const auto window = peer->Mark("gap");
+      ASSERT_TRUE(window.ok()) << window.status();
+      EXPECT_EQ(window->last_versions[version], 8u);
+      // The first tells the others.
+      EXPECT_GE(window->disconnects, 1u);
+      std::swap(port, port_);
+      server_ = std::exchange(standby, StartStandby(&port, 3 - version));
+    }
+    const auto result = peer->Stop();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    EXPECT_EQ(result->Count("reconnects"), 0u);
+  }
+}
+
+TEST_F(BaselineTest, ClientsThatAreToldToMoveDoSoBetweenTheirRequests) {
+  for (const uint64_t rate : {uint64_t{0}, uint64_t{5000}}) {
+    uint16_t port = 0;
+    auto standby = StartStandby(&port, /*version=*/2);
+    ASSERT_NE(standby, nullptr);
+    auto peer = StartPeer(rate, true, rate == 0 ? 0 : 3, port);
+    ASSERT_NE(peer, nullptr);
+    for (const int version : {2, 1}) {
+      AwaitSpares(*peer);
+      ASSERT_TRUE(peer->Settle().ok());
+      ASSERT_TRUE(server_->Signal(SIGUSR1).ok());
+      // The first replies tell, and the next are the standby's.
+      ASSERT_TRUE(peer->Settle().ok());
+      ASSERT_TRUE(peer->Settle().ok());
+      const auto window = peer->Mark("gap");
+      ASSERT_TRUE(window.ok()) << window.status();
+      EXPECT_EQ(window->last_versions[version], 8u);
+      ASSERT_TRUE(server_->Terminate(kLong).ok());
+      std::swap(port, port_);
+      server_ = std::exchange(standby, StartStandby(&port, 3 - version));
+    }
+    const auto result = peer->Stop();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->Flag("ok")) << result->text();
+    EXPECT_EQ(result->Count("disconnects"), 0u);
+    EXPECT_EQ(result->Count("retried"), 0u);
+  }
 }
 
 TEST_F(BaselineTest, ConnectionsThatAreNotActiveAreAskedAtASettleOnly) {

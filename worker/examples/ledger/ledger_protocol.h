@@ -27,7 +27,7 @@
 //   offset 24  amount
 //   offset 32  total            of the account, with `amount` added
 //   offset 40  request_check    `check` of the request
-//   offset 48  reserved         0
+//   offset 48  notice           bit 0: moving (below); all others 0
 //   offset 56  check            Checksum of the first 56 bytes
 //
 // Why a defect cannot hide: an account is {client, sequence, total}. An effect that is lost or
@@ -41,6 +41,9 @@
 // last sequence and total that it saw a reply for; requests after that one were never answered, and
 // the peer sends them again. With Baton nothing is ever resumed, and the flag is refused: no peer
 // can paper over an account that was lost.
+//
+// Moving: a service without Baton that is about to end says so in its replies. A peer that has a
+// connection to another one goes on there when what it has sent is answered.
 #ifndef WORKER_EXAMPLES_LEDGER_LEDGER_PROTOCOL_H_
 #define WORKER_EXAMPLES_LEDGER_LEDGER_PROTOCOL_H_
 
@@ -59,6 +62,7 @@ inline constexpr uint32_t kRequestMagic = 0x5145524c;  // "LREQ"
 inline constexpr uint32_t kReplyMagic = 0x5045524c;    // "LREP"
 inline constexpr uint16_t kProtocol = 1;
 inline constexpr uint16_t kFlagResume = 1;
+inline constexpr uint64_t kNoticeMoving = 1;
 
 inline constexpr uint32_t kMinMessageBytes = 64;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 20;
@@ -92,7 +96,7 @@ struct Reply {
   uint64_t amount;
   uint64_t total;
   uint64_t request_check;
-  uint64_t reserved;
+  uint64_t notice;
   uint64_t check;
 };
 static_assert(offsetof(Reply, version) == 6);

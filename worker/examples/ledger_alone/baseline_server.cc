@@ -209,10 +209,14 @@ absl::StatusOr<bool> BaselineServer::PollCompletions() {
 }
 
 absl::Status BaselineServer::OnRequest(Session& session, uint32_t slot, uint32_t length) {
-  BATON_ASSIGN_OR_RETURN(const Reply reply,
+  BATON_ASSIGN_OR_RETURN(Reply reply,
                          session.account.Apply({memory_.base() + RequestOffset(session, slot),
                                                 std::min(length, options_.message_bytes)},
                                                options_.version, ResumePolicy::kAllow));
+  if (moving_) {
+    reply.notice = kNoticeMoving;
+    reply.check = Checksum({reinterpret_cast<const uint8_t*>(&reply), sizeof(reply)});
+  }
   const auto reply_slot = static_cast<uint32_t>(session.replies++ % reply_slots_);
   uint8_t* buffer = memory_.base() + ReplyOffset(session, reply_slot);
   std::memcpy(buffer, &reply, sizeof(reply));

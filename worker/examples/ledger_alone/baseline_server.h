@@ -44,6 +44,8 @@ class BaselineServer {
   // Serves until Stop.
   absl::Status Run();
   void Stop();  // any thread, and signal handlers
+  // The same: from now on peers are told to go on elsewhere.
+  void TellToMove() { moving_ = true; }
 
  private:
   struct Session;
@@ -71,7 +73,7 @@ class BaselineServer {
   std::vector<Session*> free_;
   std::unique_ptr<verbs::Listener> listener_;
   FileDescriptor stop_event_;
-  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> stopped_ = false, moving_ = false;
 };
 
 }  // namespace baton::ledger

@@ -34,12 +34,14 @@ struct Flags {
   BaselineOptions server;
 };
 
-void StopOnSignals(BaselineServer* server) {
+void TakeSignals(BaselineServer* server) {
   g_server = server;
   struct sigaction action = {};
   action.sa_handler = [](int) { g_server->Stop(); };
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = [](int) { g_server->TellToMove(); };
+  sigaction(SIGUSR1, &action, nullptr);
 }
 
 void Tell(const std::string& line) {
@@ -65,9 +67,10 @@ absl::Status Serve(Flags flags) {
     if (pidfd) BATON_RETURN_IF_ERROR(BaselineServer::WaitForEnd(pidfd));
   }
   BATON_ASSIGN_OR_RETURN(const uint16_t port, server->Listen());
+  TakeSignals(server.get());
   Tell(absl::StrCat("ledger-baseline ready port=", port));
-  StopOnSignals(server.get());
   const absl::Status status = server->Run();
+  signal(SIGUSR1, SIG_IGN);
   signal(SIGTERM, SIG_DFL);
   signal(SIGINT, SIG_DFL);
   return status;
@@ -78,7 +81,8 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app{
       "The ledger on a device of its own, without Baton. Prints \"ledger-baseline warm\" when it "
-      "waits for its predecessor, and \"ledger-baseline ready port=N\" when it listens."};
+      "waits for its predecessor, and \"ledger-baseline ready port=N\" when it listens. SIGUSR1: "
+      "it tells its peers to go on elsewhere."};
   app.add_option("--listen", flags.listen, "HOST:PORT")->required();
   app.add_option("--device", flags.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--wait-for-pid", flags.wait_for_pid,

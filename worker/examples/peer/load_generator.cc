@@ -11,6 +11,9 @@ namespace baton::peer {
 namespace {
 
 constexpr uint64_t kTickNanoseconds = 200'000;
+// A spare connection is made so long after its predecessor is gone, and tried again: what happens
+// around that time is measured.
+constexpr uint64_t kSpareNanoseconds = 100'000'000;
 constexpr size_t kTicksPerExpiry = 500;  // of all connections, at most
 constexpr uint32_t kPollBatch = 64;
 // Connections that are made, or idle ones that are asked, at once: more could overflow a backlog,
@@ -36,12 +39,23 @@ struct LoadGenerator::Peer {
 
   const uint32_t index;
   bool active = false;
-  uint32_t incarnation = 0;  // grows with each queue pair
+  uint32_t incarnation = 0;
+  uint32_t incarnations = 0;  // grows with each queue pair
+  uint32_t place = 0;         // as home_
   Phase phase = Phase::kDown;
   uint64_t retry_at = 0;  // kDown
   bool was_up = false;
   std::unique_ptr<verbs::QueuePair> queue_pair;
   std::unique_ptr<verbs::ConnectionId> id;  // after the queue pair: it goes first
+
+  // Has receives in the same buffers. There is none on its way while another one is served.
+  struct Spare {
+    bool up = false;
+    uint64_t retry_at = 0;
+    uint32_t incarnation = 0;
+    std::unique_ptr<verbs::QueuePair> queue_pair;
+    std::unique_ptr<verbs::ConnectionId> id;
+  } spare;
 
   ReplyChecker checker;
   SilenceMeter silence;
@@ -54,7 +68,10 @@ struct LoadGenerator::Peer {
   uint64_t settle_from = 0;  // a reply to this sequence or a later one settles; 0: settled
 
   uint64_t WorkRequestId(bool receive, uint32_t slot) const {
-    return (receive ? kReceiveBit : 0) | uint64_t{incarnation & kIncarnationMask} << 40 |
+    return WorkRequestId(receive, slot, incarnation);
+  }
+  uint64_t WorkRequestId(bool receive, uint32_t slot, uint32_t of) const {
+    return (receive ? kReceiveBit : 0) | uint64_t{of & kIncarnationMask} << 40 |
            uint64_t{index} << 16 | slot;
   }
 };
@@ -105,7 +122,7 @@ absl::Status LoadGenerator::Prepare() {
       region_, device_->RegisterMemory(memory_.base(), memory_.bytes(), verbs::kLocalWrite));
   const uint64_t entries = uint64_t{receive_slots_ + send_slots_} * options_.connections;
   // A reconnect leaves flushed completions of the former queue pair behind.
-  const uint64_t wanted = entries * (options_.reconnect ? 2 : 1) + 64;
+  const uint64_t wanted = entries * (options_.standby ? 4 : options_.reconnect ? 2 : 1) + 64;
   const uint64_t limit = device_->limits().max_completion_queue_entries;
   if (wanted > limit) {
     return absl::InvalidArgumentError(
@@ -146,36 +163,112 @@ absl::Status LoadGenerator::Start() {
   return queue_->RequestNotification();
 }
 
-absl::Status LoadGenerator::Connect(Peer& peer) {
-  peer.id.reset();
-  peer.queue_pair.reset();
-  ++peer.incarnation;
+absl::StatusOr<std::unique_ptr<verbs::QueuePair>> LoadGenerator::MakeQueuePair(
+    const Peer& peer, uint32_t incarnation) {
   verbs::QueuePairOptions options;
   options.send_queue = queue_.get();
   options.receive_queue = queue_.get();
   options.max_send_requests = send_slots_;
   options.max_receive_requests = receive_slots_;
-  BATON_ASSIGN_OR_RETURN(peer.queue_pair, device_->CreateQueuePair(options));
+  BATON_ASSIGN_OR_RETURN(auto queue_pair, device_->CreateQueuePair(options));
   for (uint32_t slot = 0; slot < receive_slots_; ++slot) {
-    BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
+    BATON_RETURN_IF_ERROR(
+        PostReceive(*queue_pair, peer, peer.WorkRequestId(true, slot, incarnation)));
   }
+  return queue_pair;
+}
+
+absl::Status LoadGenerator::Connect(Peer& peer) {
+  peer.id.reset();
+  peer.queue_pair.reset();
+  peer.incarnation = ++peer.incarnations;
+  BATON_ASSIGN_OR_RETURN(peer.queue_pair, MakeQueuePair(peer, peer.incarnation));
   peer.phase = Peer::Phase::kConnecting;
   ++connecting_;
   absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> id =
-      device_->Connect(options_.address, peer.queue_pair.get(), verbs::ConnectionParameters());
+      device_->Connect(AddressOf(peer.place), peer.queue_pair.get(), verbs::ConnectionParameters());
   if (!id.ok()) return OnConnectionLost(peer, id.status());
   peer.id = *std::move(id);
   peer.id->context = &peer;
   return absl::OkStatus();
 }
 
-absl::Status LoadGenerator::PostReceive(Peer& peer, uint32_t slot) {
+absl::Status LoadGenerator::ConnectSpares(uint64_t now) {
+  while (!without_spare_.empty() && now >= without_spare_.front()->spare.retry_at &&
+         connecting_ < kMaxAtOnce) {
+    Peer& peer = *without_spare_.front();
+    without_spare_.pop_front();
+    Peer::Spare& spare = peer.spare;
+    spare.incarnation = ++peer.incarnations;
+    BATON_ASSIGN_OR_RETURN(spare.queue_pair, MakeQueuePair(peer, spare.incarnation));
+    ++connecting_;
+    auto id = device_->Connect(AddressOf(1 - peer.place), spare.queue_pair.get(),
+                               verbs::ConnectionParameters());
+    if (!id.ok()) {
+      OnSpareEvent(peer, /*established=*/false);
+      continue;
+    }
+    spare.id = *std::move(id);
+    spare.id->context = &peer;
+  }
+  return absl::OkStatus();
+}
+
+void LoadGenerator::OnSpareEvent(Peer& peer, bool established) {
+  Peer::Spare& spare = peer.spare;
+  spares_ -= spare.up ? 1 : 0;
+  connecting_ -= spare.up ? 0 : 1;
+  spare.up = established;
+  if (established) {
+    ++spares_;
+    return;
+  }
+  spare.id.reset();
+  spare.queue_pair.reset();
+  spare.retry_at = MonotonicNanoseconds() + kSpareNanoseconds;
+  without_spare_.push_back(&peer);
+}
+
+// Its service is not the one that is to be asked any more, and owes it nothing.
+bool LoadGenerator::MayMove(const Peer& peer) const {
+  return peer.place != home_ && peer.spare.up && !peer.checker.HasUnderWay();
+}
+
+void LoadGenerator::MoveToSpare(Peer& peer) {
+  Peer::Spare& spare = peer.spare;
+  --spares_;
+  peer.checker.Rewind();
+  peer.id.reset();
+  peer.queue_pair = std::move(spare.queue_pair);
+  peer.id = std::move(spare.id);
+  peer.incarnation = spare.incarnation;
+  peer.place = 1 - peer.place;
+  spare.up = false;
+  spare.retry_at = MonotonicNanoseconds() + kSpareNanoseconds;
+  without_spare_.push_back(&peer);
+}
+
+// The first loss tells that the service is gone: those that carry load do not wait for their own.
+absl::Status LoadGenerator::FollowLoss(Peer& lost) {
+  home_ = 1 - lost.place;
+  MoveToSpare(lost);
+  BATON_RETURN_IF_ERROR(SendUnsent(lost));
+  for (Peer* peer : active_) {
+    if (peer->place == home_ || !peer->spare.up) continue;
+    MoveToSpare(*peer);
+    BATON_RETURN_IF_ERROR(SendUnsent(*peer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::PostReceive(verbs::QueuePair& queue_pair, const Peer& peer,
+                                        uint64_t wr_id) {
   const verbs::ScatterGather sge{
-      reinterpret_cast<uint64_t>(memory_.base()) + ReceiveOffset(peer, slot), ledger::kReplyBytes,
-      region_->lkey()};
-  const verbs::ReceiveRequest request{peer.WorkRequestId(true, slot), {&sge, 1}};
+      reinterpret_cast<uint64_t>(memory_.base()) + ReceiveOffset(peer, wr_id & 0xffff),
+      ledger::kReplyBytes, region_->lkey()};
+  const verbs::ReceiveRequest request{wr_id, {&sge, 1}};
   size_t posted = 0;
-  return peer.queue_pair->PostReceive({&request, 1}, &posted);
+  return queue_pair.PostReceive({&request, 1}, &posted);
 }
 
 absl::StatusOr<bool> LoadGenerator::Turn() {
@@ -184,6 +277,7 @@ absl::StatusOr<bool> LoadGenerator::Turn() {
   BATON_RETURN_IF_ERROR(HandleEvents());
   const uint64_t now = MonotonicNanoseconds();
   BATON_RETURN_IF_ERROR(ConnectDue(now));
+  BATON_RETURN_IF_ERROR(ConnectSpares(now));
   BATON_RETURN_IF_ERROR(AskIdle(now));
   if (now >= next_tick_) BATON_RETURN_IF_ERROR(OnTick(now));
   device_->Progress();  // writes what was posted
@@ -229,9 +323,13 @@ absl::Status LoadGenerator::OnReply(Peer& peer, uint32_t slot, uint32_t length) 
   if (!verdict.defect.empty() && sink_) {
     sink_(absl::StrCat("connection ", peer.index, ": ", verdict.defect));
   }
-  BATON_RETURN_IF_ERROR(PostReceive(peer, slot));
+  BATON_RETURN_IF_ERROR(PostReceive(*peer.queue_pair, peer, peer.WorkRequestId(true, slot)));
   if (!verdict.answered) return absl::OkStatus();
   RecordReply(peer, verdict, now);
+  if (verdict.moving && options_.standby) {
+    home_ = 1 - peer.place;
+    BATON_RETURN_IF_ERROR(SendUnsent(peer));
+  }
   if (rate_ == 0 && sending_ && peer.active) return Request(peer, now);
   return absl::OkStatus();
 }
@@ -262,25 +360,34 @@ absl::Status LoadGenerator::HandleEvents() {
   while (device_->NextEvent(&event)) {
     if (event.id == nullptr) continue;  // a connection request: we do not listen
     Peer& peer = *static_cast<Peer*>(event.id->context);
-    if (event.type == verbs::CmEventType::kEstablished) {
-      peer.phase = Peer::Phase::kUp;
-      --connecting_;
-      if (peer.was_up) ++totals_.reconnects;
-      if (!peer.was_up) ++established_;
-      peer.was_up = true;
-      BATON_RETURN_IF_ERROR(SendUnsent(peer));
-      if (rate_ == 0 && peer.active) {
-        BATON_RETURN_IF_ERROR(Request(peer, MonotonicNanoseconds()));
-      }
+    const bool established = event.type == verbs::CmEventType::kEstablished;
+    if (event.id == peer.spare.id.get()) {
+      OnSpareEvent(peer, established);
+      continue;
+    }
+    if (established) {
+      BATON_RETURN_IF_ERROR(OnEstablished(peer));
       continue;
     }
     // Replies that came before the end are replies.
     BATON_RETURN_IF_ERROR(PollCompletions().status());
+    if (event.id != peer.id.get()) continue;  // it has moved with the last of them
     const bool ended = event.type == verbs::CmEventType::kDisconnected;
     BATON_RETURN_IF_ERROR(OnConnectionLost(
         peer, ended ? absl::UnavailableError("the service disconnected") : event.status));
   }
   return absl::OkStatus();
+}
+
+absl::Status LoadGenerator::OnEstablished(Peer& peer) {
+  peer.phase = Peer::Phase::kUp;
+  --connecting_;
+  if (peer.was_up) ++totals_.reconnects;
+  if (!peer.was_up) ++established_;
+  if (!peer.was_up && options_.standby) without_spare_.push_back(&peer);
+  peer.was_up = true;
+  BATON_RETURN_IF_ERROR(SendUnsent(peer));
+  return rate_ == 0 && peer.active ? Request(peer, MonotonicNanoseconds()) : absl::OkStatus();
 }
 
 absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why) {
@@ -296,6 +403,7 @@ absl::Status LoadGenerator::OnConnectionLost(Peer& peer, const absl::Status& why
   connection_error_ = absl::Status(
       why.code(), absl::StrCat("connection ", peer.index,
                                was_up ? ": " : " was not made: ", std::string(why.message())));
+  if (was_up && peer.spare.up) return FollowLoss(peer);
   if (options_.reconnect) {
     if (was_up) peer.checker.Rewind();
     if (peer.phase != Peer::Phase::kDown) DownLike(peer).push_back(&peer);
@@ -426,6 +534,9 @@ absl::Status LoadGenerator::Request(Peer& peer, uint64_t now) {
 }
 
 absl::Status LoadGenerator::SendUnsent(Peer& peer) {
+  if (MayMove(peer)) MoveToSpare(peer);
+  // What is under way is waited for before it moves.
+  if (peer.place != home_ && peer.spare.up) return absl::OkStatus();
   while (peer.phase == Peer::Phase::kUp && peer.checker.HasUnsent()) {
     const uint64_t sequence = peer.checker.unsent_sequence();
     uint8_t* message = memory_.base() + SendOffset(peer, sequence);
@@ -477,6 +588,7 @@ WindowSummary LoadGenerator::EndWindow() {
     peer->silence.BeginWindow();
   }
   window.last_versions = last_versions_;
+  window.spares = spares_;
   window.nanoseconds = now - window_start_;
   window_start_ = now;
   ++window_number_;

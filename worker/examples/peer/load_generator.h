@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct LoadOptions {
   // A lost connection is made anew at once, and its account resumed (ledger_protocol.h); attempts
   // that fail are repeated after reconnect_interval_us. For a service without Baton.
   bool reconnect = false;
+  // Another service that stands by. Each connection has a spare one to it, which takes over when
+  // its service says that it moves, or when it is lost; then all that are active move. New spare
+  // ones go to where those before went. With `reconnect`.
+  std::optional<verbs::Address> standby;
   uint32_t reconnect_interval_us = 500;
   uint32_t reply_timeout_ms = 10'000;  // then the request is lost
   uint64_t client_base = 1;            // connection i is client client_base + i
@@ -52,7 +57,8 @@ struct WindowSummary {
   uint32_t connections_with_reply = 0;
   uint64_t disconnects = 0;
   std::array<uint32_t, kVersions> last_versions =
-      {};  // connections by their latest reply's version
+      {};               // connections by their latest reply's version
+  uint32_t spares = 0;  // that are established, at the window's end
   uint64_t nanoseconds = 0;
 };
 
@@ -128,13 +134,24 @@ class LoadGenerator {
 
   absl::Status Prepare();
   absl::Status Connect(Peer& peer);
-  absl::Status PostReceive(Peer& peer, uint32_t slot);
+  absl::StatusOr<std::unique_ptr<verbs::QueuePair>> MakeQueuePair(const Peer& peer,
+                                                                  uint32_t incarnation);
+  absl::Status PostReceive(verbs::QueuePair& queue_pair, const Peer& peer, uint64_t wr_id);
+  const verbs::Address& AddressOf(uint32_t place) const {
+    return place == 0 ? options_.address : *options_.standby;
+  }
   absl::StatusOr<bool> PollCompletions();  // whether there were any
   absl::Status OnCompletion(const verbs::Completion& completion);
   absl::Status OnReply(Peer& peer, uint32_t slot, uint32_t length);
   void RecordReply(Peer& peer, const ReplyChecker::Verdict& verdict, uint64_t now);
   absl::Status HandleEvents();
+  absl::Status OnEstablished(Peer& peer);
   absl::Status OnConnectionLost(Peer& peer, const absl::Status& why);
+  absl::Status ConnectSpares(uint64_t now);
+  void OnSpareEvent(Peer& peer, bool established);
+  bool MayMove(const Peer& peer) const;
+  void MoveToSpare(Peer& peer);
+  absl::Status FollowLoss(Peer& lost);
   absl::Status OnTick(uint64_t now);
   void ExpireSome(uint64_t now);
   std::deque<Peer*>& DownLike(const Peer& peer);
@@ -161,6 +178,9 @@ class LoadGenerator {
   std::deque<Peer*> to_ask_;  // idle ones, for a settle
   // To be connected, the first due at the front; those that carry load come before the others.
   std::deque<Peer*> down_active_, down_idle_;
+  std::deque<Peer*> without_spare_;
+  uint32_t spares_ = 0;  // established
+  uint32_t home_ = 0;    // the service that is to be asked: 0 for `address`, 1 for `standby`
   std::unique_ptr<Timeline> timeline_;
   std::function<void(const std::string&)> sink_;
 

@@ -23,6 +23,7 @@ constexpr int kMaxDefectLines = 50;
 
 struct Flags {
   std::string connect;
+  std::string standby;
   std::string device = "soft";
   std::string timeline;
   int realtime_priority = 0;
@@ -39,6 +40,10 @@ uint64_t RandomClientBase() {
 absl::StatusOr<bool> Run(Flags flags) {
   BATON_ASSIGN_OR_RETURN(flags.load.address, examples::ParseAddress(flags.connect));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, examples::OpenDevice(flags.device));
+  if (!flags.standby.empty()) {
+    BATON_ASSIGN_OR_RETURN(flags.load.standby, examples::ParseAddress(flags.standby));
+    flags.load.reconnect = true;
+  }
   flags.load.client_base = RandomClientBase();
   flags.session.reconnect = flags.load.reconnect;
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<LoadGenerator> generator,
@@ -78,6 +83,9 @@ int Main(int argc, char** argv) {
                  "how long the last replies are waited for [10000]");
   app.add_flag("--reconnect", flags.load.reconnect,
                "connect again at once when disconnected, and resume (a service without Baton)");
+  app.add_option("--standby", flags.standby,
+                 "HOST:PORT of another service: each connection has a spare one to it, which takes "
+                 "over (services without Baton; implies --reconnect)");
   app.add_option("--duration", flags.session.seconds, "seconds; then stop");
   app.add_flag("--until-stdin-closes", flags.session.read_commands,
                "take commands on standard input, until its end: mark NAME, settle, settle active, "

@@ -132,6 +132,7 @@ ReplyChecker::Verdict ReplyChecker::OnReply(absl::Span<const uint8_t> message, u
   verdict.sequence = reply.sequence;
   verdict.latency = now > entry.intended ? now - entry.intended : 0;
   verdict.version = reply.version;
+  verdict.moving = (reply.notice & ledger::kNoticeMoving) != 0;
   entry.state = State::kAnswered;
   --open_;
   AdvanceBase();

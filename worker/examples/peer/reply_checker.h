@@ -59,7 +59,8 @@ class ReplyChecker {
     uint64_t sequence = 0;
     uint64_t latency = 0;  // since the request was intended, in nanoseconds
     uint16_t version = 0;
-    std::string defect;  // for people; empty: none
+    bool moving = false;  // the service is about to end
+    std::string defect;   // for people; empty: none
   };
   Verdict OnReply(absl::Span<const uint8_t> message, uint64_t now);
 
@@ -72,6 +73,7 @@ class ReplyChecker {
   void Rewind();
 
   uint32_t open() const { return open_; }
+  bool HasUnderWay() const { return open_ > next_ - send_; }  // sent, and not answered
   uint64_t next_sequence() const { return next_; }
   const Defects& defects() const { return defects_; }
 

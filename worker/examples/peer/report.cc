@@ -64,6 +64,7 @@ ordered_json WindowJson(std::string_view name, const WindowSummary& window) {
           {"messages", window.messages},
           {"connections_with_reply", window.connections_with_reply},
           {"disconnects", window.disconnects},
+          {"spares", window.spares},
           {"last_versions", VersionsJson(window.last_versions)},
           {"seconds", static_cast<double>(window.nanoseconds) * 1e-9}};
 }
