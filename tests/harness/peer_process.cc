@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const PeerOption
                      "--rate",         absl::StrCat(options.rate),
                      "--message-size", absl::StrCat(options.message_bytes),
                      "--json",         "--until-stdin-closes"};
-  if (options.reconnect) child.arguments.push_back("--reconnect");
+  if (options.reconnect) child.arguments.emplace_back("--reconnect");
   if (!options.timeline_path.empty()) {
     child.arguments.insert(child.arguments.end(), {"--timeline", options.timeline_path});
   }
