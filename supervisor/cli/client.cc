@@ -181,14 +181,6 @@ absl::StatusOr<std::unique_ptr<OperatorClient>> OperatorClient::Connect(const Tl
   return std::unique_ptr<OperatorClient>(new OperatorClient(std::move(impl), timeout_seconds));
 }
 
-absl::StatusOr<uint32_t> OperatorClient::ServerUid() const {
-  if (!impl_->connection) {
-    return absl::FailedPreconditionError("a server over TCP has no user on this machine");
-  }
-  BATON_ASSIGN_OR_RETURN(const PeerCredentials server, GetPeerCredentials(impl_->connection.get()));
-  return server.uid;
-}
-
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& request,
                                                double timeout_seconds, Repeat repeat) {

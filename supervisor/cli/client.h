@@ -39,10 +39,6 @@ class OperatorClient {
   ~OperatorClient();
 
   // Told with every call from now on: a `traceparent` of W3C's; empty: none.
-  // The user of the process that listens at the socket of the present connection, as the kernel
-  // recorded it. kFailedPrecondition: the connection is over TCP.
-  absl::StatusOr<uint32_t> ServerUid() const;
-
   void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
 
   absl::StatusOr<v1::GetStatusResponse> GetStatus(const v1::GetStatusRequest& request);

@@ -5,12 +5,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "lib/channel/message_channel.h"
 #include "prometheus/text_serializer.h"
+#include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/cli/commands.h"
 #include "supervisor/cli/format.h"
 #include "supervisor/cli/inspect_report.h"
@@ -29,8 +32,7 @@ using inspect::ArenaFiles;
 using inspect::ArenaView;
 using inspect::StateDecoder;
 
-// Control knows the decoder, and is not needed for anything else.
-constexpr double kControlSeconds = 1;
+constexpr int kKeeperTimeoutMs = 1000;
 // All states of one answer together.
 constexpr std::chrono::seconds kDecoderTime{20};
 
@@ -99,18 +101,20 @@ struct Configured {
   uint32_t uid;  // of the process that said so
 };
 
-// As control knows it; the status says why not.
+// As the service's keeper knows it, which has it from the configuration. Control, which hears the
+// network, has no say in what is run here.
 absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<OperatorClient> control,
-      OperatorClient::Connect(OperatorSocketOf(session),
-                              std::min(kControlSeconds, session.timeout_seconds)));
-  v1::GetServiceRequest request;
-  request.set_service(service);
-  BATON_ASSIGN_OR_RETURN(const v1::GetServiceResponse response, control->GetService(request));
-  // Asks about the connection that the answer came on: the path may name another socket by now.
-  BATON_ASSIGN_OR_RETURN(const uint32_t uid, control->ServerUid());
-  return Configured{response.service().state_decoder(), uid};
+      FileDescriptor socket,
+      ConnectUnix(ManagementSocketPath(StateDirOf(session), service), kKeeperTimeoutMs));
+  BATON_ASSIGN_OR_RETURN(const PeerCredentials keeper, GetPeerCredentials(socket.get()));
+  MessageChannel channel(std::move(socket));
+  internal::ManagementRequest request;
+  request.mutable_describe();
+  BATON_RETURN_IF_ERROR(channel.Send(request, {}, kKeeperTimeoutMs));
+  internal::ManagementReply reply;
+  BATON_RETURN_IF_ERROR(channel.Receive(&reply, kKeeperTimeoutMs));
+  return Configured{reply.description().service().state_decoder(), keeper.uid};
 }
 
 // The process that listens says which program is run: root's and our own may say so to us.
@@ -121,11 +125,11 @@ absl::Status CheckTrusted(const Configured& configured) {
                                                   " and not run for you"));
 }
 
-absl::StatusOr<StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags,
-                                           const ArenaView& arena) {
+absl::StatusOr<StateDecoder> ChooseDecoder(const Session& session, const InspectFlags& flags) {
   if (!flags.decoder.empty()) return StateDecoder{flags.decoder};
   if (!flags.target.offline.empty() || flags.target.pid != 0) return StateDecoder();
-  BATON_ASSIGN_OR_RETURN(const Configured configured, ConfiguredDecoder(session, arena.service));
+  BATON_ASSIGN_OR_RETURN(const Configured configured,
+                         ConfiguredDecoder(session, flags.target.service));
   const v1::StateDecoder& decoder = configured.decoder;
   if (decoder.program().empty()) return StateDecoder();
   BATON_RETURN_IF_ERROR(CheckTrusted(configured));
@@ -158,7 +162,7 @@ absl::Status Inspect(Session* session, const InspectFlags& flags) {
   selection.first_connection = flags.start;
   selection.limit = flags.limit;
   if (selection.state) {
-    const absl::StatusOr<StateDecoder> decoder = ChooseDecoder(*session, flags, arena);
+    const absl::StatusOr<StateDecoder> decoder = ChooseDecoder(*session, flags);
     if (!decoder.ok()) {
       session->err << "warning: state is not decoded: " << decoder.status().message()
                    << "; --decoder names a program\n";
