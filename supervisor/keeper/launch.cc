@@ -12,6 +12,7 @@
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,7 +40,10 @@ using baton::PointersTo;
 
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;
-constexpr size_t kMaxReadBytes = 7 << 20;  // of a command line, and of an environment
+// A command line or an environment, with a pointer to each part: more than execve(2) takes of both.
+// The process says where they are in its memory, and may say anything.
+constexpr size_t kMaxReadBytes = 6 << 20;
+constexpr rlim_t kMaxReaderBytes = 512 << 20;  // that the reader's address space has
 
 absl::Status TakeNetwork() {
   if (fcntl(kNetworkDescriptor, F_SETFD, FD_CLOEXEC) != 0) return absl::OkStatus();
@@ -91,14 +96,27 @@ absl::Status Become(const baton::internal::Program& program) {
 }
 
 // The parts of a file of /proc that end with NUL each.
-std::vector<std::string> ReadParts(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+absl::StatusOr<std::vector<std::string>> ReadParts(const std::string& path) {
   std::vector<std::string> parts;
-  size_t bytes = 0;
-  for (std::string part; bytes < kMaxReadBytes && std::getline(file, part, '\0');) {
-    bytes += part.size() + 1;
-    parts.push_back(std::move(part));
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 64 << 10> piece;
+  std::string part;
+  for (size_t bytes = 0; file.read(piece.data(), piece.size()) || file.gcount() > 0;) {
+    for (const char letter : std::string_view(piece.data(), static_cast<size_t>(file.gcount()))) {
+      if (letter != '\0') {
+        part += letter;
+      } else {
+        parts.push_back(std::exchange(part, ""));
+        bytes += sizeof(char*);
+      }
+    }
+    bytes += static_cast<size_t>(file.gcount());
+    if (bytes > kMaxReadBytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " is longer than a program that is started may have it"));
+    }
   }
+  if (!part.empty()) parts.push_back(part);
   return parts;
 }
 
@@ -108,25 +126,35 @@ std::string ReadLink(const std::string& path) {
   return length > 0 ? std::string(target.data(), static_cast<size_t>(length)) : std::string();
 }
 
-baton::internal::ProgramReading ReadProgram(const std::string& pid) {
+absl::StatusOr<baton::internal::Program> ReadProgram(const std::string& pid) {
   const std::string process = absl::StrCat("/proc/", pid, "/");
-  const std::vector<std::string> command = ReadParts(process + "cmdline");
-  baton::internal::ProgramReading reading;
-  baton::internal::Program& program = *reading.mutable_program();
+  baton::internal::Program program;
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> command, ReadParts(process + "cmdline"));
   program.set_path(ReadLink(process + "exe"));
   if (program.path().empty() && !command.empty()) program.set_path(command[0]);
   for (size_t i = 1; i < command.size(); ++i) program.add_arguments(command[i]);
-  for (const std::string& variable : ReadParts(process + "environ")) {
-    program.add_environment(variable);
-  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> environment,
+                         ReadParts(process + "environ"));
+  for (const std::string& variable : environment) program.add_environment(variable);
   const std::string directory = ReadLink(process + "cwd");
   program.set_directory(directory.empty() ? "/" : directory);
   program.set_in_network_namespace(ReadLink(process + "ns/net") == ReadLink("/proc/self/ns/net"));
   // A process that ends shows half of it for a moment, and nothing after that.
-  if (command.empty() || ReadParts(process + "cmdline").empty()) {
-    reading.clear_program();
-    reading.set_error(
-        absl::StrCat("the command line of process ", pid, " cannot be read from /proc"));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> again, ReadParts(process + "cmdline"));
+  if (!command.empty() && !again.empty()) return program;
+  return absl::NotFoundError(
+      absl::StrCat("the command line of process ", pid, " cannot be read from /proc"));
+}
+
+baton::internal::ProgramReading ReadBounded(const std::string& pid) {
+  const rlimit limit = {kMaxReaderBytes, kMaxReaderBytes};
+  setrlimit(RLIMIT_AS, &limit);
+  baton::internal::ProgramReading reading;
+  absl::StatusOr<baton::internal::Program> program = ReadProgram(pid);
+  if (program.ok()) {
+    *reading.mutable_program() = *std::move(program);
+  } else {
+    reading.set_error(std::string(baton::MessageOf(program.status())));
   }
   return reading;
 }
@@ -135,7 +163,7 @@ baton::internal::ProgramReading ReadProgram(const std::string& pid) {
 
 int main(int argc, char** argv) {
   if (argc > 1) {
-    return ReadProgram(argv[1]).SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
+    return ReadBounded(argv[1]).SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
   }
   fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
   const std::string text((std::istreambuf_iterator<char>(std::cin)),

@@ -15,7 +15,7 @@ namespace baton::keeper {
 // Thread-compatible: the management loop's thread.
 class ProgramReader {
  public:
-  static constexpr std::chrono::milliseconds kTimeout{10'000};
+  static constexpr std::chrono::milliseconds kTimeout{5'000};  // less than operators wait
   static constexpr int kMostAtOnce = 4;  // those that hang after their timeout are among them
 
   // `loop` outlives it.

@@ -167,7 +167,8 @@ void Standbys::RememberProgram(const WorkerRoles& roles) {
   if (std::any_of(roles.owners.begin(), roles.owners.end(), is_known)) return;
   const auto owner = std::find_if(roles.owners.begin(), roles.owners.end(),
                                   [](const WorkerInfo& worker) { return worker.ready; });
-  if (owner == roles.owners.end() || std::exchange(reading_program_, true)) return;
+  if (owner == roles.owners.end() || Clock::now() < not_before_) return;
+  if (std::exchange(reading_program_, true)) return;
   workers_.ReadProgram(
       owner->id, programs_,
       [this, id = owner->id, epoch = program_epoch_](absl::StatusOr<internal::Program> program) {
@@ -183,10 +184,12 @@ void Standbys::OnProgram(uint64_t owner, absl::StatusOr<internal::Program> progr
   if (program.ok()) {
     program_ = *std::move(program);
     program_of_ = owner;
-  } else if (twice) {
-    ForgetProgram();
-    TellWhyNone(program.status());
+    return;
   }
+  NoteFailure(0);
+  if (!twice) return;
+  ForgetProgram();
+  TellWhyNone(program.status());
 }
 
 void Standbys::ForgetProgram() {

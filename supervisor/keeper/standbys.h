@@ -104,7 +104,7 @@ class Standbys {
   const Upgrades& upgrades_;
   boost::asio::steady_timer timer_;
   RestartDelay delay_;
-  Clock::time_point not_before_;   // the next start
+  Clock::time_point not_before_;   // the next start, or the next reading of a program
   std::vector<Standby> standbys_;  // also those that own shards by now
   uint32_t wanted_ = 0;            // as the policy last said
   bool lowered_ = false;           // and that has had no effect yet

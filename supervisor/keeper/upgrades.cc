@@ -26,6 +26,11 @@ Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& 
 Upgrades::~Upgrades() { context_.workers.SetObserver(nullptr); }
 
 absl::Status Upgrades::CheckIdle() const {
+  if (reads_program_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("an upgrade of service \"", context_.config.service().name(),
+                     "\" begins: it finds out what its workers run; try again in some seconds"));
+  }
   if (!current_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       current_->Progress(), ": wait until it has ended, or undo it with `baton rollback ",
@@ -53,10 +58,15 @@ absl::StatusOr<v1::Upgrade> Upgrades::Resume() {
 void Upgrades::Start(const v1::UpgradePlan& plan, Done done) {
   const absl::StatusOr<uint64_t> model = CheckPlan(plan);
   if (!model.ok()) return done(model.status());
+  reads_program_ = true;
   context_.workers.ReadProgram(
       *model, context_.programs,
-      [this, plan, done = std::move(done)](absl::StatusOr<internal::Program> old_program) {
+      [this, plan, done = std::move(done),
+       trace = context_.events.trace_parent()](absl::StatusOr<internal::Program> old_program) {
+        reads_program_ = false;
+        context_.events.set_trace_parent(trace);
         Begin(PlanUpgrade(plan, std::move(old_program)), plan, done);
+        context_.events.set_trace_parent("");
       });
 }
 
@@ -78,7 +88,6 @@ absl::StatusOr<uint64_t> Upgrades::CheckPlan(const v1::UpgradePlan& plan) const 
 absl::StatusOr<ProgramChange> Upgrades::PlanUpgrade(
     const v1::UpgradePlan& plan, absl::StatusOr<internal::Program> old_program) const {
   BATON_RETURN_IF_ERROR(old_program.status());
-  BATON_RETURN_IF_ERROR(CheckIdle());  // another may have begun while it was read
   internal::Program new_program = *old_program;
   new_program.set_path(plan.exec());
   if (plan.replace_arguments()) {
@@ -93,6 +102,7 @@ void Upgrades::Rollback(const internal::Rollback& request, Done done) {
     const absl::Status undone = upgrade->Undo();
     return undone.ok() ? done(upgrade->Describe()) : done(undone);
   }
+  if (const absl::Status idle = CheckIdle(); !idle.ok()) return done(idle);
   v1::UpgradePlan plan;
   plan.set_ready_timeout_ms(request.ready_timeout_ms());
   plan.set_watch_window_ms(request.watch_window_ms());

@@ -74,6 +74,7 @@ class Upgrades : private WorkerObserver {
 
   const UpgradeContext context_;
   std::shared_ptr<UpgradeUnderWay> current_;
+  bool reads_program_ = false;                  // an upgrade is about to begin
   std::deque<v1::Upgrade> history_;             // the newest first
   std::deque<internal::Program> predecessors_;  // of the program that serves; the last one first
   uint64_t last_id_ = 0;

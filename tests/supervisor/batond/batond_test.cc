@@ -554,6 +554,26 @@ TEST(HangTest, StartsAKeeperAgainWhoseLastSignSaysSo) {
   EXPECT_TRUE(IsDead(first));
 }
 
+TEST(HangTest, LeavesAKeeperAloneWhoseLastSignSaysSo) {
+  const Stage stage;
+  BatondProcess::Options options =
+      OfTwoServices(stage, {"--hang-timeout", "2"}, "on_keeper_hang: ON_KEEPER_HANG_RESTART");
+  options.environment["FAKE_KEEPER"] = "report";
+  BatondProcess batond(stage, std::move(options));
+  ASSERT_TRUE(batond.WaitUntilReady()) << batond.standard_error();
+  ASSERT_TRUE(Eventually([&] { return !stage.lives("sign").empty(); }));
+  const pid_t stopped = stage.lives("sign")[0].pid;
+  kill(stopped, SIGSTOP);
+  ASSERT_TRUE(Eventually([&] {
+    return batond.standard_error().find("has shown no sign of life") != std::string::npos;
+  }));
+  kill(stopped, SIGCONT);
+  ASSERT_TRUE(Eventually([&] {
+    return batond.standard_error().find("shows again that it lives") != std::string::npos;
+  }));
+  EXPECT_FALSE(IsDead(stopped));
+}
+
 TEST(BatondTest, NamesAProgramThatIsNotThere) {
   const Stage stage;
   std::filesystem::remove(stage.libexec() + "/baton-keeper");

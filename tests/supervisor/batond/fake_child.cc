@@ -181,8 +181,8 @@ int Main(const std::string& program) {
   if (mode == "fragile") return 0;
   if (mode == "reload") TalkAboutConfiguration();
   if (mode == "open") AskForFiles();
-  if (mode == "restart") {
-    ShowLife(AfterLastSign::kRestart);
+  if (mode == "restart" || mode == "report") {
+    ShowLife(mode == "restart" ? AfterLastSign::kRestart : AfterLastSign::kReport);
     Log("sign", "shown");
   }
   for (;; usleep(50'000)) ShowLife();
