@@ -172,18 +172,22 @@ std::string TextFor(const char (&field)[size]) {
   return ValidUtf8(arena::TextOf(field), size);
 }
 
+}  // namespace
+
 // What its peer can send while nobody serves it: of its own receives, or of its shard's together
 // with all who share them.
-void DescribeWindow(const ServiceEngine& engine, const arena::ConnectionRecord& record,
-                    uint32_t connection, v1::Connection* out) {
+void ConnectionDescriber::DescribeWindow(const arena::ConnectionRecord& record, uint32_t connection,
+                                         v1::Connection* out) {
   uint64_t receives = record.receive.posted - record.receive.completed;
   uint64_t completed = record.receive.completed;
-  uint64_t since_ns = engine.established_ns(connection);
-  if (arena::HasSharedReceives(engine.arena().shape())) {
-    if (record.shard >= engine.arena().shape().shards) return;
-    receives = engine.arena().shard(record.shard).shared_receives_posted;
-    completed = engine.counters(record.shard).receives_completed;
-    since_ns = engine.arena().header().keeper_start;
+  uint64_t since_ns = engine_.established_ns(connection);
+  if (arena::HasSharedReceives(engine_.arena().shape())) {
+    if (record.shard >= engine_.arena().shape().shards) return;
+    receives = engine_.arena().shard(record.shard).shared_receives_posted;
+    const auto [known, asks] = receives_completed_.try_emplace(record.shard);
+    if (asks) known->second = engine_.counters(record.shard).receives_completed;
+    completed = known->second;
+    since_ns = engine_.arena().header().keeper_start;
     out->set_receive_window_shared(true);
   }
   out->set_receive_window(static_cast<uint32_t>(receives));
@@ -192,10 +196,8 @@ void DescribeWindow(const ServiceEngine& engine, const arena::ConnectionRecord& 
       ReceiveWindowUs(receives, completed, MonotonicNanoseconds() - since_ns));
 }
 
-}  // namespace
-
-v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
-  const arena::ConnectionRecord record = arena::CopyOnce(engine.arena().connection(connection));
+v1::Connection ConnectionDescriber::Describe(uint32_t connection) {
+  const arena::ConnectionRecord record = arena::CopyOnce(engine_.arena().connection(connection));
   v1::Connection out;
   out.set_index(connection);
   out.set_generation(record.generation);
@@ -213,12 +215,12 @@ v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connecti
   out.set_bytes_received(record.bytes_received);
   out.set_state_length(record.state_length);
   out.set_state_version(record.state_version);
-  if (arena::HasSharedReceives(engine.arena().shape())) {
+  if (arena::HasSharedReceives(engine_.arena().shape())) {
     out.set_receives_committed(record.receive.completed);
     out.set_receives_posted(record.receive.completed);
   }
   if (arena::ConnectionState(record.state) == arena::ConnectionState::kEstablished) {
-    DescribeWindow(engine, record, connection, &out);
+    DescribeWindow(record, connection, &out);
   }
   if (record.was_established != 0) {
     out.set_initiator_depth(record.initiator_depth);

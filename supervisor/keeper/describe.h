@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "proto/baton/internal/keeper.pb.h"
 #include "proto/baton/v1/types.pb.h"
@@ -16,7 +17,26 @@ v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard);
 // knows.
 double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
 
-v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection);
+// Describes connections of one moment. Asks for the counters of each shard once: a native service
+// counts by looking at all of its connections.
+class ConnectionDescriber {
+ public:
+  // `engine` outlives it.
+  explicit ConnectionDescriber(const ServiceEngine& engine) : engine_(engine) {}
+
+  v1::Connection Describe(uint32_t connection);
+
+ private:
+  void DescribeWindow(const arena::ConnectionRecord& record, uint32_t connection,
+                      v1::Connection* out);
+
+  const ServiceEngine& engine_;
+  std::map<uint32_t, uint64_t> receives_completed_;  // by shard
+};
+
+inline v1::Connection DescribeConnection(const ServiceEngine& engine, uint32_t connection) {
+  return ConnectionDescriber(engine).Describe(connection);
+}
 v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device);
 v1::ReconciliationReport DescribeReport(const ReconciliationReport& report,
                                         size_t max_requests = ~size_t{0});

@@ -303,6 +303,7 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
   const uint32_t limit =
       request.limit() == 0 ? kConnectionsPerReply : std::min(request.limit(), kConnectionsPerReply);
   engine_.Run([&] {
+    ConnectionDescriber describer(engine_);
     for (uint32_t i = request.start(); i < total; ++i) {
       const arena::ConnectionRecord& record = engine_.arena().connection(i);
       if (record.state == static_cast<uint32_t>(arena::ConnectionState::kFree)) continue;
@@ -311,7 +312,7 @@ absl::Status Management::ListConnections(const internal::ListConnections& reques
         connections->set_next(i);
         return;
       }
-      *connections->add_connections() = DescribeConnection(engine_, i);
+      *connections->add_connections() = describer.Describe(i);
     }
   });
   return absl::OkStatus();
