@@ -447,7 +447,7 @@ TEST_F(KeeperTest, shouldKillAWorkerThatClosesItsSocketWithoutDetaching) {
   ForkedChild child([&](const ForkedChild::Parent& parent) {
     if (!parent.Await()) return;
     RawClient client(socket);
-    parent.Tell(client.Attach().ok() ? "attached" : "refused");
+    parent.Tell(client.AttachAndShowItself().ok() ? "attached" : "refused");
     if (!parent.Await()) return;
     client.Close();
     parent.Await();  // it would live on
@@ -468,7 +468,7 @@ TEST_F(KeeperTest, shouldKillAWorkerWhenAnOperatorAsks) {
   ForkedChild child([&](const ForkedChild::Parent& parent) {
     if (!parent.Await()) return;
     RawClient client(socket);
-    parent.Tell(client.Attach().ok() ? "attached" : "refused");
+    parent.Tell(client.AttachAndShowItself().ok() ? "attached" : "refused");
     parent.Await();
   });
   Start();

@@ -147,6 +147,13 @@ absl::StatusOr<internal::WorkerReply> RawClient::Ask(const internal::WorkerReque
 
 absl::Status RawClient::Attach() { return Ask(AttachRequest()).status(); }
 
+absl::Status RawClient::AttachAndShowItself() {
+  BATON_RETURN_IF_ERROR(Attach());
+  internal::WorkerRequest request;
+  request.mutable_new_token();
+  return Ask(request).status();
+}
+
 absl::Status RawClient::Detach() {
   if (!std::exchange(attached_, false) || !channel_) return absl::OkStatus();
   internal::WorkerRequest request;

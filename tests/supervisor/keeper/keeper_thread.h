@@ -62,6 +62,8 @@ class RawClient {
 
   absl::StatusOr<internal::WorkerReply> Ask(const internal::WorkerRequest& request);
   absl::Status Attach();
+  // Sends one more request, so that keepers on kernels before Linux 6.5 know its process.
+  absl::Status AttachAndShowItself();
   absl::Status Detach();
   // Closes the socket, in whatever state.
   void Close() { channel_.reset(); }
