@@ -40,18 +40,17 @@ wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
 echo text >"$work/text.so"
 # try_object OBJECT
 try_object() {
-  forks=0
-  start_native bad "$1"
-  told() { log_has "native_worker_failed: .*$1"; }
-  wait_for "why $1 cannot be run" told
-  expect "the events" "native_worker_failed .*$1" operator events bad
+  object=$1 forks=0
+  start_native bad "$object"
+  wait_for "why $object cannot be run" log_has "native_worker_failed: .*$object"
+  expect "the events" "native_worker_failed .*$object" operator events bad
 }
 end_service() {
   kill "$batond"
   wait "$batond" || die "batond did not end well: $(tail -n 3 "$state.log")"
 }
-for object in "$work/text.so" "$(ldconfig -p | awk '$1 == "libm.so.6" { print $NF; exit }')"; do
-  try_object "$object"
+for path in "$work/text.so" "$(ldconfig -p | awk '$1 == "libm.so.6" { print $NF; exit }')"; do
+  try_object "$path"
   end_service
 done
 

@@ -11,7 +11,7 @@ for test in "$@"; do
   [[ $test != *=* ]] || filter=${test#*=}
   name=${program##*/}
   # A filter that finds nothing passes, too.
-  "$program" --gtest_list_tests --gtest_filter="$filter" | grep -q '^  ' || failed=1
+  [[ $("$program" --gtest_list_tests --gtest_filter="$filter") == *$'\n  '* ]] || failed=1
   "$program" --gtest_brief=1 --gtest_filter="$filter" \
     --gtest_output="xml:$BATON_VM_RESULTS/$name.xml" || failed=1
 done
