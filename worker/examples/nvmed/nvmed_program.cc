@@ -82,7 +82,7 @@ absl::Status Serve(const Flags& flags) {
         return absl::OkStatus();
       },
       [&](const std::atomic<bool>& stop) {
-        const absl::Status status = Loop(*worker, service, stop);
+        absl::Status status = Loop(*worker, service, stop);
         service.Quiesce();
         return status;
       });
