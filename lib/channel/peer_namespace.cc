@@ -38,7 +38,8 @@ size_t PidNamespaces(const std::string& path) {
 }  // namespace
 
 bool IsPeerContained(int socket) {
-  // One of a namespace beside ours has no number here.
+  // A process of a namespace beside ours has no number here. GetPeerProcess() would open a pidfd
+  // before Linux 6.5, which control's filter of system calls does not let it do.
   const auto peer = GetPeerCredentials(socket);
   if (!peer.ok() || peer->pid <= 0) return true;
   int fd = -1;
