@@ -289,8 +289,8 @@ enum class CommitMode : uint8_t {
 };
 
 struct WorkerOptions {
-  // Of the service: "<state_dir>/<service>.sock" or, where a container has the service's directory
-  // alone, "<state_dir>/<service>/worker.sock".
+  // The service's socket: "<state_dir>/<service>.sock" or, where a container has the service's
+  // directory alone, "<state_dir>/<service>/worker.sock".
   std::string socket = {};
   std::string service = {};  // refused when the socket serves another
   std::string name = {};     // shown to operators; empty: the program's name

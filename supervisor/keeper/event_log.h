@@ -45,10 +45,24 @@ class EventLog {
 
   const std::deque<v1::Event>& events() const { return events_; }
 
-  // The trace (of W3C's trace context) of the request that is being dealt with: what is added
-  // meanwhile comes of it. Empty: of none.
-  void set_trace_parent(std::string trace_parent) { trace_parent_ = std::move(trace_parent); }
+  // The trace (W3C's trace context) that events carry now; empty: none.
   const std::string& trace_parent() const { return trace_parent_; }
+
+  // While it exists, events carry `trace_parent`, the trace of the request that causes them.
+  // Afterwards they carry what they did before.
+  class TraceScope {
+   public:
+    // `log` outlives it.
+    TraceScope(EventLog& log, std::string trace_parent)
+        : log_(log), before_(std::exchange(log.trace_parent_, std::move(trace_parent))) {}
+    ~TraceScope() { log_.trace_parent_ = std::move(before_); }
+    TraceScope(const TraceScope&) = delete;
+    TraceScope& operator=(const TraceScope&) = delete;
+
+   private:
+    EventLog& log_;
+    std::string before_;
+  };
 
  private:
   std::string service_;

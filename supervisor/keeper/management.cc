@@ -106,10 +106,8 @@ void Management::Handle(const SessionPtr& session, const internal::ManagementReq
       static_cast<int>(request.request_case()));
   log::Write(trace.empty() ? spdlog::level::debug : spdlog::level::info, {.trace_parent = trace},
              absl::StrCat("control asks: ", what == nullptr ? "nothing" : what->name()));
-  if (trace.empty()) return Answer(session, request);
-  events_.set_trace_parent(trace);
+  const EventLog::TraceScope traced(events_, trace);
   Answer(session, request);
-  events_.set_trace_parent("");
 }
 
 void Management::Answer(const SessionPtr& session, const internal::ManagementRequest& request) {

@@ -35,8 +35,8 @@ constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
 // Longer command lines and environments are no program's that could be started again (execve(2)).
 constexpr size_t kMaxReadingBytes = 16 << 20;
 
-// Of a child that is not reaped yet: the pid cannot be another's. Without one it is killed, and
-// stays a zombie: nothing says when it could be reaped without waiting.
+// `child` is not reaped yet, so the pid cannot be another's. When no pidfd can be had, the child is
+// killed and stays a zombie: nothing says when it could be reaped without waiting.
 absl::StatusOr<FileDescriptor> PidfdOf(pid_t child) {
   FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   if (pidfd) return pidfd;

@@ -513,13 +513,12 @@ void UpgradeUnderWay::Tick() {
   });
 }
 
-// Of the trace of who asks for something now, and otherwise of who has begun it.
+// The event carries the trace of who asks for something now, or else of who began the upgrade.
 void UpgradeUnderWay::AddEvent(const std::string& kind, const std::string& message) {
   const std::string asking = context_.events.trace_parent();
-  if (asking.empty()) context_.events.set_trace_parent(trace_parent_);
+  const EventLog::TraceScope traced(context_.events, asking.empty() ? trace_parent_ : asking);
   context_.events.Add(kind, absl::StrCat("upgrade ", status_.id(), ": ", message),
                       UnixMicroseconds(), 0, -1, -1);
-  context_.events.set_trace_parent(asking);
 }
 
 }  // namespace baton::keeper

@@ -64,9 +64,8 @@ void Upgrades::Start(const v1::UpgradePlan& plan, Done done) {
       [this, plan, done = std::move(done),
        trace = context_.events.trace_parent()](absl::StatusOr<internal::Program> old_program) {
         reads_program_ = false;
-        context_.events.set_trace_parent(trace);
+        const EventLog::TraceScope traced(context_.events, trace);
         Begin(PlanUpgrade(plan, std::move(old_program)), plan, done);
-        context_.events.set_trace_parent("");
       });
 }
 

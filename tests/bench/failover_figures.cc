@@ -69,7 +69,7 @@ void CompareBallast(const FailoverPlan& plan, Suite* suite) {
   }
 }
 
-// What one would do about `event` without Baton: a planned one can be told to the clients.
+// Whether one would answer `event` in this way without Baton. Clients can be told of a planned one.
 bool Answers(const char* without, FailoverEvent event) {
   const bool planned = event == FailoverEvent::kHandoff;
   return without == kReconnect || planned == (without == kDrain);

@@ -1,5 +1,5 @@
-// What a message costs Baton, as recorded: the instructions of engine and worker library that are
-// executed for it, which depend on no load, and allocations, of which there are none.
+// A message costs Baton what is recorded here: instructions of engine and worker library, which
+// depend on no load, and no allocation.
 //
 // Engine and worker take turns on one thread, in a child that is stepped from one mark to the next.
 // Only instructions of this program count: what a system call, a clock or a copy of the C library

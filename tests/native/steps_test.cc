@@ -35,7 +35,7 @@ constexpr uint32_t kWindow = 1;
 constexpr uint32_t kTries = 20;
 constexpr uint64_t kRunCost = 10;       // of a run from a place to the next, in steps
 constexpr uint64_t kReportEvery = 100;  // places
-// Of the places on the first owner's way, so many at least are where another one was killed.
+// At least this share of the places on the first owner's way must be where another one was killed.
 constexpr double kLeastFound = 0.75;
 // From the post to the cursor that says that it was done, more or less.
 constexpr uint64_t kPostInstructions = 600;

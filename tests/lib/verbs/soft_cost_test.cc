@@ -74,7 +74,7 @@ TEST(SoftCost, shouldNotAllocateForMessages) {
   EXPECT_EQ(allocations, between);
 }
 
-// What one end of an idle connection takes, its queue pair included.
+// One end of an idle connection takes so many bytes, its queue pair included.
 constexpr double kRecordedBytes = 1466;
 
 // As many as descriptors allow in one process, both ends counted.

@@ -63,7 +63,7 @@ class ProgramTest : public ::testing::Test {
     return entered.ok() ? how : std::string(entered.message());
   }
 
-  // What process `pid` runs.
+  // Reads what process `pid` runs.
   absl::StatusOr<internal::Program> Read(pid_t pid) const {
     const auto reading = StartReading(pid, launcher_);
     if (!reading.ok()) return reading.status();

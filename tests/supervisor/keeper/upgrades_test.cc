@@ -51,6 +51,22 @@ class UpgradesTest : public ::testing::Test {
               absl::OkStatus());
   }
 
+  // Starts a keeper whose launcher is a shell script, and a worker of version 1. `body` makes the
+  // script from the path of the real launcher and from a line that waits until fifo_ is written.
+  void StartKeeperWithLauncher(
+      const std::function<std::string(const std::string& real, const std::string& wait)>& body) {
+    fifo_ = keeper_.directory().File("fifo");
+    ASSERT_EQ(mkfifo(fifo_.c_str(), 0600), 0);
+    const std::string launcher = keeper_.directory().File("launcher");
+    std::ofstream(launcher) << "#!/bin/sh\n"
+                            << body(harness::Binaries().Find("baton-launch").value(),
+                                    "read word <" + fifo_);
+    std::filesystem::permissions(launcher, std::filesystem::perms::all);
+    keeper_.SetLauncher(launcher);
+    StartKeeper();
+    StartWorker({"--program-version", "1"});
+  }
+
   // The worker that was there before: started as an operator would.
   void StartWorker(const Options& options) {
     harness::ChildOptions child;
@@ -173,6 +189,7 @@ class UpgradesTest : public ::testing::Test {
 
   KeeperThread keeper_;
   std::string program_;
+  std::string fifo_;
   std::unique_ptr<harness::ChildProcess> worker_;
 };
 
@@ -432,20 +449,12 @@ TEST_F(UpgradesTest, shouldRefuseAProgramThatCannotReadTheState) {
 
 // Its file system does not answer, for example. The loop goes on: others are answered, and refused.
 TEST_F(UpgradesTest, shouldAnswerOthersWhileAProgramIsNotEntered) {
-  const std::string fifo = keeper_.directory().File("fifo");
-  const std::string launcher = keeper_.directory().File("launcher");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const std::string real = harness::Binaries().Find("baton-launch").value();
-  std::ofstream(launcher) << "#!/bin/sh\ntest $# = 0 || exec " << real << " $1\nread word <" << fifo
-                          << "\nexec " << real << "\n";
-  std::filesystem::permissions(launcher, std::filesystem::perms::all);
-  keeper_.SetLauncher(launcher);
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartKeeperWithLauncher([](const std::string& real, const std::string& wait) {
+    return "test $# = 0 || exec " + real + " $1\n" + wait + "\nexec " + real + "\n";
+  });
   absl::StatusOr<v1::Upgrade> begun;
   std::thread asking([&] { begun = Upgrade(Plan({"--program-version", "2"})); });
-  // The launcher has come to it; its reader is there as long as this writes nothing.
-  std::ofstream word(fifo);
+  std::ofstream word(fifo_);  // waits for the launcher to read it
   EXPECT_EQ(ReadyWorkers(), 1);
   const absl::Status second = Upgrade(Plan({})).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition) << second;
@@ -461,19 +470,12 @@ TEST_F(UpgradesTest, shouldAnswerOthersWhileAProgramIsNotEntered) {
 
 // The memory that the worker has its command line in does not come, for example.
 TEST_F(UpgradesTest, shouldAnswerOthersWhileTheProgramThatServesIsRead) {
-  const std::string fifo = keeper_.directory().File("fifo");
-  const std::string launcher = keeper_.directory().File("launcher");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const std::string real = harness::Binaries().Find("baton-launch").value();
-  std::ofstream(launcher) << "#!/bin/sh\ntest $# = 0 && exec " << real << "\nread word <" << fifo
-                          << "\nexec " << real << " $1\n";
-  std::filesystem::permissions(launcher, std::filesystem::perms::all);
-  keeper_.SetLauncher(launcher);
-  StartKeeper();
-  StartWorker({"--program-version", "1"});
+  StartKeeperWithLauncher([](const std::string& real, const std::string& wait) {
+    return "test $# = 0 && exec " + real + "\n" + wait + "\nexec " + real + " $1\n";
+  });
   absl::StatusOr<v1::Upgrade> begun;
   std::thread asking([&] { begun = Upgrade(Plan({"--program-version", "2"})); });
-  std::ofstream word(fifo);  // waits for the reader
+  std::ofstream word(fifo_);  // waits for the launcher to read it
   EXPECT_EQ(ReadyWorkers(), 1);
   EXPECT_FALSE(keeper_.Describe().service().has_upgrade());
   word << "go\n" << std::flush;

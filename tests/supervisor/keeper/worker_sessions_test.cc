@@ -98,7 +98,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
     sessions.AcceptChild(std::move(ours), peer, std::move(pidfd), reservation);
     return std::make_unique<MessageChannel>(std::move(theirs));
   }
-  // As the keeper's acceptor, of a client that has sent `before` when it comes to it.
+  // Accepts a client as the keeper does; the client has sent `before` by then.
   std::unique_ptr<MessageChannel> AcceptClient(
       const std::vector<internal::WorkerRequest>& before = {}) {
     const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
@@ -586,7 +586,7 @@ TEST_F(OlderKernelTest, shouldKillAWorkerThatHasSentSomethingItself) {
   EXPECT_EQ(WTERMSIG(child.Wait()), SIGKILL);
 }
 
-// Of a service that names uid 0, and of one that does not.
+// The service of some cases names uid 0; that of the others does not.
 class ContainedRootTest : public WorkerSessionsTest, public ::testing::WithParamInterface<bool> {
  protected:
   ContainedRootTest() : WorkerSessionsTest(Distrusting()) {}

@@ -535,7 +535,7 @@ absl::Status LoadGenerator::Request(Peer& peer, uint64_t now) {
 
 absl::Status LoadGenerator::SendUnsent(Peer& peer) {
   if (MayMove(peer)) MoveToSpare(peer);
-  // What is under way is waited for before it moves.
+  // It moves when no request is under way.
   if (peer.place != home_ && peer.spare.up) return absl::OkStatus();
   while (peer.phase == Peer::Phase::kUp && peer.checker.HasUnsent()) {
     const uint64_t sequence = peer.checker.unsent_sequence();
