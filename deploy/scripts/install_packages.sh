@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages of the GROUPS named as arguments that are not there yet:
-#   build  to build and test        lint  to format and lint
-#   fuzz   to run the fuzzers       vm    to run a virtual machine with an RDMA device
-#   node   to test with a client in JavaScript
+#   build       to build and test
+#   lint        to format and lint
+#   sanitizers  to build with sanitizers, and fuzzers
+#   vm          to run a virtual machine with an RDMA device
+#   node        to test with a client in JavaScript
 # Calls apt only when something is missing, so it works without a network once all is there.
 set -euo pipefail
 
 declare -A GROUPS_OF_PACKAGES=(
-  [build]="bazel-bootstrap bazel-rules-java ca-certificates dpkg-dev fish g++ git gnuplot-nox
+  [build]="bazel-bootstrap bazel-rules-java ca-certificates clang-14 dpkg-dev fish g++ git gnuplot-nox
     groff-base ibverbs-providers iproute2 libabsl-dev libboost-dev libcli11-dev libgmock-dev
     libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc nlohmann-json3-dev openssl procps
     prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
   [lint]="clang-format clang-tidy shellcheck"
-  [fuzz]="clang-14 libclang-rt-14-dev"
+  [sanitizers]="libclang-rt-14-dev"
   [node]="nodejs npm"
   [vm]="busybox-static cpio e2fsprogs fio ibverbs-providers ibverbs-utils iproute2 jq kmod nvme-cli
     perftest qemu-system-x86 rdma-core rdmacm-utils systemd udev xz-utils"

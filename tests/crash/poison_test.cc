@@ -81,7 +81,7 @@ class PoisonTest : public CrashTest {
     // Whoever comes now is served.
     PoisonPeer newcomer(kClient + 100);
     ASSERT_OK(newcomer.Connect(cluster_->port()));
-    ASSERT_OK(newcomer.Send({{5, 6, 7}}));
+    ASSERT_OK(newcomer.Send({5, 6, 7}));
     EXPECT_OK(newcomer.WaitReplies(3));
   }
 
@@ -96,9 +96,9 @@ TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersDied) {
   ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{1, 2}}));
+  ASSERT_OK(poisoner.Send({1, 2}));
   ASSERT_OK(poisoner.WaitReplies(2));
-  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.Send({kPoisonAmount}));
   ASSERT_OK(poisoner.WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
@@ -111,7 +111,7 @@ TEST_F(PoisonTest, shouldFindAMessageInTheMiddleOfABatch) {
   ASSERT_OK(poisoner.Connect(cluster_->port()));
   // Nobody serves while they arrive, so that the next owner has all of them before it.
   ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
-  ASSERT_OK(poisoner.Send({{1, 2, 3, kPoisonAmount, 5, kPoisonAmount, 7}}));
+  ASSERT_OK(poisoner.Send({1, 2, 3, kPoisonAmount, 5, kPoisonAmount, 7}));
   ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
   ASSERT_OK(poisoner.WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
@@ -125,7 +125,7 @@ TEST_F(PoisonTest, shouldFailTheConnectionOfAMessageOnWhichThreeOwnersHung) {
   ASSERT_NO_FATAL_FAILURE(StartPeer(2000));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
   ASSERT_OK(poisoner.WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(1, kDeaths));
 }
@@ -137,7 +137,7 @@ TEST_F(PoisonTest, shouldFailTwoConnectionsThatArePoisonedAtOnce) {
   PoisonPeer one(kClient), other(kClient + 1);
   for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Connect(cluster_->port()));
   ASSERT_OK(workers_[0]->process->Signal(SIGSTOP));
-  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Send({{1, kPoisonAmount, 3}}));
+  for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->Send({1, kPoisonAmount, 3}));
   ASSERT_OK(workers_[0]->process->Signal(SIGCONT));
   for (PoisonPeer* poisoner : {&one, &other}) ASSERT_OK(poisoner->WaitDisconnected());
   ASSERT_NO_FATAL_FAILURE(ExpectPoisoned(2, 2 * kDeaths));
@@ -150,7 +150,7 @@ TEST_F(PoisonTest, shouldCountDeathsOfWorkersThatAreStartedAgain) {
   ASSERT_NO_FATAL_FAILURE(StartPeer(4000));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
   for (size_t deaths = 1; deaths <= kDeaths; ++deaths) {
     if (deaths < kDeaths) {
       EXPECT_EQ(Poisoned(), 0u);
@@ -173,7 +173,7 @@ TEST_F(PoisonTest, shouldNeedNoControl) {
   const FileDescriptor control(static_cast<int>(syscall(SYS_pidfd_open, status->control_pid(), 0)));
   ASSERT_TRUE(control);
   ASSERT_EQ(syscall(SYS_pidfd_send_signal, control.get(), SIGSTOP, nullptr, 0), 0);
-  EXPECT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  EXPECT_OK(poisoner.Send({1, kPoisonAmount, 3}));
   EXPECT_OK(poisoner.WaitDisconnected());
   EXPECT_EQ(Poisoned(), 1u);
   EXPECT_OK(peer_->Settle());
@@ -190,7 +190,7 @@ TEST_F(PoisonTest, shouldNotCountWorkersThatAnOperatorKilled) {
   ASSERT_NO_FATAL_FAILURE(AddWorkers(1, "--hang-on-amount"));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{1, kPoisonAmount, 3}}));
+  ASSERT_OK(poisoner.Send({1, kPoisonAmount, 3}));
   for (size_t deaths = 1; deaths <= kDeaths + 1; ++deaths) {
     // So many beats are missing: it is in the handler.
     ASSERT_OK(harness::WaitUntil("the owner to hang", [&] {
@@ -219,12 +219,12 @@ TEST_F(PoisonTest, shouldGoByTheServicesLimit) {
   ASSERT_NO_FATAL_FAILURE(AddWorkers(2));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.Send({kPoisonAmount}));
   ASSERT_OK(poisoner.WaitDisconnected());
   ASSERT_OK(harness::WaitUntil("the first to die", [&] { return Dead() == 1; }));
   PoisonPeer newcomer(kClient + 100);
   ASSERT_OK(newcomer.Connect(cluster_->port()));
-  ASSERT_OK(newcomer.Send({{5}}));
+  ASSERT_OK(newcomer.Send({5}));
   EXPECT_OK(newcomer.WaitReplies(1));
   EXPECT_EQ(Dead(), 1u);
 }
@@ -237,7 +237,7 @@ TEST_F(PoisonTest, shouldFailNobodyWhenItIsSwitchedOff) {
   ASSERT_NO_FATAL_FAILURE(AddWorkers(2 * kDeaths + 1));
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.Send({kPoisonAmount}));
   ASSERT_OK(harness::WaitUntil("all to die", [&] { return Dead() == workers_.size(); }));
   EXPECT_EQ(Poisoned(), 0u);
   EXPECT_FALSE(poisoner.disconnected());
@@ -251,9 +251,9 @@ TEST_F(PoisonTest, shouldServeAgainAfterWorkersOfTheLayoutBeforeDied) {
   unsetenv("BATON_PREVIOUS_LAYOUT");
   PoisonPeer poisoner(kClient);
   ASSERT_OK(poisoner.Connect(cluster_->port()));
-  ASSERT_OK(poisoner.Send({{1, 2}}));
+  ASSERT_OK(poisoner.Send({1, 2}));
   ASSERT_OK(poisoner.WaitReplies(2));
-  ASSERT_OK(poisoner.Send({{kPoisonAmount}}));
+  ASSERT_OK(poisoner.Send({kPoisonAmount}));
   ASSERT_OK(poisoner.WaitDisconnected());
   ASSERT_OK(harness::WaitUntil("the dead", [&] { return Dead() == kDeaths; }));
   const std::vector<std::string> told = Told();
@@ -261,7 +261,7 @@ TEST_F(PoisonTest, shouldServeAgainAfterWorkersOfTheLayoutBeforeDied) {
   EXPECT_NE(told[0].find("they did not tell"), std::string::npos) << told[0];
   PoisonPeer newcomer(kClient + 100);
   ASSERT_OK(newcomer.Connect(cluster_->port()));
-  ASSERT_OK(newcomer.Send({{5}}));
+  ASSERT_OK(newcomer.Send({5}));
   EXPECT_OK(newcomer.WaitReplies(1));
 }
 

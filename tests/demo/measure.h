@@ -69,7 +69,7 @@ inline absl::Status Measure(harness::PeerProcess& peer, EventKind kind,
     event.blackout_us = window.max_silence_us;
     return Judge(window, expectation);
   };
-  const absl::Status status = run();
+  absl::Status status = run();
   if (!status.ok()) event.problem = std::string(status.message());
   std::fprintf(stderr, "  %-13s %9.0f us  %s\n", EventKindName(kind), event.blackout_us,
                event.problem.empty() ? "ok" : event.problem.c_str());

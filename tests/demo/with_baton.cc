@@ -72,7 +72,7 @@ class Act {
     cluster.batond_arguments = options_.PriorityArguments();
     for (const auto& [flag, value] :
          {std::pair("--heartbeat-ms", kHeartbeatMs), {"--hang-timeout-ms", kHangTimeoutMs}}) {
-      cluster.batond_arguments.push_back(flag);
+      cluster.batond_arguments.emplace_back(flag);
       cluster.batond_arguments.push_back(std::to_string(value));
     }
     BATON_RETURN_IF_ERROR(workers_->Configure(&cluster));
@@ -299,7 +299,7 @@ class Act {
     BATON_RETURN_IF_ERROR(Measure(
         *peer_, EventKind::kPoison, AnsweredBy(0),
         [&]() -> absl::Status {
-          BATON_RETURN_IF_ERROR(poisoner.Send({{1, harness::kPoisonAmount, 2}}));
+          BATON_RETURN_IF_ERROR(poisoner.Send({1, harness::kPoisonAmount, 2}));
           return poisoner.WaitDisconnected();
         },
         &result_->events));

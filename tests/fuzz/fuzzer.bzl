@@ -2,7 +2,7 @@
 
 def baton_fuzzer(name, entry, target, more_srcs = []):
     """`entry`: the function of tests/fuzz/targets.h that `target` defines. Builds with
-    --config=fuzz only: g++ has no libFuzzer."""
+    --config=fuzz only, which links libFuzzer."""
     native.cc_binary(
         name = name + "_fuzzer",
         testonly = True,

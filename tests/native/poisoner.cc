@@ -17,9 +17,9 @@ constexpr std::chrono::seconds kEnd{300};  // workers are loaded anew in between
 absl::Status Run(uint16_t port) {
   harness::PoisonPeer peer(kClient);
   BATON_RETURN_IF_ERROR(peer.Connect(port));
-  BATON_RETURN_IF_ERROR(peer.Send({{1}}));
+  BATON_RETURN_IF_ERROR(peer.Send({1}));
   BATON_RETURN_IF_ERROR(peer.WaitReplies(1));
-  BATON_RETURN_IF_ERROR(peer.Send({{harness::kPoisonAmount, 2}}));
+  BATON_RETURN_IF_ERROR(peer.Send({harness::kPoisonAmount, 2}));
   return peer.WaitDisconnected(kEnd);
 }
 

@@ -71,12 +71,12 @@ absl::StatusOr<int> SimCompletionQueue::Poll(absl::Span<Completion> completions)
   if (device_->context_->driver_dies("device: poll")) PollAndDie(completions);
   const size_t count = std::min(completions.size(), ready_.size());
   std::copy_n(ready_.begin(), count, completions.begin());
-  Take(count);
+  Drop(count);
   device_->context_->DriverPoint("device: polled");
   return static_cast<int>(count);
 }
 
-void SimCompletionQueue::Take(size_t count) {
+void SimCompletionQueue::Drop(size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const Completion& completion = ready_[i];
     const bool send = arena::WrIdDirection(completion.wr_id) == arena::Direction::kSend;
@@ -120,7 +120,7 @@ void SimCompletionQueue::PollAndDie(absl::Span<Completion> completions) {
         break;
     }
   }
-  Take(taken);
+  Drop(taken);
   device_->context_->Note("device: died polling", copied, taken);
   throw DriverKilled();
 }

@@ -84,7 +84,7 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
   bool empty() const { return ready_.empty(); }
 
  private:
-  void Take(size_t count);
+  void Drop(size_t count);
   void PollAndDie(absl::Span<verbs::Completion> completions);
 
   SimDevice* const device_;

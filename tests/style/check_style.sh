@@ -32,7 +32,7 @@ matches '^ *using namespace ' "no using namespace" '*.h' '*.cc'
 matches '\bassert\(' "BATON_CHECK (or a status), not assert" '*.h' '*.cc'
 matches '"-l[a-z]' "a library of the system is wrapped once, in lib/system" 'lib/a*/BUILD.bazel' \
   'lib/[b-r]*/BUILD.bazel' 'supervisor/**BUILD.bazel' 'tests/**BUILD.bazel' \
-  'worker/**BUILD.bazel' ':!tests/fuzz/toolchain'  # a toolchain names its runtime
+  'worker/**BUILD.bazel'
 
 while IFS= read -r header; do
   guard=$(tr 'a-z/.-' 'A-Z___' <<<"$header")_

@@ -155,7 +155,7 @@ class CommitTest : public WorkerFixture {
   void Prepare(int receives = 0, const keeper::testing::KeeperThread::Change& change = nullptr) {
     Start(change);
     if (driver_has_version_one) keeper.engine().arena().header().layout_version = 0;
-    service.on_completion = [this, receives](Shard& shard, const Completion& completion) {
+    service.on_completion = [receives](Shard& shard, const Completion& completion) {
       if (completion.kind != Kind::kConnectRequest) return;
       AcceptWith(shard, completion, receives);
       EXPECT_EQ(shard.Commit(), absl::OkStatus());

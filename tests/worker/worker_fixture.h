@@ -33,7 +33,7 @@ using driver::testing::RawPeer;
 class ScriptedService : public Service {
  public:
   absl::Status OnAdopt(Shard& shard) override {
-    calls.push_back("adopt");
+    calls.emplace_back("adopt");
     shards[shard.index()] = &shard;
     return on_adopt ? on_adopt(shard) : absl::OkStatus();
   }
@@ -42,12 +42,12 @@ class ScriptedService : public Service {
     if (on_completion) on_completion(shard, completion);
   }
   void OnRelease(Shard& shard) override {
-    calls.push_back("release");
+    calls.emplace_back("release");
     if (on_release) on_release(shard);
     shards.erase(shard.index());
   }
   void OnLost(Shard& shard) override {
-    calls.push_back("lost");
+    calls.emplace_back("lost");
     lost = &shard;
     shards.erase(shard.index());
   }

@@ -183,6 +183,7 @@ class TargetService final : public Service {
   bool IsTimeTo(std::string_view fault) {
     return fault == fault_.kind && ++occasions_ == fault_.at;
   }
+  uint64_t occasions_ = 0;  // of the fault's kind
 #else
   static constexpr bool IsTimeTo(std::string_view) { return false; }
 #endif
@@ -190,7 +191,6 @@ class TargetService final : public Service {
   const TargetConfig config_;
   const std::string firmware_;
   Fault fault_;
-  uint64_t occasions_ = 0;  // of the fault's kind
   std::optional<BufferPlan> plan_;
   std::optional<Target> target_;
   std::optional<Registry> registry_;

@@ -62,7 +62,7 @@ class ClientConnection {
   std::unique_ptr<verbs::QueuePair> queue_pair_;
   std::unique_ptr<verbs::ConnectionId> id_;
   std::string end_;  // why it has ended
-  bool established_ = false, disconnected_ = false, sent_ = true, received_ = false;
+  bool established_ = false, disconnected_ = false, received_ = false;
 };
 
 // rping -c.
