@@ -101,8 +101,8 @@ struct Configured {
   uint32_t uid;  // of the process that said so
 };
 
-// The service's keeper says which program decodes its state. Control hears the network, so it has no
-// say in what is run here.
+// The service's keeper says which program decodes its state. Control hears the network, so it has
+// no say in what is run here.
 absl::StatusOr<Configured> ConfiguredDecoder(const Session& session, const std::string& service) {
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor socket,

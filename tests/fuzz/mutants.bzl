@@ -26,7 +26,7 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
             "targets.h",
             name + "_source.cc",
         ],
-        copts = ["-Wno-error"],
+        copts = ["-w"],
         data = native.glob(corpora),
         local_defines = ["MUTANT=" + name] + defines,
         tags = ["no-tsan"] if automatic else ["manual"],

@@ -86,19 +86,16 @@ _LINK_ACTIONS = [
 def _precompiled_header_impl(ctx):
     header = ctx.file.header
     output = ctx.actions.declare_file(ctx.label.name + ".pch")
-    ctx.actions.run(
-        executable = _CLANG,
-        arguments = _CLANG_FLAGS + [
+    ctx.actions.run_shell(
+        # From a directory that is the same everywhere, and without names of files: clang would write
+        # down where they are, and the output could not be shared by two clones.
+        command = "exec <\"$1\" >\"$2\" && shift 2 && cd / && exec \"$@\" -x c++-header - -o -",
+        arguments = [header.path, output.path, _CLANG] + _CLANG_FLAGS + [
             # The contents of the headers decide, not when they were installed.
             "-Xclang",
             "-fno-pch-timestamp",
             "-Xclang",
             "-fpch-instantiate-templates",
-            "-x",
-            "c++-header",
-            header.path,
-            "-o",
-            output.path,
         ],
         inputs = [header],
         outputs = [output],

@@ -1,5 +1,6 @@
-// The headers of libraries that many sources include, compiled once (compilers.bzl). No source relies
-// on it: each includes what it uses, and clang-tidy and the sanitizers' builds read them without.
+// The headers of libraries that many sources include, compiled once (compilers.bzl). No source
+// relies on it: each includes what it uses, and clang-tidy and the sanitizers' builds read them
+// without.
 #ifndef LIB_BAZEL_TOOLCHAIN_LIBRARIES_H_
 #define LIB_BAZEL_TOOLCHAIN_LIBRARIES_H_
 
