@@ -202,12 +202,9 @@ void Keeper::MakeManagement(FileDescriptor batonds_network) {
     programs_ =
         std::make_unique<BrokeredPrograms>(loop_, config_.launcher(), std::move(batonds_network));
   }
-  upgrades_ = std::make_unique<Upgrades>(loop_, config_, *engine_, *policies_, events_, *workers_,
-                                         *programs_);
-  if (native_ == nullptr) {
-    standbys_ = std::make_unique<Standbys>(loop_, config_, *engine_, *policies_, events_, *workers_,
-                                           *programs_, *upgrades_);
-  }
+  const WorkerStarts starts{loop_, config_, *engine_, *policies_, events_, *workers_, *programs_};
+  upgrades_ = std::make_unique<Upgrades>(starts);
+  if (native_ == nullptr) standbys_ = std::make_unique<Standbys>(starts, *upgrades_);
   limits_ = std::make_unique<LimitWatch>(loop_, config_.service(), *engine_, *policies_, *workers_,
                                          events_);
   management_ = std::make_unique<Management>(loop_, config_, *engine_, events_, *workers_,

@@ -26,33 +26,26 @@ bool HasProcess(const std::vector<WorkerInfo>& workers, pid_t pid) {
 
 }  // namespace
 
-Standbys::Standbys(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   ServiceEngine& engine, Policies& policies, EventLog& events,
-                   WorkerSessions& workers, WorkerPrograms& programs, const Upgrades& upgrades)
-    : loop_(loop),
-      ready_timeout_(config.service().ready_timeout_ms()),
-      stop_timeout_(config.service().stop_timeout_ms()),
-      engine_(engine),
-      policies_(policies),
-      events_(events),
-      workers_(workers),
-      programs_(programs),
+Standbys::Standbys(const WorkerStarts& context, const Upgrades& upgrades)
+    : context_(context),
+      ready_timeout_(context.config.service().ready_timeout_ms()),
+      stop_timeout_(context.config.service().stop_timeout_ms()),
       upgrades_(upgrades),
-      timer_(loop) {
-  policies_.SetListener([this] { OnPolicy(); });
+      timer_(context.loop) {
+  context_.policies.SetListener([this] { OnPolicy(); });
   OnPolicy();
 }
 
-Standbys::~Standbys() { policies_.SetListener(nullptr); }
+Standbys::~Standbys() { context_.policies.SetListener(nullptr); }
 
 void Standbys::AddEvent(const char* kind, const std::string& message) {
-  events_.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
+  context_.events.Add(kind, message, UnixMicroseconds(), 0, -1, -1);
 }
 
 // ---------------------------------------------------------------- looking
 
 void Standbys::OnPolicy() {
-  const uint32_t before = std::exchange(wanted_, policies_.policy().hot_standbys());
+  const uint32_t before = std::exchange(wanted_, context_.policies.policy().hot_standbys());
   lowered_ |= wanted_ < before;
   LookLater();
 }
@@ -73,8 +66,8 @@ void Standbys::LookLater() {
 }
 
 void Standbys::Look() {
-  const std::vector<WorkerInfo> workers = workers_.List();
-  const WorkerRoles roles = RolesOf(workers, engine_);
+  const std::vector<WorkerInfo> workers = context_.workers.List();
+  const WorkerRoles roles = RolesOf(workers, context_.engine);
   Follow(workers, roles);
   CheckDeadlines();
   if (!upgrades_.idle()) {
@@ -102,7 +95,7 @@ void Standbys::Follow(const std::vector<WorkerInfo>& workers, const WorkerRoles&
     // It was given a shard before it could be told: it goes on.
     if (standby.serves) standby.ending = standby.killed = false;
     // Who has attached since is told now.
-    if (standby.ending && standby.attached) (void)workers_.Retire(standby.pid);
+    if (standby.ending && standby.attached) (void)context_.workers.Retire(standby.pid);
   }
   std::erase_if(standbys_, [this](const Standby& standby) {
     if (standby.process || standby.attached) return false;
@@ -118,7 +111,7 @@ void Standbys::LeaveToUpgrade() {
   if (std::exchange(upgrade_met_, upgrades_.last_id()) != upgrades_.last_id()) {
     const v1::Upgrade upgrade = *upgrades_.UnderWay();
     const std::set<uint64_t> ids(upgrade.old_worker_ids().begin(), upgrade.old_worker_ids().end());
-    for (const WorkerInfo& worker : workers_.List()) {
+    for (const WorkerInfo& worker : context_.workers.List()) {
       for (Standby& standby : standbys_) {
         standby.replaced |= standby.pid == worker.pid && ids.count(worker.id) != 0;
       }
@@ -169,8 +162,8 @@ void Standbys::RememberProgram(const WorkerRoles& roles) {
                                   [](const WorkerInfo& worker) { return worker.ready; });
   if (owner == roles.owners.end() || Clock::now() < not_before_) return;
   if (std::exchange(reading_program_, true)) return;
-  workers_.ReadProgram(
-      owner->id, programs_,
+  context_.workers.ReadProgram(
+      owner->id, context_.programs,
       [this, id = owner->id, epoch = program_epoch_](absl::StatusOr<internal::Program> program) {
         reading_program_ = false;
         if (epoch == program_epoch_) OnProgram(id, std::move(program));
@@ -201,7 +194,7 @@ void Standbys::ForgetProgram() {
 void Standbys::StartMissing(const WorkerRoles& roles) {
   if (roles.standbys.size() >= wanted_ || CountUnready() != 0) return;
   if (!program_ || reading_program_) return;
-  if (workers_.free_slots() == 0 || Clock::now() < not_before_) return;
+  if (context_.workers.free_slots() == 0 || Clock::now() < not_before_) return;
   const absl::Status started = Start(*program_, roles.standbys.size());
   if (started.ok()) return;
   NoteFailure(0);
@@ -230,11 +223,11 @@ void Standbys::TellWhyNone(const absl::Status& why) {
 }
 
 absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
-  BATON_RETURN_IF_ERROR(programs_.Check(program.path()));
-  BATON_ASSIGN_OR_RETURN(StartedProgram started, programs_.Start(program));
+  BATON_RETURN_IF_ERROR(context_.programs.Check(program.path()));
+  BATON_ASSIGN_OR_RETURN(StartedProgram started, context_.programs.Start(program));
   Standby standby;
   standby.pid = started.pid;
-  standby.process = std::make_shared<WatchedProcess>(loop_, std::move(started));
+  standby.process = std::make_shared<WatchedProcess>(context_.loop, std::move(started));
   standby.started_ns = MonotonicNanoseconds();
   standby.deadline = Clock::now() + ready_timeout_;
   const std::string what =
@@ -281,7 +274,7 @@ void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {
 }
 
 void Standbys::NoteFailure(uint64_t lived_ns) {
-  delay_.NoteEnd(lived_ns, /*served=*/false, policies_.policy());
+  delay_.NoteEnd(lived_ns, /*served=*/false, context_.policies.policy());
   not_before_ = Clock::now() + delay_.length();
 }
 
@@ -302,7 +295,7 @@ void Standbys::EndSurplus(const WorkerRoles& roles) {
 
 // Nothing, if it serves by now.
 void Standbys::End(Standby& standby) {
-  if (standby.ending || standby.serves || !workers_.Retire(standby.pid)) return;
+  if (standby.ending || standby.serves || !context_.workers.Retire(standby.pid)) return;
   standby.ending = true;
   standby.deadline = Clock::now() + stop_timeout_;
   if (!standby.attached && standby.process) standby.process->Signal(SIGTERM);
@@ -317,13 +310,13 @@ void Standbys::CheckDeadlines() {
       continue;
     }
     standby.killed = true;
-    const std::vector<WorkerInfo> workers = workers_.List();
+    const std::vector<WorkerInfo> workers = context_.workers.List();
     const auto worker = std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) {
       return info.pid == standby.pid;
     });
     if (worker != workers.end()) {
-      (void)workers_.Kill(worker->id,
-                          absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
+      (void)context_.workers.Kill(
+          worker->id, absl::StrCat("it was asked to end ", stop_timeout_.count(), " ms ago"));
     } else if (standby.process) {
       standby.process->Signal(SIGKILL);
     }

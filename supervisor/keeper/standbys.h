@@ -14,7 +14,6 @@
 
 #include <sys/types.h>
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -26,8 +25,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/restart_delay.h"
 #include "supervisor/keeper/service_engine.h"
@@ -35,16 +32,15 @@
 #include "supervisor/keeper/watched_process.h"
 #include "supervisor/keeper/worker_roles.h"
 #include "supervisor/keeper/worker_sessions.h"
+#include "supervisor/keeper/worker_starts.h"
 
 namespace baton::keeper {
 
 // Thread-compatible: the management loop's thread.
 class Standbys {
  public:
-  // All references outlive it. It listens to `policies`.
-  Standbys(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-           ServiceEngine& engine, Policies& policies, EventLog& events, WorkerSessions& workers,
-           WorkerPrograms& programs, const Upgrades& upgrades);
+  // Listens to context.policies. `upgrades` outlives it.
+  Standbys(const WorkerStarts& context, const Upgrades& upgrades);
   ~Standbys();
 
  private:
@@ -94,13 +90,8 @@ class Standbys {
   size_t CountUnready() const;
   void AddEvent(const char* kind, const std::string& message);
 
-  boost::asio::io_context& loop_;
+  const WorkerStarts context_;
   const std::chrono::milliseconds ready_timeout_, stop_timeout_;
-  ServiceEngine& engine_;
-  Policies& policies_;
-  EventLog& events_;
-  WorkerSessions& workers_;
-  WorkerPrograms& programs_;
   const Upgrades& upgrades_;
   boost::asio::steady_timer timer_;
   RestartDelay delay_;

@@ -47,7 +47,7 @@ std::string PhaseName(v1::UpgradePhase phase) {
 
 }  // namespace
 
-UpgradeUnderWay::UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
+UpgradeUnderWay::UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
                                  const v1::UpgradePlan& plan, std::function<void()> on_over)
     : context_(context),
       on_over_(std::move(on_over)),

@@ -17,7 +17,6 @@
 #ifndef SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
 #define SUPERVISOR_KEEPER_UPGRADE_UNDER_WAY_H_
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
@@ -30,9 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/handoffs.h"
-#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/shard_owners.h"
@@ -40,19 +37,9 @@
 #include "supervisor/keeper/trial.h"
 #include "supervisor/keeper/upgrade_plan.h"
 #include "supervisor/keeper/worker_sessions.h"
+#include "supervisor/keeper/worker_starts.h"
 
 namespace baton::keeper {
-
-// What an upgrade works with. All of it outlives the upgrade.
-struct UpgradeContext {
-  boost::asio::io_context& loop;
-  const internal::KeeperConfig& config;
-  ServiceEngine& engine;
-  const Policies& policies;
-  EventLog& events;
-  WorkerSessions& workers;
-  WorkerPrograms& programs;
-};
 
 struct ProgramChange {
   internal::Program from;  // a rollback's is not known, nor wanted
@@ -65,7 +52,7 @@ struct ProgramChange {
 class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
  public:
   // `on_over` is called once, when Start was successful.
-  UpgradeUnderWay(const UpgradeContext& context, uint64_t id, ProgramChange change,
+  UpgradeUnderWay(const WorkerStarts& context, uint64_t id, ProgramChange change,
                   const v1::UpgradePlan& plan, std::function<void()> on_over);
 
   // `done` is called once, from the loop: the new processes run, or, with an error, it has not
@@ -125,7 +112,7 @@ class UpgradeUnderWay : public std::enable_shared_from_this<UpgradeUnderWay> {
 
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  const UpgradeContext context_;
+  const WorkerStarts context_;
   const std::function<void()> on_over_;
   const ProgramChange change_;
   const std::string trace_parent_;   // of who has begun it

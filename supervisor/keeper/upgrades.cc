@@ -16,10 +16,7 @@ constexpr std::string_view kDeleted = " (deleted)";
 
 }  // namespace
 
-Upgrades::Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-                   ServiceEngine& engine, const Policies& policies, EventLog& events,
-                   WorkerSessions& workers, WorkerPrograms& programs)
-    : context_{loop, config, engine, policies, events, workers, programs} {
+Upgrades::Upgrades(const WorkerStarts& context) : context_(context) {
   context_.workers.SetObserver(this);
 }
 

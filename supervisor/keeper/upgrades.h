@@ -3,7 +3,6 @@
 #ifndef SUPERVISOR_KEEPER_UPGRADES_H_
 #define SUPERVISOR_KEEPER_UPGRADES_H_
 
-#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,12 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/baton/internal/keeper.pb.h"
-#include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
 #include "supervisor/keeper/upgrade_under_way.h"
 #include "supervisor/keeper/worker_sessions.h"
+#include "supervisor/keeper/worker_starts.h"
 
 namespace baton::keeper {
 
@@ -30,10 +28,8 @@ class Upgrades : private WorkerObserver {
   // Upgrades, and programs to return to, that are remembered.
   static constexpr size_t kHistory = 16;
 
-  // All references outlive it. It observes `workers`.
-  Upgrades(boost::asio::io_context& loop, const internal::KeeperConfig& config,
-           ServiceEngine& engine, const Policies& policies, EventLog& events,
-           WorkerSessions& workers, WorkerPrograms& programs);
+  // Observes context.workers.
+  explicit Upgrades(const WorkerStarts& context);
   ~Upgrades() override;
 
   // Called once, now or from the loop.
@@ -72,7 +68,7 @@ class Upgrades : private WorkerObserver {
   void OnReady(uint64_t worker_id) override;
   void OnGone(uint64_t worker_id, const std::string& kill_cause) override;
 
-  const UpgradeContext context_;
+  const WorkerStarts context_;
   std::shared_ptr<UpgradeUnderWay> current_;
   bool reads_program_ = false;                  // an upgrade is about to begin
   std::deque<v1::Upgrade> history_;             // the newest first

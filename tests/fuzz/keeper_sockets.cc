@@ -76,8 +76,9 @@ struct TheKeeper final : private keeper::EngineListener {
     drain.emplace(loop, config, *engine, *policies,
                   events);  // none begins: /nowhere cannot be written
     workers.emplace(loop, config, *arena, *engine, *policies, events);
-    upgrades.emplace(loop, config, *engine, *policies, events, *workers, programs);
-    standbys.emplace(loop, config, *engine, *policies, events, *workers, programs, *upgrades);
+    const keeper::WorkerStarts starts{loop, config, *engine, *policies, events, *workers, programs};
+    upgrades.emplace(starts);
+    standbys.emplace(starts, *upgrades);
     limits.emplace(loop, config.service(), *engine, *policies, *workers, events);
     management.emplace(loop, config, *engine, events, *workers, *upgrades, *policies, *limits,
                        *drain, moves);
