@@ -959,6 +959,35 @@ TEST_F(KeeperTest, shouldSayThatAWorkerWithAStreamIsUnknown) {
   EXPECT_EQ(control.Tell(4711, false), absl::OkStatus());
 }
 
+// Asks for a description as the first process of a new pid namespace, as in a container. The answer
+// is "answered", "not answered", or "no right" to make a namespace.
+std::string AskFromContainer(KeeperThread& keeper) {
+  ForkedChild child([&](const ForkedChild::Parent& parent) {
+    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
+    const pid_t first = fork();
+    if (first == 0) {
+      internal::ManagementRequest request;
+      request.mutable_describe();
+      parent.Tell(keeper.Ask(request).ok() ? "answered" : "not answered");
+      _exit(0);
+    }
+    waitpid(first, nullptr, 0);
+  });
+  return child.Hear();
+}
+
+TEST_F(KeeperTest, shouldBeManagedFromAContainerUnlessItsRootIsDistrusted) {
+  Start();
+  const std::string trusted = AskFromContainer(keeper);
+  if (trusted == "no right") GTEST_SKIP() << "no right to make a pid namespace";
+  EXPECT_EQ(trusted, "answered");
+  keeper.Stop();
+  keeper.DistrustContainedRoot();
+  Start();
+  EXPECT_EQ(AskFromContainer(keeper), "not answered");
+  EXPECT_EQ(keeper.Describe().service().name(), "kv");
+}
+
 TEST_F(KeeperTest, shouldListConnectionsInPages) {
   Start();
   const auto client = Ready();

@@ -32,6 +32,7 @@ internal::KeeperConfig KeeperThread::Config(const Change& change) const {
   config.set_state_dir(directory_.path());
   config.set_control_socket(directory_.File("control.sock"));
   config.set_launcher(launcher_);
+  config.set_distrust_contained_root(distrusts_contained_root_);
   v1::ServiceConfig* service = config.mutable_service();
   service->set_name("kv");
   if (verbs::testing::FabricUnderTest().device == "soft") {

@@ -28,6 +28,7 @@ class KeeperThread {
   ~KeeperThread() { Stop(); }
 
   void SetLauncher(const std::string& path) { launcher_ = path; }
+  void DistrustContainedRoot() { distrusts_contained_root_ = true; }
   absl::Status Start(const Change& change = nullptr, const EngineOptions& engine_options = {});
   void Stop();  // ends it, as SIGTERM does; its sockets close
 
@@ -48,6 +49,7 @@ class KeeperThread {
  private:
   harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
   std::string launcher_;
+  bool distrusts_contained_root_ = false;
   std::unique_ptr<Keeper> keeper_;
   std::thread thread_;
 };
