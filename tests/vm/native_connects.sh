@@ -3,7 +3,7 @@
 # connection for one message. Its owners kill themselves at random while they ask. Of all that was
 # asked, whatever reached the peer is told to the service once, and used if it was accepted; nothing
 # is told that nobody asked for. What the peer rejects, and what nobody hears, is told, too.
-# Then a peer that does not answer, and a keeper that is killed while it connects to it.
+# Meanwhile another service connects to a peer that does not answer, and its keeper is killed.
 set -euo pipefail
 # shellcheck source=tests/vm/ledger_common.sh
 source "$(dirname "$0")/ledger_common.sh"
@@ -94,6 +94,30 @@ control() {
 control forgets 7801 --forget 'service_established is'
 control repeats 7802 --repeat 'peer_repeated is 2, not 0'
 
+# has_told COUNT PATTERN: so often.
+# shellcheck disable=SC2317  # wait_for calls it
+has_told() { [[ $(grep -cE "$2" "$state.log") -ge $1 ]]; }
+# used COUNT: connections.
+# shellcheck disable=SC2317  # wait_for calls it
+used() { account && [[ ${now[peer_used]} -ge $1 ]]; }
+begin silent 7804
+wait_for "asks" asked 20
+kill -STOP "$peer"
+silent=("$batond" "$peer_in")
+# The first half takes the kernel 30 s of waiting, in which the deaths below happen.
+fail_silently() {
+  wait_for "4 connections that are not answered" has_told 4 'not established: .* has not answered for 30000 ms'
+  pause 2
+  kill -KILL "$(pgrep -P "$batond" -x baton-keeper)"
+  wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s keeper died while'
+  kill -CONT "$peer"
+  wait_for "the service to begin anew" has_told 1 'drained: service silent: .* no connection is left'
+  account
+  wait_for "connections of the next" used $((now[peer_used] + 20))
+}
+fail_silently &
+failing=$!
+
 begin kv 7803 --lives 8
 patience=600 wait_for "$deaths deaths" has_died "$deaths"
 touch "$stop"
@@ -106,22 +130,7 @@ result="$ends deaths among ${now[service_asks]} asks: ${now[peer_used]} connecti
 ${now[peer_rejected]} rejected, ${now[service_unheard]} that nobody heard, ${now[service_limited]} \
 refused for the limit; 0 lost, 0 told twice"
 
-# has_told COUNT PATTERN: so often.
-# shellcheck disable=SC2317  # wait_for calls it
-has_told() { [[ $(grep -cE "$2" "$state.log") -ge $1 ]]; }
-# used COUNT: connections.
-# shellcheck disable=SC2317  # wait_for calls it
-used() { account && [[ ${now[peer_used]} -ge $1 ]]; }
-begin silent 7804
-wait_for "asks" asked 20
-kill -STOP "$peer"
-wait_for "4 connections that are not answered" has_told 4 'not established: .* has not answered for 30000 ms'
-pause 2
-kill -KILL "$(pgrep -x baton-keeper)"
-wait_for "4 that the next keeper fails" has_told 4 'not established: the service.s keeper died while'
-kill -CONT "$peer"
-wait_for "the service to begin anew" has_told 1 'drained: service silent: .* no connection is left'
-account
-wait_for "connections of the next" used $((now[peer_used] + 20))
+wait "$failing" || die "with a peer that does not answer: see above"
+state=/run/silent batond=${silent[0]} peer_in=${silent[1]}
 end_service
 echo "$result"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests of what stands on lib/verbs pass on a real kernel's RDMA device as they do on the soft one.
+# Tests that pass on the soft device pass on a real kernel's RDMA device, too.
 # Runs its arguments, PROGRAM or PROGRAM=FILTER: which of its tests (--gtest_filter).
 set -euo pipefail
 export BATON_TEST_DEVICE=rdma BATON_TEST_HOST=$BATON_VM_ADDRESS
@@ -10,9 +10,9 @@ for test in "$@"; do
   filter='*'
   [[ $test != *=* ]] || filter=${test#*=}
   name=${program##*/}
-  # A filter that finds nothing passes, too.
-  [[ $("$program" --gtest_list_tests --gtest_filter="$filter") == *$'\n  '* ]] || failed=1
-  "$program" --gtest_brief=1 --gtest_filter="$filter" \
-    --gtest_output="xml:$BATON_VM_RESULTS/$name.xml" || failed=1
+  results=$BATON_VM_RESULTS/$name.xml
+  "$program" --gtest_brief=1 --gtest_filter="$filter" --gtest_output="xml:$results" || failed=1
+  # A filter that finds nothing passes, too. To ask the program for a list takes seconds here.
+  grep -q '<testsuites tests="[1-9]' "$results" || { echo "$name: no test $filter" && failed=1; }
 done
 exit "$failed"
