@@ -3,8 +3,6 @@
 // program is, which shows what that is for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 
 #include <string>
 
@@ -53,8 +51,8 @@ TEST(CollisionTest, shouldLetAnObjectHaveTheSameMessagesAndGrpc) {
 TEST(CollisionTest, shouldEndInProtobufsCheckWhenTheLibraryIsShared) {
   UseMessages();
   const testing::Ended ended = RunSpeakingObject();
-  EXPECT_TRUE(WIFSIGNALED(ended.status)) << ended.status << ": " << ended.output;
-  EXPECT_EQ(WTERMSIG(ended.status), SIGABRT);
+  // Its exception aborts or, through AddressSanitizer's dlopen, reaches GoogleTest.
+  EXPECT_NE(ended.status, 0) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("File already exists in database"));
 }
 #endif
