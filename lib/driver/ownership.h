@@ -22,8 +22,8 @@ class Ownership {
  public:
   Ownership(arena::Arena* arena, uint32_t shard) : arena_(arena), shard_(shard) {}
 
-  uint64_t epoch() const { return arena::OwnershipEpoch(record().ownership); }
-  uint32_t owner_slot() const { return arena::OwnershipSlot(record().ownership); }
+  uint64_t epoch() const { return arena::OwnershipEpoch(word()); }
+  uint32_t owner_slot() const { return arena::OwnershipSlot(word()); }
   uint64_t owner_id() const { return record().owner_worker_id; }
   bool owned() const { return owner_slot() != arena::kNobody; }
   uint64_t heir_id() const { return record().heir_worker_id; }
