@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -242,6 +243,17 @@ absl::StatusOr<Arena> Arena::Create(const Shape& shape, std::string_view service
   header.layout_version = kLayoutVersion;
   StoreRelease(header.oldest_reader, OldestReader(shape));
   return arena;
+}
+
+void Arena::ClearWorker(uint32_t slot) const {
+  WorkerSlot& cleared = worker(slot);
+  StoreRelaxed(cleared.heartbeat, uint64_t{0});
+  StoreRelaxed(cleared.unhealthy, 0u);
+  StoreRelaxed(cleared.sleeping, 0u);
+  for (ThreadLock& lock : cleared.thread_locks) {
+    StoreRelaxed(lock.futex, 0u);
+    std::fill(std::begin(lock.rest), std::end(lock.rest), uint8_t{0});
+  }
 }
 
 void Arena::KeepFromChildren() const {

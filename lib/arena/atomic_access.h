@@ -30,15 +30,7 @@ void StoreRelaxed(T& word, T value) {
 }
 
 // Orders everything before it with everything after it, in the order all threads see.
-inline void FullFence() {
-#ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer knows no fences, and g++ refuses them.
-  static std::atomic<uint32_t> word;
-  word.fetch_add(0, std::memory_order_seq_cst);
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
+inline void FullFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 // Orders stores for who is killed between them: the compiler keeps them apart, and the processor
 // finishes what it has begun in the order of the program.

@@ -296,7 +296,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
   session->heartbeat.Restart();
   slots_[session->slot] = session;
   reserved_[session->slot] = 0;
-  arena_.worker(session->slot) = arena::WorkerSlot{};
+  arena_.ClearWorker(session->slot);
   const Standing standing =
       observer_ ? observer_->OnAttached(session->id, session->peer.pid) : Standing::kFirst;
   engine_.Run([&] {

@@ -62,7 +62,7 @@ absl::Status NativeAdoption::AddWorker(uint32_t slot) {
   keeper::NativeInheritance inheritance = engine_->InheritanceOf(slot, slot + 1);
   inheritance.watch_deaths = false;
   BATON_ASSIGN_OR_RETURN(drivers_[slot], keeper::NativeDriver::Create(std::move(inheritance)));
-  arena_->worker(slot) = arena::WorkerSlot{};
+  arena_->ClearWorker(slot);
   arena::StoreRelease(arena_->worker(slot).thread_locks[0].futex, static_cast<uint32_t>(getpid()));
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {

@@ -198,7 +198,7 @@ class Process {
     keeper::NativeInheritance inheritance = engine.InheritanceOf(slot, id);
     inheritance.watch_deaths = false;
     driver_ = NativeDriver::Create(std::move(inheritance)).value();
-    arena_.worker(slot) = arena::WorkerSlot{};
+    arena_.ClearWorker(slot);
     lock() = static_cast<uint32_t>(id);
     fiber_ = std::make_unique<Fiber>([this] { Main(); });
   }

@@ -373,7 +373,7 @@ bool World::AttachProcess() {
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, wake) == 0);
   process->keeper.Reset(keeper[0]);
   process->wake.Reset(wake[1]);
-  arena_.worker(process->slot) = arena::WorkerSlot{};
+  arena_.ClearWorker(process->slot);
   process->hostile = faults_ && dice_.OneIn(4);
   AppOptions app;
   app.decides = faults_;

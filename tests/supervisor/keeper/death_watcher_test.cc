@@ -311,7 +311,7 @@ TEST_F(DeathWatcherTest, shouldPassOnADeathThatSomebodyElseWaitsForToo) {
   DeathWatcher former(&arena, 0, [](uint32_t, uint64_t) {});
   std::vector<std::pair<uint32_t, uint64_t>> expected;
   for (uint64_t round = 1; round <= 100; ++round) {
-    arena.worker(0) = arena::WorkerSlot{};
+    arena.ClearWorker(0);
     Owner owner(&arena.worker(0).thread_locks[0]);
     former.Watch(0, round);
     watcher->Watch(0, round);

@@ -78,7 +78,7 @@ class Worker {
  public:
   Worker(NativeEngine& engine, arena::Arena& arena, uint32_t slot)
       : slot_(slot), arena_(arena), driver_(Make(engine, slot)) {
-    arena_.worker(slot) = arena::WorkerSlot{};
+    arena_.ClearWorker(slot);
     lock() = static_cast<uint32_t>(getpid());
   }
   // Of all its threads, as the kernel does it.
