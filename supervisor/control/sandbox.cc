@@ -32,7 +32,7 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 // Where the low half of an argument is.
 static_assert(std::endian::native == std::endian::little);
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef BATON_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

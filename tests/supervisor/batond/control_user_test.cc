@@ -102,7 +102,7 @@ TEST_F(ControlUserTest, shouldHaveNoRightsButItsUsers) {
     EXPECT_EQ(StatusOf(control, set), "0000000000000000") << set;
   }
   EXPECT_EQ(StatusOf(control, "NoNewPrivs"), "1");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef BATON_SANITIZED
   EXPECT_EQ(StatusOf(control, "Seccomp"), "2");
 #endif
 }

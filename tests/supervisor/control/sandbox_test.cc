@@ -52,7 +52,7 @@ TEST(Sandbox, shouldHaveNoCapabilityAndGetNone) {
             0);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef BATON_SANITIZED
 
 TEST(Sandbox, shouldStartNoProgramAndNoProcess) {
   EXPECT_EQ(InSandbox([] {

@@ -390,7 +390,7 @@ TEST_F(KeeperTest, shouldAnswerOthersWhileAWorkerFloodsItWithRequests) {
 }
 
 TEST_F(KeeperTest, shouldWaitForAFreeDescriptorWithoutKeepingBusy) {
-#ifdef __SANITIZE_ADDRESS__
+#if __has_feature(address_sanitizer)
   GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at memory through a pipe: it needs descriptors";
 #endif
   Start();
