@@ -311,7 +311,7 @@ class OperatorServiceImpl final
   grpc::Status Reload(grpc::ServerContext* call, const v1::ReloadRequest* request,
                       v1::ReloadResponse* response) override {
     FillVersion(response->mutable_version());
-    return ToGrpc(record_.Do(*call, "Reload", *request, /*named_service=*/"",
+    return ToGrpc(record_.Do(*call, "Reload", *request, /*service=*/"",
                              [&] { return context_.reload(response); }));
   }
 
