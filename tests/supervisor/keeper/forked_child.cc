@@ -1,6 +1,7 @@
 #include "tests/supervisor/keeper/forked_child.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,18 @@ ForkedChild::ForkedChild(const std::function<void(const Parent&)>& body) {
   close(to_parent[1]);
   out_.Reset(to_child[1]);
   in_.Reset(to_parent[0]);
+}
+
+ForkedChild ForkedChild::InPidNamespace(const std::function<void(const Parent&)>& body) {
+  return ForkedChild([&](const Parent& parent) {
+    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
+    const pid_t first = fork();
+    if (first == 0) {
+      body(parent);
+      _exit(0);
+    }
+    waitpid(first, nullptr, 0);
+  });
 }
 
 ForkedChild::~ForkedChild() {

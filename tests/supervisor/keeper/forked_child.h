@@ -25,6 +25,9 @@ class ForkedChild {
   };
 
   explicit ForkedChild(const std::function<void(const Parent&)>& body);
+  // The child tells "no right" if it may not make a pid namespace; else `body` runs in the first
+  // process of a new one, as in a container.
+  static ForkedChild InPidNamespace(const std::function<void(const Parent&)>& body);
   ~ForkedChild();  // kills it
 
   void Go() const;

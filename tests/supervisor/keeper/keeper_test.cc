@@ -564,16 +564,10 @@ TEST_F(KeeperTest, shouldBeReachedInADirectoryOfItsOwn) {
 // Whom it could not kill if he hung. The keeper is in a namespace of its own for that.
 TEST_F(KeeperTest, shouldRefuseAWorkerThatHasNoNumberInItsPidNamespace) {
   const std::string path = keeper.socket();
-  ForkedChild child([&](const ForkedChild::Parent& parent) {
-    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
-    const pid_t first = fork();
-    if (first == 0) {
-      const absl::Status started = keeper.Start();
-      parent.Tell(started.ok() ? "started" : started.ToString());
-      parent.Await();
-      _exit(0);  // its thread and all
-    }
-    waitpid(first, nullptr, 0);
+  const ForkedChild child = ForkedChild::InPidNamespace([&](const ForkedChild::Parent& parent) {
+    const absl::Status started = keeper.Start();
+    parent.Tell(started.ok() ? "started" : started.ToString());
+    parent.Await();
   });
   const std::string told = child.Hear();
   if (told == "no right") GTEST_SKIP() << "no right to make a pid namespace";
@@ -962,18 +956,12 @@ TEST_F(KeeperTest, shouldSayThatAWorkerWithAStreamIsUnknown) {
 // Asks for a description as the first process of a new pid namespace, as in a container. The answer
 // is "answered", "not answered", or "no right" to make a namespace.
 std::string AskFromContainer(KeeperThread& keeper) {
-  ForkedChild child([&](const ForkedChild::Parent& parent) {
-    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
-    const pid_t first = fork();
-    if (first == 0) {
-      internal::ManagementRequest request;
-      request.mutable_describe();
-      parent.Tell(keeper.Ask(request).ok() ? "answered" : "not answered");
-      _exit(0);
-    }
-    waitpid(first, nullptr, 0);
-  });
-  return child.Hear();
+  return ForkedChild::InPidNamespace([&](const ForkedChild::Parent& parent) {
+           internal::ManagementRequest request;
+           request.mutable_describe();
+           parent.Tell(keeper.Ask(request).ok() ? "answered" : "not answered");
+         })
+      .Hear();
 }
 
 TEST_F(KeeperTest, shouldBeManagedFromAContainerUnlessItsRootIsDistrusted) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -602,20 +601,14 @@ INSTANTIATE_TEST_SUITE_P(Named, ContainedRootTest, ::testing::Bool());
 
 TEST_P(ContainedRootTest, shouldAttachOnlyWhereItIsNamed) {
   const FileDescriptor listener = ListenUnix(path, 1, 0600).value();
-  ForkedChild child([&](const ForkedChild::Parent& parent) {
-    if (unshare(CLONE_NEWPID) != 0) return parent.Tell("no right");
-    const pid_t first = fork();
-    if (first == 0) {
-      MessageChannel connected(ConnectUnix(path).value());
-      parent.Tell("connected");
-      internal::WorkerReply reply;
-      BATON_CHECK(connected.Send(RawClient::AttachRequest()).ok());
-      BATON_CHECK(connected.Receive(&reply, 10'000).ok());
-      parent.Tell(std::to_string(reply.status_code()));
-      parent.Await();
-      _exit(0);
-    }
-    waitpid(first, nullptr, 0);
+  const ForkedChild child = ForkedChild::InPidNamespace([&](const ForkedChild::Parent& parent) {
+    MessageChannel connected(ConnectUnix(path).value());
+    parent.Tell("connected");
+    internal::WorkerReply reply;
+    BATON_CHECK(connected.Send(RawClient::AttachRequest()).ok());
+    BATON_CHECK(connected.Receive(&reply, 10'000).ok());
+    parent.Tell(std::to_string(reply.status_code()));
+    parent.Await();
   });
   const std::string told = child.Hear();
   if (told == "no right") GTEST_SKIP() << "no right to make a pid namespace";
