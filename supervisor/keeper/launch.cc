@@ -43,7 +43,12 @@ constexpr int kNetworkDescriptor = 4;
 // A command line or an environment, with a pointer to each part: more than execve(2) takes of both.
 // The process says where they are in its memory, and may say anything.
 constexpr size_t kMaxReadBytes = 6 << 20;
-constexpr rlim_t kMaxReaderBytes = 512 << 20;  // that the reader's address space has
+// The reader's address space.
+#ifdef BATON_SANITIZED
+constexpr rlim_t kMaxReaderBytes = RLIM_INFINITY;  // shadow memory alone is terabytes
+#else
+constexpr rlim_t kMaxReaderBytes = 512 << 20;
+#endif
 
 absl::Status TakeNetwork() {
   if (fcntl(kNetworkDescriptor, F_SETFD, FD_CLOEXEC) != 0) return absl::OkStatus();

@@ -50,7 +50,6 @@ constexpr uint64_t kWorkerId = 1;
 constexpr uint32_t kDepth = 64;
 constexpr uint32_t kMessageBytes = 64;
 constexpr int kMostTurns = 1000;
-constexpr double kTight = 1.02;
 
 class Quiet final : public keeper::EngineListener {
  public:
@@ -237,6 +236,7 @@ std::string Places(const Cost& cost, uint32_t messages) {
 }
 
 void ExpectRecorded(uint32_t batch, uint32_t messages, double recorded) {
+  constexpr double kTight = 1.02;
   const Cost cost = CostOf(batch, messages);
   std::printf("%u WRITEs a transaction: %.2f instructions each, recorded %.2f\n", batch,
               cost.instructions, recorded);

@@ -96,8 +96,10 @@ TEST_F(ConnectionTest, shouldNotBeLedOutOfARecordThatSomebodyHasWrittenOver) {
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
   const Connection& connection = *service.completions.back().connection;
   arena::ConnectionRecord& record = keeper.engine().arena().connection(connection.index());
-  record.private_data_length = ~0u;
-  std::memset(record.peer_address, 'a', sizeof(record.peer_address));
+  keeper.engine().Run([&] {  // whose thread wrote it
+    record.private_data_length = ~0u;
+    std::memset(record.peer_address, 'a', sizeof(record.peer_address));
+  });
   EXPECT_EQ(connection.private_data().size(), arena::kPrivateDataBytes);
   EXPECT_EQ(connection.peer_address(), std::string(arena::kAddressBytes, 'a'));
 }

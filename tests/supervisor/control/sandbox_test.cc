@@ -40,8 +40,6 @@ std::string OwnStatus() {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-bool Fails(long result, int error) { return result < 0 && errno == error; }
-
 TEST(Sandbox, shouldHaveNoCapabilityAndGetNone) {
   EXPECT_EQ(InSandbox([] {
               const std::string status = OwnStatus();
@@ -53,6 +51,8 @@ TEST(Sandbox, shouldHaveNoCapabilityAndGetNone) {
 }
 
 #ifndef BATON_SANITIZED
+
+bool Fails(long result, int error) { return result < 0 && errno == error; }
 
 TEST(Sandbox, shouldStartNoProgramAndNoProcess) {
   EXPECT_EQ(InSandbox([] {
