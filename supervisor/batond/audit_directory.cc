@@ -52,7 +52,7 @@ absl::Status GiveDirectory(const std::string& path, const ProgramUser& user) {
   if (!directory || fstat(directory.get(), &status) != 0) return ErrnoStatus(errno, path);
   if (status.st_uid == user.uid) return absl::OkStatus();
   for (int age = 0; age < kAuditFiles; ++age) {
-    const absl::Status given = GiveFile(AuditFile(AuditTrailPath(path), age), user);
+    absl::Status given = GiveFile(AuditFile(AuditTrailPath(path), age), user);
     if (!given.ok() && !absl::IsNotFound(given)) return given;
   }
   if (fchown(directory.get(), user.uid, user.gid) == 0) return absl::OkStatus();

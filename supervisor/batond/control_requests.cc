@@ -58,7 +58,7 @@ absl::Status ControlRequests::Answer(const internal::BatondRequest& request) {
     }
   }
   internal::BatondReply reply;
-  if (answer.ok()) reply = *std::move(answer);
+  if (answer.ok()) reply = *answer;
   reply.set_id(request.id());
   reply.set_status_code(static_cast<int>(answer.status().code()));
   reply.set_status_message(std::string(answer.status().message()));
