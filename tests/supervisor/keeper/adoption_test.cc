@@ -585,7 +585,6 @@ TEST_F(AdoptedShardsTest, shouldKillTheProcessOfAnOwnerThatShowsNoSignOfLife) {
   LookWhileSilent();
   arena_->worker(0).heartbeat = 1;
   LookWhileSilent();
-  Look();
   EXPECT_TRUE(owner.Lives());
   Look();
   EXPECT_TRUE(owner.WasKilled());
