@@ -17,6 +17,7 @@
 #include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
+#include "lib/loop/await_readable.h"
 #include "supervisor/batond/service_log.h"
 #include "supervisor/config/control_socket.h"
 
@@ -193,10 +194,7 @@ void Child::NoteSigns(std::string_view signs) {
 
 void Child::WatchEnd() {
   end_.assign(process_.pidfd.get());
-  end_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                  [this](const boost::system::error_code& error) {
-                    if (!error) Reap();
-                  });
+  AwaitReadable(end_, [this] { Reap(); });
 }
 
 void Child::LimitStart() {
@@ -211,10 +209,7 @@ void Child::LimitStart() {
 
 void Child::Reap() {
   siginfo_t end = {};
-  if (waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) != 0 ||
-      end.si_pid == 0) {
-    return WatchEnd();
-  }
+  (void)waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG);
   timer_.cancel();
   heart_timer_.cancel();
   heart_.Reset();

@@ -13,6 +13,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/await_readable.h"
 #include "supervisor/keeper/native_driver.h"
 
 namespace baton::keeper {
@@ -84,10 +85,7 @@ absl::StatusOr<StartedProgram> NativeWorkers::Fork(const NativeProgram& program,
   process->worker_id = reserved.worker_id;
   process->forked_ns = MonotonicNanoseconds();
   process->pidfd.assign(dup(forked->pidfd.get()));
-  process->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                            [this, pid = forked->pid](const boost::system::error_code& error) {
-                              if (!error) OnEnded(pid);
-                            });
+  AwaitReadable(process->pidfd, [this, pid = forked->pid] { OnEnded(pid); });
   StartedProgram started;
   started.pid = forked->pid;
   started.pidfd.Reset(dup(forked->pidfd.get()));

@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
+#include "lib/loop/await_readable.h"
 
 namespace baton::keeper {
 namespace {
@@ -242,10 +243,7 @@ absl::Status Standbys::Start(const internal::Program& program, size_t ready) {
 }
 
 void Standbys::Watch(const std::shared_ptr<WatchedProcess>& process) {
-  process->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                            [this, process](const boost::system::error_code& error) {
-                              if (!error) OnEnded(process);
-                            });
+  AwaitReadable(process->pidfd, [this, process] { OnEnded(process); });
 }
 
 void Standbys::OnEnded(const std::shared_ptr<WatchedProcess>& process) {

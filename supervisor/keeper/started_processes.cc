@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/loop/await_readable.h"
 
 namespace baton::keeper {
 
@@ -69,12 +70,10 @@ void StartedProcesses::OnLaunched(const absl::Status& status) {
 
 // Keeps it until it has ended, whatever becomes of us: it is ours to reap.
 void StartedProcesses::Watch(const std::shared_ptr<WatchedProcess>& process) {
-  process->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                            [process, told = std::weak_ptr(on_end_)](const auto& error) {
-                              if (error) return;
-                              process->Reap();
-                              if (const auto on_end = told.lock()) (*on_end)(process->known);
-                            });
+  AwaitReadable(process->pidfd, [process, told = std::weak_ptr(on_end_)] {
+    process->Reap();
+    if (const auto on_end = told.lock()) (*on_end)(process->known);
+  });
 }
 
 bool StartedProcesses::NoteAttached(pid_t pid, uint64_t worker_id) {

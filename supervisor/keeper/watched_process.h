@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/loop/await_readable.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/program_output.h"
 
@@ -50,10 +51,7 @@ struct WatchedProcess {
                                [done = std::move(done)] { done(absl::OkStatus()); });
     }
     on_entered = std::move(done);
-    entered.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                       [this](const boost::system::error_code& error) {
-                         if (!error) TellEntered();
-                       });
+    AwaitReadable(entered, [this] { TellEntered(); });
   }
   // At once, of one that has ended; nothing, if it was told.
   void TellEntered() {
