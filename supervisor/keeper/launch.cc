@@ -5,7 +5,8 @@
 // descriptor 3; 4, where it is there, is of the network namespace that it goes to first.
 //
 // With the number of a process as its argument it reads what program that runs, and writes a
-// baton.internal.ProgramReading to descriptor 3.
+// baton.internal.ProgramReading to descriptor 3. With "maps" as a second argument it reads instead
+// whether the process maps the file of descriptor 4.
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
@@ -14,6 +15,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,12 +23,15 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
@@ -40,6 +45,7 @@ using baton::PointersTo;
 
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;
+constexpr int kMappedDescriptor = 4;
 // A command line or an environment, with a pointer to each part: more than execve(2) takes of both.
 // The process says where they are in its memory, and may say anything.
 constexpr size_t kMaxReadBytes = 6 << 20;
@@ -164,11 +170,33 @@ baton::internal::ProgramReading ReadBounded(const std::string& pid) {
   return reading;
 }
 
+// None: this process may not see it.
+std::optional<bool> Maps(const std::string& pid, int file) {
+  struct stat info = {};
+  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
+  if (!maps || fstat(file, &info) != 0) return std::nullopt;
+  const std::string device = absl::StrFormat("%02x:%02x", major(info.st_dev), minor(info.st_dev));
+  const std::string inode = absl::StrCat(info.st_ino);
+  for (std::string line; std::getline(maps, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() > 4 && words[3] == device && words[4] == inode) return true;
+  }
+  return false;
+}
+
+baton::internal::ProgramReading ReadMaps(const std::string& pid) {
+  baton::internal::ProgramReading reading;
+  const std::optional<bool> maps = Maps(pid, kMappedDescriptor);
+  if (maps.has_value()) reading.set_maps_file(*maps);
+  return reading;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1) {
-    return ReadBounded(argv[1]).SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
+    const auto reading = argc > 2 ? ReadMaps(argv[1]) : ReadBounded(argv[1]);
+    return reading.SerializeToFileDescriptor(kErrorDescriptor) ? 0 : 1;
   }
   fcntl(kErrorDescriptor, F_SETFD, FD_CLOEXEC);
   const std::string text((std::istreambuf_iterator<char>(std::cin)),

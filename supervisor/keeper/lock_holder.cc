@@ -1,9 +1,7 @@
 #include "supervisor/keeper/lock_holder.h"
 
 #include <linux/futex.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +11,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
 
@@ -32,26 +29,22 @@ pid_t StatusOf(pid_t thread, absl::string_view name) {
   return -1;
 }
 
-// None: this process may not see it.
-std::optional<bool> Maps(pid_t pid, int file) {
-  struct stat info = {};
-  if (fstat(file, &info) != 0) return std::nullopt;
-  const std::string device = absl::StrFormat("%02x:%02x", major(info.st_dev), minor(info.st_dev));
-  const std::string inode = absl::StrCat(info.st_ino);
-  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
-  if (!maps) return std::nullopt;
-  for (std::string line; std::getline(maps, line);) {
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words.size() > 4 && words[3] == device && words[4] == inode) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-std::optional<LockHolder> FindLockHolder(const arena::Arena& arena, uint32_t slot, uid_t uid,
-                                         const std::vector<pid_t>& others) {
-  for (const arena::ThreadLock& lock : arena.worker(slot).thread_locks) {
+struct LockHolders::Search {
+  const uid_t uid;
+  std::vector<LockHolder> named;  // that were not looked at yet
+  const Found found;
+};
+
+void LockHolders::Find(uint32_t slot, uid_t uid, const std::vector<pid_t>& others, Found found) {
+  LookAtNext(std::make_shared<Search>(Search{uid, NamedIn(slot, others), std::move(found)}));
+}
+
+std::vector<LockHolder> LockHolders::NamedIn(uint32_t slot,
+                                             const std::vector<pid_t>& others) const {
+  std::vector<LockHolder> named;
+  for (const arena::ThreadLock& lock : arena_.worker(slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);
     const auto thread = static_cast<pid_t>(word & FUTEX_TID_MASK);
     if (thread == 0 || (word & FUTEX_OWNER_DIED) != 0) continue;
@@ -61,15 +54,24 @@ std::optional<LockHolder> FindLockHolder(const arena::Arena& arena, uint32_t slo
         std::find(others.begin(), others.end(), holder.pid) != others.end()) {
       continue;
     }
-    // Before it is looked at: what is seen then is this process's.
+    // Before it is looked at: if the number is another's by then, this process is dead.
     holder.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, holder.pid, 0)));
-    if (!holder.pidfd) continue;
-    const bool is_of_service =
-        Maps(holder.pid, arena.worker_log_fd())
-            .value_or(uid != geteuid() && StatusOf(holder.pid, "Uid") == static_cast<pid_t>(uid));
-    if (is_of_service) return holder;
+    if (holder.pidfd) named.push_back(std::move(holder));
   }
-  return std::nullopt;
+  return named;
+}
+
+void LockHolders::LookAtNext(const std::shared_ptr<Search>& search) {
+  if (search->named.empty()) return search->found(std::nullopt);
+  const pid_t pid = search->named.back().pid;
+  reader_.ReadMaps(pid, arena_.worker_log_fd(), [this, search](std::optional<bool> maps_arena) {
+    LockHolder holder = std::move(search->named.back());
+    search->named.pop_back();
+    const bool is_of_service = maps_arena.value_or(
+        search->uid != geteuid() && StatusOf(holder.pid, "Uid") == static_cast<pid_t>(search->uid));
+    if (!is_of_service) return LookAtNext(search);
+    search->found(std::move(holder));
+  });
 }
 
 }  // namespace baton::keeper

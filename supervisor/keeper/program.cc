@@ -31,6 +31,7 @@ constexpr int kInput = STDIN_FILENO;
 constexpr std::string_view kField = "exec: ";  // what is wrong with a program's file begins so
 constexpr int kErrorDescriptor = 3;
 constexpr int kNetworkDescriptor = 4;  // of a namespace that it is to go to
+constexpr int kMappedDescriptor = 4;   // of a file that a process is to be found to map
 
 // Longer command lines and environments are no program's that could be started again (execve(2)).
 constexpr size_t kMaxReadingBytes = 16 << 20;
@@ -78,15 +79,17 @@ class SpawnPlan {
   void CloseFrom(int descriptor) {
     posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
   }
-  absl::StatusOr<pid_t> Spawn(const std::string& program, std::string argument = "") {
-    std::string name = program;
-    char* arguments[] = {name.data(), argument.empty() ? nullptr : argument.data(), nullptr};
+  absl::StatusOr<pid_t> Spawn(const std::string& program, std::vector<std::string> words = {}) {
+    words.insert(words.begin(), program);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
     // Nothing that a worker chose is in effect before its identity is.
     char path[] = "PATH=/usr/bin:/bin";
     char* environment[] = {path, nullptr};
     pid_t pid = 0;
     const int error =
-        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments, environment);
+        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments.data(), environment);
     if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
     return pid;
   }
@@ -96,27 +99,48 @@ class SpawnPlan {
   posix_spawnattr_t attributes_;
 };
 
+// A copy apart from the numbers, up to `given`, that are given in the child: they are given one
+// after the other.
+absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given) {
+  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, given + 1));
+  if (!copy) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
+  return copy;
+}
+
+// Empty: the reading was ended before it had one.
+internal::ProgramReading ResultOf(const StartedReading& reading) {
+  internal::ProgramReading result;
+  struct stat file = {};
+  if (fstat(reading.result.get(), &file) != 0) return result;
+  std::string text(std::min(static_cast<size_t>(file.st_size), kMaxReadingBytes), '\0');
+  const ssize_t length = pread(reading.result.get(), text.data(), text.size(), 0);
+  if (length < 0 || !result.ParseFromArray(text.data(), static_cast<int>(length))) result.Clear();
+  return result;
+}
+
 }  // namespace
 
-absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher) {
+absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher, int file) {
   StartedReading reading;
   BATON_ASSIGN_OR_RETURN(reading.result, MemoryFileWith(""));
+  std::vector<std::string> arguments = {absl::StrCat(process)};
+  FileDescriptor mapped;
   SpawnPlan plan;
+  if (file >= 0) {
+    BATON_ASSIGN_OR_RETURN(mapped, CopyAbove(file, kMappedDescriptor));
+    arguments.emplace_back("maps");
+  }
   plan.Give(reading.result.get(), kErrorDescriptor);
-  plan.CloseFrom(kErrorDescriptor + 1);
-  BATON_ASSIGN_OR_RETURN(reading.pid, plan.Spawn(launcher, absl::StrCat(process)));
+  if (mapped) plan.Give(mapped.get(), kMappedDescriptor);
+  plan.CloseFrom(mapped ? kMappedDescriptor + 1 : kErrorDescriptor + 1);
+  BATON_ASSIGN_OR_RETURN(reading.pid, plan.Spawn(launcher, std::move(arguments)));
   BATON_ASSIGN_OR_RETURN(reading.pidfd, PidfdOf(reading.pid));
   return reading;
 }
 
 absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
                                               uint32_t gid) {
-  struct stat file = {};
-  if (fstat(reading.result.get(), &file) != 0) return ErrnoStatus(errno, "fstat");
-  std::string text(std::min(static_cast<size_t>(file.st_size), kMaxReadingBytes), '\0');
-  const ssize_t length = pread(reading.result.get(), text.data(), text.size(), 0);
-  internal::ProgramReading found;
-  if (length < 0 || !found.ParseFromArray(text.data(), static_cast<int>(length))) found.Clear();
+  internal::ProgramReading found = ResultOf(reading);
   if (!found.has_program()) {
     return absl::FailedPreconditionError(
         found.error().empty() ? "baton-launch, which reads it, was ended" : found.error());
@@ -135,6 +159,11 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uin
   return program;
 }
 
+std::optional<bool> TakeMapsFile(const StartedReading& reading) {
+  const internal::ProgramReading found = ResultOf(reading);
+  return found.has_maps_file() ? std::optional(found.maps_file()) : std::nullopt;
+}
+
 absl::Status CheckProgramPath(const std::string& path, std::string_view what) {
   const absl::string_view kind(what.data(), what.size());
   if (path.empty() || path[0] != '/') {
@@ -150,9 +179,7 @@ absl::StatusOr<StartedProgram> StartProgram(const internal::Program& program,
   BATON_ASSIGN_OR_RETURN(OutputPipe errors, MakeOutputPipe());
   FileDescriptor network;
   if (batonds_network >= 0 && !program.in_network_namespace()) {
-    // Apart from the numbers that are given in the child: they are given one after the other.
-    network.Reset(fcntl(batonds_network, F_DUPFD_CLOEXEC, kNetworkDescriptor + 1));
-    if (!network) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
+    BATON_ASSIGN_OR_RETURN(network, CopyAbove(batonds_network, kNetworkDescriptor));
   }
   BATON_ASSIGN_OR_RETURN(OutputPipe output, MakeOutputPipe());
   SpawnPlan plan;

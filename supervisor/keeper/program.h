@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,12 +24,16 @@ struct StartedReading {
   FileDescriptor pidfd;
   FileDescriptor result;
 };
-absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher);
+// What program it runs or, with `file`, whether it maps that.
+absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher,
+                                            int file = -1);
 // Of a process with `uid` and `gid`, when the reading has ended. Where /proc hides them, the
 // environment is ours and the directory is "/". kFailedPrecondition: its command line cannot be
 // read.
 absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
                                               uint32_t gid);
+// Whether it maps the file. None: that cannot be seen.
+std::optional<bool> TakeMapsFile(const StartedReading& reading);
 
 // kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be an
 // absolute path, "of an executable". What is there is looked at by who is to run it: a file system

@@ -10,12 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/loop/await_readable.h"
 
 namespace baton::keeper {
 
 // Is there until it has ended, whatever becomes of the reader: it is ours to reap.
 struct ProgramReader::Reading {
-  Reading(boost::asio::io_context& loop, StartedReading started_reading, ProgramDone then,
+  Reading(boost::asio::io_context& loop, StartedReading started_reading, Done then,
           std::weak_ptr<int> count)
       : started(std::move(started_reading)),
         pidfd(loop, started.pidfd.Release()),
@@ -23,49 +24,58 @@ struct ProgramReader::Reading {
         done(std::move(then)),
         under_way(std::move(count)) {}
 
-  void Tell(absl::StatusOr<internal::Program> program) {
-    const ProgramDone then = std::exchange(done, nullptr);
-    if (then && under_way.lock()) then(std::move(program));
+  void Tell(absl::StatusOr<const StartedReading*> ended) {
+    const Done then = std::exchange(done, nullptr);
+    if (then && under_way.lock()) then(std::move(ended));
   }
 
   StartedReading started;
   boost::asio::posix::stream_descriptor pidfd;
   boost::asio::steady_timer overdue;
-  ProgramDone done;
+  Done done;
   std::weak_ptr<int> under_way;
 };
 
 void ProgramReader::Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done) {
-  const absl::Status status = Start(pid, uid, gid, done);
+  Begin(pid, -1, [uid, gid, done = std::move(done)](absl::StatusOr<const StartedReading*> ended) {
+    done(ended.ok() ? TakeReading(**ended, uid, gid) : ended.status());
+  });
+}
+
+void ProgramReader::ReadMaps(pid_t pid, int file, std::function<void(std::optional<bool>)> done) {
+  Begin(pid, file, [done = std::move(done)](absl::StatusOr<const StartedReading*> ended) {
+    done(ended.ok() ? TakeMapsFile(**ended) : std::nullopt);
+  });
+}
+
+void ProgramReader::Begin(pid_t pid, int file, Done done) {
+  const absl::Status status = Start(pid, file, done);
   if (status.ok()) return;
   boost::asio::post(loop_, [status, done = std::move(done), alive = std::weak_ptr(under_way_)] {
     if (alive.lock()) done(status);
   });
 }
 
-absl::Status ProgramReader::Start(pid_t pid, uint32_t uid, uint32_t gid, const ProgramDone& done) {
+absl::Status ProgramReader::Start(pid_t pid, int file, const Done& done) {
   if (*under_way_ >= kMostAtOnce) {
-    return absl::UnavailableError(
-        absl::StrCat("the programs of ", kMostAtOnce,
-                     " processes are being read, and their memory does not come: end them"));
+    return absl::UnavailableError(absl::StrCat(
+        kMostAtOnce, " processes are being looked at, and their memory does not come: end them"));
   }
-  BATON_ASSIGN_OR_RETURN(StartedReading started, StartReading(pid, launcher_));
+  BATON_ASSIGN_OR_RETURN(StartedReading started, StartReading(pid, launcher_, file));
   ++*under_way_;
   const auto reading = std::make_shared<Reading>(loop_, std::move(started), done, under_way_);
-  Watch(reading, uid, gid);
+  Watch(reading);
   Limit(reading, pid);
   return absl::OkStatus();
 }
 
-void ProgramReader::Watch(const std::shared_ptr<Reading>& reading, uint32_t uid, uint32_t gid) {
-  reading->pidfd.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                            [reading, uid, gid](const boost::system::error_code& error) {
-                              if (error) return;
-                              (void)ReapProgram(reading->pidfd.native_handle());
-                              reading->overdue.cancel();
-                              if (const auto count = reading->under_way.lock()) --*count;
-                              reading->Tell(TakeReading(reading->started, uid, gid));
-                            });
+void ProgramReader::Watch(const std::shared_ptr<Reading>& reading) {
+  AwaitReadable(reading->pidfd, [reading] {
+    (void)ReapProgram(reading->pidfd.native_handle());
+    reading->overdue.cancel();
+    if (const auto count = reading->under_way.lock()) --*count;
+    reading->Tell(&reading->started);
+  });
 }
 
 void ProgramReader::Limit(const std::shared_ptr<Reading>& reading, pid_t pid) {

@@ -1,10 +1,12 @@
-// Reads the programs of running processes without waiting for those processes.
+// Reads what /proc says of running processes without waiting for those processes.
 #ifndef SUPERVISOR_KEEPER_PROGRAM_READER_H_
 #define SUPERVISOR_KEEPER_PROGRAM_READER_H_
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,11 +30,18 @@ class ProgramReader {
   // readings as there may be.
   void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done);
 
+  // Whether a process maps `file`. None: it cannot be seen, or its memory does not come. `done` is
+  // called likewise.
+  void ReadMaps(pid_t pid, int file, std::function<void(std::optional<bool>)> done);
+
  private:
+  // What was started, when it has ended, or why there is nothing.
+  using Done = std::function<void(absl::StatusOr<const StartedReading*>)>;
   struct Reading;
 
-  absl::Status Start(pid_t pid, uint32_t uid, uint32_t gid, const ProgramDone& done);
-  void Watch(const std::shared_ptr<Reading>& reading, uint32_t uid, uint32_t gid);
+  void Begin(pid_t pid, int file, Done done);
+  absl::Status Start(pid_t pid, int file, const Done& done);
+  void Watch(const std::shared_ptr<Reading>& reading);
   void Limit(const std::shared_ptr<Reading>& reading, pid_t pid);
 
   boost::asio::io_context& loop_;

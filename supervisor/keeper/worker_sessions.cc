@@ -16,9 +16,9 @@
 #include "lib/base/status_text.h"
 #include "lib/base/version.h"
 #include "lib/channel/peer_namespace.h"
+#include "lib/loop/await_readable.h"
 #include "lib/text/one_line.h"
 #include "supervisor/keeper/attach_check.h"
-#include "supervisor/keeper/lock_holder.h"
 
 namespace baton::keeper {
 namespace {
@@ -49,6 +49,7 @@ WorkerSessions::WorkerSessions(boost::asio::io_context& loop, const internal::Ke
       requests_(loop, config, arena, engine, policies),
       heartbeat_ms_(std::max(1u, config.service().heartbeat_ms())),
       hang_looks_(std::max(2u, config.service().hang_timeout_ms() / heartbeat_ms_)),
+      lock_holders_(loop, config.launcher(), arena),
       heartbeat_timer_(loop),
       slots_(arena.shape().workers),
       reserved_(arena.shape().workers, 0) {
@@ -325,10 +326,7 @@ absl::Status WorkerSessions::Attach(const SessionPtr& session, const internal::A
 }
 
 void WorkerSessions::WatchProcess(const SessionPtr& session) {
-  session->process.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                              [this, session](const boost::system::error_code& error) {
-                                if (!error) OnProcessGone(session);
-                              });
+  AwaitReadable(session->process, [this, session] { OnProcessGone(session); });
 }
 
 absl::Status WorkerSessions::SetReady(const SessionPtr& session) {
@@ -404,34 +402,42 @@ void WorkerSessions::LookAtLocks() {
   }
 }
 
-// The worker is alive as long as a process that it forked holds its lock: that is killed, and its
-// end is the worker's.
-bool WorkerSessions::FollowLockHolder(const SessionPtr& session) {
-  if (watcher_ || !session->attached) return false;
+void WorkerSessions::OnProcessGone(const SessionPtr& session) {
+  // It may have detached in the same turn of the loop, and its slot be another's.
+  if (!HasPlace(*session)) return;
+  if (watcher_ || !session->attached) return LeaveDead(session);
+  FindLockHolder(session);
+}
+
+// The worker is alive as long as a process that it forked holds its lock.
+void WorkerSessions::FindLockHolder(const SessionPtr& session) {
   std::vector<pid_t> workers;
   for (const SessionPtr& other : slots_) {
     if (other) workers.push_back(other->peer.pid);
   }
-  std::optional<LockHolder> holder =
-      FindLockHolder(arena_, session->slot, session->peer.uid, workers);
-  if (!holder) return false;
+  lock_holders_.Find(session->slot, session->peer.uid, workers,
+                     [this, session](std::optional<LockHolder> holder) {
+                       if (!HasPlace(*session)) return;
+                       if (!holder) return LeaveDead(session);
+                       FollowLockHolder(session, *std::move(holder));
+                     });
+}
+
+// It is killed, and its end is the worker's.
+void WorkerSessions::FollowLockHolder(const SessionPtr& session, LockHolder holder) {
   session->process.close();
-  session->process.assign(holder->pidfd.Release());
+  session->process.assign(holder.pidfd.Release());
   AddEvent("worker_forked",
            absl::StrCat("worker ", session->id, " (pid ", session->peer.pid,
-                        ") is dead, and process ", holder->pid,
+                        ") is dead, and process ", holder.pid,
                         ", which it must have forked, holds its lock: it is killed "
                         "before anybody follows"),
            session->id);
   (void)Signal(*session, SIGKILL);
   WatchProcess(session);
-  return true;
 }
 
-void WorkerSessions::OnProcessGone(const SessionPtr& session) {
-  // It may have detached in the same turn of the loop, and its slot be another's.
-  if (!HasPlace(*session)) return;
-  if (FollowLockHolder(session)) return;
+void WorkerSessions::LeaveDead(const SessionPtr& session) {
   Leave(session, "worker_dead",
         absl::StrCat("worker ", session->id, " (pid ", session->peer.pid, ") is dead",
                      session->attached ? "" : ": it had not attached"));

@@ -16,6 +16,7 @@
 #include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/event_log.h"
 #include "supervisor/keeper/framed_session.h"
+#include "supervisor/keeper/lock_holder.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"
 #include "supervisor/keeper/service_engine.h"
@@ -124,7 +125,9 @@ class WorkerSessions {
   void NoteKill(WorkerSession& session, std::string_view cause);
   absl::Status Signal(WorkerSession& session, int signal);
   void OnThreadEnded(const SessionPtr& session);
-  bool FollowLockHolder(const SessionPtr& session);
+  void FindLockHolder(const SessionPtr& session);
+  void FollowLockHolder(const SessionPtr& session, LockHolder holder);
+  void LeaveDead(const SessionPtr& session);
   void OnProcessGone(const SessionPtr& session);
   // Ends a session whose process is not known, and kills nobody.
   void Drop(const SessionPtr& session, std::string_view why);
@@ -154,6 +157,7 @@ class WorkerSessions {
   const uint32_t heartbeat_ms_;
   const uint32_t hang_looks_;              // looks in vain after which a worker counts as hung
   std::unique_ptr<DeathWatcher> watcher_;  // null: a keeper that forks is to have one thread
+  LockHolders lock_holders_;
   boost::asio::steady_timer heartbeat_timer_;
   std::vector<SessionPtr> slots_;                       // that are attached
   std::vector<uint64_t> reserved_;                      // worker id by slot; 0: it is not reserved

@@ -11,7 +11,7 @@
 namespace baton::keeper {
 
 // It has ended already.
-absl::StatusOr<StartedReading> StartReading(pid_t, const std::string&) {
+absl::StatusOr<StartedReading> StartReading(pid_t, const std::string&, int) {
   StartedReading reading;
   reading.pidfd.Reset(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   return reading;
@@ -25,6 +25,8 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading&, uint32_t ui
   program.set_gid(gid);
   return program;
 }
+
+std::optional<bool> TakeMapsFile(const StartedReading&) { return false; }
 
 absl::Status CheckProgramPath(const std::string& path, std::string_view) {
   if (!path.starts_with('/')) return absl::InvalidArgumentError("exec: is no absolute path");

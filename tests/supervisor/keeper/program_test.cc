@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,11 +13,13 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lib/arena/arena.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/keeper/program_reader.h"
 #include "tests/harness/binaries.h"
@@ -274,6 +277,26 @@ TEST_F(ProgramTest, shouldReadInTheLoop) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->path(), std::filesystem::read_symlink("/proc/self/exe").string());
   EXPECT_EQ(found->uid(), 7u);
+}
+
+TEST_F(ProgramTest, shouldTellWhetherAProcessMapsAFile) {
+  const FileDescriptor mapped(memfd_create("mapped", MFD_CLOEXEC));
+  const FileDescriptor other(memfd_create("other", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(mapped.get(), 4096), 0);
+  const auto mapping = arena::Mapping::Map(mapped.get(), 4096, /*writable=*/true, "a file");
+  ASSERT_TRUE(mapping.ok()) << mapping.status();
+  boost::asio::io_context loop;
+  ProgramReader reader(loop, launcher_);
+  const auto maps = [&](pid_t pid, const FileDescriptor& file) {
+    std::optional<bool> told;
+    reader.ReadMaps(pid, file.get(), [&](std::optional<bool> answer) { told = answer; });
+    loop.restart();
+    loop.run();
+    return told;
+  };
+  EXPECT_EQ(maps(getpid(), mapped), true);
+  EXPECT_EQ(maps(getpid(), other), false);
+  EXPECT_EQ(maps(0x7fffffff, mapped), std::nullopt);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <iterator>
@@ -26,6 +28,7 @@
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/channel/message_channel.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -66,6 +69,7 @@ class WorkerSessionsTest : public ::testing::Test, public WorkerObserver {
   }
   static internal::KeeperConfig Config() {
     internal::KeeperConfig config;
+    config.set_launcher(harness::Binaries().Find("baton-launch").value());
     config.mutable_service()->set_name("kv");
     config.mutable_service()->set_heartbeat_ms(1000);
     config.mutable_service()->set_hang_timeout_ms(60'000 * harness::Slowness());
@@ -275,6 +279,49 @@ TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFoll
   EXPECT_TRUE(proven);
   EXPECT_EQ(WTERMSIG(daemon.Wait()), SIGKILL);
   EXPECT_THAT(engine.dead, ElementsAre(reserved.worker_id));
+}
+
+// A baton-launch that waits for a line, and tells nothing.
+struct SlowLauncher {
+  SlowLauncher() {
+    BATON_CHECK(mkfifo(fifo.c_str(), 0600) == 0);
+    std::ofstream(program) << "#!/bin/sh\nread line <" << fifo << "\n";
+    std::filesystem::permissions(program, std::filesystem::perms::all);
+  }
+
+  const harness::TempDirectory places = harness::TempDirectory::Create().value();
+  const std::string fifo = places.File("fifo"), program = places.File("launcher");
+};
+
+class SlowLauncherTest : public SlowLauncher, public WorkerSessionsTest {
+ protected:
+  SlowLauncherTest() : WorkerSessionsTest(With(program)) {}
+
+  static internal::KeeperConfig With(const std::string& launcher) {
+    internal::KeeperConfig config = Config();
+    config.set_launcher(launcher);
+    return config;
+  }
+};
+
+TEST_F(SlowLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
+  const Reservation reserved = sessions.Reserve().value();
+  const auto process = Process(), bystander = Process();
+  const auto client = AcceptChild(*process, reserved);
+  Attach(*client);
+  arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(bystander->pid());
+  process->Go();
+  process->Wait();
+  const Reservation next = sessions.Reserve().value();
+  const auto other = Process();
+  const auto other_client = AcceptChild(*other, next);
+  EXPECT_EQ(Attach(*other_client).status_code(), 0);
+  EXPECT_THAT(gone, IsEmpty());
+  std::ofstream(fifo) << "go on\n";  // waits for who reads it
+  Until([&] { return !gone.empty(); });
+  EXPECT_THAT(gone, ElementsAre(reserved.worker_id));
+  bystander->Go();
+  EXPECT_EQ(bystander->Wait(), 0);
 }
 
 // It is the worker's word.
