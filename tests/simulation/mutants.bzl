@@ -78,14 +78,14 @@ def _mutate_header(mutant):
     )
     return out
 
-def _test_mutant(name, number, program, arguments):
+def _test_mutant(name, number, program, arguments, tags):
     native.sh_test(
         name = name + "_mutant_test",
         size = "medium",
         srcs = ["catch_mutant.sh"],
         args = [str(number), "$(location " + program + ")"] + arguments,
         data = [program],
-        tags = ["mutant"],
+        tags = ["mutant"] + tags,
     )
 
 def mutants(mutants, deps):
@@ -141,6 +141,8 @@ def mutants(mutants, deps):
             0 if mutant.header else numbers[mutant.name],
             program,
             mutant.arguments,
+            # Those of headers lack a fence, and what ThreadSanitizer makes of atomics has its own.
+            ["no-tsan"] if mutant.header else [],
         )
 
 def mutants_table(name, mutants):
