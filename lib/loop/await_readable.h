@@ -10,9 +10,9 @@
 namespace baton {
 
 // Calls `done` from the loop when poll(2) says that the descriptor is readable, or at its end.
-// async_wait alone calls it too early now and then: when a descriptor is closed, an event of its own
-// that Asio has yet to handle goes to the descriptor that is registered next. Not called when the
-// wait is cancelled or the descriptor is closed. `done` keeps `descriptor` alive.
+// async_wait alone calls it too early now and then: when a descriptor is closed, an event of its
+// own that Asio has yet to handle goes to the descriptor that is registered next. Not called when
+// the wait is cancelled or the descriptor is closed. `done` keeps `descriptor` alive.
 template <typename Done>
 void AwaitReadable(boost::asio::posix::stream_descriptor& descriptor, Done done) {
   descriptor.async_wait(

@@ -74,7 +74,7 @@ std::string InShort(const std::string& description) {
 }
 
 std::string DescriptionOf(const CLI::Option& option) {
-  const std::string text = option.get_description();
+  const std::string& text = option.get_description();
   const std::string value = option.get_default_str();
   return value.empty() ? text : absl::StrCat(text, " [", value, "]");
 }

@@ -113,8 +113,8 @@ absl::Status Await(Session* session, const Options& options, v1::ListServicesRes
   uint64_t told = 0;
   for (;;) {
     absl::StatusOr<v1::ListServicesResponse> seen = Look(session, options);
-    if (seen.ok()) *services = *std::move(seen);
     BATON_RETURN_IF_ERROR(seen.status());
+    *services = *std::move(seen);
     BATON_RETURN_IF_ERROR(CheckDrained(*services));
     const uint64_t left = ConnectionsLeft(*services);
     if (left == 0) return absl::OkStatus();

@@ -97,7 +97,7 @@ std::string FormatMove(double blackout_us) {
   return blackout_us > 0 ? FormatMicroseconds(blackout_us) : "-";
 }
 
-std::string Printable(std::string text) { return OneLine(text, text.size()); }
+std::string Printable(const std::string& text) { return OneLine(text, text.size()); }
 
 std::string FormatVersion(const v1::Version& version) {
   return absl::StrCat(version.release(), " (layout ", version.layout_version(), ", protocol ",

@@ -44,7 +44,7 @@ std::string FormatDetails(const v1::InspectedWorkRequest& request) {
     parts.push_back(
         absl::StrFormat("compares %#x swaps %#x", request.compare_add(), request.swap()));
   }
-  if (!request.invalid().empty()) parts.push_back("invalid");
+  if (!request.invalid().empty()) parts.emplace_back("invalid");
   return absl::StrJoin(parts, ", ");
 }
 

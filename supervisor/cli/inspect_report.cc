@@ -57,9 +57,9 @@ void PrintArena(std::ostream& out, const v1::Inspection& arena) {
       {"Completions", absl::StrCat(totals.completions(), ", ", totals.completions_unacknowledged(),
                                    " not acknowledged")}};
   if (!arena.source().decoder().empty()) {
-    fields.push_back(
-        {"State decoder",
-         absl::StrCat(arena.source().decoder(), ": --decoder runs it, a file's word does not")});
+    fields.emplace_back(
+        "State decoder",
+        absl::StrCat(arena.source().decoder(), ": --decoder runs it, a file's word does not"));
   }
   PrintFields(out, fields);
 }
@@ -120,21 +120,22 @@ void PrintShardDetails(std::ostream& out, const v1::Inspection& arena,
       {"In a handler", shard.has_handling() ? absl::StrCat("of completion ", shard.handling())
                                             : "no, or not told"}};
   if (arena.shape().shared_receive_queue_depth() != 0) {
-    fields.push_back(
-        {"Shared receives",
-         absl::StrCat(shard.shared_receives_posted(), " posted, ", shard.shared_receives_unsure(),
-                      " maybe posted",
-                      shard.shared_receives_refused() ? "; the queue is broken" : "")});
+    fields.emplace_back(
+        "Shared receives",
+        absl::StrCat(shard.shared_receives_posted(), " posted, ", shard.shared_receives_unsure(),
+                     " maybe posted",
+                     shard.shared_receives_refused() ? "; the queue is broken" : ""));
   }
   if (shard.has_pool()) {
     const auto ring = [](const v1::InspectedRing& one) {
       return absl::StrCat(one.done(), " done of ", one.told());
     };
     const v1::InspectedPool& pool = shard.pool();
-    fields.push_back({"Notices", ring(shard.notices())});
-    fields.push_back({"Orders", ring(shard.orders())});
-    fields.push_back({"Queue pairs", absl::StrCat(pool.free(), " free, ", pool.taken(), " taken, ",
-                                                  pool.lent(), " lent, ", pool.spent(), " spent")});
+    fields.emplace_back("Notices", ring(shard.notices()));
+    fields.emplace_back("Orders", ring(shard.orders()));
+    fields.emplace_back("Queue pairs",
+                        absl::StrCat(pool.free(), " free, ", pool.taken(), " taken, ", pool.lent(),
+                                     " lent, ", pool.spent(), " spent"));
   }
   out << '\n';
   PrintFields(out, fields);
@@ -149,10 +150,10 @@ std::string FormatLocks(const v1::InspectedWorker& worker) {
 
 std::string FormatWorkerNotes(const v1::InspectedWorker& worker) {
   std::vector<std::string> notes;
-  if (worker.unhealthy()) notes.push_back("unhealthy");
-  if (worker.sleeping()) notes.push_back("sleeping");
-  if (worker.stop_requested()) notes.push_back("asked to end");
-  if (!worker.invalid().empty()) notes.push_back("invalid");
+  if (worker.unhealthy()) notes.emplace_back("unhealthy");
+  if (worker.sleeping()) notes.emplace_back("sleeping");
+  if (worker.stop_requested()) notes.emplace_back("asked to end");
+  if (!worker.invalid().empty()) notes.emplace_back("invalid");
   return absl::StrJoin(notes, ", ");
 }
 

@@ -42,8 +42,8 @@ absl::Status Version(Session* session) {
   absl::StatusOr<OperatorClient*> client = session->Connect();
   if (client.ok()) {
     absl::StatusOr<v1::GetStatusResponse> answer = (*client)->GetStatus({});
-    if (answer.ok()) status = *std::move(answer);
     problem = answer.status();
+    if (answer.ok()) status = *std::move(answer);
   } else {
     problem = client.status();
   }

@@ -116,9 +116,9 @@ void KeeperClient::Wait() {
 absl::Status KeeperClient::Connect() {
   absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path_);
   if (!socket.ok()) {
-    const absl::Status problem(socket.status().code(),
-                               absl::StripPrefix(socket.status().message(),
-                                                 absl::StrCat("connect to ", socket_path_, ": ")));
+    absl::Status problem(socket.status().code(),
+                         absl::StripPrefix(socket.status().message(),
+                                           absl::StrCat("connect to ", socket_path_, ": ")));
     Disconnect(problem);
     return problem;
   }

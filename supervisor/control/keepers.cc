@@ -37,7 +37,7 @@ absl::StatusOr<internal::Description> DescriptionOf(absl::StatusOr<internal::Man
 
 }  // namespace
 
-Keepers::Keepers(const internal::ControlConfig& config, Observer all) {
+Keepers::Keepers(const internal::ControlConfig& config, const Observer& all) {
   for (const std::string& name : config.services()) {
     KeeperClient::Observer observer;
     observer.on_event = [this, name, on_event = all.on_event](const v1::Event& event) {
@@ -101,7 +101,7 @@ std::vector<Keepers::Described> Keepers::DescribeAll(uint64_t timeout_ns) {
 
 // A keeper replies in order, so what it had logged before it answers Describe has come by then.
 void Keepers::SyncEvents(const std::vector<KeeperClient*>& clients,
-                         std::function<void(absl::Status)> done) {
+                         const std::function<void(absl::Status)>& done) {
   if (clients.empty()) {
     done(absl::OkStatus());
     return;

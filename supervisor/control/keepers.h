@@ -25,7 +25,7 @@ class Keepers {
     // One that was not here before.
     std::function<void(const std::string& service, const v1::Event&)> on_event;
   };
-  Keepers(const internal::ControlConfig& config, Observer observer);
+  Keepers(const internal::ControlConfig& config, const Observer& observer);
 
   void Start();
   void Stop();
@@ -46,7 +46,7 @@ class Keepers {
   // Calls `done` once everything that the keepers of `clients` had logged when asked has reached
   // events(), with the first problem if there was one.
   void SyncEvents(const std::vector<KeeperClient*>& clients,
-                  std::function<void(absl::Status)> done);
+                  const std::function<void(absl::Status)>& done);
 
  private:
   EventLog events_;

@@ -10,7 +10,7 @@ constexpr uint64_t kAnnounceNs = 10'000'000'000;
 }  // namespace
 
 void WorkerStreams::Add(const std::string& service, uint64_t worker_id,
-                        std::shared_ptr<WorkerStream> stream) {
+                        const std::shared_ptr<WorkerStream>& stream) {
   std::shared_ptr<WorkerStream> former;
   {
     std::lock_guard<std::mutex> lock(mutex_);

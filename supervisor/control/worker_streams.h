@@ -33,7 +33,8 @@ class WorkerStreams {
   explicit WorkerStreams(Keepers* keepers) : keepers_(keepers) {}
 
   // A former stream of the same worker is closed.
-  void Add(const std::string& service, uint64_t worker_id, std::shared_ptr<WorkerStream> stream);
+  void Add(const std::string& service, uint64_t worker_id,
+           const std::shared_ptr<WorkerStream>& stream);
   void Remove(const std::string& service, uint64_t worker_id, const WorkerStream* stream);
   // Tells a keeper that was reached anew which of its workers have a stream.
   void Reannounce(const std::string& service);
