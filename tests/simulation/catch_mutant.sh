@@ -27,7 +27,7 @@ fi
 schedules=20000
 if [[ $1 != --deep ]]; then
   schedules=8000
-  "$program" --gtest_list_tests "$1" | grep -q '^  ' || { echo "there is no case $1"; exit 1; }
+  "$program" --gtest_list_tests "$1" | grep '^  ' >/dev/null || { echo "there is no case $1"; exit 1; }
 elif [[ $2 -eq 1 ]]; then
   schedules=1000
 fi

@@ -43,7 +43,7 @@ cat "$work/describe.log"
 # Who connects is answered at that address, and at no other.
 rping -c -a 10.0.9.1 -p 7471 -C 1 >"$work/rping.log" 2>&1 &
 rping=$!
-until baton --state-dir "$work/state" connection list kv | grep -q 10.0.9.1; do
+until baton --state-dir "$work/state" connection list kv | grep 10.0.9.1 >/dev/null; do
   kill -0 "$rping" 2>/dev/null || die "the service did not hear of the request"
   sleep 0.2
 done

@@ -8,7 +8,7 @@ source "$(dirname "$0")/pingd_common.sh"
 prefer_the_device
 count_timers
 rping -s -a "$BATON_VM_ADDRESS" -p "$port" -P -S 1000 >/dev/null 2>"$work/server.err" &
-is_listening() { rdma resource show cm_id | grep -q LISTEN; }
+is_listening() { rdma resource show cm_id | grep LISTEN >/dev/null; }
 wait_for "the server" is_listening
 while true; do
   head -c 30000000 /dev/zero | sha256sum >/dev/null

@@ -58,7 +58,7 @@ unshare=$!
 until manager=$(pgrep -P "$unshare"); do sleep 0.1; done
 # From among its processes: it would not know who asks.
 systemctl() { nsenter --target "$manager" --mount --pid systemctl "$@"; }
-until systemctl is-system-running 2>/dev/null | grep -qE 'running|degraded'; do
+until systemctl is-system-running 2>/dev/null | grep -E 'running|degraded' >/dev/null; do
   kill -0 "$manager" 2>/dev/null || die "systemd has ended"
   sleep 1
 done
@@ -80,7 +80,7 @@ echo "started: $(grep StatusText "$work/state")"
 # A worker of a unit of its own, replaced by an upgrade by one that systemd counts to batond.
 export PATH=$BATON_BIN:$PATH
 systemctl start ledger
-until baton worker list ledger -o json | grep -q '"WORKER_STATE_READY"'; do sleep 0.2; done
+until baton worker list ledger -o json | grep '"WORKER_STATE_READY"' >/dev/null; do sleep 0.2; done
 baton upgrade ledger --exec "$BATON_BIN/ledger-v2" >"$work/upgrade.log" 2>&1 || die "no upgrade"
 pid=$(pgrep -x ledger-v2)
 grep -q batond.service "/proc/$pid/cgroup" || die "the upgrade's worker is elsewhere"
