@@ -48,10 +48,10 @@ verbs::CompletionOpcode CompletionOf(verbs::Opcode opcode) {
 
 class NullQueuePair final : public verbs::QueuePair {
  public:
-  // `wire`: null when there is no peer.
-  NullQueuePair(const NullDevice* device, NullCompletionQueue* queue, NullWire* wire,
-                uint32_t number)
-      : device_(device), queue_(queue), wire_(wire), number_(number) {}
+  // `messages`: those to the peer are counted there; null when there is none.
+  NullQueuePair(const NullDevice* device, NullCompletionQueue* queue,
+                std::atomic<uint64_t>* messages, uint32_t number)
+      : device_(device), queue_(queue), messages_(messages), number_(number) {}
 
   uint32_t number() const override { return number_; }
   verbs::QueuePairState state() const override { return state_; }
@@ -59,14 +59,14 @@ class NullQueuePair final : public verbs::QueuePair {
     *posted = requests.size();
     if (device_->holding()) return absl::OkStatus();
     queue_->AddSends(requests);
-    if (wire_ != nullptr) wire_->to_peer.fetch_add(requests.size(), std::memory_order_release);
+    if (messages_ != nullptr) messages_->fetch_add(requests.size(), std::memory_order_release);
     return absl::OkStatus();
   }
   // Without a peer they stay posted.
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override {
     for (const verbs::ReceiveRequest& request : requests) {
-      if (wire_ != nullptr) queue_->AddReceive(request.wr_id);
+      if (messages_ != nullptr) queue_->AddReceive(request.wr_id);
     }
     *posted = requests.size();
     return absl::OkStatus();
@@ -80,7 +80,7 @@ class NullQueuePair final : public verbs::QueuePair {
  private:
   const NullDevice* const device_;
   NullCompletionQueue* const queue_;
-  NullWire* const wire_;
+  std::atomic<uint64_t>* const messages_;
   const uint32_t number_;
   verbs::QueuePairState state_ = verbs::QueuePairState::kInit;
 };
@@ -141,7 +141,10 @@ void NullPeer::Run() {
 // ---------------------------------------------------------------- device
 
 NullCompletionQueue::NullCompletionQueue(uint32_t entries, NullWire* wire)
-    : ring_(std::bit_ceil(entries)), mask_(ring_.size() - 1), wire_(*wire) {}
+    : ring_(std::bit_ceil(entries)),
+      mask_(ring_.size() - 1),
+      wire_(*wire),
+      receives_(ring_.size()) {}
 
 void NullCompletionQueue::AddSends(absl::Span<const verbs::SendRequest> requests) {
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -153,12 +156,10 @@ void NullCompletionQueue::AddSends(absl::Span<const verbs::SendRequest> requests
 }
 
 absl::StatusOr<int> NullCompletionQueue::Poll(absl::Span<verbs::Completion> completions) {
-  while (!receives_.empty() && received_ != wire_.to_us.load(std::memory_order_acquire)) {
-    ++received_;
+  while (received_ != posted_ && received_ != wire_.to_us.load(std::memory_order_acquire)) {
     verbs::Completion& done = ring_[tail_++ & mask_];
-    done.wr_id = receives_.front();
+    done.wr_id = receives_[received_++ & mask_];
     done.opcode = verbs::CompletionOpcode::kReceive;
-    receives_.pop_front();
   }
   const size_t count = std::min<size_t>(completions.size(), tail_ - head_);
   for (size_t i = 0; i < count; ++i) completions[i] = ring_[(head_ + i) & mask_];
@@ -172,10 +173,10 @@ absl::Status NullCompletionQueue::RequestNotification() {
   return absl::OkStatus();
 }
 
-NullDevice::NullDevice(bool has_peer, bool pins) : pins_(pins) {
+NullDevice::NullDevice(NullPeerKind peer, bool pins) : kind_(peer), pins_(pins) {
   wire_.wake.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   BATON_CHECK(wire_.wake);
-  if (has_peer) peer_ = std::make_unique<NullPeer>(&wire_);
+  if (peer == NullPeerKind::kThread) peer_ = std::make_unique<NullPeer>(&wire_);
 }
 
 void NullDevice::Progress() {
@@ -218,9 +219,11 @@ absl::StatusOr<std::unique_ptr<verbs::CompletionQueue>> NullDevice::CreateComple
 
 absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NullDevice::CreateQueuePair(
     const verbs::QueuePairOptions& options) {
-  return std::make_unique<NullQueuePair>(this,
-                                         static_cast<NullCompletionQueue*>(options.send_queue),
-                                         peer_ ? &wire_ : nullptr, ++queue_pairs_);
+  std::atomic<uint64_t>* messages = nullptr;
+  if (kind_ == NullPeerKind::kThread) messages = &wire_.to_peer;
+  if (kind_ == NullPeerKind::kAtOnce) messages = &wire_.to_us;
+  return std::make_unique<NullQueuePair>(
+      this, static_cast<NullCompletionQueue*>(options.send_queue), messages, ++queue_pairs_);
 }
 
 absl::StatusOr<std::unique_ptr<verbs::Listener>> NullDevice::Listen(const verbs::Address& address,

@@ -2,8 +2,8 @@
 // measured over it is Baton alone.
 //
 // Completions are written into room that was made ahead, so that it costs as little as such a thing
-// can. It may have a peer, in a thread of its own: then a SEND is a message to it, and each of its
-// messages takes the oldest receive. Thread-safety: that of verbs::Device.
+// can. It may have a peer, which answers each message: then a SEND is a message to it, and each of
+// its messages takes the oldest receive. Thread-safety: that of verbs::Device.
 #ifndef TESTS_BENCH_NULL_DEVICE_H_
 #define TESTS_BENCH_NULL_DEVICE_H_
 
@@ -28,7 +28,10 @@ struct NullWire {
   FileDescriptor wake;                          // an eventfd, for when it is
 };
 
-// Answers each message. Polls, and yields when there is none, as a client that is in a hurry.
+enum class NullPeerKind { kNone, kThread, kAtOnce };
+
+// Answers each message in a thread of its own. Polls, and yields when there is none, as a client
+// that is in a hurry.
 class NullPeer {
  public:
   explicit NullPeer(NullWire* wire) : wire_(*wire), thread_([this] { Run(); }) {}
@@ -47,7 +50,7 @@ class NullCompletionQueue final : public verbs::CompletionQueue {
   NullCompletionQueue(uint32_t entries, NullWire* wire);
   absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
   absl::Status RequestNotification() override;
-  void AddReceive(uint64_t wr_id) { receives_.push_back(wr_id); }
+  void AddReceive(uint64_t wr_id) { receives_[posted_++ & mask_] = wr_id; }
   // There is room: the driver posts no more than the queue holds.
   void AddSends(absl::Span<const verbs::SendRequest> requests);
 
@@ -56,15 +59,15 @@ class NullCompletionQueue final : public verbs::CompletionQueue {
   uint64_t mask_;
   uint64_t head_ = 0, tail_ = 0;
   NullWire& wire_;
-  uint64_t received_ = 0;
-  std::deque<uint64_t> receives_;  // posted, with a peer
+  std::vector<uint64_t> receives_;  // with a peer; there is room, likewise
+  uint64_t posted_ = 0, received_ = 0;
 };
 
 class NullDevice final : public verbs::Device {
  public:
   // `pins`: it locks in memory each page that is registered, as a device's driver pins it, on any
   // thread.
-  explicit NullDevice(bool has_peer, bool pins = false);
+  explicit NullDevice(NullPeerKind peer, bool pins = false);
 
   // From now on sends stay outstanding, or complete as soon as they are posted.
   void SetHolding(bool holding) { holding_ = holding; }
@@ -96,7 +99,8 @@ class NullDevice final : public verbs::Device {
 
  private:
   NullWire wire_;
-  std::unique_ptr<NullPeer> peer_;
+  const NullPeerKind kind_;
+  std::unique_ptr<NullPeer> peer_;  // a thread's
   verbs::Listener* listener_ = nullptr;
   const bool pins_;
   bool holding_ = false;

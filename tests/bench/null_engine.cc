@@ -79,7 +79,7 @@ class Granter {
 // Until nobody has the other end of `life` any more.
 absl::Status Run(arena::Arena* arena, FileDescriptor wake, const NullEngineOptions& options,
                  int life) {
-  NullDevice device(options.has_peer, options.grants);
+  NullDevice device(options.has_peer ? NullPeerKind::kThread : NullPeerKind::kNone, options.grants);
   Listener listener;
   keeper::EngineOptions engine_options;
   engine_options.yield_microseconds = options.yield_microseconds;

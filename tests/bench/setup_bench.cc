@@ -114,7 +114,7 @@ class MortalService {
   }
 
   const uint32_t connections_;
-  NullDevice device_{/*has_peer=*/false};
+  NullDevice device_{NullPeerKind::kNone};
   Silent observer_;
   std::optional<arena::Arena> arena_;
   std::unique_ptr<QueueDriver> driver_;
