@@ -50,7 +50,7 @@ absl::Status NativeAdoption::Open() {
   shape.pooled_queue_pairs = (connections_ + shards_ - 1) / shards_;
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, "adoption"));
   arena_.emplace(std::move(arena));
-  auto null = std::make_unique<NullDevice>(/*has_peer=*/false);
+  auto null = std::make_unique<NullDevice>(NullPeerKind::kNone);
   null->AddRequests(connections_);
   device_ = std::make_unique<UnforkedDevice>(std::move(null));
   BATON_ASSIGN_OR_RETURN(engine_, keeper::NativeEngine::Create(&*arena_, device_.get(), {}));

@@ -26,12 +26,6 @@
 #include "tests/lib/driver/commit_writer.h"
 #include "worker/thread_lock.h"
 
-#if __has_feature(thread_sanitizer)
-// Its name is the runtime's. A watcher looks at the memory in which a worker, another process in
-// use, makes a mutex.
-extern "C" const char* __tsan_default_suppressions() { return "race:baton::ThreadLock::Acquire"; }
-#endif
-
 namespace baton::keeper {
 namespace {
 
