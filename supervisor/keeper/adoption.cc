@@ -26,7 +26,6 @@
 namespace baton::keeper {
 namespace {
 
-using arena::ConnectionState;
 using arena::MailEntry;
 using arena::NoticeKind;
 using arena::OrderKind;

@@ -44,8 +44,8 @@ void OutputLines::Add(std::string_view bytes, uint64_t now_ns) {
     const size_t room = kMaxLineBytes - line_.size();
     const size_t end = bytes.substr(0, room).find('\n');
     line_.append(bytes.substr(0, std::min(end, room)));
-    bytes.remove_prefix(std::min(end == bytes.npos ? room : end + 1, bytes.size()));
-    if (end == bytes.npos && line_.size() < kMaxLineBytes) return;
+    bytes.remove_prefix(std::min(end == std::string_view::npos ? room : end + 1, bytes.size()));
+    if (end == std::string_view::npos && line_.size() < kMaxLineBytes) return;
     WriteLine(std::exchange(line_, {}), now_ns);
   }
 }
