@@ -35,8 +35,8 @@ void Ownership::PrepareEpoch(uint64_t next, uint64_t worker_id) {
   arena::StoreRelaxed(bank.read_cursor, shard.acknowledged);
   arena::StoreRelaxed(bank.handling, arena::kHandlingNotTold);
   shard.commit_head = arena::PackCursor(next, 0);
-  shard.owner.owner_worker_id = worker_id;
-  shard.owner.release_requested = 0;
+  arena::StoreRelaxed(shard.owner.owner_worker_id, worker_id);
+  arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
 }
 
 // The one word that moves the shard: everything before is visible with it.
@@ -47,7 +47,7 @@ void Ownership::BeginEpoch(uint64_t next, uint32_t worker_slot) {
 
 // As stored, by who has the right to: the sequence is as it was.
 uint64_t Ownership::WordOf(uint64_t epoch, uint32_t slot) const {
-  return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(record().ownership));
+  return arena::PackOwnership(epoch, slot, arena::OwnershipSequence(word()));
 }
 
 void Ownership::End(bool released) {
@@ -55,8 +55,8 @@ void Ownership::End(bool released) {
   arena::ShardRecord& shard = arena_->shard(shard_);
   shard.owner.cut_epoch = epoch();
   shard.owner.cut_tail = arena::CursorIndex(shard.commit_head);
-  shard.owner.release_requested = 0;
-  shard.owner.owner_worker_id = 0;
+  arena::StoreRelaxed(shard.owner.release_requested, uint64_t{0});
+  arena::StoreRelaxed(shard.owner.owner_worker_id, uint64_t{0});
   if (released) writers_[epoch() % arena::kCommitBanks] = 0;
   arena::StoreRelease(shard.owner.ownership, WordOf(epoch(), arena::kNobody));
   Announce();
@@ -109,8 +109,8 @@ absl::StatusOr<uint64_t> Ownership::TakeClaimed(uint32_t worker_slot, uint64_t w
 
 bool Ownership::HandOver(uint64_t seen) {
   if (word() != seen) return false;
-  record().release_requested = 0;
-  record().owner_worker_id = 0;
+  arena::StoreRelaxed(record().release_requested, uint64_t{0});
+  arena::StoreRelaxed(record().owner_worker_id, uint64_t{0});
   return Vacate(seen);
 }
 

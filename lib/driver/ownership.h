@@ -24,9 +24,9 @@ class Ownership {
 
   uint64_t epoch() const { return arena::OwnershipEpoch(word()); }
   uint32_t owner_slot() const { return arena::OwnershipSlot(word()); }
-  uint64_t owner_id() const { return record().owner_worker_id; }
+  uint64_t owner_id() const { return arena::LoadRelaxed(record().owner_worker_id); }
   bool owned() const { return owner_slot() != arena::kNobody; }
-  uint64_t heir_id() const { return record().heir_worker_id; }
+  uint64_t heir_id() const { return arena::LoadRelaxed(record().heir_worker_id); }
 
   // False when every bank may still be written by a former owner whose death is not proven.
   bool CanGrant() const;
@@ -69,7 +69,7 @@ class Ownership {
   void Announce();
   // Whether the owner of the epoch that is running is asked.
   bool release_asked() const {
-    const uint64_t asked = record().release_requested;
+    const uint64_t asked = arena::LoadRelaxed(record().release_requested);
     return asked != 0 && asked == epoch();
   }
 

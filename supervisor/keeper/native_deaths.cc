@@ -85,7 +85,8 @@ absl::StatusOr<std::optional<Poisoning>> CountNativeDeath(arena::Arena* arena,
                                                           driver::QueueDriver* driver,
                                                           uint32_t shard, const Death& death,
                                                           uint32_t limit) {
-  const uint64_t epoch = arena::OwnershipEpoch(arena->shard(shard).owner.ownership);
+  const uint64_t epoch =
+      arena::OwnershipEpoch(arena::LoadAcquire(arena->shard(shard).owner.ownership));
   NativeDeaths deaths = LoadDeaths(*arena, shard);
   if (death.worker_id != 0 && deaths.blamed == 0 && deaths.counted_epoch < epoch) {
     DeathCount count(deaths);

@@ -149,7 +149,8 @@ bool NativeReports::OnSettled(uint32_t connection, bool receive, uint64_t end) {
   const arena::ConnectionRecord& record = arena_->connection(connection);
   const uint32_t shard = arena::LoadRelaxed(record.shard);
   if (shard >= arena_->shape().shards) return false;  // another process has written that
-  const bool owned = !arena::IsClaim(arena::OwnershipSlot(arena_->shard(shard).owner.ownership));
+  const bool owned = !arena::IsClaim(
+      arena::OwnershipSlot(arena::LoadAcquire(arena_->shard(shard).owner.ownership)));
   const uint32_t attempted = receive ? record.receive_attempted : record.send_attempted;
   const auto never = static_cast<int32_t>(attempted - static_cast<uint32_t>(end));
   if (!owned && never > 0) {

@@ -397,7 +397,8 @@ TEST_F(CommitTest, shouldAcknowledgeInTheEntryOfAConnectionWhereThereIsOne) {
   for (int i = 0; i < 2; ++i) peer.Receive();
   const arena::Arena& arena = keeper.engine().arena();
   const auto tail = [&] {
-    const uint64_t epoch = arena::OwnershipEpoch(arena.shard(0).owner.ownership);
+    const uint64_t epoch =
+        arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
     return arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
   };
   ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
@@ -426,7 +427,7 @@ TEST_F(CommitTest, shouldAcknowledgeInAnEntryOfItsOwnWithLayoutVersionOne) {
   ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
   ASSERT_EQ(shard->Commit(), absl::OkStatus());
   ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
-  const uint64_t epoch = arena::OwnershipEpoch(arena.shard(0).owner.ownership);
+  const uint64_t epoch = arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
   const uint64_t before = arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
   ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
   ASSERT_EQ(shard->Commit(), absl::OkStatus());
