@@ -5,8 +5,8 @@
 #   --changed  over what differs from the branch that this one left ($BATON_LINT_BASE, else
 #              origin/HEAD, else main), or, on that branch itself, from the commit before. For a
 #              header: over the source beside it.
-# A file in which nothing was found is not looked at again before it, or what it includes of ours,
-# changes: ~/.cache/baton-lint has a mark for each.
+# A file in which nothing was found is not looked at again before it, a header of ours that it
+# includes, any message, or this script changes: ~/.cache/baton-lint has a mark for each.
 # BATON_LINT_AT_MOST: leaves out all files but so many, and says so.
 # BATON_GENERATED: where the generated headers are. By default they are built.
 set -euo pipefail
@@ -57,8 +57,10 @@ tidy() {
   # A header is C++, too.
   local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -DSPDLOG_COMPILED_LIB
     -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
-  mark=$3/$({ clang-tidy --version && clang++-14 -MM "${flags[@]}" "$2" | sed -e 's/^[^ ]*: //' -e 's/\\$//' |
-    xargs sha256sum .clang-tidy tests/.clang-tidy; } | sha256sum | cut -d ' ' -f 1)
+  mark=$3/$({ clang-tidy --version
+    git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/lint.sh | xargs -0 sha256sum
+    clang++-14 -MM "${flags[@]}" "$2" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
+    sha256sum | cut -d ' ' -f 1)
   [[ ! -e $mark ]] || return 0
   echo "  $2" >&2
   clang-tidy --quiet "$2" -- "${flags[@]}" 2> >(grep -v ' warnings\? generated' >&2)

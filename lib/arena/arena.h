@@ -135,7 +135,8 @@ class Arena {
   WorkerSlot& worker(uint32_t slot) const {
     return *At<WorkerSlot>(worker_, worker_map_.Worker(slot));
   }
-  // For the slot's next worker. Whoever watched the last one's locks may still be reading them.
+  // Clears the slot for its next worker. A watcher of the former worker's locks may still read
+  // them.
   void ClearWorker(uint32_t slot) const;
   BankHeader& bank(uint32_t shard, uint64_t epoch) const {
     return *At<BankHeader>(worker_, worker_map_.Bank(shard, epoch));

@@ -10,9 +10,10 @@
 namespace baton {
 
 // Calls `done` from the loop when poll(2) says that the descriptor is readable, or at its end.
-// async_wait alone calls it too early now and then: when a descriptor is closed, an event of its
-// own that Asio has yet to handle goes to the descriptor that is registered next. Not called when
-// the wait is cancelled or the descriptor is closed. `done` keeps `descriptor` alive.
+// Asio's async_wait alone completes too early now and then: when a descriptor is closed, an event
+// of its own that Asio has yet to handle goes to the descriptor that is registered next. This does
+// not call `done` when the wait is cancelled or the descriptor is closed. The loop has one thread,
+// and the caller destroys the descriptor on it.
 template <typename Done>
 void AwaitReadable(boost::asio::posix::stream_descriptor& descriptor, Done done) {
   descriptor.async_wait(
@@ -20,7 +21,7 @@ void AwaitReadable(boost::asio::posix::stream_descriptor& descriptor, Done done)
       [&descriptor, done = std::move(done)](const boost::system::error_code& error) mutable {
         if (error) return;
         pollfd entry = {descriptor.native_handle(), POLLIN, 0};
-        if (poll(&entry, 1, /*timeout=*/0) != 0) return done();
+        if (poll(&entry, 1, /*timeout=*/0) > 0) return done();
         AwaitReadable(descriptor, std::move(done));
       });
 }

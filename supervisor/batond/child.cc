@@ -30,6 +30,7 @@ namespace {
 
 // The pauses between starts begin anew after a life of that length.
 constexpr std::chrono::seconds kHealthyAfter(10);
+constexpr std::chrono::milliseconds kReapPause(100);
 
 std::string Describe(const siginfo_t& end) {
   if (end.si_code == CLD_EXITED) return absl::StrCat("ended with exit code ", end.si_status);
@@ -209,7 +210,10 @@ void Child::LimitStart() {
 
 void Child::Reap() {
   siginfo_t end = {};
-  (void)waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG);
+  if (waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &end, WEXITED | WNOHANG) == 0 &&
+      end.si_pid == 0) {
+    return ReapLater();
+  }
   timer_.cancel();
   heart_timer_.cancel();
   heart_.Reset();
@@ -221,6 +225,14 @@ void Child::Reap() {
   settled_ = true;
   const bool was_ready = std::exchange(ready_, false);
   callbacks_.gone(absl::StrCat(Describe(end), was_ready ? "" : " while starting"));
+}
+
+// A debugger that traces the child is shown its end first.
+void Child::ReapLater() {
+  timer_.expires_after(kReapPause);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) Reap();
+  });
 }
 
 void Child::StartLater() {

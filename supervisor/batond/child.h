@@ -104,6 +104,7 @@ class Child {
   void WatchEnd();
   void LimitStart();
   void Reap();
+  void ReapLater();
 
   boost::asio::io_context& io_;
   Plan plan_;

@@ -32,7 +32,7 @@ void Table::Add(std::vector<std::string> row) {
   std::vector<std::string> shown;
   for (size_t i = 0; i < row.size(); ++i) {
     if (!columns_[i].shown) continue;
-    shown.push_back(row[i].empty() ? "-" : Printable(std::move(row[i])));
+    shown.push_back(row[i].empty() ? "-" : Printable(row[i]));
   }
   rows_.push_back(std::move(shown));
 }

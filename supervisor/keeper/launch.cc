@@ -23,7 +23,6 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -170,13 +169,16 @@ baton::internal::ProgramReading ReadBounded(const std::string& pid) {
   return reading;
 }
 
-// None: this process may not see it.
-std::optional<bool> Maps(const std::string& pid, int file) {
+// kPermissionDenied: this process may not read the other's mappings. One that is gone maps nothing.
+absl::StatusOr<bool> Maps(const std::string& pid, int file) {
   struct stat info = {};
-  std::ifstream maps(absl::StrCat("/proc/", pid, "/maps"));
-  if (!maps || fstat(file, &info) != 0) return std::nullopt;
+  if (fstat(file, &info) != 0) return baton::ErrnoStatus(errno, "fstat of the file");
   const std::string device = absl::StrFormat("%02x:%02x", major(info.st_dev), minor(info.st_dev));
   const std::string inode = absl::StrCat(info.st_ino);
+  const std::string path = absl::StrCat("/proc/", pid, "/maps");
+  errno = 0;
+  std::ifstream maps(path);
+  if (!maps && (errno == EACCES || errno == EPERM)) return absl::PermissionDeniedError(path);
   for (std::string line; std::getline(maps, line);) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words.size() > 4 && words[3] == device && words[4] == inode) return true;
@@ -186,8 +188,12 @@ std::optional<bool> Maps(const std::string& pid, int file) {
 
 baton::internal::ProgramReading ReadMaps(const std::string& pid) {
   baton::internal::ProgramReading reading;
-  const std::optional<bool> maps = Maps(pid, kMappedDescriptor);
-  if (maps.has_value()) reading.set_maps_file(*maps);
+  const absl::StatusOr<bool> maps = Maps(pid, kMappedDescriptor);
+  if (maps.ok()) {
+    reading.set_maps_file(*maps);
+  } else if (absl::IsPermissionDenied(maps.status())) {
+    reading.set_error(std::string(baton::MessageOf(maps.status())));
+  }
   return reading;
 }
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -13,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "lib/arena/atomic_access.h"
+#include "lib/base/status_text.h"
+#include "spdlog/spdlog.h"
 
 namespace baton::keeper {
 namespace {
@@ -32,45 +36,82 @@ pid_t StatusOf(pid_t thread, absl::string_view name) {
 }  // namespace
 
 struct LockHolders::Search {
+  Search(boost::asio::io_context& loop, uint32_t of_slot, uid_t of_user,
+         const std::vector<pid_t>& no_holders, Found then)
+      : slot(of_slot), uid(of_user), others(no_holders), found(std::move(then)), pause(loop) {}
+
+  const uint32_t slot;
   const uid_t uid;
-  std::vector<LockHolder> named;  // that were not looked at yet
+  const std::vector<pid_t> others;
   const Found found;
+  std::vector<pid_t> looked_at;  // since the last pause; they do not count
+  bool told = false;             // that it has to look again
+  boost::asio::steady_timer pause;
 };
 
 void LockHolders::Find(uint32_t slot, uid_t uid, const std::vector<pid_t>& others, Found found) {
-  LookAtNext(std::make_shared<Search>(Search{uid, NamedIn(slot, others), std::move(found)}));
+  LookAtNext(std::make_shared<Search>(loop_, slot, uid, others, std::move(found)));
 }
 
-std::vector<LockHolder> LockHolders::NamedIn(uint32_t slot,
-                                             const std::vector<pid_t>& others) const {
-  std::vector<LockHolder> named;
-  for (const arena::ThreadLock& lock : arena_.worker(slot).thread_locks) {
+// The locks are read anew for each: they may name others by now.
+std::optional<LockHolder> LockHolders::NextNamed(const Search& search) const {
+  const auto is_in = [](const std::vector<pid_t>& pids, pid_t pid) {
+    return std::find(pids.begin(), pids.end(), pid) != pids.end();
+  };
+  for (const arena::ThreadLock& lock : arena_.worker(search.slot).thread_locks) {
     const uint32_t word = arena::LoadAcquire(lock.futex);
-    const auto thread = static_cast<pid_t>(word & FUTEX_TID_MASK);
-    if (thread == 0 || (word & FUTEX_OWNER_DIED) != 0) continue;
-    LockHolder holder;
-    holder.pid = StatusOf(thread, "Tgid");
-    if (holder.pid <= 0 || holder.pid == getpid() ||
-        std::find(others.begin(), others.end(), holder.pid) != others.end()) {
+    LockHolder named;
+    named.thread = static_cast<pid_t>(word & FUTEX_TID_MASK);
+    if (named.thread == 0 || (word & FUTEX_OWNER_DIED) != 0) continue;
+    named.pid = StatusOf(named.thread, "Tgid");
+    if (named.pid <= 0 || named.pid == getpid() || is_in(search.others, named.pid) ||
+        is_in(search.looked_at, named.pid)) {
       continue;
     }
-    // Before it is looked at: if the number is another's by then, this process is dead.
-    holder.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, holder.pid, 0)));
-    if (holder.pidfd) named.push_back(std::move(holder));
+    // The pidfd comes first: if the number is another process's when it is looked at, this one is
+    // dead and a signal hits nobody.
+    named.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, named.pid, 0)));
+    if (named.pidfd || errno == EMFILE || errno == ENFILE || errno == ENOMEM) return named;
   }
-  return named;
+  return std::nullopt;
 }
 
 void LockHolders::LookAtNext(const std::shared_ptr<Search>& search) {
-  if (search->named.empty()) return search->found(std::nullopt);
-  const pid_t pid = search->named.back().pid;
-  reader_.ReadMaps(pid, arena_.worker_log_fd(), [this, search](std::optional<bool> maps_arena) {
-    LockHolder holder = std::move(search->named.back());
-    search->named.pop_back();
-    const bool is_of_service = maps_arena.value_or(
-        search->uid != geteuid() && StatusOf(holder.pid, "Uid") == static_cast<pid_t>(search->uid));
-    if (!is_of_service) return LookAtNext(search);
-    search->found(std::move(holder));
+  std::optional<LockHolder> named = NextNamed(*search);
+  if (!named) return search->found(std::nullopt);
+  if (!named->pidfd || search->looked_at.size() >= kMostLooks) return LookAgain(search);
+  const auto holder = std::make_shared<LockHolder>(*std::move(named));
+  reader_.ReadMaps(holder->thread, arena_.worker_log_fd(),
+                   [this, search, holder](const absl::StatusOr<bool>& maps_arena) {
+                     OnLooked(search, std::move(*holder), maps_arena);
+                   });
+}
+
+void LockHolders::OnLooked(const std::shared_ptr<Search>& search, LockHolder named,
+                           const absl::StatusOr<bool>& maps_arena) {
+  if (!maps_arena.ok() && !absl::IsPermissionDenied(maps_arena.status())) {
+    if (!std::exchange(search->told, true)) {
+      spdlog::warn(
+          "whether process {} holds a lock of the dead worker in slot {} cannot be seen, and its "
+          "shards wait: {}",
+          named.pid, search->slot, MessageOf(maps_arena.status()));
+    }
+    return LookAgain(search);
+  }
+  const bool counts = maps_arena.ok()
+                          ? *maps_arena
+                          : search->uid != geteuid() &&
+                                StatusOf(named.thread, "Uid") == static_cast<pid_t>(search->uid);
+  if (counts) return search->found(std::move(named));
+  search->looked_at.push_back(named.pid);
+  LookAtNext(search);
+}
+
+void LockHolders::LookAgain(const std::shared_ptr<Search>& search) {
+  search->looked_at.clear();
+  search->pause.expires_after(kPause);
+  search->pause.async_wait([this, search, alive = std::weak_ptr(alive_)](const auto& error) {
+    if (!error && alive.lock()) LookAtNext(search);
   });
 }
 

@@ -99,15 +99,15 @@ class SpawnPlan {
   posix_spawnattr_t attributes_;
 };
 
-// A copy apart from the numbers, up to `given`, that are given in the child: they are given one
-// after the other.
+// Returns a copy whose number is above `given`. The child is given its descriptors one after the
+// other, and one that is given first would overwrite a lower number.
 absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given) {
   FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, given + 1));
   if (!copy) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
   return copy;
 }
 
-// Empty: the reading was ended before it had one.
+// Returns an empty result if baton-launch has not written a whole one.
 internal::ProgramReading ResultOf(const StartedReading& reading) {
   internal::ProgramReading result;
   struct stat file = {};
@@ -159,9 +159,11 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uin
   return program;
 }
 
-std::optional<bool> TakeMapsFile(const StartedReading& reading) {
+absl::StatusOr<bool> TakeMapsFile(const StartedReading& reading) {
   const internal::ProgramReading found = ResultOf(reading);
-  return found.has_maps_file() ? std::optional(found.maps_file()) : std::nullopt;
+  if (found.has_maps_file()) return found.maps_file();
+  if (!found.error().empty()) return absl::PermissionDeniedError(found.error());
+  return absl::UnavailableError("baton-launch, which reads it, was ended");
 }
 
 absl::Status CheckProgramPath(const std::string& path, std::string_view what) {

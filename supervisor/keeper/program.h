@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +23,7 @@ struct StartedReading {
   FileDescriptor pidfd;
   FileDescriptor result;
 };
-// What program it runs or, with `file`, whether it maps that.
+// Reads what program `process` runs or, with `file`, whether it maps that file.
 absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& launcher,
                                             int file = -1);
 // Of a process with `uid` and `gid`, when the reading has ended. Where /proc hides them, the
@@ -32,8 +31,9 @@ absl::StatusOr<StartedReading> StartReading(pid_t process, const std::string& la
 // read.
 absl::StatusOr<internal::Program> TakeReading(const StartedReading& reading, uint32_t uid,
                                               uint32_t gid);
-// Whether it maps the file. None: that cannot be seen.
-std::optional<bool> TakeMapsFile(const StartedReading& reading);
+// Returns whether the process maps the file. kPermissionDenied: its mappings are hidden from this
+// process. kUnavailable: the reading has failed.
+absl::StatusOr<bool> TakeMapsFile(const StartedReading& reading);
 
 // kInvalidArgument says what is wrong with `path`, in terms of the field exec: it has to be an
 // absolute path, "of an executable". What is there is looked at by who is to run it: a file system

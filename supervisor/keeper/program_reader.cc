@@ -42,9 +42,9 @@ void ProgramReader::Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done
   });
 }
 
-void ProgramReader::ReadMaps(pid_t pid, int file, std::function<void(std::optional<bool>)> done) {
+void ProgramReader::ReadMaps(pid_t pid, int file, std::function<void(absl::StatusOr<bool>)> done) {
   Begin(pid, file, [done = std::move(done)](absl::StatusOr<const StartedReading*> ended) {
-    done(ended.ok() ? TakeMapsFile(**ended) : std::nullopt);
+    done(ended.ok() ? TakeMapsFile(**ended) : ended.status());
   });
 }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,12 +29,12 @@ class ProgramReader {
   // readings as there may be.
   void Read(pid_t pid, uint32_t uid, uint32_t gid, ProgramDone done);
 
-  // Whether a process maps `file`. None: it cannot be seen, or its memory does not come. `done` is
-  // called likewise.
-  void ReadMaps(pid_t pid, int file, std::function<void(std::optional<bool>)> done);
+  // Reads whether a process maps `file`, and calls `done` as Read does. kPermissionDenied: its
+  // mappings are hidden from this process. All other errors say nothing about the process.
+  void ReadMaps(pid_t pid, int file, std::function<void(absl::StatusOr<bool>)> done);
 
  private:
-  // What was started, when it has ended, or why there is nothing.
+  // Gets the reading once its process has ended, or the reason why there is none.
   using Done = std::function<void(absl::StatusOr<const StartedReading*>)>;
   struct Reading;
 

@@ -93,7 +93,7 @@ absl::Status WorkerSession::Signal(int number) {
 bool WorkerSession::IsProcessDead() {
   if (!process.is_open()) return true;
   pollfd entry = {process.native_handle(), POLLIN, 0};
-  return poll(&entry, 1, 0) != 0;
+  return poll(&entry, 1, 0) > 0;
 }
 
 }  // namespace baton::keeper

@@ -423,7 +423,7 @@ void WorkerSessions::FindLockHolder(const SessionPtr& session) {
                      });
 }
 
-// It is killed, and its end is the worker's.
+// Kills the holder, whose end counts as the worker's.
 void WorkerSessions::FollowLockHolder(const SessionPtr& session, LockHolder holder) {
   session->process.close();
   session->process.assign(holder.pidfd.Release());
@@ -629,6 +629,7 @@ std::vector<v1::Worker> WorkerSessions::Describe() const {
 }
 
 void WorkerSessions::LookAtHeartbeat(const SessionPtr& session) {
+  if (session->IsProcessDead()) return;  // it does not hang, whatever is still looked for
   const bool was_stalled = session->heartbeat.IsSilent(hang_looks_);
   session->heartbeat.Look(arena::LoadRelaxed(arena_.worker(session->slot).heartbeat), hang_looks_);
   const bool stalled = session->heartbeat.IsSilent(hang_looks_);

@@ -2,8 +2,9 @@
 // measured over it is Baton alone.
 //
 // Completions are written into room that was made ahead, so that it costs as little as such a thing
-// can. It may have a peer, which answers each message: then a SEND is a message to it, and each of
-// its messages takes the oldest receive. Thread-safety: that of verbs::Device.
+// can. It may have a peer, which answers each message: then each send request, of whatever kind,
+// is a message to it, and each of its messages takes the oldest receive. Thread-safety: that of
+// verbs::Device.
 #ifndef TESTS_BENCH_NULL_DEVICE_H_
 #define TESTS_BENCH_NULL_DEVICE_H_
 

@@ -26,7 +26,7 @@ absl::StatusOr<internal::Program> TakeReading(const StartedReading&, uint32_t ui
   return program;
 }
 
-std::optional<bool> TakeMapsFile(const StartedReading&) { return false; }
+absl::StatusOr<bool> TakeMapsFile(const StartedReading&) { return false; }
 
 absl::Status CheckProgramPath(const std::string& path, std::string_view) {
   if (!path.starts_with('/')) return absl::InvalidArgumentError("exec: is no absolute path");

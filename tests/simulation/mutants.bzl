@@ -141,7 +141,7 @@ def mutants(mutants, deps):
             0 if mutant.header else numbers[mutant.name],
             program,
             mutant.arguments,
-            # Those of headers lack a fence, and what ThreadSanitizer makes of atomics has its own.
+            # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
             ["no-tsan"] if mutant.header else [],
         )
 

@@ -30,7 +30,8 @@ matches '\b(FIXME|XXX|HACK)\b|\bTODO\b($|[^(])' "a TODO names its owner: TODO(na
 matches '^#pragma once' "include guards, not #pragma once" '*.h'
 matches '^ *using namespace ' "no using namespace" '*.h' '*.cc'
 matches '\bassert\(' "BATON_CHECK (or a status), not assert" '*.h' '*.cc'
-# It ends at the first match, and whoever writes into it by SIGPIPE: with pipefail, nothing was found.
+# grep -q ends at the first match, and SIGPIPE ends the program that writes into the pipe: with
+# pipefail, the match counts as a failure.
 matches '[|] *grep -[a-zA-Z]*q' "grep >/dev/null at the end of a pipe, not grep -q" '*.sh' run
 matches '"-l[a-z]' "a library of the system is wrapped once, in lib/system" 'lib/a*/BUILD.bazel' \
   'lib/[b-r]*/BUILD.bazel' 'supervisor/**BUILD.bazel' 'tests/**BUILD.bazel' \

@@ -168,7 +168,9 @@ class DeviceEvents : public ::testing::Test {
   }
   void ExpectEnded(uint32_t shard, verbs::CompletionStatus status) {
     EXPECT_EQ(StateOf(shard), arena::ConnectionState::kClosed);
-    EXPECT_EQ(LastOf(shard).kind, static_cast<uint8_t>(arena::CompletionKind::kDisconnected));
+    EXPECT_TRUE(Until([&] {  // the state goes before it
+      return LastOf(shard).kind == static_cast<uint8_t>(arena::CompletionKind::kDisconnected);
+    }));
     EXPECT_EQ(LastOf(shard).status, static_cast<uint8_t>(status));
   }
 

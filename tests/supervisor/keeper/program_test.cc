@@ -13,7 +13,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -288,15 +287,16 @@ TEST_F(ProgramTest, shouldTellWhetherAProcessMapsAFile) {
   boost::asio::io_context loop;
   ProgramReader reader(loop, launcher_);
   const auto maps = [&](pid_t pid, const FileDescriptor& file) {
-    std::optional<bool> told;
-    reader.ReadMaps(pid, file.get(), [&](std::optional<bool> answer) { told = answer; });
+    absl::StatusOr<bool> told;
+    reader.ReadMaps(pid, file.get(),
+                    [&](absl::StatusOr<bool> answer) { told = std::move(answer); });
     loop.restart();
     loop.run();
     return told;
   };
-  EXPECT_EQ(maps(getpid(), mapped), true);
-  EXPECT_EQ(maps(getpid(), other), false);
-  EXPECT_EQ(maps(0x7fffffff, mapped), std::nullopt);
+  EXPECT_THAT(maps(getpid(), mapped), absl::StatusOr<bool>(true));
+  EXPECT_THAT(maps(getpid(), other), absl::StatusOr<bool>(false));
+  EXPECT_THAT(maps(0x7fffffff, mapped), absl::StatusOr<bool>(false));  // there is none
 }
 
 }  // namespace

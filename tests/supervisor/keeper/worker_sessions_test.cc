@@ -1,5 +1,6 @@
 #include "supervisor/keeper/worker_sessions.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
@@ -281,47 +282,85 @@ TEST_F(WorkerSessionsTest, shouldEndWhoHoldsTheLockOfADeadChildBeforeAnybodyFoll
   EXPECT_THAT(engine.dead, ElementsAre(reserved.worker_id));
 }
 
-// A baton-launch that waits for a line, and tells nothing.
-struct SlowLauncher {
-  SlowLauncher() {
-    BATON_CHECK(mkfifo(fifo.c_str(), 0600) == 0);
-    std::ofstream(program) << "#!/bin/sh\nread line <" << fifo << "\n";
-    std::filesystem::permissions(program, std::filesystem::perms::all);
+// A baton-launch that is not there, or that first waits for a line from a fifo.
+struct LateLauncher {
+  LateLauncher() { BATON_CHECK(mkfifo(fifo.c_str(), 0600) == 0); }
+  void Install(const std::string& before) const {
+    const std::string written = program + ".new";
+    std::ofstream(written) << "#!/bin/sh\n"
+                           << before << "exec " << harness::Binaries().Find("baton-launch").value()
+                           << " \"$@\"\n";
+    std::filesystem::permissions(written, std::filesystem::perms::all);
+    std::filesystem::rename(written, program);
   }
 
   const harness::TempDirectory places = harness::TempDirectory::Create().value();
   const std::string fifo = places.File("fifo"), program = places.File("launcher");
 };
 
-class SlowLauncherTest : public SlowLauncher, public WorkerSessionsTest {
+class LateLauncherTest : public LateLauncher, public WorkerSessionsTest {
  protected:
-  SlowLauncherTest() : WorkerSessionsTest(With(program)) {}
+  LateLauncherTest() : WorkerSessionsTest(With(program)) {}
 
   static internal::KeeperConfig With(const std::string& launcher) {
     internal::KeeperConfig config = Config();
     config.set_launcher(launcher);
     return config;
   }
+  // Kills an attached child whose lock names holder_, a process that maps the arena.
+  uint64_t KillNaming() {
+    const Reservation reserved = sessions.Reserve().value();
+    const auto process = Process();
+    const auto client = AcceptChild(*process, reserved);
+    Attach(*client);
+    arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(holder_->pid());
+    process->Go();
+    process->Wait();
+    return reserved.worker_id;
+  }
+  void AttachAnother() {
+    const Reservation reserved = sessions.Reserve().value();
+    other_ = Process();
+    other_client_ = AcceptChild(*other_, reserved);
+    EXPECT_EQ(Attach(*other_client_).status_code(), 0);
+  }
+  void ExpectFound(uint64_t worker_id) {
+    Until([&] { return !gone.empty(); });
+    EXPECT_THAT(gone, ElementsAre(worker_id));
+    EXPECT_EQ(WTERMSIG(holder_->Wait()), SIGKILL);
+  }
+
+  const std::unique_ptr<ForkedChild> holder_ = Process();
+  std::unique_ptr<ForkedChild> other_;
+  std::unique_ptr<MessageChannel> other_client_;
 };
 
-TEST_F(SlowLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
-  const Reservation reserved = sessions.Reserve().value();
-  const auto process = Process(), bystander = Process();
-  const auto client = AcceptChild(*process, reserved);
-  Attach(*client);
-  arena.worker(reserved.slot).thread_locks[0].futex = static_cast<uint32_t>(bystander->pid());
-  process->Go();
-  process->Wait();
-  const Reservation next = sessions.Reserve().value();
-  const auto other = Process();
-  const auto other_client = AcceptChild(*other, next);
-  EXPECT_EQ(Attach(*other_client).status_code(), 0);
+TEST_F(LateLauncherTest, shouldServeOthersWhileItLooksForTheHolderOfALock) {
+  Install("read line <" + fifo + "\n");
+  const uint64_t dead = KillNaming();
+  AttachAnother();
   EXPECT_THAT(gone, IsEmpty());
-  std::ofstream(fifo) << "go on\n";  // waits for who reads it
-  Until([&] { return !gone.empty(); });
-  EXPECT_THAT(gone, ElementsAre(reserved.worker_id));
-  bystander->Go();
-  EXPECT_EQ(bystander->Wait(), 0);
+  FileDescriptor line;
+  Until([&] {
+    line.Reset(open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // once it is read
+    loop.poll();
+    return static_cast<bool>(line);
+  });
+  Install("");  // for the next look
+  ASSERT_EQ(write(line.get(), "\n", 1), 1);
+  ExpectFound(dead);
+}
+
+// The dead worker's place is no other's before it is known who holds its lock.
+TEST_F(LateLauncherTest, shouldLookAgainWhenItCouldNot) {
+  const uint64_t dead = KillNaming();
+  AttachAnother();
+  const auto begun = std::chrono::steady_clock::now();
+  Until([&] { return std::chrono::steady_clock::now() - begun > 3 * LockHolders::kPause; });
+  EXPECT_THAT(gone, IsEmpty());
+  EXPECT_EQ(sessions.free_slots(), 0u);
+  Install("");
+  ExpectFound(dead);
 }
 
 // It is the worker's word.
