@@ -48,7 +48,6 @@ uint64_t SharedReads::seen() { return reads; }
 
 }  // namespace baton::fuzz
 
-#ifdef __clang__
 #if __has_feature(address_sanitizer)
 // Names that the compiler (-fsanitize-coverage=trace-loads) and the linker (--wrap) give.
 // NOLINTBEGIN
@@ -62,10 +61,11 @@ void __sanitizer_cov_load16(__uint128_t* at) { BeforeRead(at); }
 
 void* __real___asan_memcpy(void* to, const void* from, size_t bytes);
 void* __wrap___asan_memcpy(void* to, const void* from, size_t bytes) {
+#ifdef BATON_TRACES_LOADS
   BeforeRead(from);
+#endif
   return __real___asan_memcpy(to, from, bytes);
 }
 }
 // NOLINTEND
-#endif
 #endif
