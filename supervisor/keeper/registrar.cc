@@ -1,15 +1,8 @@
 #include "supervisor/keeper/registrar.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace baton::keeper {
-namespace {
-
-constexpr int kNice = 10;  // a tenth of what another thread has of a processor (sched(7))
-
-}  // namespace
 
 Registrar::~Registrar() {
   {
@@ -29,7 +22,6 @@ void Registrar::Post(std::function<void()> work) {
 }
 
 void Registrar::Loop() {
-  (void)!nice(kNice);  // of this thread alone (sched(7))
   for (;;) {
     std::function<void()> work;
     {

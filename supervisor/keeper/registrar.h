@@ -1,5 +1,4 @@
-// A thread that registers memory with a device, and deregisters it. It gives way to all other
-// threads: pinning a gigabyte takes a processor for long, and no message waits for it.
+// A thread that registers memory with a device, and deregisters it.
 #ifndef SUPERVISOR_KEEPER_REGISTRAR_H_
 #define SUPERVISOR_KEEPER_REGISTRAR_H_
 
