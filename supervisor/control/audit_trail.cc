@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/json_util.h"
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_text.h"
 #include "lib/log/log.h"
@@ -23,6 +22,7 @@ namespace baton {
 namespace {
 
 constexpr char kKind[] = "change";
+constexpr int64_t kTieMicros = 1000;  // more than a clock shows the same time
 
 std::string MessageFor(const v1::Change& change) {
   return absl::StrCat(change.number(), ": ", change.what(), " asked by ", change.who(),
@@ -32,8 +32,12 @@ std::string MessageFor(const v1::Change& change) {
 
 }  // namespace
 
-AuditTrail::AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes)
-    : path_(std::move(path)), events_(events), max_file_bytes_(max_file_bytes) {
+AuditTrail::AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes,
+                       std::function<int64_t()> unix_micros)
+    : path_(std::move(path)),
+      events_(events),
+      max_file_bytes_(max_file_bytes),
+      unix_micros_(std::move(unix_micros)) {
   ReadFile(path_ + ".1");
   ReadFile(path_);
   Open();
@@ -53,7 +57,6 @@ void AuditTrail::ReadFile(const std::string& path) {
     const std::string_view hash = AuditHashOf(line);
     if (!hash.empty()) last_hash_ = std::string(hash);
     last_number_ = std::max(last_number_, event.change().number());
-    last_unix_micros_ = std::max(last_unix_micros_, event.unix_micros());
     events_->Append(event.service(), event);
   }
 }
@@ -93,11 +96,13 @@ void AuditTrail::End(const std::string& service, v1::Change change, const absl::
 }
 
 std::string AuditTrail::Record(const std::string& service, const v1::Change& change) {
-  // Two records are never of the same time, which is what the event log tells them apart by.
-  last_unix_micros_ = std::max(last_unix_micros_ + 1, UnixMicroseconds());
+  // Readers tell records apart by their times. A clock that was stepped back is believed.
+  int64_t now = unix_micros_();
+  if (now <= last_unix_micros_ && now > last_unix_micros_ - kTieMicros) now = last_unix_micros_ + 1;
+  last_unix_micros_ = now;
   v1::Event event;
   event.set_service(service);
-  event.set_unix_micros(last_unix_micros_);
+  event.set_unix_micros(now);
   event.set_kind(kKind);
   event.set_message(MessageFor(change));
   event.set_shard(-1);

@@ -11,10 +11,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
+#include "lib/base/clock.h"
 #include "lib/base/file_descriptor.h"
 #include "proto/baton/v1/types.pb.h"
 #include "supervisor/control/event_log.h"
@@ -28,7 +30,9 @@ class AuditTrail {
   // Goes on with what is in the last two files, and puts it into `events`, which outlives it. A
   // file that cannot be read or written is logged, and nothing else: what operators do in that
   // trouble is more important than its record.
-  AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes = kMaxFileBytes);
+  // `unix_micros` gives the time of a record, and may be stepped back.
+  AuditTrail(std::string path, EventLog* events, uint64_t max_file_bytes = kMaxFileBytes,
+             std::function<int64_t()> unix_micros = UnixMicroseconds);
 
   // About to be tried: gives it its number. `service`: one that there is, or none.
   void Begin(const std::string& service, v1::Change* change);
@@ -49,12 +53,13 @@ class AuditTrail {
   const std::string path_;
   EventLog* const events_;
   const uint64_t max_file_bytes_;
+  const std::function<int64_t()> unix_micros_;
   std::mutex mutex_;
   FileDescriptor file_;  // none: it could not be opened
   uint64_t bytes_ = 0;   // of the file
   std::string last_hash_;
   uint64_t last_number_ = 0;
-  int64_t last_unix_micros_ = 0;
+  int64_t last_unix_micros_ = 0;  // of the last record
   std::atomic<uint64_t> failed_writes_{0};
 };
 

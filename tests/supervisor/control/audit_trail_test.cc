@@ -19,6 +19,7 @@ namespace baton {
 namespace {
 
 using testing::ElementsAre;
+using testing::UnorderedElementsAre;
 
 class AuditTrailTest : public testing::Test {
  protected:
@@ -34,7 +35,8 @@ class AuditTrailTest : public testing::Test {
   void Open(uint64_t max_file_bytes = AuditTrail::kMaxFileBytes) {
     trail_.reset();
     events_ = std::make_unique<EventLog>();
-    trail_ = std::make_unique<AuditTrail>(Path(), events_.get(), max_file_bytes);
+    trail_ = std::make_unique<AuditTrail>(Path(), events_.get(), max_file_bytes,
+                                          [this] { return unix_micros_; });
   }
   std::string Path() const { return directory_ / "audit.log"; }
 
@@ -68,9 +70,25 @@ class AuditTrailTest : public testing::Test {
   }
 
   std::filesystem::path directory_;
+  int64_t unix_micros_ = 1'700'000'000'000'000;  // stands still
   std::unique_ptr<EventLog> events_;
   std::unique_ptr<AuditTrail> trail_;
 };
+
+TEST_F(AuditTrailTest, shouldHaveTheTimesOfTheClockWhenThatIsSteppedBack) {
+  const int64_t right = unix_micros_;
+  unix_micros_ = right + 86'400'000'000;  // a day too far
+  Do("Handoff");
+  unix_micros_ = right;
+  Do("Drain");
+  unix_micros_ = right + 10;
+  Open();
+  Do("Stop");
+  std::vector<int64_t> times;
+  for (const v1::Event& event : Logged()) times.push_back(event.unix_micros() - right);
+  // A clock that stands still gives no two records one time.
+  EXPECT_THAT(times, UnorderedElementsAre(86'400'000'000, 86'400'000'001, 0, 1, 10, 11));
+}
 
 TEST_F(AuditTrailTest, shouldTellOfAChangeBeforeAndAfterIt) {
   const v1::Change change = Begin("Handoff");
