@@ -50,7 +50,7 @@ fi
 echo "--- clang-tidy over ${#files[@]} files" >&2
 [[ ${#files[@]} -gt 0 ]] || exit 0
 
-marks=$HOME/.cache/baton-lint
+marks=${HOME:-$(mktemp -d)}/.cache/baton-lint  # Bazel gives tests no HOME
 mkdir -p "$marks"
 
 tidy() {

@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -121,8 +120,8 @@ absl::StatusOr<ForkedWorker> ForkWorker(const NativeProgram& program, NativeInhe
   worker.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) {
     const absl::Status status = ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+    // It stays a zombie: its object's file system may keep it from dying, and nothing here waits.
     kill(worker.pid, SIGKILL);
-    waitpid(worker.pid, nullptr, 0);
     return status;
   }
   return worker;
