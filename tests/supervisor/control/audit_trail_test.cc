@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/base/clock.h"
 #include "supervisor/config/audit_chain.h"
 
 namespace baton {
@@ -36,7 +38,7 @@ class AuditTrailTest : public testing::Test {
     trail_.reset();
     events_ = std::make_unique<EventLog>();
     trail_ = std::make_unique<AuditTrail>(Path(), events_.get(), max_file_bytes,
-                                          [this] { return unix_micros_; });
+                                          [this] { return clock_(); });
   }
   std::string Path() const { return directory_ / "audit.log"; }
 
@@ -70,18 +72,19 @@ class AuditTrailTest : public testing::Test {
   }
 
   std::filesystem::path directory_;
-  int64_t unix_micros_ = 1'700'000'000'000'000;  // stands still
+  std::function<int64_t()> clock_ = UnixMicroseconds;
   std::unique_ptr<EventLog> events_;
   std::unique_ptr<AuditTrail> trail_;
 };
 
 TEST_F(AuditTrailTest, shouldHaveTheTimesOfTheClockWhenThatIsSteppedBack) {
-  const int64_t right = unix_micros_;
-  unix_micros_ = right + 86'400'000'000;  // a day too far
+  const int64_t right = UnixMicroseconds();
+  int64_t shown = right + 86'400'000'000;  // a day too far
+  clock_ = [&shown] { return shown; };
   Do("Handoff");
-  unix_micros_ = right;
+  shown = right;
   Do("Drain");
-  unix_micros_ = right + 10;
+  shown = right + 10;
   Open();
   Do("Stop");
   std::vector<int64_t> times;
