@@ -9,7 +9,6 @@ def _mutant(name, src, edit, automatic, target, corpora, entries, defines = []):
         srcs = [src],
         outs = [name + "_source.cc"],
         cmd = "sed -e '" + edit + "' $< > $@ && ! cmp -s $< $@",
-        tags = [] if automatic else ["manual"],
     )
     for suffix, entry in entries.items():
         baton_fuzzer(
