@@ -180,7 +180,7 @@ class NullBench {
     const uint32_t before = std::max(count / 10, batch);
     BATON_RETURN_IF_ERROR(baton.Stream(before, batch, kActive, window).status());
     BATON_ASSIGN_OR_RETURN(const double seconds, baton.Stream(count, batch, kActive, window));
-    return count / batch * batch / seconds;
+    return (count - count % batch) / seconds;  // whole batches
   }
 
   // Worker, engine and peer, wherever the scheduler puts them, and waiting as they do in use.

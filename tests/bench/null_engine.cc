@@ -55,11 +55,12 @@ class Granter {
     engine.Run([&] {
       grant = engine.ReserveGrant(0, bytes, verbs::kRemoteRead);
       if (!grant.ok()) return registered.set_value(grant.status());
-      engine.RegisterGrant(*grant, [&](absl::Status done) { registered.set_value(done); });
+      engine.RegisterGrant(*grant, [&](const absl::Status& done) { registered.set_value(done); });
     });
     BATON_RETURN_IF_ERROR(registered.get_future().get());
-    engine.Run(
-        [&] { engine.RevokeGrant(*grant, [&](absl::Status done) { revoked.set_value(done); }); });
+    engine.Run([&] {
+      engine.RevokeGrant(*grant, [&](const absl::Status& done) { revoked.set_value(done); });
+    });
     return revoked.get_future().get();
   }
 
