@@ -57,6 +57,7 @@ Child::Child(boost::asio::io_context& io, Plan plan, Callbacks callbacks)
       readiness_(io),
       timer_(io),
       heart_timer_(io),
+      reap_timer_(io),
       store_(StoreFor(plan_)) {}
 
 Child::~Child() {
@@ -229,8 +230,8 @@ void Child::Reap() {
 
 // A debugger that traces the child is shown its end first.
 void Child::ReapLater() {
-  timer_.expires_after(kReapPause);
-  timer_.async_wait([this](const boost::system::error_code& error) {
+  reap_timer_.expires_after(kReapPause);
+  reap_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) Reap();
   });
 }

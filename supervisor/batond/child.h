@@ -126,6 +126,7 @@ class Child {
   int silent_looks_ = 0;             // in a row
   bool kill_hung_ = false;           // as the process that runs last said
   boost::asio::steady_timer heart_timer_;
+  boost::asio::steady_timer reap_timer_;
   DescriptorStore store_;
   std::unique_ptr<StoreServer> store_server_;
 };
