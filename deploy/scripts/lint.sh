@@ -50,21 +50,25 @@ fi
 echo "--- clang-tidy over ${#files[@]} files" >&2
 [[ ${#files[@]} -gt 0 ]] || exit 0
 
-marks=${HOME:-$(mktemp -d)}/.cache/baton-lint  # Bazel gives tests no HOME
+marks=${HOME:-${TEST_TMPDIR:?}}/.cache/baton-lint  # Bazel gives tests no HOME
 mkdir -p "$marks"
+# What else than a file and its headers decides what is found in it.
+rules=$({ clang-tidy --version
+  git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/lint.sh | xargs -0 sha256sum; } | sha256sum)
 
+# tidy GENERATED MARKS RULES FILE
 tidy() {
   # A header is C++, too.
   local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -DSPDLOG_COMPILED_LIB
     -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
-  mark=$3/$({ clang-tidy --version
-    git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/lint.sh | xargs -0 sha256sum
-    clang++-14 -MM "${flags[@]}" "$2" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
+  mark=$2/$({ echo "$3"
+    clang++-14 -MM "${flags[@]}" "$4" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
     sha256sum | cut -d ' ' -f 1)
   [[ ! -e $mark ]] || return 0
-  echo "  $2" >&2
-  clang-tidy --quiet "$2" -- "${flags[@]}" 2> >(grep -v ' warnings\? generated' >&2)
+  echo "  $4" >&2
+  clang-tidy --quiet "$4" -- "${flags[@]}" 2> >(grep -v ' warnings\? generated' >&2)
   touch "$mark"
 }
 export -f tidy
-printf '%s\0' "${files[@]}" | xargs -0 -P2 -I{} bash -euo pipefail -c 'tidy "$@"' tidy "$BATON_GENERATED" {} "$marks"
+printf '%s\0' "${files[@]}" | xargs -0 -P2 -I{} \
+  bash -euo pipefail -c 'tidy "$@"' tidy "$BATON_GENERATED" "$marks" "$rules" {}
