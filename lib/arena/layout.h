@@ -309,12 +309,16 @@ struct ShardRecord {
   uint32_t shared_receives_posted;
   uint32_t shared_receives_unsure;
   uint32_t shared_receives_refused;  // not 0: the device took one not; nobody joins the shard
-  uint8_t pad2[20];
+  uint32_t pad2;
+  // Version 2. Bytes in the buffers of the sends that were committed, READs among them.
+  uint64_t bytes_sent;
+  uint8_t pad3[8];
 };
 static_assert(offsetof(ShardRecord, shared_receives_posted) == 224);
 static_assert(offsetof(ShardRecord, commit_head) == 64);
 static_assert(offsetof(ShardRecord, completion_tail) == 128);
 static_assert(offsetof(ShardRecord, acknowledged) == 192);
+static_assert(offsetof(ShardRecord, bytes_sent) == 240);
 static_assert(sizeof(ShardRecord) == 256);
 
 enum class CompletionKind : uint8_t {

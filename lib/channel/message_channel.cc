@@ -105,8 +105,8 @@ absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path, int timeout_
   const int error = ConnectWithin(fd.get(), address, timeout_ms);
   if (error == EAGAIN) {
     return absl::UnavailableError(absl::StrCat(
-        "connect to ", path, ": whoever listens there has taken no connection for ", timeout_ms,
-        " ms and more wait than it lets: it hangs or is stopped; continue or restart it"));
+        "connect to ", path, ": whoever listens there takes no connection (waited ", timeout_ms,
+        " ms), and more wait than it lets: it hangs or is stopped; continue or restart it"));
   }
   if (error != 0) return ErrnoStatus(error, absl::StrCat("connect to ", path));
   return fd;

@@ -128,6 +128,7 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   if (released) arena::StoreRelaxed(record.released_epoch, epoch);
   ShardCounters& counters = shards_[shard].counters;
   counters.bytes_sent += transaction.send_bytes;
+  arena::StoreRelaxed(record.bytes_sent, counters.bytes_sent);
   ++counters.transactions;
   arena::StoreRelaxed(record.transactions, counters.transactions);
   arena::StoreRelease(record.commit_head, arena::PackCursor(epoch, head + transaction.entries));

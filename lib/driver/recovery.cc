@@ -192,6 +192,7 @@ std::vector<uint32_t> QueueDriver::Load(absl::Span<const uint32_t> shards,
   for (const uint32_t shard : shards) {
     arena_->shard(shard).connections = 0;
     shards_[shard].counters.transactions = arena_->shard(shard).transactions;
+    shards_[shard].counters.bytes_sent = arena_->shard(shard).bytes_sent;
     LoadRequests(shard);
     LoadSpares(shard);
     LoadSharedReceives(shard);

@@ -4,10 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "lib/base/utf8.h"
 #include "lib/text/utc_time.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"
 #include "spdlog/spdlog.h"
 
@@ -16,31 +15,40 @@ namespace {
 
 constexpr size_t kMaxMessageBytes = 3072;  // escaped, as all of these are
 constexpr size_t kMaxFieldBytes = 128;
-constexpr char kReplacement[] = "\xef\xbf\xbd";  // U+FFFD
 
-// Lines of this logger are members of an object already.
-constexpr char kMembersLogger[] = "members";
-std::shared_ptr<spdlog::logger>& MembersLogger() {
+// Lines of this logger are objects already, which lack what JsonFormatter adds.
+constexpr char kObjectsLogger[] = "objects";
+std::shared_ptr<spdlog::logger>& ObjectsLogger() {
   static auto* const logger = new std::shared_ptr<spdlog::logger>;
   return *logger;
 }
 
-void AddText(std::string* members, const char* name, std::string_view value, size_t max_bytes) {
-  if (!value.empty()) {
-    absl::StrAppend(members, ",\"", name, "\":\"", JsonEscaped(value, max_bytes), "\"");
+// Cuts `text` so that it takes at most `max_bytes` when it is escaped.
+nlohmann::ordered_json Bounded(std::string_view text, size_t max_bytes) {
+  nlohmann::ordered_json bounded = ValidUtf8(text, max_bytes);
+  for (;;) {
+    constexpr size_t kQuotes = 2;
+    const size_t bytes = bounded.dump().size() - kQuotes;
+    if (bytes <= max_bytes) return bounded;
+    // A byte takes six at most when it is escaped.
+    const auto& former = bounded.get_ref<const std::string&>();
+    bounded = ValidUtf8(former, former.size() - (bytes - max_bytes + 5) / 6);
   }
 }
 
-std::string MembersOf(const Subject& subject, std::string_view message) {
-  std::string members;
-  AddText(&members, "service", subject.service, kMaxFieldBytes);
-  AddText(&members, "kind", subject.kind, kMaxFieldBytes);
-  if (subject.worker_id != 0) absl::StrAppend(&members, ",\"worker_id\":", subject.worker_id);
-  if (subject.shard >= 0) absl::StrAppend(&members, ",\"shard\":", subject.shard);
-  if (subject.connection >= 0) absl::StrAppend(&members, ",\"connection\":", subject.connection);
-  AddText(&members, "trace_parent", subject.trace_parent, kMaxFieldBytes);
-  absl::StrAppend(&members, ",\"message\":\"", JsonEscaped(message, kMaxMessageBytes), "\"");
-  return members;
+std::string ObjectOf(const Subject& subject, std::string_view message) {
+  nlohmann::ordered_json object;
+  const auto add = [&](const char* name, std::string_view value) {
+    if (!value.empty()) object[name] = Bounded(value, kMaxFieldBytes);
+  };
+  add("service", subject.service);
+  add("kind", subject.kind);
+  if (subject.worker_id != 0) object["worker_id"] = subject.worker_id;
+  if (subject.shard >= 0) object["shard"] = subject.shard;
+  if (subject.connection >= 0) object["connection"] = subject.connection;
+  add("trace_parent", subject.trace_parent);
+  object["message"] = Bounded(message, kMaxMessageBytes);
+  return object.dump();
 }
 
 std::string TimeOf(spdlog::log_clock::time_point time) {
@@ -56,12 +64,16 @@ class JsonFormatter final : public spdlog::formatter {
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
     const std::string_view payload(message.payload.data(), message.payload.size());
     const std::string_view logger(message.logger_name.data(), message.logger_name.size());
-    const std::string members =
-        logger == kMembersLogger ? std::string(payload) : MembersOf({.service = service_}, payload);
+    const std::string object =
+        logger == kObjectsLogger ? std::string(payload) : ObjectOf({.service = service_}, payload);
     const auto level = spdlog::level::to_string_view(message.level);
-    const std::string text = absl::StrCat("{\"time\":\"", TimeOf(message.time), "\",\"level\":\"",
-                                          absl::string_view(level.data(), level.size()),
-                                          "\",\"process\":\"", process_, "\"", members, "}\n");
+    nlohmann::ordered_json head;
+    head["time"] = TimeOf(message.time);
+    head["level"] = std::string(level.data(), level.size());
+    head["process"] = process_;
+    std::string text = head.dump();
+    text.back() = ',';  // The members of `object` follow.
+    text.append(object, 1).push_back('\n');
     line.append(text.data(), text.data() + text.size());
   }
 
@@ -81,33 +93,11 @@ std::string& OwnService() {
 
 }  // namespace
 
-std::string JsonEscaped(std::string_view text, size_t max_bytes) {
-  std::string escaped;
-  while (!text.empty()) {
-    const size_t length = Utf8Length(text);
-    std::string one(text.substr(0, length));
-    const auto byte = static_cast<unsigned char>(text.front());
-    if (length == 0) {
-      one = kReplacement;
-    } else if (byte == '"' || byte == '\\') {
-      one.insert(0, 1, '\\');
-    } else if (byte == '\n') {
-      one = "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      one = absl::StrFormat("\\u%04x", byte);
-    }
-    if (escaped.size() + one.size() > max_bytes) break;
-    escaped += one;
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return escaped;
-}
-
 void Write(spdlog::level::level_enum level, const Subject& subject, std::string_view message) {
-  if (const auto& logger = MembersLogger()) {
+  if (const auto& logger = ObjectsLogger()) {
     Subject whole = subject;
     if (whole.service.empty()) whole.service = OwnService();
-    logger->log(level, spdlog::string_view_t(MembersOf(whole, message)));
+    logger->log(level, spdlog::string_view_t(ObjectOf(whole, message)));
     return;
   }
   std::string text(message);
@@ -122,9 +112,9 @@ void UseJson(std::string process, std::string service) {
   OwnService() = service;
   const std::shared_ptr<spdlog::logger> logger = spdlog::default_logger();
   logger->set_formatter(std::make_unique<JsonFormatter>(std::move(process), std::move(service)));
-  MembersLogger() = logger->clone(kMembersLogger);
+  ObjectsLogger() = logger->clone(kObjectsLogger);
 }
 
-bool IsJson() { return MembersLogger() != nullptr; }
+bool IsJson() { return ObjectsLogger() != nullptr; }
 
 }  // namespace baton::log

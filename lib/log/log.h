@@ -25,16 +25,12 @@ struct Subject {
 void Write(spdlog::level::level_enum level, const Subject& subject, std::string_view message);
 
 // From here on each line, those of spdlog's own functions, too, is an object with `time` (RFC 3339,
-// UTC), `level`, `process`, `message` and the fields of Subject. At most 4096 bytes (PIPE_BUF), so
-// that those of several processes do not mix in a pipe; a longer message is cut. `service`: of
-// lines that name none; empty: none. Call it once, when the default logger is set, before other
-// threads.
+// UTC), `level`, `process`, `message` and the fields of Subject. A line has at most 4096 bytes
+// (PIPE_BUF), so that those of several processes do not mix in a pipe: a longer message is cut. A
+// byte that is not UTF-8 is written as "?". `service`: of lines that name none; empty: none. Call
+// it once, when the default logger is set, before other threads.
 void UseJson(std::string process, std::string service);
 bool IsJson();
-
-// `text` as it stands between the quotes of a JSON string: whole characters of it, as many as fit
-// into `max_bytes`; a byte that is not UTF-8 is U+FFFD.
-std::string JsonEscaped(std::string_view text, size_t max_bytes);
 
 }  // namespace baton::log
 

@@ -40,6 +40,8 @@ class TokenBucket {
 
  private:
   void Fill(uint64_t now_ns) {
+    // Threads read the clock before they take the owner's lock, so times may come out of order.
+    if (now_ns <= filled_ns_) return;
     const double seconds = static_cast<double>(now_ns - filled_ns_) * 1e-9;
     tokens_ = std::min(most_, tokens_ + seconds * per_second_);
     filled_ns_ = now_ns;

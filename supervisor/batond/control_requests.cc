@@ -2,8 +2,8 @@
 
 #include <sys/socket.h>
 
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
@@ -15,43 +15,40 @@ ControlRequests::ControlRequests(boost::asio::io_context& io, FileDescriptor soc
                                  Open open)
     : reload_(std::move(reload)),
       open_(std::move(open)),
-      channel_(std::move(socket)),
-      readable_(io, channel_.fd()) {
-  Wait();
+      session_(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())) {
+  session_->Start([this] { return AnswerOne(); },
+                  [this](const absl::Status& why) {
+                    if (!absl::IsUnavailable(why)) {
+                      spdlog::error("control: its channel is closed: {}", MessageOf(why));
+                    }
+                    // Control hears of it, which would wait for answers.
+                    shutdown(session_->channel().fd(), SHUT_RDWR);
+                    session_.reset();
+                  });
 }
 
 ControlRequests::~ControlRequests() {
-  if (readable_.is_open()) readable_.release();
+  if (session_) session_->Close();
 }
 
-void ControlRequests::Wait() {
-  readable_.async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [this, alive = std::weak_ptr<char>(alive_)](const boost::system::error_code& error) {
-        if (error || alive.expired()) return;
-        const absl::Status status = AnswerAll();
-        if (absl::IsDeadlineExceeded(status)) return Wait();  // all is answered
-        Close(status);
-      });
+absl::StatusOr<bool> ControlRequests::AnswerOne() {
+  internal::BatondRequest request;
+  BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&request));
+  if (whole) Answer(request);
+  return whole;
 }
 
-absl::Status ControlRequests::AnswerAll() {
-  for (;;) {
-    internal::BatondRequest request;
-    BATON_RETURN_IF_ERROR(channel_.Receive(&request, /*timeout_ms=*/0));
-    BATON_RETURN_IF_ERROR(Answer(request));
-  }
-}
-
-absl::Status ControlRequests::Answer(const internal::BatondRequest& request) {
+void ControlRequests::Answer(const internal::BatondRequest& request) {
   absl::StatusOr<internal::BatondReply> answer =
       absl::InvalidArgumentError("a request of an unknown kind");
-  std::vector<FileDescriptor> file;
+  std::vector<int> descriptors;
+  FileDescriptor file;
   if (request.has_reload()) answer = reload_();
   if (request.has_open()) {
     absl::StatusOr<FileDescriptor> opened = open_(request.open().path());
     if (opened.ok()) {
-      file.push_back(*std::move(opened));
+      file = *std::move(opened);
+      descriptors.push_back(file.get());
       answer = internal::BatondReply();
     } else {
       answer = opened.status();
@@ -62,28 +59,11 @@ absl::Status ControlRequests::Answer(const internal::BatondRequest& request) {
   reply.set_id(request.id());
   reply.set_status_code(static_cast<int>(answer.status().code()));
   reply.set_status_message(std::string(answer.status().message()));
-  return file.empty() ? Send(reply) : Send(reply, {file.front().get()});
-}
-
-absl::Status ControlRequests::Send(const internal::BatondReply& reply,
-                                   const std::vector<int>& descriptors) {
-  BATON_RETURN_IF_ERROR(channel_.Enqueue(reply, descriptors));
-  // A reply fits in the socket's buffer: what does not fit was not read by design.
-  if (channel_.pending()) return absl::ResourceExhaustedError("it does not read its replies");
-  return absl::OkStatus();
+  session_->Send(reply, descriptors);
 }
 
 void ControlRequests::Tell(const internal::BatondReply& news) {
-  if (!readable_.is_open()) return;
-  if (const absl::Status sent = Send(news); !sent.ok()) Close(sent);
-}
-
-void ControlRequests::Close(const absl::Status& why) {
-  if (!absl::IsUnavailable(why)) {
-    spdlog::error("control: its channel is closed: {}", MessageOf(why));
-  }
-  // Control is to hear of it, who would wait for answers.
-  if (readable_.is_open()) shutdown(readable_.release(), SHUT_RDWR);
+  if (session_) session_->Send(news);
 }
 
 }  // namespace baton

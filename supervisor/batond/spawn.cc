@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -22,6 +26,11 @@ extern "C" {  // which the header of glibc 2.36 forgets
 
 namespace baton {
 namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kDeathTimeout(1000);  // of a process that was killed
 
 // Ours, without what speaks to batond alone, and with the descriptors of `request`.
 std::vector<std::string> EnvironmentFor(const SpawnRequest& request) {
@@ -84,8 +93,24 @@ bool BecomeUser(const ProgramUser& user) {
   _exit(127);
 }
 
+// Whether `fd` became readable in time.
+bool BecomesReadable(int fd, milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  pollfd entry = {fd, POLLIN, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+    const int ready = poll(&entry, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+  }
+}
+
 // The pipe closes when the program is entered; before that it carries the error number.
-absl::Status WaitUntilEntered(int error_pipe, const std::string& program) {
+absl::Status WaitUntilEntered(int error_pipe, const std::string& program, milliseconds timeout) {
+  if (!BecomesReadable(error_pipe, timeout)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("cannot run ", program, ": it was not entered within ", timeout.count(),
+                     " ms: does the file system that it is on answer?"));
+  }
   int error = 0;
   ssize_t got;
   do {
@@ -93,6 +118,21 @@ absl::Status WaitUntilEntered(int error_pipe, const std::string& program) {
   } while (got < 0 && errno == EINTR);
   if (got == sizeof(error)) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
   return absl::OkStatus();
+}
+
+// Reaps, without waiting, those of our dead children that Reap() has left behind.
+std::vector<pid_t>& ReapLeftBehind() {
+  static auto* const left_behind = new std::vector<pid_t>;
+  std::erase_if(*left_behind, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+  return *left_behind;
+}
+
+// Reaps a process that was killed. The kernel may not let it die, as long as it waits for a file
+// system that does not answer, so this waits for a moment only.
+void Reap(const SpawnedProcess& killed) {
+  if (killed.pidfd) (void)BecomesReadable(killed.pidfd.get(), kDeathTimeout);
+  ReapLeftBehind().push_back(killed.pid);
+  (void)ReapLeftBehind();
 }
 
 pid_t ForkInto(const ChildPlan& plan) {
@@ -111,6 +151,7 @@ pid_t ForkInto(const ChildPlan& plan) {
 }  // namespace
 
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
+  (void)ReapLeftBehind();
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
@@ -137,15 +178,13 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   child.pid = ForkInto(plan);
   if (child.pid < 0) return ErrnoStatus(errno, absl::StrCat("cannot fork for ", request.program));
   write_end.Reset();
-  absl::Status status = WaitUntilEntered(read_end.get(), request.program);
-  if (status.ok()) {
-    child.pidfd.Reset(pidfd_open(child.pid, 0));  // not reaped: the pid cannot be another's
-    if (!child.pidfd) status = ErrnoStatus(errno, "pidfd_open");
-  }
+  child.pidfd.Reset(pidfd_open(child.pid, 0));  // not reaped: the pid cannot be another's
+  absl::Status status =
+      child.pidfd ? WaitUntilEntered(read_end.get(), request.program, request.enter_timeout)
+                  : ErrnoStatus(errno, "pidfd_open");
   if (!status.ok()) {
     kill(child.pid, SIGKILL);
-    while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    Reap(child);
     return status;
   }
   return child;

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,9 @@ struct SpawnRequest {
   // The program becomes this user for good. It has no capability then, and executing another
   // program gives it none.
   std::optional<ProgramUser> user;
+  // A program that is not entered by then is given up. Reading it from a file system that does not
+  // answer takes for ever. Keepers wait for 5 s for batond, which does nothing else meanwhile.
+  std::chrono::milliseconds enter_timeout{3'000};
 };
 
 struct SpawnedProcess {
@@ -46,7 +50,8 @@ struct SpawnedProcess {
 // connections need to outlive a keeper is in our descriptor store (keeper_death.md), and what they
 // need to outlive us the service manager has, too (kept_descriptors.h).
 //
-// Returns after the program was entered; an error tells why it could not be. Only from the main
+// Returns after the program was entered; an error tells why it could not be. The process is killed
+// then. One that does not die of that soon is reaped by a later call. Only from the main
 // thread of a single-threaded process: the kernel sends the signal when the *thread* ends that
 // forked.
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request);

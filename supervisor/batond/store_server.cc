@@ -14,39 +14,35 @@ StoreServer::StoreServer(boost::asio::io_context& io, std::string keeper, FileDe
                          DescriptorStore& store)
     : keeper_(std::move(keeper)),
       store_(store),
-      channel_(std::move(socket)),
-      readable_(io, channel_.fd()) {
-  Wait();
+      session_(std::make_shared<FramedSession>(io, std::move(socket), FramedSession::Limits())) {
+  session_->Start([this] { return ServeOne(); },
+                  [this](const absl::Status& why) {
+                    if (!absl::IsUnavailable(why)) {
+                      spdlog::error("{}: its store channel is closed: {}", keeper_, why.ToString());
+                    }
+                    // The keeper hears of it, which would wait for answers.
+                    shutdown(session_->channel().fd(), SHUT_RDWR);
+                    session_.reset();
+                  });
 }
 
 StoreServer::~StoreServer() {
+  if (!session_) return;
   // What the keeper had asked for is still there when its end is heard of first.
-  (void)ServeAll();
-  if (readable_.is_open()) readable_.release();
-}
-
-void StoreServer::Wait() {
-  readable_.async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [this, alive = std::weak_ptr<char>(alive_)](const boost::system::error_code& error) {
-        if (error || alive.expired()) return;
-        const absl::Status status = ServeAll();
-        if (absl::IsDeadlineExceeded(status)) return Wait();  // all is served
-        if (!absl::IsUnavailable(status)) {
-          spdlog::error("{}: its store channel is closed: {}", keeper_, status.ToString());
-        }
-        // The keeper is to hear of it, who would wait for answers.
-        shutdown(readable_.release(), SHUT_RDWR);
-      });
-}
-
-absl::Status StoreServer::ServeAll() {
+  (void)session_->channel().Fill();
   for (;;) {
-    internal::StoreRequest request;
-    std::vector<FileDescriptor> descriptors;
-    BATON_RETURN_IF_ERROR(channel_.Receive(&request, /*timeout_ms=*/0, &descriptors));
-    BATON_RETURN_IF_ERROR(Serve(request, std::move(descriptors)));
+    const absl::StatusOr<bool> served = ServeOne();
+    if (!served.ok() || !*served) break;
   }
+  session_->Close();
+}
+
+absl::StatusOr<bool> StoreServer::ServeOne() {
+  internal::StoreRequest request;
+  std::vector<FileDescriptor> descriptors;
+  BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&request, &descriptors));
+  if (whole) BATON_RETURN_IF_ERROR(Serve(request, std::move(descriptors)));
+  return whole;
 }
 
 absl::Status StoreServer::Serve(const internal::StoreRequest& request,
@@ -76,15 +72,16 @@ absl::Status StoreServer::Serve(const internal::StoreRequest& request,
   }
   reply.set_status_code(static_cast<int>(status.code()));
   reply.set_status_message(std::string(status.message()));
-  absl::Status sent = channel_.Enqueue(reply, answer);
+  MessageChannel& channel = session_->channel();
+  absl::Status sent = channel.Enqueue(reply, answer);
   if (!sent.ok() && !answer.empty()) {  // for the descriptors' sake, maybe
     reply.set_status_code(static_cast<int>(sent.code()));
     reply.set_status_message(std::string(sent.message()));
-    sent = channel_.Enqueue(reply);
+    sent = channel.Enqueue(reply);
   }
   BATON_RETURN_IF_ERROR(sent);
   // One request at a time fits in the socket's buffer: what does not fit was not read by design.
-  if (channel_.pending()) return absl::ResourceExhaustedError("it does not read its replies");
+  if (channel.pending()) return absl::ResourceExhaustedError("it does not read its replies");
   return absl::OkStatus();
 }
 

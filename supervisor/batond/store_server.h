@@ -2,14 +2,13 @@
 #define SUPERVISOR_BATOND_STORE_SERVER_H_
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/channel/message_channel.h"
+#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/store.pb.h"
 #include "supervisor/batond/descriptor_store.h"
 
@@ -27,17 +26,13 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
 
  private:
-  void Wait();
-  absl::Status ServeAll();
+  absl::StatusOr<bool> ServeOne();
   absl::Status Serve(const internal::StoreRequest& request,
                      std::vector<FileDescriptor> descriptors);
 
   std::string keeper_;  // for the log
   DescriptorStore& store_;
-  MessageChannel channel_;
-  boost::asio::posix::stream_descriptor readable_;  // the channel's descriptor, borrowed
-  // A handler that is queued already can no longer be cancelled: it looks at this first.
-  std::shared_ptr<char> alive_ = std::make_shared<char>();
+  std::shared_ptr<FramedSession> session_;  // null: the keeper has broken the protocol, or is gone
 };
 
 }  // namespace baton

@@ -25,13 +25,20 @@
 namespace baton {
 namespace {
 
-using Clock = std::chrono::system_clock;
+using Clock = std::chrono::steady_clock;  // nobody sets it while we wait
 
 constexpr int kMaxResponseBytes = 64 << 20;
 constexpr std::chrono::milliseconds kPause(50);  // before control is tried again
 
 Clock::time_point After(double seconds) {
   return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// For gRPC, which takes times of the wall clock and converts them when the call begins: make it
+// anew for each call.
+std::chrono::system_clock::time_point WallClockTime(Clock::time_point deadline) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline - Clock::now());
 }
 
 int MillisecondsUntil(Clock::time_point deadline) {
@@ -187,7 +194,7 @@ absl::StatusOr<Response> OperatorClient::Unary(Method method, const Request& req
   const Clock::time_point deadline = After(timeout_seconds);
   for (;;) {
     grpc::ClientContext call;
-    call.set_deadline(deadline);
+    call.set_deadline(WallClockTime(deadline));
     if (!trace_parent_.empty()) call.AddMetadata("traceparent", trace_parent_);
     if (!reason_.empty()) call.AddMetadata("baton-reason", reason_);
     Response response;
@@ -255,7 +262,7 @@ absl::Status OperatorClient::WatchEvents(const v1::WatchEventsRequest& request,
                                          const std::function<void(const v1::Event&)>& on_event) {
   grpc::ClientContext call;
   if (!request.follow()) {
-    call.set_deadline(After(timeout_seconds_));
+    call.set_deadline(WallClockTime(After(timeout_seconds_)));
   }
   const auto reader = impl_->stub->WatchEvents(&call, request);
   v1::WatchEventsResponse response;

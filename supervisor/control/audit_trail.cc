@@ -76,26 +76,29 @@ void AuditTrail::Open() {
   }
 }
 
-void AuditTrail::Begin(const std::string& service, v1::Change* change) {
+uint64_t AuditTrail::Begin(const std::string& service, v1::Change* change) {
   std::lock_guard<std::mutex> lock(mutex_);
   change->set_number(++last_number_);
-  Record(service, *change);
+  return Record(service, *change).bytes;
 }
 
-void AuditTrail::End(const std::string& service, v1::Change change, const absl::Status& outcome) {
+uint64_t AuditTrail::End(const std::string& service, v1::Change change,
+                         const absl::Status& outcome) {
   change.set_done(true);
   change.set_outcome(outcome.ok() ? "OK" : outcome.ToString());
-  std::string hash;
+  Recorded recorded;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    hash = Record(service, change);
+    recorded = Record(service, change);
   }
-  log::Write(spdlog::level::info, {.service = service, .trace_parent = change.trace_parent()},
-             absl::StrCat("service ", service, ": ", MessageFor(change),
-                          hash.empty() ? "" : absl::StrCat(" [record ", hash, "]")));
+  log::Write(
+      spdlog::level::info, {.service = service, .trace_parent = change.trace_parent()},
+      absl::StrCat("service ", service, ": ", MessageFor(change),
+                   recorded.hash.empty() ? "" : absl::StrCat(" [record ", recorded.hash, "]")));
+  return recorded.bytes;
 }
 
-std::string AuditTrail::Record(const std::string& service, const v1::Change& change) {
+AuditTrail::Recorded AuditTrail::Record(const std::string& service, const v1::Change& change) {
   // Readers tell records apart by their times. A clock that was stepped back is believed.
   int64_t now = unix_micros_();
   if (now <= last_unix_micros_ && now > last_unix_micros_ - kTieMicros) now = last_unix_micros_ + 1;
@@ -120,7 +123,10 @@ std::string AuditTrail::Record(const std::string& service, const v1::Change& cha
     failed_writes_.fetch_add(1, std::memory_order_relaxed);
   }
   events_->Append(service, event);
-  return written ? std::move(line.hash) : "";
+  Recorded recorded;
+  recorded.bytes = line.text.size() + 1;
+  if (written) recorded.hash = std::move(line.hash);
+  return recorded;
 }
 
 // The oldest is overwritten.

@@ -35,16 +35,20 @@ class AuditTrail {
              std::function<int64_t()> unix_micros = UnixMicroseconds);
 
   // About to be tried: gives it its number. `service`: one that there is, or none.
-  void Begin(const std::string& service, v1::Change* change);
-  void End(const std::string& service, v1::Change change, const absl::Status& outcome);
+  // Both return the bytes of their record, whether or not it could be written.
+  uint64_t Begin(const std::string& service, v1::Change* change);
+  uint64_t End(const std::string& service, v1::Change change, const absl::Status& outcome);
 
   // Records that are not in the file, since this process was started.
   uint64_t failed_writes() const { return failed_writes_.load(std::memory_order_relaxed); }
 
  private:
   void ReadFile(const std::string& path);
-  // Returns the hash of the line, for the log; empty: it could not be written.
-  std::string Record(const std::string& service, const v1::Change& change);
+  struct Recorded {
+    std::string hash;  // of the line, for the log; empty: it could not be written
+    uint64_t bytes = 0;
+  };
+  Recorded Record(const std::string& service, const v1::Change& change);
   // False: it is not in the file.
   bool Write(const std::string& line);
   void MoveFiles();

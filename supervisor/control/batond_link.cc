@@ -1,13 +1,11 @@
 #include "supervisor/control/batond_link.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/check.h"
+#include "lib/base/status_macros.h"
 #include "spdlog/spdlog.h"
 
 namespace baton {
@@ -17,26 +15,34 @@ constexpr std::chrono::seconds kPatience(10);
 
 }  // namespace
 
-BatondLink::BatondLink(FileDescriptor socket)
-    : connected_(static_cast<bool>(socket)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      channel_(std::move(socket)) {
-  BATON_CHECK(wake_);
-}
+BatondLink::BatondLink(boost::asio::io_context& loop, FileDescriptor socket)
+    : loop_(loop),
+      session_(
+          socket ? std::make_shared<FramedSession>(loop, std::move(socket), FramedSession::Limits())
+                 : nullptr) {}
 
 void BatondLink::Start(OnNews on_news) {
-  on_news_ = std::move(on_news);
-  if (connected_) thread_ = std::thread([this] { Run(); });
+  if (!session_) return;
+  boost::asio::post(loop_, [this, on_news = std::move(on_news)]() mutable {
+    on_news_ = std::move(on_news);
+    session_->Start([this] { return TakeReply(); },
+                    [this](const absl::Status& why) {
+                      spdlog::error("batond cannot be asked any more: {}",
+                                    std::string(why.message()));
+                      End(absl::UnavailableError(
+                          absl::StrCat("batond cannot be asked any more: ", why.message(),
+                                       "; end baton-control, and batond starts another")));
+                    });
+  });
 }
 
 void BatondLink::Stop() {
-  if (!thread_.joinable()) return;
-  eventfd_write(wake_.get(), 1);
-  thread_.join();
+  if (session_) session_->Close();
+  End(absl::UnavailableError("control is stopping: try again in a moment"));
 }
 
 absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest request) {
-  if (!connected_) {
+  if (!session_) {
     return absl::FailedPreconditionError(
         "batond has not started this control, and nobody else reads the configuration for it");
   }
@@ -47,9 +53,12 @@ absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest reque
     if (!ended_.ok()) return ended_;
     id = ++last_id_;
     request.set_id(id);
-    if (const absl::Status sent = channel_.Enqueue(request); !sent.ok()) return sent;
     answer = waiting_[id].get_future();
   }
+  boost::asio::post(loop_, [this, request = std::move(request)] {
+    const absl::Status sent = session_->TrySend(request);
+    if (!sent.ok()) GiveAnswer(request.id(), sent);
+  });
   if (answer.wait_for(kPatience) == std::future_status::ready) return answer.get();
   const std::lock_guard<std::mutex> lock(mutex_);
   waiting_.erase(id);
@@ -57,64 +66,41 @@ absl::StatusOr<BatondLink::Answer> BatondLink::Ask(internal::BatondRequest reque
       absl::StrCat("batond has not answered within ", kPatience.count(), " s: see its log"));
 }
 
-void BatondLink::Run() {
-  for (;;) {
-    bool pending = false;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      pending = channel_.pending();
-    }
-    const auto events = static_cast<short>(pending ? POLLIN | POLLOUT : POLLIN);
-    pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {channel_.fd(), events, 0}};
-    if (poll(entries, 2, -1) < 0) continue;
-    absl::Status end;
-    std::vector<internal::BatondReply> news;
-    if (entries[0].revents != 0) {
-      end = absl::UnavailableError("control is stopping: try again in a moment");
+absl::StatusOr<bool> BatondLink::TakeReply() {
+  Answer answer;
+  BATON_ASSIGN_OR_RETURN(const bool whole,
+                         session_->channel().NextFrame(&answer.reply, &answer.descriptors));
+  if (!whole) return false;
+  if (answer.reply.id() == 0) {
+    on_news_(answer.reply);
+  } else {
+    const auto code = static_cast<absl::StatusCode>(answer.reply.status_code());
+    const uint64_t id = answer.reply.id();
+    if (code == absl::StatusCode::kOk) {
+      GiveAnswer(id, std::move(answer));
     } else {
-      end = Read(&news);
+      GiveAnswer(id, absl::Status(code, answer.reply.status_message()));
     }
-    for (const internal::BatondReply& one : news) on_news_(one);
-    if (end.ok()) continue;
-    std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> failed;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ended_ = end;
-      failed.swap(waiting_);
-    }
-    for (auto& [id, promise] : failed) promise.set_value(end);
-    return;
   }
+  return true;
 }
 
-absl::Status BatondLink::Read(std::vector<internal::BatondReply>* news) {
+void BatondLink::GiveAnswer(uint64_t id, absl::StatusOr<Answer> answer) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (channel_.pending()) (void)channel_.Flush();  // should it fail, Fill tells why
-  absl::Status end = channel_.Fill();
-  for (;;) {
-    Answer answer;
-    const absl::StatusOr<bool> whole = channel_.NextFrame(&answer.reply, &answer.descriptors);
-    if (!whole.ok()) end = whole.status();
-    if (!whole.ok() || !*whole) break;
-    if (answer.reply.id() == 0) {
-      news->push_back(std::move(answer.reply));
-      continue;
-    }
-    const auto found = waiting_.find(answer.reply.id());
-    if (found == waiting_.end()) continue;  // who asked has given up
-    const auto code = static_cast<absl::StatusCode>(answer.reply.status_code());
-    if (code == absl::StatusCode::kOk) {
-      found->second.set_value(std::move(answer));
-    } else {
-      found->second.set_value(absl::Status(code, answer.reply.status_message()));
-    }
-    waiting_.erase(found);
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return;  // who asked has given up
+  found->second.set_value(std::move(answer));
+  waiting_.erase(found);
+}
+
+void BatondLink::End(const absl::Status& why) {
+  std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> failed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_.ok()) ended_ = why;
+    failed.swap(waiting_);
   }
-  if (end.ok()) return end;
-  spdlog::error("batond cannot be asked any more: {}", std::string(end.message()));
-  return absl::UnavailableError(absl::StrCat("batond cannot be asked any more: ", end.message(),
-                                             "; end baton-control, and "
-                                             "batond starts another"));
+  for (auto& [id, promise] : failed) promise.set_value(why);
 }
 
 }  // namespace baton

@@ -2,55 +2,56 @@
 #ifndef SUPERVISOR_CONTROL_BATOND_LINK_H_
 #define SUPERVISOR_CONTROL_BATOND_LINK_H_
 
+#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/channel/message_channel.h"
+#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/control.pb.h"
 
 namespace baton {
 
-// Thread-safe between Start and Stop.
 class BatondLink {
  public:
   struct Answer {
     internal::BatondReply reply;
     std::vector<FileDescriptor> descriptors;
   };
-  // Batond has read its configuration again, unasked. Called from the link's thread.
+  // Batond has read its configuration again, unasked. Called by the loop.
   using OnNews = std::function<void(const internal::BatondReply&)>;
 
   // Without a socket nobody answers.
-  explicit BatondLink(FileDescriptor socket);
-  ~BatondLink() { Stop(); }
+  BatondLink(boost::asio::io_context& loop, FileDescriptor socket);
   BatondLink(const BatondLink&) = delete;
   BatondLink& operator=(const BatondLink&) = delete;
 
   void Start(OnNews on_news);
-  void Stop();  // fails the calls that wait
+  // Fails the calls that wait, and every later one. REQUIRES: the loop has ended.
+  void Stop();
 
-  // Sends `request`, whose id is set here, and waits. kFailedPrecondition: nobody is there who
-  // could be asked; otherwise what batond says, or that it does not answer.
+  // Thread-safe, and not from the loop. Sends `request`, whose id is set here, and waits.
+  // kFailedPrecondition: nobody is there who could be asked; otherwise what batond says, or that it
+  // does not answer.
   absl::StatusOr<Answer> Ask(internal::BatondRequest request);
 
  private:
-  void Run();
-  absl::Status Read(std::vector<internal::BatondReply>* news);
+  absl::StatusOr<bool> TakeReply();
+  void GiveAnswer(uint64_t id, absl::StatusOr<Answer> answer);
+  void End(const absl::Status& why);
 
-  const bool connected_;
-  OnNews on_news_;
-  FileDescriptor wake_;  // eventfd
-  std::thread thread_;
+  boost::asio::io_context& loop_;
+  const std::shared_ptr<FramedSession> session_;  // the loop's; null: nobody answers
+  OnNews on_news_;                                // the loop's
 
   std::mutex mutex_;  // guards what follows
-  MessageChannel channel_;
   std::map<uint64_t, std::promise<absl::StatusOr<Answer>>> waiting_;
   uint64_t last_id_ = 0;
   absl::Status ended_;

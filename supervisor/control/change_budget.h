@@ -1,15 +1,26 @@
-// Bounds how often one caller may ask for a change: each is on record, and a record that is filled
-// without a pause forgets what was before.
+// Bounds how often one caller may ask for a change. Each change is on record, and a record that is
+// filled without a pause forgets what was before.
+//
+// A caller has two budgets: one counts its changes, the other the bytes that its failed changes put
+// on record. Once the second is used up, a change is not tried if the same one failed the last
+// time: a script that repeats what fails keeps its user from nothing else, unless it varies what it
+// asks for, kMaxFailing times. So a caller that achieves nothing adds at most kFailedBytesBurst and
+// kMaxFailing failures at once, together less than 2.5 MiB, then kFailedBytesPerDay, and the
+// records of what was not tried, which are less than 1 KiB a minute. The latter two are less
+// than 3.5 MiB a day: the trail, of 64 MiB, lasts for 17 days.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
 #define SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "lib/waiting/token_bucket.h"
@@ -20,20 +31,34 @@ class ChangeBudget {
  public:
   static constexpr uint32_t kBurst = 1000;
   static constexpr uint32_t kPerSecond = 2;
+  static constexpr uint64_t kFailedBytesBurst = 1 << 20;
+  static constexpr uint64_t kFailedBytesPerDay = 2 << 20;
 
   struct Verdict {
     bool allowed = false;
+    // Not allowed: the time until it is, in nanoseconds, if this caller asks for nothing else.
+    uint64_t wait_ns = 0;
+    // Not allowed because of the caller's failed changes, of which this was one.
+    bool failed_too_much = false;
     // More than 0: so many of this caller's were not allowed, and it is time to put that on record.
     uint64_t to_record = 0;
   };
 
-  Verdict Take(const std::string& caller, uint64_t now_ns) {
+  // `change`: all that tells it from others.
+  Verdict Take(const std::string& caller, const std::string& change, uint64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Caller& one = Find(caller, now_ns);
     Verdict verdict;
-    verdict.allowed = one.changes.TryTake(now_ns);
-    one.refused += !verdict.allowed;
-    if (one.refused > 0 && (one.recorded_ns == 0 || now_ns - one.recorded_ns >= kRecordPauseNs)) {
+    const bool may_fail =
+        one.failing.size() >= kMaxFailing || one.failing.count(HashOf(change)) != 0;
+    const uint64_t failures_wait_ns = may_fail ? one.failures.NanosecondsToWait(now_ns) : 0;
+    verdict.failed_too_much = failures_wait_ns > 0;
+    verdict.allowed = !verdict.failed_too_much && one.changes.TryTake(now_ns);
+    if (!verdict.allowed) {
+      verdict.wait_ns = std::max(failures_wait_ns, one.changes.NanosecondsToWait(now_ns));
+      ++one.refused;
+    }
+    if (one.refused > 0 && (one.recorded_ns == 0 || now_ns >= one.recorded_ns + kRecordPauseNs)) {
       verdict.to_record = one.refused;
       one.refused = 0;
       one.recorded_ns = now_ns;
@@ -41,15 +66,37 @@ class ChangeBudget {
     return verdict;
   }
 
+  void Succeeded(const std::string& caller, const std::string& change, uint64_t now_ns) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Find(caller, now_ns).failing.erase(HashOf(change));
+  }
+
+  // A change of this caller was tried and failed. `bytes`: of its records. They are known only now,
+  // so the budget may go below zero, and is paid back before the same one is tried again.
+  void Failed(const std::string& caller, const std::string& change, uint64_t bytes,
+              uint64_t now_ns) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Caller& one = Find(caller, now_ns);
+    if (one.failing.size() < kMaxFailing) one.failing.insert(HashOf(change));
+    (void)one.failures.NanosecondsToWait(now_ns);  // fills it: Take() does not
+    one.failures.Take(static_cast<double>(bytes), kFailedBytesBurst);
+  }
+
  private:
   static constexpr size_t kMaxCallers = 256;
+  static constexpr size_t kMaxFailing = 64;  // of a caller
   static constexpr uint64_t kRecordPauseNs = 60'000'000'000;
+  static constexpr double kFailedBytesPerSecond = kFailedBytesPerDay / 86'400.0;
 
   struct Caller {
     TokenBucket changes;
+    TokenBucket failures;      // bytes
+    std::set<size_t> failing;  // hashes of changes that failed the last time
     uint64_t refused = 0;      // that are not on record yet
     uint64_t recorded_ns = 0;  // 0: never
   };
+
+  static size_t HashOf(const std::string& change) { return std::hash<std::string>()(change); }
 
   // One of many callers shares what the others that find no place have.
   Caller& Find(const std::string& name, uint64_t now_ns) {
@@ -58,12 +105,16 @@ class ChangeBudget {
     if (callers_.size() >= kMaxCallers) {
       for (auto entry = callers_.begin(); entry != callers_.end();) {
         Caller& caller = entry->second;
-        const bool is_as_new = caller.changes.IsFull(now_ns) && caller.refused == 0;
+        const bool is_as_new =
+            caller.changes.IsFull(now_ns) && caller.failures.IsFull(now_ns) && caller.refused == 0;
         entry = is_as_new ? callers_.erase(entry) : std::next(entry);
       }
     }
     const std::string place = callers_.size() < kMaxCallers ? name : "others";
-    return callers_.try_emplace(place, Caller{TokenBucket(kPerSecond, kBurst, now_ns)})
+    return callers_
+        .try_emplace(place, Caller{TokenBucket(kPerSecond, kBurst, now_ns),
+                                   TokenBucket(kFailedBytesPerSecond, kFailedBytesBurst, now_ns),
+                                   {}})
         .first->second;
   }
 

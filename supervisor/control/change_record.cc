@@ -1,6 +1,8 @@
 #include "supervisor/control/change_record.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +36,19 @@ absl::Status Printable(const absl::Status& status) {
   return absl::Status(status.code(), OneLine(MessageOf(status), kMaxOutcome));
 }
 
+absl::Status NotTried(const std::string& caller, const ChangeBudget::Verdict& verdict) {
+  if (verdict.failed_too_much) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many changes of ", caller,
+                     " have failed lately, this one too, and it was not tried again: wait ",
+                     verdict.wait_ns / 1'000'000'000 + 1, " s; `baton audit` shows them"));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(caller, " has asked for more than ", ChangeBudget::kBurst,
+                   " changes in a short time, and this one was not tried: wait, ",
+                   ChangeBudget::kPerSecond, " a second are"));
+}
+
 }  // namespace
 
 absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::string& what,
@@ -45,32 +60,34 @@ absl::Status ChangeRecord::Do(const grpc::ServerContextBase& call, const std::st
   const std::string service = known ? named_service : "";
   v1::Change change;
   change.set_who(callers_->Describe(call));
-  const ChangeBudget::Verdict verdict =
-      budget_.Take(CallerOf(change.who()), MonotonicNanoseconds());
+  const std::string caller = CallerOf(change.who());
+  std::string json;
+  (void)google::protobuf::util::MessageToJsonString(request, &json);
+  const std::string same = absl::StrCat(what, " ", json);
+  const ChangeBudget::Verdict verdict = budget_.Take(caller, same, MonotonicNanoseconds());
   if (verdict.to_record > 0) {
     v1::Change refused;
-    refused.set_who(CallerOf(change.who()));
+    refused.set_who(caller);
     refused.set_what("TooMany");
     trail_->Begin("", &refused);
     trail_->End("", std::move(refused),
                 absl::ResourceExhaustedError(
                     absl::StrCat(verdict.to_record, " of its changes were not tried")));
   }
-  if (!verdict.allowed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(CallerOf(change.who()), " has asked for more than ", ChangeBudget::kBurst,
-                     " changes in a short time, and this one was not tried: wait, ",
-                     ChangeBudget::kPerSecond, " a second are"));
-  }
+  if (!verdict.allowed) return NotTried(caller, verdict);
   change.set_what(what);
   change.set_why(Metadata(call, kReason));
   change.set_trace_parent(TraceParentOf(call));
-  std::string json;
-  (void)google::protobuf::util::MessageToJsonString(request, &json);
   change.set_request(OneLine(json, kMaxRequest));
-  trail_->Begin(service, &change);
+  uint64_t bytes = trail_->Begin(service, &change);
   absl::Status result = work();
-  trail_->End(service, std::move(change), Printable(result));
+  bytes += trail_->End(service, std::move(change), Printable(result));
+  // Every error costs. Callers choose their deadlines, so even a timeout can be had for nothing.
+  if (result.ok()) {
+    budget_.Succeeded(caller, same, MonotonicNanoseconds());
+  } else {
+    budget_.Failed(caller, same, bytes, MonotonicNanoseconds());
+  }
   return result;
 }
 

@@ -23,7 +23,8 @@ class ChangeRecord {
 
   // Does `work`, which is what `call` asks for: recorded before and after it. `service`: as the
   // request names it, which may be none that there is. kResourceExhausted: this caller has asked
-  // for too many changes lately; nothing was done, and that is on record once a minute.
+  // for too many changes lately, or too many of its changes have failed; nothing was done, and that
+  // is on record once a minute.
   absl::Status Do(const grpc::ServerContextBase& call, const std::string& what,
                   const google::protobuf::Message& request, const std::string& service,
                   const std::function<absl::Status()>& work);

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -15,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grpc/grpc.h"
+#include "grpc/support/time.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
+#include "lib/base/heartbeat.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/status_text.h"
 #include "spdlog/spdlog.h"
@@ -29,6 +33,7 @@
 #include "supervisor/control/event_streams.h"
 #include "supervisor/control/keepers.h"
 #include "supervisor/control/log_budget.h"
+#include "supervisor/control/loop_thread.h"
 #include "supervisor/control/metrics_source.h"
 #include "supervisor/control/operator_endpoint.h"
 #include "supervisor/control/operator_service.h"
@@ -117,7 +122,7 @@ class WorkerServers {
     return entry.server.get();
   }
 
-  void Shutdown(std::chrono::system_clock::time_point deadline) {
+  void Shutdown(gpr_timespec deadline) {
     for (Entry& entry : entries_) {
       if (entry.server) entry.server->Shutdown(deadline);
     }
@@ -143,14 +148,15 @@ class ControlServer::Impl {
       : config_(config),
         callers_(config_, &peers_),
         has_batond_(static_cast<bool>(from_batond.link)),
-        batond_(std::move(from_batond.link)),
+        batond_(loop(), std::move(from_batond.link)),
         endpoint_files_([this](const std::string& path) { return OpenFile(path); }, &callers_),
         operator_socket_(std::move(from_batond.operator_socket)),
         worker_socket_(std::move(from_batond.worker_socket)),
-        keepers_(config, {[this](const std::string& service) { streams_.Reannounce(service); },
-                          [this](const std::string& service, const v1::Event& event) {
-                            metrics_->NoteEvent(service, event);
-                          }}),
+        keepers_(loop(), config,
+                 {[this](const std::string& service) { streams_.Reannounce(service); },
+                  [this](const std::string& service, const v1::Event& event) {
+                    metrics_->NoteEvent(service, event);
+                  }}),
         metrics_(std::make_shared<MetricsSource>(
             &keepers_, &trail_, [this] { return callers_.config()->operator_endpoint(); },
             [this](const std::string& path) { return OpenFile(path); }, getppid())),
@@ -162,7 +168,8 @@ class ControlServer::Impl {
         viewer_service_(MakeOperatorService(Context(&viewer_events_), Role::kViewer)),
         endpoint_service_(MakeOperatorService(Context(&endpoint_events_), Role::kOperator)),
         refusing_service_(&callers_),
-        viewer_refusing_service_(&callers_) {}
+        viewer_refusing_service_(&callers_),
+        heart_(loop()) {}
 
   absl::Status Start() {
     SetUpGrpc();
@@ -188,35 +195,37 @@ class ControlServer::Impl {
                              ListenForControl(ControlSocketPath(config_.state_dir())));
     }
     keepers_.Start();
-    BATON_ASSIGN_OR_RETURN(operator_listener_,
-                           PeerListener::Start(std::move(operator_socket_),
-                                               [this](FileDescriptor socket, const Peer& peer) {
-                                                 AcceptOperator(std::move(socket), peer);
-                                               }));
-    BATON_ASSIGN_OR_RETURN(worker_listener_,
-                           PeerListener::Start(std::move(worker_socket_),
-                                               [this](FileDescriptor socket, const Peer& peer) {
-                                                 Adopt(worker_servers_.For(peer.uid),
-                                                       std::move(socket), peer, std::nullopt);
-                                               }));
-    if (!config_.metrics_address().empty()) {
-      metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
-    }
+    operator_listener_.emplace(loop(), std::move(operator_socket_),
+                               [this](FileDescriptor socket, const Peer& peer) {
+                                 AcceptOperator(std::move(socket), peer);
+                               });
+    worker_listener_.emplace(
+        loop(), std::move(worker_socket_), [this](FileDescriptor socket, const Peer& peer) {
+          Adopt(worker_servers_.For(peer.uid), std::move(socket), peer, std::nullopt);
+        });
     batond_.Start([this](const internal::BatondReply& news) {
-      // Not here: what is taken may ask batond for files, and this thread has the answers.
+      // Not here: what is taken may ask batond for files, and the loop has the answers.
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
       news_ = news;
       upkeep_changed_.notify_all();
     });
+    if (!config_.metrics_address().empty()) {
+      metrics_endpoint_ = std::make_unique<metrics::Endpoint>(config_.metrics_address(), metrics_);
+    }
     if (config_.has_operator_endpoint()) {
       const std::lock_guard<std::mutex> lock(endpoint_mutex_);
       (void)RefreshEndpoint();
     }
+    boost::asio::post(loop(), [this] { Beat(); });
     upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
   }
 
   ~Impl() {
+    loop_.Stop();
+    // A client that connects from here on waits for the next control, and not for this one's end.
+    operator_listener_.reset();
+    worker_listener_.reset();
     batond_.Stop();
     {
       const std::lock_guard<std::mutex> lock(upkeep_mutex_);
@@ -224,11 +233,11 @@ class ControlServer::Impl {
     }
     upkeep_changed_.notify_all();
     if (upkeep_.joinable()) upkeep_.join();
-    operator_listener_.reset();
-    worker_listener_.reset();
     keepers_.Stop();  // fails the calls that wait for a keeper, so that their threads return
     metrics_endpoint_.reset();
-    const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
+    // One deadline for all, which a step of the wall clock does not move.
+    const gpr_timespec deadline = gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(kShutdownGrace.count(), GPR_TIMESPAN));
     for (auto* server :
          {&operator_server_, &viewer_server_, &endpoint_server_, &refusing_server_}) {
       if (*server) (*server)->Shutdown(deadline);
@@ -246,6 +255,18 @@ class ControlServer::Impl {
   }
 
  private:
+  boost::asio::io_context& loop() { return loop_.loop(); }
+
+  // By the loop, which each connection of this machine and each call of a keeper goes through: when
+  // it hangs, control does.
+  void Beat() {
+    ShowLife();
+    heart_.expires_after(kHeartbeat);
+    heart_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) Beat();
+    });
+  }
+
   OperatorServiceContext Context(EventStreams* events) {
     return {&keepers_, &streams_,
             &callers_, &trail_,
@@ -409,6 +430,7 @@ class ControlServer::Impl {
     }
   }
 
+  LoopThread loop_;
   const internal::ControlConfig config_;  // as it was at the start
   PeerRegistry peers_;
   Callers callers_;
@@ -428,7 +450,7 @@ class ControlServer::Impl {
   EventStreams operator_events_{&keepers_};
   EventStreams viewer_events_{&keepers_};
   EventStreams endpoint_events_{&keepers_};
-  WorkerServers worker_servers_;  // its listener's thread's, once that runs
+  WorkerServers worker_servers_;  // the loop's, once it has a listener
   std::unique_ptr<grpc::Service> operator_service_;
   std::unique_ptr<grpc::Service> viewer_service_;
   std::unique_ptr<grpc::Service> endpoint_service_;  // over TLS
@@ -442,8 +464,9 @@ class ControlServer::Impl {
   std::unique_ptr<grpc::Server> viewer_server_;
   std::unique_ptr<grpc::Server> endpoint_server_;
   std::unique_ptr<grpc::Server> refusing_server_;
-  std::unique_ptr<PeerListener> operator_listener_;
-  std::unique_ptr<PeerListener> worker_listener_;
+  std::optional<PeerListener> operator_listener_;
+  std::optional<PeerListener> worker_listener_;
+  boost::asio::steady_timer heart_;
   std::unique_ptr<metrics::Endpoint> metrics_endpoint_;
   std::mutex upkeep_mutex_;
   std::condition_variable upkeep_changed_;

@@ -1,16 +1,16 @@
 #include "supervisor/control/keeper_client.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+#include "lib/channel/message_channel.h"
 #include "lib/log/log.h"
 
 namespace baton {
@@ -22,41 +22,50 @@ absl::Status StatusOfReply(const internal::ManagementReply& reply) {
   return absl::Status(code, reply.status_message());
 }
 
-}  // namespace
-
-KeeperClient::KeeperClient(std::string service, std::string socket_path, Observer observer)
-    : service_(std::move(service)),
-      socket_path_(std::move(socket_path)),
-      observer_(std::move(observer)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  BATON_CHECK(wake_);
+absl::Status Stopping() {
+  return absl::UnavailableError("control is stopping: try again in a moment");
 }
 
+}  // namespace
+
+KeeperClient::KeeperClient(boost::asio::io_context& loop, std::string service,
+                           std::string socket_path, Observer observer)
+    : loop_(loop),
+      service_(std::move(service)),
+      socket_path_(std::move(socket_path)),
+      observer_(std::move(observer)),
+      reconnect_(loop),
+      expiry_(loop) {}
+
 void KeeperClient::Start() {
-  thread_ = std::thread([this] { Run(); });
+  boost::asio::post(loop_, [this] {
+    if (!session_) (void)Connect();
+  });
 }
 
 void KeeperClient::Stop() {
+  std::vector<Outgoing> rest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
+    rest.swap(queue_);
   }
-  Wake();
-  if (thread_.joinable()) thread_.join();
+  if (session_) session_->Close();
+  session_.reset();
+  FailPending(absl::UnavailableError("control is stopping"));
+  for (Outgoing& outgoing : rest) outgoing.done(Stopping());
 }
-
-void KeeperClient::Wake() { eventfd_write(wake_.get(), 1); }
 
 void KeeperClient::Call(internal::ManagementRequest request, uint64_t timeout_ns, Done done) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_) {
       queue_.push_back({std::move(request), MonotonicNanoseconds() + timeout_ns, std::move(done)});
-      Wake();
+      if (queue_.size() == 1) boost::asio::post(loop_, [this] { SendQueued(); });
       return;
     }
   }
-  done(absl::UnavailableError("control is stopping: try again in a moment"));
+  done(Stopping());
 }
 
 absl::StatusOr<internal::ManagementReply> KeeperClient::CallAndWait(
@@ -69,52 +78,8 @@ absl::StatusOr<internal::ManagementReply> KeeperClient::CallAndWait(
   return future.get();
 }
 
-void KeeperClient::Run() {
-  for (;;) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (stopping_) break;
-    }
-    if (!channel_ && MonotonicNanoseconds() >= next_attempt_ns_) (void)Connect();
-    SendQueued();
-    Wait();
-    if (channel_) ReadReplies();
-    ExpirePending();
-  }
-  channel_.reset();
-  FailPending(absl::UnavailableError("control is stopping"));
-  std::vector<Outgoing> rest;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    rest.swap(queue_);
-  }
-  for (Outgoing& outgoing : rest) {
-    outgoing.done(absl::UnavailableError("control is stopping: try again in a moment"));
-  }
-}
-
-// Sleeps until there is something to do; without calls and with a keeper, for ever.
-void KeeperClient::Wait() {
-  uint64_t until = UINT64_MAX;
-  if (!channel_) until = next_attempt_ns_;
-  for (const auto& [id, pending] : pending_) until = std::min(until, pending.deadline_ns);
-  int timeout_ms = -1;
-  if (until != UINT64_MAX) {
-    const uint64_t now = MonotonicNanoseconds();
-    timeout_ms = now >= until ? 0 : static_cast<int>((until - now) / 1'000'000 + 1);
-  }
-  pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}};
-  if (channel_) {
-    entries[1].fd = channel_->fd();
-    if (channel_->pending()) entries[1].events |= POLLOUT;
-  }
-  poll(entries, 2, timeout_ms);
-  eventfd_t ignored;
-  eventfd_read(wake_.get(), &ignored);
-}
-
 absl::Status KeeperClient::Connect() {
-  absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path_);
+  absl::StatusOr<FileDescriptor> socket = ConnectUnix(socket_path_, /*timeout_ms=*/0);
   if (!socket.ok()) {
     absl::Status problem(socket.status().code(),
                          absl::StripPrefix(socket.status().message(),
@@ -122,7 +87,9 @@ absl::Status KeeperClient::Connect() {
     Disconnect(problem);
     return problem;
   }
-  channel_ = std::make_unique<MessageChannel>(*std::move(socket));
+  session_ = std::make_shared<FramedSession>(loop_, *std::move(socket), FramedSession::Limits());
+  session_->Start([this] { return TakeReply(); },
+                  [this](const absl::Status& why) { Disconnect(why); });
   problem_logged_ = false;
   uint64_t suppressed = 0;
   if (log_budget_.Take(&suppressed)) {
@@ -134,15 +101,21 @@ absl::Status KeeperClient::Connect() {
   internal::ManagementRequest subscribe;
   subscribe.mutable_subscribe()->set_after_sequence(0);
   Submit({std::move(subscribe), UINT64_MAX, [](auto) {}});
-  if (!channel_) return absl::UnavailableError("it closed the connection at once");
   if (observer_.on_connected) observer_.on_connected();
   return absl::OkStatus();
 }
 
+void KeeperClient::ConnectLater() {
+  reconnect_.expires_after(back_off_.Next());
+  reconnect_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !session_) (void)Connect();
+  });
+}
+
 void KeeperClient::Disconnect(const absl::Status& cause) {
-  const bool was_connected = channel_ != nullptr;
-  channel_.reset();
-  next_attempt_ns_ = MonotonicNanoseconds() + static_cast<uint64_t>(back_off_.Next().count());
+  const bool was_connected = session_ != nullptr;
+  session_.reset();
+  ConnectLater();
   uint64_t suppressed = 0;
   if ((was_connected || !problem_logged_) && log_budget_.Take(&suppressed)) {
     log::Write(spdlog::level::warn, {.service = service_},
@@ -154,14 +127,16 @@ void KeeperClient::Disconnect(const absl::Status& cause) {
 }
 
 void KeeperClient::FailPending(const absl::Status& cause) {
+  if (pending_.empty()) return;
+  const absl::Status status = Unreachable(cause);
   std::map<uint64_t, Pending> failed;
   failed.swap(pending_);
-  for (auto& [id, pending] : failed) pending.done(Unreachable(cause));
+  for (auto& [id, pending] : failed) pending.done(status);
 }
 
 absl::Status KeeperClient::Unreachable(const absl::Status& cause) const {
   const std::string why = observer_.down_reason ? observer_.down_reason() : "";
-  if (!channel_ && !why.empty()) {
+  if (!session_ && !why.empty()) {
     return absl::UnavailableError(absl::StrCat("service \"", service_, "\" is down: ", why,
                                                "; batond tries to start it every few seconds"));
   }
@@ -181,7 +156,7 @@ void KeeperClient::SendQueued() {
 }
 
 void KeeperClient::Submit(Outgoing outgoing) {
-  if (!channel_) {
+  if (!session_) {
     const absl::Status connected = Connect();
     if (!connected.ok()) {
       outgoing.done(Unreachable(connected));
@@ -190,26 +165,19 @@ void KeeperClient::Submit(Outgoing outgoing) {
   }
   const uint64_t id = next_id_++;
   outgoing.request.set_id(id);
-  const absl::Status queued = channel_->Enqueue(outgoing.request);
-  if (!queued.ok()) {
-    outgoing.done(Unreachable(queued));
-    if (!absl::IsResourceExhausted(queued)) Disconnect(queued);
+  if (const absl::Status sent = session_->TrySend(outgoing.request); !sent.ok()) {
+    outgoing.done(Unreachable(sent));
     return;
   }
   pending_.emplace(id, Pending{outgoing.deadline_ns, std::move(outgoing.done)});
+  AwaitExpiry(outgoing.deadline_ns);
 }
 
-void KeeperClient::ReadReplies() {
-  absl::Status problem = channel_->Fill();
-  for (;;) {
-    internal::ManagementReply reply;
-    const absl::StatusOr<bool> whole = channel_->NextFrame(&reply);
-    if (!whole.ok()) problem = whole.status();
-    if (!whole.ok() || !*whole) break;
-    Dispatch(std::move(reply));
-  }
-  if (problem.ok() && channel_->pending()) problem = channel_->Flush();
-  if (!problem.ok()) Disconnect(problem);
+absl::StatusOr<bool> KeeperClient::TakeReply() {
+  internal::ManagementReply reply;
+  BATON_ASSIGN_OR_RETURN(const bool whole, session_->channel().NextFrame(&reply));
+  if (whole) Dispatch(std::move(reply));
+  return whole;
 }
 
 void KeeperClient::Dispatch(internal::ManagementReply reply) {
@@ -230,15 +198,32 @@ void KeeperClient::Dispatch(internal::ManagementReply reply) {
   }
 }
 
-void KeeperClient::ExpirePending() {
+void KeeperClient::AwaitExpiry(uint64_t deadline_ns) {
+  if (deadline_ns >= expiry_ns_) return;
+  expiry_ns_ = deadline_ns;
   const uint64_t now = MonotonicNanoseconds();
+  expiry_.expires_after(std::chrono::nanoseconds(deadline_ns > now ? deadline_ns - now : 0));
+  expiry_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) ExpirePending();
+  });
+}
+
+void KeeperClient::ExpirePending() {
+  expiry_ns_ = UINT64_MAX;
+  const uint64_t now = MonotonicNanoseconds();
+  uint64_t next_ns = UINT64_MAX;
+  std::vector<Done> expired;
   for (auto entry = pending_.begin(); entry != pending_.end();) {
     if (entry->second.deadline_ns > now) {
+      next_ns = std::min(next_ns, entry->second.deadline_ns);
       ++entry;
       continue;
     }
-    Done done = std::move(entry->second.done);
+    expired.push_back(std::move(entry->second.done));
     entry = pending_.erase(entry);
+  }
+  AwaitExpiry(next_ns);
+  for (const Done& done : expired) {
     done(absl::DeadlineExceededError(
         absl::StrCat("the keeper of service \"", service_, "\" at ", socket_path_,
                      " has not answered in time: is it stopped or overloaded?")));

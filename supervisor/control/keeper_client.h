@@ -1,8 +1,10 @@
-// Control's end of one keeper's management socket. A thread of its own per keeper, so that one
-// which hangs delays nobody else's calls.
+// Control's end of one keeper's management socket, on control's loop. A keeper that hangs delays
+// nobody else's calls: nothing waits for it.
 #ifndef SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 #define SUPERVISOR_CONTROL_KEEPER_CLIENT_H_
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -10,12 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/base/file_descriptor.h"
-#include "lib/channel/message_channel.h"
+#include "lib/loop/framed_session.h"
 #include "lib/waiting/back_off.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/control/log_budget.h"
@@ -27,15 +28,15 @@ class KeeperClient {
   using Done = std::function<void(absl::StatusOr<internal::ManagementReply>)>;
 
   struct Observer {
-    // All are called from the client's thread.
+    // All are called by the loop.
     std::function<void(const v1::Event&)> on_event;
     std::function<void()> on_connected;  // the first time and after every reconnect
     // What the keeper that is gone has left about that; empty: nothing.
     std::function<std::string()> down_reason;
   };
 
-  KeeperClient(std::string service, std::string socket_path, Observer observer);
-  ~KeeperClient() { Stop(); }
+  KeeperClient(boost::asio::io_context& loop, std::string service, std::string socket_path,
+               Observer observer);
   KeeperClient(const KeeperClient&) = delete;
   KeeperClient& operator=(const KeeperClient&) = delete;
 
@@ -43,14 +44,15 @@ class KeeperClient {
   const std::string& socket_path() const { return socket_path_; }
 
   void Start();
-  // Fails what is pending and every later call with kUnavailable.
+  // Fails what is pending and every later call with kUnavailable. REQUIRES: the loop has ended.
   void Stop();
 
   // Thread-safe. Sends `request` (its id is set here) and calls `done` exactly once, without locks
-  // held: from the client's thread, or from this one after Stop. kUnavailable: the keeper cannot
-  // be reached (a call tries to connect at once, whatever the back-off); kDeadlineExceeded: no
-  // answer within `timeout_ns`; otherwise what the keeper said.
+  // held: from the loop, which `done` must not keep waiting, or from this thread or Stop's at the
+  // end. kUnavailable: the keeper cannot be reached (a call tries to connect at once, whatever the
+  // back-off); kDeadlineExceeded: no answer within `timeout_ns`; otherwise what the keeper said.
   void Call(internal::ManagementRequest request, uint64_t timeout_ns, Done done);
+  // Not from the loop.
   absl::StatusOr<internal::ManagementReply> CallAndWait(internal::ManagementRequest request,
                                                         uint64_t timeout_ns);
 
@@ -65,35 +67,35 @@ class KeeperClient {
     Done done;
   };
 
-  void Run();
-  void Wait();
   absl::Status Connect();
+  void ConnectLater();
   void Disconnect(const absl::Status& cause);
   void FailPending(const absl::Status& cause);
   void SendQueued();
   void Submit(Outgoing outgoing);
-  void ReadReplies();
+  absl::StatusOr<bool> TakeReply();
   void Dispatch(internal::ManagementReply reply);
+  void AwaitExpiry(uint64_t deadline_ns);
   void ExpirePending();
   absl::Status Unreachable(const absl::Status& cause) const;
-  void Wake();
 
+  boost::asio::io_context& loop_;
   const std::string service_;
   const std::string socket_path_;
   const Observer observer_;
-  FileDescriptor wake_;  // eventfd
-  std::thread thread_;
 
   std::mutex mutex_;
   std::vector<Outgoing> queue_;  // guarded by mutex_
   bool stopping_ = false;        // guarded by mutex_
 
-  // Of the thread only.
-  std::unique_ptr<MessageChannel> channel_;
+  // The loop's, and Stop's after it.
+  std::shared_ptr<FramedSession> session_;  // null: not connected
   std::map<uint64_t, Pending> pending_;
   uint64_t next_id_ = 1;
   BackOff back_off_{std::chrono::milliseconds(20), std::chrono::seconds(2)};
-  uint64_t next_attempt_ns_ = 0;
+  boost::asio::steady_timer reconnect_;
+  boost::asio::steady_timer expiry_;
+  uint64_t expiry_ns_ = UINT64_MAX;  // when `expiry_` ends; UINT64_MAX: it does not run
   bool problem_logged_ = false;
   LogBudget log_budget_;
 };

@@ -37,7 +37,8 @@ absl::StatusOr<internal::Description> DescriptionOf(absl::StatusOr<internal::Man
 
 }  // namespace
 
-Keepers::Keepers(const internal::ControlConfig& config, const Observer& all) {
+Keepers::Keepers(boost::asio::io_context& loop, const internal::ControlConfig& config,
+                 const Observer& all) {
   for (const std::string& name : config.services()) {
     KeeperClient::Observer observer;
     observer.on_event = [this, name, on_event = all.on_event](const v1::Event& event) {
@@ -48,7 +49,7 @@ Keepers::Keepers(const internal::ControlConfig& config, const Observer& all) {
       return DownReason(directory, name);
     };
     clients_[name] = std::make_unique<KeeperClient>(
-        name, ManagementSocketPath(config.state_dir(), name), std::move(observer));
+        loop, name, ManagementSocketPath(config.state_dir(), name), std::move(observer));
   }
 }
 

@@ -4,6 +4,7 @@
 #ifndef SUPERVISOR_CONTROL_KEEPERS_H_
 #define SUPERVISOR_CONTROL_KEEPERS_H_
 
+#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,10 +26,11 @@ class Keepers {
     // One that was not here before.
     std::function<void(const std::string& service, const v1::Event&)> on_event;
   };
-  Keepers(const internal::ControlConfig& config, const Observer& observer);
+  Keepers(boost::asio::io_context& loop, const internal::ControlConfig& config,
+          const Observer& observer);
 
   void Start();
-  void Stop();
+  void Stop();  // REQUIRES: the loop has ended
 
   // kNotFound names the services that there are.
   absl::StatusOr<KeeperClient*> Find(const std::string& service);

@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "grpc/support/log.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/base/heartbeat.h"
 #include "lib/base/readiness.h"
 #include "lib/base/version.h"
 #include "lib/log/log.h"
@@ -79,10 +78,8 @@ int Serve(const baton::internal::ControlConfig& config, const sigset_t& end_sign
                baton::OperatorSocketPath(config.state_dir()),
                baton::ControlSocketPath(config.state_dir()));
   baton::TellReady();
-  timespec pause = {};
-  pause.tv_sec = std::chrono::ceil<std::chrono::seconds>(baton::kHeartbeat).count();
-  int signal_number;
-  while ((signal_number = sigtimedwait(&end_signals, nullptr, &pause)) < 0) baton::ShowLife();
+  int signal_number = 0;
+  sigwait(&end_signals, &signal_number);
   spdlog::info("ends: {}", strsignal(signal_number));
   return 0;
 }

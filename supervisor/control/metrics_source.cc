@@ -33,8 +33,7 @@ MetricsSource::MetricsSource(Keepers* keepers, const AuditTrail* trail,
       endpoint_(std::move(endpoint)),
       open_(std::move(open)),
       batond_(batond),
-      started_ns_(MonotonicNanoseconds()),
-      events_(UnixMicroseconds()) {}
+      started_ns_(MonotonicNanoseconds()) {}
 
 // Each time anew: the files may be replaced.
 prometheus::MetricFamily MetricsSource::Certificates() const {

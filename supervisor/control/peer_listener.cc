@@ -1,10 +1,10 @@
 #include "supervisor/control/peer_listener.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "lib/base/errno_status.h"
@@ -16,8 +16,8 @@
 namespace baton {
 namespace {
 
-// How long to wait when accept fails for want of descriptors, which poll would report at once.
-constexpr int kPauseMs = 1000;
+// How long to wait when accept fails for want of descriptors: the socket stays readable.
+constexpr std::chrono::seconds kPause(1);
 
 }  // namespace
 
@@ -36,35 +36,25 @@ absl::StatusOr<Peer> IdentifyPeer(int socket) {
   return peer;
 }
 
-absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::Start(FileDescriptor listening,
-                                                                  Accepted accepted) {
-  std::unique_ptr<PeerListener> listener(new PeerListener);
-  listener->accepted_ = std::move(accepted);
-  listener->listening_ = std::move(listening);
-  listener->stop_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!listener->stop_) return ErrnoStatus(errno, "eventfd");
-  listener->thread_ = std::thread([raw = listener.get()] { raw->Run(); });
-  return listener;
+PeerListener::PeerListener(boost::asio::io_context& loop, FileDescriptor listening,
+                           Accepted accepted)
+    : accepted_(std::move(accepted)), listening_(loop, listening.Release()), pause_(loop) {
+  boost::asio::post(loop, [this] { Wait(); });
 }
 
-PeerListener::~PeerListener() {
-  if (!thread_.joinable()) return;
-  eventfd_write(stop_.get(), 1);
-  thread_.join();
-}
-
-void PeerListener::Run() {
-  for (;;) {
-    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
-    if (poll(entries, 2, -1) < 0) continue;
-    if (entries[0].revents != 0) return;
-    if (AcceptOne()) continue;
-    poll(entries, 1, kPauseMs);
-  }
+void PeerListener::Wait() {
+  listening_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                        [this](const boost::system::error_code& error) {
+                          if (error) return;
+                          if (AcceptOne()) return Wait();
+                          pause_.expires_after(kPause);
+                          pause_.async_wait([this](const auto&) { Wait(); });
+                        });
 }
 
 bool PeerListener::AcceptOne() {
-  FileDescriptor socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor socket(
+      accept4(listening_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
     spdlog::error("{}; see RLIMIT_NOFILE", std::string(ErrnoStatus(errno, "accept").message()));

@@ -2,10 +2,11 @@
 #ifndef SUPERVISOR_CONTROL_PEER_LISTENER_H_
 #define SUPERVISOR_CONTROL_PEER_LISTENER_H_
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,27 +25,25 @@ struct Peer {
 
 absl::StatusOr<Peer> IdentifyPeer(int socket);
 
+// Destroyed once the loop has ended. The socket's file stays: removing it could hit that of a
+// successor.
 class PeerListener {
  public:
-  // Takes a connected, non-blocking socket. Called from the listener's thread.
+  // Takes a connected, non-blocking socket. Called by the loop.
   using Accepted = std::function<void(FileDescriptor socket, const Peer& peer)>;
 
   // On a listening, non-blocking socket: whom to serve is for `accepted` to judge.
-  static absl::StatusOr<std::unique_ptr<PeerListener>> Start(FileDescriptor listening,
-                                                             Accepted accepted);
-  // After it returns, `accepted` is not called again. The file stays: removing it could hit that
-  // of a successor.
-  ~PeerListener();
+  PeerListener(boost::asio::io_context& loop, FileDescriptor listening, Accepted accepted);
+  PeerListener(const PeerListener&) = delete;
+  PeerListener& operator=(const PeerListener&) = delete;
 
  private:
-  PeerListener() = default;
-  void Run();
-  bool AcceptOne();  // false: nobody waits
+  void Wait();
+  bool AcceptOne();  // false: there are no descriptors left for it
 
-  Accepted accepted_;
-  FileDescriptor listening_;
-  FileDescriptor stop_;  // eventfd
-  std::thread thread_;
+  const Accepted accepted_;
+  boost::asio::posix::stream_descriptor listening_;
+  boost::asio::steady_timer pause_;
 };
 
 }  // namespace baton

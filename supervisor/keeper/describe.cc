@@ -85,10 +85,8 @@ internal::EngineLoad DescribeLoad(const EngineLoad& load) {
   return out;
 }
 
-internal::ShardLoad DescribeShardLoad(const ServiceEngine& engine, uint32_t shard) {
+internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters) {
   internal::ShardLoad out;
-  if (arena::IsNative(engine.arena().shape())) return out;
-  const driver::ShardCounters counters = engine.counters(shard);
   out.set_bytes_sent(counters.bytes_sent);
   out.set_bytes_received(counters.bytes_received);
   return out;
@@ -131,9 +129,9 @@ v1::DeviceState DescribeDevice(const verbs::DeviceInfo& device) {
   return out;
 }
 
-v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard) {
+v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
+                        const driver::ShardCounters& counters) {
   const arena::ShardRecord& record = engine.arena().shard(shard);
-  const driver::ShardCounters counters = engine.counters(shard);
   const ShardOwner owner = engine.owner(shard);
   v1::Shard out;
   out.set_index(shard);

@@ -12,7 +12,11 @@
 
 namespace baton::keeper {
 
-v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard);
+// `counters`: of the shard, from the engine. The caller asks for them once, since a native service
+// counts by looking at all of its connections.
+v1::Shard DescribeShard(const ServiceEngine& engine, uint32_t shard,
+                        const driver::ShardCounters& counters);
+internal::ShardLoad DescribeShardLoad(const driver::ShardCounters& counters);
 // How long `receives` last at the rate of `completed` in `elapsed_ns`, in microseconds; 0: nobody
 // knows.
 double ReceiveWindowUs(uint64_t receives, uint64_t completed, uint64_t elapsed_ns);
@@ -44,8 +48,6 @@ v1::BlackoutSummary Summarize(const LatencyHistogram& histogram);
 // With bounds from 10 us to 10 s.
 internal::Histogram DescribeHistogram(const LatencyHistogram& histogram);
 internal::EngineLoad DescribeLoad(const EngineLoad& load);
-// Bytes of brokered services; of others nothing, since no process knows those of all their workers.
-internal::ShardLoad DescribeShardLoad(const ServiceEngine& engine, uint32_t shard);
 // Sets receive_window of `loads`, which has one for each shard. Looks at every connection; any
 // thread may call it.
 void AddReceiveWindows(const arena::Arena& arena,

@@ -26,6 +26,7 @@ namespace baton::keeper {
 namespace {
 
 constexpr uint32_t kConnectionsPerReply = 1000;
+constexpr FramedSession::Limits kSessionLimits = {.text_bytes = 16 << 10};
 constexpr size_t kMaxPolicyBytes = 1024;  // in an event
 
 void SetStatus(const absl::Status& status, internal::ManagementReply* reply) {
@@ -76,7 +77,7 @@ void Management::Accept(FileDescriptor socket) {
   if (peer->uid != geteuid() && peer->uid != 0 && !OwnsSocketFile(socket.get(), peer->uid)) return;
   // Control and batond are in our pid namespace.
   if (config_.distrust_contained_root() && IsPeerContained(socket.get())) return;
-  auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxFrameBytes);
+  auto session = std::make_shared<FramedSession>(loop_, std::move(socket), kSessionLimits);
   const std::weak_ptr<FramedSession> weak = session;
   session->Start(
       [this, weak]() -> absl::StatusOr<bool> {
@@ -257,8 +258,9 @@ void Management::Describe(internal::Description* description) {
   LatencyHistogram handoffs, failovers;
   engine_.Run([&] {
     for (uint32_t i = 0; i < config.shards(); ++i) {
-      *description->add_shards() = DescribeShard(engine_, i);
-      *description->add_shard_loads() = DescribeShardLoad(engine_, i);
+      const driver::ShardCounters counters = engine_.counters(i);
+      *description->add_shards() = DescribeShard(engine_, i, counters);
+      *description->add_shard_loads() = DescribeShardLoad(counters);
       handoffs.Merge(engine_.handoff_blackout(i));
       failovers.Merge(engine_.failover_blackout(i));
     }

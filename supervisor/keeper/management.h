@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/handoffs.h"
 #include "supervisor/keeper/limit_watch.h"
 #include "supervisor/keeper/policies.h"

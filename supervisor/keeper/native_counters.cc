@@ -33,6 +33,8 @@ void NativeCounters::Look(uint32_t index) {
       shares_receives_ ? connection.receive.completed : connection.receive.posted;
   totals_[shard].sends += Grow(seen.sends, arena::LoadRelaxed(connection.send.posted));
   totals_[shard].receives += Grow(seen.receives, arena::LoadRelaxed(receives));
+  totals_[shard].bytes_received +=
+      Grow(seen.bytes_received, arena::LoadRelaxed(connection.bytes_received));
 }
 
 driver::ShardCounters NativeCounters::Of(uint32_t shard) {
@@ -43,6 +45,9 @@ driver::ShardCounters NativeCounters::Of(uint32_t shard) {
       totals_[shard].sends;
   counters.receives_posted = counters.receives_committed = counters.receives_completed =
       totals_[shard].receives;
+  (void)Grow(totals_[shard].bytes_sent, arena::LoadRelaxed(arena_->shard(shard).bytes_sent));
+  counters.bytes_sent = totals_[shard].bytes_sent;
+  counters.bytes_received = totals_[shard].bytes_received;
   for (uint32_t i = 0; i < seen_.size(); ++i) {
     const arena::ConnectionRecord& connection = arena_->connection(i);
     if (arena::LoadAcquire(connection.shard) != shard || !driver::IsLive(connection)) continue;

@@ -3,6 +3,9 @@
 // Drivers count in the records of connections. A record starts over with the next connection of its
 // slot, and follows its connection to another shard. So the growth since the last look is added to
 // the shard that has the connection: these counters never fall.
+//
+// Drivers count transactions and sent bytes in the record of the shard, from the creation of the
+// arena on.
 #ifndef SUPERVISOR_KEEPER_NATIVE_COUNTERS_H_
 #define SUPERVISOR_KEEPER_NATIVE_COUNTERS_H_
 
@@ -31,10 +34,13 @@ class NativeCounters {
     uint32_t generation = 0;
     uint64_t sends = 0;     // posted
     uint64_t receives = 0;  // posted; completed where the shard shares its receives
+    uint64_t bytes_received = 0;
   };
   struct Total {
     uint64_t sends = 0;
     uint64_t receives = 0;
+    uint64_t bytes_received = 0;
+    uint64_t bytes_sent = 0;              // the most that Of() has returned
     uint64_t shared_receives_posted = 0;  // the most that Of() has returned
   };
 

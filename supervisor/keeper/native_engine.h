@@ -101,7 +101,10 @@ class NativeEngine final : public ServiceEngine, private native::ConnectionObser
     return manager_->Connect(shard, address, private_data, tag);
   }
   uint32_t DisconnectAll(std::string_view why) override { return manager_->DisconnectAll(why); }
-  // The keeper's one thread registers memory itself: its workers drive their shards meanwhile.
+  // The keeper's one thread registers memory itself. A thread beside it could hold a lock when the
+  // keeper forks a worker, and that worker would wait for the lock for ever: ForkWorker refuses.
+  // Meanwhile workers drive their shards, and an heir takes over from a dead owner. What the keeper
+  // does itself waits: it connects, accepts, moves and ends nothing.
   absl::StatusOr<uint32_t> ReserveGrant(uint64_t offset, uint64_t length, uint32_t access) override;
   void RegisterGrant(uint32_t grant, GrantDone done) override;
   void RevokeGrant(uint32_t grant, GrantDone done) override;

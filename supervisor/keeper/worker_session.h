@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "lib/arena/arena.h"
 #include "lib/channel/message_channel.h"
+#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/candidate.h"
-#include "supervisor/keeper/framed_session.h"
 
 namespace baton::keeper {
 

@@ -23,7 +23,7 @@
 namespace baton::keeper {
 namespace {
 
-constexpr uint32_t kMaxRequestBytes = 64 << 10;
+constexpr FramedSession::Limits kSessionLimits = {.frame_bytes = 64 << 10, .text_bytes = 16 << 10};
 // Clients of the socket, which anybody may connect to, that have not attached.
 constexpr size_t kMaxStrangers = 64;
 constexpr size_t kMaxReleaseBytes = 32;
@@ -113,7 +113,7 @@ void WorkerSessions::AcceptChild(FileDescriptor socket, const PeerCredentials& p
 
 std::shared_ptr<FramedSession> WorkerSessions::Start(const SessionPtr& session,
                                                      FileDescriptor socket) {
-  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kMaxRequestBytes);
+  auto framed = std::make_shared<FramedSession>(loop_, std::move(socket), kSessionLimits);
   session->socket = framed;
   framed->Start([this, session] { return OnFrame(session); },
                 [this, session](const absl::Status& why) { OnClosed(session, why); });

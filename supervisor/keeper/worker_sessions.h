@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/loop/framed_session.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "supervisor/keeper/death_watcher.h"
 #include "supervisor/keeper/event_log.h"
-#include "supervisor/keeper/framed_session.h"
 #include "supervisor/keeper/lock_holder.h"
 #include "supervisor/keeper/policies.h"
 #include "supervisor/keeper/program.h"

@@ -1,12 +1,24 @@
 #include "supervisor/metrics/event_counts.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "supervisor/metrics/family.h"
 
 namespace baton::metrics {
 
+EventCounts::EventCounts(std::function<int64_t()> unix_micros,
+                         std::function<uint64_t()> monotonic_ns)
+    : unix_micros_(std::move(unix_micros)),
+      monotonic_ns_(std::move(monotonic_ns)),
+      started_ns_(monotonic_ns_()),
+      since_unix_micros_(unix_micros_()) {}
+
 void EventCounts::Note(const std::string& service, const v1::Event& event) {
-  if (event.unix_micros() < since_unix_micros_) return;
   const std::lock_guard<std::mutex> lock(mutex_);
+  const auto up_micros = static_cast<int64_t>((monotonic_ns_() - started_ns_) / 1000);
+  since_unix_micros_ = std::min(since_unix_micros_, unix_micros_() - up_micros);
+  if (event.unix_micros() < since_unix_micros_) return;
   std::map<std::string, uint64_t>& kinds = counts_[service];
   const bool known = kinds.size() < kMaxKinds || kinds.count(event.kind()) != 0;
   ++kinds[known ? event.kind() : "other"];

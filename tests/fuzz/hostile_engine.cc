@@ -25,7 +25,6 @@
 namespace baton::fuzz {
 namespace {
 
-using arena::ConnectionState;
 using driver::testing::CommitWriter;
 using driver::testing::TestShape;
 using keeper::Engine;
@@ -299,7 +298,9 @@ class Attack {
       case 9:
         // As control does for operators.
         service_.Do([this, shard] {
-          BATON_CHECK(keeper::DescribeShard(engine_, shard).SerializeAsString().size() < 100'000);
+          const v1::Shard described =
+              keeper::DescribeShard(engine_, shard, engine_.counters(shard));
+          BATON_CHECK(described.SerializeAsString().size() < 100'000);
           for (uint32_t i = 0; i < kConnections; ++i) keeper::DescribeConnection(engine_, i);
         });
         break;

@@ -1,6 +1,7 @@
 #include "tests/harness/peer_process.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ constexpr std::chrono::seconds kConnect{30};
 // What has to wait for long has not failed, and a machine may stand still for a while; a test that
 // means it says so.
 constexpr std::chrono::milliseconds kReplyLimit{60'000}, kDrainLimit{10'000};
+constexpr std::chrono::milliseconds kLook{10};
 constexpr char kFinal[] = "{\"final\"";
 
 }  // namespace
@@ -86,6 +88,16 @@ absl::Status PeerProcess::Settle(std::chrono::milliseconds timeout) {
 absl::Status PeerProcess::SettleActive(std::chrono::milliseconds timeout) {
   BATON_RETURN_IF_ERROR(process_->WriteLine("settle active"));
   return ReadAnswer("{\"settled\"", timeout).status();
+}
+
+absl::Status PeerProcess::AwaitSpares(uint32_t count, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + Patient(timeout);
+  do {
+    BATON_ASSIGN_OR_RETURN(const PeerWindow window, Mark("spares"));
+    if (window.spares == count) return absl::OkStatus();
+    std::this_thread::sleep_for(kLook);
+  } while (std::chrono::steady_clock::now() < deadline);
+  return absl::DeadlineExceededError("the connections to the standby do not come up");
 }
 
 absl::Status PeerProcess::SetRate(uint64_t rate) {

@@ -55,6 +55,9 @@ class PeerProcess {
   absl::Status Settle(std::chrono::milliseconds timeout = std::chrono::seconds(15));
   // The same of the active connections alone.
   absl::Status SettleActive(std::chrono::milliseconds timeout = std::chrono::seconds(15));
+  // Until it has `count` connections to a service that stands by. Ends the current window.
+  absl::Status AwaitSpares(uint32_t count,
+                           std::chrono::milliseconds timeout = std::chrono::seconds(60));
   absl::Status SetRate(uint64_t rate);
   // Stops sending, waits for the last replies and for the end of the process. The result is not
   // judged here: see its "ok".

@@ -177,6 +177,7 @@ TEST(Layout, shouldKeepOwnershipAndShardRecords) {
   EXPECT_EQ(offsetof(ShardRecord, shared_receives_posted), 224u);
   EXPECT_EQ(offsetof(ShardRecord, shared_receives_unsure), 228u);
   EXPECT_EQ(offsetof(ShardRecord, shared_receives_refused), 232u);
+  EXPECT_EQ(offsetof(ShardRecord, bytes_sent), 240u);
 }
 
 TEST(Layout, shouldKeepCompletionEntry) {

@@ -98,16 +98,20 @@ TEST_F(LogTest, shouldStayAnObjectWhateverStandsInIt) {
   }
 }
 
+TEST_F(LogTest, shouldCutNoMoreThanItHasTo) {
+  spdlog::info("{}{}", std::string(2000, 'a'), std::string(2000, '\x01'));
+  const std::string message = Text(TheLine(), "message");
+  EXPECT_EQ(message.rfind('a'), 1999u);
+  EXPECT_GE(message.size(), 2000u + (3072 - 2000) / 6);
+}
+
 TEST_F(LogTest, shouldSayWhatWasSaid) {
   const std::string text = "a \"quoted\" C:\\path\twith tab\nand line, \xc3\xa4\xe2\x82\xac";
   spdlog::info("{}", text);
   EXPECT_EQ(Text(TheLine(), "message"), text);
-  EXPECT_EQ(JsonEscaped("a\xff"
-                        "b",
-                        100),
-            "a\xef\xbf\xbd"
-            "b");
-  EXPECT_EQ(JsonEscaped("ab\"c", 3), "ab");
+  lines_.str("");
+  spdlog::info("a\xff b");
+  EXPECT_EQ(Text(TheLine(), "message"), "a? b");
 }
 
 }  // namespace

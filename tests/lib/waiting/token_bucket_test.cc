@@ -25,6 +25,14 @@ TEST(TokenBucketTest, shouldHoldNoMoreThanItTakes) {
   EXPECT_FALSE(bucket.TryTake(1000 * kSecond));
 }
 
+TEST(TokenBucketTest, shouldNotBeFilledByATimeThatIsBeforeTheLastOne) {
+  TokenBucket bucket(10, 2, 5 * kSecond);
+  EXPECT_TRUE(bucket.TryTake(5 * kSecond));
+  EXPECT_TRUE(bucket.TryTake(5 * kSecond));
+  EXPECT_FALSE(bucket.TryTake(5 * kSecond - 1));
+  EXPECT_TRUE(bucket.TryTake(5 * kSecond + kSecond / 10));
+}
+
 TEST(TokenBucketTest, shouldOweNoMoreThanItMay) {
   TokenBucket bucket(10, 2, 0);
   bucket.Take(100, /*most_debt=*/4);

@@ -7,13 +7,17 @@
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lib/channel/message_channel.h"
+#include "proto/baton/internal/control.pb.h"
 #include "proto/baton/internal/store.pb.h"
+#include "supervisor/batond/control_requests.h"
 #include "supervisor/batond/descriptor_store.h"
 #include "supervisor/batond/store_server.h"
 #include "tests/harness/scripted_sends.h"
@@ -68,15 +72,38 @@ TEST(DescriptorStoreTest, RefusesWhatItCannotHold) {
   EXPECT_TRUE(store.Put("n0", OneDescriptor()).ok());
 }
 
+// The two ends of a channel between batond and a process that it has started.
+struct Ends {
+  FileDescriptor batond;
+  std::unique_ptr<MessageChannel> child;
+};
+
+Ends MakeEnds() {
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {FileDescriptor(ends[0]), std::make_unique<MessageChannel>(FileDescriptor(ends[1]))};
+}
+
+// Runs the loop until `answered` returns `count`. Each turn answers a few requests, so that
+// batond's other work has its turn in between.
+void ExpectAFewATurn(boost::asio::io_context& io, size_t count,
+                     const std::function<size_t()>& answered) {
+  size_t turns = 0;
+  for (size_t so_far = 0; so_far < count;) {
+    ASSERT_EQ(io.run_one(), 1u);
+    so_far = answered();
+    EXPECT_LE(so_far, 10 * ++turns);
+  }
+}
+
 // A store server on a thread of its own, and the keeper's end of its channel.
 class StoreServerTest : public testing::Test {
  protected:
   StoreServerTest() {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    server_fd_ = ends[0];
-    server_ = std::make_unique<StoreServer>(io_, "keeper", FileDescriptor(ends[0]), store_);
-    keeper_ = std::make_unique<MessageChannel>(FileDescriptor(ends[1]));
+    Ends ends = MakeEnds();
+    server_fd_ = ends.batond.get();
+    server_ = std::make_unique<StoreServer>(io_, "keeper", std::move(ends.batond), store_);
+    keeper_ = std::move(ends.child);
     thread_ = std::thread([this] { io_.run(); });
   }
   // The server has nothing to wait for once its channel is closed.
@@ -130,18 +157,57 @@ TEST_F(StoreServerTest, PutsListsGetsAndDrops) {
 
 // A keeper that asked and was killed.
 TEST(StoreServer, ServesWhatWasAskedBeforeItsEnd) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   boost::asio::io_context io;
   DescriptorStore store;
   {
-    const StoreServer server(io, "keeper", FileDescriptor(ends[0]), store);
-    MessageChannel keeper{FileDescriptor(ends[1])};
+    Ends ends = MakeEnds();
+    const StoreServer server(io, "keeper", std::move(ends.batond), store);
+    const std::unique_ptr<MessageChannel> keeper = std::move(ends.child);
     internal::StoreRequest request;
     request.mutable_put()->set_name("workers0.0");
-    ASSERT_TRUE(keeper.Send(request, {ends[1]}).ok());
+    ASSERT_TRUE(keeper->Send(request, {keeper->fd()}).ok());
   }
   EXPECT_EQ(store.List(), std::vector<std::string>{"workers0.0"});
+}
+
+TEST(StoreServer, ServesAFewRequestsOfOneThatAsksWithoutAPause) {
+  Ends ends = MakeEnds();
+  boost::asio::io_context io;
+  DescriptorStore store;
+  const StoreServer server(io, "keeper", std::move(ends.batond), store);
+  constexpr size_t kRequests = 100;
+  internal::StoreRequest request;
+  request.mutable_list();
+  for (size_t i = 0; i < kRequests; ++i) ASSERT_TRUE(ends.child->Send(request).ok());
+  size_t answers = 0;
+  ExpectAFewATurn(io, kRequests, [&] {
+    internal::StoreReply reply;
+    while (ends.child->Receive(&reply, /*timeout_ms=*/0).ok()) ++answers;
+    return answers;
+  });
+}
+
+TEST(ControlRequests, AnswersAFewRequestsOfOneThatAsksWithoutAPause) {
+  Ends ends = MakeEnds();
+  boost::asio::io_context io;
+  size_t reloads = 0;
+  const auto reload = [&]() -> absl::StatusOr<internal::BatondReply> {
+    ++reloads;
+    return internal::BatondReply();
+  };
+  const auto open = [](const std::string&) -> absl::StatusOr<FileDescriptor> {
+    return absl::NotFoundError("there is no file");
+  };
+  const ControlRequests requests(io, std::move(ends.batond), reload, open);
+  constexpr size_t kRequests = 100;
+  internal::BatondRequest request;
+  request.mutable_reload();
+  for (size_t i = 0; i < kRequests; ++i) ASSERT_TRUE(ends.child->Send(request).ok());
+  ExpectAFewATurn(io, kRequests, [&] { return reloads; });
+  for (size_t i = 0; i < kRequests; ++i) {
+    internal::BatondReply reply;
+    ASSERT_TRUE(ends.child->Receive(&reply, 30'000).ok());
+  }
 }
 
 TEST_F(StoreServerTest, AnswersARequestOfAnUnknownKindWithAnError) {

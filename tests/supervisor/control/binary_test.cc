@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/base/heartbeat.h"
+#include "supervisor/config/state_files.h"
 #include "supervisor/control/config.h"
 #include "tests/supervisor/control/fake_keeper.h"
 #include "tests/supervisor/control/test_certificates.h"
@@ -129,6 +132,34 @@ TEST_F(BinaryTest, ControlShowsBatondThatItLives) {
     char sign = 0;
     ASSERT_EQ(read(reader.get(), &sign, 1), 1);
   }
+}
+
+// Its loop reads why a keeper is gone, from a file that gives nothing.
+TEST_F(BinaryTest, ControlThatHangsShowsNoSignOfLifeUntilItGoesOn) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);  // inherited
+  const FileDescriptor reader(ends[0]), writer(ends[1]);
+  setenv("BATON_HEARTBEAT_FD", std::to_string(writer.get()).c_str(), 1);
+  StartControl();
+  unsetenv("BATON_HEARTBEAT_FD");
+  const std::string reason = DownReasonPath(state_dir_, "kv");
+  ASSERT_EQ(mkfifo(reason.c_str(), 0644), 0);
+  const pid_t list = Spawn(kBaton, {"--state-dir", state_dir_, "shard", "list", "kv"}, "", "list");
+  FileDescriptor silent;
+  for (int i = 0; i < 2000 && !silent; ++i) {
+    // It fails until somebody has opened the file to read it.
+    silent.Reset(open(reason.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!silent) usleep(10'000);
+  }
+  ASSERT_TRUE(silent);
+  char signs[64];
+  while (read(reader.get(), signs, sizeof(signs)) > 0) {
+  }
+  pollfd entry = {reader.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 3 * static_cast<int>(kHeartbeat.count())), 0);
+  silent.Reset();
+  EXPECT_EQ(poll(&entry, 1, 20'000), 1);
+  EXPECT_EQ(Wait(list), 3) << Said("list");
 }
 
 TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {

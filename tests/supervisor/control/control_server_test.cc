@@ -261,6 +261,45 @@ TEST_F(ControlServerTest, RefusedChangesDoNotWashTheRecordAway) {
   EXPECT_THAT(coalesced.front(), HasSubstr("1 of its changes were not tried"));
 }
 
+TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
+  const auto client = Client();
+  v1::HandoffRequest handoff;
+  handoff.set_service("nobody");
+  for (uint32_t shard = 0; shard < 300; ++shard) handoff.add_shards(100'000 + shard);
+  int tried = 0, untried = 0;
+  std::string why;
+  for (int i = 0; i < 800; ++i) {
+    const absl::Status status = client->Handoff(handoff, 20).status();
+    if (absl::IsNotFound(status)) ++tried;
+    if (!absl::IsResourceExhausted(status)) continue;
+    if (untried++ == 0) why = std::string(status.message());
+  }
+  EXPECT_GT(tried, 100);
+  EXPECT_GT(untried, 100);
+  EXPECT_EQ(tried + untried, 800);
+  EXPECT_THAT(why,
+              HasSubstr("have failed lately, this one too, and it was not tried again: wait "));
+  struct stat file = {};
+  ASSERT_EQ(stat((state_dir_ + "/audit.log").c_str(), &file), 0);
+  EXPECT_LT(file.st_size, (1 << 20) + (64 << 10));
+  // Whatever was tried is on record twice, and the others together.
+  v1::WatchEventsRequest changes;
+  changes.set_changes(true);
+  int begun = 0, ended = 0, coalesced = 0;
+  ASSERT_TRUE(client
+                  ->WatchEvents(changes,
+                                [&](const v1::Event& event) {
+                                  const v1::Change& change = event.change();
+                                  coalesced += change.what() == "TooMany" && change.done();
+                                  if (change.what() != "Handoff") return;
+                                  ++(change.done() ? ended : begun);
+                                })
+                  .ok());
+  EXPECT_EQ(begun, tried);
+  EXPECT_EQ(ended, tried);
+  EXPECT_GE(coalesced, 1);
+}
+
 TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
   const std::string own = state_dir_ + "/own";
   ASSERT_EQ(mkdir(own.c_str(), 0700), 0);

@@ -1,9 +1,15 @@
 // Operators over TCP: who is let in by which certificate, and to what.
 #include "supervisor/control/control_server.h"
 
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +18,14 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/baton/v1/operator.grpc.pb.h"
+#include "spdlog/sinks/base_sink.h"
+#include "spdlog/spdlog.h"
 #include "supervisor/cli/client.h"
 #include "supervisor/config/state_files.h"
 #include "tests/harness/wait_until.h"
 #include "tests/supervisor/control/control_fixture.h"
 #include "tests/supervisor/control/test_certificates.h"
+#include "tests/supervisor/metrics/http_get.h"
 
 namespace baton {
 namespace {
@@ -98,6 +107,58 @@ class OperatorEndpointTest : public ControlFixture {
 
   const TestCertificates certificates_;
 };
+
+// Where the metrics are, as the log says it.
+class MetricsPort final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  int port() const { return port_; }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string beginning = "metrics are at http://127.0.0.1:";
+    const std::string text(message.payload.data(), message.payload.size());
+    if (text.starts_with(beginning)) port_ = std::atoi(text.c_str() + beginning.size());
+  }
+  void flush_() override {}
+
+ private:
+  std::atomic<int> port_{0};
+};
+
+TEST_F(OperatorEndpointTest, shouldTellOnTheMetricsPageWhenItsCertificatesEnd) {
+  constexpr int64_t kTwoDays = 2 * 86'400;  // for which they are made
+  // Only our own control logs here, and it has ended when the former logger is back.
+  control_.reset();
+  const std::shared_ptr<spdlog::logger> former = spdlog::default_logger();
+  const auto address = std::make_shared<MetricsPort>();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", address));
+  config_.set_metrics_address("127.0.0.1:0");
+  StartControl();
+  EXPECT_TRUE(harness::WaitUntil("the metrics", [&] { return address->port() != 0; }).ok());
+  const auto end_of = [&](const std::string& file) -> int64_t {
+    const std::string name = "\nbaton_certificate_expiry_timestamp_seconds{file=\"" + file + "\"} ";
+    const std::string page = metrics::HttpGet(address->port(), "/metrics");
+    const size_t place = page.find(name);
+    return place == std::string::npos
+               ? 0
+               : static_cast<int64_t>(std::atof(page.c_str() + place + name.size()));
+  };
+  // Both are looked at anew each time.
+  int64_t before = std::time(nullptr);
+  certificates_.Make("ca", "server", "baton", "DNS:baton.example");
+  int64_t after = std::time(nullptr);
+  int64_t end = end_of("certificate_file");
+  EXPECT_GE(end, before + kTwoDays);
+  EXPECT_LE(end, after + kTwoDays);
+  before = std::time(nullptr);
+  certificates_.MakeAuthority("ca");
+  after = std::time(nullptr);
+  end = end_of("client_ca_file");
+  EXPECT_GE(end, before + kTwoDays);
+  EXPECT_LE(end, after + kTwoDays);
+  control_.reset();
+  spdlog::set_default_logger(former);
+}
 
 TEST_F(OperatorEndpointTest, shouldServeAnOperatorByItsCommonName) {
   certificates_.Make("ca", "alice", "alice");

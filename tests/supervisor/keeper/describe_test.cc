@@ -55,6 +55,14 @@ TEST_F(DescribeTest, shouldNotLookIntoAShardThatDoesNotExist) {
   }
 }
 
+TEST_F(DescribeTest, shouldTellTheBytesThatAShardOfANativeServiceCarries) {
+  arena->shard(0).bytes_sent = 4096;
+  record->bytes_received = 512;
+  const internal::ShardLoad load = DescribeShardLoad(engine->counters(0));
+  EXPECT_EQ(load.bytes_sent(), 4096u);
+  EXPECT_EQ(load.bytes_received(), 512u);
+}
+
 // Control closes a session with a keeper whose messages do not parse.
 TEST_F(DescribeTest, shouldTellOfAddressesOnlyWhatControlCanRead) {
   std::fill_n(record->local_address, sizeof(record->local_address), '\xff');

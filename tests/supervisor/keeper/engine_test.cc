@@ -36,7 +36,6 @@ using driver::testing::TestShape;
 using harness::WaitUntil;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Listener : public EngineListener {
  public:
@@ -218,7 +217,7 @@ class EngineTest : public ::testing::Test {
     if (engine) engine->Stop();
   }
 
-  void Make(arena::Shape shape, EngineOptions options) {
+  void Make(arena::Shape shape, const EngineOptions& options) {
     shape.workers = 8;
     if (engine) engine->Stop();
     engine.reset();
@@ -363,7 +362,7 @@ TEST_F(EngineTest, shouldTellHowBusyItIsAndHowLongATurnTook) {
 TEST_F(EngineTest, shouldTellOfAShardTheFewestReceivesThatAConnectionHasLeft) {
   engine->Stop();
   google::protobuf::RepeatedPtrField<internal::ShardLoad> loads;
-  *loads.Add() = DescribeShardLoad(*engine, 0);
+  *loads.Add() = DescribeShardLoad(engine->counters(0));
   EXPECT_TRUE(loads.Get(0).has_bytes_sent() && loads.Get(0).has_bytes_received());
   AddReceiveWindows(*arena, &loads);
   EXPECT_FALSE(loads.Get(0).has_receive_window());  // nobody is connected

@@ -50,6 +50,26 @@ TEST(NativeCountersTest, shouldGoOnWithTheNextConnectionOfASlot) {
   EXPECT_EQ(counters.Of(0).receives_posted, 10u);
 }
 
+TEST(NativeCountersTest, shouldCountTheBytesOfAShardWhoeverSentAndReceivedThem) {
+  arena::Arena arena = arena::Arena::Create(driver::testing::TestShape(2), "kv").value();
+  NativeCounters counters(&arena);
+  Establish(arena, 1, 0).bytes_received = 100;
+  arena.shard(0).bytes_sent = 4096;
+  EXPECT_EQ(counters.Of(0).bytes_received, 100u);
+  EXPECT_EQ(counters.Of(0).bytes_sent, 4096u);
+  Establish(arena, 2, 0).bytes_received = 10;
+  EXPECT_EQ(counters.Of(0).bytes_received, 110u);
+  arena.connection(0).shard = 1;
+  arena.connection(0).bytes_received = 15;
+  EXPECT_EQ(counters.Of(0).bytes_received, 110u);
+  EXPECT_EQ(counters.Of(1).bytes_received, 5u);
+  EXPECT_EQ(counters.Of(1).bytes_sent, 0u);
+  arena.connection(0).bytes_received = 0;  // a worker can write anything
+  arena.shard(0).bytes_sent = 1;
+  EXPECT_EQ(counters.Of(1).bytes_received, 5u);
+  EXPECT_EQ(counters.Of(0).bytes_sent, 4096u);
+}
+
 TEST(NativeCountersTest, shouldNotFallWhileASharedReceiveIsOnItsWayToItsConnection) {
   arena::Shape shape = driver::testing::TestShape(1);
   shape.shared_receive_queue_depth = 64;

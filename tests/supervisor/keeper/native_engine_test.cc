@@ -25,8 +25,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "lib/arena/atomic_access.h"
 #include "lib/base/crash_point.h"
+#include "lib/driver/device_objects.h"
 #include "supervisor/keeper/native_reports.h"
 #include "supervisor/keeper/reconciliation.h"
 #include "tests/lib/driver/commit_writer.h"
@@ -341,6 +343,9 @@ TEST_F(NativeEngineTest, shouldLetTheHeirTakeTheShardsOfADeadOwner) {
   Begin(heir);
   Exchange(heir, peer);
   EXPECT_FALSE(peer.disconnected);
+  // The heir counts on from what the dead owner had counted.
+  EXPECT_EQ(engine_->counters(0).bytes_sent, 8u);
+  EXPECT_EQ(engine_->counters(0).bytes_received, 8u);
   EXPECT_THAT(events_,
               ElementsAre("shard 0 epoch 1: worker 1", "shard 0 epoch 1 of worker 1 ended: crash",
                           "shard 0 epoch 2: worker 2"));
@@ -736,6 +741,49 @@ TEST_F(LostShardTest, shouldHaveNothingPolled) {
   EXPECT_EQ(arena_->shard(0).completion_tail, tail + 1);
 }
 
+// A completion queue that counts how often somebody asks for its notification.
+class CountingQueue final : public verbs::CompletionQueue {
+ public:
+  explicit CountingQueue(std::unique_ptr<verbs::CompletionQueue> inner)
+      : inner_(std::move(inner)) {}
+
+  absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override {
+    return inner_->Poll(completions);
+  }
+  absl::StatusOr<int> Take(absl::Span<verbs::Completion> taken) override {
+    return inner_->Take(taken);
+  }
+  void Read(absl::Span<const verbs::Completion> taken, verbs::Completion* completions) override {
+    inner_->Read(taken, completions);
+  }
+  absl::Status RequestNotification() override {
+    ++requests;
+    return inner_->RequestNotification();
+  }
+  void ForgetNotification() override { inner_->ForgetNotification(); }
+
+  int requests = 0;
+
+ private:
+  const std::unique_ptr<verbs::CompletionQueue> inner_;
+};
+
+// The process that has claimed the shard polls the queue and sleeps on its notifications. The
+// former owner must not request one.
+TEST_F(LostShardTest, shouldHaveNoNotificationRequested) {
+  const std::shared_ptr<driver::DeviceObjects> objects = engine_->InheritanceOf(0, 1).objects;
+  std::unique_ptr<verbs::CompletionQueue>& inherited = objects->completion_queues[0];
+  auto counting = std::make_unique<CountingQueue>(std::move(inherited));
+  const CountingQueue& queue = *counting;
+  inherited = std::move(counting);
+  Lose();
+  ASSERT_EQ(owner_->RequestNotification(0), 0);
+  EXPECT_EQ(queue.requests, 0);
+  word() = ours_;
+  ASSERT_EQ(owner_->RequestNotification(0), 0);
+  EXPECT_EQ(queue.requests, 1);
+}
+
 TEST_F(LostShardTest, shouldHaveNoNoticeTaken) {
   device_->requests = 1;
   engine_->Turn();
@@ -974,6 +1022,8 @@ TEST_F(NativeEngineTest, shouldCountWhatConnectionsDidThatHaveEnded) {
     EXPECT_EQ(over.sends_posted, ended + 1);
     EXPECT_EQ(over.receives_posted, 2 * (ended + 1));
     EXPECT_EQ(over.receives_posted - over.receives_completed, 0u);
+    EXPECT_EQ(over.bytes_sent, 4 * (ended + 1));
+    EXPECT_EQ(over.bytes_received, 4 * (ended + 1));
   }
 }
 

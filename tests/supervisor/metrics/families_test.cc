@@ -92,7 +92,7 @@ TEST(ServiceFamiliesTest, shouldTellHowBusyAnEngineIsAndWhatShardsCarry) {
   described.add_shard_loads()->set_bytes_sent(4096);
   described.mutable_shard_loads(0)->set_bytes_received(512);
   described.mutable_shard_loads(0)->set_receive_window(3);
-  described.add_shard_loads();  // of a native service, without connections
+  described.add_shard_loads();  // of a keeper that tells no bytes, without connections
   const std::string text = Text(ServiceFamilies({{"kv", described}}));
   for (const char* const line : {
            "\nbaton_engine_busy_seconds_total{service=\"kv\"} 2.5\n",
@@ -286,7 +286,8 @@ TEST(ProcessFamiliesTest, shouldReadThisProcessAndLeaveOutOneThatIsGone) {
 
 TEST(EventCountsTest, shouldCountWhatHappenedSinceItsStart) {
   v1::Event event = KvEvent(1, "worker_dead", "worker 1 is dead");
-  EventCounts counts(event.unix_micros());
+  const int64_t start = event.unix_micros();
+  EventCounts counts([start] { return start; }, [] { return uint64_t{7}; });
   counts.Note("kv", event);
   counts.Note("kv", event);
   event.set_unix_micros(event.unix_micros() - 1);  // told again by a keeper's log
@@ -295,8 +296,51 @@ TEST(EventCountsTest, shouldCountWhatHappenedSinceItsStart) {
               HasSubstr("baton_events_total{service=\"kv\",kind=\"worker_dead\"} 2\n"));
 }
 
+TEST(EventCountsTest, shouldCountWhatHappensAfterTheClockIsSteppedBack) {
+  constexpr int64_t kHourMicros = 3'600'000'000;
+  v1::Event event = KvEvent(1, "worker_dead", "worker 1 is dead");
+  const int64_t start = event.unix_micros();
+  int64_t unix_micros = start;
+  uint64_t monotonic_ns = 5'000'000'000;
+  EventCounts counts([&] { return unix_micros; }, [&] { return monotonic_ns; });
+  const auto note_at = [&](int64_t at) {
+    event.set_unix_micros(at);
+    counts.Note("kv", event);
+  };
+  // A minute later the clock is an hour behind.
+  monotonic_ns += 60'000'000'000;
+  unix_micros += 60'000'000 - kHourMicros;
+  note_at(unix_micros);
+  // A second later it is right again, and then an hour ahead.
+  monotonic_ns += 1'000'000'000;
+  unix_micros += 1'000'000 + kHourMicros;
+  note_at(unix_micros);
+  unix_micros += kHourMicros;
+  note_at(unix_micros);
+  note_at(start - 2 * kHourMicros);  // of a keeper's log, from before the start
+  EXPECT_THAT(Text({counts.Collect()}),
+              HasSubstr("baton_events_total{service=\"kv\",kind=\"worker_dead\"} 3\n"));
+}
+
+TEST(EventCountsTest, shouldLeaveOutEarlierEventsThoughTheClockIsSteppedForward) {
+  v1::Event event = KvEvent(1, "worker_dead", "worker 1 is dead");
+  const int64_t start = event.unix_micros() + 1;
+  int64_t unix_micros = start;
+  uint64_t monotonic_ns = 0;
+  EventCounts counts([&] { return unix_micros; }, [&] { return monotonic_ns; });
+  monotonic_ns += 1'000'000'000;
+  unix_micros += 3'600'000'000;
+  counts.Note("kv", event);
+  EXPECT_THAT(Text({counts.Collect()}), Not(HasSubstr("worker_dead")));
+  // A keeper that could not be reached for a while tells what happened before the step.
+  event.set_unix_micros(start + 1);
+  counts.Note("kv", event);
+  EXPECT_THAT(Text({counts.Collect()}),
+              HasSubstr("baton_events_total{service=\"kv\",kind=\"worker_dead\"} 1\n"));
+}
+
 TEST(EventCountsTest, shouldBoundItsKinds) {
-  EventCounts counts(0);
+  EventCounts counts([] { return int64_t{0}; }, [] { return uint64_t{0}; });
   for (size_t i = 0; i < 2 * EventCounts::kMaxKinds; ++i) {
     counts.Note("kv", KvEvent(i, absl::StrCat("kind_", i), ""));
   }

@@ -1,9 +1,11 @@
-// One client of a keeper's socket, on the management loop.
-#ifndef SUPERVISOR_KEEPER_FRAMED_SESSION_H_
-#define SUPERVISOR_KEEPER_FRAMED_SESSION_H_
+// One end of a MessageChannel, on an Asio loop.
+#ifndef LIB_LOOP_FRAMED_SESSION_H_
+#define LIB_LOOP_FRAMED_SESSION_H_
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,21 +13,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/channel/message_channel.h"
 
-namespace baton::keeper {
+namespace baton {
 
 // Thread-compatible: the loop's thread. Callbacks are not called after Close.
 class FramedSession : public std::enable_shared_from_this<FramedSession> {
  public:
-  FramedSession(boost::asio::io_context& loop, FileDescriptor socket, uint32_t max_frame_bytes);
+  struct Limits {
+    uint32_t frame_bytes = kMaxFrameBytes;  // of a frame that is received
+    size_t text_bytes = SIZE_MAX;           // of a text that is sent: Send cuts a longer one
+  };
+
+  FramedSession(boost::asio::io_context& loop, FileDescriptor socket, const Limits& limits);
   ~FramedSession();
 
   // `on_frame` handles one frame of the channel, if there is a whole one, and returns whether there
   // was; an error ends the session. `on_closed`: with why, once.
   void Start(std::function<absl::StatusOr<bool>()> on_frame,
              std::function<void(absl::Status)> on_closed);
+  // Text that is not valid UTF-8 is mended, so that the other side can parse the message. A session
+  // on which it cannot be sent ends, as `on_closed` then says from the loop.
   void Send(const google::protobuf::MessageLite& message, const std::vector<int>& descriptors = {});
+  // Likewise, but kResourceExhausted (the other side does not read, or the system is short of what
+  // it takes) ends nothing: this message is not sent, and others may be.
+  absl::Status TrySend(const google::protobuf::MessageLite& message,
+                       const std::vector<int>& descriptors = {});
   // After the call of `on_frame` in which Pause was called there is none before Resume, nor is the
   // other side's end noticed. The caller keeps the session alive until then.
   void Pause() { paused_ = true; }
@@ -39,8 +53,10 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   void HandleFrames(const absl::Status& filled);
   void HandleFramesLater(const absl::Status& filled);
   void AwaitOutput();
+  void FailLater(const absl::Status& why);
   void Fail(const absl::Status& why);
 
+  const Limits limits_;
   MessageChannel channel_;
   boost::asio::posix::stream_descriptor descriptor_;
   std::function<absl::StatusOr<bool>()> on_frame_;
@@ -50,6 +66,6 @@ class FramedSession : public std::enable_shared_from_this<FramedSession> {
   absl::Status filled_;  // when it was paused
 };
 
-}  // namespace baton::keeper
+}  // namespace baton
 
-#endif  // SUPERVISOR_KEEPER_FRAMED_SESSION_H_
+#endif  // LIB_LOOP_FRAMED_SESSION_H_

@@ -1,4 +1,4 @@
-#include "supervisor/keeper/framed_session.h"
+#include "lib/loop/framed_session.h"
 
 #include <boost/asio/post.hpp>
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include "lib/text/message_text.h"
 
-namespace baton::keeper {
+namespace baton {
 
 using boost::asio::posix::stream_descriptor;
 
@@ -15,13 +15,13 @@ namespace {
 // Of one session at a time: the others, and the deaths of processes, get their turn in between.
 constexpr int kFramesPerTurn = 8;
 
-constexpr size_t kMaxTextBytes = 16 << 10;
-
 }  // namespace
 
 FramedSession::FramedSession(boost::asio::io_context& loop, FileDescriptor socket,
-                             uint32_t max_frame_bytes)
-    : channel_(std::move(socket), max_frame_bytes), descriptor_(loop, channel_.fd()) {}
+                             const Limits& limits)
+    : limits_(limits),
+      channel_(std::move(socket), limits.frame_bytes),
+      descriptor_(loop, channel_.fd()) {}
 
 FramedSession::~FramedSession() { Close(); }
 
@@ -69,24 +69,31 @@ void FramedSession::Resume() {
   HandleFramesLater(filled_);
 }
 
-// Text in a message may be a worker's. It goes out cut and mended to what the receiver can parse.
 void FramedSession::Send(const google::protobuf::MessageLite& message,
                          const std::vector<int>& descriptors) {
+  const absl::Status sent = TrySend(message, descriptors);
+  if (absl::IsResourceExhausted(sent)) FailLater(sent);
+}
+
+absl::Status FramedSession::TrySend(const google::protobuf::MessageLite& message,
+                                    const std::vector<int>& descriptors) {
   const auto* const whole = dynamic_cast<const google::protobuf::Message*>(&message);
   std::unique_ptr<google::protobuf::Message> mended;
-  if (whole != nullptr && !HasValidText(*whole, kMaxTextBytes)) {
+  if (whole != nullptr && !HasValidText(*whole, limits_.text_bytes)) {
     mended.reset(whole->New());
     mended->CopyFrom(*whole);
-    MakeTextValid(mended.get(), kMaxTextBytes);
+    MakeTextValid(mended.get(), limits_.text_bytes);
   }
-  const absl::Status sent = channel_.Enqueue(mended ? *mended : message, descriptors);
-  if (!sent.ok()) {
-    // Reported from the loop, not from within the caller.
-    boost::asio::post(descriptor_.get_executor(),
-                      [self = shared_from_this(), sent] { self->Fail(sent); });
-  } else if (channel_.pending()) {
-    AwaitOutput();
-  }
+  absl::Status sent = channel_.Enqueue(mended ? *mended : message, descriptors);
+  if (!sent.ok() && !absl::IsResourceExhausted(sent)) FailLater(sent);
+  if (sent.ok() && channel_.pending()) AwaitOutput();
+  return sent;
+}
+
+// Reports it from the loop, and not from within the caller.
+void FramedSession::FailLater(const absl::Status& why) {
+  boost::asio::post(descriptor_.get_executor(),
+                    [self = shared_from_this(), why] { self->Fail(why); });
 }
 
 void FramedSession::AwaitOutput() {
@@ -114,4 +121,4 @@ void FramedSession::Close() {
   if (descriptor_.is_open()) descriptor_.release();  // the channel closes it
 }
 
-}  // namespace baton::keeper
+}  // namespace baton
