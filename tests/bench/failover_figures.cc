@@ -137,7 +137,7 @@ void SetFigures(const std::string& name, const std::vector<Blackout>& events, bo
   }
   double longest = 0;
   for (const Blackout& event : events) longest = std::max(longest, event.silence);
-  round->Set(name + "_longest_ms", longest, "ms");
+  round->Set(name + "_longest_ms", longest, "ms", Over::kLargest);
 }
 
 void Compare(const FailoverPlan& plan, Suite* suite) {

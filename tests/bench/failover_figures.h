@@ -39,8 +39,9 @@ struct FailoverPlan {
 // "EVENT_N" or "EVENT_N_MMiB"; the silence's figure has "_ms" behind it.
 std::string NameOf(std::string_view event, uint32_t connections, uint32_t ballast_mib);
 
-// Medians of several events of one kind, so that one hiccup does not decide, and of the silence the
-// longest, too. `baton`: the parts that the keeper tells, too.
+// Medians of several events of one kind, so that one hiccup does not decide. Of the silence the
+// longest, too, of which the suite takes the longest of all rounds. `baton`: the parts that the
+// keeper tells, too.
 void SetFigures(const std::string& name, const std::vector<Blackout>& events, bool baton,
                 Round* round);
 

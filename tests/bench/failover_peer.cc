@@ -19,8 +19,6 @@ constexpr std::chrono::seconds kSettle{60};
 // acknowledgements, and the start of a process: they are not the event's.
 constexpr std::chrono::milliseconds kRest{250};
 
-constexpr std::chrono::milliseconds kLook{10};
-
 double Milliseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-6; }
 
 }  // namespace
@@ -80,15 +78,7 @@ absl::Status FailoverPeer::MeasureQuiet(Blackout* blackout) {
   return Judge(window);
 }
 
-absl::Status FailoverPeer::AwaitSpares() {
-  const auto deadline = std::chrono::steady_clock::now() + kSettle;
-  do {
-    BATON_ASSIGN_OR_RETURN(const harness::PeerWindow window, process_->Mark("spares"));
-    if (window.spares == connections_) return absl::OkStatus();
-    std::this_thread::sleep_for(kLook);
-  } while (std::chrono::steady_clock::now() < deadline);
-  return absl::DeadlineExceededError("the connections to the standby do not come up");
-}
+absl::Status FailoverPeer::AwaitSpares() { return process_->AwaitSpares(connections_, kSettle); }
 
 absl::Status FailoverPeer::RestAndMark() {
   std::this_thread::sleep_for(kRest);

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "tests/bench/failover_peer.h"
 #include "tests/harness/cluster.h"
+#include "tests/harness/standby_pair.h"
 
 namespace baton::bench {
 
@@ -104,7 +105,7 @@ enum class StandbyEvent : uint8_t {
   kDrain,  // it answers what has come, tells its clients to go on elsewhere, and ends afterwards
 };
 
-// The best that clients can do without Baton: each connection has another one, made ahead, to a
+// The best that clients can do without Baton: each connection has another one, made before, to a
 // second process that listens elsewhere.
 class StandbySide {
  public:
@@ -116,27 +117,12 @@ class StandbySide {
   absl::Status Finish() { return peer_->Stop(); }
 
  private:
-  struct Server {
-    std::unique_ptr<harness::ChildProcess> process;
-    uint16_t port = 0;  // both have the same one again each time
-    int version = 0;
-  };
+  explicit StandbySide(harness::TempDirectory directory) : directory_(std::move(directory)) {}
 
-  StandbySide(const FailoverOptions& options, uint32_t connections, uint32_t ballast_mib,
-              harness::TempDirectory directory)
-      : options_(options),
-        connections_(connections),
-        ballast_mib_(ballast_mib),
-        directory_(std::move(directory)) {}
+  absl::Status Open(const FailoverOptions& options, uint32_t connections, uint32_t ballast_mib);
 
-  absl::Status Open();
-  absl::Status StartServer(Server* server) const;
-
-  const FailoverOptions options_;
-  const uint32_t connections_;
-  const uint32_t ballast_mib_;
   const harness::TempDirectory directory_;
-  Server serving_, standby_;
+  std::unique_ptr<harness::StandbyPair> pair_;
   std::unique_ptr<FailoverPeer> peer_;
 };
 

@@ -1,10 +1,15 @@
-// A message costs Baton what is recorded here: instructions of engine and worker library, which
-// depend on no load, and no allocation.
+// A message costs Baton what is recorded here: instructions of engine and worker library, and of a
+// native worker's driver, which depend on no load, and no allocation.
 //
 // Engine and worker take turns on one thread, in a child that is stepped from one mark to the next.
+// The native driver is stepped alone, over transactions that were published before: the library in
+// front of it is the same as a brokered worker's.
+//
 // Only instructions of this program count: what a system call, a clock or a copy of the C library
 // takes depends on the machine. The device is the null device, whose instructions count, too.
+// A store is an instruction that writes memory, according to objdump: calls and pushes, too.
 #include <gtest/gtest.h>
+#include <link.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,19 +19,26 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "lib/arena/arena.h"
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
 #include "supervisor/keeper/engine.h"
+#include "tests/bench/native_adoption.h"
 #include "tests/bench/null_device.h"
 #include "tests/native/stepper.h"
 #include "worker/worker_impl.h"
@@ -50,6 +62,14 @@ constexpr uint64_t kWorkerId = 1;
 constexpr uint32_t kDepth = 64;
 constexpr uint32_t kMessageBytes = 64;
 constexpr int kMostTurns = 1000;
+// The cost of a message.
+struct Recorded {
+  double instructions;
+  double stores;
+};
+[[maybe_unused]] constexpr Recorded kWrite = {2960.5, 456.1}, kWriteOf32 = {742.8, 71.5},
+                                    kAsk = {3749.5, 548.1}, kAskOf32 = {1353.7, 132.0},
+                                    kNativeDriver = {2131, 311.25};
 
 class Quiet final : public keeper::EngineListener {
  public:
@@ -180,6 +200,27 @@ TEST(MessageCost, shouldAllocateNothing) {
   }
 }
 
+// A native owner of one connection that has exchanged messages before.
+std::unique_ptr<NativeAdoption> StartNative() {
+  std::unique_ptr<NativeAdoption> owner =
+      NativeAdoption::Start(1, 1, NullPeerKind::kAtOnce).value();
+  for (int i = 0; i < 100; ++i) {
+    owner->PublishSends(NativeAdoption::kDepth);
+    for (uint32_t j = 0; j < NativeAdoption::kDepth; ++j) BATON_CHECK(owner->DriveNext().ok());
+    const absl::StatusOr<uint64_t> completed = owner->AcknowledgeAll();
+    BATON_CHECK(completed.ok() && *completed == 2 * NativeAdoption::kDepth);
+  }
+  return owner;
+}
+
+TEST(MessageCost, shouldAllocateNothingInANativeDriver) {
+  const std::unique_ptr<NativeAdoption> owner = StartNative();
+  owner->PublishSends(NativeAdoption::kDepth);
+  const uint64_t before = allocations;
+  for (uint32_t i = 0; i < NativeAdoption::kDepth; ++i) BATON_CHECK(owner->DriveNext().ok());
+  EXPECT_EQ(allocations, before);
+}
+
 #ifndef BATON_SANITIZED
 
 extern "C" const char __executable_start, etext;  // the linker's
@@ -204,8 +245,95 @@ bool IsOurs(uintptr_t place) {
   _exit(0);
 }
 
+// The child of a native driver, likewise.
+[[noreturn]] void DriveBetweenMarks(int begin) {
+  const std::unique_ptr<NativeAdoption> owner = StartNative();
+  owner->PublishSends(NativeAdoption::kDepth);
+  char byte;
+  BATON_CHECK(read(begin, &byte, 1) == 1);
+  Mark();
+  for (uint32_t i = 0; i < NativeAdoption::kDepth; ++i) BATON_CHECK(owner->DriveNext().ok());
+  Mark();
+  _exit(0);
+}
+
+// Returns true if the instruction writes memory. `text` is objdump's, in the syntax of AT&T, whose
+// last operand is the destination.
+bool IsStore(absl::string_view text) {
+  std::vector<std::string> words =
+      absl::StrSplit(text.substr(0, text.find('#')), ' ', absl::SkipWhitespace());
+  static const std::set<std::string> prefixes = {"lock",    "rep", "repz",  "repnz",
+                                                 "notrack", "bnd", "data16"};
+  while (!words.empty() && prefixes.count(words[0]) != 0) words.erase(words.begin());
+  if (words.empty()) return false;
+  const std::string& name = words[0];
+  if (absl::StartsWith(name, "push") || absl::StartsWith(name, "call")) return true;
+  if (words.size() < 2) return false;
+  const std::string& operands = words[1];
+  if (absl::StartsWith(name, "xchg")) return absl::StrContains(operands, "(");
+  if (absl::StartsWith(name, "cmp") && !absl::StartsWith(name, "cmpxchg")) return false;
+  for (const char* reads : {"test", "nop", "lea", "j", "prefetch", "mul", "imul", "div", "idiv",
+                            "fld", "fild", "ldmxcsr"}) {
+    if (absl::StartsWith(name, reads)) return false;
+  }
+  if (name == "bt" || name == "btw" || name == "btl" || name == "btq") return false;
+  if (operands.back() == ')') return true;
+  // Memory of a thread, %fs:0x28. npos + 1 is the beginning.
+  return absl::StrContains(operands.substr(operands.rfind(',') + 1), "s:");
+}
+
+// Returns where in this process the stores of this program are.
+std::set<uintptr_t> ReadStores() {
+  uintptr_t base = 0;
+  // The program itself comes first.
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* to) {
+        *static_cast<uintptr_t*>(to) = info->dlpi_addr;
+        return 1;
+      },
+      &base);
+  const std::string command =
+      absl::StrCat("objdump --disassemble --no-show-raw-insn '",
+                   std::filesystem::read_symlink("/proc/self/exe").string(), "'");
+  FILE* const output = popen(command.c_str(), "r");
+  BATON_CHECK(output != nullptr);
+  std::set<uintptr_t> stores;
+  char* line = nullptr;
+  size_t room = 0;
+  // "  401136:<tab>mov    %rax,(%rdi)"
+  while (getline(&line, &room, output) >= 0) {
+    char* end = nullptr;
+    const uintptr_t address = std::strtoull(line, &end, 16);
+    if (end == line || end[0] != ':' || end[1] != '\t') continue;
+    absl::string_view text(end + 2);
+    if (absl::EndsWith(text, "\n")) text.remove_suffix(1);
+    if (IsStore(text)) stores.insert(base + address);
+  }
+  std::free(line);
+  BATON_CHECK(pclose(output) == 0 && !stores.empty());
+  return stores;
+}
+
+TEST(MessageCost, shouldTellStoresFromOtherInstructions) {
+  for (const char* store :
+       {"mov    %rax,(%rdi)", "movl   $0x1,0x8(%rsp)", "push   %rbp", "call   1149 <main>",
+        "lock cmpxchg %rdx,(%rdi)", "xchg   %rax,(%rdi)", "xchg   (%rdi),%rax",
+        "mov    %rax,%fs:0x28", "mov    %rax,0x2ee2(%rip)        # 4020 <x>",
+        "rep stos %al,%es:(%rdi)", "movups %xmm0,0x10(%rax,%rcx,8)", "addq   $0x1,(%rax)"}) {
+    EXPECT_TRUE(IsStore(store)) << store;
+  }
+  for (const char* other :
+       {"mov    (%rdi),%rax", "mov    %rax,%rbx", "cmp    %rax,(%rdi)", "test   %al,(%rdi)", "ret",
+        "lea    0x8(%rsp),%rax", "nopw   0x0(%rax,%rax,1)", "jmp    *(%rax)", "leave",
+        "mov    %fs:0x28,%rax", "prefetchw 0x40(%rax)", "divq   (%rdi)", "xchg   %ax,%ax",
+        "movups (%rax),%xmm0", "pop    %rbp"}) {
+    EXPECT_FALSE(IsStore(other)) << other;
+  }
+}
+
 struct Cost {
   double instructions = 0;               // of a message
+  double stores = 0;                     // likewise
   std::map<uintptr_t, uint64_t> places;  // how often each instruction was executed, others' too
 };
 
@@ -217,13 +345,14 @@ void StayHere() {
   BATON_CHECK(sched_setaffinity(0, sizeof(here), &here) == 0);
 }
 
-Cost CostOf(Exchange exchange, uint32_t batch, uint32_t messages) {
+// `run` is the child: it reads a byte before its first mark, and does not return.
+Cost CostOf(const std::function<void(int begin)>& run, uint32_t messages) {
   int pipe_ends[2];
   BATON_CHECK(pipe(pipe_ends) == 0);
   const FileDescriptor begin(pipe_ends[0]), say(pipe_ends[1]);
   const pid_t child = fork();
   BATON_CHECK(child >= 0);
-  if (child == 0) ExchangeBetweenMarks(begin.get(), exchange, batch, messages / batch);
+  if (child == 0) run(begin.get());
   native::Stepper stepper(child);
   BATON_CHECK(write(say.get(), "b", 1) == 1);
   const uintptr_t mark = native::CodeOf(&Mark);
@@ -238,6 +367,10 @@ Cost CostOf(Exchange exchange, uint32_t batch, uint32_t messages) {
   } while (place != mark);
   stepper.Detach();
   BATON_CHECK(waitpid(child, nullptr, 0) == child);
+  static const std::set<uintptr_t> stores = ReadStores();
+  for (const auto& [at, count] : cost.places) {
+    if (stores.count(at) != 0) cost.stores += static_cast<double>(count) / messages;
+  }
   return cost;
 }
 
@@ -256,27 +389,45 @@ std::string Places(const Cost& cost, uint32_t messages) {
   return text;
 }
 
-void ExpectRecorded(Exchange exchange, uint32_t batch, uint32_t messages, double recorded) {
+void ExpectRecorded(const Cost& cost, uint32_t batch, uint32_t messages, const Recorded& recorded) {
   constexpr double kTight = 1.02;
-  const Cost cost = CostOf(exchange, batch, messages);
-  std::printf("%u a transaction: %.2f instructions each, recorded %.2f\n", batch, cost.instructions,
-              recorded);
-  EXPECT_LE(cost.instructions, recorded * kTight) << "more than recorded" << Places(cost, messages);
-  EXPECT_GE(cost.instructions, recorded / kTight)
+  std::printf(
+      "%u a transaction: %.2f instructions each, recorded %.2f; %.2f stores, recorded %.2f\n",
+      batch, cost.instructions, recorded.instructions, cost.stores, recorded.stores);
+  EXPECT_LE(cost.instructions, recorded.instructions * kTight)
+      << "more than recorded" << Places(cost, messages);
+  EXPECT_GE(cost.instructions, recorded.instructions / kTight)
       << "less than recorded, so record it" << Places(cost, messages);
+  EXPECT_LE(cost.stores, recorded.stores * kTight) << "more stores than recorded";
+  EXPECT_GE(cost.stores, recorded.stores / kTight) << "fewer stores than recorded, so record it";
+}
+
+void ExpectRecorded(Exchange exchange, uint32_t batch, uint32_t messages,
+                    const Recorded& recorded) {
+  const auto run = [&](int begin) {
+    ExchangeBetweenMarks(begin, exchange, batch, messages / batch);
+  };
+  ExpectRecorded(CostOf(run, messages), batch, messages, recorded);
 }
 
 // Where they are to change, the record changes here and in RESULTS.md.
 TEST(MessageCost, shouldExecuteAsManyInstructionsForAWriteAsAreRecorded) {
   StayHere();
-  ExpectRecorded(&InlineBaton::Write, 1, 16, 2964.5);
-  ExpectRecorded(&InlineBaton::Write, 32, 32, 743.5);
+  ExpectRecorded(&InlineBaton::Write, 1, 16, kWrite);
+  ExpectRecorded(&InlineBaton::Write, 32, 32, kWriteOf32);
 }
 
 TEST(MessageCost, shouldExecuteAsManyInstructionsForASendAndItsAnswerAsAreRecorded) {
   StayHere();
-  ExpectRecorded(&InlineBaton::Ask, 1, 16, 3747.5);
-  ExpectRecorded(&InlineBaton::Ask, 32, 32, 1353.5);
+  ExpectRecorded(&InlineBaton::Ask, 1, 16, kAsk);
+  ExpectRecorded(&InlineBaton::Ask, 32, 32, kAskOf32);
+}
+
+// A SEND and the receive that its answer takes, to both completions.
+TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeDriverAsAreRecorded) {
+  StayHere();
+  ExpectRecorded(CostOf(DriveBetweenMarks, NativeAdoption::kDepth), 1, NativeAdoption::kDepth,
+                 kNativeDriver);
 }
 
 #endif

@@ -13,13 +13,12 @@
 #include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "tests/bench/null_device.h"
 #include "tests/lib/verbs/forwarding_device.h"
 
 namespace baton::bench {
 namespace {
 
-constexpr uint32_t kDepth = 8;
+constexpr uint32_t kMessageBytes = 64;
 constexpr uint64_t kEventsOfATransaction = 64;
 constexpr uint64_t kStartNs = 60'000'000'000;
 
@@ -33,8 +32,9 @@ class UnforkedDevice final : public verbs::testing::ForwardingDevice {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NativeAdoption>> NativeAdoption::Start(uint32_t shards,
-                                                                      uint32_t connections) {
-  std::unique_ptr<NativeAdoption> adoption(new NativeAdoption(shards, connections));
+                                                                      uint32_t connections,
+                                                                      NullPeerKind peer) {
+  std::unique_ptr<NativeAdoption> adoption(new NativeAdoption(shards, connections, peer));
   BATON_RETURN_IF_ERROR(adoption->Open());
   BATON_RETURN_IF_ERROR(adoption->Establish());
   return adoption;
@@ -50,7 +50,7 @@ absl::Status NativeAdoption::Open() {
   shape.pooled_queue_pairs = (connections_ + shards_ - 1) / shards_;
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(shape, "adoption"));
   arena_.emplace(std::move(arena));
-  auto null = std::make_unique<NullDevice>(NullPeerKind::kNone);
+  auto null = std::make_unique<NullDevice>(peer_);
   null->AddRequests(connections_);
   device_ = std::make_unique<UnforkedDevice>(std::move(null));
   BATON_ASSIGN_OR_RETURN(engine_, keeper::NativeEngine::Create(&*arena_, device_.get(), {}));
@@ -133,6 +133,29 @@ absl::Status NativeAdoption::Serve(uint32_t shard) {
   }
   served.writer.Acknowledge(served.read).Publish();
   return Check(0, host(0).apply(host(0).context, shard));
+}
+
+void NativeAdoption::PublishSends(uint32_t count) {
+  driver::testing::CommitWriter& writer = served_[0].writer;
+  for (uint32_t i = 0; i < count; ++i) {
+    // The writer goes on from what the driver has applied, which is none of these yet.
+    arena::CommitEntry& entry = writer.Connection(0);
+    entry.send_end += i;
+    entry.receive_end += i;
+    writer.Receive(0, 4096, kMessageBytes);
+    writer.Send(0, 0, kMessageBytes);
+    writer.Publish();
+  }
+}
+
+absl::StatusOr<uint64_t> NativeAdoption::AcknowledgeAll() {
+  Shard& shard = served_[0];
+  const uint64_t tail = arena_->shard(0).completion_tail;
+  const uint64_t count = tail - shard.read;
+  shard.read = tail;
+  shard.writer.Acknowledge(tail).Publish();
+  BATON_RETURN_IF_ERROR(Check(0, host(0).apply(host(0).context, 0)));
+  return count;
 }
 
 absl::StatusOr<AdoptionTimes> NativeAdoption::Adopt() {

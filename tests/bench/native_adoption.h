@@ -14,7 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/arena/arena.h"
+#include "lib/base/status_macros.h"
 #include "supervisor/keeper/native_engine.h"
+#include "tests/bench/null_device.h"
 #include "tests/lib/driver/commit_writer.h"
 
 namespace baton::bench {
@@ -29,9 +31,23 @@ struct AdoptionTimes {
 class NativeAdoption final : private keeper::EngineListener {
  public:
   // With all connections established, as many in each shard.
-  static absl::StatusOr<std::unique_ptr<NativeAdoption>> Start(uint32_t shards,
-                                                               uint32_t connections);
+  static absl::StatusOr<std::unique_ptr<NativeAdoption>> Start(
+      uint32_t shards, uint32_t connections, NullPeerKind peer = NullPeerKind::kNone);
   ~NativeAdoption() override;
+
+  // Publishes up to kDepth transactions of the first connection, of shard 0. Each has a receive and
+  // a SEND of 64 bytes. REQUIRES: the connection has nothing outstanding or unacknowledged.
+  static constexpr uint32_t kDepth = 8;
+  void PublishSends(uint32_t count);
+  // Does what the owner's driver does for the next of these: applies it, which posts both requests,
+  // and polls their completions.
+  absl::Status DriveNext() {
+    const BatonNativeHost& owner = host(0);
+    BATON_RETURN_IF_ERROR(Check(0, owner.apply(owner.context, 0)));
+    return Check(0, owner.poll(owner.context, 0));
+  }
+  // Acknowledges everything. Returns the number of completions that it had not acknowledged before.
+  absl::StatusOr<uint64_t> AcknowledgeAll();
 
   // Once.
   absl::StatusOr<AdoptionTimes> Adopt();
@@ -44,8 +60,8 @@ class NativeAdoption final : private keeper::EngineListener {
     uint64_t read = 0;
   };
 
-  NativeAdoption(uint32_t shards, uint32_t connections)
-      : shards_(shards), connections_(connections) {}
+  NativeAdoption(uint32_t shards, uint32_t connections, NullPeerKind peer)
+      : shards_(shards), connections_(connections), peer_(peer) {}
 
   absl::Status Open();
   absl::Status AddWorker(uint32_t slot);
@@ -61,6 +77,7 @@ class NativeAdoption final : private keeper::EngineListener {
 
   const uint32_t shards_;
   const uint32_t connections_;
+  const NullPeerKind peer_;
   uint32_t established_ = 0;
   std::unique_ptr<verbs::Device> device_;
   std::optional<arena::Arena> arena_;

@@ -32,7 +32,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// How much worse than recorded a ratio may be: machines differ, and rounds are few.
+// A ratio that is so many times as bad as recorded is worse, however its rounds are spread.
 constexpr double kGenerous = 2;
 constexpr const char* kGnuplot = "/usr/bin/gnuplot";
 
@@ -64,11 +64,28 @@ std::string_view NameOf(Better better) {
   return better == Better::kLess ? "less is better" : "more is better";
 }
 
-// Suite, ratio, value.
 struct Record {
   std::string suite, ratio;
   double value = 0;
+  std::optional<Spread> spread;
 };
+
+absl::StatusOr<Record> ParseRecord(const std::vector<std::string>& words) {
+  absl::Status malformed = absl::InvalidArgumentError(
+      "is not \"SUITE RATIO VALUE [LOW HIGH]\" with 0 < LOW <= VALUE <= HIGH");
+  double value = 0;
+  if (words.size() != 3 && words.size() != 5) return malformed;
+  if (!absl::SimpleAtod(words[2], &value) || !(value > 0)) return malformed;
+  Record record{words[0], words[1], value, std::nullopt};
+  if (words.size() == 3) return record;
+  Spread spread;
+  if (!absl::SimpleAtod(words[3], &spread.low) || !absl::SimpleAtod(words[4], &spread.high)) {
+    return malformed;
+  }
+  if (!(spread.low > 0) || !(spread.low <= value) || !(value <= spread.high)) return malformed;
+  record.spread = spread;
+  return record;
+}
 
 absl::StatusOr<std::vector<Record>> ReadRecords(const std::string& path) {
   std::ifstream file(path);
@@ -77,14 +94,33 @@ absl::StatusOr<std::vector<Record>> ReadRecords(const std::string& path) {
   for (std::string line; std::getline(file, line);) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
     if (words.empty() || words[0][0] == '#') continue;
-    double value = 0;
-    if (words.size() != 3 || !absl::SimpleAtod(words[2], &value) || !(value > 0)) {
+    absl::StatusOr<Record> record = ParseRecord(words);
+    if (!record.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": \"", line, "\" is not \"SUITE RATIO VALUE\" with a value above 0"));
+          absl::StrCat(path, ": \"", line, "\" ", std::string(record.status().message())));
     }
-    records.push_back({words[0], words[1], value});
+    records.push_back(*std::move(record));
   }
   return records;
+}
+
+// Returns why the ratio is worse than recorded, and an empty string if it is not.
+std::string WhyWorse(const Ratio& ratio, const Record& record, double median,
+                     const std::optional<Spread>& spread) {
+  const bool less = ratio.better == Better::kLess;
+  std::string what = absl::StrCat(ratio.name, " is ", median, ", recorded is ", record.value);
+  const double limit = less ? record.value * kGenerous : record.value / kGenerous;
+  if (!KeepsTo(ratio, median, limit)) return what;
+  if (!record.spread.has_value() || !spread.has_value()) return "";
+  const bool beyond = less ? spread->low > record.spread->high : spread->high < record.spread->low;
+  if (!beyond) return "";
+  return absl::StrCat(what, " (quartiles ", spread->low, " and ", spread->high, ", recorded are ",
+                      record.spread->low, " and ", record.spread->high, ")");
+}
+
+std::string ToText(const std::optional<Spread>& spread) {
+  if (!spread.has_value()) return "";
+  return absl::StrFormat("(%.3f, %.3f)", spread->low, spread->high);
 }
 
 // Both of them, as the error that says more: that something is so, or else that it is not known.
@@ -123,8 +159,12 @@ void AddSuiteOptions(CLI::App& app, SuiteOptions* options) {
   app.add_option("--scale", options->scale, "so many times the operations of a measurement [1]")
       ->check(CLI::Range(0.001, 1000.0));
   app.add_option("--output", options->output, "directory for JSON and plots");
-  app.add_option("--recorded", options->recorded,
-                 "file with ratios; one twice as bad as there is an error");
+  app.add_option(
+      "--recorded", options->recorded,
+      "file with ratios; one worse than there, by its spread or twice, is an error; then "
+      "up to three times the rounds are measured");
+  app.add_flag("--print-record", options->print_record,
+               "print each ratio and its spread as a line for that file");
   app.add_flag("--check", options->check,
                "end with 1 when a bar is not met, and with 3 when that was not measured: no round "
                "was quiet, or a figure is missing");
@@ -147,11 +187,12 @@ int ExitCode(std::string_view suite, const absl::Status& status) {
   return IsNotMeasured(status) ? kExitNotMeasured : kExitFailed;
 }
 
-void Round::Set(std::string_view figure, std::optional<double> value, std::string_view unit) {
+void Round::Set(std::string_view figure, std::optional<double> value, std::string_view unit,
+                Over over) {
   if (value.has_value() && !std::isfinite(*value)) value.reset();
   const auto [place, added] = values_.try_emplace(std::string(figure));
   if (added) order_.emplace_back(figure);
-  place->second = {value, std::string(unit)};
+  place->second = {value, std::string(unit), over};
 }
 
 std::optional<double> Round::Of(std::string_view figure) const {
@@ -169,13 +210,32 @@ void Suite::Add(Round round, std::optional<double> others_cores) {
 }
 
 absl::Status Suite::Run(const std::function<absl::Status(Round&)>& measure) {
-  for (uint32_t i = 0; i < options_.rounds; ++i) {
-    Round round(i);
+  BATON_RETURN_IF_ERROR(MeasureRounds(options_.rounds, measure));
+  for (uint32_t times = 1; times < kMostTimesRounds && IsWorseThanRecorded(); ++times) {
+    std::fprintf(stderr, "%s: worse than recorded, so it is measured again\n", name_.c_str());
+    BATON_RETURN_IF_ERROR(MeasureRounds(options_.rounds, measure));
+  }
+  return absl::OkStatus();
+}
+
+// Report() returns the errors of the file of records.
+bool Suite::IsWorseThanRecorded() const {
+  if (options_.recorded.empty()) return false;
+  const absl::StatusOr<Comparison> comparison = ReadAndCompare(options_.recorded);
+  return comparison.ok() && !comparison->worse.empty();
+}
+
+absl::Status Suite::MeasureRounds(uint32_t count,
+                                  const std::function<absl::Status(Round&)>& measure) {
+  const size_t end = rounds_.size() + count;
+  while (rounds_.size() < end) {
+    Round round(static_cast<uint32_t>(rounds_.size()));
     const MachineTimes before = ReadMachineTimes();
     BATON_RETURN_IF_ERROR(measure(round));
     const std::optional<double> others = ReadMachineTimes().OthersSince(before);
     std::fprintf(
-        stderr, "%s: round %u of %u; others used %s cores\n", name_.c_str(), i + 1, options_.rounds,
+        stderr, "%s: round %zu of %zu; others used %s cores\n", name_.c_str(), rounds_.size() + 1,
+        end,
         others.has_value() ? absl::StrFormat("%.2f", *others).c_str() : "nobody knows how many");
     Add(std::move(round), others);
   }
@@ -188,7 +248,7 @@ size_t Suite::quiet_rounds() const {
   }));
 }
 
-std::optional<double> Suite::Median(
+std::optional<std::vector<double>> Suite::ValuesThatCount(
     const std::function<std::optional<double>(const Round&)>& value) const {
   const bool any = quiet_rounds() == 0;
   std::vector<double> values;
@@ -198,15 +258,33 @@ std::optional<double> Suite::Median(
     if (!one.has_value()) return std::nullopt;
     values.push_back(*one);
   }
-  return Quantile(values, 0.5);
+  return values;
 }
 
 std::optional<double> Suite::MedianOf(std::string_view figure) const {
-  return Median([&](const Round& round) { return round.Of(figure); });
+  Over over = Over::kMedian;
+  for (const Round& round : rounds_) {
+    if (const auto found = round.values_.find(figure); found != round.values_.end()) {
+      over = found->second.over;
+    }
+  }
+  std::optional<std::vector<double>> values =
+      ValuesThatCount([&](const Round& round) { return round.Of(figure); });
+  if (!values.has_value()) return std::nullopt;
+  return Quantile(*values, over == Over::kLargest ? 1 : 0.5);
 }
 
 std::optional<double> Suite::MedianOf(const Ratio& ratio) const {
-  return Median([&](const Round& round) { return ValueOf(ratio, round); });
+  std::optional<std::vector<double>> values =
+      ValuesThatCount([&](const Round& round) { return ValueOf(ratio, round); });
+  return values.has_value() ? Quantile(*values, 0.5) : std::nullopt;
+}
+
+std::optional<Spread> Suite::SpreadOf(const Ratio& ratio) const {
+  std::optional<std::vector<double>> values =
+      ValuesThatCount([&](const Round& round) { return ValueOf(ratio, round); });
+  if (!values.has_value() || values->size() < kRoundsOfSpread) return std::nullopt;
+  return Spread{Quantile(*values, 0.25).value(), Quantile(*values, 0.75).value()};
 }
 
 std::string Suite::ToTable() const {
@@ -217,7 +295,8 @@ std::string Suite::ToTable() const {
       absl::StrAppendFormat(&text, "%-44s NOT MEASURED\n", ratio.name);
       continue;
     }
-    absl::StrAppendFormat(&text, "%-44s %9.3f   %s", ratio.name, *value, NameOf(ratio.better));
+    absl::StrAppendFormat(&text, "%-44s %9.3f %18s   %s", ratio.name, *value,
+                          ToText(SpreadOf(ratio)), NameOf(ratio.better));
     if (ratio.bar > 0) {
       absl::StrAppendFormat(&text, "; %s %g: %s",
                             ratio.better == Better::kLess ? "at most" : "at least", ratio.bar,
@@ -255,6 +334,10 @@ std::string Suite::ToJson() const {
             {"to", ratio.to},
             {"better", ratio.better == Better::kLess ? "less" : "more"}};
     if (ratio.bar > 0) json["bar"] = ratio.bar;
+    if (const std::optional<Spread> spread = SpreadOf(ratio)) {
+      json["low"] = spread->low;
+      json["high"] = spread->high;
+    }
   }
   if (!rounds_.empty()) {
     for (const std::string& figure : rounds_[0].order_) {
@@ -283,8 +366,27 @@ std::string Suite::ToJson() const {
   return json.dump();
 }
 
+std::string Suite::ToRecords() const {
+  std::string text;
+  for (const Ratio& ratio : ratios_) {
+    const std::optional<double> value = MedianOf(ratio);
+    if (quiet_rounds() == 0 || !value.has_value() || *value <= 0) {
+      absl::StrAppend(&text, "# ", name_, " ", ratio.name, ": not measured\n");
+      continue;
+    }
+    absl::StrAppendFormat(&text, "%s %s %.4g", name_, ratio.name, *value);
+    const std::optional<Spread> spread = SpreadOf(ratio);
+    if (spread.has_value() && spread->low > 0) {
+      absl::StrAppendFormat(&text, " %.4g %.4g", spread->low, spread->high);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 absl::Status Suite::Report() const {
   std::fputs(ToTable().c_str(), stdout);
+  if (options_.print_record) std::fputs(ToRecords().c_str(), stdout);
   std::fflush(stdout);
   if (!options_.output.empty()) BATON_RETURN_IF_ERROR(WriteFiles());
   const absl::Status kept =
@@ -329,40 +431,47 @@ absl::Status Suite::WritePlot(const Plot& plot) const {
   return access(kGnuplot, X_OK) == 0 ? RunGnuplot(path) : absl::OkStatus();
 }
 
-absl::Status Suite::CompareWith(const std::string& recorded) const {
+absl::StatusOr<Suite::Comparison> Suite::ReadAndCompare(const std::string& recorded) const {
   BATON_ASSIGN_OR_RETURN(const std::vector<Record> records, ReadRecords(recorded));
   bool any = false;
-  std::vector<std::string> worse, missing;
+  Comparison comparison;
   for (const Record& record : records) {
     if (record.suite != name_) continue;
     any = true;
     const auto ratio = std::find_if(ratios_.begin(), ratios_.end(),
                                     [&](const Ratio& one) { return one.name == record.ratio; });
     if (ratio == ratios_.end()) {
-      missing.push_back(record.ratio + " is recorded, and no ratio of the suite");
+      comparison.missing.push_back(record.ratio + " is recorded, and no ratio of the suite");
       continue;
     }
     const std::optional<double> value = MedianOf(*ratio);
     if (!value.has_value()) {
-      missing.push_back(record.ratio + " was not measured");
+      comparison.missing.push_back(record.ratio + " was not measured");
       continue;
     }
-    const double limit =
-        ratio->better == Better::kLess ? record.value * kGenerous : record.value / kGenerous;
-    if (KeepsTo(*ratio, *value, limit)) continue;
-    worse.push_back(absl::StrCat(record.ratio, " is ", *value, ", recorded is ", record.value));
+    std::string why = WhyWorse(*ratio, record, *value, SpreadOf(*ratio));
+    if (!why.empty()) comparison.worse.push_back(std::move(why));
   }
   if (!any)
     return absl::NotFoundError(absl::StrCat(recorded, " has no ratio of the suite ", name_));
-  if (!worse.empty() && quiet_rounds() == 0) {
-    std::fprintf(stderr, "%s: others used the machine, so this is worth nothing: %s\n",
-                 name_.c_str(), absl::StrJoin(worse, "; ").c_str());
-    worse.clear();
+  return comparison;
+}
+
+absl::Status Suite::CompareWith(const std::string& recorded) const {
+  BATON_ASSIGN_OR_RETURN(const Comparison comparison, ReadAndCompare(recorded));
+  absl::Status judged;
+  const std::string worse = absl::StrJoin(comparison.worse, "; ");
+  if (!worse.empty() && quiet_rounds() > 0) {
+    judged = absl::OutOfRangeError("worse than recorded: " + worse);
+  } else if (!worse.empty()) {
+    judged = NotMeasuredError(absl::StrCat("undecided: others used the machine in all of ",
+                                           rounds_.size(), " rounds, and ", worse));
   }
-  return Both(worse.empty() ? absl::OkStatus()
-                            : absl::OutOfRangeError(absl::StrCat("far from what is recorded: ",
-                                                                 absl::StrJoin(worse, "; "))),
-              missing.empty() ? absl::OkStatus() : NotMeasuredError(absl::StrJoin(missing, "; ")));
+  // The message names missing figures first: it starts with "undecided" only if none is missing.
+  return Both(comparison.missing.empty()
+                  ? absl::OkStatus()
+                  : NotMeasuredError(absl::StrJoin(comparison.missing, "; ")),
+              judged);
 }
 
 absl::Status Suite::Check() const {
@@ -384,7 +493,7 @@ absl::Status Suite::Check() const {
                                      ratio.bar));
     }
   }
-  if (!any) missing.push_back("nothing that was to be measured has a bar");
+  if (!any) missing.emplace_back("nothing that was to be measured has a bar");
   return Both(not_met.empty() ? absl::OkStatus()
                               : absl::OutOfRangeError(absl::StrCat("bars are not met: ",
                                                                    absl::StrJoin(not_met, "; "))),

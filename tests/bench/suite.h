@@ -31,7 +31,21 @@ namespace baton::bench {
 // In which others used less of the machine than this, in cores, a round counts as quiet.
 inline constexpr double kQuietCores = 0.1;
 
+// The quartiles of fewer rounds say nothing: of four, they are the least and the last but one.
+inline constexpr size_t kRoundsOfSpread = 5;
+// A suite that is worse than recorded measures again, until it has so many times its rounds.
+inline constexpr uint32_t kMostTimesRounds = 3;
+
 enum class Better : uint8_t { kLess, kMore };
+
+// Says what a suite makes of the values that a figure has in the rounds that count.
+enum class Over : uint8_t { kMedian, kLargest };
+
+// The quartiles of a ratio's rounds: half of the rounds are between them.
+struct Spread {
+  double low = 0;
+  double high = 0;
+};
 
 // Divides two figures of one round. It has no value if one of them is missing, if the divisor is
 // not positive, or if less is better and the dividend is not positive: nothing takes no time.
@@ -60,8 +74,9 @@ struct SuiteOptions {
   uint32_t rounds = 5;
   double scale = 1;  // of the numbers of operations
   std::string output;
-  // Lines "suite ratio value": a ratio twice as bad as there is an error.
+  // File of records. Its header specifies the format and when a ratio counts as worse.
   std::string recorded;
+  bool print_record = false;  // prints a line for that file for each ratio
   // A bar that is not met is an error, and so is what was not measured.
   bool check = false;
 };
@@ -84,7 +99,8 @@ class Round {
   uint32_t number() const { return number_; }  // from 0 on
 
   // No value, or one that is not finite: it was not measured.
-  void Set(std::string_view figure, std::optional<double> value, std::string_view unit);
+  void Set(std::string_view figure, std::optional<double> value, std::string_view unit,
+           Over over = Over::kMedian);
   std::optional<double> Of(std::string_view figure) const;
 
  private:
@@ -92,6 +108,7 @@ class Round {
   struct Value {
     std::optional<double> value;
     std::string unit;
+    Over over = Over::kMedian;
   };
   uint32_t number_;
   std::optional<double> others_cores_;
@@ -110,26 +127,48 @@ class Suite {
   void Compare(Ratio ratio) { ratios_.push_back(std::move(ratio)); }
   void Draw(Plot plot) { plots_.push_back(std::move(plot)); }
 
+  // Measures options().rounds rounds. If a ratio is worse than recorded afterwards, measures as
+  // many again and judges all of them, until no ratio is worse or kMostTimesRounds is reached.
   absl::Status Run(const std::function<absl::Status(Round&)>& measure);
   // A round of which nobody knows what others used is not quiet.
   void Add(Round round, std::optional<double> others_cores);
 
-  // Medians of the rounds that count; none when one of them has no value.
+  // Return the median of the rounds that count, or the largest of a figure that was set so (Over).
+  // Return nothing if one of these rounds has no value.
   std::optional<double> MedianOf(std::string_view figure) const;
   std::optional<double> MedianOf(const Ratio& ratio) const;
+  // Returns the quartiles of the rounds that count. Returns nothing if these rounds are fewer than
+  // kRoundsOfSpread, or if one of them has no value.
+  std::optional<Spread> SpreadOf(const Ratio& ratio) const;
   size_t quiet_rounds() const;
 
   std::string ToTable() const;
   std::string ToJson() const;
+  // Returns a line for the file of records for each ratio. A ratio that has no quiet round, or no
+  // value, gets a comment instead.
+  std::string ToRecords() const;
   // The table to standard output; JSON and plots to options().output. An error: the files cannot be
   // written, or what is recorded or checked was not kept to, or not measured.
   absl::Status Report() const;
+  // Returns kOutOfRange if a ratio is worse than recorded. Returns an error of IsNotMeasured() if a
+  // recorded ratio was not measured, or if a ratio is worse and no round was quiet. The message of
+  // the latter starts with "undecided: ".
   absl::Status CompareWith(const std::string& recorded) const;
   // Whether all bars are met.
   absl::Status Check() const;
 
  private:
-  std::optional<double> Median(
+  // Messages, one for each ratio.
+  struct Comparison {
+    std::vector<std::string> worse;
+    std::vector<std::string> missing;
+  };
+
+  absl::Status MeasureRounds(uint32_t count, const std::function<absl::Status(Round&)>& measure);
+  bool IsWorseThanRecorded() const;
+  absl::StatusOr<Comparison> ReadAndCompare(const std::string& recorded) const;
+  // Returns the values of the rounds that count. Returns nothing if one of them has no value.
+  std::optional<std::vector<double>> ValuesThatCount(
       const std::function<std::optional<double>(const Round&)>& value) const;
   absl::Status WriteFiles() const;
   absl::Status WritePlot(const Plot& plot) const;

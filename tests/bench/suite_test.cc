@@ -1,5 +1,7 @@
 #include "tests/bench/suite.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -49,6 +51,17 @@ TEST(SuiteTest, shouldTakeTheMedianOfTheRatiosOfQuietRoundsOnly) {
   EXPECT_EQ(suite.quiet_rounds(), 3u);
 }
 
+TEST(SuiteTest, shouldTakeTheLargestOfQuietRoundsWhereThatIsWanted) {
+  Suite suite("sample", {});
+  for (const auto& [value, others_cores] :
+       {std::pair(3.0, 0.0), std::pair(7.0, 0.0), std::pair(5.0, 0.0), std::pair(9.0, 1.0)}) {
+    Round round(0);
+    round.Set("longest_ms", value, "ms", Over::kLargest);
+    suite.Add(round, others_cores);
+  }
+  EXPECT_EQ(suite.MedianOf("longest_ms"), 7);
+}
+
 TEST(SuiteTest, shouldSayThatNoRoundWasQuiet) {
   Suite suite("sample", {});
   suite.Compare(kTime);
@@ -83,6 +96,42 @@ TEST(SuiteTest, shouldSayWhatWasNotMeasured) {
   EXPECT_NE(table.find("NOT MEASURED"), std::string::npos) << table;
   EXPECT_NE(suite.ToJson().find("\"no_ratio\":{\"value\":null"), std::string::npos)
       << suite.ToJson();
+}
+
+// One round for each factor, in each of which others used as many cores.
+Suite SuiteOfRounds(const std::vector<double>& factors, double others_cores = 0) {
+  Suite suite("sample", {});
+  suite.Compare(kTime);
+  suite.Compare(kRate);
+  for (size_t i = 0; i < factors.size(); ++i) {
+    suite.Add(RoundOf(static_cast<uint32_t>(i), factors[i]), others_cores);
+  }
+  return suite;
+}
+
+TEST(SuiteTest, shouldHaveTheQuartilesOfFiveQuietRounds) {
+  Suite suite = SuiteOfRounds({1.5, 1.25, 2, 1});
+  suite.Add(RoundOf(4, 9), 1);
+  EXPECT_FALSE(suite.SpreadOf(kTime).has_value());
+  EXPECT_EQ(suite.ToTable().find("(1.250, 2.000)"), std::string::npos) << suite.ToTable();
+  suite.Add(RoundOf(5, 3), 0);
+  ASSERT_TRUE(suite.SpreadOf(kTime).has_value());
+  EXPECT_EQ(suite.SpreadOf(kTime)->low, 1.25);
+  EXPECT_EQ(suite.SpreadOf(kTime)->high, 2);
+  EXPECT_NE(suite.ToTable().find("(1.250, 2.000)"), std::string::npos) << suite.ToTable();
+  const auto json = harness::JsonObject::Parse(suite.ToJson());
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_DOUBLE_EQ(json->Number("ratios.time.low"), 1.25);
+  EXPECT_DOUBLE_EQ(json->Number("ratios.time.high"), 2);
+}
+
+TEST(SuiteTest, shouldHaveNoQuartilesOfRoundsOfWhichOneHasNoValue) {
+  Suite suite = SuiteOfRounds({1, 1, 1, 1, 1});
+  Round nothing(5);
+  nothing.Set("ours_us", 10, "us");
+  nothing.Set("raw_us", 0, "us");
+  suite.Add(nothing, 0);
+  EXPECT_FALSE(suite.SpreadOf(kTime).has_value());
 }
 
 // One figure of one round over another; nothing is a figure that was not measured.
@@ -137,7 +186,7 @@ TEST(SuiteTest, shouldNotTakeARoundForQuietOfWhichNobodyKnows) {
 }
 
 // Exit statuses of `./run bench SUITE --check`.
-int Checked(Suite suite) { return ExitCode("sample", suite.Report()); }
+int Checked(const Suite& suite) { return ExitCode("sample", suite.Report()); }
 
 SuiteOptions Checking() {
   SuiteOptions options;
@@ -169,7 +218,7 @@ TEST(SuiteCheckTest, shouldEndWithThreeWhenNoRoundWasQuiet) {
       Suite suite("sample", Checking());
       suite.Compare(kTime);
       suite.Add(RoundOf(0, factor), others);
-      EXPECT_EQ(Checked(std::move(suite)), 3);
+      EXPECT_EQ(Checked(suite), 3);
     }
   }
   EXPECT_EQ(Checked(Suite("sample", Checking())), 3);
@@ -183,7 +232,7 @@ TEST(SuiteCheckTest, shouldEndWithThreeWhenAFigureIsMissing) {
     Suite suite = SuiteOf(1, Checking());
     suite.Compare(ratio);
     EXPECT_NE(suite.Check().message().find(ratio.name + " was not measured"), std::string::npos);
-    EXPECT_EQ(Checked(std::move(suite)), 3) << ratio.name;
+    EXPECT_EQ(Checked(suite), 3) << ratio.name;
   }
 }
 
@@ -194,14 +243,14 @@ TEST(SuiteCheckTest, shouldEndWithThreeWhenADenominatorIsZero) {
   round.Set("ours_us", 10, "us");
   round.Set("raw_us", 0, "us");
   suite.Add(round, 0);
-  EXPECT_EQ(Checked(std::move(suite)), 3);
+  EXPECT_EQ(Checked(suite), 3);
 }
 
 TEST(SuiteCheckTest, shouldEndWithThreeWhenNothingHasABar) {
   Suite suite("sample", Checking());
   suite.Compare({"time", "ours_us", "raw_us", Better::kLess});
   suite.Add(RoundOf(0, 1), 0);
-  EXPECT_EQ(Checked(std::move(suite)), 3);
+  EXPECT_EQ(Checked(suite), 3);
 }
 
 TEST(SuiteCheckTest, shouldEndWithOneWhenABarIsNotMetAndAnotherNotMeasured) {
@@ -210,7 +259,7 @@ TEST(SuiteCheckTest, shouldEndWithOneWhenABarIsNotMetAndAnotherNotMeasured) {
   const absl::Status status = suite.Check();
   EXPECT_NE(status.message().find("time is 2"), std::string::npos) << status;
   EXPECT_NE(status.message().find("missing was not measured"), std::string::npos) << status;
-  EXPECT_EQ(Checked(std::move(suite)), 1);
+  EXPECT_EQ(Checked(suite), 1);
 }
 
 TEST(SuiteCheckTest, shouldSayTheWorseOfRecordsAndBars) {
@@ -253,6 +302,164 @@ TEST(SuiteTest, shouldRefuseARatioTwiceAsBadAsRecorded) {
   EXPECT_EQ(SuiteOf(1).CompareWith(path + ".none").code(), absl::StatusCode::kNotFound);
 }
 
+class SuiteRecordTest : public ::testing::Test {
+ protected:
+  // Compares with these records.
+  absl::Status Compare(const Suite& suite, const std::string& records) {
+    std::ofstream(path_) << records;
+    return suite.CompareWith(path_);
+  }
+
+  const harness::TempDirectory directory_ = harness::TempDirectory::Create().value();
+  const std::string path_ = directory_.File("recorded.txt");
+};
+
+constexpr const char* kWithSpread = "sample time 1 0.9 1.25\nsample rate 1 0.8 1.1\n";
+
+TEST_F(SuiteRecordTest, shouldAcceptQuartilesThatReachTheRecordedOnes) {
+  EXPECT_EQ(Compare(SuiteOfRounds({1.1, 1.2, 1.4, 1.4, 1.5}), kWithSpread), absl::OkStatus());
+}
+
+TEST_F(SuiteRecordTest, shouldRefuseQuartilesBeyondTheRecordedOnes) {
+  const absl::Status worse = Compare(SuiteOfRounds({1.1, 1.3, 1.3, 1.4, 1.5}), kWithSpread);
+  EXPECT_EQ(worse.code(), absl::StatusCode::kOutOfRange) << worse;
+  EXPECT_NE(worse.message().find("time is 1.3, recorded is 1 (quartiles 1.3 and 1.4, recorded are "
+                                 "0.9 and 1.25)"),
+            std::string::npos)
+      << worse;
+  EXPECT_NE(worse.message().find("rate is 0.769231, recorded is 1 ("), std::string::npos) << worse;
+}
+
+TEST_F(SuiteRecordTest, shouldAcceptWhatIsBetterThanRecorded) {
+  EXPECT_EQ(Compare(SuiteOfRounds({0.1, 0.1, 0.1, 0.1, 0.1}), kWithSpread), absl::OkStatus());
+}
+
+TEST_F(SuiteRecordTest, shouldRefuseTwiceAsBadOnlyWhereRoundsAreTooFewForQuartiles) {
+  EXPECT_EQ(Compare(SuiteOfRounds({1.9, 1.9, 1.9, 1.9}), kWithSpread), absl::OkStatus());
+  EXPECT_EQ(Compare(SuiteOfRounds({2.1, 2.1, 2.1, 2.1}), kWithSpread).code(),
+            absl::StatusCode::kOutOfRange);
+}
+
+TEST_F(SuiteRecordTest, shouldRefuseTwiceAsBadOnlyWhereTheRecordHasNoSpread) {
+  const std::string records = "sample time 1\n";
+  EXPECT_EQ(Compare(SuiteOfRounds({1.9, 1.9, 1.9, 1.9, 1.9}), records), absl::OkStatus());
+  EXPECT_EQ(Compare(SuiteOfRounds({2.1, 2.1, 2.1, 2.1, 2.1}), records).code(),
+            absl::StatusCode::kOutOfRange);
+}
+
+TEST_F(SuiteRecordTest, shouldRefuseTwiceAsBadHoweverWideTheRecordedSpreadIs) {
+  EXPECT_EQ(Compare(SuiteOfRounds({2.1, 2.1, 2.1, 2.1, 2.1}), "sample time 1 0.5 5\n").code(),
+            absl::StatusCode::kOutOfRange);
+}
+
+TEST_F(SuiteRecordTest, shouldNotMeasureARatioToNothing) {
+  Suite suite("sample", {});
+  suite.Compare(kTime);
+  for (uint32_t i = 0; i < 5; ++i) {
+    Round round(i);
+    round.Set("ours_us", 10, "us");
+    round.Set("raw_us", 0, "us");
+    suite.Add(round, 0);
+  }
+  const absl::Status status = Compare(suite, "sample time 1 0.9 1.25\n");
+  EXPECT_EQ(ExitCode("sample", status), kExitNotMeasured);
+  EXPECT_EQ(status.message(), "time was not measured");
+}
+
+TEST_F(SuiteRecordTest, shouldBeUndecidedAboutWhatIsWorseBesideOthers) {
+  const absl::Status status = Compare(SuiteOfRounds({9, 9}, 1), "sample time 1\n");
+  EXPECT_EQ(ExitCode("sample", status), kExitNotMeasured);
+  EXPECT_EQ(status.message(),
+            "undecided: others used the machine in all of 2 rounds, and time is 9, recorded is 1");
+  EXPECT_EQ(Compare(SuiteOfRounds({1.9, 1.9}, 1), "sample time 1\n"), absl::OkStatus());
+}
+
+TEST_F(SuiteRecordTest, shouldNotCallUndecidedWhatIsMissing) {
+  const absl::Status status = Compare(SuiteOfRounds({9}, 1), "sample time 1\nsample renamed 1\n");
+  EXPECT_EQ(ExitCode("sample", status), kExitNotMeasured);
+  EXPECT_EQ(status.message().find("renamed is recorded, and no ratio of the suite; undecided"), 0u)
+      << status;
+}
+
+TEST_F(SuiteRecordTest, shouldPrintRecordsThatItKeepsTo) {
+  const Suite suite = SuiteOfRounds({1, 1.25, 1.5, 2, 4});
+  EXPECT_EQ(suite.ToRecords(), "sample time 1.5 1.25 2\nsample rate 0.6667 0.5 0.8\n");
+  EXPECT_EQ(Compare(suite, suite.ToRecords()), absl::OkStatus());
+  EXPECT_EQ(SuiteOfRounds({2, 2}).ToRecords(), "sample time 2\nsample rate 0.5\n");
+  EXPECT_EQ(SuiteOfRounds({2, 2}, 1).ToRecords(),
+            "# sample time: not measured\n# sample rate: not measured\n");
+}
+
+// Says what the host of a virtual machine says: how much of it others use.
+class Host {
+ public:
+  explicit Host(std::string path) : path_(std::move(path)) {
+    Write();
+    setenv("BATON_VM_HOST_CPU", path_.c_str(), 1);
+  }
+  ~Host() { unsetenv("BATON_VM_HOST_CPU"); }
+  void PassASecond(double others_cores) {
+    ++seconds_;
+    ticks_ += others_cores * static_cast<double>(sysconf(_SC_CLK_TCK));
+    Write();
+  }
+
+ private:
+  void Write() const { std::ofstream(path_) << seconds_ << " " << ticks_ << " 0\n"; }
+
+  const std::string path_;
+  int seconds_ = 1;
+  double ticks_ = 0;
+};
+
+class SuiteRunTest : public SuiteRecordTest {
+ protected:
+  // Measures two rounds, and more while these are worse than recorded. Round i has the factor
+  // factors[i], or the last one.
+  Suite Run(const std::vector<double>& factors, double others_cores) {
+    std::ofstream(path_) << "sample time 1\n";
+    SuiteOptions options;
+    options.rounds = 2;
+    options.recorded = path_;
+    Suite suite("sample", options);
+    suite.Compare(kTime);
+    rounds_ = 0;
+    EXPECT_EQ(suite.Run([&](Round& round) {
+      round = RoundOf(round.number(), rounds_ < factors.size() ? factors[rounds_] : factors.back());
+      ++rounds_;
+      host_.PassASecond(others_cores);
+      return absl::OkStatus();
+    }),
+              absl::OkStatus());
+    return suite;
+  }
+
+  Host host_{directory_.File("host")};
+  size_t rounds_ = 0;
+};
+
+TEST_F(SuiteRunTest, shouldMeasureNoMoreRoundsThanItIsTold) {
+  EXPECT_EQ(Run({1.5}, 0).Report(), absl::OkStatus());
+  EXPECT_EQ(rounds_, 2u);
+  EXPECT_EQ(Run({1.5}, 1).Report(), absl::OkStatus());
+  EXPECT_EQ(rounds_, 2u);
+}
+
+TEST_F(SuiteRunTest, shouldMeasureAgainWhatIsWorseUntilItIsNot) {
+  EXPECT_EQ(Run({9, 9, 1, 1}, 0).Report(), absl::OkStatus());
+  EXPECT_EQ(rounds_, 4u);
+}
+
+TEST_F(SuiteRunTest, shouldRefuseWhatStaysWorse) {
+  EXPECT_EQ(ExitCode("sample", Run({9}, 0).Report()), kExitFailed);
+  EXPECT_EQ(rounds_, 6u);
+}
+
+TEST_F(SuiteRunTest, shouldBeUndecidedWhenNoRoundOfAllIsQuiet) {
+  EXPECT_EQ(ExitCode("sample", Run({9}, 1).Report()), kExitNotMeasured);
+  EXPECT_EQ(rounds_, 6u);
+}
+
 TEST(SuiteTest, shouldRefuseRecordedRatiosThatItHasNot) {
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   const std::string path = directory.path() + "/recorded.txt";
@@ -265,8 +472,10 @@ TEST(SuiteTest, shouldRefuseRecordedRatiosThatItHasNot) {
 TEST(SuiteTest, shouldRefuseRecordsThatItCannotRead) {
   const harness::TempDirectory directory = harness::TempDirectory::Create().value();
   const std::string path = directory.path() + "/recorded.txt";
-  for (const char* line : {"sample time", "sample time one", "sample time 0", "sample time nan",
-                           "sample time 1.0 2.0", "sample time 1.0x"}) {
+  for (const char* line :
+       {"sample time", "sample time one", "sample time 0", "sample time nan", "sample time 1.0 2.0",
+        "sample time 1.0x", "sample time 1 2 3", "sample time 1 0.5 0.9", "sample time 1 0 2",
+        "sample time 1 0.5 x", "sample time 1 0.5 1.5 2"}) {
     std::ofstream(path) << "sample rate 0.9\n\n" << line << "\n";
     EXPECT_EQ(SuiteOf(1).CompareWith(path).code(), absl::StatusCode::kInvalidArgument) << line;
   }
@@ -289,7 +498,7 @@ TEST(SuiteTest, shouldNotJudgeWhatWasMeasuredBesideOthers) {
   Suite suite("sample", {});
   suite.Compare(kTime);
   suite.Add(RoundOf(0, 9), 1);
-  EXPECT_EQ(suite.CompareWith(path), absl::OkStatus());
+  EXPECT_TRUE(IsNotMeasured(suite.CompareWith(path)));
   suite.Add(RoundOf(1, 9), 0);
   EXPECT_EQ(suite.CompareWith(path).code(), absl::StatusCode::kOutOfRange);
 }

@@ -20,20 +20,15 @@ class Act {
       : options_(options), directory_(std::move(directory)), result_(result) {}
 
   absl::Status Run(const std::string& timeline_path) {
-    const harness::Binaries binaries(options_.binary_directory);
-    BATON_ASSIGN_OR_RETURN(program_, binaries.Find("ledger-baseline"));
+    BATON_ASSIGN_OR_RETURN(program_,
+                           harness::Binaries(options_.binary_directory).Find("ledger-baseline"));
     BATON_ASSIGN_OR_RETURN(server_, StartServer(/*predecessor=*/0));
     BATON_RETURN_IF_ERROR(WaitUntilItListens(*server_));
-    harness::PeerOptions peer;
-    BATON_ASSIGN_OR_RETURN(peer.program, binaries.Find("baton-peer"));
-    peer.log_path = directory_.File("peer.log");
+    BATON_ASSIGN_OR_RETURN(harness::PeerOptions peer,
+                           ClientsFor(options_, directory_, result_->rate));
     peer.timeline_path = timeline_path;
-    peer.fabric = options_.fabric;
     peer.port = port_;
-    peer.connections = options_.connections;
-    peer.rate = result_->rate;
     peer.reconnect = true;
-    peer.arguments = options_.PriorityArguments();
     result_->start_us = MonotonicNanoseconds() / 1000;
     BATON_ASSIGN_OR_RETURN(peer_, harness::PeerProcess::Start(peer));
     for (uint32_t i = 0; i < options_.baseline_runs; ++i) BATON_RETURN_IF_ERROR(Crash());

@@ -82,6 +82,12 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
   EXPECT_GT(json->Number("upgrade_start_us.max"), 0);
   EXPECT_EQ(json->Count("baseline.disconnects"), 16u);
   EXPECT_GT(json->Number("baseline.gap_us.max"), 0);
+  for (const char* const event : {"drain", "crash"}) {
+    const std::string kind = std::string("standby.") + event;
+    EXPECT_EQ(json->Count(kind + ".count"), 2u) << kind;
+    EXPECT_EQ(json->Count(kind + ".ok"), 2u) << kind;
+    EXPECT_GT(json->Number(kind + ".blackout_us.max"), 0) << kind;
+  }
   EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));
 }
 

@@ -23,6 +23,8 @@ const char* Colour(EventKind kind) {
   switch (kind) {
     case EventKind::kQuiet:
     case EventKind::kUpgradeStart:
+    case EventKind::kStandbyDrain:
+    case EventKind::kStandbyCrash:
       return "";
     case EventKind::kHandoff:
       return "#2ca02c";
@@ -50,6 +52,8 @@ const char* Title(EventKind kind) {
   switch (kind) {
     case EventKind::kQuiet:
     case EventKind::kUpgradeStart:
+    case EventKind::kStandbyDrain:
+    case EventKind::kStandbyCrash:
       return "";
     case EventKind::kHandoff:
       return "planned handoff";

@@ -22,7 +22,10 @@ enum class EventKind : uint8_t {
   kCrashCold,
   kControlKill,
   kPoison,
-  kBaseline
+  // Without Baton.
+  kBaseline,      // a kill, and clients connect anew to a warm successor
+  kStandbyDrain,  // a planned restart, and clients move to the connections that they have
+  kStandbyCrash   // a kill, likewise
 };
 
 inline const char* EventKindName(EventKind kind) {
@@ -49,6 +52,10 @@ inline const char* EventKindName(EventKind kind) {
       return "poison";
     case EventKind::kBaseline:
       return "baseline";
+    case EventKind::kStandbyDrain:
+      return "standby_drain";
+    case EventKind::kStandbyCrash:
+      return "standby_crash";
   }
   return "";
 }

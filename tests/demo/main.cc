@@ -41,15 +41,18 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--control-kills", options.control_kills, "kills of control [1]");
   app.add_option("--poisons", options.poisons,
                  "messages of which every worker dies, until their connection is failed [3]");
-  app.add_option("--baseline-runs", options.baseline_runs, "kills without Baton [10]");
+  app.add_option("--baseline-runs", options.baseline_runs,
+                 "without Baton: kills after which clients connect anew, and restarts and kills "
+                 "with clients that have connections to a standby, of each so many [10]");
   app.add_option("--realtime-priority", options.realtime_priority,
                  "of serving threads and of the peer, with Baton and without; 0: none [5 on the "
                  "soft device, 0 on others]")
       ->check(CLI::Range(0, 99));
   app.add_option(
       "--require-ratio", options.required_ratio,
-      "fail unless the median gap of the baseline is so many times the median blackout of "
-      "handoffs, of upgrades and of hot crashes; 0: any [0]");
+      "fail unless the median gap of clients that connect anew is so many times the median "
+      "blackout of handoffs and of upgrades, and the gap of a kill with a connected standby so "
+      "many times that of hot crashes; 0: any [0]");
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
 }
 
@@ -108,6 +111,7 @@ int Main(int argc, char** argv) {
   if (result.options.baseline_runs > 0) {
     const uint64_t rate = result.baton.rate != 0 ? result.baton.rate : 8000;
     result.baseline = RunBaseline(result.options, rate, output + "/baseline.csv");
+    result.standby = RunStandbyBaseline(result.options, rate);
   }
   result.seconds = static_cast<double>(MonotonicNanoseconds() - start) * 1e-9;
 

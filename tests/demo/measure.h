@@ -9,11 +9,15 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "tests/demo/event.h"
+#include "tests/demo/scenario.h"
+#include "tests/harness/binaries.h"
 #include "tests/harness/peer_process.h"
+#include "tests/harness/temp_directory.h"
 
 namespace baton::demo {
 
@@ -22,6 +26,22 @@ struct Expectation {
   int version = 0;           // that every connection's latest reply names afterwards; 0: any
   bool disconnects = false;  // are allowed
 };
+
+// Returns what the clients of a service without Baton are started with, but for its address.
+// `directory` gets their log.
+inline absl::StatusOr<harness::PeerOptions> ClientsFor(const DemoOptions& options,
+                                                       const harness::TempDirectory& directory,
+                                                       uint64_t rate) {
+  harness::PeerOptions peer;
+  BATON_ASSIGN_OR_RETURN(peer.program,
+                         harness::Binaries(options.binary_directory).Find("baton-peer"));
+  peer.log_path = directory.File("peer.log");
+  peer.fabric = options.fabric;
+  peer.connections = options.connections;
+  peer.rate = rate;
+  peer.arguments = options.PriorityArguments();
+  return peer;
+}
 
 // The event before `event`: how silent the connections are in a time as long as it takes to answer
 // all of them, when nothing is done to the service.

@@ -12,7 +12,8 @@ namespace baton::demo {
 struct DemoResult {
   DemoOptions options;
   ActResult baton;
-  ActResult baseline;
+  ActResult baseline;  // clients connect anew
+  ActResult standby;   // clients have connections to a standby
   double seconds = 0;
 };
 
@@ -20,9 +21,16 @@ struct DemoResult {
 // that was asked for ended as it should.
 bool IsOk(const DemoResult& result);
 
-// Median gap of the baseline over the median blackout of `kind`; 0 when either is missing.
+// Median gap of clients that connect anew over the median blackout of `kind`; 0 when either is
+// missing.
 double RatioToBaseline(const DemoResult& result, EventKind kind);
-// Of handoffs and of hot crashes, whatever there was of them, at least options.required_ratio.
+// The same of clients that have connections to a standby: a restart that they are told of for an
+// event that is planned, a kill for a hot crash.
+double RatioToStandby(const DemoResult& result, EventKind kind);
+// Returns true if the ratios of handoffs and upgrades to clients that connect anew, and of hot
+// crashes to a standby, are at least options.required_ratio. An event that was never done has no
+// part in it. A restart that clients are told of makes no gap, so handoffs and upgrades are not
+// required to beat it.
 bool HasRequiredRatio(const DemoResult& result);
 
 std::string ToJson(const DemoResult& result);

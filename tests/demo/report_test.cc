@@ -58,5 +58,26 @@ TEST(ReportTest, WhatIsMissingIsNotOk) {
   EXPECT_NE(ToTable(result).find("\nOK\n"), std::string::npos);
 }
 
+// Clients that are told of a restart see no gap. So a handoff is compared with them, but a ratio is
+// required of it to clients that connect anew, and of a crash to those that have a standby.
+TEST(ReportTest, EachEventIsComparedWithWhatOneWouldDoWithoutBaton) {
+  DemoResult result = Asked();
+  result.options.baseline_runs = 1;
+  result.baton.events.push_back({EventKind::kCrashHot, 0, 100, ""});
+  result.baseline.events = {{EventKind::kBaseline, 0, 2000, ""}};
+  result.standby.events = {{EventKind::kStandbyDrain, 0, 50, ""},
+                           {EventKind::kStandbyCrash, 0, 1000, ""}};
+  EXPECT_EQ(RatioToBaseline(result, EventKind::kHandoff), 20);
+  EXPECT_EQ(RatioToBaseline(result, EventKind::kCrashHot), 20);
+  EXPECT_EQ(RatioToStandby(result, EventKind::kHandoff), 0.5);
+  EXPECT_EQ(RatioToStandby(result, EventKind::kCrashHot), 10);
+  EXPECT_EQ(RatioToStandby(result, EventKind::kUpgrade), 0);
+  result.options.required_ratio = 10;
+  EXPECT_TRUE(HasRequiredRatio(result));
+  result.options.required_ratio = 15;
+  EXPECT_FALSE(HasRequiredRatio(result));
+  EXPECT_NE(ToTable(result).find("handoff 0.50, upgrade 0.00, hot crash 10.0"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace baton::demo

@@ -1,4 +1,5 @@
-// The demonstration's two acts: the ledger on Baton, and the same ledger without.
+// The demonstration's three acts: the ledger on Baton, and the same ledger without, for clients
+// that connect anew and for clients that have connections to a standby.
 #ifndef TESTS_DEMO_SCENARIO_H_
 #define TESTS_DEMO_SCENARIO_H_
 
@@ -71,6 +72,11 @@ ActResult RunWithBaton(const DemoOptions& options, const std::string& timeline_p
 
 // The same traffic and processes killed likewise, with a warm successor each, without Baton.
 ActResult RunBaseline(const DemoOptions& options, uint64_t rate, const std::string& timeline_path);
+
+// The same traffic without Baton, as well as clients can do: each connection has a spare one, made
+// before, to a warm process that listens elsewhere. The process that serves is restarted, told to
+// its clients ahead, and killed, options.baseline_runs times each.
+ActResult RunStandbyBaseline(const DemoOptions& options, uint64_t rate);
 
 }  // namespace baton::demo
 
