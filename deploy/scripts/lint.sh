@@ -61,6 +61,7 @@ tidy() {
   # A header is C++, too.
   local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -DSPDLOG_COMPILED_LIB
     -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
+  [[ $4 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
   mark=$2/$({ echo "$3"
     clang++-14 -MM "${flags[@]}" "$4" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
     sha256sum | cut -d ' ' -f 1)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""report_tests.py [--status N] [--expected-skips FILE] [--no-machine REASON TARGET...] EVENTS
+"""report_tests.py [--status N] [--expected-skips FILE] [--no-machine REASON TARGET...] EVENTS...
 
-Says what `bazel test --build_event_json_file=EVENTS`, which ended with status N, has run: each case that was
+Says what `bazel test --build_event_json_file=EVENTS`, the worst of which ended with status N, have run: each case that was
 skipped, with its reason, how many machines were started, and in the last line "N passed, N failed[, N skipped]".
 Fails when a case failed, or when nothing did and N is not 0.
 
 What counts is a case, however often it ran: the same one in another target, on another device or in a machine is
 a repeat, which the line before the last one counts. A target that failed without naming a case (it crashed, timed
 out or was not built) is one failed case. So is a skip that FILE does not expect, and a target of machines
-(--no-machine) where there is none. More than one machine in fifty that had to be started again is one, too.
+(--no-machine) where there is none. More machines that had to be started again than one, or one in fifty, are one, too.
+
+A target that failed and names no failed case, but a skip whose reason starts with "undecided: ", counts as that
+skip. It fails so that Bazel does not keep its result, and runs it again the next time.
 """
 
 import argparse
@@ -104,6 +107,7 @@ class Report:
         self.occurrences = 0
         self.machines = self.again = 0
         self.started_again = []
+        self.undecided = set()  # targets
 
     def add(self, identity, state):
         self.occurrences += 1
@@ -136,6 +140,8 @@ class Report:
             cases, failed = [], True
         for identity, name, state, reason in cases:
             failed = failed or state == FAILED
+            if state == SKIPPED and status == "FAILED" and reason.startswith("undecided: "):
+                self.undecided.add(target)
             if state == SKIPPED:
                 self.skip(target, identity, name, reason)
             elif state == FAILED and status in ("PASSED", "FLAKY"):
@@ -157,7 +163,7 @@ class Report:
             if self.add_result(target, status, files):
                 named.add(target)
         for target, status in sorted(run.statuses.items()):
-            if status not in ("PASSED", "FLAKY") and target not in named:
+            if status not in ("PASSED", "FLAKY") and target not in named | self.undecided:
                 self.fail((target, ""), f"failed: {target}: {status}")
 
     def judge_machines(self):
@@ -168,12 +174,13 @@ class Report:
             line += f" ({', '.join(sorted(set(self.started_again)))})"
         print(line)
         if self.again > max(1, self.machines // 50):
-            self.fail(("machines", ""), "failed: more than one machine in fifty was started again")
+            self.fail(("machines", ""), "failed: more than one machine, and more than one in fifty, were started again")
 
     def finish(self, status):
         counts = [list(self.states.values()).count(state) for state in (PASSED, SKIPPED, FAILED)]
         passed, skipped, failed = counts
-        if status != 0 and failed == 0:
+        # Bazel ends with 3 if all was built and a test failed. Every one of those is counted above.
+        if status != 0 and failed == 0 and not (status == 3 and self.undecided):
             failed = 1
         print(f"repeats: {self.occurrences - len(self.states)}, of cases that are counted once below")
         print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
@@ -185,10 +192,11 @@ def main():
     parser.add_argument("--status", type=int, default=0)
     parser.add_argument("--expected-skips", default="tests/expected_skips.txt")
     parser.add_argument("--no-machine", nargs="+", default=[])
-    parser.add_argument("events")
+    parser.add_argument("events", nargs="+")
     flags = parser.parse_intermixed_args()
     report = Report(read_expected_skips(flags.expected_skips))
-    report.add_run(Run(flags.events))
+    for events in flags.events:
+        report.add_run(Run(events))
     for target in flags.no_machine[1:]:
         report.skip(target, (target, ""), "", f"there is no virtual machine: {flags.no_machine[0]}")
     report.judge_machines()

@@ -16,13 +16,12 @@ trap 'rm -rf "$work"' EXIT
 
 # What the virtual machine takes comes over the network, the first time.
 no_machine=
-selected=()
+built=()
 if [[ -n $quick ]]; then
-  selected=(--test_tag_filters=-vm --build_tests_only)
+  built=(--build_tests_only)
 elif ! { deploy/scripts/install_packages.sh vm && deploy/vm/prepare.sh; } >"$work/machine" 2>&1; then
   cat "$work/machine" >&2
   no_machine=$(awk 'NF {last = $0} END {print last}' "$work/machine")
-  selected=(--test_tag_filters=-vm)
 fi
 
 # What cannot be had is told by the test that needs it.
@@ -31,9 +30,15 @@ if command -v npm >/dev/null || deploy/scripts/install_packages.sh node; then
 fi
 
 echo "--- Building and testing everything (the first time takes several minutes)" >&2
-status=0
-bazel test --config=run --keep_going --build_event_json_file="$work/events" "${selected[@]}" //... ||
-  status=$?
+status=0 events=("$work/events")
+bazel test --config=run --keep_going --build_event_json_file="$work/events" --test_tag_filters=-vm "${built[@]}" \
+  //... || status=$?
+# Machines afterwards: what is compiled beside them would take the time that they have.
+if [[ -z $quick && -z $no_machine ]]; then
+  events+=("$work/machine_events")
+  bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm \
+    //tests/vm/... || status=$((status > $? ? status : $?))
+fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin
 
 arguments=(--status "$status")
@@ -44,4 +49,4 @@ fi
 if [[ -n $quick ]]; then
   echo "not run: $(bazel query 'tests(//tests/vm/...)' 2>/dev/null | wc -l) tests in a virtual machine"
 fi
-deploy/scripts/report_tests.py "$work/events" "${arguments[@]}"
+deploy/scripts/report_tests.py "${events[@]}" "${arguments[@]}"

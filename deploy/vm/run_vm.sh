@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run_vm.sh [--cpus N] [--mem MB] [--timeout S] [--boot-timeout S] [--results DIR]
 #           [--count-instructions] [--peer SCRIPT2] SCRIPT [ARGUMENTS]
+# run_vm.sh [...] --bare SCRIPT
 # Boots a virtual machine of Debian's kernel with a Soft-RoCE device, rxe0 at 10.0.0.1, on top of this
 # machine's file system (read-only, with a layer in memory), runs SCRIPT in it as root and in this
 # directory, passes its output on, and ends with its exit status; 124 when the time is over. A machine
@@ -11,16 +12,24 @@
 # $BATON_VM_STARTS, where it is set, is a file that gets a line for each start of the machines, also those again.
 # --count-instructions: the clock of the machine, which has one processor then, goes by the instructions
 # that it executes, 8 ns each. So what is measured there does not depend on what else the host does.
+# --bare: the machine's first program is SCRIPT, for busybox, and nothing of Baton's runs there: no file system
+# is mounted, and no module is loaded (they are in /modules, in load order). SCRIPT turns the machine off. What
+# its console showed comes to standard output then, and the exit status is 0. The boot's time is until that end.
 # No hardware support is needed or used: the machine is emulated. Without root, files that this user
 # cannot read are not readable in the machine, either.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-usage() { sed -n '2,16s/^# //p' "$0" >&2; exit 2; }
-cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' processor=(-accel 'tcg,thread=multi')
+usage() { sed -n '2,19s/^# //p' "$0" >&2; exit 2; }
+cpus=2 memory=2048 limit=600 boot_limit=60 peer='' results='' bare='' processor=(-accel 'tcg,thread=multi')
 while [[ ${1:-} == --* ]]; do
   if [[ $1 == --count-instructions ]]; then
     cpus=1 processor=(-accel 'tcg,thread=single' -icount 'shift=3,sleep=on')
+    shift
+    continue
+  fi
+  if [[ $1 == --bare ]]; then
+    bare=yes
     shift
     continue
   fi
@@ -39,6 +48,9 @@ done
 [[ $# -ge 1 ]] || usage
 script=$1
 shift
+[[ -z $bare || ($# -eq 0 && -z $peer && -z $results) ]] || usage
+first_program=$here/init
+[[ -z $bare ]] || first_program=$script
 for file in "$script" ${peer:+"$peer"}; do
   [[ -r $file ]] || { echo "vm: there is no script $file" >&2; exit 2; }
 done
@@ -72,13 +84,13 @@ make_initrd() {
   local root=$work/initrd.root number=100 module
   mkdir -p "$root"/{bin,modules,proc,sys,dev,lower,upper,root}
   cp "$(command -v busybox)" "$root/bin/busybox"
-  cp "$here/init" "$root/init"
+  install -m 755 "$first_program" "$root/init"
   # In load order; what is built into the kernel is not named "insmod".
   PATH=$PATH:/sbin:/usr/sbin modprobe -C /dev/null -d "$kernel" -S "${kernel##*/}" -a --show-depends \
     virtio_pci virtio_console 9pnet_virtio 9p overlay \
     crc32_generic rdma_rxe rdma_ucm ib_uverbs dummy virtio_net tcp_diag >"$work/depends"
   while read -r module; do
-    cp "$module" "$root/modules/$((number++)).ko"
+    cp "$module" "$root/modules/$((number++))-${module##*/}"
   done < <(sed -n 's/^insmod \(.*[^ ]\) *$/\1/p' "$work/depends" | awk '!seen[$0]++')
   (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initrd"
 }
@@ -224,6 +236,10 @@ fi
 if [[ $ended -eq 124 || $ended -eq 137 ]]; then
   show_console first "the script did not end within $limit s;"
   exit 124
+fi
+if [[ -n $bare && $ended -eq 0 ]]; then
+  cat "$work/first.console"
+  exit 0
 fi
 status=$(cat "$work/first/status" 2>/dev/null || true)
 if [[ -z $status ]] && grep -q 'BUG: soft lockup' "$work/first.console"; then

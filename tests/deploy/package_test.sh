@@ -34,6 +34,11 @@ done
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
 [[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
+# What its documents lead to, beside them.
+docs=$root/usr/share/doc/baton
+while IFS=: read -r from to; do
+  [[ $to == *..* || -s $(dirname "$from")/$to ]] || die "${from#"$docs/"} leads to $to, which is not there"
+done < <(grep -oE '\]\([^):#]+\.md' -r "$docs" | sed 's/:](/:/')
 (cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 grep -q '^baton-control:' "$root/etc/passwd" || die "control has no user"

@@ -106,6 +106,27 @@ class ReportTests(unittest.TestCase):
         self.ran("//tests:x", [case("A.needless", skipped("no right"), result="skipped")])
         self.assertEqual(self.report(), ("0 passed, 1 failed", 1))
 
+    def test_an_undecided_target_is_a_skip(self):
+        undecided = skipped("undecided: others used the machine")
+        self.ran("//tests:x", [case("A.expected", undecided, result="skipped")], status="FAILED")
+        self.assertEqual(self.report("--status", "3"), ("0 passed, 0 failed, 1 skipped", 0))
+        self.assertEqual(self.report("--status", "1"), ("0 passed, 1 failed, 1 skipped", 1))
+
+    def test_an_undecided_target_that_nobody_expects_fails(self):
+        undecided = skipped("undecided: others used the machine")
+        for name in ("A.other", "A.needless"):
+            self.events = []
+            self.ran("//tests:x", [case(name, undecided, result="skipped")], status="FAILED")
+            self.assertEqual(self.report("--status", "3"), ("0 passed, 1 failed", 1))
+
+    def test_a_target_that_fails_otherwise_is_not_undecided(self):
+        undecided = case("A.expected", skipped("undecided: others used the machine"), result="skipped")
+        self.ran("//tests:x", [undecided], status="FAILED")
+        self.ran("//tests:y", [case("A.expected", skipped("no right"), result="skipped")], status="FAILED")
+        self.ran("//tests:z", [undecided], status="TIMEOUT")
+        self.ran("//tests:w", [undecided, case("A.b", FAILURE)], status="FAILED")
+        self.assertEqual(self.report("--status", "3"), ("0 passed, 3 failed, 1 skipped", 1))
+
     def test_machines_that_are_not_there_fail(self):
         self.assertEqual(self.report("--no-machine", "no network", "//tests/vm:x", "//tests/vm:y"),
                          ("0 passed, 2 failed", 1))

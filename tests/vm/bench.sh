@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The suites of an RDMA device run over raw verbs and over Baton, have a figure for everything that they
-# are to compare, and no ratio is twice as bad as the recorded one.
+# are to compare, and no ratio is worse than the recorded one.
 set -euo pipefail
 # shellcheck source=tests/vm/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,8 +9,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/rxe_common.sh"
 
 count_timers
 export BATON_BENCH_NO_PERFTEST=1
-deploy/vm/bench_rdma.sh rdma_bench --rounds 3 --scale 0.05 \
-  --recorded tests/bench/recorded.txt
+errors=$(mktemp)
+measured=0
+deploy/vm/bench_rdma.sh rdma_bench --rounds 5 --scale 0.05 \
+  --recorded tests/bench/recorded.txt 2>"$errors" || measured=$?
+cat "$errors" >&2
+# An undecided comparison is reported below, when nothing else has failed.
+[[ $measured -eq 0 || $measured -eq 3 ]] || exit "$measured"
 json=$(<"$BATON_VM_RESULTS/rdma.json")
 positive='([1-9]|0\.[0-9]*[1-9])'
 for workload in echo_64B write_64B read_64B fetch_add messages_batch_{8,32,64} \
@@ -49,3 +54,4 @@ done
 
 # Neither side has run out of receives, and nothing was lost.
 statistics | check_counters || { echo "the device has lost something" && exit 1; }
+tests/bench/end_as_measured.sh RecordedRatios.rdma "$measured" "$errors" "$BATON_VM_RESULTS/recorded.xml"

@@ -21,3 +21,4 @@ for events in handoff=2 upgrade=2 bad_upgrade=3 crash_hot=3 hang=1 crash_cold=1 
   has "\"${events%=*}\":{\"count\":${events#*=},\"ok\":${events#*=},"
 done
 has '"all_run":true'
+for event in drain crash; do has "\"$event\":{\"count\":1,\"ok\":1,"; done

@@ -113,6 +113,8 @@ awk -v ratio_of_1="$ratio_of_1" -v ratio_of_100="$ratio_of_100" '
       }
       print ""
     }
+    print "baseline: a warm process to which clients connect anew, the simplest thing without Baton. The fairest," \
+      " connections to a warm standby that were made before, is in ./run demo --mode native"
     compare("native1 first", "baseline1 first", ratio_of_1)
     compare("native1 first", "baseline100 all", ratio_of_100)
     compare("native100 first", "baseline100 first", 0)

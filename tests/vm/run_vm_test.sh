@@ -93,6 +93,23 @@ wait "$booting" || die "exit status $? of one that was started again: $(<"$work/
 grep -qx 'vm: no start within 20 s; the console:' "$work/errors" || die "not told: $(<"$work/errors")"
 [[ $(wc -l <"$work/starts") -ge 2 ]] || die "the starts were not counted: $(<"$work/starts")"
 
+# A bare machine runs its script as the first program, beside modules that it need not load.
+cat >"$work/bare.sh" <<'END'
+#!/bin/busybox sh
+/bin/busybox mount -t proc proc /proc
+set -- /modules/*
+echo  # ends a line of the firmware's
+[ -e "$1" ] && echo "bare, $(/bin/busybox grep -c . /proc/modules) loaded"
+echo o >/proc/sysrq-trigger
+/bin/busybox sleep 60
+END
+"$run_vm" --bare "$work/bare.sh" 2>"$work/errors" | tr -d '\r' >"$work/out" ||
+  die "exit status $? of a bare machine: $(<"$work/errors")"
+grep -qx 'bare, 0 loaded' "$work/out" || die "a bare machine showed: $(<"$work/out")"
+status=0
+"$run_vm" --bare "$work/bare.sh" argument 2>"$work/errors" || status=$?
+[[ $status -eq 2 ]] || die "exit status $status of a bare machine with an argument, not 2"
+
 # A peer that fails is told of; the first one's status counts.
 cat >"$work/peer.sh" <<'END'
 echo said

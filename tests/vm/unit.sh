@@ -2,8 +2,9 @@
 # unit.sh PACKAGE: the Debian package and its unit under a real systemd, with a service on an RDMA device:
 # it becomes ready, the device is reached through DeviceAllow=, stopping it leaves a worker alone that an
 # upgrade has started, and the next start does not mind that one; a native service's
-# connections outlive its restart, its death and its hanging, and end with its stop. The package's own
-# upgrade restarts nothing, and its removal stops what runs.
+# connections outlive its restart, its death and its hanging, and end with its stop. What operators did is in
+# /var/log/baton, for control's user alone. The package's own upgrade restarts nothing, and its removal stops
+# what runs.
 set -euo pipefail
 package=$PWD/$1
 
@@ -77,6 +78,18 @@ grep -qx 'StatusText=running, services: ledger' "$work/state" || die "$(cat "$wo
 pgrep -x -U baton-control baton-control >/dev/null || die "control is not a user of its own"
 echo "started: $(grep StatusText "$work/state")"
 
+# What the unit takes from it, and what is kept for it: by the group above, too.
+batond=$(pgrep -x batond)
+bounding=$(sed -n 's/^CapBnd:[[:blank:]]*/0x/p' "/proc/$batond/status")
+# CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_BOOT, CAP_SYS_TIME
+(((bounding & (1 << 16 | 1 << 17 | 1 << 22 | 1 << 25)) == 0)) || die "its capabilities are bounded by $bounding only"
+[[ $(systemctl show batond -p RestrictNamespaces --value) == net ]] || die "it may make namespaces of other kinds"
+[[ $(systemctl show batond -p RestrictAddressFamilies --value) == *AF_NETLINK* ]] || die "it may have all sockets"
+group=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$batond/cgroup")
+for group in "$group" "${group%/*}"; do
+  [[ $(<"$group/memory.min") -ge $((64 << 20)) ]] || die "$group: memory.min is $(<"$group/memory.min")"
+done
+
 # A worker of a unit of its own, replaced by an upgrade by one that systemd counts to batond.
 export PATH=$BATON_BIN:$PATH
 systemctl start ledger
@@ -85,8 +98,22 @@ baton upgrade ledger --exec "$BATON_BIN/ledger-v2" >"$work/upgrade.log" 2>&1 || 
 pid=$(pgrep -x ledger-v2)
 grep -q batond.service "/proc/$pid/cgroup" || die "the upgrade's worker is elsewhere"
 until [[ $(systemctl show ledger -p ActiveState --value) == inactive ]]; do sleep 0.2; done
+# What operators did outlasts batond and /run, and only control's user may look.
+audit=/var/log/baton/control/audit.log
+on_record() {
+  [[ $(stat -c '%a %U' /var/log/baton) == '711 root' ]] || die "$1: others have /var/log/baton"
+  [[ $(stat -c '%a %U' /var/log/baton/control) == '700 baton-control' ]] || die "$1: others have control's directory"
+  [[ $(stat -c '%a %U' "$audit") == '600 baton-control' ]] || die "$1: others have $audit"
+  [[ $(readlink -f /run/baton/audit.log) == "$audit" ]] || die "$1: the state directory does not lead to $audit"
+  grep -q '"what":"Upgrade"' "$audit" || die "$1: the upgrade is not on record"
+  baton audit --verify >"$work/verified" 2>&1 || die "$1: the record is not sound: $(cat "$work/verified")"
+  grep -qE "^$audit: [1-9][0-9]* records in " "$work/verified" || die "$1: $(cat "$work/verified")"
+}
+on_record "batond runs"
 kill -STOP "$pid"  # it would end by itself
 systemctl stop batond || die "does not stop"
+on_record "batond is stopped"
+echo "on record: $(cat "$work/verified")"
 [[ $(systemctl show batond -p ActiveState --value) == inactive ]] || die "not inactive"
 grep -q 'State:.T' "/proc/$pid/status" || die "the worker was not left alone"
 for program in batond baton-keeper baton-control; do

@@ -1,12 +1,10 @@
 """A test that runs in a virtual machine with an RDMA device (see BUILD.bazel beside this)."""
 
-def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = None, lossy = None, judges_itself = False):
+def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = 1, lossy = None, judges_itself = False, alone = False):
     script = script or name + ".sh"
-    options = []
+    options = ["--cpus", str(cpus)]
     for program in programs:
         options += ["--program", "$(location %s)" % program]
-    if cpus:
-        options += ["--cpus", str(cpus)]
     if lossy:
         options += ["--lossy", "'%s'" % lossy]
     elif judges_itself:
@@ -26,6 +24,5 @@ def vm_test(name, script = None, programs = [], data = [], args = [], peer = Non
             "rxe_common.sh",
             "//deploy/vm:machine",
         ] + programs + data + ([peer] if peer else []),
-        # One machine at a time, and nothing beside it.
-        tags = ["exclusive", "local", "system", "vm"],
+        tags = (["exclusive"] if alone or peer or cpus > 2 else ["cpu:1"]) + ["local", "system", "vm"],
     )
