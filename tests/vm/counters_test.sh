@@ -14,13 +14,14 @@ chmod +x "$work/rdma" "$work/sleep"
 good='link rxe0/1 sent_pkts 90 duplicate_request 2 out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0'
 good+=' rcvd_seq_err 0 retry_exceeded_err 0 completer_retry_err 2'
 
+options=()
 # judge STATISTICS TIMERS: what judged.sh makes of them after a script that passes.
 judge() {
   rm -f "$BATON_VM_RESULTS"/*
   : >"$BATON_TRACING/kprobe_events"
   echo "$1" >"$work/rdma.says"
   echo "${2:+ack_timers $2 0}" >"$BATON_TRACING/kprobe_profile"
-  tests/vm/judged.sh "$work/script.sh" 'two words' >"$work/out" 2>"$work/err"
+  tests/vm/judged.sh "${options[@]}" "$work/script.sh" 'two words' >"$work/out" 2>"$work/err"
 }
 # refuses WHY STATISTICS [TIMERS]: and says so, in a line of its own.
 refuses() {
@@ -47,6 +48,21 @@ refuses 'completer_retry_err is 2, more than ack_timers, which is 1' "$good" 1
 refuses 'ack_timers is not told' "$good" ''
 refuses 'completer_retry_err is not told' "${good/completer_retry_err 2/}"
 refuses 'duplicate_request is not told' ''
+
+# Where owners are killed, a receiver that is not ready is excused, with what follows from it.
+options=(--killed-owners)
+killed=${good/rcvd_rnr_err 0 send_rnr_err 0/rcvd_rnr_err 3 send_rnr_err 4}
+killed=${killed/out_of_seq_request 0/out_of_seq_request 2}
+killed=${killed/rcvd_seq_err 0/rcvd_seq_err 1}
+judge "$good" 3 || die "refuses what is right of killed owners: $(<"$work/err")"
+judge "$killed" 1 || die "refuses what killed owners leave: $(<"$work/err")"
+refuses 'retry_exceeded_err is 1, not 0' "${killed/exceeded_err 0/exceeded_err 1}"
+refuses 'rcvd_rnr_err is 5, more than send_rnr_err, which is 4' "${killed/rcvd_rnr_err 3/rcvd_rnr_err 5}"
+refuses 'out_of_seq_request is 5, more than send_rnr_err, which is 4' "${killed/seq_request 2/seq_request 5}"
+refuses 'rcvd_seq_err is 3, more than out_of_seq_request, which is 2' "${killed/rcvd_seq_err 1/rcvd_seq_err 3}"
+refuses 'completer_retry_err is 2, more than ack_timers rcvd_seq_err, which is 1' "$killed" 0
+refuses 'out_of_seq_request is 7, more than send_rnr_err, which is 0' "${good/seq_request 0/seq_request 7}"
+options=()
 
 # A script's own status comes first, and nothing is judged then.
 echo 'exit 7' >"$work/script.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] [--lossy REASON | --judges-itself]
-#                   SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
+# run_in_machine.sh [--program FILE]... [--cpus N] [--peer SCRIPT] [--lossy REASON | --judges-itself |
+#                   --killed-owners] SCRIPT [ARGUMENTS]: what a vm_test is to Bazel.
 # Without --lossy it fails when nobody has judged what the device counted: SCRIPT with --judges-itself,
 # else judged.sh.
 # Ends with the line "run_in_machine: N started, N of them again", which report_tests.py counts: of machines.
@@ -15,6 +15,11 @@ while [[ $1 == --* ]]; do
     --lossy) lossy=$2 judge=() ;;
     --judges-itself)
       judge=()
+      shift
+      continue
+      ;;
+    --killed-owners)
+      judge+=("$1")
       shift
       continue
       ;;

@@ -1,6 +1,6 @@
 """A test that runs in a virtual machine with an RDMA device (see BUILD.bazel beside this)."""
 
-def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = 1, lossy = None, judges_itself = False, alone = False):
+def vm_test(name, script = None, programs = [], data = [], args = [], peer = None, size = "medium", cpus = 1, lossy = None, judges_itself = False, killed_owners = False, alone = False):
     script = script or name + ".sh"
     options = ["--cpus", str(cpus)]
     for program in programs:
@@ -9,6 +9,8 @@ def vm_test(name, script = None, programs = [], data = [], args = [], peer = Non
         options += ["--lossy", "'%s'" % lossy]
     elif judges_itself:
         options.append("--judges-itself")
+    elif killed_owners:
+        options.append("--killed-owners")
     elif peer:
         fail("%s: what two machines count is judged together: judges_itself or lossy" % name)
     if peer:
