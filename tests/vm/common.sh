@@ -13,6 +13,10 @@ die() {
   exit 1
 }
 
+# random_addresses: programs that start from here on have their memory elsewhere each time, as everywhere but in
+# the machine, so that an address that one of them leaves in shared memory is another's nonsense.
+random_addresses() { echo 2 >/proc/sys/kernel/randomize_va_space; }
+
 # wait_for WHAT COMMAND...: until it holds, for $patience seconds where a script says so, and else for
 # the machine's time.
 wait_for() {

@@ -13,6 +13,7 @@ source "$(dirname "$0")/lossy_common.sh"
 upgrades=$1 kills=$2 lost=$3 seed=${4:-$RANDOM}
 RANDOM=$seed
 say "seed $seed"
+random_addresses
 
 # start_ledger VERSION: one that is not the keeper's child.
 start_ledger() {

@@ -12,6 +12,7 @@ kills=$1 limit=$2 seed=${4:-$RANDOM}
 native_fields="workers: $3"
 RANDOM=$seed
 say "seed $seed"
+random_addresses
 
 start_native kv "$BATON_BIN/ledger-v1.so"
 wait_for "two workers" are_ready 2
