@@ -1,14 +1,12 @@
 #include "supervisor/batond/service_log.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <syslog.h>
 #include <systemd/sd-journal.h>
 
-#include <cerrno>
-
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "supervisor/batond/open_within.h"
 
 namespace baton {
 namespace {
@@ -25,16 +23,9 @@ absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std:
     if (stream < 0) return ErrnoStatus(-stream, "log: systemd's journal (does it run here?)");
     return FileDescriptor(stream);
   }
-  // A FIFO that nobody reads is refused, and not waited for.
-  FileDescriptor file(
-      open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode));
-  if (!file) return ErrnoStatus(errno, absl::StrCat("log: ", log));
-  struct stat status = {};
-  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("log: ", log, " is not a file; name one, or a path where none is yet"));
-  }
-  return file;
+  absl::StatusOr<FileDescriptor> file = OpenWithin(log, O_WRONLY | O_APPEND | O_CREAT, kMode);
+  if (file.ok()) return file;
+  return absl::Status(file.status().code(), absl::StrCat("log: ", file.status().message()));
 }
 
 }  // namespace baton

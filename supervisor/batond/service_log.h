@@ -9,7 +9,7 @@
 namespace baton {
 
 // Opens what ServiceConfig.log names, for writing: "journal", or the path of a regular file, which
-// is appended to and made when missing. Never waits.
+// is appended to and made when missing. Waits for it as OpenWithin does.
 absl::StatusOr<FileDescriptor> OpenServiceLog(const std::string& log, const std::string& service);
 
 }  // namespace baton

@@ -2,16 +2,12 @@
 
 #include <fcntl.h>
 #include <grp.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -19,6 +15,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
+#include "supervisor/batond/left_behind.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
 #include <sys/pidfd.h>
@@ -28,7 +25,6 @@ namespace baton {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kDeathTimeout(1000);  // of a process that was killed
 
@@ -93,17 +89,6 @@ bool BecomeUser(const ProgramUser& user) {
   _exit(127);
 }
 
-// Whether `fd` became readable in time.
-bool BecomesReadable(int fd, milliseconds timeout) {
-  const auto deadline = steady_clock::now() + timeout;
-  pollfd entry = {fd, POLLIN, 0};
-  for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
-    const int ready = poll(&entry, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
-    if (ready >= 0 || errno != EINTR) return ready > 0;
-  }
-}
-
 // The pipe closes when the program is entered; before that it carries the error number.
 absl::Status WaitUntilEntered(int error_pipe, const std::string& program, milliseconds timeout) {
   if (!BecomesReadable(error_pipe, timeout)) {
@@ -118,21 +103,6 @@ absl::Status WaitUntilEntered(int error_pipe, const std::string& program, millis
   } while (got < 0 && errno == EINTR);
   if (got == sizeof(error)) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
   return absl::OkStatus();
-}
-
-// Reaps, without waiting, those of our dead children that Reap() has left behind.
-std::vector<pid_t>& ReapLeftBehind() {
-  static auto* const left_behind = new std::vector<pid_t>;
-  std::erase_if(*left_behind, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
-  return *left_behind;
-}
-
-// Reaps a process that was killed. The kernel may not let it die, as long as it waits for a file
-// system that does not answer, so this waits for a moment only.
-void Reap(const SpawnedProcess& killed) {
-  if (killed.pidfd) (void)BecomesReadable(killed.pidfd.get(), kDeathTimeout);
-  ReapLeftBehind().push_back(killed.pid);
-  (void)ReapLeftBehind();
 }
 
 pid_t ForkInto(const ChildPlan& plan) {
@@ -151,7 +121,7 @@ pid_t ForkInto(const ChildPlan& plan) {
 }  // namespace
 
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
-  (void)ReapLeftBehind();
+  ReapLeftBehind();
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
@@ -183,8 +153,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
       child.pidfd ? WaitUntilEntered(read_end.get(), request.program, request.enter_timeout)
                   : ErrnoStatus(errno, "pidfd_open");
   if (!status.ok()) {
-    kill(child.pid, SIGKILL);
-    Reap(child);
+    KillAndReap(child.pid, child.pidfd.get(), kDeathTimeout);
     return status;
   }
   return child;

@@ -23,6 +23,7 @@
 #include "lib/log/standard_error.h"
 #include "proto/baton/internal/keeper.pb.h"
 #include "spdlog/spdlog.h"
+#include "supervisor/batond/open_within.h"
 #include "supervisor/config/control_socket.h"
 #include "supervisor/config/down_reason.h"
 #include "supervisor/config/reload.h"
@@ -321,9 +322,7 @@ absl::StatusOr<FileDescriptor> Supervisor::OpenForControl(const std::string& pat
   const bool named = std::any_of(std::begin(files), std::end(files),
                                  [&](const auto* file) { return !file->empty() && *file == path; });
   if (!named) return absl::PermissionDeniedError("operator_endpoint names no such file");
-  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file) return ErrnoStatus(errno, "open");
-  return file;
+  return OpenWithin(path, O_RDONLY);
 }
 
 // The socket's mode lets its owner in, and those who may everything.

@@ -1,0 +1,137 @@
+#include "supervisor/batond/open_within.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "supervisor/batond/left_behind.h"
+
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDeathTimeout(100);  // of a process that has done all that it was for
+
+// What the process that opens the file says, with the file when `error` is 0.
+struct Opened {
+  int error = 0;
+  bool regular = false;
+};
+
+// A message of one Opened, and room for one descriptor beside it.
+struct Message {
+  Message() {
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  Opened opened;
+  iovec bytes = {&opened, sizeof(opened)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+};
+
+// In the child. A FIFO that nobody reads or writes is not waited for.
+[[noreturn]] void OpenAndSend(const std::string& path, int flags, mode_t mode, int socket) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Message message;
+  const int file = open(path.c_str(), flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+  struct stat status = {};
+  if (file < 0 || fstat(file, &status) != 0) {
+    message.opened.error = errno;
+    message.header.msg_control = nullptr;
+    message.header.msg_controllen = 0;
+  } else {
+    message.opened.regular = S_ISREG(status.st_mode);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &file, sizeof(file));
+  }
+  (void)sendmsg(socket, &message.header, MSG_NOSIGNAL);
+  _exit(0);
+}
+
+// The child. None of our handlers runs in it: it would write into what it shares with us.
+pid_t Fork(const std::string& path, int flags, mode_t mode, int socket) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = fork();
+  if (pid == 0) OpenAndSend(path, flags, mode, socket);
+  const int error = errno;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return pid;
+}
+
+absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
+  Message message;
+  ssize_t got;
+  do {
+    got = recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  FileDescriptor file;
+  const cmsghdr* const rights = got > 0 ? CMSG_FIRSTHDR(&message.header) : nullptr;
+  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(rights), sizeof(number));
+    file.Reset(number);
+  }
+  if (got != sizeof(message.opened)) {
+    return absl::InternalError(absl::StrCat(path, ": the process that opens it has ended"));
+  }
+  if (message.opened.error != 0) return ErrnoStatus(message.opened.error, path);
+  if (!file) return absl::ResourceExhaustedError(absl::StrCat(path, ": no free descriptor"));
+  if (!message.opened.regular) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a file"));
+  }
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mode_t mode,
+                                          milliseconds timeout) {
+  ReapLeftBehind();
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  const FileDescriptor ours(ends[0]);
+  FileDescriptor its(ends[1]);
+  const pid_t opener = Fork(path, flags, mode, its.get());
+  if (opener < 0) return ErrnoStatus(errno, absl::StrCat(path, ": fork"));
+  its.Reset();
+  // It is not reaped, so the number is not another's.
+  const FileDescriptor pidfd(pidfd_open(opener, 0));
+  if (!BecomesReadable(ours.get(), timeout)) {
+    KillAndReap(opener, pidfd.get(), milliseconds(0));
+    return absl::DeadlineExceededError(absl::StrCat(path, ": not opened within ", timeout.count(),
+                                                    " ms: does its file system answer?"));
+  }
+  absl::StatusOr<FileDescriptor> file = Receive(ours.get(), path);
+  KillAndReap(opener, pidfd.get(), kDeathTimeout);
+  return file;
+}
+
+}  // namespace baton
