@@ -60,7 +60,7 @@ refuses 'retry_exceeded_err is 1, not 0' "${killed/exceeded_err 0/exceeded_err 1
 refuses 'rcvd_rnr_err is 5, more than send_rnr_err, which is 4' "${killed/rcvd_rnr_err 3/rcvd_rnr_err 5}"
 refuses 'out_of_seq_request is 5, more than send_rnr_err, which is 4' "${killed/seq_request 2/seq_request 5}"
 refuses 'rcvd_seq_err is 3, more than out_of_seq_request, which is 2' "${killed/rcvd_seq_err 1/rcvd_seq_err 3}"
-refuses 'completer_retry_err is 2, more than ack_timers rcvd_seq_err, which is 1' "$killed" 0
+refuses 'completer_retry_err is 3, more than ack_timers out_of_seq_request, which is 2' "${killed/retry_err 2/retry_err 3}" 0
 refuses 'out_of_seq_request is 7, more than send_rnr_err, which is 0' "${good/seq_request 0/seq_request 7}"
 options=()
 
