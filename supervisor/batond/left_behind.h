@@ -7,8 +7,8 @@
 
 namespace baton {
 
-// Kills and reaps a child. The kernel may not let it die as long as it waits for a file system that does
-// not answer, so this waits for `timeout` at most; a child that lives then is left behind.
+// Kills and reaps a child. The kernel may not let it die as long as it waits for a file system that
+// does not answer, so this waits for `timeout` at most; a child that lives then is left behind.
 // `pidfd` is the child's, or -1, which is not waited for. Thread-compatible.
 void KillAndReap(pid_t pid, int pidfd, std::chrono::milliseconds timeout);
 

@@ -38,12 +38,13 @@ read_counters() {
 losses=(rcvd_rnr_err send_rnr_err rcvd_seq_err out_of_seq_request retry_exceeded_err)
 retries=(completer_retry_err duplicate_request ack_timers)
 declare -A count=()
+owners_are_killed=''
 
-# check_counters [--killed-owners] <STATISTICS: of all machines: nothing was lost on the way, and nobody was
+# check_counters <STATISTICS: of all machines: nothing was lost on the way, and nobody was
 # not ready to receive. Prints what was judged, and each counter that is not as it should be to standard error.
 # $BATON_VM_RESULTS/judged is there afterwards: run_in_machine.sh looks for it.
 #
-# --killed-owners: a dead owner may leave a receive that nobody knows to be posted, so its peer may be told that
+# With $owners_are_killed: a dead owner may leave a receive that nobody knows to be posted, so its peer may be told that
 # nobody is ready. What that peer had sent behind such a request is out of sequence when it arrives, once for
 # each request (check_psn() in rxe_resp.c), and the peer, told so, sends again. More than that is a loss.
 #
@@ -60,7 +61,7 @@ check_counters() {
     [[ -n ${count[$name]:-} ]] || complain "$name is not told"
   done
   echo "${judged%, }"
-  if [[ ${1:-} == --killed-owners ]]; then
+  if [[ -n $owners_are_killed ]]; then
     forbidden=(retry_exceeded_err)
     at_most rcvd_rnr_err send_rnr_err
     at_most out_of_seq_request send_rnr_err

@@ -86,8 +86,7 @@ TEST_F(OpenWithinTest, shouldGiveUpAFileSystemThatDoesNotAnswer) {
   const absl::Status status =
       OpenWithin(path, O_WRONLY | O_CREAT, 0600, std::chrono::milliseconds(100)).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_EQ(status.message(),
-            path + ": not opened within 100 ms: does its file system answer?");
+  EXPECT_EQ(status.message(), path + ": not opened within 100 ms: does its file system answer?");
   g_file_system_answers = true;
   // A later call reaps the process that was killed.
   while (HasChildren()) {
