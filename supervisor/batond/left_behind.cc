@@ -3,11 +3,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace baton {
 namespace {
@@ -15,9 +18,19 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-std::vector<pid_t>& LeftBehind() {
-  static auto* const left_behind = new std::vector<pid_t>;
+struct Child {
+  pid_t pid;
+  std::string path;  // that it waits for
+};
+
+std::vector<Child>& LeftBehind() {
+  static auto* const left_behind = new std::vector<Child>;
   return *left_behind;
+}
+
+void ReapLeftBehind() {
+  std::erase_if(LeftBehind(),
+                [](const Child& child) { return waitpid(child.pid, nullptr, WNOHANG) != 0; });
 }
 
 }  // namespace
@@ -32,15 +45,35 @@ bool BecomesReadable(int fd, milliseconds timeout) {
   }
 }
 
-void KillAndReap(pid_t pid, int pidfd, milliseconds timeout) {
+absl::Status MayWaitFor(const std::string& path) {
+  ReapLeftBehind();
+  for (const Child& child : LeftBehind()) {
+    if (child.path != path) continue;
+    return absl::DeadlineExceededError(absl::StrCat(
+        path, ": process ", child.pid, " still waits for it: does its file system answer?"));
+  }
+  if (LeftBehind().size() < kMostLeftBehind) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(path, ": ", LeftBehind().size(),
+                   " processes wait for file systems that do not answer; the first of them for ",
+                   LeftBehind().front().path));
+}
+
+void KillAndReap(pid_t pid, int pidfd, milliseconds timeout, const std::string& path) {
   kill(pid, SIGKILL);
   if (pidfd >= 0) (void)BecomesReadable(pidfd, timeout);
-  LeftBehind().push_back(pid);
+  LeftBehind().push_back({pid, path});
   ReapLeftBehind();
 }
 
-void ReapLeftBehind() {
-  std::erase_if(LeftBehind(), [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+void CloseAllBut(const std::vector<int>& kept) {
+  unsigned int from = 0;
+  for (const int descriptor : kept) {
+    const auto number = static_cast<unsigned int>(descriptor);
+    if (number > from) close_range(from, number - 1, 0);
+    from = number + 1;
+  }
+  close_range(from, ~0u, 0);
 }
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
 #include "supervisor/batond/left_behind.h"
 
 extern "C" {  // which the header of glibc 2.36 forgets
@@ -51,6 +52,7 @@ struct Message {
 // In the child. A FIFO that nobody reads or writes is not waited for.
 [[noreturn]] void OpenAndSend(const std::string& path, int flags, mode_t mode, int socket) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  CloseAllBut({socket});
   Message message;
   const int file = open(path.c_str(), flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
   struct stat status = {};
@@ -100,7 +102,12 @@ absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
   if (got != sizeof(message.opened)) {
     return absl::InternalError(absl::StrCat(path, ": the process that opens it has ended"));
   }
-  if (message.opened.error != 0) return ErrnoStatus(message.opened.error, path);
+  // open(2) says so of a directory that is to be written to, and of a FIFO that nobody reads.
+  const int error = message.opened.error;
+  if (error == EISDIR || error == ENXIO) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a file"));
+  }
+  if (error != 0) return ErrnoStatus(error, path);
   if (!file) return absl::ResourceExhaustedError(absl::StrCat(path, ": no free descriptor"));
   if (!message.opened.regular) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a file"));
@@ -112,7 +119,7 @@ absl::StatusOr<FileDescriptor> Receive(int socket, const std::string& path) {
 
 absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mode_t mode,
                                           milliseconds timeout) {
-  ReapLeftBehind();
+  BATON_RETURN_IF_ERROR(MayWaitFor(path));
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus(errno, "socketpair");
@@ -125,12 +132,12 @@ absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mo
   // It is not reaped, so the number is not another's.
   const FileDescriptor pidfd(pidfd_open(opener, 0));
   if (!BecomesReadable(ours.get(), timeout)) {
-    KillAndReap(opener, pidfd.get(), milliseconds(0));
+    KillAndReap(opener, pidfd.get(), milliseconds(0), path);
     return absl::DeadlineExceededError(absl::StrCat(path, ": not opened within ", timeout.count(),
                                                     " ms: does its file system answer?"));
   }
   absl::StatusOr<FileDescriptor> file = Receive(ours.get(), path);
-  KillAndReap(opener, pidfd.get(), kDeathTimeout);
+  KillAndReap(opener, pidfd.get(), kDeathTimeout, path);
   return file;
 }
 

@@ -17,8 +17,8 @@ inline constexpr std::chrono::milliseconds kOpenTimeout(500);
 // Opens a regular file as open(2) does with `flags`, and O_CLOEXEC, and `mode`. Anything else at
 // `path` is refused with kFailedPrecondition, and never waited for. kDeadlineExceeded: the file
 // system has not answered within `timeout`. open(2) waits for it for ever, so a process of its own
-// opens the file, and is killed then; one that does not die of that is reaped by a later call of
-// this or of Spawn.
+// opens the file, and is killed then. As long as that one does not die of it, `path` is refused at
+// once (left_behind.h).
 //
 // Only from a single-threaded process.
 absl::StatusOr<FileDescriptor> OpenWithin(const std::string& path, int flags, mode_t mode = 0,

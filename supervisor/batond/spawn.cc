@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -45,6 +46,7 @@ struct ChildPlan {
   char* const* arguments;
   char* const* environment;
   const std::vector<int>* inherited;
+  const std::vector<int>* kept;  // `inherited` and what it needs up to its program, ascending
   const std::optional<ProgramUser>* user;
   int input;
   int standard_error;
@@ -77,6 +79,7 @@ bool BecomeUser(const ProgramUser& user) {
   // After that: who becomes somebody else is not told of its parent's death any more.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != plan.parent) _exit(127);  // it died before the line above
+  CloseAllBut(*plan.kept);                   // entering a program may take for ever
   for (const int descriptor : *plan.inherited) {
     prepared = prepared && fcntl(descriptor, F_SETFD, 0) == 0;
   }
@@ -121,7 +124,7 @@ pid_t ForkInto(const ChildPlan& plan) {
 }  // namespace
 
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
-  ReapLeftBehind();
+  BATON_RETURN_IF_ERROR(MayWaitFor(request.program));
   BATON_ASSIGN_OR_RETURN(const FileDescriptor input, MemoryFileWith(request.input));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
@@ -134,11 +137,15 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
   const std::vector<char*> environment_pointers = PointersTo(environment);
   std::vector<int> inherited = request.inherited;
   for (const auto& [name, descriptor] : request.descriptors) inherited.push_back(descriptor);
+  std::vector<int> kept = inherited;
+  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, write_end.get()});
+  std::sort(kept.begin(), kept.end());
 
   const ChildPlan plan = {request.program.c_str(),
                           argument_pointers.data(),
                           environment_pointers.data(),
                           &inherited,
+                          &kept,
                           &request.user,
                           input.get(),
                           request.standard_error,
@@ -153,7 +160,7 @@ absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request) {
       child.pidfd ? WaitUntilEntered(read_end.get(), request.program, request.enter_timeout)
                   : ErrnoStatus(errno, "pidfd_open");
   if (!status.ok()) {
-    KillAndReap(child.pid, child.pidfd.get(), kDeathTimeout);
+    KillAndReap(child.pid, child.pidfd.get(), kDeathTimeout, request.program);
     return status;
   }
   return child;

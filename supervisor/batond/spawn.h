@@ -51,8 +51,8 @@ struct SpawnedProcess {
 // need to outlive us the service manager has, too (kept_descriptors.h).
 //
 // Returns after the program was entered; an error tells why it could not be. The process is killed
-// then. One that does not die of that soon is reaped by a later call. Only from the main
-// thread of a single-threaded process: the kernel sends the signal when the *thread* ends that
+// then. As long as one does not die of that, its program is refused (left_behind.h). Only from the
+// main thread of a single-threaded process: the kernel sends the signal when the *thread* ends that
 // forked.
 absl::StatusOr<SpawnedProcess> Spawn(const SpawnRequest& request);
 

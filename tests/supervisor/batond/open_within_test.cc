@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,14 +12,18 @@
 
 #include <chrono>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "tests/supervisor/batond/batond_process.h"
 
 namespace {
 
 bool g_file_system_answers = true;
+// A process that waits for that file system does not die.
+bool g_immortal = false;
+pid_t g_killed = -1;
 
 }  // namespace
 
@@ -28,6 +33,11 @@ extern "C" int fstat(int fd, struct stat* status) noexcept {
   return static_cast<int>(syscall(SYS_fstat, fd, status));
 }
 
+extern "C" int kill(pid_t pid, int signal) noexcept {
+  g_killed = pid;
+  return g_immortal ? 0 : static_cast<int>(syscall(SYS_kill, pid, signal));
+}
+
 namespace baton {
 namespace {
 
@@ -35,11 +45,19 @@ using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatient(30);
 
-bool HasChildren() { return waitpid(-1, nullptr, WNOHANG) >= 0; }
+// Reaps none.
+bool HasChildren() {
+  siginfo_t end = {};
+  return waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
 
 class OpenWithinTest : public ::testing::Test {
  protected:
-  void TearDown() override { g_file_system_answers = true; }
+  void TearDown() override {
+    g_file_system_answers = true;
+    g_immortal = false;
+    g_killed = -1;
+  }
 
   std::string PathOf(const std::string& name) const { return directory_.path() + "/" + name; }
 
@@ -60,24 +78,23 @@ TEST_F(OpenWithinTest, shouldOpenAsFlagsAndModeSay) {
   char bytes[16];
   ASSERT_EQ(read(log->get(), bytes, sizeof(bytes)), 6);
   EXPECT_EQ(std::string(bytes, 6), "onetwo");
-  EXPECT_FALSE(HasChildren());
 }
 
 TEST_F(OpenWithinTest, shouldTellWhyAFileCannotBeOpened) {
   const absl::Status status = OpenWithin(PathOf("none"), O_RDONLY, 0, kPatient).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(PathOf("none")));
-  EXPECT_FALSE(HasChildren());
 }
 
 TEST_F(OpenWithinTest, shouldRefuseWhatIsNoFile) {
   ASSERT_EQ(mkfifo(PathOf("fifo").c_str(), 0600), 0);
   for (const std::string& path : {PathOf("fifo"), directory_.path()}) {
-    const absl::Status status = OpenWithin(path, O_RDONLY, 0, kPatient).status();
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_EQ(status.message(), path + " is not a file");
+    for (const int flags : {O_RDONLY, O_WRONLY | O_APPEND | O_CREAT}) {
+      const absl::Status status = OpenWithin(path, flags, 0600, kPatient).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_EQ(status.message(), path + " is not a file");
+    }
   }
-  EXPECT_FALSE(HasChildren());
 }
 
 TEST_F(OpenWithinTest, shouldGiveUpAFileSystemThatDoesNotAnswer) {
@@ -88,11 +105,36 @@ TEST_F(OpenWithinTest, shouldGiveUpAFileSystemThatDoesNotAnswer) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(status.message(), path + ": not opened within 100 ms: does its file system answer?");
   g_file_system_answers = true;
-  // A later call reaps the process that was killed.
-  while (HasChildren()) {
-    ASSERT_TRUE(OpenWithin(path, O_WRONLY, 0, kPatient).ok());
-    std::this_thread::yield();
-  }
+  // Later calls reap the process that was killed, and nothing else does.
+  while (HasChildren()) (void)OpenWithin(path, O_WRONLY, 0, kPatient);
+  EXPECT_TRUE(OpenWithin(path, O_WRONLY, 0, kPatient).ok());
+}
+
+// It may live for ever.
+TEST_F(OpenWithinTest, shouldLeaveNothingToAProcessThatDoesNotDie) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor ours(ends[0]);
+  FileDescriptor lifeline(ends[1]);
+  g_file_system_answers = false;
+  g_immortal = true;
+  const std::string path = PathOf("stuck");
+  ASSERT_TRUE(absl::IsDeadlineExceeded(
+      OpenWithin(path, O_WRONLY | O_CREAT, 0600, std::chrono::milliseconds(100)).status()));
+  const pid_t stuck = g_killed;
+  lifeline.Reset();
+  char byte;
+  EXPECT_EQ(read(ours.get(), &byte, 1), 0);  // nobody else has the other end
+  // Neither is it joined by another one.
+  const absl::Status again = OpenWithin(path, O_WRONLY, 0, kPatient).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(again)) << again;
+  EXPECT_EQ(g_killed, stuck);
+  g_file_system_answers = true;
+  g_immortal = false;
+  ASSERT_EQ(kill(stuck, SIGKILL), 0);
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(stuck), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(OpenWithin(path, O_WRONLY, 0, kPatient).ok());
 }
 
 }  // namespace
