@@ -61,6 +61,9 @@ refuses 'rcvd_rnr_err is 5, more than send_rnr_err, which is 4' "${killed/rcvd_r
 refuses 'out_of_seq_request is 5, more than send_rnr_err, which is 4' "${killed/seq_request 2/seq_request 5}"
 refuses 'rcvd_seq_err is 3, more than out_of_seq_request, which is 2' "${killed/rcvd_seq_err 1/rcvd_seq_err 3}"
 refuses 'completer_retry_err is 3, more than ack_timers out_of_seq_request, which is 2' "${killed/retry_err 2/retry_err 3}" 0
+refuses 'completer_retry_err is 1, more than duplicate_request out_of_seq_request send_rnr_err, which is 0' \
+  "link rxe0/1 duplicate_request 0 out_of_seq_request 0 rcvd_rnr_err 0 send_rnr_err 0 rcvd_seq_err 0 \
+retry_exceeded_err 0 completer_retry_err 1"
 refuses 'out_of_seq_request is 7, more than send_rnr_err, which is 0' "${good/seq_request 0/seq_request 7}"
 options=()
 

@@ -67,6 +67,7 @@ check_counters() {
     at_most out_of_seq_request send_rnr_err
     at_most rcvd_seq_err out_of_seq_request
     at_most completer_retry_err ack_timers out_of_seq_request
+    at_most completer_retry_err duplicate_request out_of_seq_request send_rnr_err
   else
     at_most completer_retry_err duplicate_request
     at_most completer_retry_err ack_timers
