@@ -1,0 +1,152 @@
+#include "lib/verbs/mlx5/completion_queue.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/syndrome.h"
+
+namespace baton::verbs::mlx5 {
+namespace {
+
+constexpr uint32_t kAtomicBytes = 8;
+
+uint8_t KindOf(const mlx5_cqe64& entry) { return entry.op_own >> 4; }
+
+bool IsReceive(uint8_t kind) {
+  return kind == MLX5_CQE_RESP_WR_IMM || kind == MLX5_CQE_RESP_SEND ||
+         kind == MLX5_CQE_RESP_SEND_IMM || kind == MLX5_CQE_RESP_SEND_INV ||
+         kind == MLX5_CQE_RESP_ERR;
+}
+
+CompletionOpcode SentBy(uint8_t code) {
+  switch (code) {
+    case MLX5_OPCODE_RDMA_WRITE:
+    case MLX5_OPCODE_RDMA_WRITE_IMM:
+      return CompletionOpcode::kWrite;
+    case MLX5_OPCODE_RDMA_READ:
+      return CompletionOpcode::kRead;
+    case MLX5_OPCODE_ATOMIC_CS:
+      return CompletionOpcode::kCompareAndSwap;
+    case MLX5_OPCODE_ATOMIC_FA:
+      return CompletionOpcode::kFetchAndAdd;
+    default:
+      return CompletionOpcode::kSend;
+  }
+}
+
+}  // namespace
+
+void CompletionQueue::Add(const CompletingQueuePair& queue_pair) {
+  queue_pairs_[queue_pair.number] = queue_pair;
+}
+
+void CompletionQueue::Remove(uint32_t qp_number) { queue_pairs_.erase(qp_number); }
+
+void CompletionQueue::Resume() {
+  const TakenWord taken = Unpack(std::atomic_ref(*memory_.taken).load(std::memory_order_acquire));
+  if (taken.consumed != (LoadRecord(memory_.record) & kConsumedMask)) return;
+  for (auto& [number, queue_pair] : queue_pairs_) {
+    if (queue_pair.place != taken.place || (queue_pair.cursors->use & kUseMask) != taken.use) {
+      continue;
+    }
+    SetCursor(queue_pair.cursors, taken.receive, taken.cursor);
+  }
+}
+
+const mlx5_cqe64& CompletionQueue::Entry(uint32_t index) const {
+  const uint8_t* const slot =
+      memory_.entries + size_t{index & (memory_.entry_count - 1)} * memory_.entry_bytes;
+  return *reinterpret_cast<const mlx5_cqe64*>(slot + memory_.entry_bytes - sizeof(mlx5_cqe64));
+}
+
+bool CompletionQueue::HasEntry(uint32_t index) const {
+  const uint8_t owner = std::atomic_ref(const_cast<uint8_t&>(Entry(index).op_own))
+                            .load(std::memory_order_acquire);
+  return owner >> 4 != MLX5_CQE_INVALID &&
+         (owner & 1) == OwnerOf(index, memory_.entry_count);
+}
+
+absl::StatusOr<CompletionQueue::Found> CompletionQueue::Find(const mlx5_cqe64& entry) {
+  const uint32_t number = be32toh(entry.sop_drop_qpn) & kNumberMask;
+  const auto at = queue_pairs_.find(number);
+  if (at == queue_pairs_.end()) {
+    return absl::DataLossError(
+        absl::StrCat("a completion names queue pair ", number, ", which has none here"));
+  }
+  CompletingQueuePair& queue_pair = at->second;
+  const uint8_t kind = KindOf(entry);
+  if (IsReceive(kind)) {
+    const uint16_t received = queue_pair.cursors->received;
+    return Found{&queue_pair, true, static_cast<uint16_t>(received + 1),
+                 queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)]};
+  }
+  if (kind != MLX5_CQE_REQ && kind != MLX5_CQE_REQ_ERR) {
+    return absl::DataLossError(
+        absl::StrCat("a completion of queue pair ", number, " is of the unknown kind ", kind));
+  }
+  const SendNote& note =
+      queue_pair.send_notes[be16toh(entry.wqe_counter) & (queue_pair.send_slots - 1)];
+  return Found{&queue_pair, false, static_cast<uint16_t>(note.end), note.wr_id};
+}
+
+void CompletionQueue::Translate(const mlx5_cqe64& entry, Completion* completion) {
+  const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
+  const uint8_t kind = KindOf(entry);
+  completion->status = CompletionStatus::kSuccess;
+  completion->has_immediate = kind == MLX5_CQE_RESP_SEND_IMM || kind == MLX5_CQE_RESP_WR_IMM;
+  completion->has_invalidate = kind == MLX5_CQE_RESP_SEND_INV;
+  completion->immediate = be32toh(entry.imm_inval_pkey);
+  completion->byte_len = be32toh(entry.byte_cnt);
+  completion->qp_number = code_and_number & kNumberMask;
+  completion->vendor_error = 0;
+  if (kind == MLX5_CQE_RESP_WR_IMM) {
+    completion->opcode = CompletionOpcode::kReceiveWithImmediate;
+  } else if (IsReceive(kind)) {
+    completion->opcode = CompletionOpcode::kReceive;
+  } else {
+    completion->opcode = SentBy(static_cast<uint8_t>(code_and_number >> 24));
+    if (completion->opcode == CompletionOpcode::kCompareAndSwap ||
+        completion->opcode == CompletionOpcode::kFetchAndAdd) {
+      completion->byte_len = kAtomicBytes;
+    }
+  }
+  if (kind != MLX5_CQE_REQ_ERR && kind != MLX5_CQE_RESP_ERR) return;
+  mlx5_err_cqe error;
+  static_assert(sizeof(error) == sizeof(entry));
+  std::memcpy(&error, &entry, sizeof(error));
+  completion->status = StatusOf(error.syndrome);
+  completion->vendor_error = error.vendor_err_synd;
+}
+
+// Never before what was written earlier: a cursor is not ahead of the consumer index.
+void CompletionQueue::SetCursor(QueueCursors* cursors, bool receive, uint16_t value) {
+  std::atomic_ref(receive ? cursors->received : cursors->sent)
+      .store(value, std::memory_order_release);
+}
+
+absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
+  uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
+  int count = 0;
+  for (; static_cast<size_t>(count) < taken.size() && HasEntry(consumed); ++count) {
+    const mlx5_cqe64& entry = Entry(consumed);
+    absl::StatusOr<Found> found = Find(entry);
+    // What was taken before is consumed, and the caller's.
+    if (!found.ok()) return count > 0 ? absl::StatusOr<int>(count) : found.status();
+    Completion& completion = taken[static_cast<size_t>(count)];
+    Translate(entry, &completion);
+    std::atomic_ref(completion.wr_id).store(found->wr_id, std::memory_order_release);
+    consumed = (consumed + 1) & kConsumedMask;
+    QueueCursors* const cursors = found->queue_pair->cursors;
+    const TakenWord word = {consumed, found->queue_pair->place,
+                            static_cast<uint8_t>(cursors->use & kUseMask), found->receive,
+                            found->cursor};
+    std::atomic_ref(*memory_.taken).store(Pack(word), std::memory_order_release);
+    StoreRecord(memory_.record, consumed);
+    SetCursor(cursors, found->receive, found->cursor);
+  }
+  return count;
+}
+
+}  // namespace baton::verbs::mlx5

@@ -1,0 +1,102 @@
+#ifndef LIB_VERBS_MLX5_COMPLETION_QUEUE_H_
+#define LIB_VERBS_MLX5_COMPLETION_QUEUE_H_
+
+#include <cstdint>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+// Where a completion queue lies. The device writes the entries and reads the record; all of it
+// outlives the driver.
+struct CompletionQueueMemory {
+  const uint8_t* entries = nullptr;  // `entry_count` times `entry_bytes`
+  __be32* record = nullptr;          // completions consumed so far, 24 bits
+  uint64_t* taken = nullptr;         // ours: the completion that was taken last, see TakenWord
+  uint32_t entry_count = 0;          // a power of two, at most kMaxEntries
+  uint32_t entry_bytes = 64;         // 64, or 128, of which the last 64 are the entry
+};
+
+// A queue pair that completes in it. What this points to outlives the driver.
+struct CompletingQueuePair {
+  uint32_t number = 0;
+  uint16_t place = 0;  // of all that complete there: what `taken` calls it
+  const SendNote* send_notes = nullptr;
+  uint32_t send_slots = 0;
+  const uint64_t* receive_wr_ids = nullptr;
+  uint32_t receive_slots = 0;
+  QueueCursors* cursors = nullptr;
+};
+
+// What `taken` holds, by which a driver brings the cursors up to date that follows one that was
+// killed after it had consumed a completion:
+//   bits  0-23  completions consumed, this one among them
+//        24-39  place of its queue pair
+//        40-46  the queue pair's `use`, its low bits
+//        47     1: a receive
+//        48-63  the new `sent` or `received`
+struct TakenWord {
+  uint32_t consumed = 0;
+  uint16_t place = 0;
+  uint8_t use = 0;
+  bool receive = false;
+  uint16_t cursor = 0;
+};
+constexpr uint8_t kUseMask = 0x7f;
+constexpr uint64_t Pack(const TakenWord& word) {
+  return word.consumed | uint64_t{word.place} << 24 | uint64_t{word.use} << 40 |
+         uint64_t{word.receive} << 47 | uint64_t{word.cursor} << 48;
+}
+constexpr TakenWord Unpack(uint64_t word) {
+  return {static_cast<uint32_t>(word & kConsumedMask), static_cast<uint16_t>(word >> 24),
+          static_cast<uint8_t>(word >> 40 & kUseMask), (word >> 47 & 1) != 0,
+          static_cast<uint16_t>(word >> 48)};
+}
+
+// Polls a completion queue. Each completion is consumed by one store, after its caller has it: a
+// driver that follows one that was killed calls Resume, and gets each once, or, as verbs.h has it,
+// the last one a second time where its predecessor had not consumed it.
+//
+// Thread-compatible; one process at a time.
+class CompletionQueue {
+ public:
+  explicit CompletionQueue(const CompletionQueueMemory& memory) : memory_(memory) {}
+
+  void Add(const CompletingQueuePair& queue_pair);
+  // Its completions are gone from the queue.
+  void Remove(uint32_t qp_number);
+
+  // The first call of a driver, when all queue pairs were added: brings a cursor up to date that
+  // its predecessor was killed before.
+  void Resume();
+
+  // As verbs::CompletionQueue::Take: the wr_id of each is written last, and before it is consumed.
+  // kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
+  absl::StatusOr<int> Take(absl::Span<Completion> taken);
+
+ private:
+  struct Found {
+    CompletingQueuePair* queue_pair;
+    bool receive;
+    uint16_t cursor;  // the new `sent` or `received`
+    uint64_t wr_id;
+  };
+
+  bool HasEntry(uint32_t index) const;
+  const mlx5_cqe64& Entry(uint32_t index) const;
+  absl::StatusOr<Found> Find(const mlx5_cqe64& entry);
+  static void Translate(const mlx5_cqe64& entry, Completion* completion);
+  static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
+
+  const CompletionQueueMemory memory_;
+  absl::flat_hash_map<uint32_t, CompletingQueuePair> queue_pairs_;  // by number
+};
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_COMPLETION_QUEUE_H_

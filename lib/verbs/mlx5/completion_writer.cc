@@ -1,0 +1,63 @@
+#include "lib/verbs/mlx5/completion_writer.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+#include "lib/verbs/mlx5/syndrome.h"
+
+namespace baton::verbs::mlx5 {
+namespace {
+
+constexpr uint8_t kUnwritten = MLX5_CQE_INVALID << 4 | 1;
+
+mlx5_cqe64 EntryOf(const Executed& executed) {
+  mlx5_cqe64 entry = {};
+  entry.imm_inval_pkey = htobe32(executed.immediate);
+  entry.byte_cnt = htobe32(executed.bytes);
+  entry.sop_drop_qpn = htobe32(uint32_t{executed.code} << 24 | executed.qp_number);
+  entry.wqe_counter = htobe16(executed.counter);
+  if (executed.status == CompletionStatus::kSuccess) return entry;
+  mlx5_err_cqe error = {};
+  error.vendor_err_synd = executed.vendor_error;
+  error.syndrome = SyndromeOf(executed.status);
+  error.s_wqe_opcode_qpn = entry.sop_drop_qpn;
+  error.wqe_counter = entry.wqe_counter;
+  static_assert(sizeof(error) == sizeof(entry));
+  std::memcpy(&entry, &error, sizeof(entry));
+  return entry;
+}
+
+uint8_t KindOf(const Executed& executed) {
+  if (executed.status == CompletionStatus::kSuccess) return executed.kind;
+  return executed.kind == MLX5_CQE_REQ ? MLX5_CQE_REQ_ERR : MLX5_CQE_RESP_ERR;
+}
+
+uint8_t* EntryAt(const FoundCompletionQueue& queue, uint32_t index) {
+  uint8_t* const slot = queue.entries + size_t{index & (queue.entry_count - 1)} * queue.entry_bytes;
+  return slot + queue.entry_bytes - sizeof(mlx5_cqe64);
+}
+
+}  // namespace
+
+CompletionWriter::CompletionWriter(const FoundCompletionQueue& queue) : queue_(queue) {
+  for (uint32_t index = 0; index < queue_.entry_count; ++index) {
+    EntryAt(queue_, index)[offsetof(mlx5_cqe64, op_own)] = kUnwritten;
+  }
+}
+
+bool CompletionWriter::Write(const Executed& executed) {
+  const uint32_t consumed = LoadRecord(queue_.record);
+  overrun_ = overrun_ || ((written_ - consumed) & kConsumedMask) >= queue_.entry_count;
+  if (overrun_) return false;
+  const mlx5_cqe64 entry = EntryOf(executed);
+  uint8_t* const at = EntryAt(queue_, written_);
+  std::memcpy(at, &entry, offsetof(mlx5_cqe64, op_own));
+  const uint8_t owner =
+      static_cast<uint8_t>(KindOf(executed) << 4 | OwnerOf(written_, queue_.entry_count));
+  std::atomic_ref(at[offsetof(mlx5_cqe64, op_own)]).store(owner, std::memory_order_release);
+  written_ = (written_ + 1) & kConsumedMask;
+  return true;
+}
+
+}  // namespace baton::verbs::mlx5

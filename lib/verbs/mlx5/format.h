@@ -1,0 +1,98 @@
+// What queues of mlx5 devices look like, beyond what infiniband/mlx5dv.h says. Numbers in them are
+// big-endian.
+#ifndef LIB_VERBS_MLX5_FORMAT_H_
+#define LIB_VERBS_MLX5_FORMAT_H_
+
+#include <endian.h>
+#include <infiniband/mlx5dv.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+inline constexpr uint32_t kSlotBytes = MLX5_SEND_WQE_BB;  // of a send queue
+inline constexpr uint32_t kSegmentBytes = 16;             // all segments of requests are so long
+// A request tells its segments in six bits, the control segment among them.
+inline constexpr uint32_t kMaxSegments = 63;
+inline constexpr uint32_t kSegmentsPerSlot = kSlotBytes / kSegmentBytes;
+
+inline constexpr uint32_t kNumberMask = 0xffffff;      // of queue pairs and completion queues
+inline constexpr uint32_t kConsumedMask = 0xffffff;    // of completions consumed
+inline constexpr uint32_t kMaxEntries = 1u << 23;      // of a completion queue: see mlx5.md, "Cursors"
+inline constexpr uint32_t kMaxSlots = 1u << 15;        // of a queue, whose counter has 16 bits
+inline constexpr uint32_t kInlineSegment = 1u << 31;   // MLX5_INLINE_SEG, unsigned; no buffer is so long
+
+// Records and owner bytes are shared with the device: each is read and written as a whole, and what
+// was written before such a store is seen by whoever has read it.
+inline uint32_t LoadRecord(const __be32* record) {
+  return be32toh(std::atomic_ref(*const_cast<__be32*>(record)).load(std::memory_order_acquire));
+}
+inline void StoreRecord(__be32* record, uint32_t value) {
+  std::atomic_ref(*record).store(htobe32(value), std::memory_order_release);
+}
+
+// The owner bit that entry `index`, of all that were ever written, bears when it is there.
+inline uint8_t OwnerOf(uint32_t index, uint32_t entries) { return (index & entries) != 0 ? 1 : 0; }
+
+// MLX5_OPCODE_*.
+constexpr uint8_t CodeOf(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kSend:
+      return MLX5_OPCODE_SEND;
+    case Opcode::kSendWithImmediate:
+      return MLX5_OPCODE_SEND_IMM;
+    case Opcode::kSendWithInvalidate:
+      return MLX5_OPCODE_SEND_INVAL;
+    case Opcode::kWrite:
+      return MLX5_OPCODE_RDMA_WRITE;
+    case Opcode::kWriteWithImmediate:
+      return MLX5_OPCODE_RDMA_WRITE_IMM;
+    case Opcode::kRead:
+      return MLX5_OPCODE_RDMA_READ;
+    case Opcode::kCompareAndSwap:
+      return MLX5_OPCODE_ATOMIC_CS;
+    case Opcode::kFetchAndAdd:
+      return MLX5_OPCODE_ATOMIC_FA;
+  }
+  return MLX5_OPCODE_NOP;
+}
+
+constexpr bool HasRemoteAddress(Opcode opcode) {
+  return opcode == Opcode::kWrite || opcode == Opcode::kWriteWithImmediate || IsAnswered(opcode);
+}
+
+// The bit above a buffer's length says that its bytes follow.
+inline absl::Status CheckLength(const ScatterGather& sge) {
+  if (sge.length < kInlineSegment) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a buffer of ", sge.length, " bytes, at most ",
+                                                 kInlineSegment - 1));
+}
+
+// What the driver of a queue pair keeps beside its queues, in memory that outlives it. Each is
+// written after the completion queue's consumer index, and never ahead of it: see mlx5.md, "Ours".
+struct QueueCursors {
+  uint32_t use = 0;       // how often the queue pair was reset
+  uint16_t sent = 0;      // counter behind the last send that completed
+  uint16_t received = 0;  // receives that completed
+};
+static_assert(sizeof(QueueCursors) == 8 && offsetof(QueueCursors, sent) == 4 &&
+              offsetof(QueueCursors, received) == 6);
+
+// What a send is, for each slot of its queue: written in the first slot of a request, before it is
+// queued.
+struct SendNote {
+  uint64_t wr_id = 0;
+  uint32_t end = 0;  // the counter behind the request, 16 bits
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(SendNote) == 16 && offsetof(SendNote, end) == 8);
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_FORMAT_H_

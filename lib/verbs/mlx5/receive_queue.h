@@ -1,0 +1,46 @@
+#ifndef LIB_VERBS_MLX5_RECEIVE_QUEUE_H_
+#define LIB_VERBS_MLX5_RECEIVE_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+// Where the receive queue of a queue pair lies. The device reads slots and record; all of it
+// outlives the driver.
+struct ReceiveQueueMemory {
+  uint8_t* slots = nullptr;     // `slot_count` times `slot_bytes`, aligned to kSegmentBytes
+  __be32* record = nullptr;     // MLX5_RCV_DBR of the queue pair: receives posted so far, 16 bits
+  uint64_t* wr_ids = nullptr;   // one for each slot
+  QueueCursors* cursors = nullptr;
+  uint32_t slot_count = 0;  // a power of two, at most kMaxSlots
+  uint32_t slot_bytes = 0;  // a power of two, at least kSegmentBytes: one segment for each buffer
+};
+
+// Posts to a receive queue: the store to its record is the doorbell, so what is queued is posted.
+// Thread-compatible; one process at a time.
+class ReceiveQueue {
+ public:
+  explicit ReceiveQueue(const ReceiveQueueMemory& memory) : memory_(memory) {}
+
+  // As QueuePair::PostReceive: all that are taken are posted by one store.
+  absl::Status Post(absl::Span<const ReceiveRequest> requests, size_t* posted);
+
+  uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
+
+ private:
+  absl::Status Check(const ReceiveRequest& request) const;
+  void Write(const ReceiveRequest& request, uint32_t slot);
+  uint32_t scatter_gather() const { return memory_.slot_bytes / kSegmentBytes; }
+
+  const ReceiveQueueMemory memory_;
+};
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_RECEIVE_QUEUE_H_

@@ -1,0 +1,55 @@
+#ifndef LIB_VERBS_MLX5_REQUEST_READER_H_
+#define LIB_VERBS_MLX5_REQUEST_READER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+// A send as a device finds it in a queue: a copy, so that what its client writes afterwards changes
+// nothing.
+struct FoundSend {
+  Opcode opcode = Opcode::kSend;
+  bool fence = false;
+  bool solicited = false;
+  bool signalled = false;
+  bool inline_data = false;
+  uint32_t immediate = 0;  // host order; or the rkey to invalidate
+  uint32_t rkey = 0;
+  uint64_t remote_address = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint32_t slots = 0;         // that it takes
+  uint32_t sge_count = 0;     // of `sges`
+  uint32_t inline_bytes = 0;  // of `bytes`
+  std::array<ScatterGather, kMaxSegments> sges;
+  std::array<uint8_t, kMaxSegments * kSegmentBytes> bytes;
+};
+
+// A client's send queue as its device sees it.
+struct FoundSendQueue {
+  const uint8_t* slots = nullptr;
+  uint32_t slot_count = 0;
+  uint32_t qp_number = 0;
+};
+
+// Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument
+// tells what is wrong with it: a record that is further ahead than the queue is long, another counter
+// or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or fewer than its
+// opcode needs.
+absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
+                      FoundSend* send);
+
+// The buffers of the receive in the slot at `slot`, which has room for as many as it has segments.
+// Returns how many there are.
+size_t ReadReceive(const uint8_t* slot, uint32_t slot_bytes, absl::Span<ScatterGather> sges);
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_REQUEST_READER_H_

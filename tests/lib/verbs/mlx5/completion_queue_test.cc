@@ -1,0 +1,221 @@
+#include "lib/verbs/mlx5/completion_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/verbs/mlx5/syndrome.h"
+#include "tests/lib/verbs/mlx5/queue_memory.h"
+
+namespace baton::verbs::mlx5 {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CompletionQueueTest : public ::testing::Test {
+ protected:
+  CompletionQueueTest()
+      : memory_(QueueMemory::Map(), &QueueMemory::Unmap), writer_(memory_->found_completions()) {
+    Restart();
+  }
+
+  // Another driver of the same queue.
+  void Restart() {
+    queue_ = std::make_unique<CompletionQueue>(memory_->completion_queue());
+    queue_->Add(memory_->completing());
+    queue_->Resume();
+  }
+
+  // The device has executed the send in slot `counter`, which is one slot long.
+  bool Sent(uint16_t counter, uint8_t code = MLX5_OPCODE_SEND) {
+    memory_->notes[counter % kSendSlots] = {1000u + counter, static_cast<uint16_t>(counter + 1), 0};
+    Executed executed;
+    executed.code = code;
+    executed.counter = counter;
+    executed.qp_number = kQueuePair;
+    executed.bytes = 40;
+    return writer_.Write(executed);
+  }
+  bool Received(uint8_t kind, uint32_t immediate = 0) {
+    Executed executed;
+    executed.kind = kind;
+    executed.qp_number = kQueuePair;
+    executed.bytes = 50;
+    executed.immediate = immediate;
+    return writer_.Write(executed);
+  }
+
+  Completion One() {
+    Completion completion;
+    const absl::StatusOr<int> taken = queue_->Take({&completion, 1});
+    EXPECT_TRUE(taken.ok() && *taken == 1) << taken.status();
+    return completion;
+  }
+  int Count() {
+    std::array<Completion, kEntries> completions;
+    const absl::StatusOr<int> taken = queue_->Take(absl::MakeSpan(completions));
+    EXPECT_TRUE(taken.ok()) << taken.status();
+    return taken.value_or(-1);
+  }
+
+  const std::unique_ptr<QueueMemory, void (*)(QueueMemory*)> memory_;
+  CompletionWriter writer_;
+  std::unique_ptr<CompletionQueue> queue_;
+};
+
+TEST_F(CompletionQueueTest, shouldTellOfSends) {
+  const struct {
+    uint8_t code;
+    CompletionOpcode opcode;
+    uint32_t bytes;
+  } cases[] = {{MLX5_OPCODE_SEND, CompletionOpcode::kSend, 40},
+               {MLX5_OPCODE_SEND_INVAL, CompletionOpcode::kSend, 40},
+               {MLX5_OPCODE_RDMA_WRITE_IMM, CompletionOpcode::kWrite, 40},
+               {MLX5_OPCODE_RDMA_READ, CompletionOpcode::kRead, 40},
+               {MLX5_OPCODE_ATOMIC_CS, CompletionOpcode::kCompareAndSwap, 8},
+               {MLX5_OPCODE_ATOMIC_FA, CompletionOpcode::kFetchAndAdd, 8}};
+  uint16_t counter = 0;
+  for (const auto& [code, opcode, bytes] : cases) {
+    ASSERT_TRUE(Sent(counter, code));
+    const Completion completion = One();
+    EXPECT_EQ(completion.wr_id, 1000u + counter);
+    EXPECT_EQ(completion.status, CompletionStatus::kSuccess);
+    EXPECT_EQ(completion.opcode, opcode);
+    EXPECT_EQ(completion.byte_len, bytes);
+    EXPECT_EQ(completion.qp_number, kQueuePair);
+    EXPECT_EQ(memory_->cursors.sent, ++counter);
+  }
+  EXPECT_EQ(Count(), 0);
+}
+
+TEST_F(CompletionQueueTest, shouldTellOfReceives) {
+  memory_->wr_ids[0] = 70;
+  memory_->wr_ids[1] = 71;
+  memory_->wr_ids[2] = 72;
+  memory_->wr_ids[3] = 73;
+  ASSERT_TRUE(Received(MLX5_CQE_RESP_SEND));
+  ASSERT_TRUE(Received(MLX5_CQE_RESP_SEND_IMM, 5));
+  ASSERT_TRUE(Received(MLX5_CQE_RESP_WR_IMM, 6));
+  ASSERT_TRUE(Received(MLX5_CQE_RESP_SEND_INV, 7));
+  Completion completion = One();
+  EXPECT_EQ(completion.wr_id, 70u);
+  EXPECT_EQ(completion.opcode, CompletionOpcode::kReceive);
+  EXPECT_EQ(completion.byte_len, 50u);
+  EXPECT_FALSE(completion.has_immediate || completion.has_invalidate);
+  completion = One();
+  EXPECT_EQ(completion.wr_id, 71u);
+  EXPECT_TRUE(completion.has_immediate);
+  EXPECT_EQ(completion.immediate, 5u);
+  completion = One();
+  EXPECT_EQ(completion.opcode, CompletionOpcode::kReceiveWithImmediate);
+  EXPECT_EQ(completion.immediate, 6u);
+  completion = One();
+  EXPECT_EQ(completion.wr_id, 73u);
+  EXPECT_TRUE(completion.has_invalidate);
+  EXPECT_EQ(completion.immediate, 7u);
+  EXPECT_EQ(memory_->cursors.received, 4);
+}
+
+TEST_F(CompletionQueueTest, shouldTellWhatWentWrong) {
+  for (int status = 1; status <= static_cast<int>(CompletionStatus::kRnrRetryExceeded); ++status) {
+    Executed executed;
+    executed.kind = status % 2 == 0 ? MLX5_CQE_REQ : MLX5_CQE_RESP_SEND;
+    executed.status = static_cast<CompletionStatus>(status);
+    executed.vendor_error = 0x31;
+    executed.qp_number = kQueuePair;
+    ASSERT_TRUE(writer_.Write(executed));
+    const Completion completion = One();
+    EXPECT_EQ(completion.status, executed.status);
+    EXPECT_EQ(completion.vendor_error, 0x31u);
+    EXPECT_EQ(completion.qp_number, kQueuePair);
+  }
+  EXPECT_EQ(StatusOf(0x77), CompletionStatus::kGeneralError);
+}
+
+TEST_F(CompletionQueueTest, shouldGiveEachOnceHoweverOftenTheQueueGoesAround) {
+  uint16_t sent = 0;
+  for (uint32_t round = 0; round < 4 * kEntries; ++round) {
+    const uint32_t count = round % kEntries + 1;
+    const uint16_t first = sent;
+    for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(Sent(sent++));
+    std::array<Completion, kEntries> completions;
+    const absl::StatusOr<int> taken = queue_->Take(absl::MakeSpan(completions));
+    ASSERT_TRUE(taken.ok() && *taken == static_cast<int>(count));
+    for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(completions[i].wr_id, 1000u + first + i);
+    EXPECT_EQ(Count(), 0);
+  }
+}
+
+TEST_F(CompletionQueueTest, shouldTakeTheIndexAroundItsEnd) {
+  // 24 bits, of a queue that is nearly there.
+  for (uint32_t i = 0; i < (1u << 24) + kEntries; ++i) {
+    ASSERT_TRUE(Sent(static_cast<uint16_t>(i)));
+    ASSERT_EQ(One().wr_id, 1000u + static_cast<uint16_t>(i));
+  }
+}
+
+TEST_F(CompletionQueueTest, shouldBeOverrunForGood) {
+  for (uint32_t i = 0; i < kEntries; ++i) ASSERT_TRUE(Sent(static_cast<uint16_t>(i)));
+  EXPECT_FALSE(Sent(kEntries));
+  EXPECT_EQ(Count(), static_cast<int>(kEntries));
+  EXPECT_FALSE(Sent(kEntries));
+}
+
+TEST_F(CompletionQueueTest, shouldRefuseAnEntryThatMakesNoSense) {
+  ASSERT_TRUE(Sent(0));
+  Executed executed;
+  executed.qp_number = kQueuePair + 1;
+  ASSERT_TRUE(writer_.Write(executed));
+  EXPECT_EQ(Count(), 1);
+  std::array<Completion, kEntries> completions;
+  const absl::Status status = queue_->Take(absl::MakeSpan(completions)).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("names queue pair 258"));
+}
+
+// Killed between the consumer index and the cursor.
+TEST_F(CompletionQueueTest, shouldBringACursorUpToDate) {
+  ASSERT_TRUE(Sent(0));
+  ASSERT_TRUE(Received(MLX5_CQE_RESP_SEND));
+  One();
+  memory_->cursors.sent = 0;
+  Restart();
+  EXPECT_EQ(memory_->cursors.sent, 1);
+  One();
+  memory_->cursors.received = 0;
+  Restart();
+  EXPECT_EQ(memory_->cursors.received, 1);
+}
+
+TEST_F(CompletionQueueTest, shouldLeaveCursorsAloneThatWereReset) {
+  ASSERT_TRUE(Sent(0));
+  One();
+  memory_->cursors = {1, 0, 0};
+  Restart();
+  EXPECT_EQ(memory_->cursors.sent, 0);
+  // Killed before the consumer index: the same completion comes again.
+  memory_->cursors.use = 0;
+  StoreRecord(&memory_->consumed, 0);
+  Restart();
+  EXPECT_EQ(memory_->cursors.sent, 0);
+  EXPECT_EQ(One().wr_id, 1000u);
+}
+
+TEST(TakenWordTest, shouldKeepItsPlaces) {
+  const TakenWord word = {0xabcdef, 0x1234, 0x7f, true, 0x5678};
+  EXPECT_EQ(Pack(word), 0x5678'ff12'34ab'cdefu);
+  const TakenWord again = Unpack(Pack(word));
+  EXPECT_EQ(again.consumed, word.consumed);
+  EXPECT_EQ(again.place, word.place);
+  EXPECT_EQ(again.use, word.use);
+  EXPECT_EQ(again.receive, word.receive);
+  EXPECT_EQ(again.cursor, word.cursor);
+}
+
+}  // namespace
+}  // namespace baton::verbs::mlx5

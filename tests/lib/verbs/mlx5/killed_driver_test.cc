@@ -1,0 +1,216 @@
+// A driver is killed after each of its instructions while it posts, and while it polls; another goes
+// on with what it left. What was posted is executed once, and what has completed is told once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "tests/lib/verbs/mlx5/queue_memory.h"
+#include "tests/native/stepper.h"
+
+namespace baton::verbs::mlx5 {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kInvalidWrId = ~uint64_t{0};
+constexpr uint16_t kBefore = kSendSlots - 1;  // the second of two requests is behind the end
+
+// What the process that is killed shares with this one.
+struct Shared {
+  std::atomic<bool> begin;
+  Completion taken[kEntries];
+};
+
+class KilledDriverTest : public ::testing::Test {
+ protected:
+  KilledDriverTest()
+      : memory_(QueueMemory::Map(), &QueueMemory::Unmap),
+        shared_(static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    BATON_CHECK(shared_ != MAP_FAILED);
+  }
+  ~KilledDriverTest() override { munmap(shared_, sizeof(Shared)); }
+
+  // Kills `drive` after every `stride` instructions from `first` on, and calls `check` each time, until
+  // `drive` has ended.
+  void KillEverywhere(uint64_t stride, uintptr_t first, const std::function<void()>& prepare,
+                      const std::function<void()>& drive, const std::function<void()>& check) {
+    for (uint64_t instructions = 0;; instructions += stride) {
+      prepare();
+      shared_->begin = false;
+      const pid_t driver = fork();
+      if (driver == 0) {
+        while (!shared_->begin) sched_yield();
+        drive();
+      }
+      bool ended = false;
+      {
+        native::Stepper stepper(driver);
+        shared_->begin = true;
+        BATON_CHECK(stepper.RunTo({first}) == first);
+        ended = instructions > 0 && !stepper.Step(instructions);
+        if (!ended) {
+          kill(driver, SIGKILL);
+          BATON_CHECK(waitpid(driver, nullptr, 0) == driver);
+        }
+      }
+      check();
+      if (ended || HasFatalFailure()) return;
+    }
+  }
+
+  // The driver of the two that follow each other.
+  SendQueue Sender() { return {memory_->send_queue(), kQueuePair, {1, 0}, &doorbell_}; }
+  static std::vector<SendRequest> Requests() {
+    std::vector<SendRequest> requests(2);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].opcode = Opcode::kFetchAndAdd;
+      requests[i].wr_id = 500 + i;
+      requests[i].compare_add = 1 + i;
+      requests[i].remote_address = 0x4000;
+      requests[i].sges = {&kWord, 1};
+    }
+    return requests;
+  }
+  // What a device executes that has executed all before `kBefore`.
+  std::vector<uint64_t> Execute() {
+    std::vector<uint64_t> added;
+    const auto queued = static_cast<uint16_t>(LoadRecord(&memory_->records[MLX5_SND_DBR]));
+    for (uint16_t counter = kBefore; counter != queued;) {
+      FoundSend found;
+      const absl::Status status = ReadSend(memory_->found_sends(), counter, queued, &found);
+      EXPECT_TRUE(status.ok()) << status;
+      if (!status.ok()) break;
+      EXPECT_EQ(memory_->notes[counter % kSendSlots].wr_id, 500 + added.size());
+      added.push_back(found.compare_add);
+      counter = static_cast<uint16_t>(counter + found.slots);
+    }
+    return added;
+  }
+
+  static constexpr ScatterGather kWord = {0x2000, 8, 3};
+  const std::unique_ptr<QueueMemory, void (*)(QueueMemory*)> memory_;
+  Shared* const shared_;
+  RememberingDoorbell doorbell_;
+};
+
+TEST_F(KilledDriverTest, shouldExecuteWhatItPostedOnce) {
+  int queued = 0;
+  int not_queued = 0;
+  KillEverywhere(
+      1, native::CodeOf(&SendQueue::Post),
+      [this] {
+        StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
+        memory_->cursors.sent = kBefore;
+      },
+      [this] {
+        size_t posted = 0;
+        (void)Sender().Post(Requests(), &posted);
+        _exit(0);  // nothing else is of interest
+      },
+      [this, &queued, &not_queued] {
+        SendQueue heir = Sender();
+        const bool was_queued = heir.queued() != kBefore;
+        (was_queued ? queued : not_queued) += 1;
+        if (!was_queued) {
+          size_t posted = 0;
+          ASSERT_TRUE(heir.Post(Requests(), &posted).ok());
+        }
+        heir.RingAgain();
+        ASSERT_THAT(Execute(), ElementsAre(1, 2));
+      });
+  EXPECT_GT(queued, 0);
+  EXPECT_GT(not_queued, 0);
+}
+
+// The control: an heir that posts again whatever it finds is found out.
+TEST_F(KilledDriverTest, shouldSeeWhatIsPostedTwice) {
+  int twice = 0;
+  KillEverywhere(
+      7, native::CodeOf(&SendQueue::Post),
+      [this] {
+        StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
+        memory_->cursors.sent = kBefore;
+      },
+      [this] {
+        size_t posted = 0;
+        (void)Sender().Post(Requests(), &posted);
+        _exit(0);  // nothing else is of interest
+      },
+      [this, &twice] {
+        size_t posted = 0;
+        ASSERT_TRUE(Sender().Post(Requests(), &posted).ok());
+        const auto end = static_cast<uint16_t>(LoadRecord(&memory_->records[MLX5_SND_DBR]));
+        twice += end == static_cast<uint16_t>(kBefore + 4) ? 1 : 0;
+      });
+  EXPECT_GT(twice, 0);
+}
+
+TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
+  std::unique_ptr<CompletionWriter> writer;
+  const auto queue = [this] {
+    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue());
+    made->Add(memory_->completing());
+    made->Resume();
+    return made;
+  };
+  int again = 0;
+  KillEverywhere(
+      1, native::CodeOf(&CompletionQueue::Take),
+      [this, &writer] {
+        memory_->consumed = 0;
+        memory_->taken = 0;
+        memory_->cursors = {};
+        memory_->notes[0] = {100, 1, 0};
+        memory_->notes[1] = {102, 2, 0};
+        memory_->wr_ids[0] = 101;
+        writer = std::make_unique<CompletionWriter>(memory_->found_completions());
+        Executed executed;
+        executed.qp_number = kQueuePair;
+        BATON_CHECK(writer->Write(executed));
+        executed.kind = MLX5_CQE_RESP_SEND;
+        BATON_CHECK(writer->Write(executed));
+        executed.kind = MLX5_CQE_REQ;
+        executed.counter = 1;
+        BATON_CHECK(writer->Write(executed));
+        for (Completion& completion : shared_->taken) completion.wr_id = kInvalidWrId;
+      },
+      [this, &queue] {
+        (void)queue()->Take(absl::MakeSpan(shared_->taken));
+        _exit(0);
+      },
+      [this, &queue, &again] {
+        std::vector<uint64_t> told;
+        for (const Completion& completion : shared_->taken) {
+          if (completion.wr_id != kInvalidWrId) told.push_back(completion.wr_id);
+        }
+        Completion rest[kEntries];
+        const absl::StatusOr<int> taken = queue()->Take(absl::MakeSpan(rest));
+        ASSERT_TRUE(taken.ok()) << taken.status();
+        for (int i = 0; i < *taken; ++i) {
+          // The last that the killed one had may not have been consumed.
+          if (i == 0 && !told.empty() && told.back() == rest[0].wr_id) {
+            ++again;
+            continue;
+          }
+          told.push_back(rest[i].wr_id);
+        }
+        ASSERT_THAT(told, ElementsAre(100, 101, 102));
+        ASSERT_EQ(memory_->cursors.sent, 2);
+        ASSERT_EQ(memory_->cursors.received, 1);
+      });
+  EXPECT_GT(again, 0);
+}
+
+}  // namespace
+}  // namespace baton::verbs::mlx5

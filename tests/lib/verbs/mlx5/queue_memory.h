@@ -1,0 +1,73 @@
+// Queues in mlx5's format in memory of a test, and what their device makes of them.
+#ifndef TESTS_LIB_VERBS_MLX5_QUEUE_MEMORY_H_
+#define TESTS_LIB_VERBS_MLX5_QUEUE_MEMORY_H_
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "lib/verbs/mlx5/completion_queue.h"
+#include "lib/verbs/mlx5/completion_writer.h"
+#include "lib/verbs/mlx5/doorbell.h"
+#include "lib/verbs/mlx5/receive_queue.h"
+#include "lib/verbs/mlx5/request_reader.h"
+#include "lib/verbs/mlx5/send_queue.h"
+
+namespace baton::verbs::mlx5 {
+
+inline constexpr uint32_t kQueuePair = 0x101;
+inline constexpr uint32_t kSendSlots = 16;
+inline constexpr uint32_t kReceiveSlots = 8;
+inline constexpr uint32_t kReceiveBytes = 32;
+inline constexpr uint32_t kEntries = 8;
+
+// Of one queue pair and its completion queue. It lies in memory that forked processes share.
+struct QueueMemory {
+  alignas(64) uint8_t sends[kSendSlots * kSlotBytes];
+  alignas(64) uint8_t receives[kReceiveSlots * kReceiveBytes];
+  alignas(64) uint8_t entries[kEntries * sizeof(mlx5_cqe64)];
+  alignas(64) __be32 records[2];
+  alignas(64) __be32 consumed;
+  SendNote notes[kSendSlots];
+  uint64_t wr_ids[kReceiveSlots];
+  QueueCursors cursors;
+  uint64_t taken;
+
+  static QueueMemory* Map() {
+    void* const memory = mmap(nullptr, sizeof(QueueMemory), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    BATON_CHECK(memory != MAP_FAILED);
+    return new (memory) QueueMemory();
+  }
+  static void Unmap(QueueMemory* memory) { munmap(memory, sizeof(QueueMemory)); }
+
+  SendQueueMemory send_queue() {
+    return {sends, &records[MLX5_SND_DBR], notes, &cursors, kSendSlots};
+  }
+  ReceiveQueueMemory receive_queue() {
+    return {receives, &records[MLX5_RCV_DBR], wr_ids, &cursors, kReceiveSlots, kReceiveBytes};
+  }
+  CompletionQueueMemory completion_queue() {
+    return {entries, &consumed, &taken, kEntries, sizeof(mlx5_cqe64)};
+  }
+  CompletingQueuePair completing() {
+    return {kQueuePair, 7, notes, kSendSlots, wr_ids, kReceiveSlots, &cursors};
+  }
+  FoundSendQueue found_sends() const { return {sends, kSendSlots, kQueuePair}; }
+  FoundCompletionQueue found_completions() { return {entries, &consumed, kEntries}; }
+};
+
+// Remembers what it was rung with.
+class RememberingDoorbell final : public Doorbell {
+ public:
+  void Ring(uint64_t bytes) override { rung.push_back(bytes); }
+  std::vector<uint64_t> rung;
+};
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // TESTS_LIB_VERBS_MLX5_QUEUE_MEMORY_H_
