@@ -52,6 +52,11 @@ uint64_t allocations = 0;
   if (void* memory = std::malloc(size); memory != nullptr) return memory;
   throw std::bad_alloc();
 }
+// std::stable_sort takes this one.
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(size);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
