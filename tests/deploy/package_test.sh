@@ -34,11 +34,14 @@ done
 version=$(dpkg --root="$root" --admindir="$root/var/lib/dpkg" -s baton | sed -n 's/^Version: //p')
 [[ $("$root/usr/bin/baton" --version) == *"$version"* ]] ||
   die "the package is of $version, its baton of $("$root/usr/bin/baton" --version)"
-# What its documents lead to, beside them.
-docs=$root/usr/share/doc/baton
+# Each link of its documents leads to a file that is shipped beside them.
+docs=$(realpath "$root/usr/share/doc/baton")
+links=$(grep -oE '\]\([^):# ]+[)#]' -r --include='*.md' "$docs" | sed -E 's/:\]\((.*)[)#]$/:\1/') ||
+  die "no document has a link: they are looked for in vain"
 while IFS=: read -r from to; do
-  [[ $to == *..* || -s $(dirname "$from")/$to ]] || die "${from#"$docs/"} leads to $to, which is not there"
-done < <(grep -oE '\]\([^):#]+\.md' -r "$docs" | sed 's/:](/:/')
+  file=$(realpath -m "$(dirname "$from")/$to")
+  [[ $file == "$docs"/* && -s $file ]] || die "${from#"$docs/"} leads to $to, which is not there"
+done <<<"$links"
 (cd "$root" && md5sum --quiet -c "var/lib/dpkg/info/baton.md5sums") || die "files differ from the package's"
 grep -q '^rdma:' "$root/etc/group" || die "there is no group rdma"
 grep -q '^baton-control:' "$root/etc/passwd" || die "control has no user"
