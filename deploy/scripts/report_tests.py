@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""report_tests.py [--status N] [--expected-skips FILE] [--no-machine REASON TARGET...] EVENTS...
+"""report_tests.py [--status N]... [--expected-skips FILE] [--no-machine REASON TARGET...] EVENTS...
 
-Says what `bazel test --build_event_json_file=EVENTS`, the worst of which ended with status N, have run: each case that was
-skipped, with its reason, how many machines were started, and in the last line "N passed, N failed[, N skipped]".
-Fails when a case failed, or when nothing did and N is not 0.
+Says what `bazel test --build_event_json_file=EVENTS`, which ended with the statuses N (0 if none is given), have run:
+each case that was skipped, with its reason, how many machines were started, and in the last line "N passed, N failed[,
+N skipped]". Fails when a case failed, or when nothing did and an N is not 0.
 
 What counts is a case, however often it ran: the same one in another target, on another device or in a machine is
 a repeat, which the line before the last one counts. A target that failed without naming a case (it crashed, timed
@@ -176,11 +176,13 @@ class Report:
         if self.again > max(1, self.machines // 50):
             self.fail(("machines", ""), "failed: more than one machine, and more than one in fifty, were started again")
 
-    def finish(self, status):
+    def finish(self, statuses):
         counts = [list(self.states.values()).count(state) for state in (PASSED, SKIPPED, FAILED)]
         passed, skipped, failed = counts
-        # Bazel ends with 3 if all was built and a test failed. Every one of those is counted above.
-        if status != 0 and failed == 0 and not (status == 3 and self.undecided):
+        # Bazel ends with 3 if all was built and a test failed. Every one of those is counted above. A run that
+        # ended with any other status lacks something, whatever the others ended with.
+        ends_well = {0, 3} if self.undecided else {0}
+        if failed == 0 and not ends_well.issuperset(statuses):
             failed = 1
         print(f"repeats: {self.occurrences - len(self.states)}, of cases that are counted once below")
         print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
@@ -189,7 +191,7 @@ class Report:
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--status", type=int, default=0)
+    parser.add_argument("--status", type=int, action="append", default=[])
     parser.add_argument("--expected-skips", default="tests/expected_skips.txt")
     parser.add_argument("--no-machine", nargs="+", default=[])
     parser.add_argument("events", nargs="+")

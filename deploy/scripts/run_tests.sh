@@ -30,18 +30,17 @@ if command -v npm >/dev/null || deploy/scripts/install_packages.sh node; then
 fi
 
 echo "--- Building and testing everything (the first time takes several minutes)" >&2
-status=0 events=("$work/events")
+arguments=() events=("$work/events")
 bazel test --config=run --keep_going --build_event_json_file="$work/events" --test_tag_filters=-vm "${built[@]}" \
-  //... || status=$?
+  //... || arguments+=(--status $?)
 # Machines afterwards: what is compiled beside them would take the time that they have.
 if [[ -z $quick && -z $no_machine ]]; then
   events+=("$work/machine_events")
   bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm \
-    //tests/vm/... || status=$((status > $? ? status : $?))
+    //tests/vm/... || arguments+=(--status $?)
 fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin
 
-arguments=(--status "$status")
 if [[ -n $no_machine ]]; then
   mapfile -t targets < <(bazel query 'attr(tags, "[\[ ]vm[,\]]", tests(//tests/vm/...))' 2>/dev/null)
   arguments+=(--no-machine "$no_machine" "${targets[@]}")

@@ -112,6 +112,13 @@ class ReportTests(unittest.TestCase):
         self.assertEqual(self.report("--status", "3"), ("0 passed, 0 failed, 1 skipped", 0))
         self.assertEqual(self.report("--status", "1"), ("0 passed, 1 failed, 1 skipped", 1))
 
+    def test_an_undecided_target_hides_no_other_run_that_broke(self):
+        undecided = skipped("undecided: others used the machine")
+        self.ran("//tests:x", [case("A.expected", undecided, result="skipped")], status="FAILED")
+        self.assertEqual(self.report("--status", "3", "--status", "3"), ("0 passed, 0 failed, 1 skipped", 0))
+        for one, other in (("1", "3"), ("3", "1"), ("3", "4")):
+            self.assertEqual(self.report("--status", one, "--status", other), ("0 passed, 1 failed, 1 skipped", 1))
+
     def test_an_undecided_target_that_nobody_expects_fails(self):
         undecided = skipped("undecided: others used the machine")
         for name in ("A.other", "A.needless"):
