@@ -464,6 +464,7 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
   if (!worse.empty() && quiet_rounds() > 0) {
     judged = absl::OutOfRangeError("worse than recorded: " + worse);
   } else if (!worse.empty()) {
+    // By this text tests/expected_skips.txt knows a run that is to be excused.
     judged = NotMeasuredError(absl::StrCat("undecided: others used the machine in all of ",
                                            rounds_.size(), " rounds, and ", worse));
   }

@@ -152,7 +152,7 @@ class Suite {
   absl::Status Report() const;
   // Returns kOutOfRange if a ratio is worse than recorded. Returns an error of IsNotMeasured() if a
   // recorded ratio was not measured, or if a ratio is worse and no round was quiet. The message of
-  // the latter starts with "undecided: ".
+  // the latter starts with "undecided: others used the machine in all of ".
   absl::Status CompareWith(const std::string& recorded) const;
   // Whether all bars are met.
   absl::Status Check() const;
