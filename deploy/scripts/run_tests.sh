@@ -36,7 +36,7 @@ bazel test --config=run --keep_going --build_event_json_file="$work/events" --te
 # Machines afterwards: what is compiled beside them would take the time that they have.
 if [[ -z $quick && -z $no_machine ]]; then
   events+=("$work/machine_events")
-  bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm \
+  bazel test --config=run --keep_going --build_event_json_file="$work/machine_events" --test_tag_filters=vm --local_test_jobs=2 \
     //tests/vm/... || arguments+=(--status $?)
 fi
 [[ -n $quick ]] || deploy/scripts/collect_binaries.sh out/bin
