@@ -62,10 +62,9 @@ const mlx5_cqe64& CompletionQueue::Entry(uint32_t index) const {
 }
 
 bool CompletionQueue::HasEntry(uint32_t index) const {
-  const uint8_t owner = std::atomic_ref(const_cast<uint8_t&>(Entry(index).op_own))
-                            .load(std::memory_order_acquire);
-  return owner >> 4 != MLX5_CQE_INVALID &&
-         (owner & 1) == OwnerOf(index, memory_.entry_count);
+  const uint8_t owner =
+      std::atomic_ref(const_cast<uint8_t&>(Entry(index).op_own)).load(std::memory_order_acquire);
+  return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == OwnerOf(index, memory_.entry_count);
 }
 
 absl::StatusOr<CompletionQueue::Found> CompletionQueue::Find(const mlx5_cqe64& entry) {

@@ -22,11 +22,12 @@ inline constexpr uint32_t kSegmentBytes = 16;             // all segments of req
 inline constexpr uint32_t kMaxSegments = 63;
 inline constexpr uint32_t kSegmentsPerSlot = kSlotBytes / kSegmentBytes;
 
-inline constexpr uint32_t kNumberMask = 0xffffff;      // of queue pairs and completion queues
-inline constexpr uint32_t kConsumedMask = 0xffffff;    // of completions consumed
-inline constexpr uint32_t kMaxEntries = 1u << 23;      // of a completion queue: see mlx5.md, "Cursors"
-inline constexpr uint32_t kMaxSlots = 1u << 15;        // of a queue, whose counter has 16 bits
-inline constexpr uint32_t kInlineSegment = 1u << 31;   // MLX5_INLINE_SEG, unsigned; no buffer is so long
+inline constexpr uint32_t kNumberMask = 0xffffff;    // of queue pairs and completion queues
+inline constexpr uint32_t kConsumedMask = 0xffffff;  // of completions consumed
+inline constexpr uint32_t kMaxEntries = 1u << 23;  // of a completion queue: see mlx5.md, "Cursors"
+inline constexpr uint32_t kMaxSlots = 1u << 15;    // of a queue, whose counter has 16 bits
+inline constexpr uint32_t kInlineSegment =
+    1u << 31;  // MLX5_INLINE_SEG, unsigned; no buffer is so long
 
 // Records and owner bytes are shared with the device: each is read and written as a whole, and what
 // was written before such a store is seen by whoever has read it.
@@ -70,8 +71,8 @@ constexpr bool HasRemoteAddress(Opcode opcode) {
 // The bit above a buffer's length says that its bytes follow.
 inline absl::Status CheckLength(const ScatterGather& sge) {
   if (sge.length < kInlineSegment) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a buffer of ", sge.length, " bytes, at most ",
-                                                 kInlineSegment - 1));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a buffer of ", sge.length, " bytes, at most ", kInlineSegment - 1));
 }
 
 // What the driver of a queue pair keeps beside its queues, in memory that outlives it. Each is

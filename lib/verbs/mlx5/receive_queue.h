@@ -14,9 +14,9 @@ namespace baton::verbs::mlx5 {
 // Where the receive queue of a queue pair lies. The device reads slots and record; all of it
 // outlives the driver.
 struct ReceiveQueueMemory {
-  uint8_t* slots = nullptr;     // `slot_count` times `slot_bytes`, aligned to kSegmentBytes
-  __be32* record = nullptr;     // MLX5_RCV_DBR of the queue pair: receives posted so far, 16 bits
-  uint64_t* wr_ids = nullptr;   // one for each slot
+  uint8_t* slots = nullptr;    // `slot_count` times `slot_bytes`, aligned to kSegmentBytes
+  __be32* record = nullptr;    // MLX5_RCV_DBR of the queue pair: receives posted so far, 16 bits
+  uint64_t* wr_ids = nullptr;  // one for each slot
   QueueCursors* cursors = nullptr;
   uint32_t slot_count = 0;  // a power of two, at most kMaxSlots
   uint32_t slot_bytes = 0;  // a power of two, at least kSegmentBytes: one segment for each buffer

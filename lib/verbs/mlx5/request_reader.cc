@@ -37,8 +37,8 @@ void Copy(const FoundSendQueue& queue, uint16_t counter, size_t length, Bytes* t
 }
 
 absl::Status ReadInline(const Bytes& bytes, size_t at, size_t end, FoundSend* send) {
-  const uint32_t total = be32toh(SegmentAt<mlx5_wqe_inl_data_seg>(bytes, at).byte_count) &
-                         ~kInlineSegment;
+  const uint32_t total =
+      be32toh(SegmentAt<mlx5_wqe_inl_data_seg>(bytes, at).byte_count) & ~kInlineSegment;
   at += sizeof(mlx5_wqe_inl_data_seg);
   if (total > end - at) {
     return absl::InvalidArgumentError(
@@ -90,8 +90,8 @@ absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t qu
   const uint32_t segments = number_and_segments & kMaxSegments;
   const uint32_t slots = (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
   if (segments == 0 || slots > ahead) {
-    return absl::InvalidArgumentError(absl::StrCat("a request of ", segments, " segments where ",
-                                                   ahead, " slots are queued"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", segments, " segments where ", ahead, " slots are queued"));
   }
   const std::optional<Opcode> opcode = OpcodeFor(static_cast<uint8_t>(index_and_code));
   if (!opcode) {
@@ -111,8 +111,8 @@ absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t qu
   const size_t data_at =
       kSegmentBytes * (1 + (HasRemoteAddress(*opcode) ? 1 : 0) + (IsAtomic(*opcode) ? 1 : 0));
   if (data_at > end) {
-    return absl::InvalidArgumentError(absl::StrCat("a request of ", segments,
-                                                   " segments, fewer than its opcode has"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", segments, " segments, fewer than its opcode has"));
   }
   if (HasRemoteAddress(*opcode)) {
     const auto remote = SegmentAt<mlx5_wqe_raddr_seg>(bytes, kSegmentBytes);

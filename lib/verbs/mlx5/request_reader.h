@@ -40,9 +40,9 @@ struct FoundSendQueue {
 };
 
 // Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument
-// tells what is wrong with it: a record that is further ahead than the queue is long, another counter
-// or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or fewer than its
-// opcode needs.
+// tells what is wrong with it: a record that is further ahead than the queue is long, another
+// counter or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or
+// fewer than its opcode needs.
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
                       FoundSend* send);
 

@@ -79,8 +79,8 @@ absl::Status SendQueue::Check(const SendRequest& request) const {
   for (const ScatterGather& sge : request.sges) BATON_RETURN_IF_ERROR(CheckLength(sge));
   if (IsAtomic(request.opcode) &&
       (request.sges.size() != 1 || request.sges[0].length != kAtomicBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(OpcodeName(request.opcode)),
-                                                   " without one buffer of 8 bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(OpcodeName(request.opcode)), " without one buffer of 8 bytes"));
   }
   return absl::OkStatus();
 }
@@ -160,8 +160,7 @@ void SendQueue::Write(const SendRequest& request, uint16_t counter, uint32_t seg
 void SendQueue::WriteInline(const SendRequest& request, size_t at) {
   const uint64_t total = InlineBytes(request);
   if (total == 0) return;
-  const mlx5_wqe_inl_data_seg header = {
-      htobe32(static_cast<uint32_t>(total) | kInlineSegment)};
+  const mlx5_wqe_inl_data_seg header = {htobe32(static_cast<uint32_t>(total) | kInlineSegment)};
   std::memcpy(SegmentAt(at), &header, sizeof(header));
   at += sizeof(header);
   for (const ScatterGather& sge : request.sges) {

@@ -27,9 +27,9 @@ struct SendQueueLimits {
 };
 
 // Posts to a send queue. What is queued is in the record alone, so whoever drives the queue next,
-// in whichever process, goes on from there: a request of a driver that was killed before its store to
-// the record was never posted, and one behind that store is executed once, when RingAgain is called
-// (mlx5.md, "What a killed driver leaves"). Every send is signalled.
+// in whichever process, goes on from there: a request of a driver that was killed before its store
+// to the record was never posted, and one behind that store is executed once, when RingAgain is
+// called (mlx5.md, "What a killed driver leaves"). Every send is signalled.
 //
 // Thread-compatible; one process at a time.
 class SendQueue {

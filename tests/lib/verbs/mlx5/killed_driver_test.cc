@@ -1,5 +1,5 @@
-// A driver is killed after each of its instructions while it posts, and while it polls; another goes
-// on with what it left. What was posted is executed once, and what has completed is told once.
+// A driver is killed after each of its instructions while it posts, and while it polls; another
+// goes on with what it left. What was posted is executed once, and what has completed is told once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -41,8 +41,8 @@ class KilledDriverTest : public ::testing::Test {
   }
   ~KilledDriverTest() override { munmap(shared_, sizeof(Shared)); }
 
-  // Kills `drive` after every `stride` instructions from `first` on, and calls `check` each time, until
-  // `drive` has ended.
+  // Kills `drive` after every `stride` instructions from `first` on, and calls `check` each time,
+  // until `drive` has ended.
   void KillEverywhere(uint64_t stride, uintptr_t first, const std::function<void()>& prepare,
                       const std::function<void()>& drive, const std::function<void()>& check) {
     for (uint64_t instructions = 0;; instructions += stride) {

@@ -1,5 +1,5 @@
-// The bytes of sends. Those that are written out here are what libmlx5 of rdma-core 44 wrote for the same
-// requests.
+// The bytes of sends. Those that are written out here are what libmlx5 of rdma-core 44 wrote for
+// the same requests.
 #include "lib/verbs/mlx5/send_queue.h"
 
 #include <gmock/gmock.h>
@@ -44,8 +44,7 @@ class SendQueueTest : public ::testing::Test {
   std::string BytesAt(uint16_t counter) const {
     const uint8_t* const begin = memory_->sends + size_t{counter % kSendSlots} * kSlotBytes;
     const size_t segments = begin[7] & kMaxSegments;
-    return absl::BytesToHexString(
-        {reinterpret_cast<const char*>(begin), segments * kSegmentBytes});
+    return absl::BytesToHexString({reinterpret_cast<const char*>(begin), segments * kSegmentBytes});
   }
 
   // All that was posted has completed.
@@ -56,8 +55,9 @@ class SendQueueTest : public ::testing::Test {
   std::unique_ptr<SendQueue> queue_;
 };
 
-constexpr ScatterGather kBuffers[] = {
-    {0x1122334455667788, 0x10203, 0xa1b2c3d4}, {0x99aabbccddeeff00, 0x40, 0x0badf00d}, {0x1000, 0, 0x77}};
+constexpr ScatterGather kBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
+                                      {0x99aabbccddeeff00, 0x40, 0x0badf00d},
+                                      {0x1000, 0, 0x77}};
 constexpr char kFirst[] = "00010203a1b2c3d41122334455667788";
 constexpr char kSecond[] = "000000400badf00d99aabbccddeeff00";
 constexpr char kRemote[] = "0102030405060708deadbeef00000000";
@@ -110,16 +110,14 @@ TEST_F(SendQueueTest, shouldWriteWhatLibmlx5Writes) {
       {Request(Opcode::kRead, 2),
        absl::StrCat("00000610000101040000000800000000", kRemote, kFirst, kSecond)},
       {swap, absl::StrCat("00000711000101040000000800000000", kRemote,
-                          "33333333444444441111111122222222",
-                          "00000008a1b2c3d41122334455667788")},
+                          "33333333444444441111111122222222", "00000008a1b2c3d41122334455667788")},
       {add, absl::StrCat("00000812000101040000000800000000", kRemote,
-                         "11111111222222220000000000000000",
-                         "00000008a1b2c3d41122334455667788")},
+                         "11111111222222220000000000000000", "00000008a1b2c3d41122334455667788")},
       {inlined, absl::StrCat("0000090a000101030000000800000000", "8000001a6162636465666768696a6b6c",
                              "6d6e6f707172737475767778797a0000")},
-      {written, absl::StrCat("00000a08000101050000000800000000", kRemote,
-                             "800000246162636465666768696a6b6c", "6d6e6f707172737475767778797a3031",
-                             "32333435363738390000000000000000")},
+      {written,
+       absl::StrCat("00000a08000101050000000800000000", kRemote, "800000246162636465666768696a6b6c",
+                    "6d6e6f707172737475767778797a3031", "32333435363738390000000000000000")},
       {Request(Opcode::kWrite, 0), absl::StrCat("00000c08000101020000000800000000", kRemote)},
   };
   for (const auto& [request, bytes] : cases) {
@@ -147,9 +145,8 @@ TEST_F(SendQueueTest, shouldRingAgainWithTheCounterAndAnEmptyOpcode) {
   Restart();
   queue_->RingAgain();
   ASSERT_EQ(doorbell_.rung.size(), 2u);
-  EXPECT_EQ(
-      absl::BytesToHexString({reinterpret_cast<const char*>(&doorbell_.rung.back()), 8}),
-      "0000010000010100");
+  EXPECT_EQ(absl::BytesToHexString({reinterpret_cast<const char*>(&doorbell_.rung.back()), 8}),
+            "0000010000010100");
 }
 
 // What is written around the end of the queue, too.
@@ -166,11 +163,13 @@ TEST_F(SendQueueTest, shouldBeReadAsItWasWritten) {
     request.compare_add = random();
     request.swap = random();
     std::vector<ScatterGather> sges(under(kLimits.scatter_gather + 1));
-    for (ScatterGather& sge : sges) sge = {random(), 1 + under(1000), static_cast<uint32_t>(random())};
+    for (ScatterGather& sge : sges)
+      sge = {random(), 1 + under(1000), static_cast<uint32_t>(random())};
     std::string text(under(kLimits.inline_bytes + 1), '\0');
     for (char& letter : text) letter = static_cast<char>(random());
     request.inline_data = !IsAnswered(request.opcode) && under(2) != 0;
-    if (request.inline_data) sges = {{reinterpret_cast<uint64_t>(text.data()), static_cast<uint32_t>(text.size()), 0}};
+    if (request.inline_data)
+      sges = {{reinterpret_cast<uint64_t>(text.data()), static_cast<uint32_t>(text.size()), 0}};
     if (IsAtomic(request.opcode)) sges = {{random(), 8, static_cast<uint32_t>(random())}};
     request.sges = sges;
 
@@ -236,9 +235,9 @@ TEST_F(SendQueueTest, shouldRefuseWhatNoQueueTakes) {
 }
 
 TEST(MostSlotsOfTest, shouldHaveRoomForEveryRequestWithinTheLimits) {
-  EXPECT_EQ(MostSlotsOf({1, 0}), 1u);    // an atomic: four segments
-  EXPECT_EQ(MostSlotsOf({3, 0}), 2u);    // five
-  EXPECT_EQ(MostSlotsOf({1, 28}), 1u);   // 32 bytes with their header
+  EXPECT_EQ(MostSlotsOf({1, 0}), 1u);   // an atomic: four segments
+  EXPECT_EQ(MostSlotsOf({3, 0}), 2u);   // five
+  EXPECT_EQ(MostSlotsOf({1, 28}), 1u);  // 32 bytes with their header
   EXPECT_EQ(MostSlotsOf({1, 29}), 2u);
 }
 
