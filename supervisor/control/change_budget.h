@@ -4,10 +4,11 @@
 // A caller has two budgets: one counts its changes, the other the bytes that its failed changes put
 // on record. Once the second is used up, a change is not tried if the same one failed the last
 // time: a script that repeats what fails keeps its user from nothing else, unless it varies what it
-// asks for, kMaxFailing times. So a caller that achieves nothing adds at most kFailedBytesBurst and
-// kMaxFailing failures at once, together less than 2.5 MiB, then kFailedBytesPerDay, and the
-// records of what was not tried, which are less than 1 KiB a minute. The latter two are less
-// than 3.5 MiB a day: the trail, of 64 MiB, lasts for 17 days.
+// asks for, kMaxFailing times. What failed before that budget was last full is forgotten: a caller
+// that fails now and then never comes to that number. So a caller that achieves nothing adds at
+// most kFailedBytesBurst and kMaxFailing failures at once, together less than 2.5 MiB, then
+// kFailedBytesPerDay, and the records of what was not tried, which are less than 1 KiB a minute.
+// The latter two are less than 3.5 MiB a day: the trail, of 64 MiB, lasts for 17 days.
 //
 // Thread-safe.
 #ifndef SUPERVISOR_CONTROL_CHANGE_BUDGET_H_
@@ -38,8 +39,10 @@ class ChangeBudget {
     bool allowed = false;
     // Not allowed: the time until it is, in nanoseconds, if this caller asks for nothing else.
     uint64_t wait_ns = 0;
-    // Not allowed because of the caller's failed changes, of which this was one.
+    // Not allowed because of the caller's failed changes.
     bool failed_too_much = false;
+    // This change was one of those. If not, so many others were that none is tried.
+    bool failed_itself = false;
     // More than 0: so many of this caller's were not allowed, and it is time to put that on record.
     uint64_t to_record = 0;
   };
@@ -49,10 +52,11 @@ class ChangeBudget {
     const std::lock_guard<std::mutex> lock(mutex_);
     Caller& one = Find(caller, now_ns);
     Verdict verdict;
-    const bool may_fail =
-        one.failing.size() >= kMaxFailing || one.failing.count(HashOf(change)) != 0;
+    const bool failed = one.failing.count(HashOf(change)) != 0;
+    const bool may_fail = failed || one.failing.size() >= kMaxFailing;
     const uint64_t failures_wait_ns = may_fail ? one.failures.NanosecondsToWait(now_ns) : 0;
     verdict.failed_too_much = failures_wait_ns > 0;
+    verdict.failed_itself = verdict.failed_too_much && failed;
     verdict.allowed = !verdict.failed_too_much && one.changes.TryTake(now_ns);
     if (!verdict.allowed) {
       verdict.wait_ns = std::max(failures_wait_ns, one.changes.NanosecondsToWait(now_ns));
@@ -78,28 +82,36 @@ class ChangeBudget {
     const std::lock_guard<std::mutex> lock(mutex_);
     Caller& one = Find(caller, now_ns);
     if (one.failing.size() < kMaxFailing) one.failing.insert(HashOf(change));
-    (void)one.failures.NanosecondsToWait(now_ns);  // fills it: Take() does not
-    one.failures.Take(static_cast<double>(bytes), kFailedBytesBurst);
+    one.failures.Take(static_cast<double>(bytes), kMaxFailedBytesOwed);
   }
 
  private:
   static constexpr size_t kMaxCallers = 256;
   static constexpr size_t kMaxFailing = 64;  // of a caller
+  // More than kMaxFailing failures put on record, so that all of that is paid back: a caller would
+  // gain what it is let off each time that it has waited for its budget to be full.
+  static constexpr uint64_t kMaxFailedBytesOwed = 2 * kFailedBytesBurst;
   static constexpr uint64_t kRecordPauseNs = 60'000'000'000;
   static constexpr double kFailedBytesPerSecond = kFailedBytesPerDay / 86'400.0;
 
   struct Caller {
     TokenBucket changes;
     TokenBucket failures;      // bytes
-    std::set<size_t> failing;  // hashes of changes that failed the last time
+    std::set<size_t> failing;  // hashes of changes that failed the last time, since it was full
     uint64_t refused = 0;      // that are not on record yet
     uint64_t recorded_ns = 0;  // 0: never
   };
 
   static size_t HashOf(const std::string& change) { return std::hash<std::string>()(change); }
 
-  // One of many callers shares what the others that find no place have.
   Caller& Find(const std::string& name, uint64_t now_ns) {
+    Caller& caller = Place(name, now_ns);
+    if (caller.failures.IsFull(now_ns)) caller.failing.clear();
+    return caller;
+  }
+
+  // One of many callers shares what the others that find no place have.
+  Caller& Place(const std::string& name, uint64_t now_ns) {
     const auto found = callers_.find(name);
     if (found != callers_.end()) return found->second;
     if (callers_.size() >= kMaxCallers) {

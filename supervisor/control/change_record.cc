@@ -38,10 +38,11 @@ absl::Status Printable(const absl::Status& status) {
 
 absl::Status NotTried(const std::string& caller, const ChangeBudget::Verdict& verdict) {
   if (verdict.failed_too_much) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("too many changes of ", caller,
-                     " have failed lately, this one too, and it was not tried again: wait ",
-                     verdict.wait_ns / 1'000'000'000 + 1, " s; `baton audit` shows them"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "too many changes of ", caller, " have failed lately, ",
+        verdict.failed_itself ? "this one too, and it was not tried again"
+                              : "so many different ones that this one was not tried either",
+        ": wait ", verdict.wait_ns / 1'000'000'000 + 1, " s; `baton audit` shows them"));
   }
   return absl::ResourceExhaustedError(
       absl::StrCat(caller, " has asked for more than ", ChangeBudget::kBurst,

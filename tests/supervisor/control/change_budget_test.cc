@@ -1,5 +1,6 @@
 #include "supervisor/control/change_budget.h"
 
+#include <cstdint>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -11,6 +12,7 @@ constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr uint64_t kStart = 1000 * kSecondNs;
 constexpr char kChange[] = "Handoff of shard 0";
 constexpr uint64_t kRecordsBytes = 2500;  // of one failed change: Begin and End
+constexpr int kDifferent = 64;            // failed changes of a caller that are told apart
 
 TEST(ChangeBudgetTest, shouldAllowABurstAndThenSoManyASecond) {
   ChangeBudget budget;
@@ -87,6 +89,74 @@ TEST(ChangeBudgetTest, shouldRefuseAllOnceACallerHasFailedAtManyDifferentOnes) {
     ++tried;
   }
   EXPECT_LT(tried, 100u);
+}
+
+TEST(ChangeBudgetTest, shouldSayWhetherTheChangeItselfHasFailed) {
+  ChangeBudget budget;
+  EXPECT_FALSE(budget.Take("uid 0", kChange, kStart).failed_itself);
+  budget.Failed("uid 0", kChange, 2 * ChangeBudget::kFailedBytesBurst, kStart);
+  EXPECT_TRUE(budget.Take("uid 0", kChange, kStart).failed_itself);
+  for (int i = 1; i < kDifferent; ++i) {
+    budget.Failed("uid 0", "Handoff of shard " + std::to_string(i), kRecordsBytes, kStart);
+  }
+  const ChangeBudget::Verdict another = budget.Take("uid 0", "Drain", kStart);
+  EXPECT_FALSE(another.allowed);
+  EXPECT_TRUE(another.failed_too_much);
+  EXPECT_FALSE(another.failed_itself);
+}
+
+TEST(ChangeBudgetTest, shouldForgetWhatFailedBeforeTheBudgetWasFullAgain) {
+  ChangeBudget budget;
+  uint64_t now = kStart;
+  for (int i = 1; i <= 3 * kDifferent; ++i) {
+    const std::string change = "Handoff of shard " + std::to_string(i);
+    ASSERT_TRUE(budget.Take("uid 0", change, now).allowed);
+    budget.Failed("uid 0", change, kRecordsBytes, now);
+    now += 3600 * kSecondNs;
+  }
+  // A script begins to repeat what fails.
+  budget.Failed("uid 0", kChange, 2 * ChangeBudget::kFailedBytesBurst, now);
+  EXPECT_FALSE(budget.Take("uid 0", kChange, now).allowed);
+  EXPECT_TRUE(budget.Take("uid 0", "Drain", now).allowed);
+  EXPECT_TRUE(budget.Take("uid 0", "Handoff of shard 1", now).allowed);
+}
+
+TEST(ChangeBudgetTest, shouldForgetNothingWhileTheBudgetIsNotFull) {
+  for (const bool full : {false, true}) {
+    ChangeBudget budget;
+    budget.Failed("uid 0", kChange, 2 * ChangeBudget::kFailedBytesBurst, kStart);
+    // It takes a day.
+    const uint64_t later = kStart + (full ? 25 : 23) * 3600 * kSecondNs;
+    budget.Failed("uid 0", "Drain", 2 * ChangeBudget::kFailedBytesBurst, later);
+    EXPECT_FALSE(budget.Take("uid 0", "Drain", later).allowed);
+    EXPECT_EQ(budget.Take("uid 0", kChange, later).allowed, full);
+  }
+}
+
+// It fails at one change until that is not tried any more, then at as many others as it may, and
+// waits until its budget may be full.
+TEST(ChangeBudgetTest, shouldBoundTheBytesOfACallerThatWaitsUntilAllIsForgotten) {
+  constexpr uint64_t kMostRecordsBytes = 24 << 10;
+  constexpr uint64_t kTimes = 20;
+  constexpr uint64_t kPauseHours = 25;
+  ChangeBudget budget;
+  uint64_t bytes = 0;
+  uint64_t now = kStart;
+  const auto may_fail = [&](const std::string& change) {
+    if (!budget.Take("uid 0", change, now).allowed) return false;
+    budget.Failed("uid 0", change, kMostRecordsBytes, now);
+    bytes += kMostRecordsBytes;
+    return true;
+  };
+  for (uint64_t i = 0; i < kTimes; ++i) {
+    while (may_fail(kChange)) {
+    }
+    for (int shard = 1; may_fail("Handoff of shard " + std::to_string(shard)); ++shard) {
+    }
+    now += kPauseHours * 3600 * kSecondNs;
+  }
+  EXPECT_LE(bytes, ChangeBudget::kFailedBytesBurst + kDifferent * kMostRecordsBytes +
+                       kTimes * kPauseHours * ChangeBudget::kFailedBytesPerDay / 24);
 }
 
 TEST(ChangeBudgetTest, shouldNotCountChangesThatSucceedAsFailed) {

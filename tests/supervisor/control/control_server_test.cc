@@ -300,6 +300,31 @@ TEST_F(ControlServerTest, ChangesThatFailDoNotWashTheRecordAway) {
   EXPECT_GE(coalesced, 1);
 }
 
+TEST_F(ControlServerTest, shouldSayThatAChangeWasNotTriedBecauseOthersHaveFailed) {
+  const auto client = Client();
+  v1::HandoffRequest handoff;
+  handoff.set_service("nobody");
+  for (uint32_t shard = 0; shard < 300; ++shard) handoff.add_shards(100'000 + shard);
+  for (uint64_t worker = 1; worker < 64; ++worker) {
+    handoff.set_to_worker_id(worker);
+    EXPECT_TRUE(absl::IsNotFound(client->Handoff(handoff, 20).status())) << worker;
+  }
+  absl::Status status;
+  handoff.set_to_worker_id(64);
+  for (int i = 0; i < 800 && !absl::IsResourceExhausted(status); ++i) {
+    status = client->Handoff(handoff, 20).status();
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr("this one too, and it was not tried again"));
+  // The budget fills by some bytes a second: should one be tried because of that, the next is not.
+  for (uint64_t worker = 65; worker <= 67; ++worker) {
+    handoff.set_to_worker_id(worker);
+    status = client->Handoff(handoff, 20).status();
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("so many different ones that this one was not tried either: wait "));
+}
+
 TEST_F(ControlServerTest, KeepsTheRecordWhereItIsTold) {
   const std::string own = state_dir_ + "/own";
   ASSERT_EQ(mkdir(own.c_str(), 0700), 0);
