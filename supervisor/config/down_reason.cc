@@ -1,10 +1,15 @@
 #include "supervisor/config/down_reason.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <cstddef>
 
+#include "lib/base/file_descriptor.h"
 #include "lib/text/one_line.h"
 #include "supervisor/config/replace_file.h"
 #include "supervisor/config/state_files.h"
@@ -13,6 +18,8 @@ namespace baton {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 1024;
+// The last character is read whole: where it is too long, it is left out, and not told as damaged.
+constexpr size_t kReadBytes = kMaxReasonBytes + 3;
 
 }  // namespace
 
@@ -28,10 +35,22 @@ void SetDownReason(const std::string& state_dir, const std::string& service, std
 }
 
 std::string DownReason(const std::string& state_dir, const std::string& service) {
-  std::ifstream file(DownReasonPath(state_dir, service));
-  std::string line;
-  std::getline(file, line);
-  return OneLine(line, kMaxReasonBytes);
+  // Loops that everything else waits for call this, and something else may have the name: a FIFO
+  // would be waited for until somebody writes, and a device may do anything.
+  const FileDescriptor file(open(DownReasonPath(state_dir, service).c_str(),
+                                 O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY));
+  struct stat status = {};
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return "";
+  char bytes[kReadBytes];
+  size_t size = 0;
+  while (size < sizeof(bytes)) {
+    const ssize_t got = read(file.get(), bytes + size, sizeof(bytes) - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    size += static_cast<size_t>(got);
+  }
+  const std::string_view text(bytes, size);
+  return OneLine(text.substr(0, text.find('\n')), kMaxReasonBytes);
 }
 
 }  // namespace baton

@@ -11,7 +11,8 @@ namespace baton {
 // By the keeper, when it ends; without `why` when it is up. What cannot be written is not told.
 void SetDownReason(const std::string& state_dir, const std::string& service, std::string_view why);
 
-// One line of printable UTF-8, at most 1024 bytes; empty: nothing is known.
+// One line of printable UTF-8, at most 1024 bytes; empty: nothing is known. For event loops, too:
+// what is no regular file is neither waited for nor told.
 std::string DownReason(const std::string& state_dir, const std::string& service);
 
 }  // namespace baton

@@ -2,6 +2,8 @@
 #ifndef SUPERVISOR_CONTROL_LOOP_THREAD_H_
 #define SUPERVISOR_CONTROL_LOOP_THREAD_H_
 
+#include <pthread.h>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <thread>
@@ -11,7 +13,10 @@ namespace baton {
 // Thread-compatible. Posting to the loop is thread-safe.
 class LoopThread {
  public:
-  LoopThread() : thread_([this] { loop_.run(); }) {}
+  // By which debuggers and `top -H` tell the thread from others.
+  static constexpr char kName[] = "baton-loop";
+
+  LoopThread() : thread_([this] { Run(); }) {}
   ~LoopThread() { Stop(); }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
@@ -25,6 +30,11 @@ class LoopThread {
   }
 
  private:
+  void Run() {
+    (void)pthread_setname_np(pthread_self(), kName);
+    loop_.run();
+  }
+
   boost::asio::io_context loop_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       loop_.get_executor()};

@@ -5,17 +5,22 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -24,6 +29,7 @@
 #include "lib/base/heartbeat.h"
 #include "supervisor/config/state_files.h"
 #include "supervisor/control/config.h"
+#include "supervisor/control/loop_thread.h"
 #include "tests/supervisor/control/fake_keeper.h"
 #include "tests/supervisor/control/test_certificates.h"
 
@@ -134,32 +140,69 @@ TEST_F(BinaryTest, ControlShowsBatondThatItLives) {
   }
 }
 
-// Its loop reads why a keeper is gone, from a file that gives nothing.
+// The thread of this name; 0: the process has none.
+pid_t ThreadOf(pid_t process, const std::string& name) {
+  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(task.path() / "comm");
+    std::string comm;
+    std::getline(file, comm);
+    if (comm == name) return std::stoi(task.path().filename().string());
+  }
+  return 0;
+}
+
+// Stops one thread of a child, as a debugger does, while it lives. The others go on.
+class StoppedThread {
+ public:
+  explicit StoppedThread(pid_t thread) : thread_(thread) {
+    int status = 0;
+    stopped_ = ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0 &&
+               ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0 &&
+               waitpid(thread_, &status, __WALL) == thread_ && WIFSTOPPED(status);
+  }
+  ~StoppedThread() {
+    if (stopped_) ptrace(PTRACE_DETACH, thread_, nullptr, nullptr);
+  }
+  StoppedThread(const StoppedThread&) = delete;
+  StoppedThread& operator=(const StoppedThread&) = delete;
+
+  explicit operator bool() const { return stopped_; }
+
+ private:
+  const pid_t thread_;
+  bool stopped_ = false;
+};
+
+// The thread of its loop is stopped, and no other one: it does nothing more, as in a call that
+// blocks, and a sign of life that another thread gave would be seen.
 TEST_F(BinaryTest, ControlThatHangsShowsNoSignOfLifeUntilItGoesOn) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);  // inherited
   const FileDescriptor reader(ends[0]), writer(ends[1]);
   setenv("BATON_HEARTBEAT_FD", std::to_string(writer.get()).c_str(), 1);
-  StartControl();
+  const pid_t control = StartControl();
   unsetenv("BATON_HEARTBEAT_FD");
-  const std::string reason = DownReasonPath(state_dir_, "kv");
-  ASSERT_EQ(mkfifo(reason.c_str(), 0644), 0);
+  const pid_t loop = ThreadOf(control, LoopThread::kName);
+  ASSERT_NE(loop, 0);
+  std::optional<StoppedThread> hang(std::in_place, loop);
+  ASSERT_TRUE(*hang) << "the thread cannot be traced: " << strerror(errno);
   const pid_t list = Spawn(kBaton, {"--state-dir", state_dir_, "shard", "list", "kv"}, "", "list");
-  FileDescriptor silent;
-  for (int i = 0; i < 2000 && !silent; ++i) {
-    // It fails until somebody has opened the file to read it.
-    silent.Reset(open(reason.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    if (!silent) usleep(10'000);
-  }
-  ASSERT_TRUE(silent);
   char signs[64];
   while (read(reader.get(), signs, sizeof(signs)) > 0) {
   }
   pollfd entry = {reader.get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 3 * static_cast<int>(kHeartbeat.count())), 0);
-  silent.Reset();
+  hang.reset();
   EXPECT_EQ(poll(&entry, 1, 20'000), 1);
   EXPECT_EQ(Wait(list), 3) << Said("list");
+}
+
+TEST_F(BinaryTest, shouldNotHangWhereAFifoStandsForWhyAKeeperIsGone) {
+  StartControl();
+  ASSERT_EQ(mkfifo(DownReasonPath(state_dir_, "kv").c_str(), 0644), 0);
+  EXPECT_EQ(Run(kBaton, {"--state-dir", state_dir_, "shard", "list", "kv"}, "", "list"), 3);
+  EXPECT_THAT(Said("list"), HasSubstr("the keeper of service \"kv\" cannot be reached"));
 }
 
 TEST_F(BinaryTest, ControlStartsOverTheSocketsOfOneThatWasKilled) {
