@@ -77,11 +77,20 @@ absl::Status WaitFor(int fd, int events, const Deadline& deadline, absl::string_
   }
 }
 
-// connect(2), for at most `timeout_ms` (0: without waiting); the error number, EAGAIN when that was
-// not enough. A full backlog cannot be polled for: the time limit of sends bounds connect as well.
+// connect(2) of a blocking socket, without waiting; the error number, EAGAIN when the backlog is
+// full.
+int ConnectAtOnce(int fd, const sockaddr_un& address) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return errno;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return errno;
+  return fcntl(fd, F_SETFL, flags) == 0 ? 0 : errno;
+}
+
+// The same, for at most `timeout_ms`; EAGAIN when that was not enough. A full backlog cannot be
+// polled for: the time limit of sends bounds connect as well, from a tick of the clock up.
 int ConnectWithin(int fd, const sockaddr_un& address, int timeout_ms) {
-  const uint64_t deadline =
-      MonotonicNanoseconds() + static_cast<uint64_t>(std::max(timeout_ms, 0)) * 1'000'000;
+  if (timeout_ms <= 0) return ConnectAtOnce(fd, address);
+  const uint64_t deadline = MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ms) * 1'000'000;
   for (;;) {
     const uint64_t now = MonotonicNanoseconds();
     // 0 would mean without a limit.
@@ -117,7 +126,7 @@ absl::StatusOr<FileDescriptor> ListenUnix(const std::string& path, int backlog, 
   // One that hangs with its backlog full listens, too.
   const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!probe) return ErrnoStatus(errno, "socket(AF_UNIX)");
-  const int probed = ConnectWithin(probe.get(), address, 0);
+  const int probed = ConnectAtOnce(probe.get(), address);
   if (probed == 0 || probed == EAGAIN) {
     return absl::AlreadyExistsError(
         absl::StrCat(path, " is in use: another process listens on it; stop it first"));

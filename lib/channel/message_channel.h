@@ -30,9 +30,9 @@ inline constexpr int kMaxFrameDescriptors = 8;
 
 // A connected or listening UNIX stream socket at `path` (at most 107 bytes), close-on-exec.
 // ListenUnix takes the place of a socket that nobody listens on any more; kAlreadyExists when
-// somebody does, or when something else has that name. ConnectUnix waits, for at most `timeout_ms`,
-// while the listener has as many connections waiting as its backlog holds; then kUnavailable. The
-// socket is blocking.
+// somebody does, or when something else has that name. ConnectUnix waits, for at most `timeout_ms`
+// (0: it does not), while the listener has as many connections waiting as its backlog holds; then
+// kUnavailable. The socket is blocking.
 inline constexpr int kConnectTimeoutMs = 2000;
 absl::StatusOr<FileDescriptor> ConnectUnix(const std::string& path,
                                            int timeout_ms = kConnectTimeoutMs);

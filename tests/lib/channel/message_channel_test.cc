@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -543,6 +544,23 @@ TEST_F(UnixSocketTest, shouldNotWaitForEverForAListenerThatHangs) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("takes no connection (waited 50 ms)"));
   // It listens all the same: its socket is not taken away.
   EXPECT_EQ(ListenUnix(path, 8, 0600).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+// A thread that waits gives up its processor of itself, and the kernel counts that.
+TEST_F(UnixSocketTest, shouldNotWaitAtAllWhereItIsNotTo) {
+  const auto hanging = ListenUnix(path, 0, 0600);
+  ASSERT_TRUE(hanging.ok());
+  const auto waiting = ConnectUnix(path, 0);
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  EXPECT_EQ(fcntl(waiting->get(), F_GETFL) & O_NONBLOCK, 0);
+  rusage before = {}, after = {};
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &before), 0);
+  constexpr int kTimes = 100;
+  for (int i = 0; i < kTimes; ++i) {
+    ASSERT_EQ(ConnectUnix(path, 0).status().code(), absl::StatusCode::kUnavailable);
+  }
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &after), 0);
+  EXPECT_LT(after.ru_nvcsw - before.ru_nvcsw, kTimes / 2);
 }
 
 TEST_F(UnixSocketTest, shouldWaitForAListenerThatIsSlow) {
