@@ -1,7 +1,7 @@
 #include "supervisor/control/event_log.h"
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace baton {
 
@@ -64,21 +64,44 @@ std::shared_ptr<EventFollower> EventLog::Follow(EventFilter filter, std::functio
   follower->filter_ = std::move(filter);
   follower->wake_ = std::move(wake);
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [key, ring] : rings_) {
-    if (!follower->filter_.Takes(key.first, key.second)) continue;
-    // Merged, and not sorted: the order of each ring is right, whatever the clock did.
-    std::deque<SharedEvent> merged;
-    std::merge(follower->queue_.begin(), follower->queue_.end(), ring.events.begin(),
-               ring.events.end(), std::back_inserter(merged),
-               [](const SharedEvent& a, const SharedEvent& b) {
-                 return a->unix_micros() < b->unix_micros();
-               });
-    follower->queue_ = std::move(merged);
-  }
+  follower->queue_ = Logged(follower->filter_);
   follower->limit_ = follower->queue_.size() + follower_limit_;
   std::erase_if(followers_, [](const auto& weak) { return weak.expired(); });
   followers_.push_back(follower);
   return follower;
+}
+
+// They are merged, and not sorted: the order of each ring is right, whatever the clock did. One
+// ring after the other would have the first one's events copied once for each of the services.
+std::deque<SharedEvent> EventLog::Logged(const EventFilter& filter) const {
+  struct Rest {
+    std::deque<SharedEvent>::const_iterator next, end;
+    size_t ring;
+  };
+  // At the same time, the first ring's is the first.
+  const auto is_later = [](const Rest& a, const Rest& b) {
+    const int64_t time_a = (*a.next)->unix_micros();
+    const int64_t time_b = (*b.next)->unix_micros();
+    return time_a != time_b ? time_a > time_b : a.ring > b.ring;
+  };
+  std::vector<Rest> rests;  // a heap, whose front has the earliest event
+  for (const auto& [key, ring] : rings_) {
+    if (ring.events.empty() || !filter.Takes(key.first, key.second)) continue;
+    rests.push_back({ring.events.begin(), ring.events.end(), rests.size()});
+  }
+  std::make_heap(rests.begin(), rests.end(), is_later);
+  std::deque<SharedEvent> merged;
+  while (!rests.empty()) {
+    std::pop_heap(rests.begin(), rests.end(), is_later);
+    Rest& earliest = rests.back();
+    merged.push_back(*earliest.next);
+    if (++earliest.next == earliest.end) {
+      rests.pop_back();
+    } else {
+      std::push_heap(rests.begin(), rests.end(), is_later);
+    }
+  }
+  return merged;
 }
 
 }  // namespace baton

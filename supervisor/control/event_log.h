@@ -74,6 +74,9 @@ class EventLog {
     std::set<Identity> known;
   };
 
+  // Those that `filter` takes, in the order of their times. With mutex_ held.
+  std::deque<SharedEvent> Logged(const EventFilter& filter) const;
+
   const size_t events_per_service_;
   const size_t follower_limit_;
   std::mutex mutex_;
