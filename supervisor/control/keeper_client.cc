@@ -90,6 +90,12 @@ absl::Status KeeperClient::Connect() {
   session_ = std::make_shared<FramedSession>(loop_, *std::move(socket), FramedSession::Limits());
   session_->Start([this] { return TakeReply(); },
                   [this](const absl::Status& why) { Disconnect(why); });
+  if (const absl::Status subscribed = Subscribe(); !subscribed.ok()) {
+    session_->Close();
+    session_.reset();
+    Disconnect(subscribed);
+    return subscribed;
+  }
   problem_logged_ = false;
   uint64_t suppressed = 0;
   if (log_budget_.Take(&suppressed)) {
@@ -97,12 +103,18 @@ absl::Status KeeperClient::Connect() {
                absl::StrCat("service ", service_, ": connected to its keeper at ", socket_path_,
                             " (", suppressed, " changes not logged)"));
   }
-  // All that is logged: what is known already is dropped by the event log.
-  internal::ManagementRequest subscribe;
-  subscribe.mutable_subscribe()->set_after_sequence(0);
-  Submit({std::move(subscribe), UINT64_MAX, [](auto) {}});
   if (observer_.on_connected) observer_.on_connected();
   return absl::OkStatus();
+}
+
+// A session without events is none: whoever follows them would wait for ever. Nothing else is sent
+// by one that ends because of that, so no keeper does what its caller is told it was not asked for.
+absl::Status KeeperClient::Subscribe() {
+  internal::ManagementRequest subscribe;
+  subscribe.set_id(next_id_++);
+  // All that is logged: what is known already is dropped by the event log.
+  subscribe.mutable_subscribe()->set_after_sequence(0);
+  return session_->TrySend(subscribe);
 }
 
 void KeeperClient::ConnectLater() {
@@ -187,7 +199,7 @@ void KeeperClient::Dispatch(internal::ManagementReply reply) {
     return;
   }
   const auto found = pending_.find(reply.id());
-  if (found == pending_.end()) return;  // its caller has given up
+  if (found == pending_.end()) return;  // its caller has given up, or it is Subscribe's
   Done done = std::move(found->second.done);
   pending_.erase(found);
   const absl::Status status = StatusOfReply(reply);

@@ -68,6 +68,7 @@ class KeeperClient {
   };
 
   absl::Status Connect();
+  absl::Status Subscribe();
   void ConnectLater();
   void Disconnect(const absl::Status& cause);
   void FailPending(const absl::Status& cause);
