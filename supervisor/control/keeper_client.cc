@@ -90,7 +90,7 @@ absl::Status KeeperClient::Connect() {
   session_ = std::make_shared<FramedSession>(loop_, *std::move(socket), FramedSession::Limits());
   session_->Start([this] { return TakeReply(); },
                   [this](const absl::Status& why) { Disconnect(why); });
-  if (const absl::Status subscribed = Subscribe(); !subscribed.ok()) {
+  if (absl::Status subscribed = Subscribe(); !subscribed.ok()) {
     session_->Close();
     session_.reset();
     Disconnect(subscribed);
