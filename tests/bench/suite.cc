@@ -248,6 +248,11 @@ size_t Suite::quiet_rounds() const {
   }));
 }
 
+bool Suite::HasUnknownRound() const {
+  return std::any_of(rounds_.begin(), rounds_.end(),
+                     [](const Round& round) { return !round.others_cores_.has_value(); });
+}
+
 std::optional<std::vector<double>> Suite::ValuesThatCount(
     const std::function<std::optional<double>(const Round&)>& value) const {
   const bool any = quiet_rounds() == 0;
@@ -463,6 +468,9 @@ absl::Status Suite::CompareWith(const std::string& recorded) const {
   const std::string worse = absl::StrJoin(comparison.worse, "; ");
   if (!worse.empty() && quiet_rounds() > 0) {
     judged = absl::OutOfRangeError("worse than recorded: " + worse);
+  } else if (!worse.empty() && HasUnknownRound()) {
+    judged = NotMeasuredError(
+        absl::StrCat("whether others used the machine is not known of all rounds, and ", worse));
   } else if (!worse.empty()) {
     // By this text tests/expected_skips.txt knows a run that is to be excused.
     judged = NotMeasuredError(absl::StrCat("undecided: others used the machine in all of ",

@@ -168,6 +168,7 @@ class Suite {
   bool IsWorseThanRecorded() const;
   absl::StatusOr<Comparison> ReadAndCompare(const std::string& recorded) const;
   // Returns the values of the rounds that count. Returns nothing if one of them has no value.
+  bool HasUnknownRound() const;
   std::optional<std::vector<double>> ValuesThatCount(
       const std::function<std::optional<double>(const Round&)>& value) const;
   absl::Status WriteFiles() const;

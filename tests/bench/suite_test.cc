@@ -374,6 +374,17 @@ TEST_F(SuiteRecordTest, shouldBeUndecidedAboutWhatIsWorseBesideOthers) {
   EXPECT_EQ(Compare(SuiteOfRounds({1.9, 1.9}, 1), "sample time 1\n"), absl::OkStatus());
 }
 
+// A machine whose times cannot be read would excuse whatever is worse, for ever.
+TEST_F(SuiteRecordTest, shouldNotBeUndecidedWhereNobodyKnowsWhatOthersUsed) {
+  Suite suite = SuiteOfRounds({9}, 1);
+  suite.Add(RoundOf(1, 9), std::nullopt);
+  const absl::Status status = Compare(suite, "sample time 1\n");
+  EXPECT_EQ(ExitCode("sample", status), kExitNotMeasured);
+  EXPECT_EQ(status.message(),
+            "whether others used the machine is not known of all rounds, and time is 9, recorded "
+            "is 1");
+}
+
 TEST_F(SuiteRecordTest, shouldNotCallUndecidedWhatIsMissing) {
   const absl::Status status = Compare(SuiteOfRounds({9}, 1), "sample time 1\nsample renamed 1\n");
   EXPECT_EQ(ExitCode("sample", status), kExitNotMeasured);
