@@ -67,9 +67,10 @@ kill "$machine_PID"
 # The end of its output: the machine, which had it, is gone.
 ! read -r line <&"$output" || die "\"$line\" came"
 
-# A kernel that stands still panics, and is told from other ends.
+# A kernel that stands still panics, and is told from other ends. /dev/kmsg, and not the console, whose writers
+# do not wait until it has sent all: what is left is lost in a panic.
 cat >"$work/stands_still.sh" <<'END'
-echo 'watchdog: BUG: soft lockup - CPU#1 stuck for 61s!' >/dev/console
+echo 'watchdog: BUG: soft lockup - CPU#1 stuck for 61s!' >/dev/kmsg
 echo c >/proc/sysrq-trigger
 END
 status=0

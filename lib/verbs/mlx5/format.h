@@ -35,7 +35,7 @@ inline uint32_t LoadRecord(const __be32* record) {
   return be32toh(std::atomic_ref(*const_cast<__be32*>(record)).load(std::memory_order_acquire));
 }
 inline void StoreRecord(__be32* record, uint32_t value) {
-  std::atomic_ref(*record).store(htobe32(value), std::memory_order_release);
+  std::atomic_ref(record[0]).store(htobe32(value), std::memory_order_release);
 }
 
 // The owner bit that entry `index`, of all that were ever written, bears when it is there.
