@@ -54,22 +54,30 @@ marks=${HOME:-${TEST_TMPDIR:?}}/.cache/baton-lint  # Bazel gives tests no HOME
 mkdir -p "$marks"
 # What else than a file and its headers decides what is found in it.
 rules=$({ clang-tidy --version
-  git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/lint.sh | xargs -0 sha256sum; } | sha256sum)
+  git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/{lint.sh,tidy_scope.cc} | xargs -0 sha256sum
+} | sha256sum | cut -d ' ' -f 1)
+scope=$marks/$rules.so
+llvm=/usr/lib/llvm-14
+[[ -e $scope ]] || {
+  "$llvm/bin/clang++" -std=c++17 -fno-rtti -fPIC -shared -isystem "$llvm/include" -o "$scope.$$" \
+    deploy/scripts/tidy_scope.cc
+  mv "$scope.$$" "$scope"
+}
 
-# tidy GENERATED MARKS RULES FILE
+# tidy GENERATED MARKS RULES SCOPE FILE
 tidy() {
   # A header is C++, too.
-  local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -DSPDLOG_COMPILED_LIB
-    -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
-  [[ $4 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
+  local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -isystem /usr/lib/llvm-14/include
+    -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
+  [[ $5 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
   mark=$2/$({ echo "$3"
-    clang++-14 -MM "${flags[@]}" "$4" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
+    clang++-14 -MM "${flags[@]}" "$5" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
     sha256sum | cut -d ' ' -f 1)
   [[ ! -e $mark ]] || return 0
-  echo "  $4" >&2
-  clang-tidy --quiet "$4" -- "${flags[@]}" 2> >(grep -v ' warnings\? generated' >&2)
+  echo "  $5" >&2
+  clang-tidy --load="$4" --quiet "$5" -- "${flags[@]}" 2> >(grep -v ' warnings\? generated' >&2)
   touch "$mark"
 }
 export -f tidy
 printf '%s\0' "${files[@]}" | xargs -0 -P2 -I{} \
-  bash -euo pipefail -c 'tidy "$@"' tidy "$BATON_GENERATED" "$marks" "$rules" {}
+  bash -euo pipefail -c 'tidy "$@"' tidy "$BATON_GENERATED" "$marks" "$rules" "$scope" {}
