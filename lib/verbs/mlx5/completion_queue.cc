@@ -125,10 +125,40 @@ void CompletionQueue::SetCursor(QueueCursors* cursors, bool receive, uint16_t va
       .store(value, std::memory_order_release);
 }
 
+// There is a completion behind the last arm, so the device has made its event, and ignores another
+// arm of the same sequence. Called before that completion is consumed: afterwards nobody could
+// tell.
+void CompletionQueue::NoteEvent() {
+  std::atomic_ref arming(*memory_.arming);
+  const uint32_t word = arming.load(std::memory_order_acquire);
+  if ((word & kArmed) == 0) return;
+  const uint32_t sequence = word & kSequenceMask;
+  const uint32_t recorded = LoadRecord(memory_.arm_record) >> kSequenceShift & kSequenceMask;
+  // If they differ, the driver was killed before it armed, and the sequence was not used.
+  arming.store(recorded == sequence ? (sequence + 1) & kSequenceMask : sequence,
+               std::memory_order_release);
+}
+
+void CompletionQueue::RequestNotification() {
+  const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
+  if (HasEntry(consumed)) NoteEvent();
+  std::atomic_ref arming(*memory_.arming);
+  const uint32_t sequence = arming.load(std::memory_order_acquire) & kSequenceMask;
+  arming.store(sequence | kArmed, std::memory_order_release);
+  const uint32_t value = ArmValue(sequence, consumed);
+  StoreRecord(memory_.arm_record, value);
+  const __be32 words[] = {htobe32(value), htobe32(number_)};
+  uint64_t bytes;
+  static_assert(sizeof(words) == sizeof(bytes));
+  std::memcpy(&bytes, words, sizeof(bytes));
+  doorbell_->Arm(bytes);
+}
+
 absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
   uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
   int count = 0;
   for (; static_cast<size_t>(count) < taken.size() && HasEntry(consumed); ++count) {
+    if (count == 0) NoteEvent();
     const mlx5_cqe64& entry = Entry(consumed);
     absl::StatusOr<Found> found = Find(entry);
     // What was taken before is consumed, and the caller's.

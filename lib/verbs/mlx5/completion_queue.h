@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/verbs.h"
 
@@ -20,7 +21,22 @@ struct CompletionQueueMemory {
   uint64_t* taken = nullptr;         // ours: the completion that was taken last, see TakenWord
   uint32_t entry_count = 0;          // a power of two, at most kMaxEntries
   uint32_t entry_bytes = 64;         // 64, or 128, of which the last 64 are the entry
+  __be32* arm_record = nullptr;      // how it was armed last: see ArmValue
+  uint32_t* arming = nullptr;        // ours: how it is to be armed next, see kArmed
 };
+
+// What arms a completion queue: it is the arm record, and the first half of the doorbell's value.
+//   bits  0-23  completions consumed: the event is that of the first one behind these
+//        28-29  sequence: counts the events modulo 4
+constexpr uint32_t kSequenceShift = 28;
+constexpr uint32_t kSequenceMask = 3;
+constexpr uint32_t ArmValue(uint32_t sequence, uint32_t consumed) {
+  return sequence << kSequenceShift | MLX5_CQ_DB_REQ_NOT | consumed;
+}
+
+// Bit of CompletionQueueMemory::arming above the sequence of the next arm. It says that this arm
+// is about to be recorded, or was. A completion that is there since has made its event.
+constexpr uint32_t kArmed = 4;
 
 // A queue pair that completes in it. What this points to outlives the driver.
 struct CompletingQueuePair {
@@ -65,7 +81,9 @@ constexpr TakenWord Unpack(uint64_t word) {
 // Thread-compatible; one process at a time.
 class CompletionQueue {
  public:
-  explicit CompletionQueue(const CompletionQueueMemory& memory) : memory_(memory) {}
+  // `number` is the device's. `doorbell` outlives the queue.
+  CompletionQueue(const CompletionQueueMemory& memory, uint32_t number, Doorbell* doorbell)
+      : memory_(memory), number_(number), doorbell_(doorbell) {}
 
   void Add(const CompletingQueuePair& queue_pair);
   // Its completions are gone from the queue.
@@ -79,6 +97,9 @@ class CompletionQueue {
   // kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
+  // As verbs::CompletionQueue. A driver that follows one that was killed asks again.
+  void RequestNotification();
+
  private:
   struct Found {
     CompletingQueuePair* queue_pair;
@@ -91,9 +112,12 @@ class CompletionQueue {
   const mlx5_cqe64& Entry(uint32_t index) const;
   absl::StatusOr<Found> Find(const mlx5_cqe64& entry);
   static void Translate(const mlx5_cqe64& entry, Completion* completion);
+  void NoteEvent();
   static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
 
   const CompletionQueueMemory memory_;
+  const uint32_t number_;
+  Doorbell* const doorbell_;
   absl::flat_hash_map<uint32_t, CompletingQueuePair> queue_pairs_;  // by number
 };
 

@@ -6,12 +6,20 @@
 namespace baton::verbs::mlx5 {
 
 // A doorbell register. One process rings it at a time: the driver of the shard that it belongs to.
+//
+// The device sees what the caller wrote before a ring, and no later store of the caller before it
+// may have the ring. Values are in the byte order of the register.
 class Doorbell {
  public:
   virtual ~Doorbell() = default;
-  // `bytes` are as they are to lie in the register. Whatever was written before is seen by the
-  // device, and no later store of the caller's is seen before the device may have this one.
+  // Rings for a send queue. The record was stored before.
   virtual void Ring(uint64_t bytes) = 0;
+  // Rings for a completion queue. The arm record was stored before.
+  virtual void Arm(uint64_t bytes) = 0;
+  // The driver calls it when it has stored the record of a receive queue. `failed` is the queue
+  // pair's word of that name (QueuePairLayout). Hardware finds receives without being told. The
+  // soft NIC has to be told of those that are posted in the error state.
+  virtual void ReceivesPosted(uint32_t qp_number, const uint32_t& failed) = 0;
 };
 
 }  // namespace baton::verbs::mlx5

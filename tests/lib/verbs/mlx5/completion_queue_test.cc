@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "lib/verbs/mlx5/syndrome.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
@@ -26,7 +27,8 @@ class CompletionQueueTest : public ::testing::Test {
 
   // Another driver of the same queue.
   void Restart() {
-    queue_ = std::make_unique<CompletionQueue>(memory_->completion_queue());
+    queue_ = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
+                                               &doorbell_);
     queue_->Add(memory_->completing());
     queue_->Resume();
   }
@@ -63,8 +65,11 @@ class CompletionQueueTest : public ::testing::Test {
     return taken.value_or(-1);
   }
 
+  uint32_t Sequence() const { return LoadRecord(&memory_->arm_record) >> kSequenceShift; }
+
   const std::unique_ptr<QueueMemory, void (*)(QueueMemory*)> memory_;
   CompletionWriter writer_;
+  RememberingDoorbell doorbell_;
   std::unique_ptr<CompletionQueue> queue_;
 };
 
@@ -204,6 +209,51 @@ TEST_F(CompletionQueueTest, shouldLeaveCursorsAloneThatWereReset) {
   Restart();
   EXPECT_EQ(memory_->cursors.sent, 0);
   EXPECT_EQ(One().wr_id, 1000u);
+}
+
+std::string Bytes(uint64_t value) {
+  return absl::BytesToHexString({reinterpret_cast<const char*>(&value), sizeof(value)});
+}
+
+TEST_F(CompletionQueueTest, shouldArmAsLibmlx5Does) {
+  queue_->RequestNotification();
+  EXPECT_EQ(LoadRecord(&memory_->arm_record), 0u);
+  ASSERT_TRUE(Sent(0));
+  One();
+  queue_->RequestNotification();
+  EXPECT_EQ(LoadRecord(&memory_->arm_record), 0x1000'0001u);
+  ASSERT_EQ(doorbell_.armed.size(), 2u);
+  EXPECT_EQ(Bytes(doorbell_.armed[0]), "0000000000000202");
+  EXPECT_EQ(Bytes(doorbell_.armed[1]), "1000000100000202");
+}
+
+TEST_F(CompletionQueueTest, shouldCountEventsAndNotArms) {
+  for (uint16_t event = 0; event < 9; ++event) {
+    queue_->RequestNotification();
+    queue_->RequestNotification();
+    EXPECT_EQ(Sequence(), event % 4u);
+    ASSERT_TRUE(Sent(event));
+    if (event % 2 == 0) Restart();  // an heir, which knows of no event
+    One();
+  }
+}
+
+// The device has made the event when the driver asks again before it polls.
+TEST_F(CompletionQueueTest, shouldCountTheEventOfWhatItHasNotPolled) {
+  queue_->RequestNotification();
+  ASSERT_TRUE(Sent(0));
+  queue_->RequestNotification();
+  EXPECT_EQ(Sequence(), 1u);
+  One();
+  queue_->RequestNotification();
+  EXPECT_EQ(Sequence(), 2u);
+}
+
+TEST_F(CompletionQueueTest, shouldNotUseUpASequenceThatWasNotRecorded) {
+  memory_->arming = 1 | kArmed;  // killed before the record, which has 0
+  ASSERT_TRUE(Sent(0));
+  One();
+  EXPECT_EQ(memory_->arming, 1u);
 }
 
 TEST(TakenWordTest, shouldKeepItsPlaces) {

@@ -23,6 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr uint64_t kInvalidWrId = ~uint64_t{0};
+constexpr uint32_t kFired = 2;                // the sequence of the last event
 constexpr uint16_t kBefore = kSendSlots - 1;  // the second of two requests is behind the end
 
 // What the process that is killed shares with this one.
@@ -159,7 +160,8 @@ TEST_F(KilledDriverTest, shouldSeeWhatIsPostedTwice) {
 TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
   std::unique_ptr<CompletionWriter> writer;
   const auto queue = [this] {
-    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue());
+    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
+                                                  &doorbell_);
     made->Add(memory_->completing());
     made->Resume();
     return made;
@@ -210,6 +212,51 @@ TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
         ASSERT_EQ(memory_->cursors.received, 1);
       });
   EXPECT_GT(again, 0);
+}
+
+// The device ignores an arm of the sequence whose event it made last.
+TEST_F(KilledDriverTest, shouldNeverArmInVain) {
+  const auto queue = [this] {
+    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
+                                                  &doorbell_);
+    made->Add(memory_->completing());
+    made->Resume();
+    return made;
+  };
+  std::unique_ptr<CompletionWriter> writer;
+  uint32_t armed[4] = {};
+  KillEverywhere(
+      1, native::CodeOf(&CompletionQueue::RequestNotification),
+      [this, &writer] {
+        memory_->consumed = 0;
+        memory_->taken = 0;
+        memory_->cursors = {};
+        memory_->notes[0] = {100, 1, 0};
+        StoreRecord(&memory_->arm_record, ArmValue(kFired, 0));
+        memory_->arming = kFired | kArmed;
+        writer = std::make_unique<CompletionWriter>(memory_->found_completions());
+        Executed executed;
+        executed.qp_number = kQueuePair;
+        BATON_CHECK(writer->Write(executed));
+      },
+      [&queue] {
+        queue()->RequestNotification();
+        _exit(0);
+      },
+      [this, &queue, &armed] {
+        const uint32_t before = LoadRecord(&memory_->arm_record) >> kSequenceShift;
+        const auto heir = queue();
+        heir->RequestNotification();
+        const uint32_t now = LoadRecord(&memory_->arm_record) >> kSequenceShift;
+        ASSERT_NE(now, kFired);
+        Completion completion;
+        ASSERT_EQ(*heir->Take({&completion, 1}), 1);
+        heir->RequestNotification();
+        ASSERT_EQ(LoadRecord(&memory_->arm_record) >> kSequenceShift, (now + 1) % 4);
+        ++armed[before];
+      });
+  EXPECT_GT(armed[kFired], 0u);
+  EXPECT_GT(armed[(kFired + 1) % 4], 0u);
 }
 
 }  // namespace

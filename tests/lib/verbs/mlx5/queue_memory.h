@@ -20,6 +20,7 @@
 namespace baton::verbs::mlx5 {
 
 inline constexpr uint32_t kQueuePair = 0x101;
+inline constexpr uint32_t kCompletionQueue = 0x202;
 inline constexpr uint32_t kSendSlots = 16;
 inline constexpr uint32_t kReceiveSlots = 8;
 inline constexpr uint32_t kReceiveBytes = 32;
@@ -32,10 +33,12 @@ struct QueueMemory {
   alignas(64) uint8_t entries[kEntries * sizeof(mlx5_cqe64)];
   alignas(64) __be32 records[2];
   alignas(64) __be32 consumed;
+  __be32 arm_record;
   SendNote notes[kSendSlots];
   uint64_t wr_ids[kReceiveSlots];
   QueueCursors cursors;
   uint64_t taken;
+  uint32_t arming;
 
   static QueueMemory* Map() {
     void* const memory = mmap(nullptr, sizeof(QueueMemory), PROT_READ | PROT_WRITE,
@@ -52,7 +55,7 @@ struct QueueMemory {
     return {receives, &records[MLX5_RCV_DBR], wr_ids, &cursors, kReceiveSlots, kReceiveBytes};
   }
   CompletionQueueMemory completion_queue() {
-    return {entries, &consumed, &taken, kEntries, sizeof(mlx5_cqe64)};
+    return {entries, &consumed, &taken, kEntries, sizeof(mlx5_cqe64), &arm_record, &arming};
   }
   CompletingQueuePair completing() {
     return {kQueuePair, 7, notes, kSendSlots, wr_ids, kReceiveSlots, &cursors};
@@ -65,7 +68,11 @@ struct QueueMemory {
 class RememberingDoorbell final : public Doorbell {
  public:
   void Ring(uint64_t bytes) override { rung.push_back(bytes); }
+  void Arm(uint64_t bytes) override { armed.push_back(bytes); }
+  void ReceivesPosted(uint32_t qp_number, const uint32_t&) override { posted.push_back(qp_number); }
   std::vector<uint64_t> rung;
+  std::vector<uint64_t> armed;
+  std::vector<uint32_t> posted;
 };
 
 }  // namespace baton::verbs::mlx5

@@ -1,0 +1,85 @@
+// Where a queue pair and a completion queue lie in a file that driver and device share. Their
+// objects are made by places (control.md), so any other layout does as well: this is the one of our
+// driver. All that is in it outlives the driver, and begins as zeros.
+#ifndef LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
+#define LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/mlx5/completion_queue.h"
+#include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/mlx5/receive_queue.h"
+#include "lib/verbs/mlx5/send_queue.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+inline constexpr uint64_t kLineBytes = 64;
+constexpr uint64_t WholeLines(uint64_t bytes) {
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+// Offsets from a beginning that is a multiple of kLineBytes:
+//   0x000  two records, big-endian: receives posted, slots of sends written
+//   0x008  `failed`: the device stores 1 when the queue pair enters the error state, 0 when it
+//          leaves it. Hardware leaves it alone
+//   0x040  QueueCursors, of the driver alone
+//   0x080  slots of sends, of 64 bytes
+//   then, each at a multiple of 64: slots of receives; a SendNote for each slot of sends; a wr_id
+//   for each slot of receives. The last two are of the driver alone.
+struct QueuePairLayout {
+  static constexpr uint64_t kRecords = 0x000;
+  static constexpr uint64_t kFailed = 0x008;
+  static constexpr uint64_t kCursors = 0x040;
+  static constexpr uint64_t kSends = 0x080;
+
+  uint32_t send_slots = 0;     // a power of two, at most kMaxSlots
+  uint32_t receive_slots = 0;  // likewise
+  uint32_t receive_bytes = 0;  // of a slot: a power of two, at least kSegmentBytes
+
+  constexpr uint64_t receives() const { return kSends + uint64_t{send_slots} * kSlotBytes; }
+  constexpr uint64_t notes() const {
+    return receives() + WholeLines(uint64_t{receive_slots} * receive_bytes);
+  }
+  constexpr uint64_t wr_ids() const {
+    return notes() + WholeLines(uint64_t{send_slots} * sizeof(SendNote));
+  }
+  constexpr uint64_t bytes() const {
+    return wr_ids() + WholeLines(uint64_t{receive_slots} * sizeof(uint64_t));
+  }
+
+  SendQueueMemory SendsAt(uint8_t* begin) const;
+  ReceiveQueueMemory ReceivesAt(uint8_t* begin) const;
+  static const uint32_t* FailedAt(const uint8_t* begin) {
+    return reinterpret_cast<const uint32_t*>(begin + kFailed);
+  }
+  CompletingQueuePair CompletingAt(uint8_t* begin, uint32_t number, uint16_t place) const;
+};
+
+// With room for what `options` asks. kInvalidArgument: more slots, or longer requests, than the
+// format has.
+absl::StatusOr<QueuePairLayout> LayOut(const QueuePairOptions& options);
+SendQueueLimits LimitsOf(const QueuePairOptions& options);
+
+// Offsets likewise:
+//   0x000  two records, big-endian: completions consumed; how it was armed
+//   0x040  `taken` (8 bytes) and `arming` (4), of the driver alone
+//   0x080  entries
+struct CompletionQueueLayout {
+  static constexpr uint64_t kRecords = 0x000;
+  static constexpr uint64_t kTaken = 0x040;
+  static constexpr uint64_t kArming = 0x048;
+  static constexpr uint64_t kEntries = 0x080;
+
+  uint32_t entry_count = 0;  // a power of two, at most kMaxEntries; 64 bytes each
+
+  constexpr uint64_t bytes() const { return kEntries + uint64_t{entry_count} * sizeof(mlx5_cqe64); }
+
+  CompletionQueueMemory At(uint8_t* begin) const;
+};
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_QUEUE_LAYOUT_H_

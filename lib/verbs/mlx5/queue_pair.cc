@@ -1,0 +1,75 @@
+#include "lib/verbs/mlx5/queue_pair.h"
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::verbs::mlx5 {
+
+QueuePair::QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t number,
+                     const SendQueueLimits& limits, Commands* commands, Doorbell* doorbell)
+    : number_(number),
+      limits_(limits),
+      commands_(commands),
+      doorbell_(doorbell),
+      cursors_(layout.SendsAt(begin).cursors),
+      records_(reinterpret_cast<__be32*>(begin + QueuePairLayout::kRecords)),
+      failed_(QueuePairLayout::FailedAt(begin)),
+      sends_(layout.SendsAt(begin), number, limits, doorbell),
+      receives_(layout.ReceivesAt(begin)) {}
+
+QueuePairState QueuePair::state() const {
+  return commands_->Query(number_).value_or(QueuePairState::kError);
+}
+
+absl::Status QueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
+  *posted = 0;
+  if (!may_send_) {
+    const QueuePairState now = state();
+    may_send_ = now == QueuePairState::kReadyToSend || now == QueuePairState::kError;
+    if (!may_send_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("send posted before queue pair ", number_, " is connected"));
+    }
+  }
+  return sends_.Post(requests, posted);
+}
+
+absl::Status QueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+  const absl::Status status = receives_.Post(requests, posted);
+  if (*posted > 0) doorbell_->ReceivesPosted(number_, *failed_);
+  return status;
+}
+
+absl::Status QueuePair::SetError() {
+  BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kError));
+  may_send_ = true;
+  return absl::OkStatus();
+}
+
+// The device looks at no record of a queue pair that is reset.
+absl::Status QueuePair::SetReset() {
+  BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kReset));
+  may_send_ = false;
+  StoreRecord(&records_[MLX5_SND_DBR], 0);
+  StoreRecord(&records_[MLX5_RCV_DBR], 0);
+  // A completion queue brings a cursor up to date only if it is of the same use.
+  std::atomic_ref use(cursors_->use);
+  use.store(use.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  std::atomic_ref(cursors_->sent).store(0, std::memory_order_release);
+  std::atomic_ref(cursors_->received).store(0, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status QueuePair::SetInit() { return commands_->Modify(number_, QueuePairState::kInit); }
+
+void QueuePair::NoteConnected([[maybe_unused]] bool reads) { may_send_ = true; }
+
+void QueuePair::Resume() {
+  may_send_ = false;  // another process may have reset it
+  sends_.RingAgain();
+  doorbell_->ReceivesPosted(number_, *failed_);
+}
+
+}  // namespace baton::verbs::mlx5

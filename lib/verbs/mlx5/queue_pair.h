@@ -1,0 +1,78 @@
+#ifndef LIB_VERBS_MLX5_QUEUE_PAIR_H_
+#define LIB_VERBS_MLX5_QUEUE_PAIR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/verbs/mlx5/doorbell.h"
+#include "lib/verbs/mlx5/queue_layout.h"
+#include "lib/verbs/mlx5/receive_queue.h"
+#include "lib/verbs/mlx5/send_queue.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+// What a queue pair asks of its device by other means than its queues. On hardware these are system
+// calls, and for the soft NIC messages.
+class Commands {
+ public:
+  virtual ~Commands() = default;
+  // To kReset, kInit or kError.
+  virtual absl::Status Modify(uint32_t qp_number, QueuePairState state) = 0;
+  virtual absl::StatusOr<QueuePairState> Query(uint32_t qp_number) = 0;
+  // In a forked process it takes nothing from the device.
+  virtual void DestroyQueuePair(uint32_t qp_number) = 0;
+};
+
+// A queue pair of mlx5's format, made and connected by its device.
+//
+// Thread-compatible; one process at a time. A driver that follows one that was killed calls
+// Resume() after CompletionQueue::Resume() and FifoDoorbell::TakeOver(), and before it posts.
+class QueuePair final : public verbs::QueuePair {
+ public:
+  // The queues lie at `begin`. `commands` and `doorbell` outlive the queue pair.
+  QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t number,
+            const SendQueueLimits& limits, Commands* commands, Doorbell* doorbell);
+  ~QueuePair() override { commands_->DestroyQueuePair(number_); }
+
+  uint32_t number() const override { return number_; }
+  // Asks the device. kError if it does not answer: the device is lost.
+  QueuePairState state() const override;
+  uint32_t max_inline_data() const override { return limits_.inline_bytes; }
+
+  absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
+  absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
+
+  absl::Status SetError() override;
+  // The caller has polled all of its completions: one that is left would be taken for one of the
+  // next connection.
+  absl::Status SetReset() override;
+  absl::Status SetInit() override;
+  void NoteConnected(bool reads) override;
+
+  // Tells the device once more of everything that is queued.
+  void Resume();
+  // Slots of sends, and receives, that were ever queued since the reset, modulo 2^16: the killed
+  // driver's last request is queued if it began before.
+  uint16_t sends_queued() const { return sends_.queued(); }
+  uint16_t receives_queued() const { return receives_.queued(); }
+
+ private:
+  const uint32_t number_;
+  const SendQueueLimits limits_;
+  Commands* const commands_;
+  Doorbell* const doorbell_;
+  QueueCursors* const cursors_;
+  __be32* const records_;
+  const uint32_t* const failed_;
+  SendQueue sends_;
+  ReceiveQueue receives_;
+  bool may_send_ = false;  // it was ready to send or in the error state when this process looked
+};
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_QUEUE_PAIR_H_
