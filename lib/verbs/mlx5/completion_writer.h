@@ -38,6 +38,8 @@ class CompletionWriter {
   // False: there was no room, and the queue is overrun for good.
   bool Write(const Executed& executed);
 
+  uint32_t written() const { return written_; }  // so far, modulo 2^24
+
  private:
   const FoundCompletionQueue queue_;
   uint32_t written_ = 0;

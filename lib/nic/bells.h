@@ -1,0 +1,48 @@
+#ifndef LIB_NIC_BELLS_H_
+#define LIB_NIC_BELLS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "lib/nic/mapped_file.h"
+#include "lib/verbs/mlx5/doorbell_page.h"
+
+namespace baton::nic {
+
+// The NIC's side of one doorbell page. Nothing that is in the page can do more than ring in vain:
+// the NIC's own places are in its memory, and each call ends however fast the driver rings.
+class Bells {
+ public:
+  // The page lies in `file`.
+  Bells(std::shared_ptr<MappedFile> file, verbs::mlx5::DoorbellPage* page);
+
+  // Takes the oldest value of a queue. False: there is none.
+  bool TakeSend(uint64_t* bytes);
+  bool TakeArm(uint64_t* bytes);
+
+  // Takes kOverflow and kLook. What the driver stored before it set them is seen after the call.
+  uint32_t TakeAttention();
+  // Takes the numbers of queue pairs to look at, as many as `numbers` has room for, and returns how
+  // many these are. What their drivers stored before is seen.
+  size_t TakeLooks(absl::Span<uint32_t> numbers);
+
+  // Tells the driver whether a ring has to be followed by a write to the eventfd.
+  void SetSleeping(bool sleeping);
+  // Whether there is nothing to take. After SetSleeping(true): a ring that this does not see is
+  // followed by a write.
+  bool empty() const;
+
+ private:
+  static bool Take(absl::Span<uint64_t> places, uint32_t* shared_head, uint32_t* head,
+                   uint64_t* bytes);
+
+  const std::shared_ptr<MappedFile> file_;
+  verbs::mlx5::DoorbellPage* const page_;
+  uint32_t send_head_ = 0;
+  uint32_t arm_head_ = 0;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_BELLS_H_

@@ -1,0 +1,47 @@
+#include "lib/nic/completion_queue.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+
+namespace baton::nic {
+
+using verbs::mlx5::kConsumedMask;
+
+CompletionQueue::CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory,
+                                 const __be32* arm_record, std::shared_ptr<FileDescriptor> channel)
+    : writer_(memory),
+      entry_count_(memory.entry_count),
+      arm_record_(arm_record),
+      channel_(std::move(channel)) {}
+
+bool CompletionQueue::Write(const verbs::mlx5::Executed& executed) {
+  if (!writer_.Write(executed)) return false;
+  if (armed_) MakeEvent();
+  return true;
+}
+
+bool CompletionQueue::HasCompletionBehind(uint32_t arm) const {
+  const uint32_t behind = (writer_.written() - arm) & kConsumedMask;
+  return behind > 0 && behind <= entry_count_;
+}
+
+void CompletionQueue::Arm(uint32_t value) {
+  if (value == stale_) return;
+  armed_ = true;
+  arm_ = value;
+  if (HasCompletionBehind(value)) MakeEvent();
+}
+
+void CompletionQueue::ArmByRecord() { Arm(verbs::mlx5::LoadRecord(arm_record_)); }
+
+// A full socket is readable, which is all that the client needs.
+void CompletionQueue::MakeEvent() {
+  armed_ = false;
+  stale_ = arm_;
+  if (channel_ == nullptr) return;
+  const uint8_t event = 1;
+  (void)send(channel_->get(), &event, sizeof(event), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace baton::nic

@@ -1,0 +1,497 @@
+#include "lib/nic/context.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/limits.h"
+#include "lib/verbs/mlx5/doorbell_page.h"
+#include "lib/verbs/mlx5/queue_layout.h"
+
+namespace baton::nic {
+namespace {
+
+using verbs::QueuePairState;
+using verbs::mlx5::DoorbellPage;
+using verbs::mlx5::kLineBytes;
+using verbs::mlx5::kMaxSlots;
+using verbs::mlx5::kNumberMask;
+using verbs::mlx5::kSegmentBytes;
+
+constexpr uint64_t kRecordBytes = 8;
+constexpr uint64_t kQueuePairRecordBytes = 12;  // and `failed`
+
+absl::Status CheckSize(absl::string_view what, uint32_t value, uint32_t least, uint32_t most) {
+  if (std::has_single_bit(value) && value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", value, ", not a power of two from ", least, " to ", most));
+}
+
+absl::Status NoSuch(absl::string_view what, uint32_t number) {
+  return absl::NotFoundError(absl::StrCat(what, ": this file has no ", number));
+}
+
+absl::Status InUse(absl::string_view what, uint32_t number) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " ", number, ": in use; destroy what was made with it first"));
+}
+
+absl::Status CheckRoom(absl::string_view what, size_t count, size_t limit) {
+  if (count < limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": there are ", limit, " already"));
+}
+
+// The words of a doorbell's value.
+struct Words {
+  uint32_t first;
+  uint32_t second;
+};
+Words WordsOf(uint64_t bytes) {
+  __be32 words[2];
+  static_assert(sizeof(words) == sizeof(bytes));
+  std::memcpy(words, &bytes, sizeof(words));
+  return {be32toh(words[0]), be32toh(words[1])};
+}
+
+}  // namespace
+
+// The client may have a copy of the eventfd, which would stay in the set.
+Context::Bell::~Bell() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get(), nullptr); }
+
+Context::~Context() {
+  Objects& objects = *host_->objects;
+  absl::erase_if(objects.queue_pairs,
+                 [this](const auto& entry) { return entry.second->domain.owner == owner_; });
+  absl::erase_if(objects.completion_queues,
+                 [this](const auto& entry) { return entry.second.owner == owner_; });
+  absl::erase_if(objects.regions,
+                 [this](const auto& entry) { return entry.second.domain.owner == owner_; });
+}
+
+template <typename Message>
+Context::Value Context::Do(Call* call, Value (Context::*method)(const Message&, Call*)) {
+  Message message;
+  if (call->bytes.size() != sizeof(message)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", call->bytes.size(), " bytes, not ", sizeof(message)));
+  }
+  std::memcpy(&message, call->bytes.data(), sizeof(message));
+  return (this->*method)(message, call);
+}
+
+Context::Value Context::Execute(Call* call) {
+  control::RequestHeader header;
+  std::memcpy(&header, call->bytes.data(), sizeof(header));
+  switch (static_cast<control::Op>(header.op)) {
+    case control::Op::kFile:
+      return Do(call, &Context::AddFile);
+    case control::Op::kRegion:
+      return Do(call, &Context::AddRegion);
+    case control::Op::kRegister:
+      return Do(call, &Context::AddRegister);
+    case control::Op::kChannel:
+      return Do(call, &Context::AddChannel);
+    case control::Op::kCompletionQueue:
+      return Do(call, &Context::AddCompletionQueue);
+    case control::Op::kQueuePair:
+      return Do(call, &Context::AddQueuePair);
+    case control::Op::kModify:
+      return Do(call, &Context::Modify);
+    case control::Op::kQuery:
+      return Do(call, &Context::Query);
+    case control::Op::kDestroy:
+      return Do(call, &Context::Destroy);
+    case control::Op::kOpenObjects:
+    case control::Op::kAttach:
+      break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("op: ", header.op, " is none of a call socket"));
+}
+
+absl::StatusOr<uint8_t*> Context::Find(const control::Place& place, uint64_t bytes,
+                                       uint64_t alignment, absl::string_view what,
+                                       std::shared_ptr<MappedFile>* file) const {
+  const auto found = files_.find(place.file);
+  if (found == files_.end()) return NoSuch(absl::StrCat(what, ".file"), place.file);
+  if (place.reserved != 0) return absl::InvalidArgumentError(absl::StrCat(what, ".reserved"));
+  uint8_t* const at = found->second->At(place.offset, bytes, alignment);
+  if (at == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": ", bytes, " bytes at ", place.offset,
+                                                   ": not in the file, or not at ", alignment));
+  }
+  *file = found->second;
+  return at;
+}
+
+absl::StatusOr<QueuePair*> Context::FindOurs(uint32_t qp_number) const {
+  QueuePair* const found = host_->objects->FindQueuePair(qp_number);
+  if (found == nullptr || found->domain.owner != owner_) return NoSuch("queue pair", qp_number);
+  return found;
+}
+
+OwnedCompletionQueue* Context::FindQueue(uint32_t number) const {
+  const auto found = host_->objects->completion_queues.find(number);
+  if (found == host_->objects->completion_queues.end() || found->second.owner != owner_) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+Context::Value Context::AddFile(const control::File&, Call* call) {
+  if (!call->passed) return absl::InvalidArgumentError("file: none was passed");
+  BATON_ASSIGN_OR_RETURN(const MappedFile::Identity identity,
+                         MappedFile::IdentityOf(call->passed.get()));
+  for (const auto& [number, file] : files_) {
+    if (file->identity() == identity) return number;
+  }
+  BATON_RETURN_IF_ERROR(CheckRoom("files", files_.size(), kMaxFiles));
+  BATON_ASSIGN_OR_RETURN(files_[++last_number_], MappedFile::Map(call->passed.get()));
+  return last_number_;
+}
+
+Context::Value Context::AddRegion(const control::Region& message, Call*) {
+  constexpr uint32_t kKnown =
+      verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead | verbs::kRemoteAtomic;
+  BATON_RETURN_IF_ERROR(CheckRoom("regions", host_->objects->regions.size(), kMaxRegions));
+  if (message.length == 0 || message.address + message.length < message.address) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("length: ", message.length, " at address ", message.address));
+  }
+  if ((message.access & ~kKnown) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("access: unknown bits ", message.access));
+  }
+  if ((message.access & (verbs::kRemoteWrite | verbs::kRemoteAtomic)) != 0 &&
+      (message.access & verbs::kLocalWrite) == 0) {
+    return absl::InvalidArgumentError("access: remote write and atomics need local write");
+  }
+  Region region;
+  region.domain = {owner_, message.domain};
+  BATON_ASSIGN_OR_RETURN(region.begin,
+                         Find(message.place, message.length, 1, "place", &region.file));
+  region.address = message.address;
+  region.length = message.length;
+  region.access = message.access;
+  const uint32_t key = host_->objects->NewKey();
+  host_->objects->regions[key] = std::move(region);
+  return key;
+}
+
+Context::Value Context::AddRegister(const control::Register& message, Call* call) {
+  BATON_RETURN_IF_ERROR(CheckRoom("registers", registers_.size(), kMaxRegisters));
+  std::shared_ptr<MappedFile> file;
+  BATON_ASSIGN_OR_RETURN(uint8_t* const page, Find(message.page, sizeof(DoorbellPage),
+                                                   sizeof(DoorbellPage), "page", &file));
+  FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  call->answer = FileDescriptor(fcntl(wake.get(), F_DUPFD_CLOEXEC, 0));
+  // Each write is an event, so nobody reads it: another process could have read it before.
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLET;
+  if (!wake || !call->answer ||
+      epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return ErrnoStatus(errno, "the eventfd of a register (see the NIC's RLIMIT_NOFILE)");
+  }
+  registers_[++last_number_] =
+      std::make_unique<Bell>(Bells(std::move(file), reinterpret_cast<DoorbellPage*>(page)),
+                             std::move(wake), host_->epoll_fd);
+  return last_number_;
+}
+
+Context::Value Context::AddChannel(const control::Channel&, Call* call) {
+  BATON_RETURN_IF_ERROR(CheckRoom("channels", channels_.size(), kMaxChannels));
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "a channel's socket (see the NIC's RLIMIT_NOFILE)");
+  }
+  call->answer.Reset(ends[1]);
+  channels_[++last_number_] = std::make_shared<FileDescriptor>(ends[0]);
+  return last_number_;
+}
+
+Context::Value Context::AddCompletionQueue(const control::CompletionQueue& message, Call*) {
+  Objects& objects = *host_->objects;
+  BATON_RETURN_IF_ERROR(
+      CheckRoom("completion queues", objects.completion_queues.size(), kMaxCompletionQueues));
+  BATON_RETURN_IF_ERROR(CheckSize("entry_count", message.entry_count, 1, kMaxQueueEntries));
+  BATON_RETURN_IF_ERROR(CheckSize("entry_bytes", message.entry_bytes, 64, 128));
+  if (!registers_.contains(message.reg)) return NoSuch("register", message.reg);
+  std::shared_ptr<FileDescriptor> channel;
+  if (message.channel != 0) {
+    const auto found = channels_.find(message.channel);
+    if (found == channels_.end()) return NoSuch("channel", message.channel);
+    channel = found->second;
+  }
+  OwnedCompletionQueue made;
+  BATON_ASSIGN_OR_RETURN(uint8_t* const entries,
+                         Find(message.entries, uint64_t{message.entry_count} * message.entry_bytes,
+                              kLineBytes, "entries", &made.files[0]));
+  BATON_ASSIGN_OR_RETURN(uint8_t* const records_at, Find(message.records, kRecordBytes,
+                                                         kRecordBytes, "records", &made.files[1]));
+  const auto* const records = reinterpret_cast<const __be32*>(records_at);
+  made.owner = owner_;
+  made.reg = message.reg;
+  made.queue = std::make_unique<CompletionQueue>(
+      verbs::mlx5::FoundCompletionQueue{entries, records, message.entry_count, message.entry_bytes},
+      records + 1, std::move(channel));
+  const uint32_t number = objects.NewNumber();
+  objects.completion_queues[number] = std::move(made);
+  return number;
+}
+
+Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
+  Objects& objects = *host_->objects;
+  BATON_RETURN_IF_ERROR(CheckRoom("queue pairs", objects.queue_pairs.size(), kMaxQueuePairs));
+  BATON_RETURN_IF_ERROR(CheckSize("send_slots", message.send_slots, 1, kMaxSlots));
+  BATON_RETURN_IF_ERROR(CheckSize("receive_slots", message.receive_slots, 1, kMaxSlots));
+  BATON_RETURN_IF_ERROR(
+      CheckSize("receive_bytes", message.receive_bytes, kSegmentBytes, kMaxReceiveBytes));
+  if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
+  if (!registers_.contains(message.reg)) return NoSuch("register", message.reg);
+  OwnedCompletionQueue* const send_queue = FindQueue(message.send_queue);
+  if (send_queue == nullptr) return NoSuch("send_queue", message.send_queue);
+  OwnedCompletionQueue* const receive_queue = FindQueue(message.receive_queue);
+  if (receive_queue == nullptr) return NoSuch("receive_queue", message.receive_queue);
+
+  auto made = std::make_unique<QueuePair>();
+  BATON_ASSIGN_OR_RETURN(made->sends,
+                         Find(message.sends, uint64_t{message.send_slots} * verbs::mlx5::kSlotBytes,
+                              verbs::mlx5::kSlotBytes, "sends", &made->files[0]));
+  BATON_ASSIGN_OR_RETURN(
+      made->receives,
+      Find(message.receives, uint64_t{message.receive_slots} * message.receive_bytes, kSegmentBytes,
+           "receives", &made->files[1]));
+  BATON_ASSIGN_OR_RETURN(uint8_t* const records, Find(message.records, kQueuePairRecordBytes,
+                                                      kRecordBytes, "records", &made->files[2]));
+  made->records = reinterpret_cast<const __be32*>(records);
+  made->failed = reinterpret_cast<uint32_t*>(records + kRecordBytes);
+  made->domain = {owner_, message.domain};
+  made->number = objects.NewNumber();
+  made->reg = message.reg;
+  made->send_slots = message.send_slots;
+  made->receive_slots = message.receive_slots;
+  made->receive_bytes = message.receive_bytes;
+  made->send_queue_number = message.send_queue;
+  made->receive_queue_number = message.receive_queue;
+  made->send_queue = send_queue->queue.get();
+  made->receive_queue = receive_queue->queue.get();
+  Reset(made.get());
+  BATON_RETURN_IF_ERROR(Init(made.get()));
+  ++send_queue->users;
+  ++receive_queue->users;
+  const uint32_t number = made->number;
+  objects.queue_pairs[number] = std::move(made);
+  return number;
+}
+
+void Context::Reset(QueuePair* queue_pair) {
+  queue_pair->state = QueuePairState::kReset;
+  queue_pair->next_send = 0;
+  queue_pair->next_receive = 0;
+  queue_pair->rnr_tries = 0;
+  queue_pair->retry_at_ns = 0;
+  std::atomic_ref(*queue_pair->failed).store(0, std::memory_order_release);
+}
+
+// What an earlier use left in the queues would be executed again.
+absl::Status Context::Init(QueuePair* queue_pair) {
+  if (queue_pair->sends_queued() != 0 || queue_pair->receives_queued() != 0) {
+    return absl::InvalidArgumentError("records: not 0; set them to 0 after the reset");
+  }
+  queue_pair->state = QueuePairState::kInit;
+  return absl::OkStatus();
+}
+
+absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_pair) {
+  if (message.rnr_retry_count > kEndlessRnrRetries || message.rnr_timer_us > kMaxRnrTimerUs) {
+    return absl::InvalidArgumentError(absl::StrCat("rnr_retry_count: ", message.rnr_retry_count,
+                                                   ", rnr_timer_us: ", message.rnr_timer_us,
+                                                   ": at most 7 and ", kMaxRnrTimerUs));
+  }
+  if (message.peer == 0 || message.peer > kNumberMask) {
+    return absl::InvalidArgumentError(absl::StrCat("peer: ", message.peer));
+  }
+  queue_pair->peer = message.peer;
+  queue_pair->rnr_retry_count = message.rnr_retry_count;
+  queue_pair->rnr_timer_us = message.rnr_timer_us;
+  queue_pair->state = QueuePairState::kReadyToSend;
+  return absl::OkStatus();
+}
+
+Context::Value Context::Modify(const control::Modify& message, Call*) {
+  BATON_ASSIGN_OR_RETURN(QueuePair* const queue_pair, FindOurs(message.number));
+  const auto to = static_cast<QueuePairState>(message.state);
+  const bool connects = message.state == static_cast<uint32_t>(QueuePairState::kReadyToSend);
+  const bool has_more =
+      message.peer != 0 || message.rnr_retry_count != 0 || message.rnr_timer_us != 0;
+  if (message.reserved != 0 || (has_more && !connects) ||
+      message.state > static_cast<uint32_t>(QueuePairState::kError)) {
+    return absl::InvalidArgumentError(absl::StrCat("state: ", message.state, ", or what is not 0"));
+  }
+  const QueuePairState from = queue_pair->state;
+  absl::Status status;
+  if (to == QueuePairState::kReset) {
+    Reset(queue_pair);
+  } else if (to == QueuePairState::kInit && from == QueuePairState::kReset) {
+    status = Init(queue_pair);
+  } else if (connects && from == QueuePairState::kInit) {
+    status = Connect(message, queue_pair);
+  } else if (to == QueuePairState::kError && from != QueuePairState::kReset) {
+    host_->loopback->Fail(queue_pair);
+  } else {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("state: ", message.state, " does not follow ", static_cast<uint32_t>(from)));
+  }
+  if (!status.ok()) return status;
+  return 0u;
+}
+
+Context::Value Context::Query(const control::Query& message, Call*) {
+  if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
+  BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(message.number));
+  return static_cast<uint32_t>(queue_pair->state);
+}
+
+absl::Status Context::DestroyRegister(uint32_t number) {
+  for (const auto& [ignored, queue_pair] : host_->objects->queue_pairs) {
+    if (queue_pair->domain.owner == owner_ && queue_pair->reg == number) {
+      return InUse("register", number);
+    }
+  }
+  for (const auto& [ignored, queue] : host_->objects->completion_queues) {
+    if (queue.owner == owner_ && queue.reg == number) return InUse("register", number);
+  }
+  if (registers_.erase(number) == 0) return NoSuch("register", number);
+  return absl::OkStatus();
+}
+
+absl::Status Context::DestroyCompletionQueue(uint32_t number) {
+  const OwnedCompletionQueue* const queue = FindQueue(number);
+  if (queue == nullptr) return NoSuch("completion queue", number);
+  if (queue->users > 0) return InUse("completion queue", number);
+  host_->objects->completion_queues.erase(number);
+  return absl::OkStatus();
+}
+
+absl::Status Context::DestroyQueuePair(uint32_t number) {
+  BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(number));
+  --FindQueue(queue_pair->send_queue_number)->users;
+  --FindQueue(queue_pair->receive_queue_number)->users;
+  host_->objects->queue_pairs.erase(number);
+  return absl::OkStatus();
+}
+
+Context::Value Context::Destroy(const control::Destroy& message, Call*) {
+  absl::Status status = absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
+  switch (static_cast<control::Kind>(message.kind)) {
+    case control::Kind::kFile:
+      status = files_.erase(message.number) > 0 ? absl::OkStatus() : NoSuch("file", message.number);
+      break;
+    case control::Kind::kRegion: {
+      const auto region = host_->objects->regions.find(message.number);
+      const bool ours =
+          region != host_->objects->regions.end() && region->second.domain.owner == owner_;
+      status = ours ? absl::OkStatus() : NoSuch("region", message.number);
+      if (ours) host_->objects->regions.erase(region);
+      break;
+    }
+    case control::Kind::kRegister:
+      status = DestroyRegister(message.number);
+      break;
+    case control::Kind::kChannel:
+      status = channels_.erase(message.number) > 0 ? absl::OkStatus()
+                                                   : NoSuch("channel", message.number);
+      break;
+    case control::Kind::kCompletionQueue:
+      status = DestroyCompletionQueue(message.number);
+      break;
+    case control::Kind::kQueuePair:
+      status = DestroyQueuePair(message.number);
+      break;
+  }
+  if (!status.ok()) return status;
+  return 0u;
+}
+
+bool Context::TakeBells() {
+  bool taken = false;
+  for (auto& [number, bell] : registers_) taken |= TakeBells(number, bell.get());
+  return taken;
+}
+
+// At most as many as there are places, however fast the driver rings.
+bool Context::TakeBells(uint32_t number, Bell* bell) {
+  uint64_t bytes = 0;
+  bool taken = false;
+  for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && bell->bells.TakeSend(&bytes); ++i) {
+    OnRing(number, bytes);
+    taken = true;
+  }
+  for (uint32_t i = 0; i < verbs::mlx5::kArmPlaces && bell->bells.TakeArm(&bytes); ++i) {
+    OnArm(number, bytes);
+    taken = true;
+  }
+  const uint32_t attention = bell->bells.TakeAttention();
+  if (attention == 0) return taken;
+  uint32_t looks[verbs::mlx5::kLookPlaces];
+  const size_t count = bell->bells.TakeLooks(absl::MakeSpan(looks));
+  for (size_t i = 0; i < count; ++i) OnLook(number, looks[i]);
+  if ((attention & verbs::mlx5::kOverflow) != 0) LookAtAll(number);
+  return true;
+}
+
+void Context::OnRing(uint32_t reg, uint64_t bytes) {
+  const uint32_t qp_number = WordsOf(bytes).second >> 8;
+  const absl::StatusOr<QueuePair*> found = FindOurs(qp_number);
+  if (!found.ok()) return;  // it may have been destroyed
+  if ((*found)->reg == reg) return host_->loopback->Schedule(*found);
+  host_->complain(
+      absl::StrCat("register ", reg, " was rung for queue pair ", qp_number, " of another one"));
+  if ((*found)->state != QueuePairState::kReset) host_->loopback->Fail(*found);
+}
+
+void Context::OnArm(uint32_t reg, uint64_t bytes) {
+  const Words words = WordsOf(bytes);
+  OwnedCompletionQueue* const found = FindQueue(words.second);
+  if (found == nullptr) return;
+  if (found->reg == reg) return found->queue->Arm(words.first);
+  host_->complain(
+      absl::StrCat("register ", reg, " armed completion queue ", words.second, " of another one"));
+}
+
+void Context::OnLook(uint32_t reg, uint32_t qp_number) {
+  const absl::StatusOr<QueuePair*> found = FindOurs(qp_number);
+  if (found.ok() && (*found)->reg == reg) host_->loopback->Schedule(*found);
+}
+
+void Context::LookAtAll(uint32_t reg) {
+  for (const auto& [number, queue_pair] : host_->objects->queue_pairs) {
+    if (queue_pair->domain.owner != owner_ || queue_pair->reg != reg) continue;
+    host_->loopback->Schedule(queue_pair.get());
+  }
+  for (auto& [number, queue] : host_->objects->completion_queues) {
+    if (queue.owner == owner_ && queue.reg == reg) queue.queue->ArmByRecord();
+  }
+}
+
+void Context::SetSleeping(bool sleeping) {
+  for (auto& [number, bell] : registers_) bell->bells.SetSleeping(sleeping);
+}
+
+bool Context::bells_empty() const {
+  for (const auto& [number, bell] : registers_) {
+    if (!bell->bells.empty()) return false;
+  }
+  return true;
+}
+
+}  // namespace baton::nic

@@ -1,0 +1,109 @@
+#ifndef LIB_NIC_CONTEXT_H_
+#define LIB_NIC_CONTEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/bells.h"
+#include "lib/nic/control_format.h"
+#include "lib/nic/loopback.h"
+#include "lib/nic/mapped_file.h"
+#include "lib/nic/objects.h"
+
+namespace baton::nic {
+
+// A request of a client, as it came. Its bytes are a copy, which the client cannot change.
+struct Call {
+  absl::Span<const uint8_t> bytes;
+  FileDescriptor passed;  // with it
+  FileDescriptor answer;  // to be passed with the reply
+};
+
+// The objects of one client's file. They end with it.
+class Context {
+ public:
+  // The NIC's. `epoll_fd` becomes readable when a register of this context wakes the NIC.
+  struct Host {
+    Objects* objects = nullptr;
+    Loopback* loopback = nullptr;
+    Complain complain;
+    int epoll_fd = -1;
+  };
+
+  // `host` outlives it.
+  Context(Owner owner, const Host* host) : owner_(owner), host_(host) {}
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  ~Context();
+
+  // Does what a call socket's message asks, and returns the value of its reply. Its header is
+  // whole.
+  absl::StatusOr<uint32_t> Execute(Call* call);
+
+  // Takes what was rung. False: nothing was.
+  bool TakeBells();
+  void SetSleeping(bool sleeping);
+  bool bells_empty() const;
+
+ private:
+  // A doorbell page, and the eventfd that wakes the NIC.
+  struct Bell {
+    Bell(Bells bells_of_page, FileDescriptor wake_fd, int epoll)
+        : bells(std::move(bells_of_page)), wake(std::move(wake_fd)), epoll_fd(epoll) {}
+    Bell(const Bell&) = delete;
+    Bell& operator=(const Bell&) = delete;
+    ~Bell();
+
+    Bells bells;
+    const FileDescriptor wake;
+    const int epoll_fd;
+  };
+  using Value = absl::StatusOr<uint32_t>;
+
+  template <typename Message>
+  Value Do(Call* call, Value (Context::*method)(const Message&, Call*));
+  Value AddFile(const control::File& message, Call* call);
+  Value AddRegion(const control::Region& message, Call* call);
+  Value AddRegister(const control::Register& message, Call* call);
+  Value AddChannel(const control::Channel& message, Call* call);
+  Value AddCompletionQueue(const control::CompletionQueue& message, Call* call);
+  Value AddQueuePair(const control::QueuePair& message, Call* call);
+  Value Modify(const control::Modify& message, Call* call);
+  Value Query(const control::Query& message, Call* call);
+  Value Destroy(const control::Destroy& message, Call* call);
+
+  absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
+  absl::Status Init(QueuePair* queue_pair);
+  void Reset(QueuePair* queue_pair);
+  absl::Status DestroyRegister(uint32_t number);
+  absl::Status DestroyCompletionQueue(uint32_t number);
+  absl::Status DestroyQueuePair(uint32_t number);
+
+  absl::StatusOr<uint8_t*> Find(const control::Place& place, uint64_t bytes, uint64_t alignment,
+                                absl::string_view what, std::shared_ptr<MappedFile>* file) const;
+  absl::StatusOr<QueuePair*> FindOurs(uint32_t qp_number) const;
+  OwnedCompletionQueue* FindQueue(uint32_t number) const;
+
+  bool TakeBells(uint32_t number, Bell* bell);
+  void OnRing(uint32_t reg, uint64_t bytes);
+  void OnArm(uint32_t reg, uint64_t bytes);
+  void OnLook(uint32_t reg, uint32_t qp_number);
+  void LookAtAll(uint32_t reg);
+
+  const Owner owner_;
+  const Host* const host_;
+  uint32_t last_number_ = 0;  // of files, registers and channels
+  absl::flat_hash_map<uint32_t, std::shared_ptr<MappedFile>> files_;
+  absl::flat_hash_map<uint32_t, std::unique_ptr<Bell>> registers_;
+  absl::flat_hash_map<uint32_t, std::shared_ptr<FileDescriptor>> channels_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_CONTEXT_H_

@@ -1,0 +1,44 @@
+#ifndef LIB_NIC_CONTROL_SOCKET_H_
+#define LIB_NIC_CONTROL_SOCKET_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/control_format.h"
+
+namespace baton::nic {
+
+// A message as it came.
+struct ControlMessage {
+  std::array<uint8_t, control::kMaxControlBytes> bytes;
+  size_t size = 0;
+  FileDescriptor passed;
+
+  absl::Span<const uint8_t> span() const { return {bytes.data(), size}; }
+};
+
+enum class Received {
+  kMessage,
+  kNothing,    // there is none now
+  kEnded,      // the other side has closed it
+  kMalformed,  // no message, too long a one, or one with more than one descriptor
+};
+
+// Takes the next message of a socket of whole messages. It never waits.
+Received Receive(int socket, ControlMessage* message);
+
+// Sends a message of at most kMaxControlBytes, with `passed` unless it is negative. It never waits.
+// False: the other side has closed the socket, or does not read.
+bool Send(int socket, absl::Span<const uint8_t> bytes, int passed);
+
+template <typename Message>
+bool SendMessage(int socket, const Message& message, int passed = -1) {
+  return Send(socket, {reinterpret_cast<const uint8_t*>(&message), sizeof(message)}, passed);
+}
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_CONTROL_SOCKET_H_

@@ -1,0 +1,29 @@
+// Bounds of a NIC. What its clients ask beyond them is refused with ENOSPC or EINVAL.
+#ifndef LIB_NIC_LIMITS_H_
+#define LIB_NIC_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::nic {
+
+// Of the NIC.
+inline constexpr size_t kMaxSockets = 1024;
+inline constexpr size_t kMaxRegions = 65'536;
+inline constexpr size_t kMaxCompletionQueues = 4096;
+inline constexpr size_t kMaxQueuePairs = 65'536;
+// Of one context.
+inline constexpr size_t kMaxFiles = 256;
+inline constexpr size_t kMaxRegisters = 256;
+inline constexpr size_t kMaxChannels = 256;
+
+inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
+inline constexpr uint32_t kMaxQueueEntries = 1u << 18;    // of a completion queue
+inline constexpr uint32_t kMaxReceiveBytes = 1024;        // of a slot
+inline constexpr uint64_t kMaxMessageBytes = 1ull << 30;  // of a request
+inline constexpr uint32_t kMaxRnrTimerUs = 655'360;       // the longest that InfiniBand can encode
+inline constexpr uint32_t kEndlessRnrRetries = 7;
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_LIMITS_H_

@@ -1,0 +1,53 @@
+#include "lib/nic/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/limits.h"
+
+namespace baton::nic {
+
+absl::StatusOr<MappedFile::Identity> MappedFile::IdentityOf(int fd) {
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return ErrnoStatus(errno, "fstat of the file that was passed");
+  return Identity{status.st_dev, status.st_ino};
+}
+
+absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return absl::InvalidArgumentError("file: no memfd");
+  if ((seals & kNeeded) != kNeeded) {
+    return absl::InvalidArgumentError(
+        "file: add F_SEAL_SHRINK and F_SEAL_GROW before it is passed");
+  }
+  // Only now: what is sealed stays as long as it is.
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return ErrnoStatus(errno, "fstat of the file that was passed");
+  const uint64_t size = static_cast<uint64_t>(status.st_size);
+  if (size == 0 || size > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file: ", size, " bytes, not 1 to ", kMaxFileBytes));
+  }
+  void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (begin == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes of the file that was passed"));
+  }
+  return std::make_shared<MappedFile>(static_cast<uint8_t*>(begin), size,
+                                      Identity{status.st_dev, status.st_ino});
+}
+
+MappedFile::~MappedFile() { munmap(begin_, size_); }
+
+uint8_t* MappedFile::At(uint64_t offset, uint64_t bytes, uint64_t alignment) const {
+  if (offset > size_ || bytes > size_ - offset || offset % alignment != 0) return nullptr;
+  return begin_ + offset;
+}
+
+}  // namespace baton::nic

@@ -1,0 +1,48 @@
+#ifndef LIB_NIC_MAPPED_FILE_H_
+#define LIB_NIC_MAPPED_FILE_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace baton::nic {
+
+// A client's memfd, mapped as long as anything needs it. It cannot shrink, so no access to it
+// faults.
+class MappedFile {
+ public:
+  // What tells files apart.
+  struct Identity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    bool operator==(const Identity&) const = default;
+  };
+
+  // kInvalidArgument: no memfd, not sealed against shrinking and growing, empty, or too long.
+  static absl::StatusOr<std::shared_ptr<MappedFile>> Map(int fd);
+  static absl::StatusOr<Identity> IdentityOf(int fd);
+
+  MappedFile(uint8_t* begin, uint64_t size, const Identity& identity)
+      : begin_(begin), size_(size), identity_(identity) {}
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  const Identity& identity() const { return identity_; }
+  uint64_t size() const { return size_; }
+
+  // Where [offset, offset + bytes) is. nullptr: it is not within the file, or is not aligned.
+  uint8_t* At(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
+
+ private:
+  uint8_t* const begin_;
+  const uint64_t size_;
+  const Identity identity_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_MAPPED_FILE_H_

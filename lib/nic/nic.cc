@@ -1,0 +1,266 @@
+#include "lib/nic/nic.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/limits.h"
+
+namespace baton::nic {
+namespace {
+
+// What events of the epoll set are of; above these are sockets' ids.
+constexpr uint64_t kWakeUp = 0;
+constexpr uint64_t kListener = 1;
+
+constexpr int kEventsInTurn = 32;
+constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many
+constexpr uint64_t kNsPerSecond = 1'000'000'000;
+constexpr int kBacklog = 64;
+
+absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl of the NIC");
+}
+
+uint32_t ErrnoOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return ENOENT;
+    case absl::StatusCode::kResourceExhausted:
+      return ENOSPC;
+    case absl::StatusCode::kFailedPrecondition:
+      return EBUSY;
+    case absl::StatusCode::kPermissionDenied:
+      return EPERM;
+    case absl::StatusCode::kInvalidArgument:
+      return EINVAL;
+    default:
+      return EIO;
+  }
+}
+
+control::Reply ReplyTo(const control::RequestHeader& header,
+                       const absl::StatusOr<uint32_t>& value) {
+  control::Reply reply;
+  reply.tag = header.tag;
+  if (value.ok()) {
+    reply.value = *value;
+    return reply;
+  }
+  reply.error = ErrnoOf(value.status());
+  const absl::string_view text = value.status().message();
+  std::memcpy(reply.text, text.data(), std::min(text.size(), sizeof(reply.text) - 1));
+  return reply;
+}
+
+// False: not even its header can be believed.
+bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
+  if (message.size < sizeof(*header)) return false;
+  std::memcpy(header, message.bytes.data(), sizeof(*header));
+  return header->bytes == message.size;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(Complain complain) {
+  if (!complain) complain = [](const std::string&) {};
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer) return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
+  // It is set anew for each wait, and nobody reads it.
+  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), timer.get(), EPOLLIN | EPOLLET, kWakeUp));
+  return std::unique_ptr<Nic>(new Nic(std::move(epoll), std::move(timer), std::move(complain)));
+}
+
+Nic::Nic(FileDescriptor epoll, FileDescriptor timer, Complain complain)
+    : epoll_(std::move(epoll)),
+      timer_(std::move(timer)),
+      loopback_(&objects_, complain),
+      host_{&objects_, &loopback_, std::move(complain), epoll_.get()},
+      last_id_(kListener) {}
+
+absl::Status Nic::Listen(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("path: ", path.size(), " bytes, not 1 to ", sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listening at ", path));
+  }
+  BATON_RETURN_IF_ERROR(AddTo(epoll_.get(), listener.get(), EPOLLIN, kListener));
+  listener_ = std::move(listener);
+  return absl::OkStatus();
+}
+
+absl::Status Nic::Add(FileDescriptor socket) { return Watch(std::move(socket), 0).status(); }
+
+absl::StatusOr<uint64_t> Nic::Watch(FileDescriptor socket, Owner owner) {
+  if (sockets_.size() >= kMaxSockets) {
+    return absl::ResourceExhaustedError(absl::StrCat("sockets: there are ", kMaxSockets));
+  }
+  BATON_RETURN_IF_ERROR(AddTo(epoll_.get(), socket.get(), EPOLLIN, last_id_ + 1));
+  sockets_[++last_id_] = {std::move(socket), owner, false};
+  return last_id_;
+}
+
+bool Nic::Progress() {
+  if (std::exchange(sleeping_, false)) {
+    for (auto& [owner, context] : contexts_) context->SetSleeping(false);
+  }
+  bool busy = TakeBells();
+  if (busy || loopback_.busy() || loopback_.waits()) {
+    busy |= loopback_.Run(MonotonicNanoseconds());
+  }
+  if (!busy || ++turns_ % kBusyTurns == 0) busy |= ServeSockets();
+  return busy;
+}
+
+bool Nic::TakeBells() {
+  bool taken = false;
+  for (auto& [owner, context] : contexts_) taken |= context->TakeBells();
+  return taken;
+}
+
+bool Nic::PrepareToWait() {
+  sleeping_ = true;
+  for (auto& [owner, context] : contexts_) context->SetSleeping(true);
+  for (auto& [owner, context] : contexts_) {
+    if (!context->bells_empty()) return false;
+  }
+  if (loopback_.busy()) return false;
+  const uint64_t at = loopback_.next_retry_ns();
+  itimerspec when = {};
+  when.it_value.tv_sec = static_cast<time_t>(at / kNsPerSecond);
+  when.it_value.tv_nsec = static_cast<long>(at % kNsPerSecond);
+  return timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr) == 0;
+}
+
+bool Nic::ServeSockets() {
+  epoll_event events[kEventsInTurn];
+  const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kListener) {
+      Accept();
+    } else if (events[i].data.u64 != kWakeUp) {
+      Serve(events[i].data.u64);
+    }
+  }
+  return count > 0;
+}
+
+void Nic::Accept() {
+  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!socket) return;
+  // One that is too many sees its end.
+  if (const absl::Status added = Add(std::move(socket)); !added.ok()) {
+    host_.complain(absl::StrCat("a client was turned away: ", added.message()));
+  }
+}
+
+// A socket of this turn may have ended with its file.
+void Nic::Serve(uint64_t id) {
+  const auto found = sockets_.find(id);
+  if (found == sockets_.end()) return;
+  ControlMessage message;
+  const Received received = Receive(found->second.fd.get(), &message);
+  if (received == Received::kNothing) return;
+  control::RequestHeader header;
+  if (received != Received::kMessage || !ReadHeader(message, &header)) {
+    if (received != Received::kEnded) host_.complain("a client sent what is no message");
+    return Close(id);
+  }
+  bool lives = true;
+  if (found->second.owner == 0) {
+    lives = Open(id, message);
+  } else if (!found->second.file) {
+    lives = Execute(found->second, &message);
+  } else if (static_cast<control::Op>(header.op) == control::Op::kAttach) {
+    Attach(found->second, message);
+  } else {
+    lives = false;
+  }
+  if (!lives) Close(id);
+}
+
+bool Nic::Open(uint64_t id, const ControlMessage& message) {
+  Socket& socket = sockets_[id];
+  control::OpenObjects open;
+  control::RequestHeader header;
+  if (!ReadHeader(message, &header) ||
+      static_cast<control::Op>(header.op) != control::Op::kOpenObjects) {
+    return false;
+  }
+  absl::StatusOr<uint32_t> opened = 0u;
+  if (message.size == sizeof(open)) std::memcpy(&open, message.bytes.data(), sizeof(open));
+  if (message.size != sizeof(open) || open.version != control::kControlVersion ||
+      open.reserved != 0) {
+    opened = absl::InvalidArgumentError(
+        absl::StrCat("version: this NIC has ", control::kControlVersion, "; use its library"));
+  }
+  if (!SendMessage(socket.fd.get(), ReplyTo(header, opened)) || !opened.ok()) return false;
+  socket.owner = id;
+  socket.file = true;
+  contexts_[id] = std::make_unique<Context>(id, &host_);
+  return true;
+}
+
+// The call socket is made here. One of the client's could be the last copy of its file, which would
+// then never end.
+void Nic::Attach(const Socket& file, const ControlMessage& message) {
+  control::RequestHeader header;
+  if (!ReadHeader(message, &header) || !message.passed) return;
+  int ends[2] = {-1, -1};
+  absl::StatusOr<uint32_t> value = 0u;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    value = ErrnoStatus(errno, "a call socket (see the NIC's RLIMIT_NOFILE)");
+  }
+  FileDescriptor ours(ends[0]);
+  const FileDescriptor theirs(ends[1]);
+  if (value.ok()) {
+    const auto watched = Watch(std::move(ours), file.owner);  // `file` may have moved
+    if (!watched.ok()) value = watched.status();
+  }
+  (void)SendMessage(message.passed.get(), ReplyTo(header, value), value.ok() ? theirs.get() : -1);
+}
+
+bool Nic::Execute(const Socket& socket, ControlMessage* message) {
+  control::RequestHeader header;
+  if (!ReadHeader(*message, &header)) return false;
+  Call call = {message->span(), std::move(message->passed), {}};
+  const absl::StatusOr<uint32_t> value = contexts_.at(socket.owner)->Execute(&call);
+  return SendMessage(socket.fd.get(), ReplyTo(header, value), value.ok() ? call.answer.get() : -1);
+}
+
+void Nic::Close(uint64_t id) {
+  const auto found = sockets_.find(id);
+  if (found->second.file) {
+    contexts_.erase(id);
+    absl::erase_if(sockets_, [id](const auto& entry) { return entry.second.owner == id; });
+  } else {
+    sockets_.erase(found);
+  }
+}
+
+}  // namespace baton::nic

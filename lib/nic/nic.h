@@ -1,0 +1,84 @@
+#ifndef LIB_NIC_NIC_H_
+#define LIB_NIC_NIC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/context.h"
+#include "lib/nic/control_socket.h"
+#include "lib/nic/loopback.h"
+#include "lib/nic/objects.h"
+
+namespace baton::nic {
+
+// A NIC in software: it executes what its clients queue in memory that they share with it
+// (soft_nic.md). Whatever a client writes, there or to its sockets (control.md), harms nobody else.
+//
+// It does nothing by itself: its user calls Progress(), again and again where it polls. Where it
+// sleeps:
+//   while (nic->Progress() || !nic->PrepareToWait()) {}
+//   wait until nic->event_fd() is readable;
+// Thread-compatible.
+class Nic {
+ public:
+  // `complain` is told of what a correct client does not do.
+  static absl::StatusOr<std::unique_ptr<Nic>> Make(Complain complain);
+
+  // Accepts clients at a UNIX socket of that path, which nobody has.
+  absl::Status Listen(const std::string& path);
+  // Serves a client at the other end of `socket` (SOCK_SEQPACKET). kResourceExhausted: it has too
+  // many.
+  absl::Status Add(FileDescriptor socket);
+
+  // One turn: takes what was rung, executes some of it, and answers some messages. False: there
+  // was nothing to do.
+  bool Progress();
+
+  // True: event_fd() becomes readable when there is something to do. False: there is something now.
+  // The next Progress() ends the wait.
+  bool PrepareToWait();
+  int event_fd() const { return epoll_.get(); }
+
+  size_t contexts() const { return contexts_.size(); }
+
+ private:
+  struct Socket {
+    FileDescriptor fd;
+    Owner owner = 0;  // 0: it has not said what it is
+    bool file = false;
+  };
+
+  Nic(FileDescriptor epoll, FileDescriptor timer, Complain complain);
+
+  bool TakeBells();
+  bool ServeSockets();
+  void Accept();
+  absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
+  void Serve(uint64_t id);
+  bool Open(uint64_t id, const ControlMessage& message);
+  void Attach(const Socket& file, const ControlMessage& message);
+  bool Execute(const Socket& socket, ControlMessage* message);
+  void Close(uint64_t id);
+
+  const FileDescriptor epoll_;
+  const FileDescriptor timer_;
+  Objects objects_;
+  Loopback loopback_;
+  const Context::Host host_;
+  FileDescriptor listener_;
+  uint64_t last_id_;
+  uint64_t turns_ = 0;
+  bool sleeping_ = false;
+  absl::flat_hash_map<uint64_t, Socket> sockets_;
+  absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_NIC_H_

@@ -1,0 +1,41 @@
+#include "lib/nic/objects.h"
+
+namespace baton::nic {
+
+uint32_t Objects::NewKey() {
+  for (;;) {
+    const uint32_t key = static_cast<uint32_t>(random());
+    if (key != 0 && key != MLX5_INVALID_LKEY && !regions.contains(key)) return key;
+  }
+}
+
+// One after the other, so that a late ring is not for another queue of the same number.
+uint32_t Objects::NewNumber() {
+  for (;;) {
+    last_number = (last_number + 1) & verbs::mlx5::kNumberMask;
+    if (last_number != 0 && !queue_pairs.contains(last_number) &&
+        !completion_queues.contains(last_number)) {
+      return last_number;
+    }
+  }
+}
+
+QueuePair* Objects::FindQueuePair(uint32_t number) const {
+  const auto found = queue_pairs.find(number);
+  return found == queue_pairs.end() ? nullptr : found->second.get();
+}
+
+uint8_t* Objects::Reach(const Domain& domain, uint32_t key, uint64_t address, uint64_t length,
+                        uint32_t access) const {
+  const auto found = regions.find(key);
+  if (found == regions.end()) return nullptr;
+  const Region& region = found->second;
+  if (region.domain != domain || (region.access & access) != access) return nullptr;
+  if (address < region.address || length > region.length ||
+      address - region.address > region.length - length) {
+    return nullptr;
+  }
+  return region.begin + (address - region.address);
+}
+
+}  // namespace baton::nic
