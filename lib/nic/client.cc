@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,28 @@ constexpr uint64_t kNsPerMs = 1'000'000;
 template <typename Message>
 control::RequestHeader HeaderOf(uint32_t tag) {
   return {static_cast<uint16_t>(Message::kOp), sizeof(Message), tag};
+}
+
+// What the NIC's errnos stand for. kUnavailable is none of them: it says that the NIC is lost.
+absl::Status StatusOf(const control::Reply& reply) {
+  const auto code = [error = static_cast<int>(reply.error)] {
+    switch (error) {
+      case ENOENT:
+        return absl::StatusCode::kNotFound;
+      case ENOSPC:
+        return absl::StatusCode::kResourceExhausted;
+      case EBUSY:
+        return absl::StatusCode::kFailedPrecondition;
+      case EINVAL:
+        return absl::StatusCode::kInvalidArgument;
+      default:
+        return absl::StatusCode::kInternal;
+    }
+  }();
+  const char* const end = std::find(std::begin(reply.text), std::end(reply.text), '\0');
+  return absl::Status(
+      code, absl::StrCat("the NIC refuses: ", absl::string_view(reply.text, end - reply.text),
+                         " (errno ", reply.error, ")"));
 }
 
 control::Place Behind(control::Place place, uint64_t offset) {
@@ -119,8 +142,7 @@ absl::StatusOr<Client::Made> Client::Wait(int socket, uint32_t tag) {
   std::memcpy(&reply, message.bytes.data(), sizeof(reply));
   if (reply.tag != tag) return Lost("its reply is to another request");
   if (reply.error == 0) return Made{reply.value, std::move(message.passed)};
-  reply.text[sizeof(reply.text) - 1] = 0;
-  return ErrnoStatus(static_cast<int>(reply.error), reply.text);
+  return StatusOf(reply);
 }
 
 template <typename Message>

@@ -45,8 +45,6 @@ uint32_t ErrnoOf(const absl::Status& status) {
       return ENOSPC;
     case absl::StatusCode::kFailedPrecondition:
       return EBUSY;
-    case absl::StatusCode::kPermissionDenied:
-      return EPERM;
     case absl::StatusCode::kInvalidArgument:
       return EINVAL;
     default:

@@ -166,15 +166,14 @@ DoorbellPage* Shard::page() const { return reinterpret_cast<DoorbellPage*>(file_
 
 Driver::Driver(Shard* shard)
     : commands_(shard->client_),
-      bell_(shard->page(), shard->reg_.descriptor.get()),
+      bell_(shard->page(), shard->wake()),
       queue_(shard->queue_layout_.At(shard->file_.begin() + sizeof(DoorbellPage)),
              shard->queue_number_, &bell_) {
   for (size_t i = 0; i < shard->numbers_.size(); ++i) {
-    uint8_t* const begin = shard->file_.begin() + shard->PlaceOf(i);
+    uint8_t* const begin = shard->queue_pair(i);
     queue_.Add(shard->layout_.CompletingAt(begin, shard->numbers_[i], static_cast<uint16_t>(i)));
     queue_pairs_.push_back(std::make_unique<verbs::mlx5::QueuePair>(
-        shard->layout_, begin, shard->numbers_[i], verbs::mlx5::SendQueueLimits{2, 64}, &commands_,
-        &bell_));
+        shard->layout_, begin, shard->numbers_[i], kSendLimits, &commands_, &bell_));
     queue_pairs_.back()->NoteConnected(true);
   }
 }

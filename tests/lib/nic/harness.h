@@ -108,12 +108,12 @@ class Shard {
   uint32_t file() const { return file_number_; }
   uint32_t reg() const { return reg_.number; }
   uint32_t completion_queue() const { return queue_number_; }
+  int wake() const { return reg_.descriptor.get(); }
   int events() const { return channel_.descriptor.get(); }
   uint64_t bytes() const { return file_.bytes(); }
   verbs::mlx5::DoorbellPage* page() const;
-  uint8_t* sends(size_t queue_pair) const {
-    return file_.begin() + PlaceOf(queue_pair) + verbs::mlx5::QueuePairLayout::kSends;
-  }
+  const verbs::mlx5::QueuePairLayout& layout() const { return layout_; }
+  uint8_t* queue_pair(size_t index) const { return file_.begin() + PlaceOf(index); }
 
  private:
   friend class Driver;
@@ -132,6 +132,8 @@ class Shard {
   Client::Made channel_;
   std::vector<uint32_t> numbers_;
 };
+
+inline constexpr verbs::mlx5::SendQueueLimits kSendLimits = {2, 64};
 
 // What one process has of a shard. There may be others, of processes that were killed.
 class Driver {

@@ -320,7 +320,7 @@ TEST_F(LoopbackTest, shouldFailWhoOverrunsItsCompletionQueue) {
 
 TEST_F(LoopbackTest, shouldNameWhoWritesNonsense) {
   Post(Opcode::kWrite, Buffer(0, 8), 64);
-  uint8_t* const slot = shard_->sends(0);
+  uint8_t* const slot = shard_->layout().SendsAt(shard_->queue_pair(0)).slots;
   slot[0] = slot[1] = slot[2] = slot[3] = 0xff;
   ExpectFailure(CompletionStatus::kLocalQpError);
   const std::vector<std::string> complaints = nic_.TakeComplaints();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lib/base/check.h"
+#include "lib/verbs/mlx5/fifo_doorbell.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 #include "tests/native/stepper.h"
 
@@ -257,6 +258,62 @@ TEST_F(KilledDriverTest, shouldNeverArmInVain) {
       });
   EXPECT_GT(armed[kFired], 0u);
   EXPECT_GT(armed[(kFired + 1) % 4], 0u);
+}
+
+// What the stepped heir and its NIC share.
+struct SharedPage {
+  DoorbellPage page;
+  std::atomic<bool> begin;
+
+  // As the NIC: all that is there, of which the last is returned.
+  uint64_t TakeAll() {
+    uint64_t last = 0;
+    for (;; ++page.sq_head, page.sends[(page.sq_head - 1) % kSendPlaces] = 0) {
+      const uint64_t value = page.sends[page.sq_head % kSendPlaces];
+      if (value == 0) return last;
+      last = value;
+    }
+  }
+};
+
+[[gnu::noinline]] void RingAndEnd(FifoDoorbell* bell, uint64_t value) {
+  bell->Ring(value);
+  _exit(0);
+}
+
+// A driver was killed between its value and its tail. The NIC takes the value after any instruction
+// of its heir's first ring, which arrives all the same.
+TEST(TakenOverDoorbellTest, shouldArriveWheneverTheNicTakesWhatWasLeft) {
+  void* const memory =
+      mmap(nullptr, sizeof(SharedPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const shared = new (memory) SharedPage();
+  bool ended = false;
+  for (uint64_t instructions = 1; !ended; ++instructions) {
+    shared->page = {};
+    shared->page.sends[0] = 1;
+    shared->begin = false;
+    const pid_t heir = fork();
+    if (heir == 0) {
+      while (!shared->begin) sched_yield();
+      FifoDoorbell bell(&shared->page, -1);
+      RingAndEnd(&bell, 2);
+    }
+    native::Stepper stepper(heir);
+    shared->begin = true;
+    ASSERT_NE(stepper.RunTo({native::CodeOf(&RingAndEnd)}), 0u);
+    ended = !stepper.Step(instructions);
+    uint64_t last = 0;
+    if (!ended) {
+      last = shared->TakeAll();
+      stepper.Detach();
+      ASSERT_EQ(waitpid(heir, nullptr, 0), heir);
+    }
+    if (const uint64_t more = shared->TakeAll(); more != 0) last = more;
+    ASSERT_EQ(last, 2u) << instructions;
+    ASSERT_EQ(shared->page.attention, 0u);
+  }
+  munmap(memory, sizeof(SharedPage));
 }
 
 }  // namespace

@@ -1,0 +1,404 @@
+// Control of a NIC: what it refuses, and how long objects live.
+#include "lib/nic/nic.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/check.h"
+#include "tests/lib/nic/harness.h"
+
+namespace baton::nic {
+namespace {
+
+using ::testing::HasSubstr;
+using verbs::QueuePairState;
+
+class NicTest : public ::testing::Test {
+ protected:
+  // A call socket, to send anything on. The file that it is of is `file_`.
+  FileDescriptor CallSocket() {
+    file_ = nic_.Connect();
+    control::OpenObjects open;
+    open.header = {static_cast<uint16_t>(control::Op::kOpenObjects), sizeof(open), 1};
+    BATON_CHECK(SendMessage(file_.get(), open));
+    ControlMessage message;
+    BATON_CHECK(Await(file_.get(), &message) == Received::kMessage);
+    int ends[2];
+    BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    const FileDescriptor ours(ends[0]);
+    const FileDescriptor theirs(ends[1]);
+    control::Attach attach;
+    attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};
+    BATON_CHECK(SendMessage(file_.get(), attach, theirs.get()));
+    BATON_CHECK(Await(ours.get(), &message) == Received::kMessage && message.passed);
+    return std::move(message.passed);
+  }
+  Received Await(int socket, ControlMessage* message) {
+    Received received = Received::kNothing;
+    nic_.TurnUntil([&] { return (received = Receive(socket, message)) != Received::kNothing; });
+    return received;
+  }
+  bool Settled() {
+    return nic_.TurnUntil([this] { return !nic_.nic().Progress(); });
+  }
+
+  EmbeddedNic nic_;
+  FileDescriptor file_;
+};
+
+TEST_F(NicTest, shouldRefuseMalformedMessagesOfEveryLength) {
+  std::mt19937_64 random(20261123);
+  for (size_t length = 0; length <= control::kMaxControlBytes + 8; ++length) {
+    const FileDescriptor calls = CallSocket();
+    std::vector<uint8_t> bytes(length);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+    const bool whole =
+        length >= sizeof(control::RequestHeader) && length <= control::kMaxControlBytes;
+    if (whole) {  // its header can be believed
+      const control::RequestHeader header = {static_cast<uint16_t>(1 + random() % 12),
+                                             static_cast<uint16_t>(length), 7};
+      std::memcpy(bytes.data(), &header, sizeof(header));
+    }
+    ASSERT_EQ(send(calls.get(), bytes.data(), length, 0), static_cast<ssize_t>(length));
+    ControlMessage message;
+    const Received received = Await(calls.get(), &message);
+    if (!whole) {
+      ASSERT_EQ(received, Received::kEnded) << length;
+    } else {
+      ASSERT_EQ(received, Received::kMessage) << length;
+      control::Reply reply;
+      ASSERT_EQ(message.size, sizeof(reply));
+      std::memcpy(&reply, message.bytes.data(), sizeof(reply));
+      ASSERT_EQ(reply.tag, 7u);
+      // CHANNEL has no body, so what is refused there is nothing.
+      const bool fine = bytes[0] == static_cast<uint8_t>(control::Op::kChannel) && length == 8;
+      ASSERT_EQ(reply.error != 0, !fine) << length;
+    }
+    ASSERT_EQ(nic_.nic().contexts(), 1u);
+    file_.Reset();
+    ASSERT_TRUE(Settled());
+    ASSERT_EQ(nic_.nic().contexts(), 0u);
+  }
+  nic_.TakeComplaints();
+}
+
+// Whole messages with anything in them, and what is there stays usable.
+TEST_F(NicTest, shouldBearAnyMessage) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  Driver driver(&shard);
+  const FileDescriptor calls = CallSocket();
+  const SharedFile file(1 << 16);
+  control::File with_file;
+  with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, file.fd()));
+  ControlMessage message;
+  ASSERT_EQ(Await(calls.get(), &message), Received::kMessage);
+  constexpr size_t kSizes[] = {8, 16, 24, 32, 48, 56, 88};
+  std::mt19937_64 random(20261124);
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<uint32_t> words(kSizes[random() % std::size(kSizes)] / 4);
+    for (uint32_t& word : words) {
+      word = static_cast<uint32_t>(random() % 3 == 0 ? random() : random() % 4);
+      if (random() % 4 == 0) word = 1u << random() % 32;
+    }
+    const control::RequestHeader header = {static_cast<uint16_t>(3 + random() % 9),
+                                           static_cast<uint16_t>(words.size() * 4), 7};
+    std::memcpy(words.data(), &header, sizeof(header));
+    ASSERT_GT(send(calls.get(), words.data(), words.size() * 4, 0), 0);
+    ASSERT_EQ(Await(calls.get(), &message), Received::kMessage) << round;
+  }
+  const verbs::ScatterGather sge = shard.SgeOf(&shard.word(0), 8);
+  verbs::SendRequest add =
+      RequestOf(verbs::Opcode::kFetchAndAdd, 1, sge, shard.AddressOf(&shard.word(1)), shard.key());
+  add.compare_add = 3;
+  driver.Send(0, add);
+  EXPECT_TRUE(nic_.TurnUntil([&] { return shard.word(1) == 3; }));
+}
+
+TEST_F(NicTest, shouldEndWhoSaysNothingKnownFirst) {
+  for (const uint32_t version : {0u, 2u}) {
+    const FileDescriptor socket = nic_.Connect();
+    control::OpenObjects open;
+    open.header = {static_cast<uint16_t>(control::Op::kOpenObjects), sizeof(open), 1};
+    open.version = version;
+    ASSERT_TRUE(SendMessage(socket.get(), open));
+    ControlMessage message;
+    ASSERT_EQ(Await(socket.get(), &message), Received::kMessage);
+    EXPECT_THAT(reinterpret_cast<const char*>(message.bytes.data()) + 16, HasSubstr("version"));
+    EXPECT_EQ(Await(socket.get(), &message), Received::kEnded);
+  }
+  const FileDescriptor socket = nic_.Connect();
+  control::Query query;
+  query.header = {static_cast<uint16_t>(control::Op::kQuery), sizeof(query), 1};
+  ASSERT_TRUE(SendMessage(socket.get(), query));
+  ControlMessage message;
+  EXPECT_EQ(Await(socket.get(), &message), Received::kEnded);
+  EXPECT_EQ(nic_.nic().contexts(), 0u);
+}
+
+TEST_F(NicTest, shouldTakeOnlySealedFilesAndEachOnce) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  const SharedFile file(8192);
+  const absl::StatusOr<uint32_t> first = client->AddFile(file.fd());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const FileDescriptor again(dup(file.fd()));
+  EXPECT_EQ(client->AddFile(again.get()).value_or(0), *first);
+  const SharedFile unsealed(8192, F_SEAL_GROW);
+  const absl::Status refused = client->AddFile(unsealed.fd()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("F_SEAL_SHRINK"));
+  EXPECT_TRUE(absl::IsInvalidArgument(client->AddFile(-1).status()));
+}
+
+TEST_F(NicTest, shouldRefusePlacesOutsideOfTheFile) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  const SharedFile file(1 << 16);
+  const uint32_t number = client->AddFile(file.fd()).value_or(0);
+  const auto place = [number](uint64_t offset) { return control::Place{number, 0, offset}; };
+  const auto refused = [](const absl::Status& status) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status) || absl::IsNotFound(status)) << status;
+  };
+  refused(client->AddRegion(place(0), (1 << 16) + 1, 0x1000, 1).status());
+  refused(client->AddRegion(place(1), 1 << 16, 0x1000, 1).status());
+  refused(client->AddRegion(place(0), 0, 0x1000, 1).status());
+  refused(client->AddRegion(place(0), 64, ~uint64_t{0} - 8, 1).status());
+  refused(client->AddRegion(place(0), 64, 0x1000, 16).status());
+  refused(client->AddRegion(place(0), 64, 0x1000, verbs::kRemoteWrite).status());
+  refused(client->AddRegion({number + 1, 0, 0}, 64, 0x1000, 1).status());
+  refused(client->AddRegister(place(64)).status());
+  refused(client->AddRegister(place(1 << 16)).status());
+  const uint32_t reg = client->AddRegister(place(0))->number;
+  refused(client->AddCompletionQueue(place(4096), {1024}, reg, 0).status());
+  refused(client->AddCompletionQueue(place(4096), {3}, reg, 0).status());
+  refused(client->AddCompletionQueue(place(4096), {0}, reg, 0).status());
+  refused(client->AddCompletionQueue(place(4104), {4}, reg, 0).status());
+  refused(client->AddCompletionQueue(place(4096), {4}, reg + 1, 0).status());
+  refused(client->AddCompletionQueue(place(4096), {4}, reg, 99).status());
+  const uint32_t queue = client->AddCompletionQueue(place(4096), {4}, reg, 0).value_or(0);
+  const auto make = [&](uint64_t at, const verbs::mlx5::QueuePairLayout& layout, uint32_t with) {
+    return client->AddQueuePair(place(at), layout, {0, reg, with, queue}).status();
+  };
+  refused(make(8192, {1024, 16, 16}, queue));
+  refused(make(8192, {16, 15, 16}, queue));
+  refused(make(8192, {16, 16, 8}, queue));
+  refused(make(8192, {16, 16, 2048}, queue));
+  refused(make(8192, {65536, 16, 16}, queue));
+  refused(make(8192 + 32, {16, 16, 16}, queue));
+  refused(make(8192, {16, 16, 16}, queue + 1));
+  EXPECT_TRUE(make(8192, {16, 16, 16}, queue).ok());
+}
+
+TEST_F(NicTest, shouldKeepObjectsOfFilesApart) {
+  const std::unique_ptr<Client> one = nic_.Open();
+  const std::unique_ptr<Client> other = nic_.Open();
+  Shard shard(one.get(), {});
+  EXPECT_TRUE(absl::IsNotFound(other->Query(shard.number(0)).status()));
+  EXPECT_TRUE(absl::IsNotFound(other->Modify(shard.number(0), QueuePairState::kError)));
+  EXPECT_TRUE(absl::IsNotFound(other->Destroy(control::Kind::kQueuePair, shard.number(0))));
+  EXPECT_TRUE(absl::IsNotFound(other->Destroy(control::Kind::kRegion, shard.key())));
+  EXPECT_TRUE(
+      absl::IsNotFound(other->Destroy(control::Kind::kCompletionQueue, shard.completion_queue())));
+  EXPECT_EQ(one->Query(shard.number(0)).value_or(QueuePairState::kReset),
+            QueuePairState::kReadyToSend);
+}
+
+TEST_F(NicTest, shouldChangeStatesAsVerbsDo) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  const uint32_t number = shard.number(0);
+  EXPECT_FALSE(client->Modify(number, QueuePairState::kInit).ok());
+  EXPECT_FALSE(client->ConnectQueuePair(number, shard.number(1)).ok());
+  EXPECT_FALSE(client->Modify(number, QueuePairState::kReadyToReceive).ok());
+  EXPECT_FALSE(client->Modify(number, static_cast<QueuePairState>(9)).ok());
+  EXPECT_TRUE(client->Modify(number, QueuePairState::kReset).ok());
+  EXPECT_FALSE(client->Modify(number, QueuePairState::kError).ok());
+  EXPECT_TRUE(client->Modify(number, QueuePairState::kInit).ok());
+  EXPECT_FALSE(client->ConnectQueuePair(number, 0).ok());
+  EXPECT_FALSE(client->ConnectQueuePair(number, 1, 8).ok());
+  EXPECT_TRUE(client->ConnectQueuePair(number, shard.number(1)).ok());
+}
+
+TEST_F(NicTest, shouldDestroyNothingThatIsUsed) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  const auto destroy = [&](control::Kind kind, uint32_t number) {
+    return client->Destroy(kind, number);
+  };
+  using control::Kind;
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(destroy(Kind::kCompletionQueue, shard.completion_queue())));
+  EXPECT_TRUE(absl::IsFailedPrecondition(destroy(Kind::kRegister, shard.reg())));
+  EXPECT_TRUE(destroy(Kind::kFile, shard.file()).ok());  // its memory stays with its objects
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(destroy(Kind::kQueuePair, shard.number(i)).ok());
+  EXPECT_TRUE(destroy(Kind::kCompletionQueue, shard.completion_queue()).ok());
+  EXPECT_TRUE(destroy(Kind::kRegister, shard.reg()).ok());
+  EXPECT_TRUE(destroy(Kind::kRegion, shard.key()).ok());
+  EXPECT_TRUE(absl::IsNotFound(destroy(Kind::kRegion, shard.key())));
+}
+
+TEST_F(NicTest, shouldNameWhoRingsAnothersRegister) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  const SharedFile page(4096);
+  const uint32_t file = client->AddFile(page.fd()).value_or(0);
+  const absl::StatusOr<Client::Made> reg = client->AddRegister({file, 0, 0});
+  ASSERT_TRUE(reg.ok()) << reg.status();
+  verbs::mlx5::FifoDoorbell bell(reinterpret_cast<verbs::mlx5::DoorbellPage*>(page.begin()),
+                                 reg->descriptor.get());
+  const __be32 words[] = {0, htobe32(shard.number(0) << 8)};
+  uint64_t bytes;
+  std::memcpy(&bytes, words, sizeof(bytes));
+  bell.Ring(bytes);
+  ASSERT_TRUE(Settled());
+  EXPECT_EQ(client->Query(shard.number(0)).value_or(QueuePairState::kReset),
+            QueuePairState::kError);
+  const std::vector<std::string> complaints = nic_.TakeComplaints();
+  ASSERT_EQ(complaints.size(), 1u);
+  EXPECT_THAT(complaints[0], HasSubstr("of another one"));
+}
+
+// The last copy of the file counts, in whichever process it is.
+TEST_F(NicTest, shouldEndObjectsWithTheLastCloseOfTheirFile) {
+  std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  int gate[2];
+  ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
+  FileDescriptor hold(gate[1]);
+  const FileDescriptor wait(gate[0]);
+  const pid_t holder = fork();
+  if (holder == 0) {
+    hold.Reset();
+    char byte;
+    (void)!read(wait.get(), &byte, 1);  // until this test lets go
+    _exit(0);
+  }
+  client.reset();
+  ASSERT_TRUE(Settled());
+  EXPECT_EQ(nic_.nic().contexts(), 1u);
+  hold.Reset();
+  ASSERT_EQ(waitpid(holder, nullptr, 0), holder);
+  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
+}
+
+// A client that passes its own file to the NIC makes it live no longer.
+TEST_F(NicTest, shouldKeepNoSocketThatAClientMade) {
+  const FileDescriptor calls = CallSocket();
+  control::File with_file;
+  with_file.header = {static_cast<uint16_t>(control::Op::kFile), sizeof(with_file), 1};
+  ASSERT_TRUE(SendMessage(calls.get(), with_file, file_.get()));
+  ASSERT_TRUE(Settled());
+  EXPECT_EQ(nic_.nic().contexts(), 1u);
+  file_.Reset();
+  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
+  // As the socket for a reply it brings the NIC its own reply, which is no request.
+  CallSocket();
+  control::Attach attach;
+  attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};
+  ASSERT_TRUE(SendMessage(file_.get(), attach, file_.get()));
+  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
+  EXPECT_EQ(nic_.TakeComplaints().size(), 1u);
+}
+
+TEST_F(NicTest, shouldServeForkedProcesses) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  const pid_t forked = fork();
+  if (forked == 0) {
+    // The NIC is turned by the parent, so this one waits for it.
+    const bool fine = [&] {
+      const FileDescriptor file(dup(client->file()));
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return false;
+      control::Attach attach;
+      attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 9};
+      if (!SendMessage(file.get(), attach, ends[1])) return false;
+      pollfd entry = {ends[0], POLLIN, 0};
+      ControlMessage message;
+      return poll(&entry, 1, 30'000) == 1 && Receive(ends[0], &message) == Received::kMessage &&
+             message.passed;
+    }();
+    _exit(fine ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_TRUE(nic_.TurnUntil([&] { return waitpid(forked, &status, WNOHANG) == forked; }));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(client->Query(shard.number(0)).ok());
+}
+
+TEST_F(NicTest, shouldNotSleepOverARing) {
+  const std::unique_ptr<Client> client = nic_.Open();
+  Shard shard(client.get(), {});
+  Driver driver(&shard);
+  const auto readable = [this] {
+    pollfd entry = {nic_.nic().event_fd(), POLLIN, 0};
+    return poll(&entry, 1, 0) == 1;
+  };
+  const verbs::ScatterGather sge = shard.SgeOf(&shard.word(0), 8);
+  const verbs::SendRequest write =
+      RequestOf(verbs::Opcode::kWrite, 1, sge, shard.AddressOf(&shard.word(1)), shard.key());
+  ASSERT_TRUE(Settled());
+  driver.Send(0, write);
+  EXPECT_FALSE(readable());  // the NIC was awake, so it has to look
+  EXPECT_FALSE(nic_.nic().PrepareToWait());
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(nic_.nic().PrepareToWait());
+  EXPECT_FALSE(readable());
+  driver.Send(0, write);
+  EXPECT_TRUE(readable());
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(nic_.nic().PrepareToWait());
+  // A clock wakes it for what waits for a receive.
+  driver.Send(0, RequestOf(verbs::Opcode::kSend, 2, sge));
+  nic_.nic().Progress();
+  while (!nic_.nic().PrepareToWait()) nic_.nic().Progress();
+  pollfd entry = {nic_.nic().event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 30'000), 1);
+}
+
+TEST_F(NicTest, shouldListenAtAPath) {
+  char directory[] = "/tmp/nic-XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const std::string path = std::string(directory) + "/nic";
+  ASSERT_TRUE(nic_.nic().Listen(path).ok());
+  std::thread user([&] {
+    const absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(path);
+    EXPECT_TRUE(client.ok()) << client.status();
+  });
+  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 1; }));
+  EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
+  user.join();
+  const absl::StatusOr<std::unique_ptr<Nic>> second = Nic::Make({});
+  EXPECT_FALSE((*second)->Listen(path).ok());
+  EXPECT_FALSE((*second)->Listen(std::string(200, 'x')).ok());
+  unlink(path.c_str());
+  rmdir(directory);
+}
+
+TEST(NicProcessTest, shouldBeLostWithItsProcess) {
+  auto nic = std::make_unique<NicProcess>();
+  const std::unique_ptr<Client> client = nic->Open();
+  EXPECT_TRUE(client->AddChannel().ok());
+  nic.reset();
+  EXPECT_TRUE(absl::IsUnavailable(client->AddChannel().status()));
+  EXPECT_TRUE(absl::IsUnavailable(client->AddChannel().status()));
+}
+
+}  // namespace
+}  // namespace baton::nic
