@@ -12,7 +12,8 @@ inline constexpr size_t kMaxSockets = 1024;
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxQueuePairs = 65'536;
-// Of one context.
+// Of one file.
+inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 256;
 inline constexpr size_t kMaxRegisters = 256;
 inline constexpr size_t kMaxChannels = 256;

@@ -118,6 +118,13 @@ absl::StatusOr<uint64_t> Nic::Watch(FileDescriptor socket, Owner owner) {
   if (sockets_.size() >= kMaxSockets) {
     return absl::ResourceExhaustedError(absl::StrCat("sockets: there are ", kMaxSockets));
   }
+  const auto of_file = std::count_if(sockets_.begin(), sockets_.end(), [owner](const auto& entry) {
+    return owner != 0 && entry.second.owner == owner;
+  });
+  if (static_cast<size_t>(of_file) >= kMaxSocketsOfFile) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("call sockets: this file has ", kMaxSocketsOfFile));
+  }
   BATON_RETURN_IF_ERROR(AddTo(epoll_.get(), socket.get(), EPOLLIN, last_id_ + 1));
   sockets_[++last_id_] = {std::move(socket), owner, false};
   return last_id_;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lib/base/check.h"
+#include "lib/nic/limits.h"
 #include "tests/lib/nic/harness.h"
 
 namespace baton::nic {
@@ -39,14 +40,21 @@ class NicTest : public ::testing::Test {
     BATON_CHECK(SendMessage(file_.get(), open));
     ControlMessage message;
     BATON_CHECK(Await(file_.get(), &message) == Received::kMessage);
+    FileDescriptor calls = AttachTo(file_.get());
+    BATON_CHECK(calls);
+    return calls;
+  }
+  // Nothing, where the NIC refuses it.
+  FileDescriptor AttachTo(int file) {
     int ends[2];
     BATON_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     const FileDescriptor ours(ends[0]);
     const FileDescriptor theirs(ends[1]);
     control::Attach attach;
     attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};
-    BATON_CHECK(SendMessage(file_.get(), attach, theirs.get()));
-    BATON_CHECK(Await(ours.get(), &message) == Received::kMessage && message.passed);
+    BATON_CHECK(SendMessage(file, attach, theirs.get()));
+    ControlMessage message;
+    BATON_CHECK(Await(ours.get(), &message) == Received::kMessage);
     return std::move(message.passed);
   }
   Received Await(int socket, ControlMessage* message) {
@@ -340,6 +348,21 @@ TEST_F(NicTest, shouldServeForkedProcesses) {
   ASSERT_TRUE(nic_.TurnUntil([&] { return waitpid(forked, &status, WNOHANG) == forked; }));
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_TRUE(client->Query(shard.number(0)).ok());
+}
+
+TEST_F(NicTest, shouldGiveOneFileNotAllSockets) {
+  const FileDescriptor calls = CallSocket();
+  std::vector<FileDescriptor> attached;
+  for (bool refused = false; !refused;) {
+    ASSERT_LE(attached.size(), kMaxSocketsOfFile);
+    attached.push_back(AttachTo(file_.get()));
+    refused = !attached.back();
+  }
+  EXPECT_EQ(attached.size(), kMaxSocketsOfFile - 1);  // with `calls` and the file itself
+  attached.clear();
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(AttachTo(file_.get()));
+  EXPECT_NE(nic_.Open(), nullptr);
 }
 
 TEST_F(NicTest, shouldNotSleepOverARing) {
