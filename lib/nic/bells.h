@@ -10,8 +10,8 @@
 
 namespace baton::nic {
 
-// The NIC's side of one doorbell page. Nothing that is in the page can do more than ring in vain:
-// the NIC's own places are in its memory, and each call ends however fast the driver rings.
+// The NIC's side of one doorbell page. A driver that writes nonsense there rings in vain, and does
+// no other harm: the NIC keeps its own heads in its own memory.
 class Bells {
  public:
   // The page lies in `file`.
@@ -21,16 +21,17 @@ class Bells {
   bool TakeSend(uint64_t* bytes);
   bool TakeArm(uint64_t* bytes);
 
-  // Takes kOverflow and kLook. What the driver stored before it set them is seen after the call.
+  // Takes kOverflow and kLook. After the call the NIC sees what the driver stored before it set
+  // them.
   uint32_t TakeAttention();
   // Takes the numbers of queue pairs to look at, as many as `numbers` has room for, and returns how
-  // many these are. What their drivers stored before is seen.
+  // many these are. After the call the NIC sees what their drivers stored before.
   size_t TakeLooks(absl::Span<uint32_t> numbers);
 
   // Tells the driver whether a ring has to be followed by a write to the eventfd.
   void SetSleeping(bool sleeping);
-  // Whether there is nothing to take. After SetSleeping(true): a ring that this does not see is
-  // followed by a write.
+  // Returns true if there is nothing to take. After SetSleeping(true), the driver follows every
+  // ring that this call does not see with a write to the eventfd.
   bool empty() const;
 
  private:

@@ -21,7 +21,7 @@ namespace baton::nic {
 // device is lost. All other errors are the NIC's answers. Thread-compatible.
 class Client final : public verbs::mlx5::Commands {
  public:
-  // What was made, and the descriptor that came with it.
+  // The number of an object, and the descriptor that came with it.
   struct Made {
     uint32_t number = 0;
     FileDescriptor descriptor;
@@ -32,8 +32,8 @@ class Client final : public verbs::mlx5::Commands {
   static absl::StatusOr<std::unique_ptr<Client>> Open(FileDescriptor socket,
                                                       std::function<void()> turn = {});
 
-  // The first call of a forked process: it gets a call socket of its own. From then on its
-  // destruction, and that of its objects, takes nothing from the NIC.
+  // A forked process calls it first, and gets a call socket of its own. After it, the destruction
+  // of objects here takes nothing from the NIC.
   absl::Status AfterFork();
 
   int file() const { return file_.get(); }

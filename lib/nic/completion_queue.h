@@ -10,7 +10,7 @@
 
 namespace baton::nic {
 
-// A client's completion queue: what is told there, and the events of who armed it.
+// A client's completion queue, and the events that its client arms it for.
 class CompletionQueue {
  public:
   // `memory` stays mapped as long as the queue lives. `arm_record` is the second of its records.
@@ -18,14 +18,14 @@ class CompletionQueue {
   CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory, const __be32* arm_record,
                   std::shared_ptr<FileDescriptor> channel);
 
-  // False: it is overrun, now or since earlier. Nothing is told any more.
+  // Returns false if the queue is overrun. It stays so, and nothing more is written.
   bool Write(const verbs::mlx5::Executed& executed);
 
-  // Arms with a value of mlx5::ArmValue: an event follows when there is a completion behind those
-  // that it calls consumed, perhaps at once. The value of the last event is stale: it is ignored,
-  // so that a ring may come late, or twice.
+  // Arms with a value of mlx5::ArmValue. The NIC makes one event when there is a completion behind
+  // those that the value calls consumed, perhaps at once. It ignores the value of the last event,
+  // because a ring may come late or twice.
   void Arm(uint32_t value);
-  // Likewise, with what the arm record says.
+  // Arms with the value of the arm record.
   void ArmByRecord();
 
  private:

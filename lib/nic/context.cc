@@ -1,8 +1,5 @@
 #include "lib/nic/context.h"
 
-#include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -52,22 +49,7 @@ absl::Status CheckRoom(absl::string_view what, size_t count, size_t limit) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": there are ", limit, " already"));
 }
 
-// The words of a doorbell's value.
-struct Words {
-  uint32_t first;
-  uint32_t second;
-};
-Words WordsOf(uint64_t bytes) {
-  __be32 words[2];
-  static_assert(sizeof(words) == sizeof(bytes));
-  std::memcpy(words, &bytes, sizeof(words));
-  return {be32toh(words[0]), be32toh(words[1])};
-}
-
 }  // namespace
-
-// The client may have a copy of the eventfd, which would stay in the set.
-Context::Bell::~Bell() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get(), nullptr); }
 
 Context::~Context() {
   Objects& objects = *host_->objects;
@@ -192,19 +174,9 @@ Context::Value Context::AddRegister(const control::Register& message, Call* call
   std::shared_ptr<MappedFile> file;
   BATON_ASSIGN_OR_RETURN(uint8_t* const page, Find(message.page, sizeof(DoorbellPage),
                                                    sizeof(DoorbellPage), "page", &file));
-  FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  call->answer = FileDescriptor(fcntl(wake.get(), F_DUPFD_CLOEXEC, 0));
-  // Each write is an event, so nobody reads it: another process could have read it before.
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLET;
-  if (!wake || !call->answer ||
-      epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, wake.get(), &event) != 0) {
-    return ErrnoStatus(errno, "the eventfd of a register (see the NIC's RLIMIT_NOFILE)");
-  }
-  registers_[++last_number_] =
-      std::make_unique<Bell>(Bells(std::move(file), reinterpret_cast<DoorbellPage*>(page)),
-                             std::move(wake), host_->epoll_fd);
-  return last_number_;
+  Bells bells(std::move(file), reinterpret_cast<DoorbellPage*>(page));
+  BATON_ASSIGN_OR_RETURN(call->answer, registers_.Add(last_number_ + 1, std::move(bells)));
+  return ++last_number_;
 }
 
 Context::Value Context::AddChannel(const control::Channel&, Call* call) {
@@ -224,7 +196,7 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
       CheckRoom("completion queues", objects.completion_queues.size(), kMaxCompletionQueues));
   BATON_RETURN_IF_ERROR(CheckSize("entry_count", message.entry_count, 1, kMaxQueueEntries));
   BATON_RETURN_IF_ERROR(CheckSize("entry_bytes", message.entry_bytes, 64, 128));
-  if (!registers_.contains(message.reg)) return NoSuch("register", message.reg);
+  if (!registers_.Contains(message.reg)) return NoSuch("register", message.reg);
   std::shared_ptr<FileDescriptor> channel;
   if (message.channel != 0) {
     const auto found = channels_.find(message.channel);
@@ -256,7 +228,7 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   BATON_RETURN_IF_ERROR(
       CheckSize("receive_bytes", message.receive_bytes, kSegmentBytes, kMaxReceiveBytes));
   if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
-  if (!registers_.contains(message.reg)) return NoSuch("register", message.reg);
+  if (!registers_.Contains(message.reg)) return NoSuch("register", message.reg);
   OwnedCompletionQueue* const send_queue = FindQueue(message.send_queue);
   if (send_queue == nullptr) return NoSuch("send_queue", message.send_queue);
   OwnedCompletionQueue* const receive_queue = FindQueue(message.receive_queue);
@@ -370,7 +342,8 @@ absl::Status Context::DestroyRegister(uint32_t number) {
   for (const auto& [ignored, queue] : host_->objects->completion_queues) {
     if (queue.owner == owner_ && queue.reg == number) return InUse("register", number);
   }
-  if (registers_.erase(number) == 0) return NoSuch("register", number);
+  if (!registers_.Contains(number)) return NoSuch("register", number);
+  registers_.Erase(number);
   return absl::OkStatus();
 }
 
@@ -420,78 +393,6 @@ Context::Value Context::Destroy(const control::Destroy& message, Call*) {
   }
   if (!status.ok()) return status;
   return 0u;
-}
-
-bool Context::TakeBells() {
-  bool taken = false;
-  for (auto& [number, bell] : registers_) taken |= TakeBells(number, bell.get());
-  return taken;
-}
-
-// At most as many as there are places, however fast the driver rings.
-bool Context::TakeBells(uint32_t number, Bell* bell) {
-  uint64_t bytes = 0;
-  bool taken = false;
-  for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && bell->bells.TakeSend(&bytes); ++i) {
-    OnRing(number, bytes);
-    taken = true;
-  }
-  for (uint32_t i = 0; i < verbs::mlx5::kArmPlaces && bell->bells.TakeArm(&bytes); ++i) {
-    OnArm(number, bytes);
-    taken = true;
-  }
-  const uint32_t attention = bell->bells.TakeAttention();
-  if (attention == 0) return taken;
-  uint32_t looks[verbs::mlx5::kLookPlaces];
-  const size_t count = bell->bells.TakeLooks(absl::MakeSpan(looks));
-  for (size_t i = 0; i < count; ++i) OnLook(number, looks[i]);
-  if ((attention & verbs::mlx5::kOverflow) != 0) LookAtAll(number);
-  return true;
-}
-
-void Context::OnRing(uint32_t reg, uint64_t bytes) {
-  const uint32_t qp_number = WordsOf(bytes).second >> 8;
-  const absl::StatusOr<QueuePair*> found = FindOurs(qp_number);
-  if (!found.ok()) return;  // it may have been destroyed
-  if ((*found)->reg == reg) return host_->loopback->Schedule(*found);
-  host_->complain(
-      absl::StrCat("register ", reg, " was rung for queue pair ", qp_number, " of another one"));
-  if ((*found)->state != QueuePairState::kReset) host_->loopback->Fail(*found);
-}
-
-void Context::OnArm(uint32_t reg, uint64_t bytes) {
-  const Words words = WordsOf(bytes);
-  OwnedCompletionQueue* const found = FindQueue(words.second);
-  if (found == nullptr) return;
-  if (found->reg == reg) return found->queue->Arm(words.first);
-  host_->complain(
-      absl::StrCat("register ", reg, " armed completion queue ", words.second, " of another one"));
-}
-
-void Context::OnLook(uint32_t reg, uint32_t qp_number) {
-  const absl::StatusOr<QueuePair*> found = FindOurs(qp_number);
-  if (found.ok() && (*found)->reg == reg) host_->loopback->Schedule(*found);
-}
-
-void Context::LookAtAll(uint32_t reg) {
-  for (const auto& [number, queue_pair] : host_->objects->queue_pairs) {
-    if (queue_pair->domain.owner != owner_ || queue_pair->reg != reg) continue;
-    host_->loopback->Schedule(queue_pair.get());
-  }
-  for (auto& [number, queue] : host_->objects->completion_queues) {
-    if (queue.owner == owner_ && queue.reg == reg) queue.queue->ArmByRecord();
-  }
-}
-
-void Context::SetSleeping(bool sleeping) {
-  for (auto& [number, bell] : registers_) bell->bells.SetSleeping(sleeping);
-}
-
-bool Context::bells_empty() const {
-  for (const auto& [number, bell] : registers_) {
-    if (!bell->bells.empty()) return false;
-  }
-  return true;
 }
 
 }  // namespace baton::nic

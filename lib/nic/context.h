@@ -10,15 +10,15 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/nic/bells.h"
 #include "lib/nic/control_format.h"
-#include "lib/nic/loopback.h"
+#include "lib/nic/host.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/nic/objects.h"
+#include "lib/nic/registers.h"
 
 namespace baton::nic {
 
-// A request of a client, as it came. Its bytes are a copy, which the client cannot change.
+// A request of a client. Its bytes are a copy that the client cannot change.
 struct Call {
   absl::Span<const uint8_t> bytes;
   FileDescriptor passed;  // with it
@@ -28,42 +28,19 @@ struct Call {
 // The objects of one client's file. They end with it.
 class Context {
  public:
-  // The NIC's. `epoll_fd` becomes readable when a register of this context wakes the NIC.
-  struct Host {
-    Objects* objects = nullptr;
-    Loopback* loopback = nullptr;
-    Complain complain;
-    int epoll_fd = -1;
-  };
-
   // `host` outlives it.
-  Context(Owner owner, const Host* host) : owner_(owner), host_(host) {}
+  Context(Owner owner, const Host* host) : owner_(owner), host_(host), registers_(owner, host) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   ~Context();
 
-  // Does what a call socket's message asks, and returns the value of its reply. Its header is
-  // whole.
+  // Executes a call socket's message and returns the value of its reply. The caller has checked its
+  // header.
   absl::StatusOr<uint32_t> Execute(Call* call);
 
-  // Takes what was rung. False: nothing was.
-  bool TakeBells();
-  void SetSleeping(bool sleeping);
-  bool bells_empty() const;
+  Registers& registers() { return registers_; }
 
  private:
-  // A doorbell page, and the eventfd that wakes the NIC.
-  struct Bell {
-    Bell(Bells bells_of_page, FileDescriptor wake_fd, int epoll)
-        : bells(std::move(bells_of_page)), wake(std::move(wake_fd)), epoll_fd(epoll) {}
-    Bell(const Bell&) = delete;
-    Bell& operator=(const Bell&) = delete;
-    ~Bell();
-
-    Bells bells;
-    const FileDescriptor wake;
-    const int epoll_fd;
-  };
   using Value = absl::StatusOr<uint32_t>;
 
   template <typename Message>
@@ -90,17 +67,11 @@ class Context {
   absl::StatusOr<QueuePair*> FindOurs(uint32_t qp_number) const;
   OwnedCompletionQueue* FindQueue(uint32_t number) const;
 
-  bool TakeBells(uint32_t number, Bell* bell);
-  void OnRing(uint32_t reg, uint64_t bytes);
-  void OnArm(uint32_t reg, uint64_t bytes);
-  void OnLook(uint32_t reg, uint32_t qp_number);
-  void LookAtAll(uint32_t reg);
-
   const Owner owner_;
   const Host* const host_;
   uint32_t last_number_ = 0;  // of files, registers and channels
   absl::flat_hash_map<uint32_t, std::shared_ptr<MappedFile>> files_;
-  absl::flat_hash_map<uint32_t, std::unique_ptr<Bell>> registers_;
+  Registers registers_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<FileDescriptor>> channels_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace baton::nic {
 
-// A message as it came.
+// A message, and the descriptor that came with it.
 struct ControlMessage {
   std::array<uint8_t, control::kMaxControlBytes> bytes;
   size_t size = 0;
@@ -27,11 +27,11 @@ enum class Received {
   kMalformed,  // no message, too long a one, or one with more than one descriptor
 };
 
-// Takes the next message of a socket of whole messages. It never waits.
+// Takes the next message of a SOCK_SEQPACKET socket. Never waits.
 Received Receive(int socket, ControlMessage* message);
 
-// Sends a message of at most kMaxControlBytes, with `passed` unless it is negative. It never waits.
-// False: the other side has closed the socket, or does not read.
+// Sends a message of at most kMaxControlBytes, with `passed` unless it is negative. Never waits.
+// Returns false if the other side has closed the socket or does not read.
 bool Send(int socket, absl::Span<const uint8_t> bytes, int passed);
 
 template <typename Message>

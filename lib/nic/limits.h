@@ -1,4 +1,4 @@
-// Bounds of a NIC. What its clients ask beyond them is refused with ENOSPC or EINVAL.
+// Bounds of a NIC. It refuses what exceeds them with ENOSPC or EINVAL.
 #ifndef LIB_NIC_LIMITS_H_
 #define LIB_NIC_LIMITS_H_
 
@@ -7,12 +7,12 @@
 
 namespace baton::nic {
 
-// Of the NIC.
+// For the whole NIC.
 inline constexpr size_t kMaxSockets = 1024;
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
 inline constexpr size_t kMaxQueuePairs = 65'536;
-// Of one file.
+// For each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 256;
 inline constexpr size_t kMaxRegisters = 256;

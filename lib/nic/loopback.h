@@ -14,7 +14,7 @@
 
 namespace baton::nic {
 
-// Told of what a correct client does not do.
+// Reports what no correct client does.
 using Complain = std::function<void(const std::string& what)>;
 
 // Executes requests between queue pairs of one NIC. A request is copied, checked and executed as a
@@ -24,19 +24,19 @@ class Loopback {
   // `objects` outlives it.
   Loopback(Objects* objects, Complain complain);
 
-  // The queue pair may have something queued. Nothing is executed before Run.
+  // Makes Run() look at the queue pair's records.
   void Schedule(QueuePair* queue_pair);
-  // Executes some requests of each queue pair that may have any. False: there was nothing to do.
+  // Executes some requests of each scheduled queue pair. Returns false if there was none.
   bool Run(uint64_t now_ns);
-  // Whether Run has something to do now.
+  // Returns true if a queue pair is scheduled.
   bool busy() const { return !active_.empty(); }
-  // Whether a queue pair waits for a receive of its peer.
+  // Returns true if a queue pair waits for a receive of its peer.
   bool waits() const { return !waiting_.empty(); }
-  // When a queue pair asks its peer again for a receive. 0: none waits.
+  // Returns when the first of them asks its peer again. 0: none waits.
   uint64_t next_retry_ns() const;
 
-  // To the error state: what is queued completes with kFlushError, and what is queued later when
-  // the queue pair is scheduled.
+  // Moves the queue pair to the error state. The next Run() completes what is queued with
+  // kFlushError. Requests that are queued later complete so when the queue pair is scheduled again.
   void Fail(QueuePair* queue_pair);
 
  private:

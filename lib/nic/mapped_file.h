@@ -14,14 +14,15 @@ namespace baton::nic {
 // faults.
 class MappedFile {
  public:
-  // What tells files apart.
+  // Tells files apart.
   struct Identity {
     dev_t device = 0;
     ino_t inode = 0;
     bool operator==(const Identity&) const = default;
   };
 
-  // kInvalidArgument: no memfd, not sealed against shrinking and growing, empty, or too long.
+  // kInvalidArgument: the file is no memfd, is not sealed against shrinking and growing, is empty,
+  // or is too long.
   static absl::StatusOr<std::shared_ptr<MappedFile>> Map(int fd);
   static absl::StatusOr<Identity> IdentityOf(int fd);
 
@@ -34,7 +35,7 @@ class MappedFile {
   const Identity& identity() const { return identity_; }
   uint64_t size() const { return size_; }
 
-  // Where [offset, offset + bytes) is. nullptr: it is not within the file, or is not aligned.
+  // Returns where [offset, offset + bytes) is. nullptr: it is not within the file, or not aligned.
   uint8_t* At(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
 
  private:

@@ -132,7 +132,7 @@ absl::StatusOr<uint64_t> Nic::Watch(FileDescriptor socket, Owner owner) {
 
 bool Nic::Progress() {
   if (std::exchange(sleeping_, false)) {
-    for (auto& [owner, context] : contexts_) context->SetSleeping(false);
+    for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
   bool busy = TakeBells();
   if (busy || loopback_.busy() || loopback_.waits()) {
@@ -144,15 +144,15 @@ bool Nic::Progress() {
 
 bool Nic::TakeBells() {
   bool taken = false;
-  for (auto& [owner, context] : contexts_) taken |= context->TakeBells();
+  for (auto& [owner, context] : contexts_) taken |= context->registers().Take();
   return taken;
 }
 
 bool Nic::PrepareToWait() {
   sleeping_ = true;
-  for (auto& [owner, context] : contexts_) context->SetSleeping(true);
+  for (auto& [owner, context] : contexts_) context->registers().SetSleeping(true);
   for (auto& [owner, context] : contexts_) {
-    if (!context->bells_empty()) return false;
+    if (!context->registers().empty()) return false;
   }
   if (loopback_.busy()) return false;
   const uint64_t at = loopback_.next_retry_ns();

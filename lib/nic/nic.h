@@ -12,36 +12,38 @@
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/context.h"
 #include "lib/nic/control_socket.h"
+#include "lib/nic/host.h"
 #include "lib/nic/loopback.h"
 #include "lib/nic/objects.h"
 
 namespace baton::nic {
 
 // A NIC in software: it executes what its clients queue in memory that they share with it
-// (soft_nic.md). Whatever a client writes, there or to its sockets (control.md), harms nobody else.
+// (soft_nic.md). A client can harm no other client, whatever it writes there or to its sockets
+// (control.md).
 //
-// It does nothing by itself: its user calls Progress(), again and again where it polls. Where it
-// sleeps:
+// The NIC has no thread. Its user calls Progress() in every turn of a loop that polls. A loop that
+// sleeps does this:
 //   while (nic->Progress() || !nic->PrepareToWait()) {}
 //   wait until nic->event_fd() is readable;
 // Thread-compatible.
 class Nic {
  public:
-  // `complain` is told of what a correct client does not do.
+  // The NIC calls `complain` (may be empty) when a client does what no correct client does.
   static absl::StatusOr<std::unique_ptr<Nic>> Make(Complain complain);
 
-  // Accepts clients at a UNIX socket of that path, which nobody has.
+  // Accepts clients at a UNIX socket, which it makes at `path`. An error if there is a file.
   absl::Status Listen(const std::string& path);
-  // Serves a client at the other end of `socket` (SOCK_SEQPACKET). kResourceExhausted: it has too
-  // many.
+  // Serves a client at the other end of `socket` (SOCK_SEQPACKET). kResourceExhausted: the NIC has
+  // kMaxSockets.
   absl::Status Add(FileDescriptor socket);
 
-  // One turn: takes what was rung, executes some of it, and answers some messages. False: there
-  // was nothing to do.
+  // One turn: takes what was rung, executes some of it, and answers some messages. Returns false if
+  // there was nothing to do.
   bool Progress();
 
-  // True: event_fd() becomes readable when there is something to do. False: there is something now.
-  // The next Progress() ends the wait.
+  // Returns false if there is something to do now. Returns true if event_fd() becomes readable when
+  // there is something to do. The next Progress() ends the wait.
   bool PrepareToWait();
   int event_fd() const { return epoll_.get(); }
 
@@ -70,7 +72,7 @@ class Nic {
   const FileDescriptor timer_;
   Objects objects_;
   Loopback loopback_;
-  const Context::Host host_;
+  const Host host_;
   FileDescriptor listener_;
   uint64_t last_id_;
   uint64_t turns_ = 0;

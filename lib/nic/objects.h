@@ -1,4 +1,4 @@
-// What a NIC executes and where: the objects of all its clients. Context makes and checks them.
+// The objects of all clients of a NIC. Context checks and makes them, and Loopback executes.
 #ifndef LIB_NIC_OBJECTS_H_
 #define LIB_NIC_OBJECTS_H_
 
@@ -15,7 +15,7 @@
 
 namespace baton::nic {
 
-// Which file's an object is. No two of a NIC have the same one.
+// Names the file that an object belongs to. A NIC uses each value once.
 using Owner = uint64_t;
 
 // A protection domain.
@@ -35,7 +35,7 @@ struct Region {
 };
 
 struct QueuePair {
-  // Made with it.
+  // Fixed when it is made.
   Domain domain;
   uint32_t number = 0;
   uint32_t reg = 0;  // the register of its owner that it is rung by
@@ -52,13 +52,13 @@ struct QueuePair {
   CompletionQueue* send_queue = nullptr;
   CompletionQueue* receive_queue = nullptr;
 
-  // Of its connection.
+  // Set when it is connected.
   verbs::QueuePairState state = verbs::QueuePairState::kInit;
   uint32_t peer = 0;
   uint32_t rnr_retry_count = 0;
   uint32_t rnr_timer_us = 0;
 
-  // Of the execution.
+  // Where the execution is.
   uint16_t next_send = 0;     // where the next request begins
   uint16_t next_receive = 0;  // receives that were taken
   uint32_t rnr_tries = 0;     // of the next request
@@ -90,15 +90,16 @@ struct Objects {
   std::mt19937_64 random{std::random_device()()};
   uint32_t last_number = 0;
 
-  // Of a region, and of a queue pair or completion queue: none that is in use, and not 0.
+  // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
+  // in use.
   uint32_t NewKey();
   uint32_t NewNumber();
 
-  // nullptr: there is none of that number.
+  // Returns nullptr if there is none of that number.
   QueuePair* FindQueuePair(uint32_t number) const;
 
-  // Where [address, address + length) is. nullptr: the key is none of the domain, or its region
-  // does not cover that, or does not grant `access`.
+  // Returns where [address, address + length) is. nullptr: the domain has no such key, or the
+  // region does not cover the range, or does not grant `access`.
   uint8_t* Reach(const Domain& domain, uint32_t key, uint64_t address, uint64_t length,
                  uint32_t access) const;
 };

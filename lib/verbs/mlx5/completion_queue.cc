@@ -125,9 +125,9 @@ void CompletionQueue::SetCursor(QueueCursors* cursors, bool receive, uint16_t va
       .store(value, std::memory_order_release);
 }
 
-// There is a completion behind the last arm, so the device has made its event, and ignores another
-// arm of the same sequence. Called before that completion is consumed: afterwards nobody could
-// tell.
+// Requires a completion behind the last arm. The device has made the event of that arm, and ignores
+// another arm of the same sequence. The caller has not consumed the completion yet: after a kill
+// the heir would not know that there was one.
 void CompletionQueue::NoteEvent() {
   std::atomic_ref arming(*memory_.arming);
   const uint32_t word = arming.load(std::memory_order_acquire);

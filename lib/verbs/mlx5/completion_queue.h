@@ -25,7 +25,7 @@ struct CompletionQueueMemory {
   uint32_t* arming = nullptr;        // ours: how it is to be armed next, see kArmed
 };
 
-// What arms a completion queue: it is the arm record, and the first half of the doorbell's value.
+// The value that arms a completion queue. It is the arm record and the first half of the doorbell:
 //   bits  0-23  completions consumed: the event is that of the first one behind these
 //        28-29  sequence: counts the events modulo 4
 constexpr uint32_t kSequenceShift = 28;
@@ -34,8 +34,9 @@ constexpr uint32_t ArmValue(uint32_t sequence, uint32_t consumed) {
   return sequence << kSequenceShift | MLX5_CQ_DB_REQ_NOT | consumed;
 }
 
-// Bit of CompletionQueueMemory::arming above the sequence of the next arm. It says that this arm
-// is about to be recorded, or was. A completion that is there since has made its event.
+// CompletionQueueMemory::arming has the sequence of the next arm, and this bit above it. The driver
+// sets the bit before it records that arm. The device makes the event of a recorded arm as soon as
+// there is a completion, so the driver then takes the next sequence.
 constexpr uint32_t kArmed = 4;
 
 // A queue pair that completes in it. What this points to outlives the driver.
@@ -97,7 +98,8 @@ class CompletionQueue {
   // kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
-  // As verbs::CompletionQueue. A driver that follows one that was killed asks again.
+  // See verbs::CompletionQueue::RequestNotification. A driver that follows one that was killed
+  // calls it again.
   void RequestNotification();
 
  private:

@@ -1,6 +1,6 @@
-// Where a queue pair and a completion queue lie in a file that driver and device share. Their
-// objects are made by places (control.md), so any other layout does as well: this is the one of our
-// driver. All that is in it outlives the driver, and begins as zeros.
+// Where our driver puts a queue pair and a completion queue in a file that it shares with the
+// device. The device is given each place (lib/nic/control.md), so another driver may have another
+// layout. All of it outlives the driver, and begins as zeros.
 #ifndef LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 #define LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 
@@ -58,12 +58,12 @@ struct QueuePairLayout {
   CompletingQueuePair CompletingAt(uint8_t* begin, uint32_t number, uint16_t place) const;
 };
 
-// With room for what `options` asks. kInvalidArgument: more slots, or longer requests, than the
-// format has.
+// Returns a layout with room for what `options` asks. kInvalidArgument: mlx5's format does not have
+// so many slots, or such long requests.
 absl::StatusOr<QueuePairLayout> LayOut(const QueuePairOptions& options);
 SendQueueLimits LimitsOf(const QueuePairOptions& options);
 
-// Offsets likewise:
+// Offsets from a beginning that is a multiple of kLineBytes:
 //   0x000  two records, big-endian: completions consumed; how it was armed
 //   0x040  `taken` (8 bytes) and `arming` (4), of the driver alone
 //   0x080  entries

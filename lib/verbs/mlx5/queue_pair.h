@@ -15,12 +15,12 @@
 
 namespace baton::verbs::mlx5 {
 
-// What a queue pair asks of its device by other means than its queues. On hardware these are system
-// calls, and for the soft NIC messages.
+// Commands to the device of a queue pair, beside its queues. Hardware takes system calls, the soft
+// NIC takes messages.
 class Commands {
  public:
   virtual ~Commands() = default;
-  // To kReset, kInit or kError.
+  // `state` is kReset, kInit or kError.
   virtual absl::Status Modify(uint32_t qp_number, QueuePairState state) = 0;
   virtual absl::StatusOr<QueuePairState> Query(uint32_t qp_number) = 0;
   // In a forked process it takes nothing from the device.
@@ -39,7 +39,7 @@ class QueuePair final : public verbs::QueuePair {
   ~QueuePair() override { commands_->DestroyQueuePair(number_); }
 
   uint32_t number() const override { return number_; }
-  // Asks the device. kError if it does not answer: the device is lost.
+  // Asks the device. Returns kError if the device is lost.
   QueuePairState state() const override;
   uint32_t max_inline_data() const override { return limits_.inline_bytes; }
 
@@ -47,16 +47,16 @@ class QueuePair final : public verbs::QueuePair {
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
 
   absl::Status SetError() override;
-  // The caller has polled all of its completions: one that is left would be taken for one of the
-  // next connection.
+  // Requires that the caller has polled all of its completions. A completion that is left would be
+  // taken for one of the next connection.
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   void NoteConnected(bool reads) override;
 
-  // Tells the device once more of everything that is queued.
+  // Rings once more for everything that is queued.
   void Resume();
-  // Slots of sends, and receives, that were ever queued since the reset, modulo 2^16: the killed
-  // driver's last request is queued if it began before.
+  // Return how many slots of sends, and how many receives, were queued since the reset, modulo
+  // 2^16. An heir finds out from these whether its predecessor queued a request.
   uint16_t sends_queued() const { return sends_.queued(); }
   uint16_t receives_queued() const { return receives_.queued(); }
 

@@ -40,8 +40,8 @@ class SharedFile {
   uint8_t* begin_;
 };
 
-// A NIC that is turned by whoever waits for it. A test of it fails if it complains, unless it takes
-// the complaints.
+// A NIC in this thread. Its clients turn it while they wait. The test fails if the NIC complains,
+// unless it takes the complaints.
 class EmbeddedNic {
  public:
   EmbeddedNic();
@@ -77,9 +77,8 @@ class NicProcess {
   pid_t pid_ = -1;
 };
 
-// The objects of a shard: a register, a completion queue, and queue pairs that are connected, each
-// even one to the next. What is shared with the NIC, and with other processes, is in one file:
-// first the page, then the queues, then data.
+// The objects of a shard: a register, a completion queue, and queue pairs. Each even queue pair is
+// connected to the next one. One file has the doorbell page, then the queues, then data.
 class Shard {
  public:
   struct Options {
@@ -135,12 +134,12 @@ class Shard {
 
 inline constexpr verbs::mlx5::SendQueueLimits kSendLimits = {2, 64};
 
-// What one process has of a shard. There may be others, of processes that were killed.
+// The driver of a shard in one process. Processes that were killed had others.
 class Driver {
  public:
   explicit Driver(Shard* shard);
 
-  // Of a process that follows another one.
+  // Called by a process that follows another one.
   void TakeOver();
 
   verbs::mlx5::QueuePair& operator[](size_t index) { return *queue_pairs_[index]; }

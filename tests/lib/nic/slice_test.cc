@@ -1,5 +1,5 @@
-// A NIC in a process of its own, and drivers that are killed. What was posted is executed once, and
-// what has completed is told once, whoever goes on.
+// A NIC in a process of its own, and drivers that are killed. The NIC executes each request once,
+// and each completion is polled once, whichever process goes on.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -178,8 +178,7 @@ TEST(SliceTest, shouldExecuteOnceWhereverTheRingIsKilled) {
   munmap(memory, sizeof(Gate));
 }
 
-// What a driver keeps of its work in memory that outlives it, beside its queues: what the service
-// of a worker would.
+// The state of the worker's own service, in memory that outlives it.
 struct Journal {
   std::atomic<uint64_t> steps;  // so that a kill can be aimed
   uint64_t posted;              // sends of the first queue pair; the queue itself may be ahead
@@ -289,7 +288,7 @@ class Worker {
     const bool receive = (completion.wr_id & kReceiveBit) != 0;
     const uint64_t index = completion.wr_id & ~kReceiveBit;
     uint64_t& next = receive ? journal_->received : journal_->sent;
-    // Of the killed one, which has taken and noted it.
+    // The killed one has taken and noted it.
     if (!took_ && index + 1 == next) {
       journal_->last = completion.wr_id;
       return;
@@ -305,7 +304,7 @@ class Worker {
     journal_->last = completion.wr_id;
   }
 
-  // As whoever sleeps: asks, polls once more, and waits.
+  // Asks for an event, polls once more, and waits.
   void WaitForEvent() {
     uint8_t events[64];
     while (recv(shard_->events(), events, sizeof(events), MSG_DONTWAIT) > 0) {
@@ -317,7 +316,7 @@ class Worker {
     Expect(poll(&entry, 1, static_cast<int>(harness::Patient(kPatience).count())) == 1,
            "an event of a completion");
   }
-  // Whatever this process does: the oldest send is no SEND without a receive.
+  // The oldest send is no SEND that waits for a receive of ours.
   bool SomethingCompletes() const {
     const uint64_t oldest = journal_->sent;
     if (oldest == journal_->posted) return false;

@@ -260,12 +260,12 @@ TEST_F(KilledDriverTest, shouldNeverArmInVain) {
   EXPECT_GT(armed[(kFired + 1) % 4], 0u);
 }
 
-// What the stepped heir and its NIC share.
+// Memory that the stepped heir and its NIC share.
 struct SharedPage {
   DoorbellPage page;
   std::atomic<bool> begin;
 
-  // As the NIC: all that is there, of which the last is returned.
+  // Takes all values, in the NIC's order of steps, and returns the last.
   uint64_t TakeAll() {
     uint64_t last = 0;
     for (;; ++page.sq_head, page.sends[(page.sq_head - 1) % kSendPlaces] = 0) {
