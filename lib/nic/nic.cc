@@ -156,6 +156,8 @@ bool Nic::PrepareToWait() {
   }
   if (loopback_.busy()) return false;
   const uint64_t at = loopback_.next_retry_ns();
+  const bool was_set = std::exchange(timer_set_, at != 0);
+  if (!was_set && !timer_set_) return true;
   itimerspec when = {};
   when.it_value.tv_sec = static_cast<time_t>(at / kNsPerSecond);
   when.it_value.tv_nsec = static_cast<long>(at % kNsPerSecond);

@@ -76,7 +76,8 @@ class Nic {
   FileDescriptor listener_;
   uint64_t last_id_;
   uint64_t turns_ = 0;
-  bool sleeping_ = false;
+  bool sleeping_ = false;   // the registers say so
+  bool timer_set_ = false;  // by the last wait
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
 };
