@@ -14,23 +14,23 @@ Bells::Bells(std::shared_ptr<MappedFile> file, DoorbellPage* page)
 }
 
 // The head before the place: a driver that sees the place empty sees the head behind it.
-bool Bells::Take(absl::Span<uint64_t> places, uint32_t* shared_head, uint32_t* head,
+bool Bells::Take(absl::Span<uint64_t> places, std::atomic_ref<uint32_t> shared_head, uint32_t* head,
                  uint64_t* bytes) {
   std::atomic_ref place(places[*head % places.size()]);
   *bytes = place.load(std::memory_order_acquire);
   if (*bytes == 0) return false;
   ++*head;
-  std::atomic_ref(*shared_head).store(*head, std::memory_order_release);
+  shared_head.store(*head, std::memory_order_release);
   place.store(0, std::memory_order_release);
   return true;
 }
 
 bool Bells::TakeSend(uint64_t* bytes) {
-  return Take(absl::MakeSpan(page_->sends), &page_->sq_head, &send_head_, bytes);
+  return Take(absl::MakeSpan(page_->sends), std::atomic_ref(page_->sq_head), &send_head_, bytes);
 }
 
 bool Bells::TakeArm(uint64_t* bytes) {
-  return Take(absl::MakeSpan(page_->arms), &page_->cq_head, &arm_head_, bytes);
+  return Take(absl::MakeSpan(page_->arms), std::atomic_ref(page_->cq_head), &arm_head_, bytes);
 }
 
 uint32_t Bells::TakeAttention() {

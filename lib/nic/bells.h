@@ -1,6 +1,7 @@
 #ifndef LIB_NIC_BELLS_H_
 #define LIB_NIC_BELLS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -35,8 +36,8 @@ class Bells {
   bool empty() const;
 
  private:
-  static bool Take(absl::Span<uint64_t> places, uint32_t* shared_head, uint32_t* head,
-                   uint64_t* bytes);
+  static bool Take(absl::Span<uint64_t> places, std::atomic_ref<uint32_t> shared_head,
+                   uint32_t* head, uint64_t* bytes);
 
   const std::shared_ptr<MappedFile> file_;
   verbs::mlx5::DoorbellPage* const page_;

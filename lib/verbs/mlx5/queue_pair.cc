@@ -37,7 +37,7 @@ absl::Status QueuePair::PostSend(absl::Span<const SendRequest> requests, size_t*
 }
 
 absl::Status QueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
-  const absl::Status status = receives_.Post(requests, posted);
+  absl::Status status = receives_.Post(requests, posted);
   if (*posted > 0) doorbell_->ReceivesPosted(number_, *failed_);
   return status;
 }
