@@ -14,7 +14,7 @@ declare -A GROUPS_OF_PACKAGES=(
     libgrpc++-dev libgtest-dev libibverbs-dev libnl-3-dev libprotobuf-dev
     librdmacm-dev libspdlog-dev libssl-dev libsystemd-dev mandoc nlohmann-json3-dev openssl procps
     prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc python3-yaml spin systemd zsh"
-  [lint]="clang-format clang-tidy libclang-14-dev shellcheck"
+  [lint]="clang-14 clang-format clang-tidy libclang-14-dev llvm-14-dev shellcheck"
   [sanitizers]="libclang-rt-14-dev"
   [node]="nodejs npm"
   [vm]="busybox-static cpio e2fsprogs fio ibverbs-providers ibverbs-utils iproute2 jq kmod nvme-cli

@@ -5,6 +5,7 @@
 #include <clang/AST/ASTContext.h>
 #include <clang/Basic/SourceManager.h>
 #include <clang/Frontend/FrontendPluginRegistry.h>
+#include <llvm/ADT/StringRef.h>
 
 #include <memory>
 #include <string>

@@ -14,7 +14,7 @@ fault() {
 # headers PACKAGE...: as sources name them.
 headers() {
   dpkg -L "$@" |
-    sed -nE 's|^/usr/include/((x86_64\|aarch64)-linux-gnu/\|libnl3/)?([^ ]+\.(h\|hpp))$|\3|p'
+    sed -nE 's#^/usr/(lib/llvm-14/)?include/((x86_64|aarch64)-linux-gnu/|libnl3/|llvm-14/)?([^ ]+\.(h|hpp))$#\4#p'
 }
 included=$(deploy/scripts/source_files.sh '*.h' '*.cc' |
   xargs sed -nE 's/^#include [<"]([^>"]+)[>"].*/\1/p' | sort -u)
