@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
 #include "lib/nic/limits.h"
 
 namespace baton::nic {
@@ -233,8 +234,9 @@ bool Loopback::HasReceive(QueuePair* queue_pair) {
   return false;
 }
 
-// Both have as many bytes. They may overlap.
+// `from` has at least as many bytes as `to`. They may overlap.
 void Loopback::Copy(const Pieces& from, const Pieces& to) {
+  BATON_CHECK(from.bytes >= to.bytes);
   size_t source = 0;
   uint64_t done = 0;  // of the source
   for (size_t i = 0; i < to.count; ++i) {

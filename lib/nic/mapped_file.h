@@ -10,8 +10,8 @@
 
 namespace baton::nic {
 
-// A client's memfd, mapped as long as anything needs it. It cannot shrink, so no access to it
-// faults.
+// A client's memfd, mapped as long as anything needs it. It cannot shrink, so every access is
+// within it. An access to a hole needs a page, which the machine may not have.
 class MappedFile {
  public:
   // Tells files apart.

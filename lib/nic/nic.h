@@ -19,8 +19,8 @@
 namespace baton::nic {
 
 // A NIC in software: it executes what its clients queue in memory that they share with it
-// (soft_nic.md). A client can harm no other client, whatever it writes there or to its sockets
-// (control.md).
+// (soft_nic.md). What a client writes there or to its sockets (control.md) is copied, checked and
+// used. A client that wants to can still slow or end the NIC: soft_nic.md, "Open", has the ways.
 //
 // The NIC has no thread. Its user calls Progress() in every turn of a loop that polls. A loop that
 // sleeps does this:

@@ -58,6 +58,10 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
       if (send->sge_count > 0) {
         return absl::InvalidArgumentError("inline data behind a buffer");
       }
+      // Nothing would bound what is stored by the length of the answer.
+      if (IsAnswered(send->opcode)) {
+        return absl::InvalidArgumentError("inline data where an answer is to be stored");
+      }
       return ReadInline(bytes, at, end, send);
     }
     send->sges[send->sge_count++] = {be64toh(data.addr), length, be32toh(data.lkey)};

@@ -71,6 +71,17 @@ TEST_F(RequestReaderTest, shouldRefuseInlineDataThatIsLongerThanItsRequest) {
   EXPECT_THAT(Refused(), HasSubstr("inline data of 13 bytes, and room for 12"));
 }
 
+// A device that took it would store an answer of 8 bytes in a buffer of any length.
+TEST_F(RequestReaderTest, shouldRefuseInlineDataOfWhatIsAnswered) {
+  const __be32 header = htobe32(16 | kInlineSegment);
+  std::memcpy(memory_->sends + 3 * kSegmentBytes, &header, sizeof(header));
+  control().qpn_ds = htobe32(kQueuePair << 8 | 8);
+  EXPECT_THAT(Refused(0, 2), HasSubstr("inline data where an answer is to be stored"));
+  control().opmod_idx_opcode = htobe32(MLX5_OPCODE_RDMA_READ);
+  std::memcpy(memory_->sends + 2 * kSegmentBytes, &header, sizeof(header));
+  EXPECT_THAT(Refused(0, 2), HasSubstr("inline data where an answer is to be stored"));
+}
+
 // Nothing that is there leads a device out of its own memory; sanitizers look.
 TEST_F(RequestReaderTest, shouldBearAnything) {
   constexpr int kTries = 200'000;
