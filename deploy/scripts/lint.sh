@@ -57,7 +57,7 @@ rules=$({ clang-tidy --version
   git ls-files -z '*.proto' '*.clang-tidy' deploy/scripts/{lint.sh,tidy_scope.cc} | xargs -0 sha256sum
 } | sha256sum | cut -d ' ' -f 1)
 scope=$marks/$rules.so
-llvm=/usr/lib/llvm-14
+export llvm=/usr/lib/llvm-14
 [[ -e $scope ]] || {
   "$llvm/bin/clang++" -std=c++17 -fno-rtti -fPIC -shared -isystem "$llvm/include" -o "$scope.$$" \
     deploy/scripts/tidy_scope.cc
@@ -67,7 +67,7 @@ llvm=/usr/lib/llvm-14
 # tidy GENERATED MARKS RULES SCOPE FILE
 tidy() {
   # A header is C++, too.
-  local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -isystem /usr/lib/llvm-14/include
+  local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -isystem "$llvm/include"
     -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
   [[ $5 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
   mark=$2/$({ echo "$3"

@@ -151,11 +151,8 @@ Loopback::Outcome Loopback::ExecuteSend(QueuePair* requester, QueuePair* respond
 Loopback::Outcome Loopback::ExecuteWrite(QueuePair* requester, QueuePair* responder,
                                          const Pieces& local) {
   Pieces remote;
-  if (local.bytes > 0) {
-    uint8_t* const at = objects_->Reach(responder->domain, send_.rkey, send_.remote_address,
-                                        local.bytes, verbs::kRemoteWrite);
-    if (at == nullptr) return Refuse(requester, Status::kRemoteAccessError, responder);
-    remote.Add(at, local.bytes);
+  if (!FindRemote(*responder, local.bytes, verbs::kRemoteWrite, &remote)) {
+    return Refuse(requester, Status::kRemoteAccessError, responder);
   }
   if (HasImmediate(send_.opcode) && !HasReceive(responder)) return Wait(requester);
   Copy(local, remote);
@@ -168,11 +165,8 @@ Loopback::Outcome Loopback::ExecuteWrite(QueuePair* requester, QueuePair* respon
 Loopback::Outcome Loopback::ExecuteRead(QueuePair* requester, QueuePair* responder,
                                         const Pieces& local) {
   Pieces remote;
-  if (local.bytes > 0) {
-    uint8_t* const at = objects_->Reach(responder->domain, send_.rkey, send_.remote_address,
-                                        local.bytes, verbs::kRemoteRead);
-    if (at == nullptr) return Refuse(requester, Status::kRemoteAccessError, responder);
-    remote.Add(at, local.bytes);
+  if (!FindRemote(*responder, local.bytes, verbs::kRemoteRead, &remote)) {
+    return Refuse(requester, Status::kRemoteAccessError, responder);
   }
   Copy(remote, local);
   return CompleteSend(requester, Status::kSuccess, local.bytes);
@@ -213,6 +207,17 @@ bool Loopback::Find(const QueuePair& queue_pair, absl::Span<const ScatterGather>
     pieces->Add(at, here);
     bytes -= here;
   }
+  return true;
+}
+
+// Likewise for the memory that the request in execution names at its peer.
+bool Loopback::FindRemote(const QueuePair& responder, uint64_t bytes, uint32_t access,
+                          Pieces* pieces) const {
+  if (bytes == 0) return true;
+  uint8_t* const at =
+      objects_->Reach(responder.domain, send_.rkey, send_.remote_address, bytes, access);
+  if (at == nullptr) return false;
+  pieces->Add(at, bytes);
   return true;
 }
 
@@ -307,7 +312,7 @@ void Loopback::Fail(QueuePair* queue_pair) {
   Schedule(queue_pair);
 }
 
-// What is queued meanwhile waits for the next look.
+// Requests that are queued meanwhile wait for the next look.
 void Loopback::Flush(QueuePair* queue_pair) {
   const uint16_t queued = queue_pair->sends_queued();
   while (queue_pair->next_send != queued) {

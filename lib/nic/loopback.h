@@ -63,6 +63,8 @@ class Loopback {
 
   bool Find(const QueuePair& queue_pair, absl::Span<const verbs::ScatterGather> sges,
             uint64_t bytes, uint32_t access, Pieces* pieces) const;
+  bool FindRemote(const QueuePair& responder, uint64_t bytes, uint32_t access,
+                  Pieces* pieces) const;
   QueuePair* PeerOf(const QueuePair& queue_pair) const;
   bool HasReceive(QueuePair* queue_pair);
   static void Copy(const Pieces& from, const Pieces& to);

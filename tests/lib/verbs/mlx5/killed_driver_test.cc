@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -27,7 +28,7 @@ constexpr uint64_t kInvalidWrId = ~uint64_t{0};
 constexpr uint32_t kFired = 2;                // the sequence of the last event
 constexpr uint16_t kBefore = kSendSlots - 1;  // the second of two requests is behind the end
 
-// What the process that is killed shares with this one.
+// The process that is killed shares this memory with the test.
 struct Shared {
   std::atomic<bool> begin;
   Completion taken[kEntries];
@@ -84,7 +85,38 @@ class KilledDriverTest : public ::testing::Test {
     }
     return requests;
   }
-  // What a device executes that has executed all before `kBefore`.
+  void PrepareToPost() {
+    StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
+    memory_->cursors.sent = kBefore;
+  }
+  void PostAndEnd() {
+    size_t posted = 0;
+    (void)Sender().Post(Requests(), &posted);
+    _exit(0);  // nothing else is of interest
+  }
+  // The queue as a driver has it that begins, or follows another one.
+  std::unique_ptr<CompletionQueue> Queue() {
+    auto queue = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
+                                                   &doorbell_);
+    queue->Add(memory_->completing());
+    queue->Resume();
+    return queue;
+  }
+  // Prepares for a driver that consumes from the beginning, and makes the device write these.
+  void PrepareToTake(std::initializer_list<Executed> completions) {
+    memory_->consumed = 0;
+    memory_->taken = 0;
+    memory_->cursors = {};
+    memory_->notes[0] = {100, 1, 0};
+    memory_->notes[1] = {102, 2, 0};
+    memory_->wr_ids[0] = 101;
+    CompletionWriter writer(memory_->found_completions());
+    for (Executed executed : completions) {
+      executed.qp_number = kQueuePair;
+      BATON_CHECK(writer.Write(executed));
+    }
+  }
+  // Returns what a device executes that has executed all before `kBefore`.
   std::vector<uint64_t> Execute() {
     std::vector<uint64_t> added;
     const auto queued = static_cast<uint16_t>(LoadRecord(&memory_->records[MLX5_SND_DBR]));
@@ -110,16 +142,7 @@ TEST_F(KilledDriverTest, shouldExecuteWhatItPostedOnce) {
   int queued = 0;
   int not_queued = 0;
   KillEverywhere(
-      1, native::CodeOf(&SendQueue::Post),
-      [this] {
-        StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
-        memory_->cursors.sent = kBefore;
-      },
-      [this] {
-        size_t posted = 0;
-        (void)Sender().Post(Requests(), &posted);
-        _exit(0);  // nothing else is of interest
-      },
+      1, native::CodeOf(&SendQueue::Post), [this] { PrepareToPost(); }, [this] { PostAndEnd(); },
       [this, &queued, &not_queued] {
         SendQueue heir = Sender();
         const bool was_queued = heir.queued() != kBefore;
@@ -139,16 +162,7 @@ TEST_F(KilledDriverTest, shouldExecuteWhatItPostedOnce) {
 TEST_F(KilledDriverTest, shouldSeeWhatIsPostedTwice) {
   int twice = 0;
   KillEverywhere(
-      7, native::CodeOf(&SendQueue::Post),
-      [this] {
-        StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
-        memory_->cursors.sent = kBefore;
-      },
-      [this] {
-        size_t posted = 0;
-        (void)Sender().Post(Requests(), &posted);
-        _exit(0);  // nothing else is of interest
-      },
+      7, native::CodeOf(&SendQueue::Post), [this] { PrepareToPost(); }, [this] { PostAndEnd(); },
       [this, &twice] {
         size_t posted = 0;
         ASSERT_TRUE(Sender().Post(Requests(), &posted).ok());
@@ -159,46 +173,24 @@ TEST_F(KilledDriverTest, shouldSeeWhatIsPostedTwice) {
 }
 
 TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
-  std::unique_ptr<CompletionWriter> writer;
-  const auto queue = [this] {
-    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
-                                                  &doorbell_);
-    made->Add(memory_->completing());
-    made->Resume();
-    return made;
-  };
   int again = 0;
   KillEverywhere(
       1, native::CodeOf(&CompletionQueue::Take),
-      [this, &writer] {
-        memory_->consumed = 0;
-        memory_->taken = 0;
-        memory_->cursors = {};
-        memory_->notes[0] = {100, 1, 0};
-        memory_->notes[1] = {102, 2, 0};
-        memory_->wr_ids[0] = 101;
-        writer = std::make_unique<CompletionWriter>(memory_->found_completions());
-        Executed executed;
-        executed.qp_number = kQueuePair;
-        BATON_CHECK(writer->Write(executed));
-        executed.kind = MLX5_CQE_RESP_SEND;
-        BATON_CHECK(writer->Write(executed));
-        executed.kind = MLX5_CQE_REQ;
-        executed.counter = 1;
-        BATON_CHECK(writer->Write(executed));
+      [this] {
+        PrepareToTake({{}, {.kind = MLX5_CQE_RESP_SEND}, {.counter = 1}});
         for (Completion& completion : shared_->taken) completion.wr_id = kInvalidWrId;
       },
-      [this, &queue] {
-        (void)queue()->Take(absl::MakeSpan(shared_->taken));
+      [this] {
+        (void)Queue()->Take(absl::MakeSpan(shared_->taken));
         _exit(0);
       },
-      [this, &queue, &again] {
+      [this, &again] {
         std::vector<uint64_t> told;
         for (const Completion& completion : shared_->taken) {
           if (completion.wr_id != kInvalidWrId) told.push_back(completion.wr_id);
         }
         Completion rest[kEntries];
-        const absl::StatusOr<int> taken = queue()->Take(absl::MakeSpan(rest));
+        const absl::StatusOr<int> taken = Queue()->Take(absl::MakeSpan(rest));
         ASSERT_TRUE(taken.ok()) << taken.status();
         for (int i = 0; i < *taken; ++i) {
           // The last that the killed one had may not have been consumed.
@@ -217,36 +209,21 @@ TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
 
 // The device ignores an arm of the sequence whose event it made last.
 TEST_F(KilledDriverTest, shouldNeverArmInVain) {
-  const auto queue = [this] {
-    auto made = std::make_unique<CompletionQueue>(memory_->completion_queue(), kCompletionQueue,
-                                                  &doorbell_);
-    made->Add(memory_->completing());
-    made->Resume();
-    return made;
-  };
-  std::unique_ptr<CompletionWriter> writer;
   uint32_t armed[4] = {};
   KillEverywhere(
       1, native::CodeOf(&CompletionQueue::RequestNotification),
-      [this, &writer] {
-        memory_->consumed = 0;
-        memory_->taken = 0;
-        memory_->cursors = {};
-        memory_->notes[0] = {100, 1, 0};
+      [this] {
         StoreRecord(&memory_->arm_record, ArmValue(kFired, 0));
         memory_->arming = kFired | kArmed;
-        writer = std::make_unique<CompletionWriter>(memory_->found_completions());
-        Executed executed;
-        executed.qp_number = kQueuePair;
-        BATON_CHECK(writer->Write(executed));
+        PrepareToTake({{}});
       },
-      [&queue] {
-        queue()->RequestNotification();
+      [this] {
+        Queue()->RequestNotification();
         _exit(0);
       },
-      [this, &queue, &armed] {
+      [this, &armed] {
         const uint32_t before = LoadRecord(&memory_->arm_record) >> kSequenceShift;
-        const auto heir = queue();
+        const auto heir = Queue();
         heir->RequestNotification();
         const uint32_t now = LoadRecord(&memory_->arm_record) >> kSequenceShift;
         ASSERT_NE(now, kFired);
