@@ -30,7 +30,7 @@ control::RequestHeader HeaderOf(uint32_t tag) {
   return {static_cast<uint16_t>(Message::kOp), sizeof(Message), tag};
 }
 
-// What the NIC's errnos stand for. kUnavailable is none of them: it says that the NIC is lost.
+// Translates the NIC's errnos. kUnavailable is none of them: it says that the NIC is lost.
 absl::Status StatusOf(const control::Reply& reply) {
   const auto code = [error = static_cast<int>(reply.error)] {
     switch (error) {

@@ -274,7 +274,7 @@ void Context::Reset(QueuePair* queue_pair) {
   std::atomic_ref(*queue_pair->failed).store(0, std::memory_order_release);
 }
 
-// What an earlier use left in the queues would be executed again.
+// The NIC would execute again what an earlier use left in the queues.
 absl::Status Context::Init(QueuePair* queue_pair) {
   if (queue_pair->sends_queued() != 0 || queue_pair->receives_queued() != 0) {
     return absl::InvalidArgumentError("records: not 0; set them to 0 after the reset");

@@ -121,7 +121,7 @@ struct Modify {
   RequestHeader header;
   uint32_t number = 0;
   uint32_t state = 0;  // verbs::QueuePairState
-  // Of kReadyToSend, else 0.
+  // kReadyToSend alone has these three. They are 0 for other states.
   uint32_t peer = 0;
   uint32_t rnr_retry_count = 0;  // 0..7; 7: for ever
   uint32_t rnr_timer_us = 0;

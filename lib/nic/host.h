@@ -6,7 +6,7 @@
 
 namespace baton::nic {
 
-// What all files of one NIC share. It outlives them.
+// The parts of a NIC that all of its files share. They outlive the files.
 struct Host {
   Objects* objects = nullptr;
   Loopback* loopback = nullptr;

@@ -20,7 +20,7 @@
 namespace baton::nic {
 namespace {
 
-// What events of the epoll set are of; above these are sockets' ids.
+// Sources of events in the epoll set. Sockets have ids above these.
 constexpr uint64_t kWakeUp = 0;
 constexpr uint64_t kListener = 1;
 

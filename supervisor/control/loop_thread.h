@@ -13,7 +13,7 @@ namespace baton {
 // Thread-compatible. Posting to the loop is thread-safe.
 class LoopThread {
  public:
-  // By which debuggers and `top -H` tell the thread from others.
+  // Debuggers and `top -H` show the thread by this name.
   static constexpr char kName[] = "baton-loop";
 
   LoopThread() : thread_([this] { Run(); }) {}

@@ -161,7 +161,7 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
     if (count == 0) NoteEvent();
     const mlx5_cqe64& entry = Entry(consumed);
     absl::StatusOr<Found> found = Find(entry);
-    // What was taken before is consumed, and the caller's.
+    // The completions that were taken before this one are consumed, and the caller's.
     if (!found.ok()) return count > 0 ? absl::StatusOr<int>(count) : found.status();
     Completion& completion = taken[static_cast<size_t>(count)];
     Translate(entry, &completion);

@@ -50,8 +50,8 @@ struct CompletingQueuePair {
   QueueCursors* cursors = nullptr;
 };
 
-// What `taken` holds, by which a driver brings the cursors up to date that follows one that was
-// killed after it had consumed a completion:
+// The word `taken`. By it a driver brings the cursors up to date if its predecessor was killed
+// after it had consumed a completion:
 //   bits  0-23  completions consumed, this one among them
 //        24-39  place of its queue pair
 //        40-46  the queue pair's `use`, its low bits
@@ -94,8 +94,8 @@ class CompletionQueue {
   // its predecessor was killed before.
   void Resume();
 
-  // As verbs::CompletionQueue::Take: the wr_id of each is written last, and before it is consumed.
-  // kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
+  // Does what verbs::CompletionQueue::Take does: the wr_id of each is written last, and before it
+  // is consumed. kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
   // See verbs::CompletionQueue::RequestNotification. A driver that follows one that was killed

@@ -16,7 +16,7 @@ struct FoundCompletionQueue {
   uint32_t entry_bytes = 64;       // 64, or 128, of which the last 64 are the entry
 };
 
-// What a device tells of a request that it has executed, or of a message that it has received.
+// A device's account of a request that it has executed, or of a message that it has received.
 struct Executed {
   uint8_t kind = MLX5_CQE_REQ;  // MLX5_CQE_*, without errors
   CompletionStatus status = CompletionStatus::kSuccess;

@@ -1,4 +1,4 @@
-// What queues of mlx5 devices look like, beyond what infiniband/mlx5dv.h says. Numbers in them are
+// The format of mlx5 devices' queues, beyond what infiniband/mlx5dv.h says. Numbers in them are
 // big-endian.
 #ifndef LIB_VERBS_MLX5_FORMAT_H_
 #define LIB_VERBS_MLX5_FORMAT_H_
@@ -75,8 +75,9 @@ inline absl::Status CheckLength(const ScatterGather& sge) {
       absl::StrCat("a buffer of ", sge.length, " bytes, at most ", kInlineSegment - 1));
 }
 
-// What the driver of a queue pair keeps beside its queues, in memory that outlives it. Each is
-// written after the completion queue's consumer index, and never ahead of it: see mlx5.md, "Ours".
+// The cursors that a queue pair's driver keeps beside its queues, in memory that outlives it. Each
+// is written after the completion queue's consumer index, and never ahead of it: see mlx5.md,
+// "Ours".
 struct QueueCursors {
   uint32_t use = 0;       // how often the queue pair was reset
   uint16_t sent = 0;      // counter behind the last send that completed
@@ -85,8 +86,8 @@ struct QueueCursors {
 static_assert(sizeof(QueueCursors) == 8 && offsetof(QueueCursors, sent) == 4 &&
               offsetof(QueueCursors, received) == 6);
 
-// What a send is, for each slot of its queue: written in the first slot of a request, before it is
-// queued.
+// The driver's note of a send, one for each slot of the queue. The driver writes that of a
+// request's first slot before it queues the request.
 struct SendNote {
   uint64_t wr_id = 0;
   uint32_t end = 0;  // the counter behind the request, 16 bits

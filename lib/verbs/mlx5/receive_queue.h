@@ -28,7 +28,7 @@ class ReceiveQueue {
  public:
   explicit ReceiveQueue(const ReceiveQueueMemory& memory) : memory_(memory) {}
 
-  // As QueuePair::PostReceive: all that are taken are posted by one store.
+  // Does what QueuePair::PostReceive does: one store posts all that are taken.
   absl::Status Post(absl::Span<const ReceiveRequest> requests, size_t* posted);
 
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }

@@ -38,15 +38,15 @@ class SendQueue {
             Doorbell* doorbell)
       : memory_(memory), qp_number_(qp_number), limits_(limits), doorbell_(doorbell) {}
 
-  // As QueuePair::PostSend, whatever the state of the queue pair: all that are taken are queued by
-  // one store. Refuses an atomic that has not one buffer of 8 bytes (kInvalidArgument).
+  // Does what QueuePair::PostSend does, whatever the state of the queue pair: one store queues all
+  // that are taken. Refuses an atomic that has not one buffer of 8 bytes (kInvalidArgument).
   absl::Status Post(absl::Span<const SendRequest> requests, size_t* posted);
 
-  // Of a driver that follows one that was killed: tells the device of what may be queued and not
-  // rung. The device ignores it where there is nothing.
+  // Tells the device of requests that a killed predecessor may have queued and not rung. The device
+  // ignores it where there are none.
   void RingAgain();
 
-  // Slots written so far; and whether the request that began at `counter` of these is queued.
+  // Returns how many slots were written so far, modulo 2^16.
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:

@@ -103,7 +103,7 @@ TEST_F(LoopbackTest, shouldSendFromAndToSeveralBuffersAndInline) {
   EXPECT_EQ(Next().byte_len, 6u);
   EXPECT_EQ(std::string(Text(100), 2) + Text(200), "onetwo");
   Next();
-  // What is inline is of this process, and the NIC sees the copy.
+  // Inline data lie in this process alone. The NIC sees the copy in the queue.
   const char text[] = "inline";
   const ScatterGather ours = {reinterpret_cast<uintptr_t>(text), sizeof(text), 0};
   request.sges = {&ours, 1};

@@ -44,7 +44,7 @@ TEST(MappedFileTest, shouldRefuseWhatCanShrink) {
     const SharedFile file(4096, seals);
     EXPECT_TRUE(absl::IsInvalidArgument(MappedFile::Map(file.fd()).status())) << seals;
   }
-  // What is sealed cannot be made shorter by who passed it.
+  // The client that passed a sealed file cannot make it shorter.
   const SharedFile file(8192);
   EXPECT_NE(ftruncate(file.fd(), 4096), 0);
 }

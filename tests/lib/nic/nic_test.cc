@@ -315,7 +315,8 @@ TEST_F(NicTest, shouldKeepNoSocketThatAClientMade) {
   EXPECT_EQ(nic_.nic().contexts(), 1u);
   file_.Reset();
   EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
-  // As the socket for a reply it brings the NIC its own reply, which is no request.
+  // The file is passed as the socket for the reply: so the NIC gets its own reply there, no
+  // request.
   CallSocket();
   control::Attach attach;
   attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), 2};

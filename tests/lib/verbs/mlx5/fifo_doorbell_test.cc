@@ -25,7 +25,7 @@ class FifoDoorbellTest : public ::testing::Test {
   // Another driver of the same page.
   void Restart() { bell_ = std::make_unique<FifoDoorbell>(page_.get(), wake_.get()); }
 
-  // What the NIC does of one value, in its three steps.
+  // The three steps by which the NIC takes a value.
   uint64_t Read() const { return page_->sends[page_->sq_head % kSendPlaces]; }
   void StoreHead() { ++page_->sq_head; }
   void Clear() { page_->sends[(page_->sq_head - 1) % kSendPlaces] = 0; }

@@ -26,7 +26,7 @@ inline constexpr uint32_t kReceiveSlots = 8;
 inline constexpr uint32_t kReceiveBytes = 32;
 inline constexpr uint32_t kEntries = 8;
 
-// Of one queue pair and its completion queue. It lies in memory that forked processes share.
+// The memory of one queue pair and its completion queue, which forked processes share.
 struct QueueMemory {
   alignas(64) uint8_t sends[kSendSlots * kSlotBytes];
   alignas(64) uint8_t receives[kReceiveSlots * kReceiveBytes];

@@ -1,4 +1,4 @@
-// What a device refuses of a client that writes anything into its queue.
+// A device refuses nonsense that a client writes into its queue.
 #include "lib/verbs/mlx5/request_reader.h"
 
 #include <gmock/gmock.h>

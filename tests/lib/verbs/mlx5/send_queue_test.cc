@@ -149,7 +149,7 @@ TEST_F(SendQueueTest, shouldRingAgainWithTheCounterAndAnEmptyOpcode) {
             "0000010000010100");
 }
 
-// What is written around the end of the queue, too.
+// Requests that lie around the end of the queue are among them.
 TEST_F(SendQueueTest, shouldBeReadAsItWasWritten) {
   constexpr int kRequests = 20'000;
   std::mt19937 random(20261123);
