@@ -238,4 +238,11 @@ void FrameStream::DropRequests() {
   std::erase_if(pending_, [](const OutFrame& frame) { return frame.sent == 0 && frame.request(); });
 }
 
+uint64_t FrameStream::FirstUnwritten(uint64_t end) const {
+  for (const OutFrame& frame : pending_) {
+    if (frame.request()) end = std::min(end, frame.index);
+  }
+  return end;
+}
+
 }  // namespace baton::verbs::soft

@@ -32,7 +32,7 @@ struct OutFrame {
   PayloadSource source = PayloadSource::kNone;
   uint32_t rkey = 0;
   uint32_t payload_size = 0;
-  uint64_t index = 0;
+  uint64_t index = 0;   // of a request, or the address of a response's payload
   uint64_t offset = 0;  // of the payload in its message
   uint32_t sent = 0;    // bytes already on the wire
   std::unique_ptr<uint8_t[]> owned;
@@ -110,6 +110,9 @@ class FrameStream {
   void Detach(PayloadSource source);
   // Drops request frames that were not begun, of any kind.
   void DropRequests();
+  // The first request, by its index, of which something was generated and not wholly written; `end`
+  // if there is none.
+  uint64_t FirstUnwritten(uint64_t end) const;
 
   std::string_view error() const { return error_; }
 

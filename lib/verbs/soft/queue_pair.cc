@@ -187,6 +187,10 @@ void SoftQueuePair::DropRequestFrames() {
   if (link_ != nullptr) link_->stream().DropRequests();
 }
 
+uint64_t SoftQueuePair::FirstUnwritten(uint64_t end) const {
+  return link_ == nullptr ? end : link_->stream().FirstUnwritten(end);
+}
+
 void SoftQueuePair::Stall(uint64_t duration_us) {
   if (link_ != nullptr) link_->Stall(duration_us);
 }

@@ -70,6 +70,7 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   void Fail() override;
   void WantTransmit() override;
   void DropRequestFrames() override;
+  uint64_t FirstUnwritten(uint64_t end) const override;
   void Stall(uint64_t duration_us) override;
   void CutLink() override;
   void LoseDevice() override;

@@ -118,11 +118,11 @@ bool Requester::DrawFault(SendWork* work) {
       host_->LoseDevice();
       return true;
     case FaultKind::kRetry:
-      Halt(CompletionStatus::kRetryExceeded);
+      Halt(next_, CompletionStatus::kRetryExceeded);
       if (fault.duration_us > 0) Wait(fault.duration_us);
       return false;
     case FaultKind::kError:
-      Halt(fault.status);
+      Halt(next_, fault.status);
       if (fault.duration_us > 0) Wait(fault.duration_us);
       return false;
   }
@@ -147,7 +147,7 @@ bool Requester::Start(SendWork* work) {
   if (!MayStart(*work) || !DrawFault(work)) return false;
   const CompletionStatus status = CheckLocal(*work);
   if (status != CompletionStatus::kSuccess) {
-    Halt(status);
+    Halt(next_, status);
     return false;
   }
   if (next_ == ring_.head()) Touch();
@@ -158,7 +158,7 @@ bool Requester::Start(SendWork* work) {
 }
 
 bool Requester::NextFrame(OutFrame* frame) {
-  if (waiting_ || halted_ || next_ == ring_.tail()) return false;
+  if (waiting_ || next_ == ring_.tail() || (halted_ && next_ == halt_index_)) return false;
   SendWork& work = ring_[next_];
   if (!started_ && !Start(&work)) return false;
   if (work.opcode == Opcode::kRead) {
@@ -168,6 +168,7 @@ bool Requester::NextFrame(OutFrame* frame) {
   } else {
     BuildSegment(work, frame);
   }
+  frame->index = next_;
   if ((frame->header.flags & kLast) != 0) {
     if (IsAnswered(work.opcode)) ++unanswered_;
     ++next_;
@@ -193,7 +194,6 @@ void Requester::BuildSegment(const SendWork& work, OutFrame* frame) {
   if (write) frame->SetBody(WriteHead{work.remote_address + sent_, work.rkey, 0, work.length});
   frame->source = size > 0 ? PayloadSource::kRequest : PayloadSource::kNone;
   frame->payload_size = size;
-  frame->index = next_;
   frame->offset = sent_;
   sent_ += size;
 }
@@ -219,13 +219,15 @@ int Requester::Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* i
   return host_->memory().Gather(ring_.sges(index), work.sge_count, offset, length, 0, iovecs, max);
 }
 
-void Requester::Halt(CompletionStatus status) {
+// A request before one that has failed here may have to wait for its peer, and fails first then.
+void Requester::Halt(uint64_t index, CompletionStatus status) {
   halted_ = true;
+  halt_index_ = index;
   halt_status_ = status;
 }
 
 void Requester::Settle() {
-  if (halted_ && !waiting_ && ring_.head() == next_ && !ring_.empty()) FailHead(halt_status_);
+  if (halted_ && !waiting_ && ring_.head() == halt_index_) FailHead(halt_status_);
 }
 
 void Requester::Wait(uint64_t delay_us) {
@@ -238,7 +240,7 @@ void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
   started_ = false;
   SendWork& work = ring_[index];
   if (parameters_.rnr_retry_count < 7 && work.rnr_tries >= parameters_.rnr_retry_count) {
-    Halt(CompletionStatus::kRnrRetryExceeded);
+    Halt(index, CompletionStatus::kRnrRetryExceeded);
     return;
   }
   if (work.rnr_tries < 7) ++work.rnr_tries;
@@ -271,7 +273,8 @@ void Requester::FailHead(CompletionStatus status) {
   host_->Fail();
 }
 
-// An answer also acknowledges what was before it; but a READ or an atomic ends only with its own.
+// An answer also acknowledges the requests before its own, but for READs and atomics. The queue
+// pair fails on the way, and the head passes `end`, if its completion queue is full.
 bool Requester::CompleteUpTo(uint64_t end) {
   while (ring_.head() < end) {
     if (IsAnswered(ring_[ring_.head()].opcode)) {
@@ -285,24 +288,27 @@ bool Requester::CompleteUpTo(uint64_t end) {
 
 bool Requester::OnAck(uint32_t sequence) {
   const uint64_t index = IndexOf(sequence);
-  if (index >= next_) return false;
+  if (index >= transmitted_end()) return false;
   Touch();
   return CompleteUpTo(index + 1);
 }
 
 bool Requester::OnNak(uint32_t sequence, NakCode code) {
   const uint64_t index = IndexOf(sequence);
-  if (index == ring_.tail()) return false;
+  if (index > transmitted_end() || index == ring_.tail()) return false;
   if (!CompleteUpTo(index)) return false;
-  FailHead(StatusOf(code));
+  if (ring_.head() == index) FailHead(StatusOf(code));
   return true;
 }
 
 bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
   const uint64_t index = IndexOf(sequence);
-  if (index == ring_.tail() || IsAnswered(ring_[index].opcode)) return false;
+  if (index > transmitted_end() || index == ring_.tail() || IsAnswered(ring_[index].opcode)) {
+    return false;
+  }
   Touch();
   if (!CompleteUpTo(index)) return false;
+  if (ring_.head() != index) return true;
   unanswered_ = 0;  // those before it are answered, those after it start again
   host_->DropRequestFrames();
   RetryLater(index, std::min<uint64_t>(timer_us, kMaxRnrTimerUs));
@@ -311,7 +317,9 @@ bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
 
 bool Requester::OnReadResponse(const FrameHeader& header) {
   const uint64_t index = IndexOf(header.sequence);
-  if (index >= next_ || ring_[index].opcode != Opcode::kRead || !CompleteUpTo(index)) return false;
+  if (index >= transmitted_end() || ring_[index].opcode != Opcode::kRead) return false;
+  if (!CompleteUpTo(index)) return false;
+  if (ring_.head() != index) return true;
   Touch();
   const uint64_t end = read_offset_ + header.length;
   read_last_ = (header.flags & kLast) != 0;
@@ -346,7 +354,9 @@ bool Requester::OnAnswerEnd() {
 
 bool Requester::OnAtomicResponse(uint32_t sequence, uint64_t value) {
   const uint64_t index = IndexOf(sequence);
-  if (index >= next_ || !IsAtomic(ring_[index].opcode) || !CompleteUpTo(index)) return false;
+  if (index >= transmitted_end() || !IsAtomic(ring_[index].opcode)) return false;
+  if (!CompleteUpTo(index)) return false;
+  if (ring_.head() != index) return true;
   Touch();
   iovec target[kMaxScatterGather];
   const int used = host_->memory().Gather(ring_.sges(index), ring_[index].sge_count, 0,

@@ -77,10 +77,12 @@ class Requester {
   void BuildAtomic(const SendWork& work, OutFrame* frame);
   uint64_t IndexOf(uint32_t sequence) const;
   uint64_t started_end() const { return next_ + (started_ ? 1 : 0); }
+  // The requests before it are with the peer, which cannot have executed any other.
+  uint64_t transmitted_end() const { return host_->FirstUnwritten(next_); }
   bool CompleteUpTo(uint64_t end);
   void CompleteHead(CompletionStatus status, uint32_t byte_len);
   void FailHead(CompletionStatus status);
-  void Halt(CompletionStatus status);
+  void Halt(uint64_t index, CompletionStatus status);
   void Wait(uint64_t delay_us);
   void RetryLater(uint64_t index, uint64_t delay_us);
   void WatchPeer();
@@ -98,8 +100,9 @@ class Requester {
   bool read_last_ = false;
   bool reading_ = false;  // the frame in progress is a READ response
   bool waiting_ = false;  // RNR or injected delay: wait_timer_ runs
-  bool halted_ = false;   // next_ fails with halt_status_ once all before it are complete
+  bool halted_ = false;   // halt_index_ fails with halt_status_ once all before it are complete
   bool suspect_ = false;  // the peer's time is up; one short grace, for we may have slept ourselves
+  uint64_t halt_index_ = 0;
   CompletionStatus halt_status_ = CompletionStatus::kSuccess;
   uint64_t life_ns_ = 0;  // when the peer last showed life
   Timer wait_timer_;

@@ -102,13 +102,19 @@ void Responder::NotReady(uint32_t sequence) {
   Push({Kind::kReceiverNotReady, NakCode{}, sequence, 0, 0, 0, 0});
 }
 
-// Whether the segment is the one that must come next; what an RNR answer made void is dropped.
+bool Responder::HasAnswer(Kind kind) const {
+  return std::any_of(answers_.begin() + static_cast<ptrdiff_t>(first_answer_), answers_.end(),
+                     [kind](const Answer& answer) { return answer.kind == kind; });
+}
+
+// Whether the segment is the one that must come next. Segments that an RNR answer made void are
+// dropped. A peer that sends again before it can have that answer breaks the protocol.
 bool Responder::InOrder(const FrameHeader& header) {
   const bool first = (header.flags & kFirst) != 0;
   if (dropping_) {
     if (first && header.sequence == expected_) {
       dropping_ = false;
-      return true;
+      return !HasAnswer(Kind::kReceiverNotReady);
     }
     discard_ = true;
     return true;

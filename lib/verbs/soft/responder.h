@@ -58,6 +58,7 @@ class Responder {
   bool OnAtomic(const FrameHeader& header, const uint8_t* body);
   bool InOrder(const FrameHeader& header);
   bool HasReceive();
+  bool HasAnswer(Kind kind) const;
   void EndSend();
   void EndWrite();
   void NotReady(uint32_t sequence);
@@ -86,7 +87,9 @@ class Responder {
   uint32_t rkey_ = 0;            // WRITE
   uint32_t segment_size_ = 0;
 
-  std::vector<Answer> answers_;  // from first_answer_; bounded by the responder resources
+  // From first_answer_ on. Between two acknowledgements is another answer, and there are at most as
+  // many of these as responder resources, one "receiver not ready" and one NAK.
+  std::vector<Answer> answers_;
   size_t first_answer_ = 0;
   uint32_t reads_ = 0;  // READ and atomic answers among them
   bool refused_ = false;

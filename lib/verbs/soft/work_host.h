@@ -23,6 +23,8 @@ class WorkHost {
   virtual void WantTransmit() = 0;
   // Request frames that were generated and not begun are void.
   virtual void DropRequestFrames() = 0;
+  // See FrameStream::FirstUnwritten.
+  virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
   // Injected faults.
   virtual void Stall(uint64_t duration_us) = 0;
   virtual void CutLink() = 0;

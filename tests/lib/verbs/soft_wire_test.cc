@@ -80,6 +80,20 @@ class SoftWire : public ::testing::Test {
     return true;
   }
 
+  // Turns the server until `fd` has a frame with so many bytes behind its header, and takes it.
+  FrameHeader ReadHeader(int fd, size_t more = 0) {
+    struct {
+      FrameHeader header;
+      char more[64];
+    } frame = {};
+    const auto size = static_cast<ssize_t>(sizeof(FrameHeader) + more);
+    EXPECT_TRUE(Turn([&] {
+      return recv(fd, &frame, static_cast<size_t>(size), MSG_DONTWAIT | MSG_PEEK) == size;
+    }));
+    EXPECT_EQ(recv(fd, &frame, static_cast<size_t>(size), 0), size);
+    return frame.header;
+  }
+
   // A raw peer with an established connection; the server side's id is server.id.
   FileDescriptor Establish() {
     FileDescriptor fd = Dial();
@@ -88,6 +102,8 @@ class SoftWire : public ::testing::Test {
     server.id = std::move(server.events.front().new_id);
     server.events.clear();
     EXPECT_TRUE(server.id->Accept(server.queue_pair.get(), {}).ok());
+    EXPECT_EQ(ReadHeader(fd.get(), sizeof(ConnectHead)).type,
+              static_cast<uint8_t>(FrameType::kConnectReply));
     Write(fd.get(), ReadyToUse());
     EXPECT_TRUE(Turn([&] { return !server.events.empty(); }));
     EXPECT_EQ(server.events.front().type, CmEventType::kEstablished);
@@ -230,6 +246,124 @@ TEST_F(SoftWire, shouldDisconnectAPeerThatBreaksTheProtocolLater) {
   ExpectService();
 }
 
+class SoftWireAnswers : public SoftWire {
+ protected:
+  static std::string Answer(FrameType type, uint32_t sequence, const std::string& body = "") {
+    return Bytes(Header(type, 0, static_cast<uint32_t>(body.size()), sequence)) + body;
+  }
+  void ExpectStatuses(const std::vector<CompletionStatus>& expected) {
+    EXPECT_TRUE(Turn([&] { return server.completions.size() >= expected.size(); }));
+    std::vector<CompletionStatus> statuses;
+    for (const Completion& completion : server.completions) statuses.push_back(completion.status);
+    EXPECT_EQ(statuses, expected);
+  }
+  // Makes the server's end of `fd` take no more than a few KiB ahead of its peer.
+  static void Narrow(int fd) {
+    const auto port = [](int socket, decltype(&getpeername) name) -> in_port_t {
+      sockaddr_in address = {};
+      socklen_t size = sizeof(address);
+      return name(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? address.sin_port : 0;
+    };
+    const int least = 0;  // the kernel takes its least for it
+    int narrowed = 0;
+    for (int end = 0; end < 1024; ++end) {
+      if (port(end, &getpeername) != port(fd, &getsockname)) continue;
+      EXPECT_EQ(setsockopt(end, SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
+      ++narrowed;
+    }
+    ASSERT_EQ(narrowed, 1);
+  }
+  static FrameType TypeOf(const std::string& frame) { return static_cast<FrameType>(frame[1]); }
+};
+
+// Its inline data, or the memory of another request in its slot, would be sent in its place.
+TEST_F(SoftWireAnswers, shouldDropAPeerThatAnswersWhatItCannotHaveRead) {
+  for (const std::string& answer :
+       {Answer(FrameType::kAck, 0), Answer(FrameType::kNak, 1),
+        Answer(FrameType::kReceiverNotReady, 1), Answer(FrameType::kReadResponse, 1),
+        Answer(FrameType::kAtomicResponse, 1, std::string(8, 'a'))}) {
+    const Opcode behind = TypeOf(answer) == FrameType::kReadResponse     ? Opcode::kRead
+                          : TypeOf(answer) == FrameType::kAtomicResponse ? Opcode::kFetchAndAdd
+                                                                         : Opcode::kSend;
+    server.id.reset();
+    server.queue_pair = server.MakeQueuePair();
+    FileDescriptor fd = Establish();
+    ASSERT_NO_FATAL_FAILURE(Narrow(fd.get()));
+    // Both are generated in one batch, of which the socket takes a part.
+    const std::vector<ScatterGather> most(3, memory.Sge(0, 256 << 10));
+    ASSERT_TRUE(
+        testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), most).ok());
+    ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(behind, 2),
+                                  {memory.Sge(0, sizeof(uint64_t))})
+                    .ok());
+    server.Turn();
+    Write(fd.get(), answer);
+    EXPECT_TRUE(AwaitClose(fd.get()));
+    ExpectStatuses({CompletionStatus::kFlushError, CompletionStatus::kFlushError});
+    server.completions.clear();
+    server.events.clear();
+  }
+  ExpectService();
+}
+
+TEST_F(SoftWireAnswers, shouldTryAgainBeforeARequestThatHasFailedHere) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish();
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), {}).ok());
+  ScatterGather foreign = memory.Sge(0, 8);
+  foreign.lkey ^= 0x5555;
+  ASSERT_TRUE(
+      testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 2), {foreign}).ok());
+  EXPECT_EQ(ReadHeader(fd.get()).sequence, 0u);
+  Write(fd.get(), Answer(FrameType::kReceiverNotReady, 0));
+  EXPECT_EQ(ReadHeader(fd.get()).sequence, 0u);
+  Write(fd.get(), Answer(FrameType::kAck, 0));
+  ExpectStatuses({CompletionStatus::kSuccess, CompletionStatus::kLocalProtectionError});
+}
+
+// The queue pair fails, and its requests are flushed, while an answer is dealt with.
+TEST_F(SoftWireAnswers, shouldBearAnOverrunAmongTheRequestsThatAnAnswerAcknowledges) {
+  for (const std::string& answer : {Answer(FrameType::kAck, 3), Answer(FrameType::kNak, 3),
+                                    Answer(FrameType::kReceiverNotReady, 3),
+                                    Answer(FrameType::kAtomicResponse, 3, "answered")}) {
+    SCOPED_TRACE(static_cast<int>(answer[1]));
+    const bool atomic = TypeOf(answer) == FrameType::kAtomicResponse;
+    const std::unique_ptr<CompletionQueue> small = server.device->CreateCompletionQueue(2).value();
+    QueuePairOptions options;
+    options.send_queue = small.get();
+    options.receive_queue = server.queue.get();
+    options.max_send_requests = options.max_receive_requests = 8;
+    options.max_scatter_gather = 1;
+    server.queue_pair = server.device->CreateQueuePair(options).value();
+    FileDescriptor fd = Establish();
+    memory.Fill(0, "as it was");
+    for (uint64_t i = 0; i < 4; ++i) {
+      const Opcode opcode = i == 3 && atomic ? Opcode::kFetchAndAdd : Opcode::kSend;
+      ASSERT_TRUE(
+          testing::PostSend(*server.queue_pair, testing::Request(opcode, i), {memory.Sge(0, 8)})
+              .ok());
+    }
+    for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(ReadHeader(fd.get(), 8).sequence, i);
+    EXPECT_EQ(ReadHeader(fd.get(), 0).sequence, 3u);
+    Write(fd.get(), answer);
+    EXPECT_TRUE(Turn([&] { return server.queue_pair->state() == QueuePairState::kError; }));
+    EXPECT_EQ(memory.Text(0, 9), "as it was");
+    Completion taken[8];
+    EXPECT_EQ(small->Poll(absl::MakeSpan(taken)).status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 9), {}).ok());
+    server.id.reset();
+    server.queue_pair.reset();
+  }
+}
+
+TEST_F(SoftWireAnswers, shouldDropAPeerThatTriesAgainBeforeItIsTold) {
+  FileDescriptor fd = Establish();
+  const std::string message = Bytes(Header(FrameType::kSend, kFirst | kLast, 0));
+  Write(fd.get(), message + message);
+  EXPECT_TRUE(AwaitClose(fd.get()));
+  ExpectService();
+}
+
 // Frames with a plausible head and anything in it, from a seed.
 TEST_F(SoftWire, shouldSurviveRandomFrames) {
   constexpr FrameType kTypes[] = {FrameType::kSend,
@@ -262,7 +396,7 @@ TEST_F(SoftWire, shouldSurviveRandomFrames) {
       const uint64_t address = memory.address() + random() % (2 << 20);
       const uint32_t rkey = random() % 4 == 0 ? random() : memory.region->rkey();
       if (type == FrameType::kWrite) {
-        body = Bytes(WriteHead{address, rkey, 0, body.size()}) + body;
+        body.insert(0, Bytes(WriteHead{address, rkey, 0, body.size()}));
       } else if (type == FrameType::kRead) {
         body = Bytes(ReadHead{address, rkey, static_cast<uint32_t>(random() % (1 << 20))});
       } else if (type == FrameType::kCompareAndSwap || type == FrameType::kFetchAndAdd) {
