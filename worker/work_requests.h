@@ -30,8 +30,8 @@ template <typename... Args>
 }
 
 inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
-  arena::StorePair<offsetof(arena::BufferRange, offset)>(
-      *range, buffer.offset, arena::TwoFields(buffer.length, /*reserved=*/0));
+  arena::StorePair<offsetof(arena::BufferRange, offset)>(*range, buffer.offset,
+                                                         arena::TwoFields(buffer.length, 0));
 }
 
 // `length`: of all of them.

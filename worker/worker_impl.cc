@@ -615,8 +615,8 @@ bool WorkerImpl::ArmEvent() {
 }
 
 absl::Status WorkerImpl::Wait(int timeout_ms) {
-  const absl::Status status = Await(timeout_ms);
-  // What Wake was called for by now, the caller finds.
+  absl::Status status = Await(timeout_ms);
+  // The caller finds what Wake was called for by now.
   woken_.store(false);
   return status;
 }

@@ -70,6 +70,11 @@ tidy() {
   local flags=(-x c++ -std=c++20 -I. -isystem "$1" -isystem /usr/include/libnl3 -isystem "$llvm/include"
     -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DBOOST_ASIO_NO_DEPRECATED) mark
   [[ $5 != tests/* ]] || flags+=(-DBATON_TEST_HOOKS)  # tests see the hooks of what they test
+  # A program that is built several times, each time with another value.
+  case $5 in
+    tests/fuzz/fuzzer_main.cc) flags+=(-DBATON_FUZZ_TARGET=SoftWire) ;;
+    worker/examples/*/main.cc) flags+=(-DLEDGER_VERSION=1 -DNVMED_VERSION=1 -DPINGD_VERSION=1) ;;
+  esac
   mark=$2/$({ echo "$3"
     clang++-14 -MM "${flags[@]}" "$5" | sed -e 's/^[^ ]*: //' -e 's/\\$//' | xargs sha256sum; } |
     sha256sum | cut -d ' ' -f 1)

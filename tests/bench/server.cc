@@ -45,7 +45,7 @@ absl::Status Server::Open(SideName side, const ServerOptions& options) {
   return absl::InvalidArgumentError("no such side");
 }
 
-absl::Status Server::StartProcess(harness::ChildOptions program) {
+absl::Status Server::StartProcess(const harness::ChildOptions& program) {
   BATON_ASSIGN_OR_RETURN(process_, harness::ChildProcess::Start(program));
   BATON_ASSIGN_OR_RETURN(const std::string line,
                          process_->ReadLineWith("bench server ready", kStart));
@@ -65,7 +65,7 @@ absl::Status Server::StartRaw(const ServerOptions& options, const char* how) {
   program.arguments = {"--host", options.host};
   if (how != nullptr) program.arguments.emplace_back(how);
   Append(options.raw_arguments, &program.arguments);
-  return StartProcess(std::move(program));
+  return StartProcess(program);
 }
 
 absl::Status Server::StartCluster(const ServerOptions& options,
@@ -95,7 +95,7 @@ absl::Status Server::StartBrokered(const ServerOptions& options) {
   program.arguments = {"--socket",  cluster_->SocketPath(), "--service", kService, "--host",
                        options.host};
   Append(options.worker_arguments, &program.arguments);
-  return StartProcess(std::move(program));
+  return StartProcess(program);
 }
 
 absl::Status Server::StartNative(const ServerOptions& options) {

@@ -69,7 +69,7 @@ class Server {
   absl::Status StartRaw(const ServerOptions& options, const char* how);
   absl::Status StartBrokered(const ServerOptions& options);
   absl::Status StartNative(const ServerOptions& options);
-  absl::Status StartProcess(harness::ChildOptions program);
+  absl::Status StartProcess(const harness::ChildOptions& program);
   absl::Status StartCluster(const ServerOptions& options,
                             std::vector<std::string> batond_arguments);
   absl::Status FindNativeOwner();

@@ -32,7 +32,7 @@ constexpr const char* kPackages[] = {"",
 Binaries::Binaries(const std::string& directory) {
   if (!directory.empty()) roots_.push_back(directory);
   if (const char* variable = std::getenv("BATON_BIN"); variable != nullptr && *variable != '\0') {
-    roots_.push_back(variable);
+    roots_.emplace_back(variable);
   }
   if (const char* sources = std::getenv("TEST_SRCDIR"); sources != nullptr) {
     roots_.push_back(absl::StrCat(sources, "/baton"));

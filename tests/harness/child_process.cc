@@ -19,8 +19,6 @@
 #include "lib/base/status_macros.h"
 #include "tests/harness/patience.h"
 
-extern char** environ;
-
 namespace baton::harness {
 namespace {
 
@@ -55,7 +53,7 @@ Image MakeImage(const ChildOptions& options) {
   for (const std::string& argument : options.arguments) image.strings.push_back(argument);
   const size_t arguments = image.strings.size();
   for (const auto& [name, value] : options.environment) {
-    image.strings.push_back(name + "=" + value);
+    image.strings.push_back(absl::StrCat(name, "=", value));
   }
   for (size_t i = 0; i < image.strings.size(); ++i) {
     (i < arguments ? image.arguments : image.environment).push_back(image.strings[i].data());

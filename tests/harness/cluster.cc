@@ -261,7 +261,7 @@ absl::StatusOr<v1::Upgrade> Cluster::WaitUntilUpgradeEnds(uint64_t id) {
 
 absl::Status Cluster::Stop() {
   if (batond_ == nullptr || batond_->HasEnded()) return absl::OkStatus();
-  const absl::Status status = batond_->Terminate(kStop);
+  absl::Status status = batond_->Terminate(kStop);
   if (!status.ok() && !batond_->HasEnded()) batond_->Kill().IgnoreError();  // told in `status`
   return status;
 }

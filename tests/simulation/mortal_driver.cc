@@ -27,7 +27,7 @@ uint32_t Hash(const char* text) {
 // What is only reached after another death, or leaves most to find out.
 bool IsRare(std::string_view where) {
   for (const std::string_view part : {"marker", "spare", "settled", "device: post"}) {
-    if (where.find(part) != where.npos) return true;
+    if (where.find(part) != std::string_view::npos) return true;
   }
   return false;
 }

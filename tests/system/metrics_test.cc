@@ -23,8 +23,6 @@
 namespace baton {
 namespace {
 
-using ::testing::HasSubstr;
-
 class MetricsTest : public ::testing::Test {
  protected:
   void SetUp() override {

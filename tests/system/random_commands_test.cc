@@ -119,7 +119,7 @@ class Client {
     context.set_deadline(std::chrono::system_clock::now() + harness::Patient(kAnswer));
     context.set_wait_for_ready(true);
     if (!reason.empty()) context.AddMetadata("baton-reason", reason);
-    const grpc::Status status = (stub_.get()->*method)(&context, request, response);
+    grpc::Status status = (stub_.get()->*method)(&context, request, response);
     ++record_.counts[name + (status.ok() ? "" : " refused")];
     // What the server says of time has words of its own.
     EXPECT_NE(status.error_message(), "Deadline Exceeded") << name << ": no answer";

@@ -29,7 +29,8 @@ inline constexpr uint32_t kShortMs = 150;
 class UpgradeTest : public testing::Test {
  protected:
   // A ledger-v1 owns everything, and the peer is connected.
-  void Start(std::vector<std::string> batond_arguments = {}, harness::LedgerOptions owner = {}) {
+  void Start(const std::vector<std::string>& batond_arguments = {},
+             const harness::LedgerOptions& owner = {}) {
     harness::ClusterOptions options;
     options.shards = 4;
     options.max_connections = kConnections;

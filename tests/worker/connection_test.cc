@@ -1,4 +1,5 @@
 // The life of connections as a worker sees it, what travels over them, and remote access.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -140,7 +141,7 @@ TEST_F(ConnectionTest, shouldCarryEveryOpcode) {
   Connection& connection = *Established(peer);
   for (int i = 0; i < 4; ++i) peer.Receive();
   uint8_t* const buffers = worker->buffers().data();
-  std::memcpy(buffers, "payload!", 8);
+  std::copy_n("payload!", 8, buffers);
   const Buffer payload = {0, 8};
   const Buffer result = {64, 8};
   SendWork work;
@@ -169,7 +170,7 @@ TEST_F(ConnectionTest, shouldCarryEveryOpcode) {
   work.immediate = 99;
   EXPECT_EQ(Do(connection, work).status, CompletionStatus::kSuccess);
 
-  std::memcpy(target, "from you", 8);
+  std::copy_n("from you", 8, target);
   work.opcode = Opcode::kRead;
   work.buffers = {&result, 1};
   done = Do(connection, work);
@@ -505,7 +506,7 @@ TEST_F(ConnectionTest, shouldOpenARangeToPeersUntilItIsRevoked) {
   ASSERT_TRUE(Until([&] { return peer.sent.size() == 1; }));
   EXPECT_EQ(peer.sent[0].status, CompletionStatus::kSuccess);
   EXPECT_EQ(std::memcmp(granted, "written!", 8), 0);
-  std::memcpy(granted + 8, "read me!", 8);
+  std::copy_n("read me!", 8, granted + 8);
   request.opcode = Opcode::kRead;
   request.remote_address = grant->remote_address + 8;
   peer.Post(request, 8);

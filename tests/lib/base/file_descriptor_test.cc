@@ -22,7 +22,7 @@ TEST(FileDescriptorTest, shouldMoveItsDescriptor) {
   FileDescriptor first(NewDescriptor());
   const int fd = first.get();
   FileDescriptor second(std::move(first));
-  EXPECT_FALSE(first);
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): it is empty then
   EXPECT_EQ(second.get(), fd);
   FileDescriptor third(NewDescriptor());
   const int replaced = third.get();

@@ -19,7 +19,6 @@
 namespace baton::driver {
 namespace {
 
-using arena::CommitEntry;
 using arena::CompletionEntry;
 using arena::CompletionKind;
 using arena::ConnectionState;

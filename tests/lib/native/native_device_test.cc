@@ -142,7 +142,7 @@ class Driver final : public driver::DriverObserver {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  absl::Status Adopt(std::vector<uint32_t> adopted) {
+  absl::Status Adopt(const std::vector<uint32_t>& adopted) {
     native->Restore(adopted, AllConnections());
     shards = adopted;
     return driver->Adopt(adopted);

@@ -39,9 +39,9 @@ static_assert(
     std::is_same_v<decltype(&mlx5dv_init_obj), int (*)(mlx5dv_obj*, uint64_t object_types)>);
 static_assert(std::is_same_v<decltype(&mlx5dv_is_supported), bool (*)(ibv_device*)>);
 static_assert((MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ | MLX5DV_OBJ_SRQ) == 7);
-static_assert(std::is_same_v<decltype(mlx5dv_qp::dbrec), __be32*> &&
-              std::is_same_v<decltype(mlx5dv_cq::dbrec), __be32*> &&
-              std::is_same_v<decltype(mlx5dv_srq::dbrec), __be32*>);
+static_assert(std::is_same_v<decltype(mlx5dv_qp::dbrec), __be32*>);
+static_assert(std::is_same_v<decltype(mlx5dv_cq::dbrec), __be32*>);
+static_assert(std::is_same_v<decltype(mlx5dv_srq::dbrec), __be32*>);
 static_assert(sizeof(mlx5dv_qp::sq.buf) == sizeof(void*) && sizeof(mlx5dv_qp::sq.wqe_cnt) == 4 &&
               sizeof(mlx5dv_qp::sq.stride) == 4 && sizeof(mlx5dv_qp::rq.buf) == sizeof(void*) &&
               sizeof(mlx5dv_qp::rq.wqe_cnt) == 4 && sizeof(mlx5dv_qp::rq.stride) == 4 &&

@@ -241,7 +241,8 @@ TEST(BatondTest, WaitsForChildrenOfAFormerBatondThatAreNotGoneYet) {
   ASSERT_EQ(flock(former_child.get(), LOCK_EX), 0);
   BatondProcess batond(stage);
   // It has its own lock, and so has come to the other one.
-  ASSERT_TRUE(Eventually([&] { return ReadWholeFile(stage.state_dir() + "/batond.lock") != ""; }));
+  ASSERT_TRUE(
+      Eventually([&] { return !ReadWholeFile(stage.state_dir() + "/batond.lock").empty(); }));
   EXPECT_EQ(stage.lives("keeper").size(), 0u);
   former_child.Reset();
   EXPECT_TRUE(batond.WaitUntilReady()) << batond.standard_error();

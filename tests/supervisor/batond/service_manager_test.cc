@@ -201,7 +201,7 @@ TEST_F(KeptServiceTest, LetsItsKeeperTakeOverBeforeItAsksItToEnd) {
   batond.Signal(SIGTERM);
   ASSERT_TRUE(
       Eventually([&] { return batond.standard_error().find("stopping: ") != std::string::npos; }));
-  std::ofstream(stage_.log_path() + ".go");
+  std::ofstream(stage_.log_path() + ".go").close();
   EXPECT_EQ(batond.Wait(), 0);
   EXPECT_EQ(NoteOfLast(), "asked");
 }

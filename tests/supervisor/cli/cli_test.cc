@@ -20,7 +20,6 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 using Result = CliResult;
@@ -68,7 +67,7 @@ class CliTest : public CliFixture {
 
   // A program that is there and may be executed.
   std::string Program() {
-    const std::string path = state_dir_ + "/kv-1.1";
+    std::string path = state_dir_ + "/kv-1.1";
     std::ofstream(path) << "#!/bin/sh\n";
     EXPECT_EQ(chmod(path.c_str(), 0755), 0);
     return path;

@@ -177,7 +177,7 @@ TEST_F(EveryCommandTest, ShouldHaveAHelpThatFitsAScreen) {
   for (const CLI::App* command : All(app_.get())) {
     std::vector<std::string> words = absl::StrSplit(PathOf(*command), ' ');
     words.erase(words.begin());
-    words.push_back("--help");
+    words.emplace_back("--help");
     std::istringstream in;
     std::ostringstream out, err;
     EXPECT_EQ(RunCli(words, in, false, out, err), kExitOk) << PathOf(*command);

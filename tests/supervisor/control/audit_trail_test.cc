@@ -55,7 +55,7 @@ class AuditTrailTest : public testing::Test {
     trail_->End("kv", Begin(what), outcome);
   }
 
-  std::vector<v1::Event> Logged(EventFilter filter = {.service = "", .changes = true}) {
+  std::vector<v1::Event> Logged(const EventFilter& filter = {.service = "", .changes = true}) {
     std::vector<v1::Event> events;
     const auto follower = events_->Follow(filter, [] {});
     while (SharedEvent event = follower->Pop()) events.push_back(*event);

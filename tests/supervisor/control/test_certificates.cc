@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 
 namespace baton {
@@ -58,7 +59,7 @@ void TestCertificates::MakeRevocations(const std::string& authority, const std::
                          Certificate(authority) + " -keyfile " + Key(authority) + " ";
   const std::string log = " 2>" + directory_ + "/openssl.log";
   for (const std::string& one : revoked) {
-    BATON_CHECK(std::system((ca + "-revoke " + Certificate(one) + log).c_str()) == 0);
+    BATON_CHECK(std::system(absl::StrCat(ca, "-revoke ", Certificate(one), log).c_str()) == 0);
   }
   const std::string days =
       expired ? "-crl_lastupdate 20250101000000Z -crl_nextupdate 20250102000000Z" : "-crldays 1";

@@ -329,7 +329,7 @@ TEST_F(InfinibandTest, ShouldFindThatTheIpoibInterfaceHasNoAddress) {
 
 TEST_F(DoctorTest, ShouldOnlyWarnOfADefectWhereAnotherDeviceWorks) {
   machine_.PutDevice("mlx5_0", "uverbs1", "231:193");
-  machine_.providers.push_back("mlx5_0");
+  machine_.providers.emplace_back("mlx5_0");
   ExpectSound();
   machine_.Put("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
   EXPECT_EQ(OnlyWarning().subject(), "mlx5_0 port 1");
@@ -482,7 +482,7 @@ TEST_F(DoctorTest, ShouldCallItAProblemThatAServicesDeviceIsNotThere) {
 
 TEST_F(DoctorTest, ShouldAskForANameWhereThereAreSeveralDevices) {
   machine_.PutDevice("mlx5_0", "uverbs1", "231:193");
-  machine_.providers.push_back("mlx5_0");
+  machine_.providers.emplace_back("mlx5_0");
   Configure("services { name: \"kv\" device { rdma {} } }");
   EXPECT_EQ(OnlyProblem().message(), "names no device, and there are several: mlx5_0, rxe0");
   machine_.Remove("/sys/class/infiniband/mlx5_0");
@@ -498,7 +498,7 @@ TEST_F(DoctorTest, ShouldFindThatAServicesPortIsNotThere) {
 
 TEST_F(DoctorTest, ShouldOnlyWarnOfDevicesThatNoServiceUses) {
   machine_.PutDevice("mlx5_0", "uverbs1", "231:193");
-  machine_.providers.push_back("mlx5_0");
+  machine_.providers.emplace_back("mlx5_0");
   Configure("services { name: \"kv\" device { rdma { device: \"rxe0\" } } }");
   machine_.Put("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
   EXPECT_EQ(OnlyWarning().subject(), "mlx5_0 port 1");

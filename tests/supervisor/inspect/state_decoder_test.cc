@@ -10,7 +10,6 @@
 namespace baton::inspect {
 namespace {
 
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::string> Decode(const std::string& script, std::vector<uint8_t> state = {},

@@ -30,7 +30,6 @@ using driver::testing::Pump;
 using driver::testing::RawPeer;
 using driver::testing::TestShape;
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using verbs::DeviceEvent;
 using verbs::DeviceEventType;

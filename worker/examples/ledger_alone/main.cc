@@ -69,7 +69,7 @@ absl::Status Serve(Flags flags) {
   BATON_ASSIGN_OR_RETURN(const uint16_t port, server->Listen());
   TakeSignals(server.get());
   Tell(absl::StrCat("ledger-baseline ready port=", port));
-  const absl::Status status = server->Run();
+  absl::Status status = server->Run();
   signal(SIGUSR1, SIG_IGN);
   signal(SIGTERM, SIG_DFL);
   signal(SIGINT, SIG_DFL);

@@ -77,7 +77,7 @@ absl::Status Registry::Load(absl::Span<const uint8_t> state, uint32_t version) {
   }
   std::memcpy(places_.data(), state.data() + sizeof(header),
               header.controllers * sizeof(ControllerState));
-  const absl::Status status = Check(places_);
+  absl::Status status = Check(places_);
   if (status.ok()) {
     header_ = header;
   } else {

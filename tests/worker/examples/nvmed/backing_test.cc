@@ -36,7 +36,7 @@ class BackingTest : public testing::Test {
 
   // Of `bytes` zeroes, none of which has a place on the disk.
   std::string MakeFile(uint64_t bytes) {
-    const std::string path = directory_.File("blocks");
+    std::string path = directory_.File("blocks");
     FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     EXPECT_TRUE(file) << path;
     EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(bytes)), 0);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/examples/nvmed/hex.h"
@@ -155,7 +156,7 @@ TEST(CapsuleTest, shouldFindNoDataInWhatHasNone) {
   };
   for (const Case& c : cases) {
     const std::string tail = " 00 00 00 00 00 00 00 00";
-    const Capsule capsule = Accept(Hex(c.begin + middle + c.end + tail), c.limits);
+    const Capsule capsule = Accept(Hex(absl::StrCat(c.begin, middle, c.end, tail)), c.limits);
     EXPECT_EQ(capsule.data.kind, Kind::kNone) << c.begin;
     EXPECT_EQ(DataLength(capsule.command, c.limits.admin_queue, 9), 0u) << c.begin;
   }

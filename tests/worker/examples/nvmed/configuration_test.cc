@@ -38,7 +38,7 @@ void ExpectRefusal(const std::string& text, const std::string& what, const std::
 // The least configuration with something added to it, or with something else in its place.
 std::string With(const std::string& text) { return absl::StrCat(kLeast, " ", text); }
 std::string With(const std::string& from, const std::string& to) {
-  const std::string text = absl::StrReplaceAll(kLeast, {{from, to}});
+  std::string text = absl::StrReplaceAll(kLeast, {{from, to}});
   EXPECT_NE(text, kLeast) << from;
   return text;
 }
@@ -165,8 +165,9 @@ TEST(ConfigurationTest, shouldRefuseNamesThatAreNoNqns) {
         std::string("nqn.2014-08.org.example:\xc3\xa9")}) {
     ExpectRefusal(With(nqn, name), "subsystems[0].nqn",
                   "is no NQN: nqn.YYYY-MM.DOMAIN:NAME, at most 223 characters");
-    ExpectRefusal(With("serial: '1'", "serial: '1' hosts: '" + nqn + "' hosts: '" + name + "'"),
-                  "subsystems[0].hosts[1]", "is no NQN");
+    ExpectRefusal(
+        With("serial: '1'", absl::StrCat("serial: '1' hosts: '", nqn, "' hosts: '", name, "'")),
+        "subsystems[0].hosts[1]", "is no NQN");
   }
   EXPECT_EQ(Parse(With(nqn, NqnOf(223))).subsystems(0).nqn().size(), 223u);
   ExpectRefusal(With(nqn, "nqn.2014-08.org.nvmexpress.discovery"), "subsystems[0].nqn",

@@ -464,7 +464,7 @@ TEST_F(ControllerTest, shouldTellHostsOfTheSubsystemsThatAdmitThem) {
     for (uint64_t i = 0; i < header.numrec; ++i) {
       DiscoveryEntry entry;
       std::memcpy(&entry, data_.data() + 1024 * (i + 1), sizeof(entry));
-      found.push_back(entry.subnqn);
+      found.emplace_back(entry.subnqn);
       EXPECT_EQ(entry.trtype, TransportType::kRdma);
       EXPECT_EQ(entry.adrfam, AddressFamily::kIpv4);
       EXPECT_EQ(std::string(entry.traddr, 9), "10.0.0.1 ");

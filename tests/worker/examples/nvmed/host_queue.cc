@@ -313,7 +313,7 @@ absl::StatusOr<Response> HostQueue::Execute(const SubmissionEntry& command,
 
 // ---------------------------------------------------------------- answers
 
-absl::Status HostQueue::Find(absl::Status finding) {
+absl::Status HostQueue::Find(const absl::Status& finding) {
   finding_.Update(finding);
   return finding_;
 }

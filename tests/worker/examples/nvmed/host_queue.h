@@ -141,7 +141,7 @@ class HostQueue {
                         std::optional<uint32_t> invalidated);
   absl::Status CheckSpoilt(uint16_t slot);
   void OnEvent(const verbs::CmEvent& event);
-  absl::Status Find(absl::Status finding);
+  absl::Status Find(const absl::Status& finding);
 
   uint8_t* capsule(uint16_t slot) const;
   uint8_t* response(uint16_t index) const;

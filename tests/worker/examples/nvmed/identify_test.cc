@@ -15,7 +15,6 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 using testing::ElementsAreArray;
-using testing::HasSubstr;
 
 using Bytes = std::vector<uint8_t>;
 

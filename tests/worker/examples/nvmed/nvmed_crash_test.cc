@@ -202,13 +202,14 @@ TEST_F(NvmedCrashTest, shouldLoseNothingWhenOwnersAreKilledAtRandom) {
               static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
   ASSERT_NO_FATAL_FAILURE(StartCluster());
-  std::unique_ptr<NvmedWorker> owner, heir;
+  std::unique_ptr<NvmedWorker> owner;
   ASSERT_NO_FATAL_FAILURE(StartNvmed({}, &owner));
   ASSERT_NO_FATAL_FAILURE(StartLoads());
   for (uint64_t i = 0; i < kills; ++i) {
     SCOPED_TRACE(absl::StrCat("kill ", i));
     NvmedOptions options;
     options.version = 1 + static_cast<int>(random() % 2);
+    std::unique_ptr<NvmedWorker> heir;
     ASSERT_NO_FATAL_FAILURE(StartNvmed(options, &heir));
     PassTime(random() % 20'000);
     ASSERT_OK(owner->process->Kill());

@@ -84,7 +84,7 @@ class NvmedTest : public testing::Test {
   // `fields`: of the target; `more`: of its subsystem. Returns the path.
   std::string WriteConfig(const std::string& name, const std::string& fields,
                           const std::string& more) const {
-    const std::string path = absl::StrCat(cluster_->directory(), "/", name, ".textproto");
+    std::string path = absl::StrCat(cluster_->directory(), "/", name, ".textproto");
     std::ofstream(path) << "io_queues: " << kIoQueues << " queue_entries: " << entries_ << " "
                         << fields << " subsystems { nqn: \"" << kSubsystem
                         << "\" serial: \"BATON1\" " << more
