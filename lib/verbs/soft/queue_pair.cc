@@ -1,6 +1,5 @@
 #include "lib/verbs/soft/queue_pair.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +18,13 @@ bool IsAnswer(const FrameHeader& header) {
   return header.type >= static_cast<uint8_t>(FrameType::kAck);
 }
 
+PostedReceives MakeReceives(const QueuePairOptions& options) {
+  if (options.shared_receive_queue != nullptr) {
+    return PostedReceives(static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue));
+  }
+  return PostedReceives(options.max_receive_requests, options.max_scatter_gather);
+}
+
 }  // namespace
 
 SoftQueuePair::SoftQueuePair(Engine* engine, MemoryTable* memory, uint32_t number,
@@ -26,19 +32,13 @@ SoftQueuePair::SoftQueuePair(Engine* engine, MemoryTable* memory, uint32_t numbe
     : engine_(engine),
       memory_(memory),
       number_(number),
-      options_(options),
       numbers_(numbers),
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
-      shared_(static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)),
-      requester_(this, options.max_send_requests, std::max(options.max_scatter_gather, 1u),
-                 options.max_inline_data),
-      responder_(MakeResponder()) {}
-
-Responder SoftQueuePair::MakeResponder() {
-  if (shared_ != nullptr) return Responder(this, shared_);
-  return Responder(this, options_.max_receive_requests, std::max(options_.max_scatter_gather, 1u));
-}
+      sends_(options.max_send_requests, options.max_scatter_gather, options.max_inline_data),
+      receives_(MakeReceives(options)),
+      requester_(this, &sends_, this),
+      responder_(this, &receives_, this) {}
 
 SoftQueuePair::~SoftQueuePair() {
   state_ = QueuePairState::kError;
@@ -52,16 +52,16 @@ SoftQueuePair::~SoftQueuePair() {
 }
 
 absl::Status SoftQueuePair::CheckSend(const SendRequest& request) const {
-  if (request.sges.size() > options_.max_scatter_gather) {
+  if (request.sges.size() > sends_.window().max_sges()) {
     return TooMany(OpcodeName(request.opcode).data(), request.sges.size(),
-                   options_.max_scatter_gather);
+                   sends_.window().max_sges());
   }
   if (static_cast<uint8_t>(request.opcode) >= kOpcodeCount) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown opcode ", static_cast<int>(request.opcode)));
   }
   if (request.inline_data) {
-    BATON_RETURN_IF_ERROR(CheckInline(request, options_.max_inline_data));
+    BATON_RETURN_IF_ERROR(CheckInline(request, max_inline_data()));
   }
   if (state_ == QueuePairState::kReadyToSend && !requester_.Allows(request.opcode)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -69,9 +69,9 @@ absl::Status SoftQueuePair::CheckSend(const SendRequest& request) const {
         ": the peer answers no READs and atomics (its responder_resources, or our initiator_depth, "
         "is 0)"));
   }
-  if (requester_.full()) {
+  if (sends_.window().full()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("send queue full: ", options_.max_send_requests, " requests are outstanding"));
+        absl::StrCat("send queue full: ", sends_.window().limit(), " requests are outstanding"));
   }
   return absl::OkStatus();
 }
@@ -85,12 +85,9 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
   for (const SendRequest& request : requests) {
     if (status = CheckSend(request); !status.ok()) break;
     if (state_ == QueuePairState::kError) {
-      Completion flushed;
-      flushed.wr_id = request.wr_id;
-      flushed.status = CompletionStatus::kFlushError;
-      CompleteSend(flushed);
+      CompleteFlushed(send_queue_, request.wr_id, CompletionOpcode::kSend);
     } else {
-      requester_.Post(request);
+      sends_.Post(request);
     }
     ++*posted;
   }
@@ -100,25 +97,21 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
 
 absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
   *posted = 0;
-  if (shared_ != nullptr) {
+  if (receives_.shared()) {
     return absl::FailedPreconditionError(
         "the queue pair takes its receives from a shared queue: post them there");
   }
   for (const ReceiveRequest& request : requests) {
-    if (request.sges.size() > options_.max_scatter_gather) {
-      return TooMany("receive", request.sges.size(), options_.max_scatter_gather);
+    if (request.sges.size() > receives_.window().max_sges()) {
+      return TooMany("receive", request.sges.size(), receives_.window().max_sges());
     }
     if (state_ == QueuePairState::kError) {
-      Completion flushed;
-      flushed.wr_id = request.wr_id;
-      flushed.status = CompletionStatus::kFlushError;
-      flushed.opcode = CompletionOpcode::kReceive;
-      CompleteReceive(flushed);
-    } else if (responder_.full()) {
+      CompleteFlushed(receive_queue_, request.wr_id, CompletionOpcode::kReceive);
+    } else if (receives_.window().full()) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "receive queue full: ", options_.max_receive_requests, " requests are outstanding"));
+          "receive queue full: ", receives_.window().limit(), " requests are outstanding"));
     } else {
-      responder_.Post(request);
+      receives_.Post(request);
     }
     ++*posted;
   }
@@ -162,7 +155,7 @@ void SoftQueuePair::Fail() {
   }
   requester_.Flush();
   responder_.Flush();
-  if (shared_ == nullptr) return;
+  if (!receives_.shared()) return;
   DeviceEvent last;
   last.type = DeviceEventType::kLastWorkRequestReached;
   last.qp_number = number_;
@@ -170,14 +163,28 @@ void SoftQueuePair::Fail() {
   engine_->Tell(std::move(last));
 }
 
-void SoftQueuePair::Complete(SoftCompletionQueue* queue, Completion completion) {
+bool SoftQueuePair::Complete(SoftCompletionQueue* queue, uint64_t wr_id, Completion completion) {
+  completion.wr_id = wr_id;
   completion.qp_number = number_;
-  if (!queue->Push(completion)) Fail();  // as a NIC does when a CQ is overrun
+  return queue->Push(completion);
 }
 
-void SoftQueuePair::CompleteSend(Completion completion) { Complete(send_queue_, completion); }
+bool SoftQueuePair::CompleteSend(const SendWork& work, const Completion& completion) {
+  return Complete(send_queue_, work.id, completion);
+}
 
-void SoftQueuePair::CompleteReceive(Completion completion) { Complete(receive_queue_, completion); }
+bool SoftQueuePair::CompleteReceive(const ReceiveWork& work, const Completion& completion) {
+  return Complete(receive_queue_, work.id, completion);
+}
+
+// A request that was posted in the error state. A full queue changes nothing any more.
+void SoftQueuePair::CompleteFlushed(SoftCompletionQueue* queue, uint64_t wr_id,
+                                    CompletionOpcode opcode) {
+  Completion flushed;
+  flushed.opcode = opcode;
+  flushed.status = CompletionStatus::kFlushError;
+  Complete(queue, wr_id, flushed);
+}
 
 void SoftQueuePair::WantTransmit() {
   if (link_ != nullptr) link_->WantTransmit();

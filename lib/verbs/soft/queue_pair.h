@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "lib/verbs/soft/completion_queue.h"
+#include "lib/verbs/soft/posted_work.h"
 #include "lib/verbs/soft/requester.h"
 #include "lib/verbs/soft/responder.h"
 #include "lib/verbs/soft/work_host.h"
@@ -26,7 +27,7 @@ class QueuePairLink {
   virtual void QueuePairGone() = 0;
 };
 
-class SoftQueuePair final : public QueuePair, private WorkHost {
+class SoftQueuePair final : public QueuePair, private WorkHost, private CompletionSink {
  public:
   struct Connection {
     Requester::Parameters requester;
@@ -40,12 +41,12 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
 
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return state_; }
-  uint32_t max_inline_data() const override { return options_.max_inline_data; }
+  uint32_t max_inline_data() const override { return sends_.window().max_inline(); }
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status SetError() override;
   bool receives_drained() const override {
-    return shared_ != nullptr && state_ == QueuePairState::kError;
+    return receives_.shared() && state_ == QueuePairState::kError;
   }
 
   // A queue pair is bound to one connection at a time, and only in INIT.
@@ -65,8 +66,8 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
  private:
   Engine& engine() override { return *engine_; }
   MemoryTable& memory() override { return *memory_; }
-  void CompleteSend(Completion completion) override;
-  void CompleteReceive(Completion completion) override;
+  bool CompleteSend(const SendWork& work, const Completion& completion) override;
+  bool CompleteReceive(const ReceiveWork& work, const Completion& completion) override;
   void Fail() override;
   void WantTransmit() override;
   void DropRequestFrames() override;
@@ -75,24 +76,24 @@ class SoftQueuePair final : public QueuePair, private WorkHost {
   void CutLink() override;
   void LoseDevice() override;
 
-  Responder MakeResponder();
   absl::Status CheckSend(const SendRequest& request) const;
-  void Complete(SoftCompletionQueue* queue, Completion completion);
+  bool Complete(SoftCompletionQueue* queue, uint64_t wr_id, Completion completion);
+  void CompleteFlushed(SoftCompletionQueue* queue, uint64_t wr_id, CompletionOpcode opcode);
   bool OnAnswer(const FrameHeader& header, const uint8_t* body);
 
   Engine* const engine_;
   MemoryTable* const memory_;
   const uint32_t number_;
-  const QueuePairOptions options_;
+  QueuePairState state_ = QueuePairState::kInit;
+  bool receiving_answer_ = false;    // the frame in progress is a READ response
   QueuePairNumbers* const numbers_;  // the device's; holds number_
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;
-  SoftSharedReceiveQueue* const shared_;
-  QueuePairState state_ = QueuePairState::kInit;
   QueuePairLink* link_ = nullptr;
+  PostedSends sends_;
+  PostedReceives receives_;
   Requester requester_;
   Responder responder_;
-  bool receiving_answer_ = false;  // the frame in progress is a READ response
 };
 
 }  // namespace baton::verbs::soft

@@ -45,8 +45,8 @@ CompletionStatus StatusOf(NakCode code) {
 
 }  // namespace
 
-Requester::Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges, uint32_t max_inline)
-    : host_(host), ring_(max_requests, max_sges, max_inline) {
+Requester::Requester(WorkHost* host, SendSource* source, CompletionSink* sink)
+    : host_(host), source_(source), sink_(sink) {
   wait_timer_.context = this;
   wait_timer_.fire = [](void* self) {
     static_cast<Requester*>(self)->waiting_ = false;
@@ -59,30 +59,6 @@ Requester::Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges, u
 Requester::~Requester() {
   host_->engine().Cancel(&wait_timer_);
   host_->engine().Cancel(&peer_timer_);
-}
-
-void Requester::Post(const SendRequest& request) {
-  SendWork& work = ring_.Push(request.sges);
-  uint8_t* copy = request.inline_data ? ring_.inline_data(ring_.tail() - 1) : nullptr;
-  work = {};
-  work.wr_id = request.wr_id;
-  work.remote_address = request.remote_address;
-  work.compare_add = request.compare_add;
-  work.swap = request.swap;
-  for (const ScatterGather& sge : request.sges) {
-    if (copy != nullptr && sge.length != 0) {
-      std::memcpy(copy + work.length, reinterpret_cast<const void*>(sge.address), sge.length);
-    }
-    work.length += sge.length;
-  }
-  work.rkey = request.rkey;
-  work.immediate =
-      request.opcode == Opcode::kSendWithInvalidate ? request.invalidate_rkey : request.immediate;
-  work.opcode = request.opcode;
-  work.fence = request.fence;
-  work.solicited = request.solicited;
-  work.inline_data = request.inline_data;
-  work.sge_count = static_cast<uint8_t>(request.inline_data ? 0 : request.sges.size());
 }
 
 bool Requester::Allows(Opcode opcode) const {
@@ -130,11 +106,12 @@ bool Requester::DrawFault(SendWork* work) {
 }
 
 CompletionStatus Requester::CheckLocal(const SendWork& work) const {
+  if (work.malformed || !Allows(work.opcode)) return CompletionStatus::kLocalQpError;
   if (work.length > kMaxMessage || (IsAtomic(work.opcode) && work.length != sizeof(uint64_t))) {
     return CompletionStatus::kLocalLengthError;
   }
   const uint32_t access = IsAnswered(work.opcode) ? static_cast<uint32_t>(kLocalWrite) : 0;
-  const ScatterGather* sges = ring_.sges(next_);
+  const ScatterGather* sges = ring().sges(next_);
   for (size_t i = 0; i < work.sge_count; ++i) {
     if (!host_->memory().LocalAccess(sges[i].lkey, sges[i].address, sges[i].length, access)) {
       return CompletionStatus::kLocalProtectionError;
@@ -150,16 +127,24 @@ bool Requester::Start(SendWork* work) {
     Halt(next_, status);
     return false;
   }
-  if (next_ == ring_.head()) Touch();
+  if (next_ == ring().head()) Touch();
   WatchPeer();
   started_ = true;
   sent_ = 0;
   return true;
 }
 
+// A full window is fetched to when a request in it completes.
+bool Requester::Fetch() {
+  if (!ring().full()) return source_->Fetch();
+  held_ = source_->Waiting() > 0;
+  return false;
+}
+
 bool Requester::NextFrame(OutFrame* frame) {
-  if (waiting_ || next_ == ring_.tail() || (halted_ && next_ == halt_index_)) return false;
-  SendWork& work = ring_[next_];
+  if (waiting_ || (halted_ && next_ == halt_index_)) return false;
+  if (next_ == ring().tail() && !Fetch()) return false;
+  SendWork& work = ring()[next_];
   if (!started_ && !Start(&work)) return false;
   if (work.opcode == Opcode::kRead) {
     BuildRead(work, frame);
@@ -211,12 +196,12 @@ void Requester::BuildAtomic(const SendWork& work, OutFrame* frame) {
 }
 
 int Requester::Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* iovecs, int max) {
-  const SendWork& work = ring_[index];
+  const SendWork& work = ring()[index];
   if (work.inline_data) {
-    iovecs[0] = {ring_.inline_data(index) + offset, length};
+    iovecs[0] = {ring().inline_data(index) + offset, length};
     return 1;
   }
-  return host_->memory().Gather(ring_.sges(index), work.sge_count, offset, length, 0, iovecs, max);
+  return host_->memory().Gather(ring().sges(index), work.sge_count, offset, length, 0, iovecs, max);
 }
 
 // A request before one that has failed here may have to wait for its peer, and fails first then.
@@ -227,7 +212,7 @@ void Requester::Halt(uint64_t index, CompletionStatus status) {
 }
 
 void Requester::Settle() {
-  if (halted_ && !waiting_ && ring_.head() == halt_index_) FailHead(halt_status_);
+  if (halted_ && !waiting_ && ring().head() == halt_index_) FailHead(halt_status_);
 }
 
 void Requester::Wait(uint64_t delay_us) {
@@ -238,7 +223,7 @@ void Requester::Wait(uint64_t delay_us) {
 void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
   next_ = index;
   started_ = false;
-  SendWork& work = ring_[index];
+  SendWork& work = ring()[index];
   if (parameters_.rnr_retry_count < 7 && work.rnr_tries >= parameters_.rnr_retry_count) {
     Halt(index, CompletionStatus::kRnrRetryExceeded);
     return;
@@ -249,23 +234,27 @@ void Requester::RetryLater(uint64_t index, uint64_t delay_us) {
 
 // Index of an outstanding, transmitted request; the ring's tail when there is none.
 uint64_t Requester::IndexOf(uint32_t sequence) const {
-  const uint64_t index = ring_.head() + (sequence - static_cast<uint32_t>(ring_.head()));
-  return index < started_end() ? index : ring_.tail();
+  const uint64_t index = ring().head() + (sequence - static_cast<uint32_t>(ring().head()));
+  return index < started_end() ? index : ring().tail();
 }
 
 void Requester::CompleteHead(CompletionStatus status, uint32_t byte_len) {
-  const SendWork& work = ring_[ring_.head()];
+  const SendWork& work = ring()[ring().head()];
   Completion completion;
-  completion.wr_id = work.wr_id;
   completion.status = status;
   completion.opcode = CompletionOf(work.opcode);
   completion.byte_len = byte_len;
-  ring_.Pop();
-  host_->CompleteSend(completion);
+  const bool fits = sink_->CompleteSend(work, completion);
+  ring().Pop();
+  if (held_) {
+    held_ = false;
+    host_->WantTransmit();
+  }
+  if (!fits) host_->Fail();  // as a NIC does when a CQ is overrun
 }
 
 void Requester::FailHead(CompletionStatus status) {
-  if (next_ == ring_.head()) {  // its transmission ends here
+  if (next_ == ring().head()) {  // its transmission ends here
     ++next_;
     started_ = false;
   }
@@ -276,8 +265,8 @@ void Requester::FailHead(CompletionStatus status) {
 // An answer also acknowledges the requests before its own, but for READs and atomics. The queue
 // pair fails on the way, and the head passes `end`, if its completion queue is full.
 bool Requester::CompleteUpTo(uint64_t end) {
-  while (ring_.head() < end) {
-    if (IsAnswered(ring_[ring_.head()].opcode)) {
+  while (ring().head() < end) {
+    if (IsAnswered(ring()[ring().head()].opcode)) {
       FailHead(CompletionStatus::kBadResponse);
       return false;
     }
@@ -295,20 +284,20 @@ bool Requester::OnAck(uint32_t sequence) {
 
 bool Requester::OnNak(uint32_t sequence, NakCode code) {
   const uint64_t index = IndexOf(sequence);
-  if (index > transmitted_end() || index == ring_.tail()) return false;
+  if (index > transmitted_end() || index == ring().tail()) return false;
   if (!CompleteUpTo(index)) return false;
-  if (ring_.head() == index) FailHead(StatusOf(code));
+  if (ring().head() == index) FailHead(StatusOf(code));
   return true;
 }
 
 bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
   const uint64_t index = IndexOf(sequence);
-  if (index > transmitted_end() || index == ring_.tail() || IsAnswered(ring_[index].opcode)) {
+  if (index > transmitted_end() || index == ring().tail() || IsAnswered(ring()[index].opcode)) {
     return false;
   }
   Touch();
   if (!CompleteUpTo(index)) return false;
-  if (ring_.head() != index) return true;
+  if (ring().head() != index) return true;
   unanswered_ = 0;  // those before it are answered, those after it start again
   host_->DropRequestFrames();
   RetryLater(index, std::min<uint64_t>(timer_us, kMaxRnrTimerUs));
@@ -317,22 +306,22 @@ bool Requester::OnReceiverNotReady(uint32_t sequence, uint32_t timer_us) {
 
 bool Requester::OnReadResponse(const FrameHeader& header) {
   const uint64_t index = IndexOf(header.sequence);
-  if (index >= transmitted_end() || ring_[index].opcode != Opcode::kRead) return false;
+  if (index >= transmitted_end() || ring()[index].opcode != Opcode::kRead) return false;
   if (!CompleteUpTo(index)) return false;
-  if (ring_.head() != index) return true;
+  if (ring().head() != index) return true;
   Touch();
   const uint64_t end = read_offset_ + header.length;
   read_last_ = (header.flags & kLast) != 0;
   read_segment_ = header.length;
   reading_ = true;
   const bool first = (header.flags & kFirst) != 0;
-  return first == (read_offset_ == 0) && end <= ring_[index].length &&
-         read_last_ == (end == ring_[index].length);
+  return first == (read_offset_ == 0) && end <= ring()[index].length &&
+         read_last_ == (end == ring()[index].length);
 }
 
 int Requester::PlaceReadResponse(uint32_t done, uint32_t length, iovec* iovecs, int max) {
-  const SendWork& work = ring_[ring_.head()];
-  const int used = host_->memory().Gather(ring_.sges(ring_.head()), work.sge_count,
+  const SendWork& work = ring()[ring().head()];
+  const int used = host_->memory().Gather(ring().sges(ring().head()), work.sge_count,
                                           read_offset_ + done, length, kLocalWrite, iovecs, max);
   if (used >= 0) return used;
   FailHead(CompletionStatus::kLocalProtectionError);
@@ -354,12 +343,12 @@ bool Requester::OnAnswerEnd() {
 
 bool Requester::OnAtomicResponse(uint32_t sequence, uint64_t value) {
   const uint64_t index = IndexOf(sequence);
-  if (index >= transmitted_end() || !IsAtomic(ring_[index].opcode)) return false;
+  if (index >= transmitted_end() || !IsAtomic(ring()[index].opcode)) return false;
   if (!CompleteUpTo(index)) return false;
-  if (ring_.head() != index) return true;
+  if (ring().head() != index) return true;
   Touch();
   iovec target[kMaxScatterGather];
-  const int used = host_->memory().Gather(ring_.sges(index), ring_[index].sge_count, 0,
+  const int used = host_->memory().Gather(ring().sges(index), ring()[index].sge_count, 0,
                                           sizeof(value), kLocalWrite, target, kMaxScatterGather);
   if (used < 0) {
     FailHead(CompletionStatus::kLocalProtectionError);
@@ -376,8 +365,12 @@ bool Requester::OnAtomicResponse(uint32_t sequence, uint64_t value) {
 }
 
 void Requester::Flush() {
-  while (!ring_.empty()) CompleteHead(CompletionStatus::kFlushError, 0);
-  next_ = ring_.tail();
+  held_ = false;
+  uint32_t waiting = source_->Waiting();
+  do {
+    while (!ring().empty()) CompleteHead(CompletionStatus::kFlushError, 0);
+  } while (waiting-- > 0 && source_->Fetch());
+  next_ = ring().tail();
   started_ = waiting_ = halted_ = false;
   unanswered_ = 0;
   read_offset_ = 0;
@@ -397,7 +390,7 @@ void Requester::WatchPeer() {
 }
 
 void Requester::OnPeerTimer() {
-  if (ring_.head() == started_end()) return;  // nothing is out; the next request arms it again
+  if (ring().head() == started_end()) return;  // nothing is out; the next request arms it again
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
   const uint64_t silent = host_->engine().now() - life_ns_;
   if (silent < allowed) {

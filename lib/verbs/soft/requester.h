@@ -1,4 +1,5 @@
-// The send half of a queue pair: work requests in order, out as frames, and the peer's answers.
+// The send half of a queue pair: requests of its source in order, out as frames, and the peer's
+// answers.
 #ifndef LIB_VERBS_SOFT_REQUESTER_H_
 #define LIB_VERBS_SOFT_REQUESTER_H_
 
@@ -9,26 +10,9 @@
 #include "lib/verbs/soft/fault_plan.h"
 #include "lib/verbs/soft/frame_stream.h"
 #include "lib/verbs/soft/work_host.h"
-#include "lib/verbs/soft/work_ring.h"
+#include "lib/verbs/soft/work_source.h"
 
 namespace baton::verbs::soft {
-
-struct SendWork {
-  uint64_t wr_id;
-  uint64_t remote_address;
-  uint64_t compare_add;
-  uint64_t swap;
-  uint64_t length;
-  uint32_t rkey;
-  uint32_t immediate;  // or the rkey to invalidate
-  Opcode opcode;
-  bool fence;
-  bool solicited;
-  bool drawn;  // its fault was decided
-  bool inline_data;
-  uint8_t sge_count;
-  uint8_t rnr_tries;
-};
 
 class Requester {
  public:
@@ -41,15 +25,16 @@ class Requester {
     FaultSequence faults;
   };
 
-  Requester(WorkHost* host, uint32_t max_requests, uint32_t max_sges, uint32_t max_inline);
+  // All of them outlive the requester.
+  Requester(WorkHost* host, SendSource* source, CompletionSink* sink);
   ~Requester();
   void Start(const Parameters& parameters) { parameters_ = parameters; }
 
-  bool full() const { return ring_.full(); }
   // Whether the peer takes it: it may answer no READs and atomics.
   bool Allows(Opcode opcode) const;
-  void Post(const SendRequest& request);
-  void Flush();  // all outstanding complete with kFlushError
+  // Completes all requests that are in flight or queued with kFlushError. In the error state it is
+  // called again whenever the client has posted more.
+  void Flush();
 
   bool NextFrame(OutFrame* frame);
   int Gather(uint64_t index, uint64_t offset, uint64_t length, iovec* iovecs, int max);
@@ -68,6 +53,8 @@ class Requester {
   bool OnAtomicResponse(uint32_t sequence, uint64_t value);
 
  private:
+  WorkRing<SendWork>& ring() const { return source_->window(); }
+  bool Fetch();
   bool MayStart(const SendWork& work) const;
   bool DrawFault(SendWork* work);
   CompletionStatus CheckLocal(const SendWork& work) const;
@@ -89,8 +76,9 @@ class Requester {
   void OnPeerTimer();
 
   WorkHost* const host_;
+  SendSource* const source_;
+  CompletionSink* const sink_;
   Parameters parameters_;
-  WorkRing<SendWork> ring_;
   uint64_t next_ = 0;         // index being, or next to be, transmitted
   bool started_ = false;      // next_ has a segment out
   uint64_t sent_ = 0;         // bytes of next_ in frames
@@ -100,6 +88,7 @@ class Requester {
   bool read_last_ = false;
   bool reading_ = false;  // the frame in progress is a READ response
   bool waiting_ = false;  // RNR or injected delay: wait_timer_ runs
+  bool held_ = false;     // the window was full: fetch when there is room again
   bool halted_ = false;   // halt_index_ fails with halt_status_ once all before it are complete
   bool suspect_ = false;  // the peer's time is up; one short grace, for we may have slept ourselves
   uint64_t halt_index_ = 0;

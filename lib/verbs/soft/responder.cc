@@ -18,26 +18,26 @@ Body ReadBody(const uint8_t* body) {
 
 }  // namespace
 
-// For the message that takes one now.
-bool Responder::HasReceive() {
-  return !ring_.empty() || (shared_ != nullptr && shared_->Take(&ring_));
+// The one at the head of the window, which leaves it.
+void Responder::CompleteReceive(const Completion& completion) {
+  const bool fits = sink_->CompleteReceive(ring()[ring().head()], completion);
+  ring().Pop();
+  if (!fits) host_->Fail();  // as a NIC does when a CQ is overrun
 }
 
-Completion Responder::TakeReceive() {
+void Responder::FailReceive(CompletionStatus status) {
   Completion completion;
-  completion.wr_id = ring_[ring_.head()].wr_id;
   completion.opcode = CompletionOpcode::kReceive;
-  ring_.Pop();
-  return completion;
+  completion.status = status;
+  CompleteReceive(completion);
 }
 
 void Responder::Flush() {
   in_message_ = false;
-  while (!ring_.empty()) {
-    Completion completion = TakeReceive();
-    completion.status = CompletionStatus::kFlushError;
-    host_->CompleteReceive(completion);
-  }
+  uint32_t waiting = source_->Waiting();
+  do {
+    while (!ring().empty()) FailReceive(CompletionStatus::kFlushError);
+  } while (waiting-- > 0 && source_->Fetch());
 }
 
 // Answers are in order, so those behind a dropped one go too.
@@ -82,9 +82,7 @@ void Responder::Reject(uint32_t sequence, NakCode code) {
 }
 
 void Responder::RejectReceive(CompletionStatus status, NakCode code) {
-  Completion completion = TakeReceive();
-  completion.status = status;
-  host_->CompleteReceive(completion);
+  FailReceive(status);
   Reject(expected_, code);
 }
 
@@ -148,7 +146,10 @@ bool Responder::OnSend(const FrameHeader& header, uint32_t size) {
     return true;
   }
   in_message_ = true;
-  if (size > ring_[ring_.head()].length - offset_) {
+  const ReceiveWork& receive = ring()[ring().head()];
+  if (receive.malformed) {
+    RejectReceive(CompletionStatus::kLocalQpError, NakCode::kRemoteOperation);
+  } else if (size > receive.length - offset_) {
     RejectReceive(CompletionStatus::kLocalLengthError, NakCode::kInvalidRequest);
   }
   return true;
@@ -230,8 +231,8 @@ int Responder::Place(uint32_t done, uint32_t length, iovec* iovecs, int max) {
     iovecs[0] = {reinterpret_cast<void*>(address), length};
     return 1;
   }
-  const uint64_t head = ring_.head();
-  const int used = host_->memory().Gather(ring_.sges(head), ring_[head].sge_count, offset_ + done,
+  const uint64_t head = ring().head();
+  const int used = host_->memory().Gather(ring().sges(head), ring()[head].sge_count, offset_ + done,
                                           length, kLocalWrite, iovecs, max);
   if (used >= 0) return used;
   RejectReceive(CompletionStatus::kLocalProtectionError, NakCode::kRemoteOperation);
@@ -257,12 +258,13 @@ void Responder::EndSend() {
     RejectReceive(CompletionStatus::kRemoteInvalidRequest, NakCode::kRemoteOperation);
     return;
   }
-  Completion completion = TakeReceive();
+  Completion completion;
+  completion.opcode = CompletionOpcode::kReceive;
   completion.byte_len = static_cast<uint32_t>(offset_);
   completion.has_immediate = (current_.flags & kHasImmediate) != 0;
   completion.has_invalidate = invalidate;
   completion.immediate = current_.immediate;
-  host_->CompleteReceive(completion);
+  CompleteReceive(completion);
   Acknowledge(expected_++);
 }
 
@@ -272,12 +274,16 @@ void Responder::EndWrite() {
       NotReady(expected_);
       return;
     }
-    Completion completion = TakeReceive();
+    if (ring()[ring().head()].malformed) {
+      RejectReceive(CompletionStatus::kLocalQpError, NakCode::kRemoteOperation);
+      return;
+    }
+    Completion completion;
     completion.opcode = CompletionOpcode::kReceiveWithImmediate;
     completion.byte_len = static_cast<uint32_t>(offset_);
     completion.has_immediate = true;
     completion.immediate = current_.immediate;
-    host_->CompleteReceive(completion);
+    CompleteReceive(completion);
   }
   Acknowledge(expected_++);
 }

@@ -1,5 +1,5 @@
-// The receive half of a queue pair: the peer's requests against receives and memory, and the
-// answers to them.
+// The receive half of a queue pair: the peer's requests against the receives of its source and
+// memory, and the answers to them.
 #ifndef LIB_VERBS_SOFT_RESPONDER_H_
 #define LIB_VERBS_SOFT_RESPONDER_H_
 
@@ -9,27 +9,23 @@
 #include <vector>
 
 #include "lib/verbs/soft/frame_stream.h"
-#include "lib/verbs/soft/shared_receive_queue.h"
 #include "lib/verbs/soft/work_host.h"
-#include "lib/verbs/soft/work_ring.h"
+#include "lib/verbs/soft/work_source.h"
 
 namespace baton::verbs::soft {
 
 class Responder {
  public:
-  Responder(WorkHost* host, uint32_t max_requests, uint32_t max_sges)
-      : host_(host), ring_(max_requests, max_sges) {}
-  // Of receives that are shared a message takes one when it begins.
-  Responder(WorkHost* host, SoftSharedReceiveQueue* shared)
-      : host_(host), shared_(shared), ring_(1, shared->max_sges()) {}
+  // All of them outlive the responder.
+  Responder(WorkHost* host, ReceiveSource* source, CompletionSink* sink)
+      : host_(host), source_(source), sink_(sink) {}
   void Start(uint32_t responder_resources, uint32_t rnr_timer_us) {
     resources_ = responder_resources;
     rnr_timer_us_ = rnr_timer_us;
   }
 
-  bool full() const { return ring_.full(); }
-  void Post(const ReceiveRequest& request) { PushReceive(request, &ring_); }
-  void Flush();      // receives outstanding complete with kFlushError
+  // Likewise for receives. Shared ones that no message took stay where they are.
+  void Flush();
   void DropReads();  // answers that would read memory
 
   bool OnRequest(const FrameHeader& header, const uint8_t* body);
@@ -57,7 +53,7 @@ class Responder {
   bool OnRead(const FrameHeader& header, const uint8_t* body);
   bool OnAtomic(const FrameHeader& header, const uint8_t* body);
   bool InOrder(const FrameHeader& header);
-  bool HasReceive();
+  bool HasReceive() { return !ring().empty() || source_->Fetch(); }
   bool HasAnswer(Kind kind) const;
   void EndSend();
   void EndWrite();
@@ -67,13 +63,15 @@ class Responder {
   void Reject(uint32_t sequence, NakCode code);
   void RejectReceive(CompletionStatus status, NakCode code);
   void BuildRead(Answer* answer, OutFrame* frame);
-  Completion TakeReceive();
+  void CompleteReceive(const Completion& completion);
+  void FailReceive(CompletionStatus status);
+  WorkRing<ReceiveWork>& ring() { return source_->window(); }
 
   WorkHost* const host_;
+  ReceiveSource* const source_;
+  CompletionSink* const sink_;
   uint32_t resources_ = 0;
   uint32_t rnr_timer_us_ = 0;
-  SoftSharedReceiveQueue* const shared_ = nullptr;
-  WorkRing<ReceiveWork> ring_;
 
   // The request in progress.
   uint32_t expected_ = 0;        // sequence

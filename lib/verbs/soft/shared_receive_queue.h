@@ -6,19 +6,14 @@
 
 #include "lib/verbs/soft/engine.h"
 #include "lib/verbs/soft/work_ring.h"
+#include "lib/verbs/soft/work_source.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
-struct ReceiveWork {
-  uint64_t wr_id;
-  uint64_t length;
-  uint8_t sge_count;
-};
-
 inline void PushReceive(const ReceiveRequest& request, WorkRing<ReceiveWork>* ring) {
   ReceiveWork& work = ring->Push(request.sges);
-  work = {request.wr_id, 0, static_cast<uint8_t>(request.sges.size())};
+  work = {request.wr_id, 0, static_cast<uint8_t>(request.sges.size()), false};
   for (const ScatterGather& sge : request.sges) work.length += sge.length;
 }
 

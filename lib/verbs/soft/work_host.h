@@ -6,7 +6,6 @@
 
 #include "lib/verbs/soft/engine.h"
 #include "lib/verbs/soft/memory_table.h"
-#include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
@@ -15,8 +14,6 @@ class WorkHost {
   virtual ~WorkHost() = default;
   virtual Engine& engine() = 0;
   virtual MemoryTable& memory() = 0;
-  virtual void CompleteSend(Completion completion) = 0;     // fills in qp_number
-  virtual void CompleteReceive(Completion completion) = 0;  // likewise
   // To the error state, with answers that are due to the peer still being sent.
   virtual void Fail() = 0;
   // There is something to transmit, in the next turn.

@@ -25,6 +25,10 @@ class WorkRing {
   bool empty() const { return head_ == tail_; }
   bool full() const { return tail_ - head_ >= limit_; }
 
+  uint32_t limit() const { return limit_; }
+  uint32_t max_sges() const { return max_sges_; }
+  uint32_t max_inline() const { return max_inline_; }
+
   Work& operator[](uint64_t index) { return work_[index & mask()]; }
   const ScatterGather* sges(uint64_t index) const { return &sges_[(index & mask()) * max_sges_]; }
   // Until the next Push.
