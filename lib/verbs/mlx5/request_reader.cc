@@ -73,6 +73,7 @@ absl::Status ReadData(const Bytes& bytes, size_t at, size_t end, FoundSend* send
 
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
                       FoundSend* send) {
+  static_cast<FoundRequest&>(*send) = FoundRequest();
   const uint16_t ahead = static_cast<uint16_t>(queued - counter);
   if (ahead > queue.slot_count) {
     return absl::InvalidArgumentError(
@@ -97,18 +98,17 @@ absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t qu
     return absl::InvalidArgumentError(
         absl::StrCat("a request of ", segments, " segments where ", ahead, " slots are queued"));
   }
+  send->slots = slots;
   const std::optional<Opcode> opcode = OpcodeFor(static_cast<uint8_t>(index_and_code));
   if (!opcode) {
     return absl::InvalidArgumentError(absl::StrCat("opcode ", index_and_code & 0xff));
   }
 
-  *send = FoundSend();
   send->opcode = *opcode;
   send->fence = (control.fm_ce_se & MLX5_WQE_CTRL_FENCE) != 0;
   send->solicited = (control.fm_ce_se & MLX5_WQE_CTRL_SOLICITED) != 0;
   send->signalled = (control.fm_ce_se & MLX5_WQE_CTRL_CQ_UPDATE) != 0;
   send->immediate = be32toh(control.imm);
-  send->slots = slots;
 
   Copy(queue, counter, size_t{segments} * kSegmentBytes, &bytes);
   const size_t end = size_t{segments} * kSegmentBytes;

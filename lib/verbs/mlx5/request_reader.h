@@ -12,9 +12,8 @@
 
 namespace baton::verbs::mlx5 {
 
-// A send as a device finds it in a queue: a copy, so that what its client writes afterwards changes
-// nothing.
-struct FoundSend {
+// What a device finds of a send beside its buffers.
+struct FoundRequest {
   Opcode opcode = Opcode::kSend;
   bool fence = false;
   bool solicited = false;
@@ -28,6 +27,11 @@ struct FoundSend {
   uint32_t slots = 0;         // that it takes
   uint32_t sge_count = 0;     // of `sges`
   uint32_t inline_bytes = 0;  // of `bytes`
+};
+
+// A send as a device finds it in a queue: a copy, so that what its client writes afterwards changes
+// nothing. Only as much of the arrays is written as there is.
+struct FoundSend : FoundRequest {
   std::array<ScatterGather, kMaxSegments> sges;
   std::array<uint8_t, kMaxSegments * kSegmentBytes> bytes;
 };
@@ -39,10 +43,17 @@ struct FoundSendQueue {
   uint32_t qp_number = 0;
 };
 
+// A client's receive queue as its device sees it.
+struct FoundReceiveQueue {
+  const uint8_t* slots = nullptr;
+  uint32_t slot_count = 0;
+  uint32_t slot_bytes = 0;  // at least kSegmentBytes, at most kMaxSegments of these
+};
+
 // Copies and checks the request that begins at `counter`; `queued` is the record. kInvalidArgument
 // tells what is wrong with it: a record that is further ahead than the queue is long, another
 // counter or queue pair in it, an opcode that is none of verbs.h, segments beyond `queued`, or
-// fewer than its opcode needs.
+// fewer than its opcode needs. `slots` is then where the next request begins, or 0 if nobody knows.
 absl::Status ReadSend(const FoundSendQueue& queue, uint16_t counter, uint16_t queued,
                       FoundSend* send);
 

@@ -1,4 +1,4 @@
-// What a queue pair executes: requests as the engine keeps them, the sources that it takes them
+// The work of a queue pair: requests as the engine keeps them, the sources that it takes them
 // from, and the sink that it completes them into.
 #ifndef LIB_VERBS_SOFT_WORK_SOURCE_H_
 #define LIB_VERBS_SOFT_WORK_SOURCE_H_

@@ -61,6 +61,7 @@ struct QueueMemory {
     return {kQueuePair, 7, notes, kSendSlots, wr_ids, kReceiveSlots, &cursors};
   }
   FoundSendQueue found_sends() const { return {sends, kSendSlots, kQueuePair}; }
+  FoundReceiveQueue found_receives() const { return {receives, kReceiveSlots, kReceiveBytes}; }
   FoundCompletionQueue found_completions() { return {entries, &consumed, kEntries}; }
 };
 
