@@ -188,6 +188,15 @@ absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
   message.entry_bytes = sizeof(mlx5_cqe64);
   message.reg = reg;
   message.channel = channel;
+  return Add(message);
+}
+
+absl::StatusOr<uint32_t> Client::Add(const control::CompletionQueue& message) {
+  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
+  return made.number;
+}
+
+absl::StatusOr<uint32_t> Client::Add(const control::QueuePair& message) {
   BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
   return made.number;
 }
@@ -206,8 +215,7 @@ absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
   message.reg = options.reg;
   message.send_queue = options.send_queue;
   message.receive_queue = options.receive_queue;
-  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
-  return made.number;
+  return Add(message);
 }
 
 absl::Status Client::ConnectQueuePair(uint32_t number, uint32_t peer, uint32_t rnr_retry_count,

@@ -45,6 +45,11 @@ class Client final : public verbs::mlx5::Commands {
   absl::StatusOr<Made> AddRegister(const control::Place& page);  // with the eventfd
   absl::StatusOr<Made> AddChannel();                             // with the socket
 
+  // A completion queue and a queue pair that lie where the message says. The client sets its
+  // header.
+  absl::StatusOr<uint32_t> Add(const control::CompletionQueue& message);
+  absl::StatusOr<uint32_t> Add(const control::QueuePair& message);
+
   // A completion queue and a queue pair that lie at `place` as their layouts say.
   absl::StatusOr<uint32_t> AddCompletionQueue(const control::Place& place,
                                               const verbs::mlx5::CompletionQueueLayout& layout,
