@@ -85,7 +85,7 @@ class OracleTest : public testing::Test {
     return request;
   }
 
-  // Of up to 40 bytes each, 0 among them.
+  // Each buffer has up to 40 bytes, some have none.
   std::vector<ScatterGather> SomeBuffers(size_t offset, size_t count) {
     std::vector<ScatterGather> sges;
     for (size_t i = 0; i < count; ++i) {

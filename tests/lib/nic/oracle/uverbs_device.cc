@@ -70,7 +70,7 @@ int ErrnoOf(const absl::Status& status) { return status.ok() ? 0 : EINVAL; }
 
 }  // namespace
 
-// What comes with an ioctl.
+// The attributes of an ioctl.
 class UverbsDevice::Attributes {
  public:
   explicit Attributes(ib_uverbs_ioctl_hdr* header) : header_(header) {}
