@@ -22,7 +22,7 @@ using Kind = Completion::Kind;
 class PoisonTest : public WorkerFixture, public ::testing::WithParamInterface<CommitMode> {
  protected:
   // A worker that echoes, and dies of what `kills` says. The first one is the first owner.
-  Worker* AddMortal(std::function<bool(const Completion&)> kills) {
+  Worker* AddMortal(const std::function<bool(const Completion&)>& kills) {
     ScriptedService& service = NewService();
     services.push_back(&service);
     Worker* worker = Add(&service, GetParam());
