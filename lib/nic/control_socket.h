@@ -1,10 +1,14 @@
 #ifndef LIB_NIC_CONTROL_SOCKET_H_
 #define LIB_NIC_CONTROL_SOCKET_H_
 
+#include <sys/un.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/control_format.h"
@@ -26,6 +30,9 @@ enum class Received {
   kEnded,      // the other side has closed it
   kMalformed,  // no message, too long a one, or one with more than one descriptor
 };
+
+// Returns the address at which a NIC listens. kInvalidArgument: no socket can have such a path.
+absl::StatusOr<sockaddr_un> AddressOf(const std::string& path);
 
 // Takes the next message of a SOCK_SEQPACKET socket. Never waits.
 Received Receive(int socket, ControlMessage* message);

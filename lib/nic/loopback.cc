@@ -16,9 +16,9 @@ using verbs::Opcode;
 using verbs::QueuePairState;
 using verbs::ScatterGather;
 using verbs::mlx5::Executed;
+using verbs::mlx5::kAtomicBytes;
 
 constexpr int kRequestsInTurn = 16;  // of one queue pair
-constexpr uint64_t kAtomicBytes = 8;
 constexpr size_t kReserved = 1024;
 
 bool HasImmediate(Opcode opcode) {

@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -94,13 +93,7 @@ Nic::Nic(FileDescriptor epoll, FileDescriptor timer, Complain complain)
       last_id_(kListener) {}
 
 absl::Status Nic::Listen(const std::string& path) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("path: ", path.size(), " bytes, not 1 to ", sizeof(address.sun_path) - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
+  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||

@@ -10,8 +10,6 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-constexpr uint32_t kAtomicBytes = 8;
-
 uint8_t KindOf(const mlx5_cqe64& entry) { return entry.op_own >> 4; }
 
 bool IsReceive(uint8_t kind) {

@@ -25,6 +25,7 @@ inline constexpr uint32_t kSegmentsPerSlot = kSlotBytes / kSegmentBytes;
 inline constexpr uint32_t kNumberMask = 0xffffff;    // of queue pairs and completion queues
 inline constexpr uint32_t kConsumedMask = 0xffffff;  // of completions consumed
 inline constexpr uint32_t kMaxEntries = 1u << 23;  // of a completion queue: see mlx5.md, "Cursors"
+inline constexpr uint32_t kAtomicBytes = 8;        // what an atomic reads and writes
 inline constexpr uint32_t kMaxSlots = 1u << 15;    // of a queue, whose counter has 16 bits
 inline constexpr uint32_t kInlineSegment =
     1u << 31;  // MLX5_INLINE_SEG, unsigned; no buffer is so long

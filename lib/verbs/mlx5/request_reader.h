@@ -12,7 +12,7 @@
 
 namespace baton::verbs::mlx5 {
 
-// What a device finds of a send beside its buffers.
+// A send as a device finds it, without its buffers.
 struct FoundRequest {
   Opcode opcode = Opcode::kSend;
   bool fence = false;

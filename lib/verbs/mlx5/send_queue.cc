@@ -10,8 +10,6 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
-constexpr uint32_t kAtomicBytes = 8;
-
 uint64_t InlineBytes(const SendRequest& request) {
   uint64_t bytes = 0;
   for (const ScatterGather& sge : request.sges) bytes += sge.length;
