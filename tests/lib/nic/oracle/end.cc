@@ -24,8 +24,6 @@ using verbs::mlx5::LoadRecord;
 constexpr uint32_t kRequests = 4;  // asked of libmlx5, whose queue is longer
 constexpr uint32_t kReceives = 16;
 constexpr int kEntries = 63;
-constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                        IBV_ACCESS_REMOTE_ATOMIC;
 
 ibv_wr_opcode WorkOf(Opcode opcode) {
   switch (opcode) {
@@ -92,7 +90,7 @@ Opened::Opened() {
   parent.pd_context = this;
   domain = ibv_alloc_parent_domain(context, &parent);
   data = Allocate(kDataBytes, 4096);
-  region = ibv_reg_mr(protection_domain, data, kDataBytes, kAccess);
+  region = ibv_reg_mr(protection_domain, data, kDataBytes, kAllAccess);
   BATON_CHECK(thread_domain != nullptr && domain != nullptr && region != nullptr);
 }
 
@@ -175,7 +173,7 @@ void End::Connect(const End& peer) {
   ibv_qp_attr init = {};
   init.qp_state = IBV_QPS_INIT;
   init.port_num = 1;
-  init.qp_access_flags = kAccess;
+  init.qp_access_flags = kAllAccess;
   BATON_CHECK(ibv_modify_qp(queue_pair_, &init,
                             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ==
               0);
@@ -347,6 +345,15 @@ void End::TakeOver() {
         their_completions_.dbrec, &*bell_);
   queue_->Resume();
   sends_->RingAgain();
+}
+
+void End::Reset() {
+  ibv_qp_attr reset = {};
+  reset.qp_state = IBV_QPS_RESET;
+  BATON_CHECK(ibv_modify_qp(queue_pair_, &reset, IBV_QP_STATE) == 0);
+  EXPECT_EQ(sends_->queued(), 0);
+  EXPECT_EQ(receives_->queued(), 0);
+  cursors_ = {cursors_.use + 1, 0, 0};
 }
 
 // Our driver has memory of its own beside the queues, which are the copies or libmlx5's.

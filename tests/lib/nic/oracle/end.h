@@ -29,6 +29,8 @@ namespace baton::nic::oracle {
 inline constexpr uint32_t kSges = 8;
 inline constexpr uint32_t kInlineBytes = 200;
 inline constexpr size_t kDataBytes = 1 << 20;
+inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 uint64_t LengthOf(absl::Span<const verbs::ScatterGather> sges);
 
@@ -71,6 +73,7 @@ class End {
   End& operator=(const End&) = delete;
   ~End();
 
+  // Both ends of a connection call it.
   void Connect(const End& peer);
 
   // The place of the queue where the next request begins.
@@ -88,6 +91,12 @@ class End {
 
   // From now on our driver has the queues. libmlx5 may have posted requests that are outstanding.
   void TakeOver();
+  // Completions that its driver has consumed, as it tells the device.
+  uint32_t consumed() const {
+    return verbs::mlx5::LoadRecord(&their_completions_.dbrec[kConsumedRecord]);
+  }
+  // Resets by libmlx5 what our driver has.
+  void Reset();
 
  private:
   void MakeCompletionQueue(uint16_t entry_bytes, ibv_comp_channel* channel);
