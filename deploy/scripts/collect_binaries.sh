@@ -12,6 +12,7 @@ LABELS=(
   //supervisor/keeper:baton-launch
   //supervisor/control:baton-control
   //supervisor/cli:baton
+  //supervisor/nic_check:baton-nic-check
   //worker/examples/ledger:ledger-v1
   //worker/examples/ledger:ledger-v2
   //worker/examples/ledger:ledger-v1.so

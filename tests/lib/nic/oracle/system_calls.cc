@@ -60,6 +60,13 @@ int IoctlCalled(int fd, unsigned long request, void* argument) {
   return static_cast<int>(syscall(SYS_ioctl, fd, request, argument));
 }
 
+ssize_t ReadCalled(int fd, void* to, size_t size) __asm__("read");
+ssize_t ReadCalled(int fd, void* to, size_t size) {
+  UverbsDevice* const device = UverbsDevice::Current();
+  if (device != nullptr && device->HasEvents(fd)) return device->ReadEvent(fd, to, size);
+  return syscall(SYS_read, fd, to, size);
+}
+
 // Without RDMA's netlink libibverbs reads SYSFS_PATH.
 int SocketCalled(int family, int type, int protocol) __asm__("socket");
 int SocketCalled(int family, int type, int protocol) {

@@ -55,6 +55,9 @@ void WriteSysfs() {
       {"class/infiniband/mlx5_0/node_type", "1: CA"},
       {"class/infiniband/mlx5_0/node_guid", "0c42:a103:0065:aaaa"},
       {"class/infiniband/mlx5_0/fw_ver", "16.35.2000"},
+      {"class/infiniband/mlx5_0/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0001"},
+      {"class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "RoCE v2"},
+      {"class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "lo"},
       {"class/infiniband/mlx5_0/device/modalias",
        "pci:v000015B3d00001017sv000015B3sd00000008bc02sc00i00"},
   };
@@ -132,8 +135,8 @@ UverbsDevice::UverbsDevice(Client* client, SharedFile* arena)
       mmap(nullptr, kUarPages * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, uar_pages_.get(), 0);
   BATON_CHECK(pages != MAP_FAILED);
   uar_ = static_cast<uint8_t*>(pages);
-  file_ = client->AddFile(arena->fd()).value();
-  reg_ = client->AddRegister({file_, 0, 0}).value();
+  AddMemory(arena->fd(), arena->begin(), arena->bytes());
+  reg_ = client->AddRegister({memories_[0].file, 0, 0}).value();
   WriteSysfs();
   current = this;
 }
@@ -141,6 +144,10 @@ UverbsDevice::UverbsDevice(Client* client, SharedFile* arena)
 UverbsDevice::~UverbsDevice() {
   current = nullptr;
   munmap(uar_, kUarPages * kPage);
+}
+
+void UverbsDevice::AddMemory(int memfd, const uint8_t* begin, size_t bytes) {
+  memories_.push_back({reinterpret_cast<uintptr_t>(begin), bytes, client_->AddFile(memfd).value()});
 }
 
 ibv_context* UverbsDevice::Open() {
@@ -158,15 +165,15 @@ verbs::mlx5::DoorbellPage* UverbsDevice::page() const {
   return reinterpret_cast<verbs::mlx5::DoorbellPage*>(arena_->begin());
 }
 
-void UverbsDevice::Scan() {
+void UverbsDevice::Scan() const {
   std::atomic_ref(page()->attention).fetch_or(verbs::mlx5::kOverflow);
-  for (auto& [number, channel] : channels_) {
-    char bytes[16];
-    if (recv(channel.channel.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) <= 0) continue;
-    ib_uverbs_comp_event_desc event = {};
-    event.cq_handle = channel.user_handle;
-    BATON_CHECK(send(channel.events, &event, sizeof(event), 0) == sizeof(event));
-    ++channel.reported;
+}
+
+void UverbsDevice::ScanForEver() const {
+  for (;;) {
+    Scan();
+    if (std::atomic_ref(page()->sleeping).load() != 0) (void)eventfd_write(wake(), 1);
+    usleep(50);
   }
 }
 
@@ -350,8 +357,12 @@ int UverbsDevice::QueryPort(Attributes* attributes) {
   return 0;
 }
 
+// The NIC refuses a place that is in no file of its client's.
 control::Place UverbsDevice::PlaceOf(uint64_t address) const {
-  return {file_, 0, address - reinterpret_cast<uintptr_t>(arena_->begin())};
+  for (const Memory& memory : memories_) {
+    if (address - memory.begin < memory.bytes) return {memory.file, 0, address - memory.begin};
+  }
+  return {};
 }
 
 int UverbsDevice::RegisterMemory(Attributes* attributes) {
@@ -370,13 +381,27 @@ int UverbsDevice::RegisterMemory(Attributes* attributes) {
 }
 
 int UverbsDevice::CreateCompletionChannel(Attributes* attributes) {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno;
-  event_ends_[ends[0]].Reset(ends[1]);
+  auto made = client_->AddChannel();
+  if (!made.ok()) return ErrnoOf(made.status());
+  const int fd = made->descriptor.Release();  // libibverbs closes it
+  channels_[fd].number = made->number;
   ib_uverbs_create_comp_channel_resp reply = {};
-  reply.fd = static_cast<uint32_t>(ends[0]);
+  reply.fd = static_cast<uint32_t>(fd);
   attributes->Reply(reply);
   return 0;
+}
+
+// The NIC sends a byte for each.
+ssize_t UverbsDevice::ReadEvent(int fd, void* event, size_t size) {
+  CompletionChannel& channel = channels_.at(fd);
+  char byte;
+  if (recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) != 1) return -1;
+  ++channel.reported;
+  ib_uverbs_comp_event_desc told = {};
+  told.cq_handle = channel.user_handle;
+  BATON_CHECK(size == sizeof(told));
+  std::memcpy(event, &told, sizeof(told));
+  return sizeof(told);
 }
 
 int UverbsDevice::CreateCompletionQueue(bool extended, Attributes* attributes) {
@@ -396,24 +421,20 @@ int UverbsDevice::CreateCompletionQueue(bool extended, Attributes* attributes) {
     channel_fd = command.comp_channel;
   }
   const auto driver = attributes->DriverCommand<mlx5_ib_create_cq>();
-  CompletionChannel channel;
-  if (channel_fd >= 0) {
-    auto made = client_->AddChannel();
-    if (!made.ok()) return ErrnoOf(made.status());
-    channel.channel = *std::move(made);
-    channel.user_handle = user_handle;
-    channel.events = event_ends_.at(channel_fd).get();
-  }
+  CompletionChannel* const channel = channel_fd >= 0 ? &channels_.at(channel_fd) : nullptr;
   control::CompletionQueue message;
   message.entries = PlaceOf(driver.buf_addr);
   message.records = PlaceOf(driver.db_addr);
   message.entry_count = std::bit_ceil(cqe + 1);
   message.entry_bytes = driver.cqe_size;
   message.reg = reg_.number;
-  message.channel = channel.channel.number;
+  message.channel = channel != nullptr ? channel->number : 0;
   const auto number = client_->Add(message);
   if (!number.ok()) return ErrnoOf(number.status());
-  if (channel_fd >= 0) channels_[*number] = std::move(channel);
+  if (channel != nullptr) {
+    channel->queue = *number;
+    channel->user_handle = user_handle;
+  }
   ib_uverbs_ex_create_cq_resp reply = {};
   reply.base.cq_handle = *number;
   reply.base.cqe = cqe;
@@ -431,7 +452,10 @@ int UverbsDevice::CreateCompletionQueue(bool extended, Attributes* attributes) {
 int UverbsDevice::DestroyCompletionQueue(Attributes* attributes) {
   const uint32_t number = attributes->Command<ib_uverbs_destroy_cq>().cq_handle;
   ib_uverbs_destroy_cq_resp reply = {};
-  if (const auto found = channels_.find(number); found != channels_.end()) {
+  const auto found = std::find_if(channels_.begin(), channels_.end(), [number](const auto& entry) {
+    return entry.second.queue == number;
+  });
+  if (found != channels_.end()) {
     reply.comp_events_reported = found->second.reported;
     channels_.erase(found);
   }

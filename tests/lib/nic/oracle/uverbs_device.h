@@ -4,11 +4,13 @@
 #define TESTS_LIB_NIC_ORACLE_UVERBS_DEVICE_H_
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/client.h"
@@ -23,22 +25,27 @@ inline constexpr size_t kArmRecord = 1;
 // The only one of its process, while it lives. Thread-compatible.
 //
 // libmlx5 stores its doorbells in one word, so the NIC has to look at the records instead. Scan()
-// asks it to. A look at a completion queue that nobody armed yet
-// makes an event in vain.
+// asks it to. A look at a completion queue that nobody armed yet makes an event in vain. A
+// completion channel has one completion queue.
 class UverbsDevice {
  public:
-  // The device reaches the memory of `arena` alone, whose first page is a doorbell page. Both
-  // outlive it.
+  // The device reaches the memory of `arena`, whose first page is a doorbell page, and what was
+  // added. Both outlive it.
   UverbsDevice(Client* client, SharedFile* arena);
   UverbsDevice(const UverbsDevice&) = delete;
   UverbsDevice& operator=(const UverbsDevice&) = delete;
   ~UverbsDevice();
 
+  // Memory of a memfd that is mapped at `begin`.
+  void AddMemory(int memfd, const uint8_t* begin, size_t bytes);
+
   // Opens it by Debian's libibverbs. The caller closes the context before the device ends.
   ibv_context* Open();
 
-  // Asks the NIC to look at all records in its next turn, and passes on the events that it made.
-  void Scan();
+  // Asks the NIC to look at all records in its next turn. Any process may call it, in any thread.
+  void Scan() const;
+  // Does so every 50 us, for a NIC in another process.
+  [[noreturn]] void ScanForEver() const;
 
   // Returns the doorbell that libmlx5 stored last for a send, if it stored one since the last call.
   std::optional<uint64_t> TakeRing();
@@ -53,14 +60,21 @@ class UverbsDevice {
   static UverbsDevice* Current();
   int OpenDescriptor();
   int Control(unsigned long request, void* argument);
+  bool HasEvents(int fd) const { return channels_.contains(fd); }
+  ssize_t ReadEvent(int fd, void* event, size_t size);
 
  private:
   class Attributes;
+  struct Memory {
+    uint64_t begin;
+    uint64_t bytes;
+    uint32_t file;
+  };
   struct CompletionChannel {
-    uint64_t user_handle = 0;  // of the completion queue
-    int events = -1;           // libibverbs reads them from the other end
+    uint32_t number = 0;       // the NIC's
+    uint32_t queue = 0;        // its completion queue
+    uint64_t user_handle = 0;  // of that
     uint32_t reported = 0;     // events so far
-    Client::Made channel;      // the NIC's
   };
   struct QueuePairState {
     bool fresh = true;  // a new one is in INIT on the NIC, and in RESET for libibverbs
@@ -89,11 +103,10 @@ class UverbsDevice {
   uint8_t* uar_ = nullptr;
   uint32_t uar_count_ = 0;
   int descriptor_ = -1;  // libibverbs has it
-  uint32_t file_ = 0;
+  std::vector<Memory> memories_;
   Client::Made reg_;
   uint32_t domains_ = 0;
-  std::map<int, FileDescriptor> event_ends_;        // by the end that libibverbs has
-  std::map<uint32_t, CompletionChannel> channels_;  // by the number of the completion queue
+  std::map<int, CompletionChannel> channels_;  // by the descriptor, which libibverbs has
   std::map<uint32_t, QueuePairState> queue_pairs_;
 };
 
