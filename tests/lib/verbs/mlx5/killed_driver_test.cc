@@ -1,5 +1,6 @@
-// A driver is killed after each of its instructions while it posts, and while it polls; another
-// goes on with what it left. What was posted is executed once, and what has completed is told once.
+// A driver is killed after each of its instructions while it posts, polls, arms, resets or follows
+// another one. The next goes on with what it left. What was posted is executed once, and what has
+// completed is told once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -16,6 +17,7 @@
 
 #include "lib/base/check.h"
 #include "lib/verbs/mlx5/fifo_doorbell.h"
+#include "lib/verbs/mlx5/queue_pair.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 #include "tests/native/stepper.h"
 
@@ -235,6 +237,139 @@ TEST_F(KilledDriverTest, shouldNeverArmInVain) {
       });
   EXPECT_GT(armed[kFired], 0u);
   EXPECT_GT(armed[(kFired + 1) % 4], 0u);
+}
+
+TEST_F(KilledDriverTest, shouldPostReceivesOnce) {
+  constexpr uint16_t kPosted = kReceiveSlots - 1;  // the second of two is behind the end
+  const ScatterGather buffers[] = {{0x3000, 100, 4}, {0x5000, 200, 5}};
+  const std::vector<ReceiveRequest> requests = {{600, {&buffers[0], 1}}, {601, {&buffers[1], 1}}};
+  int queued = 0;
+  int not_queued = 0;
+  KillEverywhere(
+      1, native::CodeOf(&ReceiveQueue::Post),
+      [this] {
+        StoreRecord(&memory_->records[MLX5_RCV_DBR], kPosted);
+        memory_->cursors.received = kPosted;
+      },
+      [&] {
+        size_t posted = 0;
+        (void)ReceiveQueue(memory_->receive_queue()).Post(requests, &posted);
+        _exit(0);
+      },
+      [&] {
+        ReceiveQueue heir(memory_->receive_queue());
+        const bool was_queued = heir.queued() != kPosted;
+        (was_queued ? queued : not_queued) += 1;
+        if (!was_queued) {
+          size_t posted = 0;
+          ASSERT_TRUE(heir.Post(requests, &posted).ok());
+        }
+        ASSERT_EQ(heir.queued(), kPosted + 2);
+        for (uint16_t i = 0; i < 2; ++i) {
+          const uint32_t slot = (kPosted + i) % kReceiveSlots;
+          ScatterGather found[kReceiveBytes / kSegmentBytes];
+          ASSERT_EQ(ReadReceive(memory_->receives + slot * kReceiveBytes, kReceiveBytes,
+                                absl::MakeSpan(found)),
+                    1u);
+          ASSERT_EQ(found[0].address, buffers[i].address);
+          ASSERT_EQ(found[0].length, buffers[i].length);
+          ASSERT_EQ(memory_->wr_ids[slot], 600u + i);
+        }
+      });
+  EXPECT_GT(queued, 0);
+  EXPECT_GT(not_queued, 0);
+}
+
+// The dead driver had consumed a send, and not brought its cursor up to date. Its heir is killed
+// while it does that.
+TEST_F(KilledDriverTest, shouldFollowADriverThatWasKilledAsItFollowedAnother) {
+  KillEverywhere(
+      1, native::CodeOf(&CompletionQueue::Resume),
+      [this] {
+        PrepareToTake({{}, {.counter = 1}});
+        memory_->cursors = {3, 0, 0};
+        StoreRecord(&memory_->consumed, 1);
+        memory_->taken = Pack({.consumed = 1, .place = 7, .use = 3, .receive = false, .cursor = 1});
+      },
+      [this] {
+        (void)Queue();
+        _exit(0);
+      },
+      [this] {
+        const auto heir = Queue();
+        ASSERT_EQ(memory_->cursors.sent, 1);
+        Completion completion;
+        ASSERT_EQ(*heir->Take({&completion, 1}), 1);
+        ASSERT_EQ(completion.wr_id, 102u);
+        ASSERT_EQ(memory_->cursors.sent, 2);
+      });
+}
+
+// A device that obeys, and outlives its drivers.
+class SharedCommands final : public Commands {
+ public:
+  explicit SharedCommands(std::atomic<QueuePairState>* state) : state_(state) {}
+  absl::Status Modify(uint32_t, QueuePairState state) override {
+    state_->store(state);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<QueuePairState> Query(uint32_t) override { return state_->load(); }
+  void DestroyQueuePair(uint32_t) override {}
+
+ private:
+  std::atomic<QueuePairState>* const state_;
+};
+
+[[gnu::noinline]] void ResetAndEnd(QueuePair* queue_pair) {
+  (void)queue_pair->SetReset();
+  _exit(0);
+}
+
+// Whoever resets what a killed driver has left makes it as new, and what was consumed in the former
+// use is no cursor of the next one.
+TEST_F(KilledDriverTest, shouldBeAsNewAfterAResetThatWasKilled) {
+  constexpr QueuePairLayout kLayout = {kSendSlots, kReceiveSlots, kReceiveBytes};
+  constexpr size_t kBytes = kLayout.bytes() + sizeof(std::atomic<QueuePairState>);
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const begin = static_cast<uint8_t*>(memory);
+  auto* const state = new (begin + kLayout.bytes()) std::atomic<QueuePairState>();
+  auto* const records = reinterpret_cast<__be32*>(begin);
+  QueueCursors& cursors = *kLayout.SendsAt(begin).cursors;
+  SharedCommands commands(state);
+  const auto make = [&] {
+    return std::make_unique<QueuePair>(kLayout, begin, kQueuePair, SendQueueLimits{1, 0}, &commands,
+                                       &doorbell_);
+  };
+  int done = 0;
+  KillEverywhere(
+      1, native::CodeOf(&ResetAndEnd),
+      [&] {
+        *state = QueuePairState::kError;
+        StoreRecord(&records[MLX5_SND_DBR], 9);
+        StoreRecord(&records[MLX5_RCV_DBR], 5);
+        cursors = {3, 9, 5};
+        memory_->consumed = htobe32(14);
+        memory_->taken = Pack({.consumed = 14, .place = 7, .use = 3, .receive = true, .cursor = 5});
+      },
+      [&] { ResetAndEnd(make().get()); },
+      [&] {
+        done += cursors.use == 4 ? 1 : 0;
+        const auto heir = make();
+        ASSERT_TRUE(heir->SetReset().ok());
+        ASSERT_EQ(state->load(), QueuePairState::kReset);
+        CompletionQueue queue(memory_->completion_queue(), kCompletionQueue, &doorbell_);
+        queue.Add(kLayout.CompletingAt(begin, kQueuePair, 7));
+        queue.Resume();
+        ASSERT_EQ(heir->sends_queued(), 0);
+        ASSERT_EQ(heir->receives_queued(), 0);
+        ASSERT_EQ(cursors.sent, 0);
+        ASSERT_EQ(cursors.received, 0);
+        ASSERT_GT(cursors.use, 3u);
+      });
+  EXPECT_GT(done, 0);
+  munmap(memory, kBytes);
 }
 
 // Memory that the stepped heir and its NIC share.
