@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,11 +22,23 @@ uint64_t Load(const uint64_t* word) {
   return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
 }
 
+// libibverbs would keep registered memory from forked processes, and libmlx5 sign requests.
+absl::Status CheckEnvironment() {
+  if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) {
+    return absl::FailedPreconditionError(
+        "libibverbs keeps registered memory from forked processes: unset RDMAV_FORK_SAFE and "
+        "IBV_FORK_SAFE");
+  }
+  if (std::getenv("MLX5_QP_SIGNATURE") == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("MLX5_QP_SIGNATURE is set, and Baton signs no requests");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckedDevice>> CheckedDevice::Make(ibv_context* context,
                                                                    const Options& options,
                                                                    SharedMemory* shared) {
+  BATON_RETURN_IF_ERROR(CheckEnvironment());
   auto made = std::unique_ptr<CheckedDevice>(new CheckedDevice(context, options, shared));
   BATON_ASSIGN_OR_RETURN(made->address_,
                          FindLoopbackAddress(context, options.port, options.gid_index));
@@ -35,6 +48,9 @@ absl::StatusOr<std::unique_ptr<CheckedDevice>> CheckedDevice::Make(ibv_context* 
   made->region_ = ibv_reg_mr(made->domain_->for_regions(), made->words_, kWordBytes, kAllAccess);
   if (made->region_ == nullptr) return ErrnoStatus(errno, "ibv_reg_mr (see RLIMIT_MEMLOCK)");
   made->before_ = made->SgeOf(made->words_, sizeof(uint64_t));
+  BATON_ASSIGN_OR_RETURN(const Ends ends, made->Connect(*made->domain_));
+  Driver driver(*ends.first);
+  BATON_RETURN_IF_ERROR(made->AddOnceMore(&driver, 0, made->NewWord()));
   return made;
 }
 

@@ -1,6 +1,7 @@
 #include "supervisor/nic_check/loopback.h"
 
-#include <cerrno>
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -10,13 +11,29 @@
 namespace baton::nic_check {
 namespace {
 
-std::optional<uint8_t> FindGid(ibv_context* context, uint8_t port, int count, uint32_t type) {
+bool IsIpv4(const ibv_gid& gid) {
+  constexpr uint8_t kMapped[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(std::begin(kMapped), std::end(kMapped), std::begin(gid.raw));
+}
+
+bool IsLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
+
+// The kernel finds the way to a gid of RoCE v2 as to its IP address, and a link-local one need not
+// be an address of the machine.
+int PreferenceOf(const ibv_gid_entry& entry) {
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return 1;
+  if (IsIpv4(entry.gid)) return 4;
+  return IsLinkLocal(entry.gid) ? 2 : 3;
+}
+
+std::optional<ibv_gid_entry> FindGid(ibv_context* context, uint8_t port, int count) {
+  std::optional<ibv_gid_entry> best;
   for (int index = 0; index < count && index < UINT8_MAX; ++index) {
     ibv_gid_entry entry = {};
     if (ibv_query_gid_ex(context, port, static_cast<uint32_t>(index), &entry, 0) != 0) continue;
-    if (entry.gid_type == type) return static_cast<uint8_t>(index);
+    if (!best || PreferenceOf(entry) > PreferenceOf(*best)) best = entry;
   }
-  return std::nullopt;
+  return best;
 }
 
 absl::Status Modify(ibv_qp* queue_pair, ibv_qp_attr* attributes, ibv_qp_state state, int mask) {
@@ -43,18 +60,23 @@ absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_
   address.port = port;
   address.lid = attributes.lid;
   address.mtu = attributes.active_mtu;
-  address.global = attributes.link_layer == IBV_LINK_LAYER_ETHERNET || gid_index >= 0;
+  address.global = attributes.link_layer == IBV_LINK_LAYER_ETHERNET ||
+                   (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0 || gid_index >= 0;
   if (!address.global) return address;
-  std::optional<uint8_t> index;
-  if (gid_index >= 0) index = static_cast<uint8_t>(gid_index);
-  for (const uint32_t type : {IBV_GID_TYPE_ROCE_V2, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_IB}) {
-    if (!index) index = FindGid(context, port, attributes.gid_tbl_len, type);
+  std::optional<ibv_gid_entry> found;
+  if (gid_index < 0) {
+    found = FindGid(context, port, attributes.gid_tbl_len);
+  } else if (ibv_gid_entry entry = {};
+             ibv_query_gid_ex(context, port, static_cast<uint32_t>(gid_index), &entry, 0) == 0) {
+    found = entry;
   }
-  if (!index) return absl::NotFoundError(absl::StrCat("port ", port, " has no gid"));
-  address.gid_index = *index;
-  if (ibv_query_gid(context, port, *index, &address.gid) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("ibv_query_gid of index ", *index));
+  if (!found) {
+    return absl::NotFoundError(absl::StrCat(
+        "port ", port, gid_index < 0 ? " has no gid" : absl::StrCat(" has no gid ", gid_index),
+        ": see /sys/class/infiniband/*/ports/", port, "/gids"));
   }
+  address.gid_index = static_cast<uint8_t>(found->gid_index);
+  address.gid = found->gid;
   return address;
 }
 

@@ -20,8 +20,9 @@ struct LoopbackAddress {
   ibv_mtu mtu = IBV_MTU_1024;
 };
 
-// `gid_index` -1: on Ethernet the first gid of RoCE v2, or else the first one. kFailedPrecondition:
-// the port is not up. kNotFound: it has no gid.
+// `gid_index` -1: where gids are needed, the best one there is. That is one of RoCE v2 with an IPv4
+// address, or with another that is not link-local, and only then any. kFailedPrecondition: the port
+// is not up. kNotFound: there is no such gid.
 absl::StatusOr<LoopbackAddress> FindLoopbackAddress(ibv_context* context, uint8_t port,
                                                     int gid_index);
 

@@ -3,8 +3,9 @@
 #include <infiniband/verbs.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -84,12 +85,19 @@ int main(int argc, char** argv) {
   app.add_option("--port", port, "port to loop through")
       ->check(CLI::Range(1, 254))
       ->capture_default_str();
-  app.add_option("--gid-index", options.gid_index, "-1: the first of RoCE v2")
+  app.add_option("--gid-index", options.gid_index, "-1: the best that there is")
       ->check(CLI::Range(-1, 254))
       ->capture_default_str();
-  app.add_option("--kills", options.kills, "drivers to kill")->capture_default_str();
+  app.add_option("--kills", options.kills, "drivers to kill, in each of two checks")
+      ->capture_default_str();
   app.add_option("--seed", options.seed, "of the instants of kills")->capture_default_str();
+  int64_t patience_ms = options.patience.count();
+  app.add_option("--patience-ms", patience_ms, "for each thing that the device is to do")
+      ->check(CLI::Range(1, 600'000))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  options.patience = std::chrono::milliseconds(patience_ms);
+  (void)std::signal(SIGCHLD, SIG_DFL);  // the check waits for its children
   options.port = static_cast<uint8_t>(port);
   const absl::StatusOr<bool> all = baton::nic_check::Run(device, options);
   if (all.ok()) return *all ? 0 : 1;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,18 +51,33 @@ void PassTime(uint64_t nanoseconds) {
   while (MonotonicNanoseconds() < end) continue;
 }
 
-// Runs it in a forked process, which ends with 0 if it returns OK.
-pid_t Fork(const std::function<absl::Status()>& run) {
+// Runs it in a forked process, which ends with 0 if it returns OK. The process ends with this one:
+// nobody else would stop a driver that works.
+absl::StatusOr<pid_t> Fork(const std::function<absl::Status()>& run) {
+  const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child == 0) _exit(run().ok() ? 0 : 1);
-  return child;
+  if (child < 0) return ErrnoStatus(errno, "fork");
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  _exit(getppid() == parent && run().ok() ? 0 : 1);
 }
 
-absl::Status AwaitSuccess(pid_t child, const char* what) {
+absl::Status AwaitSuccess(pid_t child) {
   int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return ErrnoStatus(errno, "fork");
+  if (waitpid(child, &status, 0) != child) return ErrnoStatus(errno, "waitpid");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, " has failed"));
+  return absl::InternalError(
+      absl::StrCat("the forked process has failed (wait status ", status, ")"));
+}
+
+absl::Status Kill(pid_t child) {
+  int status = 0;
+  if (kill(child, SIGKILL) != 0 || waitpid(child, &status, 0) != child) {
+    return ErrnoStatus(errno, "cannot kill a driver");
+  }
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a driver had ended by itself (wait status ", status, ")"));
 }
 
 // ---------------------------------------------------------------- doorbells
@@ -84,7 +100,7 @@ Seen OneRingIsEnough(CheckedDevice* device) {
   return "8 requests were executed after one ring";
 }
 
-// Whether nothing completes any more.
+// An error tells what has completed although nothing was outstanding.
 absl::Status ExpectQuiet(Driver* driver) {
   Completion completion;
   const uint64_t end =
@@ -139,11 +155,11 @@ Seen WhatIsNotRungIsExecutedOnce(CheckedDevice* device) {
 Seen RegistersSurviveAFork(CheckedDevice* device) {
   BATON_ASSIGN_OR_RETURN(const Ends ends, device->Connect(device->domain()));
   uint64_t* const word = device->NewWord();
-  const pid_t child = Fork([&] {
-    Driver driver(*ends.first);
-    return device->AddOnceMore(&driver, 0, word);
-  });
-  BATON_RETURN_IF_ERROR(AwaitSuccess(child, "the forked process's request"));
+  BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] {
+                           Driver driver(*ends.first);
+                           return device->AddOnceMore(&driver, 0, word);
+                         }));
+  BATON_RETURN_IF_ERROR(AwaitSuccess(child));
   Driver driver(*ends.first);
   driver.TakeOver();
   BATON_RETURN_IF_ERROR(device->AddOnceMore(&driver, 1, word));
@@ -169,7 +185,7 @@ Seen DomainsHaveRegistersOfTheirOwn(CheckedDevice* device) {
 
 // ---------------------------------------------------------------- deaths
 
-// What drivers that are killed leave to each other, beside their queues.
+// The journal that killed drivers leave to each other, beside their queues.
 struct Journal {
   std::atomic<bool> begun;
   std::atomic<bool> broken;
@@ -229,15 +245,13 @@ Seen KilledDriversAreFollowedExactly(CheckedDevice* device) {
   std::mt19937_64 random(device->options().seed);
   for (uint32_t kill_number = 0; kill_number < device->options().kills; ++kill_number) {
     journal->begun = false;
-    const pid_t child =
-        Fork([&] { return Drive(device, *ends.first, word, /*may_end=*/false, journal); });
+    BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] {
+                             return Drive(device, *ends.first, word, /*may_end=*/false, journal);
+                           }));
     const bool begun = device->Eventually([journal] { return journal->begun.load(); });
     PassTime(random() % kLatestKillNs);
-    int status = 0;
-    if (child < 0 || kill(child, SIGKILL) != 0 || waitpid(child, &status, 0) != child) {
-      return ErrnoStatus(errno, "cannot kill a driver");
-    }
-    if (!begun || !WIFSIGNALED(status)) return absl::InternalError("a driver ended by itself");
+    BATON_RETURN_IF_ERROR(Kill(child));
+    if (!begun) return absl::DeadlineExceededError("a driver did not begin");
   }
   BATON_RETURN_IF_ERROR(Drive(device, *ends.first, word, /*may_end=*/true, journal));
   BATON_RETURN_IF_ERROR(ExpectCount(word, journal->posted));
@@ -270,31 +284,40 @@ absl::Status AwaitEvent(CheckedDevice* device, ibv_comp_channel* channel) {
 
 Seen EachArmMakesAnEvent(CheckedDevice* device, const Ends& ends, ibv_comp_channel* channel) {
   uint64_t* const word = device->NewWord();
+  uint64_t* const armed = device->NewWord();
   std::mt19937_64 random(device->options().seed);
   uint64_t wr_id = 0;
-  for (int round = 0; round < 50; ++round) {
-    const pid_t killed = Fork([&] {
-      Driver driver(*ends.first);
-      driver.TakeOver();
-      driver.completions().RequestNotification();
-      for (;;) pause();
-      return absl::OkStatus();
-    });
-    PassTime(random() % kLatestKillNs);
-    if (killed < 0 || kill(killed, SIGKILL) != 0 || waitpid(killed, nullptr, 0) != killed) {
-      return ErrnoStatus(errno, "cannot kill a driver");
+  for (uint32_t kill_number = 0; kill_number < device->options().kills; ++kill_number) {
+    const uint64_t before = Load(armed);
+    BATON_ASSIGN_OR_RETURN(const pid_t killed, Fork([&]() -> absl::Status {
+                             Driver driver(*ends.first);
+                             driver.TakeOver();
+                             driver.completions().RequestNotification();
+                             std::atomic_ref(*armed).store(before + 1, std::memory_order_release);
+                             for (;;) pause();
+                           }));
+    // Half of them have armed, the others are killed at any instant.
+    if (kill_number % 2 == 0) {
+      device->Eventually([&] { return Load(armed) != before; });
+    } else {
+      PassTime(random() % kLatestKillNs);
     }
+    BATON_RETURN_IF_ERROR(Kill(killed));
     Driver heir(*ends.first);
     heir.TakeOver();
     for (int event = 0; event < 3; ++event) {
+      pollfd entry = {channel->fd, POLLIN, 0};
+      if (poll(&entry, 1, 0) != 0)
+        return absl::InternalError("an event came that nobody armed for");
       heir.completions().RequestNotification();
       BATON_RETURN_IF_ERROR(device->Post(&heir, device->AddOne(++wr_id, word)));
       BATON_RETURN_IF_ERROR(AwaitEvent(device, channel));
       BATON_RETURN_IF_ERROR(device->Next(&heir).status());
     }
   }
-  return absl::StrCat(wr_id,
-                      " completions were waited for, after 50 drivers were killed that armed");
+  return absl::StrCat(device->options().kills, " drivers were killed, ", Load(armed),
+                      " of them when they had armed: ", wr_id,
+                      " completions were waited for afterwards");
 }
 
 Seen ArmingWorks(CheckedDevice* device) {
@@ -342,7 +365,7 @@ Seen ErrorsAreTold(CheckedDevice* device) {
   Driver driver(*ends.first);
   uint64_t* const word = device->NewWord();
   SendRequest request = device->AddOne(0, word);
-  request.rkey ^= 0x5500;
+  request.rkey ^= 0x55;  // the same region, and another key of it
   BATON_RETURN_IF_ERROR(device->Post(&driver, request));
   BATON_RETURN_IF_ERROR(device->Post(&driver, device->AddOne(1, word)));
   BATON_ASSIGN_OR_RETURN(const Completion failed, device->Next(&driver));

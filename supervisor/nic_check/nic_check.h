@@ -34,7 +34,8 @@ inline constexpr size_t kSharedBytes = 8 << 20;
 // of them, some of which it kills. Other users of the device notice nothing but a little load. The
 // process has no threads. `shared` has kSharedBytes and outlives the context's objects.
 //
-// A status that is not OK: nothing could be tried, because of what it says.
+// A status that is not OK: nothing could be tried, because of what it says. No queue pair could be
+// connected, or the environment asks libibverbs for what a driver of ours cannot bear.
 absl::StatusOr<std::vector<Finding>> CheckNic(ibv_context* context, const Options& options,
                                               SharedMemory* shared);
 

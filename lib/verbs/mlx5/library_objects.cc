@@ -33,8 +33,10 @@ absl::StatusOr<std::unique_ptr<LibraryDomain>> LibraryDomain::Make(ibv_context* 
   parent.comp_mask =
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   parent.alloc = [](ibv_pd*, void* domain, size_t bytes, size_t alignment, uint64_t) {
-    return static_cast<LibraryDomain*>(domain)->Allocate(bytes,
-                                                         std::max(alignment, kLeastAlignment));
+    void* const memory =
+        static_cast<LibraryDomain*>(domain)->Allocate(bytes, std::max(alignment, kLeastAlignment));
+    if (memory == nullptr) errno = ENOMEM;  // libmlx5 sets none
+    return memory;
   };
   parent.free = [](ibv_pd*, void*, void*, uint64_t) {};  // with all of the shared memory
   parent.pd_context = made.get();

@@ -71,7 +71,7 @@ class LibraryQueuePair {
   uint32_t number() const { return queue_pair_->qp_num; }
   uint32_t completion_queue_number() const { return found_completions_.cqn; }
 
-  // What a driver needs, in whichever process that was forked from here.
+  // A driver needs these, in whichever process was forked from here.
   const SendQueueLimits& limits() const { return limits_; }
   SendQueueMemory sends() const;
   ReceiveQueueMemory receives() const;

@@ -169,8 +169,8 @@ void UverbsDevice::Scan() const {
   std::atomic_ref(page()->attention).fetch_or(verbs::mlx5::kOverflow);
 }
 
-void UverbsDevice::ScanForEver() const {
-  for (;;) {
+void UverbsDevice::ScanAtMost(uint64_t scans) const {
+  for (; scans > 0; --scans) {
     Scan();
     if (std::atomic_ref(page()->sleeping).load() != 0) (void)eventfd_write(wake(), 1);
     usleep(50);

@@ -45,7 +45,7 @@ class UverbsDevice {
   // Asks the NIC to look at all records in its next turn. Any process may call it, in any thread.
   void Scan() const;
   // Does so every 50 us, for a NIC in another process.
-  [[noreturn]] void ScanForEver() const;
+  void ScanAtMost(uint64_t scans) const;
 
   // Returns the doorbell that libmlx5 stored last for a send, if it stored one since the last call.
   std::optional<uint64_t> TakeRing();
