@@ -6,7 +6,7 @@ mutant is a line of tests/MUTANTS.md, which `./run bars mutants` writes and tabl
 
 SIMULATE = "//tests/simulation:main.cc"
 
-def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False):
+def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep = False, stepped = False):
     """A defect, for `mutants`.
 
     Args:
@@ -18,6 +18,7 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
       case: Suite.name of the test case that has to fail.
       header: with killer: the file is a header, which the killer includes through this macro. MUTANT
         is not known there: the edit makes the defect.
+      stepped: the killer kills after each instruction. Sanitizers' own are a hundred times as many.
       deep: the simulation needs schedules in which much is outstanding.
     """
     return struct(
@@ -27,6 +28,8 @@ def mutant(name, src, edit, killer = SIMULATE, case = None, header = None, deep 
         killer = killer,
         case = case,
         header = header,
+        # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
+        tags = ["no-asan", "no-tsan"] if stepped else ["no-tsan"] if header else [],
         # What the killer is called with.
         arguments = ["--gtest_filter=" + case] if case else ["--deep", "1" if deep else "0"],
     )
@@ -141,8 +144,7 @@ def mutants(mutants, deps):
             0 if mutant.header else numbers[mutant.name],
             program,
             mutant.arguments,
-            # A header's mutant leaves out a fence. ThreadSanitizer's atomics order memory anyway.
-            ["no-tsan"] if mutant.header else [],
+            mutant.tags,
         )
 
 def mutants_table(name, mutants):
