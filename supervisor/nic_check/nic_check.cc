@@ -243,6 +243,10 @@ Seen KilledDriversAreFollowedExactly(CheckedDevice* device) {
   if (memory == nullptr) return absl::ResourceExhaustedError("no shared memory is left");
   auto* const journal = new (memory) Journal();
   std::mt19937_64 random(device->options().seed);
+  uint64_t noted = 0;
+  uint64_t noted_ns = MonotonicNanoseconds();
+  const auto patience =
+      static_cast<uint64_t>(std::chrono::nanoseconds(device->options().patience).count());
   for (uint32_t kill_number = 0; kill_number < device->options().kills; ++kill_number) {
     journal->begun = false;
     BATON_ASSIGN_OR_RETURN(const pid_t child, Fork([&] {
@@ -252,6 +256,9 @@ Seen KilledDriversAreFollowedExactly(CheckedDevice* device) {
     PassTime(random() % kLatestKillNs);
     BATON_RETURN_IF_ERROR(Kill(child));
     if (!begun) return absl::DeadlineExceededError("a driver did not begin");
+    // A device that has stopped outlasts each driver.
+    if (std::exchange(noted, journal->noted) != journal->noted) noted_ns = MonotonicNanoseconds();
+    if (MonotonicNanoseconds() - noted_ns > patience) break;
   }
   BATON_RETURN_IF_ERROR(Drive(device, *ends.first, word, /*may_end=*/true, journal));
   BATON_RETURN_IF_ERROR(ExpectCount(word, journal->posted));
