@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -87,7 +89,10 @@ class KilledDriverTest : public ::testing::Test {
     }
     return requests;
   }
+  // Nothing is left of the round before, whose driver wrote the same.
   void PrepareToPost() {
+    std::fill(std::begin(memory_->sends), std::end(memory_->sends), uint8_t{0});
+    std::fill(std::begin(memory_->notes), std::end(memory_->notes), SendNote());
     StoreRecord(&memory_->records[MLX5_SND_DBR], kBefore);
     memory_->cursors.sent = kBefore;
   }
@@ -248,6 +253,8 @@ TEST_F(KilledDriverTest, shouldPostReceivesOnce) {
   KillEverywhere(
       1, native::CodeOf(&ReceiveQueue::Post),
       [this] {
+        std::fill(std::begin(memory_->receives), std::end(memory_->receives), uint8_t{0});
+        std::fill(std::begin(memory_->wr_ids), std::end(memory_->wr_ids), uint64_t{0});
         StoreRecord(&memory_->records[MLX5_RCV_DBR], kPosted);
         memory_->cursors.received = kPosted;
       },
