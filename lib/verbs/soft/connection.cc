@@ -190,7 +190,11 @@ absl::Status SoftConnection::Disconnect() {
   }
   TransmitNow();  // acknowledgements that are due
   if (phase_ == Phase::kClosed) return absl::OkStatus();
-  if (queue_pair_ != nullptr) std::exchange(queue_pair_, nullptr)->Break();
+  if (queue_pair_ != nullptr) {
+    queue_pair_->Break();
+    stream_.Keep(PayloadSource::kResponse);
+    queue_pair_ = nullptr;
+  }
   SendManagement(FrameType::kDisconnectRequest);
   phase_ = Phase::kDisconnecting;
   core_->engine->Arm(&timer_, core_->options.disconnect_timeout_ms * kNsPerMs);

@@ -229,6 +229,10 @@ void FrameStream::Detach(PayloadSource source) {
   std::erase_if(pending_, [source](const OutFrame& frame) {
     return frame.sent == 0 && frame.source == source;
   });
+  Keep(source);
+}
+
+void FrameStream::Keep(PayloadSource source) {
   for (OutFrame& frame : pending_) {
     if (frame.source == source) TakeCopy(&frame);
   }

@@ -108,6 +108,8 @@ class FrameStream {
   // Frames of these sources no longer read user memory: those not begun are dropped, a begun one
   // is finished from a copy, for the peer must see it whole.
   void Detach(PayloadSource source);
+  // Frames of these sources that were generated are finished from copies, begun or not.
+  void Keep(PayloadSource source);
   // Drops request frames that were not begun, of any kind.
   void DropRequests();
   // The first request, by its index, of which something was generated and not wholly written; `end`

@@ -45,6 +45,7 @@ SoftQueuePair::~SoftQueuePair() {
   if (link_ != nullptr) {
     link_->stream().DropRequests();
     link_->stream().Detach(PayloadSource::kRequest);
+    link_->stream().Keep(PayloadSource::kResponse);
     link_->QueuePairGone();
   }
   engine_->ForgetLastWorkRequestOf(number_);
@@ -91,7 +92,10 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
     }
     ++*posted;
   }
-  if (*posted > 0 && link_ != nullptr) link_->Posted();
+  if (*posted > 0 && link_ != nullptr) {
+    link_->Posted();
+    requester_.WatchPosted();
+  }
   return status;
 }
 
@@ -235,7 +239,7 @@ bool SoftQueuePair::OnFrame(const FrameHeader& header, const uint8_t* body) {
     return fine;
   }
   if (state_ == QueuePairState::kError) {
-    responder_.Refuse(header.sequence);
+    responder_.Refuse();
     return true;
   }
   return responder_.OnRequest(header, body);
@@ -268,7 +272,10 @@ int SoftQueuePair::PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, 
 }
 
 bool SoftQueuePair::OnFrameEnd() {
-  if (state_ == QueuePairState::kError) return true;
+  if (state_ == QueuePairState::kError) {
+    if (!receiving_answer_) responder_.Refuse();
+    return true;
+  }
   if (!receiving_answer_) return responder_.OnRequestEnd();
   const bool fine = requester_.OnAnswerEnd();
   requester_.Settle();

@@ -282,8 +282,10 @@ bool Requester::OnAck(uint32_t sequence) {
   return CompleteUpTo(index + 1);
 }
 
+// The peer may have failed since it answered that the head has no receive.
 bool Requester::OnNak(uint32_t sequence, NakCode code) {
-  const uint64_t index = IndexOf(sequence);
+  const bool again = AwaitsRetry() && sequence == static_cast<uint32_t>(ring().head());
+  const uint64_t index = again ? ring().head() : IndexOf(sequence);
   if (index > transmitted_end() || index == ring().tail()) return false;
   if (!CompleteUpTo(index)) return false;
   if (ring().head() == index) FailHead(StatusOf(code));
@@ -384,14 +386,22 @@ void Requester::Touch() {
   suspect_ = false;
 }
 
+void Requester::WatchPosted() {
+  if (ring().empty() || peer_timer_.armed()) return;
+  if (ring().head() == started_end()) Touch();
+  WatchPeer();
+}
+
 void Requester::WatchPeer() {
   if (parameters_.ack_timeout_ns == 0 || peer_timer_.armed()) return;
   host_->engine().Arm(&peer_timer_, parameters_.ack_timeout_ns * (parameters_.retry_count + 1));
 }
 
+// A request that was not begun waits for a socket that its peer does not read.
 void Requester::OnPeerTimer() {
-  if (ring().head() == started_end()) return;  // nothing is out; the next request arms it again
+  if (ring().empty()) return;  // the next request arms it again
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
+  if (waiting_ && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);
   const uint64_t silent = host_->engine().now() - life_ns_;
   if (silent < allowed) {
     host_->engine().Arm(&peer_timer_, allowed - silent);

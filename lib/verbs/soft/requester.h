@@ -42,6 +42,8 @@ class Requester {
   // come.
   void Settle();
   void Touch();  // the peer showed life
+  // After a post: bounds the time in which a peer that reads nothing keeps it from being sent.
+  void WatchPosted();
 
   // Answers. False: the peer breaks the protocol.
   bool OnAck(uint32_t sequence);
@@ -63,6 +65,9 @@ class Requester {
   void BuildRead(const SendWork& work, OutFrame* frame);
   void BuildAtomic(const SendWork& work, OutFrame* frame);
   uint64_t IndexOf(uint32_t sequence) const;
+  bool AwaitsRetry() const {
+    return !ring().empty() && next_ == ring().head() && !started_ && ring()[next_].rnr_tries > 0;
+  }
   uint64_t started_end() const { return next_ + (started_ ? 1 : 0); }
   // The requests before it are with the peer, which cannot have executed any other.
   uint64_t transmitted_end() const { return host_->FirstUnwritten(next_); }

@@ -31,8 +31,9 @@ class Responder {
   bool OnRequest(const FrameHeader& header, const uint8_t* body);
   int Place(uint32_t done, uint32_t length, iovec* iovecs, int max);
   bool OnRequestEnd();
-  // For a request that arrives while the queue pair is in the error state.
-  void Refuse(uint32_t sequence);
+  // For a request that arrives, or ends, while the queue pair is in the error state. The answer
+  // names the first message that was not executed, for it says that all before it were.
+  void Refuse() { Refuse(expected_); }
 
   bool NextFrame(OutFrame* frame);
 
@@ -48,6 +49,7 @@ class Responder {
     uint64_t offset;
   };
 
+  void Refuse(uint32_t sequence);
   bool OnSend(const FrameHeader& header, uint32_t size);
   bool OnWrite(const FrameHeader& header, const uint8_t* body, uint32_t size);
   bool OnRead(const FrameHeader& header, const uint8_t* body);

@@ -131,6 +131,7 @@ class SoftWire : public ::testing::Test {
     SoftDeviceOptions options;
     options.handshake_timeout_ms = 50;
     options.max_half_open = 4;
+    options.ack_timeout_ms = 100;
     return options;
   }
 
@@ -354,6 +355,86 @@ TEST_F(SoftWireAnswers, shouldBearAnOverrunAmongTheRequestsThatAnAnswerAcknowled
     server.id.reset();
     server.queue_pair.reset();
   }
+}
+
+// A peer that has failed names the first message that it has not executed. One that names a later
+// one says of a message that never arrived that it was executed.
+TEST_F(SoftWireAnswers, shouldNameTheMessageThatItHasNotExecutedWhenItHasFailed) {
+  for (const std::string& first :
+       {Bytes(Header(FrameType::kSend, kFirst | kLast, 100)) + std::string(50, 'x'),
+        Bytes(Header(FrameType::kSend, kFirst | kLast, 0))}) {
+    const bool cut = first.size() > sizeof(FrameHeader);
+    SCOPED_TRACE(cut);
+    server.id.reset();
+    server.queue_pair = server.MakeQueuePair();
+    if (cut) {
+      ASSERT_TRUE(testing::PostReceive(*server.queue_pair, 1, {memory.Sge(0, 100)}).ok());
+    }
+    FileDescriptor fd = Establish();
+    Write(fd.get(), first);
+    if (!cut) {
+      EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kReceiverNotReady);
+    }
+    for (int i = 0; i < 5; ++i) server.Turn();
+    ASSERT_TRUE(server.queue_pair->SetError().ok());
+    if (cut) Write(fd.get(), std::string(50, 'x'));
+    Write(fd.get(), Bytes(Header(FrameType::kSend, kFirst | kLast, 0, 1)));
+    const FrameHeader answer = ReadHeader(fd.get());
+    EXPECT_EQ(static_cast<FrameType>(answer.type), FrameType::kNak);
+    EXPECT_EQ(static_cast<NakCode>(answer.code), NakCode::kQueuePairInError);
+    EXPECT_EQ(answer.sequence, 0u);
+    server.completions.clear();
+    server.events.clear();
+  }
+}
+
+TEST_F(SoftWireAnswers, shouldBelieveAPeerThatFailsAfterItWasNotReady) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish();
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, i), {}).ok());
+  }
+  EXPECT_EQ(ReadHeader(fd.get()).sequence, 0u);
+  FrameHeader wait = Header(FrameType::kReceiverNotReady, 0, 0);
+  wait.immediate = 600'000;  // us: it is not sent again in this test
+  FrameHeader failed = Header(FrameType::kNak, 0, 0);
+  failed.code = static_cast<uint8_t>(NakCode::kQueuePairInError);
+  Write(fd.get(), Bytes(wait) + Bytes(failed));
+  ExpectStatuses({CompletionStatus::kRetryExceeded, CompletionStatus::kFlushError});
+  EXPECT_TRUE(server.events.empty());
+}
+
+// Its request is begun, then is to wait, and then has no room in the socket.
+TEST_F(SoftWireAnswers, shouldGiveUpAPeerThatAsksToWaitAndReadsNoMore) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish();
+  ASSERT_NO_FATAL_FAILURE(Narrow(fd.get()));
+  const std::vector<ScatterGather> most(3, memory.Sge(0, 256 << 10));
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), most).ok());
+  server.Turn();
+  Write(fd.get(), Answer(FrameType::kReceiverNotReady, 0));
+  ExpectStatuses({CompletionStatus::kRetryExceeded});
+}
+
+TEST_F(SoftWireAnswers, shouldEndWholeFramesBeforeItDisconnects) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish();
+  ASSERT_NO_FATAL_FAILURE(Narrow(fd.get()));
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1),
+                                {memory.Sge(0, 256 << 10)})
+                  .ok());
+  server.Turn();
+  ASSERT_TRUE(server.id->Disconnect().ok());
+  size_t left = 256 << 10;
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kSend);
+  EXPECT_TRUE(Turn([&] {
+    char bytes[4096];
+    const ssize_t count = recv(fd.get(), bytes, std::min(left, sizeof(bytes)), MSG_DONTWAIT);
+    if (count > 0) left -= static_cast<size_t>(count);
+    return left == 0 || count == 0;
+  }));
+  EXPECT_EQ(left, 0u);
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kDisconnectRequest);
 }
 
 TEST_F(SoftWireAnswers, shouldDropAPeerThatTriesAgainBeforeItIsTold) {

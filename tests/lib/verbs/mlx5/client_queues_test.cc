@@ -160,7 +160,7 @@ class End final : public soft::WorkHost, private Doorbell {
   }
   bool TakeRequest(const soft::OutFrame& frame, std::vector<uint8_t>* payload) {
     if (failed_) {
-      responder_.Refuse(frame.header.sequence);
+      responder_.Refuse();
       return true;
     }
     if (!responder_.OnRequest(frame.header, frame.body)) return false;
