@@ -274,6 +274,20 @@ class SoftWireAnswers : public SoftWire {
     }
     ASSERT_EQ(narrowed, 1);
   }
+  // Asks for 4 MiB of answers, of which the sockets hold a small part. Answers go before requests,
+  // so the server begins none from then on, until the peer reads.
+  void Clog(int fd, const std::string& behind = "") {
+    ASSERT_NO_FATAL_FAILURE(Narrow(fd));
+    const int fixed = 32 << 10;  // a buffer of a chosen size does not grow
+    ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &fixed, sizeof(fixed)), 0);
+    const std::string all =
+        Bytes(ReadHead{memory.address(), memory.region->rkey(), uint32_t{1 << 20}});
+    std::string reads;
+    for (uint32_t i = 0; i < 4; ++i) {
+      reads += Bytes(Header(FrameType::kRead, kFirst | kLast, sizeof(ReadHead), i)) + all;
+    }
+    Write(fd, reads + behind);
+  }
   static FrameType TypeOf(const std::string& frame) { return static_cast<FrameType>(frame[1]); }
 };
 
@@ -404,15 +418,25 @@ TEST_F(SoftWireAnswers, shouldBelieveAPeerThatFailsAfterItWasNotReady) {
   EXPECT_TRUE(server.events.empty());
 }
 
-// Its request is begun, then is to wait, and then has no room in the socket.
+// The request has left, then is to wait, and then comes behind answers that find no room in the
+// socket: it does not leave again, so nothing but the timer of its first try is there to end it.
 TEST_F(SoftWireAnswers, shouldGiveUpAPeerThatAsksToWaitAndReadsNoMore) {
   server.queue_pair = server.MakeQueuePair();
   FileDescriptor fd = Establish();
-  ASSERT_NO_FATAL_FAILURE(Narrow(fd.get()));
-  const std::vector<ScatterGather> most(3, memory.Sge(0, 256 << 10));
-  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), most).ok());
-  server.Turn();
-  Write(fd.get(), Answer(FrameType::kReceiverNotReady, 0));
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), {}).ok());
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kSend);
+  ASSERT_NO_FATAL_FAILURE(Clog(fd.get(), Answer(FrameType::kReceiverNotReady, 0)));
+  ExpectStatuses({CompletionStatus::kRetryExceeded});
+}
+
+// The request has never left, so no try of it has set a timer.
+TEST_F(SoftWireAnswers, shouldGiveUpAPeerThatReadsNoMoreBeforeARequestIsPosted) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish();
+  ASSERT_NO_FATAL_FAILURE(Clog(fd.get()));
+  // The server has then answered until its socket was full.
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kReadResponse);
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), {}).ok());
   ExpectStatuses({CompletionStatus::kRetryExceeded});
 }
 
