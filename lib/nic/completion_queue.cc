@@ -10,19 +10,19 @@ using verbs::mlx5::kConsumedMask;
 
 CompletionQueue::CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory,
                                  const __be32* arm_record, std::shared_ptr<FileDescriptor> channel)
-    : writer_(memory),
+    : CompletionWriter(memory),
       entry_count_(memory.entry_count),
       arm_record_(arm_record),
       channel_(std::move(channel)) {}
 
 bool CompletionQueue::Write(const verbs::mlx5::Executed& executed) {
-  if (!writer_.Write(executed)) return false;
+  if (!CompletionWriter::Write(executed)) return false;
   if (armed_) MakeEvent();
   return true;
 }
 
 bool CompletionQueue::HasCompletionBehind(uint32_t arm) const {
-  const uint32_t behind = (writer_.written() - arm) & kConsumedMask;
+  const uint32_t behind = (written() - arm) & kConsumedMask;
   return behind > 0 && behind <= entry_count_;
 }
 

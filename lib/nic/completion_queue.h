@@ -11,15 +11,14 @@
 namespace baton::nic {
 
 // A client's completion queue, and the events that its client arms it for.
-class CompletionQueue {
+class CompletionQueue final : public verbs::mlx5::CompletionWriter {
  public:
   // `memory` stays mapped as long as the queue lives. `arm_record` is the second of its records.
   // `channel` (may be null) is a socket that does not block.
   CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory, const __be32* arm_record,
                   std::shared_ptr<FileDescriptor> channel);
 
-  // Returns false if the queue is overrun. It stays so, and nothing more is written.
-  bool Write(const verbs::mlx5::Executed& executed);
+  bool Write(const verbs::mlx5::Executed& executed) override;
 
   // Arms with a value of mlx5::ArmValue. The NIC makes one event when there is a completion behind
   // those that the value calls consumed, perhaps at once. It ignores the value of the last event,
@@ -32,7 +31,6 @@ class CompletionQueue {
   bool HasCompletionBehind(uint32_t arm) const;
   void MakeEvent();
 
-  verbs::mlx5::CompletionWriter writer_;
   const uint32_t entry_count_;
   const __be32* const arm_record_;
   const std::shared_ptr<FileDescriptor> channel_;

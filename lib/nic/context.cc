@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/limits.h"
+#include "lib/nic/queue_pair.h"
 #include "lib/verbs/mlx5/doorbell_page.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 
@@ -53,8 +53,9 @@ absl::Status CheckRoom(absl::string_view what, size_t count, size_t limit) {
 
 Context::~Context() {
   Objects& objects = *host_->objects;
-  absl::erase_if(objects.queue_pairs,
-                 [this](const auto& entry) { return entry.second->domain.owner == owner_; });
+  absl::erase_if(objects.queue_pairs, [this](const auto& entry) {
+    return entry.second->parts().domain.owner == owner_;
+  });
   absl::erase_if(objects.completion_queues,
                  [this](const auto& entry) { return entry.second.owner == owner_; });
   absl::erase_if(objects.regions,
@@ -118,7 +119,8 @@ absl::StatusOr<uint8_t*> Context::Find(const control::Place& place, uint64_t byt
 
 absl::StatusOr<QueuePair*> Context::FindOurs(uint32_t qp_number) const {
   QueuePair* const found = host_->objects->FindQueuePair(qp_number);
-  if (found == nullptr || found->domain.owner != owner_) return NoSuch("queue pair", qp_number);
+  if (found == nullptr || found->parts().domain.owner != owner_)
+    return NoSuch("queue pair", qp_number);
   return found;
 }
 
@@ -234,53 +236,35 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   OwnedCompletionQueue* const receive_queue = FindQueue(message.receive_queue);
   if (receive_queue == nullptr) return NoSuch("receive_queue", message.receive_queue);
 
-  auto made = std::make_unique<QueuePair>();
-  BATON_ASSIGN_OR_RETURN(made->sends,
+  QueuePairParts made;
+  BATON_ASSIGN_OR_RETURN(made.sends.slots,
                          Find(message.sends, uint64_t{message.send_slots} * verbs::mlx5::kSlotBytes,
-                              verbs::mlx5::kSlotBytes, "sends", &made->files[0]));
+                              verbs::mlx5::kSlotBytes, "sends", &made.files[0]));
   BATON_ASSIGN_OR_RETURN(
-      made->receives,
+      made.receives.slots,
       Find(message.receives, uint64_t{message.receive_slots} * message.receive_bytes, kSegmentBytes,
-           "receives", &made->files[1]));
+           "receives", &made.files[1]));
   BATON_ASSIGN_OR_RETURN(uint8_t* const records, Find(message.records, kQueuePairRecordBytes,
-                                                      kRecordBytes, "records", &made->files[2]));
-  made->records = reinterpret_cast<const __be32*>(records);
-  made->failed = reinterpret_cast<uint32_t*>(records + kRecordBytes);
-  made->domain = {owner_, message.domain};
-  made->number = objects.NewNumber();
-  made->reg = message.reg;
-  made->send_slots = message.send_slots;
-  made->receive_slots = message.receive_slots;
-  made->receive_bytes = message.receive_bytes;
-  made->send_queue_number = message.send_queue;
-  made->receive_queue_number = message.receive_queue;
-  made->send_queue = send_queue->queue.get();
-  made->receive_queue = receive_queue->queue.get();
-  Reset(made.get());
-  BATON_RETURN_IF_ERROR(Init(made.get()));
+                                                      kRecordBytes, "records", &made.files[2]));
+  made.records = reinterpret_cast<const __be32*>(records);
+  made.failed = reinterpret_cast<uint32_t*>(records + kRecordBytes);
+  made.domain = {owner_, message.domain};
+  made.number = made.sends.qp_number = objects.NewNumber();
+  made.reg = message.reg;
+  made.sends.slot_count = message.send_slots;
+  made.receives.slot_count = message.receive_slots;
+  made.receives.slot_bytes = message.receive_bytes;
+  made.send_queue_number = message.send_queue;
+  made.receive_queue_number = message.receive_queue;
+  made.send_queue = send_queue->queue.get();
+  made.receive_queue = receive_queue->queue.get();
+  const uint32_t number = made.number;
+  auto queue_pair = std::make_unique<QueuePair>(std::move(made), host_);
+  BATON_RETURN_IF_ERROR(queue_pair->Init());
   ++send_queue->users;
   ++receive_queue->users;
-  const uint32_t number = made->number;
-  objects.queue_pairs[number] = std::move(made);
+  objects.queue_pairs[number] = std::move(queue_pair);
   return number;
-}
-
-void Context::Reset(QueuePair* queue_pair) {
-  queue_pair->state = QueuePairState::kReset;
-  queue_pair->next_send = 0;
-  queue_pair->next_receive = 0;
-  queue_pair->rnr_tries = 0;
-  queue_pair->retry_at_ns = 0;
-  std::atomic_ref(*queue_pair->failed).store(0, std::memory_order_release);
-}
-
-// The NIC would execute again what an earlier use left in the queues.
-absl::Status Context::Init(QueuePair* queue_pair) {
-  if (queue_pair->sends_queued() != 0 || queue_pair->receives_queued() != 0) {
-    return absl::InvalidArgumentError("records: not 0; set them to 0 after the reset");
-  }
-  queue_pair->state = QueuePairState::kInit;
-  return absl::OkStatus();
 }
 
 absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_pair) {
@@ -292,11 +276,7 @@ absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_p
   if (message.peer == 0 || message.peer > kNumberMask) {
     return absl::InvalidArgumentError(absl::StrCat("peer: ", message.peer));
   }
-  queue_pair->peer = message.peer;
-  queue_pair->rnr_retry_count = message.rnr_retry_count;
-  queue_pair->rnr_timer_us = message.rnr_timer_us;
-  queue_pair->state = QueuePairState::kReadyToSend;
-  return absl::OkStatus();
+  return queue_pair->Connect(message.peer, message.rnr_retry_count, message.rnr_timer_us);
 }
 
 Context::Value Context::Modify(const control::Modify& message, Call*) {
@@ -309,16 +289,16 @@ Context::Value Context::Modify(const control::Modify& message, Call*) {
       message.state > static_cast<uint32_t>(QueuePairState::kError)) {
     return absl::InvalidArgumentError(absl::StrCat("state: ", message.state, ", or what is not 0"));
   }
-  const QueuePairState from = queue_pair->state;
+  const QueuePairState from = queue_pair->state();
   absl::Status status;
   if (to == QueuePairState::kReset) {
-    Reset(queue_pair);
+    queue_pair->Reset();
   } else if (to == QueuePairState::kInit && from == QueuePairState::kReset) {
-    status = Init(queue_pair);
+    status = queue_pair->Init();
   } else if (connects && from == QueuePairState::kInit) {
     status = Connect(message, queue_pair);
   } else if (to == QueuePairState::kError && from != QueuePairState::kReset) {
-    host_->loopback->Fail(queue_pair);
+    queue_pair->SetError();
   } else {
     status = absl::InvalidArgumentError(
         absl::StrCat("state: ", message.state, " does not follow ", static_cast<uint32_t>(from)));
@@ -330,12 +310,12 @@ Context::Value Context::Modify(const control::Modify& message, Call*) {
 Context::Value Context::Query(const control::Query& message, Call*) {
   if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
   BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(message.number));
-  return static_cast<uint32_t>(queue_pair->state);
+  return static_cast<uint32_t>(queue_pair->state());
 }
 
 absl::Status Context::DestroyRegister(uint32_t number) {
   for (const auto& [ignored, queue_pair] : host_->objects->queue_pairs) {
-    if (queue_pair->domain.owner == owner_ && queue_pair->reg == number) {
+    if (queue_pair->parts().domain.owner == owner_ && queue_pair->parts().reg == number) {
       return InUse("register", number);
     }
   }
@@ -357,8 +337,8 @@ absl::Status Context::DestroyCompletionQueue(uint32_t number) {
 
 absl::Status Context::DestroyQueuePair(uint32_t number) {
   BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(number));
-  --FindQueue(queue_pair->send_queue_number)->users;
-  --FindQueue(queue_pair->receive_queue_number)->users;
+  --FindQueue(queue_pair->parts().send_queue_number)->users;
+  --FindQueue(queue_pair->parts().receive_queue_number)->users;
   host_->objects->queue_pairs.erase(number);
   return absl::OkStatus();
 }

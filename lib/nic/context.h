@@ -56,8 +56,6 @@ class Context {
   Value Destroy(const control::Destroy& message, Call* call);
 
   absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
-  absl::Status Init(QueuePair* queue_pair);
-  void Reset(QueuePair* queue_pair);
   absl::Status DestroyRegister(uint32_t number);
   absl::Status DestroyCompletionQueue(uint32_t number);
   absl::Status DestroyQueuePair(uint32_t number);

@@ -1,15 +1,21 @@
 #ifndef LIB_NIC_HOST_H_
 #define LIB_NIC_HOST_H_
 
-#include "lib/nic/loopback.h"
+#include <functional>
+#include <string>
+
 #include "lib/nic/objects.h"
+#include "lib/verbs/soft/engine.h"
 
 namespace baton::nic {
+
+// Reports what no correct client does.
+using Complain = std::function<void(const std::string& what)>;
 
 // The parts of a NIC that all of its files share. They outlive the files.
 struct Host {
   Objects* objects = nullptr;
-  Loopback* loopback = nullptr;
+  verbs::soft::Engine* engine = nullptr;
   Complain complain;
   int epoll_fd = -1;  // becomes readable when a register wakes the NIC
 };

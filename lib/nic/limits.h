@@ -19,10 +19,9 @@ inline constexpr size_t kMaxRegisters = 256;
 inline constexpr size_t kMaxChannels = 256;
 
 inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
-inline constexpr uint32_t kMaxQueueEntries = 1u << 18;    // of a completion queue
-inline constexpr uint32_t kMaxReceiveBytes = 1024;        // of a slot
-inline constexpr uint64_t kMaxMessageBytes = 1ull << 30;  // of a request
-inline constexpr uint32_t kMaxRnrTimerUs = 655'360;       // the longest that InfiniBand can encode
+inline constexpr uint32_t kMaxQueueEntries = 1u << 18;  // of a completion queue
+inline constexpr uint32_t kMaxReceiveBytes = 256;       // of a slot
+inline constexpr uint32_t kMaxRnrTimerUs = 655'360;     // the longest that InfiniBand can encode
 inline constexpr uint32_t kEndlessRnrRetries = 7;
 
 }  // namespace baton::nic

@@ -2,7 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/limits.h"
@@ -22,10 +20,10 @@ namespace {
 // Sources of events in the epoll set. Sockets have ids above these.
 constexpr uint64_t kWakeUp = 0;
 constexpr uint64_t kListener = 1;
+constexpr uint64_t kEngine = 2;
 
 constexpr int kEventsInTurn = 32;
 constexpr uint64_t kBusyTurns = 64;  // sockets are served once in so many
-constexpr uint64_t kNsPerSecond = 1'000'000'000;
 constexpr int kBacklog = 64;
 
 absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
@@ -78,19 +76,17 @@ absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(Complain complain) {
   if (!complain) complain = [](const std::string&) {};
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
-  FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer) return ErrnoStatus(errno, "timerfd_create (see RLIMIT_NOFILE)");
-  // It is set anew for each wait, and nobody reads it.
-  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), timer.get(), EPOLLIN | EPOLLET, kWakeUp));
-  return std::unique_ptr<Nic>(new Nic(std::move(epoll), std::move(timer), std::move(complain)));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::soft::Engine> engine,
+                         verbs::soft::Engine::Create());
+  BATON_RETURN_IF_ERROR(AddTo(epoll.get(), engine->event_fd(), EPOLLIN, kEngine));
+  return std::unique_ptr<Nic>(new Nic(std::move(epoll), std::move(engine), std::move(complain)));
 }
 
-Nic::Nic(FileDescriptor epoll, FileDescriptor timer, Complain complain)
+Nic::Nic(FileDescriptor epoll, std::unique_ptr<verbs::soft::Engine> engine, Complain complain)
     : epoll_(std::move(epoll)),
-      timer_(std::move(timer)),
-      loopback_(&objects_, complain),
-      host_{&objects_, &loopback_, std::move(complain), epoll_.get()},
-      last_id_(kListener) {}
+      engine_(std::move(engine)),
+      host_{&objects_, engine_.get(), std::move(complain), epoll_.get()},
+      last_id_(kEngine) {}
 
 absl::Status Nic::Listen(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
@@ -128,9 +124,7 @@ bool Nic::Progress() {
     for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
   bool busy = TakeBells();
-  if (busy || loopback_.busy() || loopback_.waits()) {
-    busy |= loopback_.Run(MonotonicNanoseconds());
-  }
+  busy |= engine_->Progress();
   if (!busy || ++turns_ % kBusyTurns == 0) busy |= ServeSockets();
   return busy;
 }
@@ -147,27 +141,24 @@ bool Nic::PrepareToWait() {
   for (auto& [owner, context] : contexts_) {
     if (!context->registers().empty()) return false;
   }
-  if (loopback_.busy()) return false;
-  const uint64_t at = loopback_.next_retry_ns();
-  const bool was_set = std::exchange(timer_set_, at != 0);
-  if (!was_set && !timer_set_) return true;
-  itimerspec when = {};
-  when.it_value.tv_sec = static_cast<time_t>(at / kNsPerSecond);
-  when.it_value.tv_nsec = static_cast<long>(at % kNsPerSecond);
-  return timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr) == 0;
+  return true;
 }
 
 bool Nic::ServeSockets() {
   epoll_event events[kEventsInTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
+  bool served = false;
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 == kListener) {
+    const uint64_t id = events[i].data.u64;
+    if (id == kEngine) continue;  // each turn has its turn
+    served = true;
+    if (id == kListener) {
       Accept();
-    } else if (events[i].data.u64 != kWakeUp) {
-      Serve(events[i].data.u64);
+    } else if (id != kWakeUp) {
+      Serve(id);
     }
   }
-  return count > 0;
+  return served;
 }
 
 void Nic::Accept() {

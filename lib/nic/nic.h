@@ -13,7 +13,6 @@
 #include "lib/nic/context.h"
 #include "lib/nic/control_socket.h"
 #include "lib/nic/host.h"
-#include "lib/nic/loopback.h"
 #include "lib/nic/objects.h"
 
 namespace baton::nic {
@@ -56,7 +55,7 @@ class Nic {
     bool file = false;
   };
 
-  Nic(FileDescriptor epoll, FileDescriptor timer, Complain complain);
+  Nic(FileDescriptor epoll, std::unique_ptr<verbs::soft::Engine> engine, Complain complain);
 
   bool TakeBells();
   bool ServeSockets();
@@ -69,15 +68,13 @@ class Nic {
   void Close(uint64_t id);
 
   const FileDescriptor epoll_;
-  const FileDescriptor timer_;
+  const std::unique_ptr<verbs::soft::Engine> engine_;
   Objects objects_;
-  Loopback loopback_;
   const Host host_;
   FileDescriptor listener_;
   uint64_t last_id_;
   uint64_t turns_ = 0;
-  bool sleeping_ = false;   // the registers say so
-  bool timer_set_ = false;  // by the last wait
+  bool sleeping_ = false;  // the registers say so
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
 };

@@ -1,6 +1,11 @@
 #include "lib/nic/objects.h"
 
+#include "lib/nic/queue_pair.h"
+
 namespace baton::nic {
+
+Objects::Objects() = default;
+Objects::~Objects() = default;
 
 uint32_t Objects::NewKey() {
   for (;;) {

@@ -1,4 +1,4 @@
-// The objects of all clients of a NIC. Context checks and makes them, and Loopback executes.
+// The objects of all clients of a NIC. Context checks and makes them.
 #ifndef LIB_NIC_OBJECTS_H_
 #define LIB_NIC_OBJECTS_H_
 
@@ -10,7 +10,6 @@
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/verbs/mlx5/format.h"
-#include "lib/verbs/mlx5/request_reader.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::nic {
@@ -34,45 +33,7 @@ struct Region {
   uint32_t access = 0;
 };
 
-struct QueuePair {
-  // Fixed when it is made.
-  Domain domain;
-  uint32_t number = 0;
-  uint32_t reg = 0;  // the register of its owner that it is rung by
-  std::shared_ptr<MappedFile> files[3];
-  const uint8_t* sends = nullptr;
-  const uint8_t* receives = nullptr;
-  const __be32* records = nullptr;
-  uint32_t* failed = nullptr;
-  uint32_t send_slots = 0;
-  uint32_t receive_slots = 0;
-  uint32_t receive_bytes = 0;
-  uint32_t send_queue_number = 0;
-  uint32_t receive_queue_number = 0;
-  CompletionQueue* send_queue = nullptr;
-  CompletionQueue* receive_queue = nullptr;
-
-  // Set when it is connected.
-  verbs::QueuePairState state = verbs::QueuePairState::kInit;
-  uint32_t peer = 0;
-  uint32_t rnr_retry_count = 0;
-  uint32_t rnr_timer_us = 0;
-
-  // Where the execution is.
-  uint16_t next_send = 0;     // where the next request begins
-  uint16_t next_receive = 0;  // receives that were taken
-  uint32_t rnr_tries = 0;     // of the next request
-  uint64_t retry_at_ns = 0;   // not 0: it waits for a receive of its peer
-  bool scheduled = false;
-
-  uint16_t sends_queued() const {
-    return static_cast<uint16_t>(verbs::mlx5::LoadRecord(&records[MLX5_SND_DBR]));
-  }
-  uint16_t receives_queued() const {
-    return static_cast<uint16_t>(verbs::mlx5::LoadRecord(&records[MLX5_RCV_DBR]));
-  }
-  verbs::mlx5::FoundSendQueue send_memory() const { return {sends, send_slots, number}; }
-};
+class QueuePair;
 
 struct OwnedCompletionQueue {
   Owner owner = 0;
@@ -83,12 +44,18 @@ struct OwnedCompletionQueue {
 };
 
 struct Objects {
+  Objects();
+  Objects(const Objects&) = delete;
+  Objects& operator=(const Objects&) = delete;
+  ~Objects();  // where QueuePair is complete
+
   absl::flat_hash_map<uint32_t, Region> regions;  // by key
   absl::flat_hash_map<uint32_t, OwnedCompletionQueue> completion_queues;
   absl::flat_hash_map<uint32_t, std::unique_ptr<QueuePair>> queue_pairs;
 
   std::mt19937_64 random{std::random_device()()};
   uint32_t last_number = 0;
+  uint64_t last_use = 0;  // see QueuePairUse::id
 
   // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
   // in use.

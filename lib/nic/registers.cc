@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
+#include "lib/nic/queue_pair.h"
 #include "lib/verbs/mlx5/doorbell_page.h"
 
 namespace baton::nic {
@@ -74,7 +75,7 @@ bool Registers::TakeFrom(uint32_t number, Bells* bells) {
 
 QueuePair* Registers::FindQueuePair(uint32_t number) const {
   QueuePair* const found = host_->objects->FindQueuePair(number);
-  return found != nullptr && found->domain.owner == owner_ ? found : nullptr;
+  return found != nullptr && found->parts().domain.owner == owner_ ? found : nullptr;
 }
 
 // The queue pair may have been destroyed since the ring.
@@ -82,10 +83,10 @@ void Registers::OnRing(uint32_t number, uint64_t bytes) {
   const uint32_t qp_number = WordsOf(bytes).second >> 8;
   QueuePair* const found = FindQueuePair(qp_number);
   if (found == nullptr) return;
-  if (found->reg == number) return host_->loopback->Schedule(found);
+  if (found->parts().reg == number) return found->Rung();
   host_->complain(
       absl::StrCat("register ", number, " was rung for queue pair ", qp_number, " of another one"));
-  if (found->state != verbs::QueuePairState::kReset) host_->loopback->Fail(found);
+  if (found->state() != verbs::QueuePairState::kReset) found->SetError();
 }
 
 void Registers::OnArm(uint32_t number, uint64_t bytes) {
@@ -100,13 +101,13 @@ void Registers::OnArm(uint32_t number, uint64_t bytes) {
 
 void Registers::OnLook(uint32_t number, uint32_t qp_number) {
   QueuePair* const found = FindQueuePair(qp_number);
-  if (found != nullptr && found->reg == number) host_->loopback->Schedule(found);
+  if (found != nullptr && found->parts().reg == number) found->Rung();
 }
 
 void Registers::LookAtAll(uint32_t number) {
   for (const auto& [qp_number, queue_pair] : host_->objects->queue_pairs) {
-    if (queue_pair->domain.owner != owner_ || queue_pair->reg != number) continue;
-    host_->loopback->Schedule(queue_pair.get());
+    if (queue_pair->parts().domain.owner != owner_ || queue_pair->parts().reg != number) continue;
+    queue_pair->Rung();
   }
   for (auto& [cq_number, queue] : host_->objects->completion_queues) {
     if (queue.owner == owner_ && queue.reg == number) queue.queue->ArmByRecord();

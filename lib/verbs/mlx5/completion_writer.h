@@ -34,9 +34,10 @@ class CompletionWriter {
  public:
   // `queue` has no completions yet: all its entries are made such as nobody has written.
   explicit CompletionWriter(const FoundCompletionQueue& queue);
+  virtual ~CompletionWriter() = default;
 
   // False: there was no room, and the queue is overrun for good.
-  bool Write(const Executed& executed);
+  virtual bool Write(const Executed& executed);
 
   uint32_t written() const { return written_; }  // so far, modulo 2^24
 

@@ -96,6 +96,10 @@ bool ClientReceives::Fetch() {
                            ? 0
                            : mlx5::ReadReceive(queue_.slots + size_t{slot} * queue_.slot_bytes,
                                                queue_.slot_bytes, sges);
+  if (malformed) {
+    error_ = absl::InvalidArgumentError(absl::StrCat(
+        cursor_.ahead(), " receives are posted, and there are ", queue_.slot_count, " slots"));
+  }
   ReceiveWork& work = window().Push(sges.first(count));
   work = {cursor_.next(), 0, static_cast<uint8_t>(count), malformed};
   for (const ScatterGather& sge : sges.first(count)) work.length += sge.length;

@@ -84,9 +84,13 @@ class ClientReceives final : public ReceiveSource {
   bool Fetch() override;
   uint32_t Waiting() override { return cursor_.Look(); }
 
+  // Tells what is wrong with the malformed receive.
+  const absl::Status& error() const { return error_; }
+
  private:
   const mlx5::FoundReceiveQueue queue_;
   ClientCursor cursor_;
+  absl::Status error_;
 };
 
 // Completes the requests of one queue pair. The writers outlive it, and may be the same.

@@ -90,7 +90,7 @@ absl::Status SoftConnection::CheckParameters(const ConnectionParameters& paramet
   return absl::OkStatus();
 }
 
-absl::Status SoftConnection::Connect(const Address& address, SoftQueuePair* queue_pair,
+absl::Status SoftConnection::Connect(const Address& address, WireQueuePair* queue_pair,
                                      const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxConnectPrivateData, "connect"));
   BATON_RETURN_IF_ERROR(queue_pair->Bind(this));
@@ -155,11 +155,11 @@ absl::Status SoftConnection::Accept(QueuePair* queue_pair, const ConnectionParam
     return absl::FailedPreconditionError("accept: this is no open connection request");
   }
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptPrivateData, "accept"));
-  auto* soft = static_cast<SoftQueuePair*>(queue_pair);
-  BATON_RETURN_IF_ERROR(soft->Bind(this));
-  queue_pair_ = soft;
-  mine_ = HeadOf(parameters, soft->number());
-  soft->Activate(Negotiate(theirs_.retry_count));
+  WireQueuePair& wire = static_cast<SoftQueuePair*>(queue_pair)->wire();
+  BATON_RETURN_IF_ERROR(wire.Bind(this));
+  queue_pair_ = &wire;
+  mine_ = HeadOf(parameters, wire.number());
+  wire.Activate(Negotiate(theirs_.retry_count));
   phase_ = Phase::kAwaitReady;
   core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   SendHead(FrameType::kConnectReply, parameters.private_data);
@@ -208,8 +208,8 @@ ReadDepths SoftConnection::depths() const {
 }
 
 // rdma_cm's rule: rnr_retry_count is the peer's to say.
-SoftQueuePair::Connection SoftConnection::Negotiate(uint8_t retry_count) {
-  SoftQueuePair::Connection connection;
+WireQueuePair::Connection SoftConnection::Negotiate(uint8_t retry_count) {
+  WireQueuePair::Connection connection;
   connection.requester.initiator_depth = depths().ours;
   connection.requester.retry_count = retry_count;
   connection.requester.rnr_retry_count = theirs_.rnr_retry_count;
@@ -433,7 +433,14 @@ bool SoftConnection::OnDisconnectRequest() {
   return true;
 }
 
+void SoftConnection::ReleaseRequests() {
+  stream_.DropRequests();
+  stream_.Detach(PayloadSource::kRequest);
+}
+
 void SoftConnection::QueuePairGone() {
+  ReleaseRequests();
+  stream_.Keep(PayloadSource::kResponse);
   queue_pair_ = nullptr;
   if (phase_ == Phase::kEstablished || phase_ == Phase::kAwaitReady) {
     SendManagement(FrameType::kDisconnectRequest);

@@ -25,7 +25,7 @@ class SoftConnection final : public ConnectionId,
   ~SoftConnection() override;
 
   // The connecting side. What cannot be done at once is reported as an event.
-  absl::Status Connect(const Address& address, SoftQueuePair* queue_pair,
+  absl::Status Connect(const Address& address, WireQueuePair* queue_pair,
                        const ConnectionParameters& parameters);
   // The accepting side: `socket` is connected, the request is still to come.
   absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
@@ -59,7 +59,9 @@ class SoftConnection final : public ConnectionId,
   // QueuePairLink
   void Posted() override;
   void WantTransmit() override;
-  FrameStream& stream() override { return stream_; }
+  void DropRequests() override { stream_.DropRequests(); }
+  void ReleaseRequests() override;
+  uint64_t FirstUnwritten(uint64_t end) const override { return stream_.FirstUnwritten(end); }
   void Stall(uint64_t duration_us) override;
   void CutLink() override {
     cut_ = true;
@@ -84,7 +86,7 @@ class SoftConnection final : public ConnectionId,
   void FinishConnecting();
   absl::Status CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
                                absl::string_view call) const;
-  SoftQueuePair::Connection Negotiate(uint8_t retry_count);
+  WireQueuePair::Connection Negotiate(uint8_t retry_count);
   void SendHead(FrameType type, std::string_view private_data);
   void SendManagement(FrameType type);
   void TransmitNow();
@@ -98,7 +100,7 @@ class SoftConnection final : public ConnectionId,
   DeviceCore* const core_;
   FrameStream stream_;
   SoftListener* listener_ = nullptr;
-  SoftQueuePair* queue_pair_ = nullptr;
+  WireQueuePair* queue_pair_ = nullptr;
   Phase phase_ = Phase::kNew;
   Address local_;
   Address peer_;

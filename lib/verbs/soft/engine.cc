@@ -172,7 +172,7 @@ void Engine::HandleReady(bool* idle) {
   }
 }
 
-void Engine::Progress() {
+bool Engine::Progress() {
   ++turn_;
   now_ = MonotonicNanoseconds();
   bool idle = dirty_.empty();
@@ -181,6 +181,7 @@ void Engine::Progress() {
   timers_.Run(now_);
   ArmTimerFd();
   Settle(idle);
+  return !idle;
 }
 
 // The wake-up is withdrawn only in a turn that found nothing else to do: in a busy loop it stays,

@@ -59,7 +59,8 @@ class Engine {
   void Arm(Timer* timer, uint64_t delay_ns);
   void Cancel(Timer* timer) { timers_.Cancel(timer); }
 
-  void Progress();
+  // One turn. Returns false if there was nothing to do.
+  bool Progress();
   int event_fd() const { return epoll_.get(); }
   uint64_t now() const { return now_; }    // ns, of the latest Progress
   uint64_t turn() const { return turn_; }  // grows with each Progress

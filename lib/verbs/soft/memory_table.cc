@@ -52,20 +52,12 @@ uint32_t MemoryTable::NewKey(const Keys& taken) {
   }
 }
 
-bool MemoryTable::LocalAccess(uint32_t lkey, uint64_t address, uint64_t length,
-                              uint32_t access) const {
-  if (length == 0) return true;
-  const auto region = local_.find(lkey);
-  return region != local_.end() && region->second->Covers(address, length) &&
-         region->second->Allows(access);
-}
-
-bool MemoryTable::RemoteAccess(uint32_t rkey, uint64_t address, uint64_t length,
-                               uint32_t access) const {
-  if (length == 0) return true;
-  const auto region = remote_.find(rkey);
-  return region != remote_.end() && region->second->Covers(address, length) &&
-         region->second->Allows(access);
+uint8_t* MemoryTable::Find(const Keys& keys, uint32_t key, uint64_t address, uint64_t length,
+                           uint32_t access) {
+  const auto region = keys.find(key);
+  const bool granted = region != keys.end() && region->second->Covers(address, length) &&
+                       region->second->Allows(access);
+  return granted ? reinterpret_cast<uint8_t*>(address) : nullptr;
 }
 
 bool MemoryTable::Invalidate(uint32_t rkey) {
@@ -73,25 +65,6 @@ bool MemoryTable::Invalidate(uint32_t rkey) {
   if (region == remote_.end() || !region->second->Allows(kSoftRemoteInvalidate)) return false;
   remote_.erase(region);
   return true;
-}
-
-int MemoryTable::Gather(const ScatterGather* sges, size_t count, uint64_t offset, uint64_t length,
-                        uint32_t access, iovec* iovecs, int max) const {
-  int used = 0;
-  for (size_t index = 0; index < count && length > 0; ++index) {
-    const ScatterGather& sge = sges[index];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const uint64_t take = sge.length - offset < length ? sge.length - offset : length;
-    if (used == max || !LocalAccess(sge.lkey, sge.address, sge.length, access)) return -1;
-    iovecs[used].iov_base = reinterpret_cast<void*>(sge.address + offset);
-    iovecs[used++].iov_len = take;
-    length -= take;
-    offset = 0;
-  }
-  return length == 0 ? used : -1;
 }
 
 }  // namespace baton::verbs::soft

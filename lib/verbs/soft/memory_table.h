@@ -2,8 +2,6 @@
 #ifndef LIB_VERBS_SOFT_MEMORY_TABLE_H_
 #define LIB_VERBS_SOFT_MEMORY_TABLE_H_
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "lib/verbs/soft/memory_access.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
@@ -39,31 +38,30 @@ class SoftMemoryRegion final : public MemoryRegion {
   const uint32_t rkey_;
 };
 
-class MemoryTable {
+class MemoryTable final : public MemoryAccess {
  public:
   explicit MemoryTable(uint64_t seed) : random_(seed) {}
 
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* address, size_t length,
                                                          uint32_t access);
 
-  // Whether [address, address + length) may be accessed so through the key. Nothing is looked up
-  // for length 0, as InfiniBand has it.
-  bool LocalAccess(uint32_t lkey, uint64_t address, uint64_t length, uint32_t access) const;
-  bool RemoteAccess(uint32_t rkey, uint64_t address, uint64_t length, uint32_t access) const;
-
-  // Makes `rkey` unusable; false when it is none that may be invalidated remotely.
-  bool Invalidate(uint32_t rkey);
-
-  // Bytes [offset, offset + length) of a scatter-gather list as at most `max` iovecs (one per sge
-  // suffices). -1: a key, a bound or a right is wrong, or the list is shorter.
-  int Gather(const ScatterGather* sges, size_t count, uint64_t offset, uint64_t length,
-             uint32_t access, iovec* iovecs, int max) const;
+  uint8_t* FindLocal(uint32_t lkey, uint64_t address, uint64_t length,
+                     uint32_t access) const override {
+    return Find(local_, lkey, address, length, access);
+  }
+  uint8_t* FindRemote(uint32_t rkey, uint64_t address, uint64_t length,
+                      uint32_t access) const override {
+    return Find(remote_, rkey, address, length, access);
+  }
+  bool Invalidate(uint32_t rkey) override;
 
  private:
   friend class SoftMemoryRegion;
   using Keys = absl::flat_hash_map<uint32_t, const SoftMemoryRegion*>;
 
   uint32_t NewKey(const Keys& taken);
+  static uint8_t* Find(const Keys& keys, uint32_t key, uint64_t address, uint64_t length,
+                       uint32_t access);
 
   std::mt19937_64 random_;
   Keys local_;

@@ -113,7 +113,7 @@ CompletionStatus Requester::CheckLocal(const SendWork& work) const {
   const uint32_t access = IsAnswered(work.opcode) ? static_cast<uint32_t>(kLocalWrite) : 0;
   const ScatterGather* sges = ring().sges(next_);
   for (size_t i = 0; i < work.sge_count; ++i) {
-    if (!host_->memory().LocalAccess(sges[i].lkey, sges[i].address, sges[i].length, access)) {
+    if (!host_->memory().GrantsLocal(sges[i].lkey, sges[i].address, sges[i].length, access)) {
       return CompletionStatus::kLocalProtectionError;
     }
   }
@@ -387,7 +387,7 @@ void Requester::Touch() {
 }
 
 void Requester::WatchPosted() {
-  if (ring().empty() || peer_timer_.armed()) return;
+  if (peer_timer_.armed() || !HasRequest()) return;
   if (ring().head() == started_end()) Touch();
   WatchPeer();
 }
@@ -399,7 +399,7 @@ void Requester::WatchPeer() {
 
 // A request that was not begun waits for a socket that its peer does not read.
 void Requester::OnPeerTimer() {
-  if (ring().empty()) return;  // the next request arms it again
+  if (!HasRequest()) return;  // the next request arms it again
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
   if (waiting_ && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);
   const uint64_t silent = host_->engine().now() - life_ns_;

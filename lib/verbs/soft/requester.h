@@ -57,6 +57,7 @@ class Requester {
  private:
   WorkRing<SendWork>& ring() const { return source_->window(); }
   bool Fetch();
+  bool HasRequest() { return !ring().empty() || source_->Fetch(); }
   bool MayStart(const SendWork& work) const;
   bool DrawFault(SendWork* work);
   CompletionStatus CheckLocal(const SendWork& work) const;

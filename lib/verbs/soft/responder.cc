@@ -174,7 +174,7 @@ bool Responder::OnWrite(const FrameHeader& header, const uint8_t* body, uint32_t
     return false;
   }
   in_message_ = true;
-  if (!host_->memory().RemoteAccess(rkey_, address_, message_length_, kRemoteWrite)) {
+  if (!host_->memory().GrantsRemote(rkey_, address_, message_length_, kRemoteWrite)) {
     Reject(header.sequence, NakCode::kRemoteAccess);
   }
   return true;
@@ -185,7 +185,7 @@ bool Responder::OnRead(const FrameHeader& header, const uint8_t* body) {
   if ((header.flags & kLast) == 0) return false;
   if (reads_ >= resources_ || head.length > kMaxMessage) {
     Reject(header.sequence, NakCode::kInvalidRequest);
-  } else if (!host_->memory().RemoteAccess(head.rkey, head.address, head.length, kRemoteRead)) {
+  } else if (!host_->memory().GrantsRemote(head.rkey, head.address, head.length, kRemoteRead)) {
     Reject(header.sequence, NakCode::kRemoteAccess);
   } else {
     ++reads_;
@@ -202,11 +202,17 @@ bool Responder::OnAtomic(const FrameHeader& header, const uint8_t* body) {
     Reject(header.sequence, NakCode::kInvalidRequest);
     return true;
   }
-  if (!host_->memory().RemoteAccess(head.rkey, head.address, sizeof(uint64_t), kRemoteAtomic)) {
+  uint8_t* const at =
+      host_->memory().FindRemote(head.rkey, head.address, sizeof(uint64_t), kRemoteAtomic);
+  if (at == nullptr) {
     Reject(header.sequence, NakCode::kRemoteAccess);
     return true;
   }
-  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(head.address));
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(uint64_t) != 0) {
+    Reject(header.sequence, NakCode::kInvalidRequest);
+    return true;
+  }
+  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
   uint64_t before = head.compare_add;
   if (static_cast<FrameType>(header.type) == FrameType::kCompareAndSwap) {
     word.compare_exchange_strong(before, head.swap);  // on failure `before` is what is there
@@ -224,11 +230,12 @@ int Responder::Place(uint32_t done, uint32_t length, iovec* iovecs, int max) {
   if (static_cast<FrameType>(current_.type) == FrameType::kWrite) {
     const uint64_t address = address_ + offset_ + done;
     // Checked again: the region may have gone since the frame began.
-    if (!host_->memory().RemoteAccess(rkey_, address, length, kRemoteWrite)) {
+    uint8_t* const at = host_->memory().FindRemote(rkey_, address, length, kRemoteWrite);
+    if (at == nullptr) {
       Reject(expected_, NakCode::kRemoteAccess);
       return 0;
     }
-    iovecs[0] = {reinterpret_cast<void*>(address), length};
+    iovecs[0] = {at, length};
     return 1;
   }
   const uint64_t head = ring().head();

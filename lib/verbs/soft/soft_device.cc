@@ -146,7 +146,7 @@ absl::StatusOr<std::unique_ptr<ConnectionId>> SoftDevice::Connect(
     const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
   auto connection = std::make_unique<SoftConnection>(&core_);
   BATON_RETURN_IF_ERROR(
-      connection->Connect(address, static_cast<SoftQueuePair*>(queue_pair), parameters));
+      connection->Connect(address, &static_cast<SoftQueuePair*>(queue_pair)->wire(), parameters));
   return connection;
 }
 

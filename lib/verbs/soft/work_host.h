@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/memory_table.h"
+#include "lib/verbs/soft/memory_access.h"
 
 namespace baton::verbs::soft {
 
@@ -13,7 +13,7 @@ class WorkHost {
  public:
   virtual ~WorkHost() = default;
   virtual Engine& engine() = 0;
-  virtual MemoryTable& memory() = 0;
+  virtual MemoryAccess& memory() = 0;
   // To the error state, with answers that are due to the peer still being sent.
   virtual void Fail() = 0;
   // There is something to transmit, in the next turn.

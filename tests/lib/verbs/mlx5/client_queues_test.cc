@@ -118,7 +118,7 @@ class End final : public soft::WorkHost, private Doorbell {
   void ReceivesPosted(uint32_t, const uint32_t&) override {}
 
   soft::Engine& engine() override { return *engine_; }
-  soft::MemoryTable& memory() override { return *memory_; }
+  soft::MemoryAccess& memory() override { return *memory_; }
   void WantTransmit() override { transmit_ = true; }
   void DropRequestFrames() override {}
   uint64_t FirstUnwritten(uint64_t end) const override { return end; }

@@ -1,0 +1,132 @@
+#ifndef LIB_NIC_QUEUE_PAIR_H_
+#define LIB_NIC_QUEUE_PAIR_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "lib/nic/completion_queue.h"
+#include "lib/nic/host.h"
+#include "lib/nic/loopback_link.h"
+#include "lib/nic/mapped_file.h"
+#include "lib/nic/objects.h"
+#include "lib/verbs/mlx5/request_reader.h"
+#include "lib/verbs/soft/client_queues.h"
+#include "lib/verbs/soft/memory_access.h"
+#include "lib/verbs/soft/wire_queue_pair.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::nic {
+
+// What a client made a queue pair of.
+struct QueuePairParts {
+  Domain domain;
+  uint32_t number = 0;
+  uint32_t reg = 0;  // the register of its owner that it is rung by
+  std::shared_ptr<MappedFile> files[3];
+  verbs::mlx5::FoundSendQueue sends;
+  verbs::mlx5::FoundReceiveQueue receives;
+  const __be32* records = nullptr;
+  uint32_t* failed = nullptr;
+  uint32_t send_queue_number = 0;
+  uint32_t receive_queue_number = 0;
+  CompletionQueue* send_queue = nullptr;
+  CompletionQueue* receive_queue = nullptr;
+};
+
+// A queue pair from INIT to its reset or end.
+class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::soft::CompletionSink {
+ public:
+  // Both outlive it.
+  QueuePairUse(const QueuePairParts* parts, const Host* host);
+
+  // Tells uses apart: a NIC has each value once.
+  uint64_t id() const { return id_; }
+  LoopbackLink& link() { return link_; }
+  verbs::soft::WireQueuePair& wire() { return wire_; }
+
+ private:
+  // Memory that is registered in the queue pair's domain.
+  class DomainMemory final : public verbs::soft::MemoryAccess {
+   public:
+    DomainMemory(const Objects* objects, const Domain& domain)
+        : objects_(objects), domain_(domain) {}
+    uint8_t* FindLocal(uint32_t lkey, uint64_t address, uint64_t length,
+                       uint32_t access) const override {
+      return objects_->Reach(domain_, lkey, address, length, access);
+    }
+    uint8_t* FindRemote(uint32_t rkey, uint64_t address, uint64_t length,
+                        uint32_t access) const override {
+      return objects_->Reach(domain_, rkey, address, length, access);
+    }
+    bool Invalidate(uint32_t) override { return false; }
+
+   private:
+    const Objects* const objects_;
+    const Domain domain_;
+  };
+
+  verbs::soft::Engine& engine() override { return *host_->engine; }
+  verbs::soft::MemoryAccess& memory() override { return memory_; }
+  verbs::soft::SendSource& sends() override { return sends_; }
+  verbs::soft::ReceiveSource& receives() override { return receives_; }
+  verbs::soft::CompletionSink& sink() override { return *this; }
+  void OnError() override;
+  bool CompleteSend(const verbs::soft::SendWork& work,
+                    const verbs::Completion& completion) override {
+    return Told(completions_.CompleteSend(work, completion));
+  }
+  bool CompleteReceive(const verbs::soft::ReceiveWork& work,
+                       const verbs::Completion& completion) override {
+    return Told(completions_.CompleteReceive(work, completion));
+  }
+  bool Told(bool fits);
+  void Complain(absl::string_view what, absl::string_view why) const;
+
+  const QueuePairParts* const parts_;
+  const Host* const host_;
+  const uint64_t id_;
+  DomainMemory memory_;
+  verbs::soft::ClientSends sends_;
+  verbs::soft::ClientReceives receives_;
+  verbs::soft::ClientCompletions completions_;
+  LoopbackLink link_;
+  verbs::soft::WireQueuePair wire_;
+};
+
+// A client's queue pair. What it executes lies in the client's memory.
+class QueuePair {
+ public:
+  // `host` outlives it. It begins in RESET.
+  QueuePair(QueuePairParts parts, const Host* host) : parts_(std::move(parts)), host_(host) {
+    Reset();
+  }
+
+  const QueuePairParts& parts() const { return parts_; }
+  uint32_t number() const { return parts_.number; }
+  verbs::QueuePairState state() const {
+    return use_ == nullptr ? verbs::QueuePairState::kReset : use_->wire().state();
+  }
+  QueuePairUse* use() { return use_.get(); }  // nullptr: RESET
+
+  void Reset();
+  // From RESET. kInvalidArgument: what an earlier use left in the queues would be executed again.
+  absl::Status Init();
+  // From INIT to READY TO SEND.
+  absl::Status Connect(uint32_t peer, uint32_t rnr_retry_count, uint32_t rnr_timer_us);
+  // To the error state, from any but RESET.
+  void SetError() { use_->wire().SetError(); }
+  // Its client has rung for it, or asks for a look at its records.
+  void Rung() {
+    if (use_ != nullptr) use_->wire().Posted();
+  }
+
+ private:
+  const QueuePairParts parts_;
+  const Host* const host_;
+  std::unique_ptr<QueuePairUse> use_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_QUEUE_PAIR_H_
