@@ -33,6 +33,7 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
   void ReleaseRequests() override {}
   uint64_t FirstUnwritten(uint64_t end) const override { return end; }
   void Stall(uint64_t) override {}
+  bool stalled() const override { return false; }
   void CutLink() override {}
   void QueuePairGone() override {}
 

@@ -63,6 +63,7 @@ class SoftConnection final : public ConnectionId,
   void ReleaseRequests() override;
   uint64_t FirstUnwritten(uint64_t end) const override { return stream_.FirstUnwritten(end); }
   void Stall(uint64_t duration_us) override;
+  bool stalled() const override { return stalled_; }
   void CutLink() override {
     cut_ = true;
     core_->engine->MarkDirty(this);

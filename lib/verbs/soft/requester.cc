@@ -397,11 +397,12 @@ void Requester::WatchPeer() {
   host_->engine().Arm(&peer_timer_, parameters_.ack_timeout_ns * (parameters_.retry_count + 1));
 }
 
-// A request that was not begun waits for a socket that its peer does not read.
+// A request that was not begun waits for a socket that its peer does not read, or for us.
 void Requester::OnPeerTimer() {
   if (!HasRequest()) return;  // the next request arms it again
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
-  if (waiting_ && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);
+  const bool ours = waiting_ || host_->stalled();
+  if (ours && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);
   const uint64_t silent = host_->engine().now() - life_ns_;
   if (silent < allowed) {
     host_->engine().Arm(&peer_timer_, allowed - silent);

@@ -32,6 +32,7 @@ class QueuePairLink {
   // See FrameStream::FirstUnwritten.
   virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
   virtual void Stall(uint64_t duration_us) = 0;
+  virtual bool stalled() const = 0;
   virtual void CutLink() = 0;
   virtual void QueuePairGone() = 0;
 };
@@ -92,6 +93,7 @@ class WireQueuePair final : private WorkHost {
   void DropRequestFrames() override;
   uint64_t FirstUnwritten(uint64_t end) const override;
   void Stall(uint64_t duration_us) override;
+  bool stalled() const override { return link_ != nullptr && link_->stalled(); }
   void CutLink() override;
   void LoseDevice() override;
 

@@ -24,6 +24,7 @@ class WorkHost {
   virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
   // Injected faults.
   virtual void Stall(uint64_t duration_us) = 0;
+  virtual bool stalled() const = 0;
   virtual void CutLink() = 0;
   virtual void LoseDevice() = 0;
 };

@@ -69,6 +69,18 @@ TEST(SoftFaults, shouldStallBothDirections) {
   EXPECT_GE(MonotonicNanoseconds() - start, 20'000'000u);
 }
 
+// The peer is not to blame for a silence that is ours.
+TEST(SoftFaults, shouldStallForLongerThanAPeerMayBeSilent) {
+  SoftDeviceOptions options =
+      WithFaults({{.kind = FaultKind::kStall, .nth = 1, .duration_us = 400'000}});
+  options.ack_timeout_ms = 100;
+  ConnectOptions connect;
+  connect.client.retry_count = 0;
+  Pair pair(options, connect);
+  pair.Send(1);
+  EXPECT_EQ(pair.Sent(1), CompletionStatus::kSuccess);
+}
+
 TEST(SoftFaults, shouldRetryAfterInjectedRnr) {
   Pair pair(WithFaults({{.kind = FaultKind::kRnr, .every = 1, .duration_us = 100}}));
   for (uint64_t i = 1; i <= 5; ++i) pair.Send(i);

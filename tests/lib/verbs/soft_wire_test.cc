@@ -31,11 +31,12 @@ std::string Bytes(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-std::string ConnectRequest() {
+std::string ConnectRequest(uint8_t retry_count = 7) {
   ConnectHead head = {};
   head.magic = kWireMagic;
   head.responder_resources = head.initiator_depth = 4;
-  head.retry_count = head.rnr_retry_count = 7;
+  head.retry_count = retry_count;
+  head.rnr_retry_count = 7;
   return Bytes(Header(FrameType::kConnectRequest, 0, sizeof(head))) + Bytes(head);
 }
 
@@ -95,9 +96,9 @@ class SoftWire : public ::testing::Test {
   }
 
   // A raw peer with an established connection; the server side's id is server.id.
-  FileDescriptor Establish() {
+  FileDescriptor Establish(uint8_t retry_count = 7) {
     FileDescriptor fd = Dial();
-    Write(fd.get(), ConnectRequest());
+    Write(fd.get(), ConnectRequest(retry_count));
     EXPECT_TRUE(Turn([&] { return !server.events.empty(); }));
     server.id = std::move(server.events.front().new_id);
     server.events.clear();
@@ -420,6 +421,20 @@ TEST_F(SoftWireAnswers, shouldBelieveAPeerThatFailsAfterItWasNotReady) {
 
 // The request has left, then is to wait, and then comes behind answers that find no room in the
 // socket: it does not leave again, so nothing but the timer of its first try is there to end it.
+// As long as the peer has asked for, it may be silent.
+TEST_F(SoftWireAnswers, shouldWaitForAReceiverAsLongAsItAsks) {
+  server.queue_pair = server.MakeQueuePair();
+  FileDescriptor fd = Establish(/*retry_count=*/0);
+  ASSERT_TRUE(testing::PostSend(*server.queue_pair, testing::Request(Opcode::kSend, 1), {}).ok());
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kSend);
+  FrameHeader answer = Header(FrameType::kReceiverNotReady, 0, 0, 0);
+  answer.immediate = 400'000;  // us: four times as long as a peer may be silent
+  Write(fd.get(), Bytes(answer));
+  EXPECT_EQ(static_cast<FrameType>(ReadHeader(fd.get()).type), FrameType::kSend);
+  Write(fd.get(), Answer(FrameType::kAck, 0));
+  ExpectStatuses({CompletionStatus::kSuccess});
+}
+
 TEST_F(SoftWireAnswers, shouldGiveUpAPeerThatAsksToWaitAndReadsNoMore) {
   server.queue_pair = server.MakeQueuePair();
   FileDescriptor fd = Establish();

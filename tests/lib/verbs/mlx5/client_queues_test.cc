@@ -123,6 +123,7 @@ class End final : public soft::WorkHost, private Doorbell {
   void DropRequestFrames() override {}
   uint64_t FirstUnwritten(uint64_t end) const override { return end; }
   void Stall(uint64_t) override {}
+  bool stalled() const override { return false; }
   void CutLink() override {}
   void LoseDevice() override {}
 
