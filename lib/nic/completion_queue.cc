@@ -1,8 +1,8 @@
 #include "lib/nic/completion_queue.h"
 
-#include <sys/socket.h>
-
 #include <utility>
+
+#include "lib/nic/call.h"
 
 namespace baton::nic {
 
@@ -35,13 +35,10 @@ void CompletionQueue::Arm(uint32_t value) {
 
 void CompletionQueue::ArmByRecord() { Arm(verbs::mlx5::LoadRecord(arm_record_)); }
 
-// A full socket is readable, which is all that the client needs.
 void CompletionQueue::MakeEvent() {
   armed_ = false;
   stale_ = arm_;
-  if (channel_ == nullptr) return;
-  const uint8_t event = 1;
-  (void)send(channel_->get(), &event, sizeof(event), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (channel_ != nullptr) Notify(*channel_);
 }
 
 }  // namespace baton::nic

@@ -62,44 +62,32 @@ Context::~Context() {
                  [this](const auto& entry) { return entry.second.domain.owner == owner_; });
 }
 
-template <typename Message>
-Context::Value Context::Do(Call* call, Value (Context::*method)(const Message&, Call*)) {
-  Message message;
-  if (call->bytes.size() != sizeof(message)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", call->bytes.size(), " bytes, not ", sizeof(message)));
-  }
-  std::memcpy(&message, call->bytes.data(), sizeof(message));
-  return (this->*method)(message, call);
-}
-
 Context::Value Context::Execute(Call* call) {
   control::RequestHeader header;
   std::memcpy(&header, call->bytes.data(), sizeof(header));
   switch (static_cast<control::Op>(header.op)) {
     case control::Op::kFile:
-      return Do(call, &Context::AddFile);
+      return Dispatch(this, call, &Context::AddFile);
     case control::Op::kRegion:
-      return Do(call, &Context::AddRegion);
+      return Dispatch(this, call, &Context::AddRegion);
     case control::Op::kRegister:
-      return Do(call, &Context::AddRegister);
+      return Dispatch(this, call, &Context::AddRegister);
     case control::Op::kChannel:
-      return Do(call, &Context::AddChannel);
+      return Dispatch(this, call, &Context::AddChannel);
     case control::Op::kCompletionQueue:
-      return Do(call, &Context::AddCompletionQueue);
+      return Dispatch(this, call, &Context::AddCompletionQueue);
     case control::Op::kQueuePair:
-      return Do(call, &Context::AddQueuePair);
+      return Dispatch(this, call, &Context::AddQueuePair);
     case control::Op::kModify:
-      return Do(call, &Context::Modify);
+      return Dispatch(this, call, &Context::Modify);
     case control::Op::kQuery:
-      return Do(call, &Context::Query);
+      return Dispatch(this, call, &Context::Query);
     case control::Op::kDestroy:
-      return Do(call, &Context::Destroy);
-    case control::Op::kOpenObjects:
-    case control::Op::kAttach:
-      break;
+      return Dispatch(this, call, &Context::Destroy);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("op: ", header.op, " is none of a call socket of objects"));
   }
-  return absl::InvalidArgumentError(absl::StrCat("op: ", header.op, " is none of a call socket"));
 }
 
 absl::StatusOr<uint8_t*> Context::Find(const control::Place& place, uint64_t bytes,
@@ -183,12 +171,8 @@ Context::Value Context::AddRegister(const control::Register& message, Call* call
 
 Context::Value Context::AddChannel(const control::Channel&, Call* call) {
   BATON_RETURN_IF_ERROR(CheckRoom("channels", channels_.size(), kMaxChannels));
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a channel's socket (see the NIC's RLIMIT_NOFILE)");
-  }
-  call->answer.Reset(ends[1]);
-  channels_[++last_number_] = std::make_shared<FileDescriptor>(ends[0]);
+  BATON_ASSIGN_OR_RETURN(FileDescriptor channel, MakeChannel(call));
+  channels_[++last_number_] = std::make_shared<FileDescriptor>(std::move(channel));
   return last_number_;
 }
 
@@ -369,6 +353,9 @@ Context::Value Context::Destroy(const control::Destroy& message, Call*) {
       break;
     case control::Kind::kQueuePair:
       status = DestroyQueuePair(message.number);
+      break;
+    case control::Kind::kConnectionId:
+    case control::Kind::kListener:
       break;
   }
   if (!status.ok()) return status;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/call.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/host.h"
 #include "lib/nic/mapped_file.h"
@@ -18,33 +19,22 @@
 
 namespace baton::nic {
 
-// A request of a client. Its bytes are a copy that the client cannot change.
-struct Call {
-  absl::Span<const uint8_t> bytes;
-  FileDescriptor passed;  // with it
-  FileDescriptor answer;  // to be passed with the reply
-};
-
 // The objects of one client's file. They end with it.
-class Context {
+class Context final : public ClientFile {
  public:
   // `host` outlives it.
   Context(Owner owner, const Host* host) : owner_(owner), host_(host), registers_(owner, host) {}
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
-  ~Context();
+  ~Context() override;
 
-  // Executes a call socket's message and returns the value of its reply. The caller has checked its
-  // header.
-  absl::StatusOr<uint32_t> Execute(Call* call);
+  absl::StatusOr<uint32_t> Execute(Call* call) override;
 
   Registers& registers() { return registers_; }
 
  private:
   using Value = absl::StatusOr<uint32_t>;
 
-  template <typename Message>
-  Value Do(Call* call, Value (Context::*method)(const Message&, Call*));
   Value AddFile(const control::File& message, Call* call);
   Value AddRegion(const control::Region& message, Call* call);
   Value AddRegister(const control::Register& message, Call* call);

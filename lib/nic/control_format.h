@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t kControlVersion = 1;
 inline constexpr size_t kMaxControlBytes = 1024;
 
-// Numbers stay what they are. 20 to 39 are for shared receive queues, connection ids and listeners.
+// Numbers stay what they are.
 enum class Op : uint16_t {
   kOpenObjects = 1,
   kAttach = 2,
@@ -26,6 +26,15 @@ enum class Op : uint16_t {
   kModify = 9,
   kQuery = 10,
   kDestroy = 11,
+  // 12 to 19 are for shared receive queues and events of the device.
+  kOpenIds = 20,
+  kListen = 21,
+  kConnect = 22,
+  kProceed = 23,
+  kAccept = 24,
+  kReject = 25,
+  kDisconnect = 26,
+  kNextEvent = 27,
 };
 
 struct RequestHeader {
@@ -144,6 +153,9 @@ enum class Kind : uint32_t {
   kChannel = 4,
   kCompletionQueue = 5,
   kQueuePair = 6,
+  // 7 is for shared receive queues.
+  kConnectionId = 8,
+  kListener = 9,
 };
 
 struct Destroy {
@@ -154,14 +166,127 @@ struct Destroy {
 };
 static_assert(sizeof(Destroy) == 16);
 
+struct OpenIds {
+  static constexpr Op kOp = Op::kOpenIds;
+  RequestHeader header;
+  uint32_t version = kControlVersion;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(OpenIds) == 16);
+
+// An IPv4 or IPv6 literal, and a port.
+struct Address {
+  char host[46] = {};  // ends with a 0
+  uint16_t port = 0;
+};
+static_assert(sizeof(Address) == 48);
+
+// verbs::ConnectionParameters without check_route.
+struct Parameters {
+  uint8_t responder_resources = 0;
+  uint8_t initiator_depth = 0;
+  uint8_t retry_count = 0;
+  uint8_t rnr_retry_count = 0;
+  uint32_t private_bytes = 0;
+  uint8_t private_data[200] = {};
+};
+static_assert(sizeof(Parameters) == 208);
+
+struct Listen {
+  static constexpr Op kOp = Op::kListen;
+  RequestHeader header;
+  Address address;
+  int32_t backlog = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Listen) == 64);
+
+struct Connect {
+  static constexpr Op kOp = Op::kConnect;
+  RequestHeader header;
+  Address address;
+  uint32_t queue_pair = 0;
+  uint32_t ask_route = 0;  // 1: wait for PROCEED where the route is known
+  Parameters parameters;
+};
+static_assert(sizeof(Connect) == 272 && offsetof(Connect, parameters) == 64);
+
+struct Proceed {
+  static constexpr Op kOp = Op::kProceed;
+  RequestHeader header;
+  uint32_t id = 0;
+  uint32_t refused = 0;  // 1: the route will not do
+};
+static_assert(sizeof(Proceed) == 16);
+
+struct Accept {
+  static constexpr Op kOp = Op::kAccept;
+  RequestHeader header;
+  uint32_t id = 0;
+  uint32_t queue_pair = 0;
+  Parameters parameters;
+};
+static_assert(sizeof(Accept) == 224);
+
+struct Reject {  // only the private data of the parameters counts
+  static constexpr Op kOp = Op::kReject;
+  RequestHeader header;
+  uint32_t id = 0;
+  uint32_t reserved = 0;
+  Parameters parameters;
+};
+static_assert(sizeof(Reject) == 224);
+
+struct Disconnect {
+  static constexpr Op kOp = Op::kDisconnect;
+  RequestHeader header;
+  uint32_t id = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Disconnect) == 16);
+
+struct NextEvent {
+  static constexpr Op kOp = Op::kNextEvent;
+  RequestHeader header;
+};
+static_assert(sizeof(NextEvent) == 8);
+
 struct Reply {
   uint32_t tag = 0;
-  uint32_t error = 0;  // errno; 0: done
-  uint32_t value = 0;  // the number of what was made, or the state that was asked for
-  uint32_t reserved = 0;
-  char text[112] = {};  // why not; ends with a 0
+  uint32_t error = 0;   // errno; 0: done
+  uint32_t value = 0;   // the number of what was made, or the state that was asked for
+  uint32_t more = 0;    // LISTEN: the port
+  char text[240] = {};  // why not; ends with a 0
 };
-static_assert(sizeof(Reply) == 128 && offsetof(Reply, text) == 16);
+static_assert(sizeof(Reply) == 256 && offsetof(Reply, text) == 16);
+
+enum class EventType : uint32_t {
+  kNone = 0,
+  kConnectRequest = 1,
+  kEstablished = 2,
+  kRejected = 3,
+  kUnreachable = 4,
+  kDisconnected = 5,
+  kRouteKnown = 6,
+};
+
+// Follows the reply to NEXT_EVENT.
+struct Event {
+  uint32_t type = 0;
+  uint32_t listener = 0;  // of a request
+  uint32_t id = 0;
+  uint32_t error = 0;  // errno, with `text`
+  Address local;
+  Address peer;
+  uint8_t our_reads = 0;  // verbs::ReadDepths
+  uint8_t their_reads = 0;
+  uint16_t private_bytes = 0;
+  uint32_t reserved = 0;
+  uint8_t private_data[200] = {};
+  char text[240] = {};
+};
+static_assert(sizeof(Event) == 560 && offsetof(Event, private_data) == 120);
+static_assert(sizeof(Reply) + sizeof(Event) <= kMaxControlBytes);
 
 }  // namespace baton::nic::control
 

@@ -6,6 +6,7 @@
 
 #include "lib/nic/objects.h"
 #include "lib/verbs/soft/engine.h"
+#include "lib/verbs/soft/soft_device.h"
 
 namespace baton::nic {
 
@@ -16,6 +17,7 @@ using Complain = std::function<void(const std::string& what)>;
 struct Host {
   Objects* objects = nullptr;
   verbs::soft::Engine* engine = nullptr;
+  const verbs::soft::SoftDeviceOptions* options = nullptr;
   Complain complain;
   int epoll_fd = -1;  // becomes readable when a register wakes the NIC
 };

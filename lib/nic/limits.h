@@ -17,6 +17,8 @@ inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 256;
 inline constexpr size_t kMaxRegisters = 256;
 inline constexpr size_t kMaxChannels = 256;
+inline constexpr size_t kMaxIds = 65'536;
+inline constexpr size_t kMaxListeners = 1024;
 
 inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 inline constexpr uint32_t kMaxQueueEntries = 1u << 18;  // of a completion queue

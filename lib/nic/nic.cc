@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
+#include "lib/nic/control_status.h"
 #include "lib/nic/limits.h"
 
 namespace baton::nic {
@@ -34,21 +35,6 @@ absl::Status AddTo(int epoll, int fd, uint32_t events, uint64_t id) {
   return ErrnoStatus(errno, "epoll_ctl of the NIC");
 }
 
-uint32_t ErrnoOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kNotFound:
-      return ENOENT;
-    case absl::StatusCode::kResourceExhausted:
-      return ENOSPC;
-    case absl::StatusCode::kFailedPrecondition:
-      return EBUSY;
-    case absl::StatusCode::kInvalidArgument:
-      return EINVAL;
-    default:
-      return EIO;
-  }
-}
-
 control::Reply ReplyTo(const control::RequestHeader& header,
                        const absl::StatusOr<uint32_t>& value) {
   control::Reply reply;
@@ -58,10 +44,14 @@ control::Reply ReplyTo(const control::RequestHeader& header,
     return reply;
   }
   reply.error = ErrnoOf(value.status());
-  const absl::string_view text = value.status().message();
-  std::memcpy(reply.text, text.data(), std::min(text.size(), sizeof(reply.text) - 1));
+  PutText(value.status().message(), reply.text);
   return reply;
 }
+
+struct EventReply {
+  control::Reply reply;
+  control::Event event;
+};
 
 // False: not even its header can be believed.
 bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
@@ -72,20 +62,24 @@ bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(Complain complain) {
+absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOptions& options,
+                                               Complain complain) {
   if (!complain) complain = [](const std::string&) {};
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::soft::Engine> engine,
                          verbs::soft::Engine::Create());
   BATON_RETURN_IF_ERROR(AddTo(epoll.get(), engine->event_fd(), EPOLLIN, kEngine));
-  return std::unique_ptr<Nic>(new Nic(std::move(epoll), std::move(engine), std::move(complain)));
+  return std::unique_ptr<Nic>(
+      new Nic(options, std::move(epoll), std::move(engine), std::move(complain)));
 }
 
-Nic::Nic(FileDescriptor epoll, std::unique_ptr<verbs::soft::Engine> engine, Complain complain)
-    : epoll_(std::move(epoll)),
+Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
+         std::unique_ptr<verbs::soft::Engine> engine, Complain complain)
+    : options_(options),
+      epoll_(std::move(epoll)),
       engine_(std::move(engine)),
-      host_{&objects_, engine_.get(), std::move(complain), epoll_.get()},
+      host_{&objects_, engine_.get(), &options_, std::move(complain), epoll_.get()},
       last_id_(kEngine) {}
 
 absl::Status Nic::Listen(const std::string& path) {
@@ -196,13 +190,13 @@ void Nic::Serve(uint64_t id) {
 }
 
 bool Nic::Open(uint64_t id, const ControlMessage& message) {
+  static_assert(sizeof(control::OpenIds) == sizeof(control::OpenObjects));
   Socket& socket = sockets_[id];
   control::OpenObjects open;
   control::RequestHeader header;
-  if (!ReadHeader(message, &header) ||
-      static_cast<control::Op>(header.op) != control::Op::kOpenObjects) {
-    return false;
-  }
+  if (!ReadHeader(message, &header)) return false;
+  const bool objects = static_cast<control::Op>(header.op) == control::Op::kOpenObjects;
+  if (!objects && static_cast<control::Op>(header.op) != control::Op::kOpenIds) return false;
   absl::StatusOr<uint32_t> opened = 0u;
   if (message.size == sizeof(open)) std::memcpy(&open, message.bytes.data(), sizeof(open));
   if (message.size != sizeof(open) || open.version != control::kControlVersion ||
@@ -213,7 +207,11 @@ bool Nic::Open(uint64_t id, const ControlMessage& message) {
   if (!SendMessage(socket.fd.get(), ReplyTo(header, opened)) || !opened.ok()) return false;
   socket.owner = id;
   socket.file = true;
-  contexts_[id] = std::make_unique<Context>(id, &host_);
+  if (objects) {
+    contexts_[id] = std::make_unique<Context>(id, &host_);
+  } else {
+    connections_[id] = std::make_unique<Connections>(&host_);
+  }
   return true;
 }
 
@@ -239,15 +237,28 @@ void Nic::Attach(const Socket& file, const ControlMessage& message) {
 bool Nic::Execute(const Socket& socket, ControlMessage* message) {
   control::RequestHeader header;
   if (!ReadHeader(*message, &header)) return false;
-  Call call = {message->span(), std::move(message->passed), {}};
-  const absl::StatusOr<uint32_t> value = contexts_.at(socket.owner)->Execute(&call);
-  return SendMessage(socket.fd.get(), ReplyTo(header, value), value.ok() ? call.answer.get() : -1);
+  Call call;
+  call.bytes = message->span();
+  call.passed = std::move(message->passed);
+  const auto context = contexts_.find(socket.owner);
+  ClientFile* const file = context != contexts_.end()
+                               ? static_cast<ClientFile*>(context->second.get())
+                               : connections_.at(socket.owner).get();
+  const absl::StatusOr<uint32_t> value = file->Execute(&call);
+  EventReply reply = {ReplyTo(header, value), {}};
+  reply.reply.more = call.more;
+  if (!call.event.has_value()) {
+    return SendMessage(socket.fd.get(), reply.reply, value.ok() ? call.answer.get() : -1);
+  }
+  reply.event = *call.event;
+  return SendMessage(socket.fd.get(), reply);
 }
 
 void Nic::Close(uint64_t id) {
   const auto found = sockets_.find(id);
   if (found->second.file) {
     contexts_.erase(id);
+    connections_.erase(id);
     absl::erase_if(sockets_, [id](const auto& entry) { return entry.second.owner == id; });
   } else {
     sockets_.erase(found);

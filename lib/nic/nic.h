@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/connections.h"
 #include "lib/nic/context.h"
 #include "lib/nic/control_socket.h"
 #include "lib/nic/host.h"
@@ -29,7 +30,8 @@ namespace baton::nic {
 class Nic {
  public:
   // The NIC calls `complain` (may be empty) when a client does what no correct client does.
-  static absl::StatusOr<std::unique_ptr<Nic>> Make(Complain complain);
+  static absl::StatusOr<std::unique_ptr<Nic>> Make(const verbs::soft::SoftDeviceOptions& options,
+                                                   Complain complain);
 
   // Accepts clients at a UNIX socket, which it makes at `path`. An error if there is a file.
   absl::Status Listen(const std::string& path);
@@ -55,7 +57,8 @@ class Nic {
     bool file = false;
   };
 
-  Nic(FileDescriptor epoll, std::unique_ptr<verbs::soft::Engine> engine, Complain complain);
+  Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
+      std::unique_ptr<verbs::soft::Engine> engine, Complain complain);
 
   bool TakeBells();
   bool ServeSockets();
@@ -67,6 +70,7 @@ class Nic {
   bool Execute(const Socket& socket, ControlMessage* message);
   void Close(uint64_t id);
 
+  const verbs::soft::SoftDeviceOptions options_;
   const FileDescriptor epoll_;
   const std::unique_ptr<verbs::soft::Engine> engine_;
   Objects objects_;
@@ -77,6 +81,7 @@ class Nic {
   bool sleeping_ = false;  // the registers say so
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
+  absl::flat_hash_map<Owner, std::unique_ptr<Connections>> connections_;
 };
 
 }  // namespace baton::nic

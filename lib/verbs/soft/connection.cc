@@ -11,6 +11,7 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/soft/listener.h"
+#include "lib/verbs/soft/queue_pair.h"
 
 namespace baton::verbs::soft {
 namespace {
@@ -44,7 +45,7 @@ bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head
 
 }  // namespace
 
-SoftConnection::SoftConnection(DeviceCore* core) : core_(core), stream_(this) {
+SoftConnection::SoftConnection(ConnectionCore* core) : core_(core), stream_(this) {
   timer_.context = stall_timer_.context = this;
   timer_.fire = [](void* self) { static_cast<SoftConnection*>(self)->OnTimer(); };
   stall_timer_.fire = [](void* self) { static_cast<SoftConnection*>(self)->StallOver(); };
@@ -63,9 +64,7 @@ SoftConnection::~SoftConnection() {
   }
   Close();
   core_->engine->Forget(this);
-  if (events_queued_ == 0) return;
-  core_->engine->RemovePending(events_queued_);
-  std::erase_if(core_->events, [this](const CmEvent& event) { return event.id == this; });
+  if (events_queued_ > 0) core_->ForgetEventsOf(this);
 }
 
 absl::Status SoftConnection::CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
@@ -129,6 +128,25 @@ void SoftConnection::FinishConnecting() {
   if (check_route_) {
     if (const absl::Status may = check_route_(route()); !may.ok()) return Lose(may);
   }
+  if (!ask_route_) return SendRequest();
+  phase_ = Phase::kAwaitRoute;
+  UpdateInterest();
+  core_->RouteKnown(this);
+}
+
+absl::Status SoftConnection::Proceed(absl::Status may) {
+  if (phase_ != Phase::kAwaitRoute) {
+    return absl::FailedPreconditionError("proceed: this connection does not ask for its route");
+  }
+  if (may.ok()) {
+    SendRequest();
+  } else {
+    Lose(std::move(may));
+  }
+  return absl::OkStatus();
+}
+
+void SoftConnection::SendRequest() {
   phase_ = Phase::kAwaitReply;
   SendHead(FrameType::kConnectRequest, std::exchange(private_data_, {}));
   TransmitNow();
@@ -148,6 +166,11 @@ absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener
 }
 
 absl::Status SoftConnection::Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) {
+  return Accept(&static_cast<SoftQueuePair*>(queue_pair)->wire(), parameters);
+}
+
+absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
+                                    const ConnectionParameters& parameters) {
   if (phase_ == Phase::kClosed) {
     return absl::UnavailableError(absl::StrCat(ToString(peer_), " has given up its request"));
   }
@@ -155,11 +178,10 @@ absl::Status SoftConnection::Accept(QueuePair* queue_pair, const ConnectionParam
     return absl::FailedPreconditionError("accept: this is no open connection request");
   }
   BATON_RETURN_IF_ERROR(CheckParameters(parameters, kMaxAcceptPrivateData, "accept"));
-  WireQueuePair& wire = static_cast<SoftQueuePair*>(queue_pair)->wire();
-  BATON_RETURN_IF_ERROR(wire.Bind(this));
-  queue_pair_ = &wire;
-  mine_ = HeadOf(parameters, wire.number());
-  wire.Activate(Negotiate(theirs_.retry_count));
+  BATON_RETURN_IF_ERROR(queue_pair->Bind(this));
+  queue_pair_ = queue_pair;
+  mine_ = HeadOf(parameters, queue_pair->number());
+  queue_pair->Activate(Negotiate(theirs_.retry_count));
   phase_ = Phase::kAwaitReady;
   core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   SendHead(FrameType::kConnectReply, parameters.private_data);
@@ -259,7 +281,10 @@ void SoftConnection::OnTransmit() {
 }
 
 void SoftConnection::TransmitNow() {
-  if (phase_ == Phase::kClosed || phase_ == Phase::kConnecting || stalled_ || cut_) return;
+  if (phase_ == Phase::kClosed || phase_ == Phase::kConnecting || phase_ == Phase::kAwaitRoute) {
+    return;
+  }
+  if (stalled_ || cut_) return;
   const uint64_t before = stream_.bytes_sent();
   if (stream_.Transmit() == StreamState::kBroken) {
     Lose(absl::DataLossError(absl::string_view(stream_.error().data(), stream_.error().size())));
@@ -452,6 +477,7 @@ void SoftConnection::QueuePairGone() {
 void SoftConnection::OnTimer() {
   switch (phase_) {
     case Phase::kConnecting:
+    case Phase::kAwaitRoute:
     case Phase::kAwaitReply:
       Lose(absl::DeadlineExceededError(absl::StrCat("no answer from ", ToString(peer_), " within ",
                                                     core_->options.connect_timeout_ms, " ms")));
@@ -464,7 +490,8 @@ void SoftConnection::OnTimer() {
 
 void SoftConnection::Lose(absl::Status why) {
   const Phase before = phase_;
-  const bool unconnected = before == Phase::kConnecting || before == Phase::kAwaitReply;
+  const bool unconnected =
+      before == Phase::kConnecting || before == Phase::kAwaitRoute || before == Phase::kAwaitReply;
   if (unconnected && queue_pair_ != nullptr) {
     std::exchange(queue_pair_, nullptr)->Unbind();  // stays in INIT
   }

@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "lib/verbs/soft/device_core.h"
+#include "lib/verbs/soft/connection_core.h"
 #include "lib/verbs/soft/frame_stream.h"
-#include "lib/verbs/soft/queue_pair.h"
 #include "lib/verbs/soft/sockets.h"
+#include "lib/verbs/soft/wire_queue_pair.h"
 
 namespace baton::verbs::soft {
 
@@ -21,12 +21,17 @@ class SoftConnection final : public ConnectionId,
                              private QueuePairLink,
                              private FrameEndpoint {
  public:
-  explicit SoftConnection(DeviceCore* core);
+  explicit SoftConnection(ConnectionCore* core);
   ~SoftConnection() override;
 
   // The connecting side. What cannot be done at once is reported as an event.
   absl::Status Connect(const Address& address, WireQueuePair* queue_pair,
                        const ConnectionParameters& parameters);
+  // For a connection whose parameters have no check_route, and whose user wants to check it: the
+  // connection waits for Proceed where its route is known (ConnectionCore::RouteKnown).
+  void AskRoute() { ask_route_ = true; }
+  // kFailedPrecondition: it does not wait. An error in `may` is that of the connection.
+  absl::Status Proceed(absl::Status may);
   // The accepting side: `socket` is connected, the request is still to come.
   absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
   void ListenerGone() { listener_ = nullptr; }
@@ -36,6 +41,7 @@ class SoftConnection final : public ConnectionId,
   Address peer_address() const override { return peer_; }
   ReadDepths depths() const override;
   absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
+  absl::Status Accept(WireQueuePair* queue_pair, const ConnectionParameters& parameters);
   absl::Status Reject(std::string_view private_data) override;
   absl::Status Disconnect() override;
 
@@ -47,6 +53,7 @@ class SoftConnection final : public ConnectionId,
   enum class Phase : uint8_t {
     kNew,
     kConnecting,    // TCP
+    kAwaitRoute,    // the user decides whether its route will do
     kAwaitReply,    // request sent
     kAwaitRequest,  // accepted from TCP
     kRequested,     // the user decides
@@ -85,6 +92,7 @@ class SoftConnection final : public ConnectionId,
 
   absl::Status StartConnecting(const Address& address);
   void FinishConnecting();
+  void SendRequest();
   absl::Status CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
                                absl::string_view call) const;
   WireQueuePair::Connection Negotiate(uint8_t retry_count);
@@ -98,7 +106,7 @@ class SoftConnection final : public ConnectionId,
   void Close();                 // socket, timers, queue pair
   void Report(CmEventType type, absl::Status status, std::string private_data);
 
-  DeviceCore* const core_;
+  ConnectionCore* const core_;
   FrameStream stream_;
   SoftListener* listener_ = nullptr;
   WireQueuePair* queue_pair_ = nullptr;
@@ -112,6 +120,7 @@ class SoftConnection final : public ConnectionId,
   uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted
   uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
   int events_queued_ = 0;          // events in the device's queue that name this id
+  bool ask_route_ = false;
   bool cut_ = false;
   bool stalled_ = false;
   absl::Status connect_error_;  // found at once, to be reported as an event

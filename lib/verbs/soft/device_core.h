@@ -5,36 +5,34 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "lib/verbs/soft/engine.h"
+#include "lib/verbs/soft/connection_core.h"
 #include "lib/verbs/soft/memory_table.h"
 #include "lib/verbs/soft/queue_pair.h"
-#include "lib/verbs/soft/soft_device.h"
 
 namespace baton::verbs::soft {
 
-class SoftConnection;
-
-struct DeviceCore {
-  DeviceCore(const SoftDeviceOptions& device_options, uint64_t seed,
+struct DeviceCore final : ConnectionCore {
+  // `device_options` outlive it.
+  DeviceCore(const SoftDeviceOptions* device_options, uint64_t seed,
              std::unique_ptr<Engine> device_engine)
-      : options(device_options), engine(std::move(device_engine)), memory(seed) {}
-  ~DeviceCore();  // out of line, for SoftConnection is incomplete here
+      : ConnectionCore(device_options, device_engine.get()),
+        owned_engine(std::move(device_engine)),
+        memory(seed) {}
+  ~DeviceCore() override;
 
-  void PushEvent(CmEvent event) {
+  void PushEvent(CmEvent event) override {
     events.push_back(std::move(event));
     engine->AddPending(1);
   }
+  void ForgetEventsOf(const SoftConnection* id) override;
+  void ForgetEventsOf(const Listener* listener) override;
 
-  const SoftDeviceOptions options;
-  const std::unique_ptr<Engine> engine;
+  const std::unique_ptr<Engine> owned_engine;
   MemoryTable memory;
   std::deque<CmEvent> events;
-  uint64_t connections = 0;  // ordinal of the next one, for the fault plan
   QueuePairNumbers queue_pair_numbers;
-  // Peers that connected and have not asked yet: nobody else holds these.
-  absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
 };
 
 }  // namespace baton::verbs::soft

@@ -28,7 +28,7 @@ absl::Status ListenError(int error, const Address& address) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Listener>> SoftListener::Create(DeviceCore* core,
+absl::StatusOr<std::unique_ptr<Listener>> SoftListener::Create(ConnectionCore* core,
                                                                const Address& address,
                                                                int backlog) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SoftListener::Create(DeviceCore* core,
   return listener;
 }
 
-SoftListener::SoftListener(DeviceCore* core, FileDescriptor socket, int backlog)
+SoftListener::SoftListener(ConnectionCore* core, FileDescriptor socket, int backlog)
     : core_(core),
       socket_(std::move(socket)),
       backlog_(backlog),
@@ -60,10 +60,7 @@ SoftListener::~SoftListener() {
   core_->engine->Forget(this);
   absl::erase_if(core_->half_open,
                  [this](const auto& entry) { return entry.first->listener() == this; });
-  // Their ids reject them.
-  const auto removed =
-      std::erase_if(core_->events, [this](const CmEvent& event) { return event.listener == this; });
-  core_->engine->RemovePending(static_cast<int>(removed));
+  core_->ForgetEventsOf(this);
 }
 
 bool SoftListener::Crowded() const {

@@ -5,15 +5,15 @@
 #include <memory>
 
 #include "lib/base/file_descriptor.h"
-#include "lib/verbs/soft/device_core.h"
+#include "lib/verbs/soft/connection_core.h"
 
 namespace baton::verbs::soft {
 
 class SoftListener final : public Listener, public Pollable {
  public:
-  static absl::StatusOr<std::unique_ptr<Listener>> Create(DeviceCore* core, const Address& address,
-                                                          int backlog);
-  SoftListener(DeviceCore* core, FileDescriptor socket, int backlog);
+  static absl::StatusOr<std::unique_ptr<Listener>> Create(ConnectionCore* core,
+                                                          const Address& address, int backlog);
+  SoftListener(ConnectionCore* core, FileDescriptor socket, int backlog);
   ~SoftListener() override;
 
   Address address() const override { return address_; }
@@ -29,7 +29,7 @@ class SoftListener final : public Listener, public Pollable {
   void Pause();
   void Resume();
 
-  DeviceCore* const core_;
+  ConnectionCore* const core_;
   FileDescriptor socket_;
   const int backlog_;
   Address address_;

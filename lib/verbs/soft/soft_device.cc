@@ -15,9 +15,22 @@
 
 namespace baton::verbs::soft {
 
+ConnectionCore::~ConnectionCore() = default;
+
 DeviceCore::~DeviceCore() {
   half_open.clear();
   events.clear();
+}
+
+void DeviceCore::ForgetEventsOf(const SoftConnection* id) {
+  engine->RemovePending(static_cast<int>(
+      std::erase_if(events, [id](const CmEvent& event) { return event.id == id; })));
+}
+
+// Their ids reject them.
+void DeviceCore::ForgetEventsOf(const Listener* listener) {
+  engine->RemovePending(static_cast<int>(std::erase_if(
+      events, [listener](const CmEvent& event) { return event.listener == listener; })));
 }
 
 namespace {
@@ -35,7 +48,9 @@ absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) 
 class SoftDevice final : public Device {
  public:
   SoftDevice(const SoftDeviceOptions& options, uint64_t seed, std::unique_ptr<Engine> engine)
-      : core_(options, seed, std::move(engine)), numbers_(seed ^ 0x5deece66d) {}
+      : options_(options),
+        core_(&options_, seed, std::move(engine)),
+        numbers_(seed ^ 0x5deece66d) {}
 
   std::string_view name() const override { return "soft"; }
   DeviceLimits limits() const override;
@@ -63,6 +78,7 @@ class SoftDevice final : public Device {
  private:
   uint32_t NewQueuePairNumber();
 
+  const SoftDeviceOptions options_;
   DeviceCore core_;
   std::mt19937_64 numbers_;
 };
@@ -99,7 +115,7 @@ DeviceInfo SoftDevice::info() const {
 absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftDevice::CreateCompletionQueue(
     uint32_t entries) {
   BATON_RETURN_IF_ERROR(CheckLimit("completion queue entries", entries, kMaxCompletionEntries));
-  return std::make_unique<SoftCompletionQueue>(core_.engine.get(), entries);
+  return std::make_unique<SoftCompletionQueue>(core_.engine, entries);
 }
 
 // 24 bits, as on InfiniBand, where 0 and 1 are special.
@@ -131,15 +147,15 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
         absl::StrCat("the device's limit of ", core_.options.max_queue_pairs,
                      " queue pairs is reached: raise max_queue_pairs"));
   }
-  return std::make_unique<SoftQueuePair>(core_.engine.get(), &core_.memory, NewQueuePairNumber(),
-                                         options, &core_.queue_pair_numbers);
+  return std::make_unique<SoftQueuePair>(core_.engine, &core_.memory, NewQueuePairNumber(), options,
+                                         &core_.queue_pair_numbers);
 }
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftDevice::CreateSharedReceiveQueue(
     uint32_t entries, uint32_t max_scatter_gather) {
   BATON_RETURN_IF_ERROR(CheckLimit("entries", entries, kMaxRequests));
   BATON_RETURN_IF_ERROR(CheckLimit("max_scatter_gather", max_scatter_gather, kMaxScatterGather));
-  return std::make_unique<SoftSharedReceiveQueue>(core_.engine.get(), entries, max_scatter_gather);
+  return std::make_unique<SoftSharedReceiveQueue>(core_.engine, entries, max_scatter_gather);
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionId>> SoftDevice::Connect(

@@ -45,7 +45,7 @@ void MakePair(FileDescriptor* one, FileDescriptor* other) {
 }
 
 [[noreturn]] void Serve(std::vector<FileDescriptor> sockets) {
-  const std::unique_ptr<Nic> nic = Must(Nic::Make([](const std::string& what) {
+  const std::unique_ptr<Nic> nic = Must(Nic::Make({}, [](const std::string& what) {
     std::fprintf(stderr, "the NIC complains: %s\n", what.c_str());
     std::abort();
   }));
@@ -72,7 +72,7 @@ SharedFile::SharedFile(uint64_t bytes, int seals)
 SharedFile::~SharedFile() { munmap(begin_, bytes_); }
 
 EmbeddedNic::EmbeddedNic()
-    : nic_(Must(Nic::Make([this](const std::string& what) { complaints_.push_back(what); }))) {}
+    : nic_(Must(Nic::Make({}, [this](const std::string& what) { complaints_.push_back(what); }))) {}
 
 EmbeddedNic::~EmbeddedNic() {
   for (const std::string& what : complaints_) ADD_FAILURE() << "the NIC complains: " << what;

@@ -408,7 +408,7 @@ TEST_F(NicTest, shouldListenAtAPath) {
   EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 1; }));
   EXPECT_TRUE(nic_.TurnUntil([this] { return nic_.nic().contexts() == 0; }));
   user.join();
-  const absl::StatusOr<std::unique_ptr<Nic>> second = Nic::Make({});
+  const absl::StatusOr<std::unique_ptr<Nic>> second = Nic::Make({}, {});
   EXPECT_FALSE((*second)->Listen(path).ok());
   EXPECT_FALSE((*second)->Listen(std::string(200, 'x')).ok());
   unlink(path.c_str());

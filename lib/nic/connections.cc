@@ -1,0 +1,248 @@
+#include "lib/nic/connections.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_status.h"
+#include "lib/nic/limits.h"
+#include "lib/nic/queue_pair.h"
+
+namespace baton::nic {
+namespace {
+
+using verbs::soft::SoftConnection;
+using verbs::soft::SoftListener;
+using verbs::soft::WireQueuePair;
+
+static_assert(static_cast<uint32_t>(control::EventType::kConnectRequest) ==
+                  static_cast<uint32_t>(verbs::CmEventType::kConnectRequest) + 1 &&
+              static_cast<uint32_t>(control::EventType::kDisconnected) ==
+                  static_cast<uint32_t>(verbs::CmEventType::kDisconnected) + 1);
+
+absl::Status NoSuch(absl::string_view what, uint32_t number) {
+  return absl::NotFoundError(absl::StrCat(what, ": there is no ", number));
+}
+
+}  // namespace
+
+Connections::Connections(const Host* host)
+    : ConnectionCore(host->options, host->engine), host_(host) {}
+
+// Ids tell their peers, and take their events with them.
+Connections::~Connections() {
+  listeners_.clear();
+  half_open.clear();
+  ids_.clear();
+}
+
+absl::StatusOr<uint32_t> Connections::Execute(Call* call) {
+  control::RequestHeader header;
+  std::memcpy(&header, call->bytes.data(), sizeof(header));
+  switch (static_cast<control::Op>(header.op)) {
+    case control::Op::kListen:
+      return Dispatch(this, call, &Connections::Listen);
+    case control::Op::kConnect:
+      return Dispatch(this, call, &Connections::Connect);
+    case control::Op::kProceed:
+      return Dispatch(this, call, &Connections::Proceed);
+    case control::Op::kAccept:
+      return Dispatch(this, call, &Connections::Accept);
+    case control::Op::kReject:
+      return Dispatch(this, call, &Connections::Reject);
+    case control::Op::kDisconnect:
+      return Dispatch(this, call, &Connections::Disconnect);
+    case control::Op::kNextEvent:
+      return Dispatch(this, call, &Connections::NextEvent);
+    case control::Op::kChannel:
+      return Dispatch(this, call, &Connections::AddChannel);
+    case control::Op::kDestroy:
+      return Dispatch(this, call, &Connections::Destroy);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("op: ", header.op, " is none of a call socket of ids"));
+  }
+}
+
+absl::StatusOr<SoftConnection*> Connections::FindId(uint32_t number) const {
+  const auto found = ids_.find(number);
+  if (found == ids_.end()) return NoSuch("id", number);
+  return found->second.get();
+}
+
+absl::StatusOr<WireQueuePair*> Connections::FindQueuePair(uint32_t number) const {
+  QueuePair* const found = host_->objects->FindQueuePair(number);
+  if (found == nullptr) return NoSuch("queue_pair", number);
+  if (found->use() == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("queue_pair: ", number, " is in RESET"));
+  }
+  return &found->use()->wire();
+}
+
+uint32_t Connections::NumberOf(const verbs::ConnectionId* id) const {
+  const auto found = numbers_.find(id);
+  return found == numbers_.end() ? 0 : found->second;
+}
+
+Connections::Value Connections::Listen(const control::Listen& message, Call* call) {
+  if (listeners_.size() >= kMaxListeners) {
+    return absl::ResourceExhaustedError(absl::StrCat("listeners: there are ", kMaxListeners));
+  }
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Listener> listener,
+                         SoftListener::Create(this, FromControl(message.address), message.backlog));
+  call->more = listener->address().port;  // the client knows the rest of the address
+  listeners_[++last_number_] = std::move(listener);
+  return last_number_;
+}
+
+Connections::Value Connections::Connect(const control::Connect& message, Call*) {
+  if (ids_.size() >= kMaxIds) {
+    return absl::ResourceExhaustedError(absl::StrCat("ids: there are ", kMaxIds));
+  }
+  verbs::ConnectionParameters parameters;
+  BATON_RETURN_IF_ERROR(FromControl(message.parameters, &parameters));
+  BATON_ASSIGN_OR_RETURN(WireQueuePair* const queue_pair, FindQueuePair(message.queue_pair));
+  auto made = std::make_unique<SoftConnection>(this);
+  SoftConnection* const id = made.get();
+  const uint32_t number = ++last_number_;
+  numbers_[id] = number;
+  ids_[number] = std::move(made);
+  if (message.ask_route != 0) id->AskRoute();
+  const absl::Status status = id->Connect(FromControl(message.address), queue_pair, parameters);
+  if (status.ok()) return number;
+  Erase(number);
+  return status;
+}
+
+Connections::Value Connections::Proceed(const control::Proceed& message, Call*) {
+  BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
+  const absl::Status may =
+      message.refused == 0 ? absl::OkStatus() : absl::CancelledError("its user refused the route");
+  BATON_RETURN_IF_ERROR(id->Proceed(may));
+  return 0u;
+}
+
+Connections::Value Connections::Accept(const control::Accept& message, Call*) {
+  verbs::ConnectionParameters parameters;
+  BATON_RETURN_IF_ERROR(FromControl(message.parameters, &parameters));
+  BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
+  BATON_ASSIGN_OR_RETURN(WireQueuePair* const queue_pair, FindQueuePair(message.queue_pair));
+  BATON_RETURN_IF_ERROR(id->Accept(queue_pair, parameters));
+  return 0u;
+}
+
+Connections::Value Connections::Reject(const control::Reject& message, Call*) {
+  verbs::ConnectionParameters parameters;
+  BATON_RETURN_IF_ERROR(FromControl(message.parameters, &parameters));
+  BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
+  BATON_RETURN_IF_ERROR(id->Reject(parameters.private_data));
+  return 0u;
+}
+
+Connections::Value Connections::Disconnect(const control::Disconnect& message, Call*) {
+  BATON_ASSIGN_OR_RETURN(SoftConnection* const id, FindId(message.id));
+  BATON_RETURN_IF_ERROR(id->Disconnect());
+  return 0u;
+}
+
+// The client counts what it has taken. Where nothing was left, the next event notifies again.
+Connections::Value Connections::NextEvent(const control::NextEvent&, Call* call) {
+  call->event.emplace();
+  if (events_.empty()) return 0u;
+  *call->event = events_.front();
+  events_.pop_front();
+  const auto type = static_cast<control::EventType>(call->event->type);
+  if (type == control::EventType::kConnectRequest) {
+    const auto listener = listeners_.find(call->event->listener);
+    if (listener != listeners_.end()) {
+      static_cast<SoftListener*>(listener->second.get())->RequestTaken();
+    }
+  } else if (type != control::EventType::kRouteKnown) {
+    const auto id = ids_.find(call->event->id);
+    if (id != ids_.end()) id->second->EventTaken();
+  }
+  return static_cast<uint32_t>(events_.size());
+}
+
+Connections::Value Connections::AddChannel(const control::Channel&, Call* call) {
+  BATON_ASSIGN_OR_RETURN(channel_, MakeChannel(call));
+  if (!events_.empty()) Notify(channel_);
+  return 0u;
+}
+
+Connections::Value Connections::Destroy(const control::Destroy& message, Call*) {
+  if (message.kind == static_cast<uint32_t>(control::Kind::kListener)) {
+    if (!listeners_.contains(message.number)) return NoSuch("listener", message.number);
+    RejectRequestsOf(message.number);
+    listeners_.erase(message.number);
+    return 0u;
+  }
+  if (message.kind != static_cast<uint32_t>(control::Kind::kConnectionId)) {
+    return absl::InvalidArgumentError(absl::StrCat("kind: ", message.kind));
+  }
+  BATON_RETURN_IF_ERROR(FindId(message.number).status());
+  std::erase_if(events_,
+                [&message](const control::Event& event) { return event.id == message.number; });
+  Erase(message.number);
+  return 0u;
+}
+
+void Connections::Queue(const control::Event& event) {
+  events_.push_back(event);
+  if (events_.size() == 1 && channel_) Notify(channel_);
+}
+
+void Connections::Fill(const SoftConnection& id, control::Event* event) const {
+  event->id = NumberOf(&id);
+  event->local = ToControl(id.local_address());
+  event->peer = ToControl(id.peer_address());
+  event->our_reads = id.depths().ours;
+  event->their_reads = id.depths().theirs;
+}
+
+void Connections::PushEvent(verbs::CmEvent event) {
+  control::Event message;
+  message.type = static_cast<uint32_t>(event.type) + 1;
+  message.error = ErrnoOf(event.status);
+  PutText(event.status.message(), message.text);
+  const size_t bytes = std::min(event.private_data.size(), sizeof(message.private_data));
+  message.private_bytes = static_cast<uint16_t>(bytes);
+  std::copy_n(event.private_data.data(), bytes, message.private_data);
+  if (event.new_id != nullptr) {
+    Id id(static_cast<SoftConnection*>(event.new_id.release()));
+    numbers_[id.get()] = ++last_number_;
+    for (const auto& [number, listener] : listeners_) {
+      if (listener.get() == event.listener) message.listener = number;
+    }
+    Fill(*id, &message);
+    ids_[last_number_] = std::move(id);
+  } else {
+    Fill(*static_cast<SoftConnection*>(event.id), &message);
+  }
+  Queue(message);
+}
+
+void Connections::RouteKnown(SoftConnection* id) {
+  control::Event message;
+  message.type = static_cast<uint32_t>(control::EventType::kRouteKnown);
+  Fill(*id, &message);
+  Queue(message);
+}
+
+// Ids that go reject their requests.
+void Connections::RejectRequestsOf(uint32_t listener) {
+  std::erase_if(events_, [this, listener](const control::Event& event) {
+    if (event.listener != listener) return false;
+    Erase(event.id);
+    return true;
+  });
+}
+
+// The id may look at us while it goes.
+void Connections::Erase(uint32_t id) {
+  auto node = ids_.extract(id);
+  numbers_.erase(node.mapped().get());
+}
+
+}  // namespace baton::nic

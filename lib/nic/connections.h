@@ -1,0 +1,73 @@
+#ifndef LIB_NIC_CONNECTIONS_H_
+#define LIB_NIC_CONNECTIONS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/call.h"
+#include "lib/nic/control_format.h"
+#include "lib/nic/host.h"
+#include "lib/verbs/soft/connection.h"
+#include "lib/verbs/soft/connection_core.h"
+#include "lib/verbs/soft/listener.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::nic {
+
+// The connection ids and listeners of one client's file. They end with it.
+//
+// An id connects a queue pair of any file: who has ids is the one who decides which (the keeper),
+// and who posts to queue pairs need not have any (workers).
+class Connections final : public ClientFile, public verbs::soft::ConnectionCore {
+ public:
+  // `host` outlives it.
+  explicit Connections(const Host* host);
+  ~Connections() override;
+
+  absl::StatusOr<uint32_t> Execute(Call* call) override;
+
+ private:
+  using Value = absl::StatusOr<uint32_t>;
+  using Id = std::unique_ptr<verbs::soft::SoftConnection>;
+
+  Value Listen(const control::Listen& message, Call* call);
+  Value Connect(const control::Connect& message, Call* call);
+  Value Proceed(const control::Proceed& message, Call* call);
+  Value Accept(const control::Accept& message, Call* call);
+  Value Reject(const control::Reject& message, Call* call);
+  Value Disconnect(const control::Disconnect& message, Call* call);
+  Value NextEvent(const control::NextEvent& message, Call* call);
+  Value AddChannel(const control::Channel& message, Call* call);
+  Value Destroy(const control::Destroy& message, Call* call);
+
+  absl::StatusOr<verbs::soft::SoftConnection*> FindId(uint32_t number) const;
+  absl::StatusOr<verbs::soft::WireQueuePair*> FindQueuePair(uint32_t number) const;
+  uint32_t NumberOf(const verbs::ConnectionId* id) const;
+
+  // ConnectionCore
+  void PushEvent(verbs::CmEvent event) override;
+  void RouteKnown(verbs::soft::SoftConnection* id) override;
+  void ForgetEventsOf(const verbs::soft::SoftConnection*) override {}
+  void ForgetEventsOf(const verbs::Listener*) override {}
+  void RejectRequestsOf(uint32_t listener);
+  void Erase(uint32_t id);
+  void Queue(const control::Event& event);
+  void Fill(const verbs::soft::SoftConnection& id, control::Event* event) const;
+
+  const Host* const host_;
+  uint32_t last_number_ = 0;
+  absl::flat_hash_map<uint32_t, Id> ids_;
+  absl::flat_hash_map<const verbs::ConnectionId*, uint32_t> numbers_;  // of ids
+  absl::flat_hash_map<uint32_t, std::unique_ptr<verbs::Listener>> listeners_;
+  std::deque<control::Event> events_;  // bounded: an id has at most three, a listener its backlog
+  FileDescriptor channel_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_CONNECTIONS_H_

@@ -1,0 +1,42 @@
+// What the connections and listeners of one user share.
+#ifndef LIB_VERBS_SOFT_CONNECTION_CORE_H_
+#define LIB_VERBS_SOFT_CONNECTION_CORE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "lib/verbs/soft/engine.h"
+#include "lib/verbs/soft/soft_device.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+class SoftConnection;
+
+class ConnectionCore {
+ public:
+  // Both outlive it.
+  ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
+      : options(*device_options), engine(device_engine) {}
+  virtual ~ConnectionCore();  // where SoftConnection is complete
+  ConnectionCore(const ConnectionCore&) = delete;
+  ConnectionCore& operator=(const ConnectionCore&) = delete;
+
+  virtual void PushEvent(CmEvent event) = 0;
+  // The route of a connection that was told to ask is known. It waits for Proceed.
+  virtual void RouteKnown(SoftConnection*) {}
+  // What they name is going.
+  virtual void ForgetEventsOf(const SoftConnection* id) = 0;
+  virtual void ForgetEventsOf(const Listener* listener) = 0;
+
+  const SoftDeviceOptions& options;
+  Engine* const engine;
+  uint64_t connections = 0;  // ordinal of the next one, for the fault plan
+  // Peers that connected and have not asked yet: nobody else holds these.
+  absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_CONNECTION_CORE_H_
