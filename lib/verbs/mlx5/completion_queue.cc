@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "lib/verbs/mlx5/syndrome.h"
 
 namespace baton::verbs::mlx5 {
@@ -43,8 +44,12 @@ void CompletionQueue::Add(const CompletingQueuePair& queue_pair) {
 void CompletionQueue::Remove(uint32_t qp_number) { queue_pairs_.erase(qp_number); }
 
 void CompletionQueue::Resume() {
+  const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
+  for (auto& [number, queue_pair] : queue_pairs_) {
+    if (queue_pair.shared != nullptr) queue_pair.shared->Settle(number_, consumed);
+  }
   const TakenWord taken = Unpack(std::atomic_ref(*memory_.taken).load(std::memory_order_acquire));
-  if (taken.consumed != (LoadRecord(memory_.record) & kConsumedMask)) return;
+  if (taken.consumed != consumed) return;
   for (auto& [number, queue_pair] : queue_pairs_) {
     if (queue_pair.place != taken.place || (queue_pair.cursors->use & kUseMask) != taken.use) {
       continue;
@@ -74,11 +79,7 @@ absl::StatusOr<CompletionQueue::Found> CompletionQueue::Find(const mlx5_cqe64& e
   }
   CompletingQueuePair& queue_pair = at->second;
   const uint8_t kind = KindOf(entry);
-  if (IsReceive(kind)) {
-    const uint16_t received = queue_pair.cursors->received;
-    return Found{&queue_pair, true, static_cast<uint16_t>(received + 1),
-                 queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)]};
-  }
+  if (IsReceive(kind)) return FindReceive(entry, &queue_pair);
   if (kind != MLX5_CQE_REQ && kind != MLX5_CQE_REQ_ERR) {
     return absl::DataLossError(
         absl::StrCat("a completion of queue pair ", number, " is of the unknown kind ", kind));
@@ -86,6 +87,31 @@ absl::StatusOr<CompletionQueue::Found> CompletionQueue::Find(const mlx5_cqe64& e
   const SendNote& note =
       queue_pair.send_notes[be16toh(entry.wqe_counter) & (queue_pair.send_slots - 1)];
   return Found{&queue_pair, false, static_cast<uint16_t>(note.end), note.wr_id};
+}
+
+// Receives of one queue pair complete in order. Those of a shared queue do not, so the entry names
+// the slot. Whether it names the shared queue, too, depends on the version of the device's entries.
+absl::StatusOr<CompletionQueue::Found> CompletionQueue::FindReceive(
+    const mlx5_cqe64& entry, CompletingQueuePair* queue_pair) {
+  const uint16_t received = queue_pair->cursors->received;
+  Found found = {queue_pair, true, static_cast<uint16_t>(received + 1), 0};
+  if (SharedReceiveQueue* const shared = queue_pair->shared; shared != nullptr) {
+    found.shared = shared;
+    found.slot = be16toh(entry.wqe_counter);
+    if (!shared->MayComplete(found.slot)) {
+      return absl::DataLossError(absl::StrCat("a completion of queue pair ", queue_pair->number,
+                                              " names slot ", found.slot,
+                                              " of its shared queue, where no receive is"));
+    }
+    found.wr_id = shared->wr_id(found.slot);
+    return found;
+  }
+  if (queue_pair->receive_slots == 0) {
+    return absl::DataLossError(absl::StrCat("a receive of queue pair ", queue_pair->number,
+                                            ", which has no receive queue, completed"));
+  }
+  found.wr_id = queue_pair->receive_wr_ids[received & (queue_pair->receive_slots - 1)];
+  return found;
 }
 
 void CompletionQueue::Translate(const mlx5_cqe64& entry, Completion* completion) {
@@ -165,6 +191,7 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
     Translate(entry, &completion);
     std::atomic_ref(completion.wr_id).store(found->wr_id, std::memory_order_release);
     consumed = (consumed + 1) & kConsumedMask;
+    if (found->shared != nullptr) found->shared->BeginFree(found->slot, number_, consumed);
     QueueCursors* const cursors = found->queue_pair->cursors;
     const TakenWord word = {consumed, found->queue_pair->place,
                             static_cast<uint8_t>(cursors->use & kUseMask), found->receive,
@@ -172,6 +199,7 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
     std::atomic_ref(*memory_.taken).store(Pack(word), std::memory_order_release);
     StoreRecord(memory_.record, consumed);
     SetCursor(cursors, found->receive, found->cursor);
+    if (found->shared != nullptr) found->shared->Settle(number_, consumed);
   }
   return count;
 }

@@ -13,6 +13,8 @@
 
 namespace baton::verbs::mlx5 {
 
+class SharedReceiveQueue;
+
 // Where a completion queue lies. The device writes the entries and reads the record; all of it
 // outlives the driver.
 struct CompletionQueueMemory {
@@ -48,6 +50,9 @@ struct CompletingQueuePair {
   const uint64_t* receive_wr_ids = nullptr;
   uint32_t receive_slots = 0;
   QueueCursors* cursors = nullptr;
+  // The queue that it takes its receives from if it has none of its own (receive_slots is 0). This
+  // process made it, and it outlives the queue pair.
+  SharedReceiveQueue* shared = nullptr;
 };
 
 // The word `taken`. By it a driver brings the cursors up to date if its predecessor was killed
@@ -57,6 +62,8 @@ struct CompletingQueuePair {
 //        40-46  the queue pair's `use`, its low bits
 //        47     1: a receive
 //        48-63  the new `sent` or `received`
+// The slot of a shared receive is freed by another word, FreedWord, because several completion
+// queues free slots of one shared queue.
 struct TakenWord {
   uint32_t consumed = 0;
   uint16_t place = 0;
@@ -91,7 +98,7 @@ class CompletionQueue {
   void Remove(uint32_t qp_number);
 
   // The first call of a driver, when all queue pairs were added: brings a cursor up to date that
-  // its predecessor was killed before.
+  // its predecessor was killed before, and settles whether it had freed a slot of a shared queue.
   void Resume();
 
   // Does what verbs::CompletionQueue::Take does: the wr_id of each is written last, and before it
@@ -108,11 +115,15 @@ class CompletionQueue {
     bool receive;
     uint16_t cursor;  // the new `sent` or `received`
     uint64_t wr_id;
+    SharedReceiveQueue* shared = nullptr;  // where it comes from, and its slot there
+    uint32_t slot = 0;
   };
 
   bool HasEntry(uint32_t index) const;
   const mlx5_cqe64& Entry(uint32_t index) const;
   absl::StatusOr<Found> Find(const mlx5_cqe64& entry);
+  static absl::StatusOr<Found> FindReceive(const mlx5_cqe64& entry,
+                                           CompletingQueuePair* queue_pair);
   static void Translate(const mlx5_cqe64& entry, Completion* completion);
   void NoteEvent();
   static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);

@@ -15,12 +15,15 @@ mlx5_cqe64 EntryOf(const Executed& executed) {
   mlx5_cqe64 entry = {};
   entry.imm_inval_pkey = htobe32(executed.immediate);
   entry.byte_cnt = htobe32(executed.bytes);
+  entry.srqn_uidx = htobe32(executed.srq_number);
   entry.sop_drop_qpn = htobe32(uint32_t{executed.code} << 24 | executed.qp_number);
   entry.wqe_counter = htobe16(executed.counter);
   if (executed.status == CompletionStatus::kSuccess) return entry;
   mlx5_err_cqe error = {};
   error.vendor_err_synd = executed.vendor_error;
   error.syndrome = SyndromeOf(executed.status);
+  error.srqn = entry.srqn_uidx;
+  static_assert(offsetof(mlx5_err_cqe, srqn) == offsetof(mlx5_cqe64, srqn_uidx));
   error.s_wqe_opcode_qpn = entry.sop_drop_qpn;
   error.wqe_counter = entry.wqe_counter;
   static_assert(sizeof(error) == sizeof(entry));

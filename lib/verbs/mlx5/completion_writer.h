@@ -22,10 +22,11 @@ struct Executed {
   CompletionStatus status = CompletionStatus::kSuccess;
   uint8_t vendor_error = 0;
   uint8_t code = 0;        // of a send: MLX5_OPCODE_*
-  uint16_t counter = 0;    // where the request began
+  uint16_t counter = 0;    // where the request began; the slot of a shared receive
   uint32_t qp_number = 0;  // whose it is
   uint32_t bytes = 0;
-  uint32_t immediate = 0;  // host order; or the rkey that was invalidated
+  uint32_t immediate = 0;   // host order; or the rkey that was invalidated
+  uint32_t srq_number = 0;  // the shared queue of a shared receive
 };
 
 // Writes completions as a device does: an entry first, its owner byte last. Thread-compatible; one

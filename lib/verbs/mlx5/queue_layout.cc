@@ -37,13 +37,26 @@ absl::StatusOr<QueuePairLayout> LayOut(const QueuePairOptions& options) {
   }
   const uint64_t sends = uint64_t{std::max(options.max_send_requests, 1u)} * MostSlotsOf(limits);
   if (sends > kMaxSlots) return TooMuch("slots of max_send_requests", sends, kMaxSlots);
-  const uint32_t receives = std::max(options.max_receive_requests, 1u);
+  const bool shared = options.shared_receive_queue != nullptr;
+  const uint32_t receives = shared ? 0 : std::max(options.max_receive_requests, 1u);
   if (receives > kMaxSlots) return TooMuch("max_receive_requests", receives, kMaxSlots);
   QueuePairLayout layout;
   layout.send_slots = std::bit_ceil(static_cast<uint32_t>(sends));
-  layout.receive_slots = std::bit_ceil(receives);
+  layout.receive_slots = shared ? 0 : std::bit_ceil(receives);
   layout.receive_bytes = std::bit_ceil(limits.scatter_gather) * kSegmentBytes;
   return layout;
+}
+
+// A slot begins with its link, and one slot is always left unposted.
+absl::StatusOr<SharedReceiveQueueLayout> LayOutShared(uint32_t entries,
+                                                      uint32_t max_scatter_gather) {
+  if (max_scatter_gather >= kSegmentsOfReceive) {
+    return TooMuch("max_scatter_gather", max_scatter_gather, kSegmentsOfReceive - 1);
+  }
+  if (entries >= kMaxSlots) return TooMuch("entries", entries, kMaxSlots - 1);
+  return SharedReceiveQueueLayout{
+      std::bit_ceil(std::max(entries, 1u) + 1),
+      std::bit_ceil(std::max(max_scatter_gather, 1u) + 1) * kSegmentBytes};
 }
 
 SendQueueMemory QueuePairLayout::SendsAt(uint8_t* begin) const {
@@ -75,6 +88,16 @@ CompletionQueueMemory CompletionQueueLayout::At(uint8_t* begin) const {
   auto* const records = mlx5::At<__be32>(begin, kRecords);
   return {begin + kEntries,   records,     mlx5::At<uint64_t>(begin, kTaken), entry_count,
           sizeof(mlx5_cqe64), records + 1, mlx5::At<uint32_t>(begin, kArming)};
+}
+
+SharedReceiveQueueMemory SharedReceiveQueueLayout::At(uint8_t* begin) const {
+  return {begin + kSlots,
+          mlx5::At<__be32>(begin, kRecord),
+          mlx5::At<uint64_t>(begin, kFreed),
+          mlx5::At<uint64_t>(begin, wr_ids()),
+          mlx5::At<uint16_t>(begin, order()),
+          slot_count,
+          slot_bytes};
 }
 
 }  // namespace baton::verbs::mlx5

@@ -1,6 +1,6 @@
-// Where our driver puts a queue pair and a completion queue in a file that it shares with the
-// device. The device is given each place (lib/nic/control.md), so another driver may have another
-// layout. All of it outlives the driver, and begins as zeros.
+// Where our driver puts queue pairs, completion queues and shared receive queues in a file that it
+// shares with the device. The device is given each place (lib/nic/control.md), so another driver
+// may have another layout. All of it outlives the driver, and begins as zeros.
 #ifndef LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 #define LIB_VERBS_MLX5_QUEUE_LAYOUT_H_
 
@@ -12,6 +12,7 @@
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/receive_queue.h"
 #include "lib/verbs/mlx5/send_queue.h"
+#include "lib/verbs/mlx5/shared_receive_queue.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::mlx5 {
@@ -36,7 +37,7 @@ struct QueuePairLayout {
   static constexpr uint64_t kSends = 0x080;
 
   uint32_t send_slots = 0;     // a power of two, at most kMaxSlots
-  uint32_t receive_slots = 0;  // likewise
+  uint32_t receive_slots = 0;  // likewise; 0 with a shared receive queue
   uint32_t receive_bytes = 0;  // of a slot: a power of two, at least kSegmentBytes
 
   constexpr uint64_t receives() const { return kSends + uint64_t{send_slots} * kSlotBytes; }
@@ -79,6 +80,38 @@ struct CompletionQueueLayout {
 
   CompletionQueueMemory At(uint8_t* begin) const;
 };
+
+// Offsets from a beginning that is a multiple of kLineBytes:
+//   0x000  a record, big-endian: receives posted. A record of hardware is 8 bytes long
+//   0x040  `freed`, of the driver alone
+//   0x080  slots
+//   then, each at a multiple of 64: a wr_id for each slot; an entry of `order` for each slot. Both
+//   are of the driver alone.
+struct SharedReceiveQueueLayout {
+  static constexpr uint64_t kRecord = 0x000;
+  static constexpr uint64_t kFreed = 0x040;
+  static constexpr uint64_t kSlots = 0x080;
+
+  uint32_t slot_count = 0;  // a power of two, at least 2, at most kMaxSlots
+  uint32_t slot_bytes = 0;  // a power of two, at least two segments
+
+  constexpr uint64_t wr_ids() const {
+    return kSlots + WholeLines(uint64_t{slot_count} * slot_bytes);
+  }
+  constexpr uint64_t order() const {
+    return wr_ids() + WholeLines(uint64_t{slot_count} * sizeof(uint64_t));
+  }
+  constexpr uint64_t bytes() const {
+    return order() + WholeLines(uint64_t{slot_count} * sizeof(uint16_t));
+  }
+
+  SharedReceiveQueueMemory At(uint8_t* begin) const;
+};
+
+// Returns a layout with room for `entries` receives. kInvalidArgument: mlx5's format does not have
+// so many, or such long ones.
+absl::StatusOr<SharedReceiveQueueLayout> LayOutShared(uint32_t entries,
+                                                      uint32_t max_scatter_gather);
 
 }  // namespace baton::verbs::mlx5
 

@@ -17,7 +17,8 @@ QueuePair::QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t num
       records_(reinterpret_cast<__be32*>(begin + QueuePairLayout::kRecords)),
       failed_(QueuePairLayout::FailedAt(begin)),
       sends_(layout.SendsAt(begin), number, limits, doorbell),
-      receives_(layout.ReceivesAt(begin)) {}
+      receives_(layout.ReceivesAt(begin)),
+      shares_receives_(layout.receive_slots == 0) {}
 
 QueuePairState QueuePair::state() const {
   return commands_->Query(number_).value_or(QueuePairState::kError);
@@ -37,6 +38,11 @@ absl::Status QueuePair::PostSend(absl::Span<const SendRequest> requests, size_t*
 }
 
 absl::Status QueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+  *posted = 0;
+  if (shares_receives_) {
+    return absl::FailedPreconditionError(absl::StrCat("receive posted to queue pair ", number_,
+                                                      ", which takes them from a shared queue"));
+  }
   absl::Status status = receives_.Post(requests, posted);
   if (*posted > 0) doorbell_->ReceivesPosted(number_, *failed_);
   return status;
@@ -69,7 +75,7 @@ void QueuePair::NoteConnected([[maybe_unused]] bool reads) { may_send_ = true; }
 void QueuePair::Resume() {
   may_send_ = false;  // another process may have reset it
   sends_.RingAgain();
-  doorbell_->ReceivesPosted(number_, *failed_);
+  if (!shares_receives_) doorbell_->ReceivesPosted(number_, *failed_);
 }
 
 }  // namespace baton::verbs::mlx5

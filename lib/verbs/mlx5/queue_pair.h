@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/verbs/mlx5/commands.h"
 #include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/receive_queue.h"
@@ -14,18 +14,6 @@
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::mlx5 {
-
-// Commands to the device of a queue pair, beside its queues. Hardware takes system calls, the soft
-// NIC takes messages.
-class Commands {
- public:
-  virtual ~Commands() = default;
-  // `state` is kReset, kInit or kError.
-  virtual absl::Status Modify(uint32_t qp_number, QueuePairState state) = 0;
-  virtual absl::StatusOr<QueuePairState> Query(uint32_t qp_number) = 0;
-  // In a forked process it takes nothing from the device.
-  virtual void DestroyQueuePair(uint32_t qp_number) = 0;
-};
 
 // A queue pair of mlx5's format, made and connected by its device.
 //
@@ -70,6 +58,7 @@ class QueuePair final : public verbs::QueuePair {
   const uint32_t* const failed_;
   SendQueue sends_;
   ReceiveQueue receives_;
+  const bool shares_receives_;  // they come from a shared queue
   bool may_send_ = false;  // it was ready to send or in the error state when this process looked
 };
 

@@ -7,13 +7,26 @@
 
 namespace baton::verbs::mlx5 {
 
-absl::Status ReceiveQueue::Check(const ReceiveRequest& request) const {
-  if (request.sges.size() > scatter_gather()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sges: ", request.sges.size(), ", at most ", scatter_gather()));
+absl::Status CheckBuffers(absl::Span<const ScatterGather> sges, uint32_t most) {
+  if (sges.size() > most) {
+    return absl::InvalidArgumentError(absl::StrCat("sges: ", sges.size(), ", at most ", most));
   }
-  for (const ScatterGather& sge : request.sges) BATON_RETURN_IF_ERROR(CheckLength(sge));
+  for (const ScatterGather& sge : sges) BATON_RETURN_IF_ERROR(CheckLength(sge));
   return absl::OkStatus();
+}
+
+// A list that is shorter than its slot ends with a key that no region has. A buffer without bytes
+// has no segment.
+void WriteBuffers(absl::Span<const ScatterGather> sges, uint8_t* at, const uint8_t* end) {
+  for (const ScatterGather& sge : sges) {
+    if (sge.length == 0) continue;
+    const mlx5_wqe_data_seg data = {htobe32(sge.length), htobe32(sge.lkey), htobe64(sge.address)};
+    std::memcpy(at, &data, sizeof(data));
+    at += kSegmentBytes;
+  }
+  if (at == end) return;
+  const mlx5_wqe_data_seg none = {0, htobe32(MLX5_INVALID_LKEY), 0};
+  std::memcpy(at, &none, sizeof(none));
 }
 
 absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_t* posted) {
@@ -21,7 +34,8 @@ absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_
   absl::Status status;
   uint16_t counter = queued();
   for (const ReceiveRequest& request : requests) {
-    if (status = Check(request); !status.ok()) break;
+    status = CheckBuffers(request.sges, memory_.slot_bytes / kSegmentBytes);
+    if (!status.ok()) break;
     if (static_cast<uint16_t>(counter - memory_.cursors->received) >= memory_.slot_count) {
       status = absl::ResourceExhaustedError(
           absl::StrCat("receive queue full: ", memory_.slot_count, " requests are outstanding"));
@@ -35,21 +49,10 @@ absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_
   return status;
 }
 
-// A list that is shorter than its slot ends with a key that no region has. A buffer without bytes
-// has no segment.
 void ReceiveQueue::Write(const ReceiveRequest& request, uint32_t slot) {
   memory_.wr_ids[slot] = request.wr_id;
-  uint8_t* at = memory_.slots + size_t{slot} * memory_.slot_bytes;
-  const uint8_t* const end = at + memory_.slot_bytes;
-  for (const ScatterGather& sge : request.sges) {
-    if (sge.length == 0) continue;
-    const mlx5_wqe_data_seg data = {htobe32(sge.length), htobe32(sge.lkey), htobe64(sge.address)};
-    std::memcpy(at, &data, sizeof(data));
-    at += kSegmentBytes;
-  }
-  if (at == end) return;
-  const mlx5_wqe_data_seg none = {0, htobe32(MLX5_INVALID_LKEY), 0};
-  std::memcpy(at, &none, sizeof(none));
+  uint8_t* const at = memory_.slots + size_t{slot} * memory_.slot_bytes;
+  WriteBuffers(request.sges, at, at + memory_.slot_bytes);
 }
 
 }  // namespace baton::verbs::mlx5

@@ -11,6 +11,12 @@
 
 namespace baton::verbs::mlx5 {
 
+// The buffers of a receive, in its slot. CheckBuffers returns kInvalidArgument if they are more
+// than `most`, or one is too long. WriteBuffers writes their segments to `at`, and ends a list that
+// does not reach `end`.
+absl::Status CheckBuffers(absl::Span<const ScatterGather> sges, uint32_t most);
+void WriteBuffers(absl::Span<const ScatterGather> sges, uint8_t* at, const uint8_t* end);
+
 // Where the receive queue of a queue pair lies. The device reads slots and record; all of it
 // outlives the driver.
 struct ReceiveQueueMemory {
@@ -34,9 +40,7 @@ class ReceiveQueue {
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:
-  absl::Status Check(const ReceiveRequest& request) const;
   void Write(const ReceiveRequest& request, uint32_t slot);
-  uint32_t scatter_gather() const { return memory_.slot_bytes / kSegmentBytes; }
 
   const ReceiveQueueMemory memory_;
 };

@@ -44,6 +44,56 @@ TEST(QueueLayoutTest, shouldLayOutACompletionQueueAsWritten) {
   EXPECT_EQ(at(queue.entries), 0x080);
 }
 
+TEST(QueueLayoutTest, shouldLayOutASharedReceiveQueueAsWritten) {
+  constexpr SharedReceiveQueueLayout kLayout = {16, 32};
+  static_assert(SharedReceiveQueueLayout::kRecord == 0x000);
+  static_assert(SharedReceiveQueueLayout::kFreed == 0x040);
+  static_assert(SharedReceiveQueueLayout::kSlots == 0x080);
+  EXPECT_EQ(kLayout.wr_ids(), 0x280u);
+  EXPECT_EQ(kLayout.order(), 0x300u);
+  EXPECT_EQ(kLayout.bytes(), 0x340u);
+  std::vector<uint8_t> memory(kLayout.bytes());
+  uint8_t* const begin = memory.data();
+  const SharedReceiveQueueMemory queue = kLayout.At(begin);
+  const auto at = [begin](const void* place) { return static_cast<const uint8_t*>(place) - begin; };
+  EXPECT_EQ(at(queue.record), 0x000);
+  EXPECT_EQ(at(queue.freed), 0x040);
+  EXPECT_EQ(at(queue.slots), 0x080);
+  EXPECT_EQ(at(queue.wr_ids), 0x280);
+  EXPECT_EQ(at(queue.order), 0x300);
+  EXPECT_EQ(queue.slot_count, 16u);
+  EXPECT_EQ(queue.slot_bytes, 32u);
+}
+
+TEST(QueueLayoutTest, shouldHaveRoomForSharedReceives) {
+  absl::StatusOr<SharedReceiveQueueLayout> layout = LayOutShared(8, 3);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->slot_count, 16u);  // one is left unposted
+  EXPECT_EQ(layout->slot_bytes, 64u);
+  layout = LayOutShared(0, 0);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->slot_count, 2u);
+  EXPECT_EQ(layout->slot_bytes, 32u);
+  layout = LayOutShared(kMaxSlots - 1, 31);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->slot_count, kMaxSlots);
+  EXPECT_EQ(layout->slot_bytes, 512u);
+  EXPECT_TRUE(absl::IsInvalidArgument(LayOutShared(kMaxSlots, 1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(LayOutShared(1, 32).status()));
+}
+
+TEST(QueueLayoutTest, shouldHaveNoReceivesBesideASharedQueue) {
+  SharedReceiveQueue shared({}, 1, nullptr);
+  QueuePairOptions options;
+  options.max_receive_requests = 50;
+  options.shared_receive_queue = &shared;
+  const absl::StatusOr<QueuePairLayout> layout = LayOut(options);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->receive_slots, 0u);
+  EXPECT_EQ(layout->receives(), layout->notes());
+  EXPECT_EQ(layout->wr_ids(), layout->bytes());
+}
+
 TEST(QueueLayoutTest, shouldHaveRoomForWhatIsAsked) {
   QueuePairOptions options;
   options.max_send_requests = 100;

@@ -118,6 +118,16 @@ TEST_F(QueuePairTest, shouldSendInTheErrorStateAndBeInItWithoutADevice) {
   EXPECT_EQ(queue_pair_->state(), QueuePairState::kError);
 }
 
+TEST_F(QueuePairTest, shouldTakeNoReceivesIfItSharesThem) {
+  constexpr QueuePairLayout kSharing = {kSendSlots, 0, kReceiveBytes};
+  queue_pair_ = std::make_unique<QueuePair>(kSharing, memory_, kQueuePair, SendQueueLimits{1, 0},
+                                            &commands_, &doorbell_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Receive()));
+  queue_pair_->Resume();
+  EXPECT_EQ(doorbell_.rung.size(), 1u);
+  EXPECT_THAT(doorbell_.posted, ElementsAre());
+}
+
 TEST_F(QueuePairTest, shouldEndWithItsObject) {
   queue_pair_.reset();
   EXPECT_EQ(commands_.destroyed, kQueuePair);
