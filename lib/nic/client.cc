@@ -1,55 +1,15 @@
 #include "lib/nic/client.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/base/clock.h"
-#include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
-#include "lib/nic/control_socket.h"
 
 namespace baton::nic {
 namespace {
 
 using verbs::mlx5::CompletionQueueLayout;
 using verbs::mlx5::QueuePairLayout;
-
-constexpr uint64_t kPatienceNs = 2'000'000'000;
-constexpr uint64_t kNsPerMs = 1'000'000;
-
-template <typename Message>
-control::RequestHeader HeaderOf(uint32_t tag) {
-  return {static_cast<uint16_t>(Message::kOp), sizeof(Message), tag};
-}
-
-// Translates the NIC's errnos. kUnavailable is none of them: it says that the NIC is lost.
-absl::Status StatusOf(const control::Reply& reply) {
-  const auto code = [error = static_cast<int>(reply.error)] {
-    switch (error) {
-      case ENOENT:
-        return absl::StatusCode::kNotFound;
-      case ENOSPC:
-        return absl::StatusCode::kResourceExhausted;
-      case EBUSY:
-        return absl::StatusCode::kFailedPrecondition;
-      case EINVAL:
-        return absl::StatusCode::kInvalidArgument;
-      default:
-        return absl::StatusCode::kInternal;
-    }
-  }();
-  const char* const end = std::find(std::begin(reply.text), std::end(reply.text), '\0');
-  return absl::Status(
-      code, absl::StrCat("the NIC refuses: ", absl::string_view(reply.text, end - reply.text),
-                         " (errno ", reply.error, ")"));
-}
 
 control::Place Behind(control::Place place, uint64_t offset) {
   place.offset += offset;
@@ -59,91 +19,22 @@ control::Place Behind(control::Place place, uint64_t offset) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!made) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
-  if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("connecting to the NIC at ", path));
-  }
-  return Open(std::move(made));
+  BATON_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectTo(path));
+  return Open(std::move(socket));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(FileDescriptor socket,
                                                      std::function<void()> turn) {
-  std::unique_ptr<Client> client(new Client(std::move(socket), std::move(turn)));
-  control::OpenObjects open;
-  open.header = HeaderOf<control::OpenObjects>(++client->last_tag_);
-  if (!SendMessage(client->file(), open)) return client->Lost("it is not there");
-  BATON_RETURN_IF_ERROR(client->Wait(client->file(), client->last_tag_).status());
-  BATON_RETURN_IF_ERROR(client->Attach());
-  return client;
-}
-
-absl::Status Client::AfterFork() {
-  forked_ = true;
-  return Attach();
-}
-
-// The reply comes on a socket of this process alone, because others may share the file's.
-absl::Status Client::Attach() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a socket for the NIC's replies (see RLIMIT_NOFILE)");
-  }
-  const FileDescriptor ours(ends[0]);
-  FileDescriptor theirs(ends[1]);
-  control::Attach attach;
-  attach.header = HeaderOf<control::Attach>(++last_tag_);
-  if (!SendMessage(file(), attach, theirs.get())) return Lost("it is not there");
-  theirs.Reset();
-  BATON_ASSIGN_OR_RETURN(Made made, Wait(ours.get(), last_tag_));
-  calls_ = std::move(made.descriptor);
-  return absl::OkStatus();
-}
-
-absl::Status Client::Lost(absl::string_view why) {
-  lost_ = true;
-  return absl::UnavailableError(absl::StrCat("the NIC is lost: ", why));
-}
-
-absl::Status Client::AwaitReadable(int socket, uint64_t deadline_ns) const {
-  if (turn_) {
-    turn_();
-    return absl::OkStatus();
-  }
-  const uint64_t now = MonotonicNanoseconds();
-  const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-  pollfd entry = {socket, POLLIN, 0};
-  if (poll(&entry, 1, static_cast<int>(left / kNsPerMs + 1)) < 0 && errno != EINTR) {
-    return ErrnoStatus(errno, "poll of the NIC's reply");
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Client::Made> Client::Wait(int socket, uint32_t tag) {
-  const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
-  ControlMessage message;
-  for (;;) {
-    const Received received = Receive(socket, &message);
-    if (received == Received::kMessage) break;
-    if (received != Received::kNothing) return Lost("it has closed the connection");
-    if (MonotonicNanoseconds() > deadline) return Lost("it did not reply within 2 s");
-    BATON_RETURN_IF_ERROR(AwaitReadable(socket, deadline));
-  }
-  control::Reply reply;
-  if (message.size != sizeof(reply)) return Lost("its reply is none");
-  std::memcpy(&reply, message.bytes.data(), sizeof(reply));
-  if (reply.tag != tag) return Lost("its reply is to another request");
-  if (reply.error == 0) return Made{reply.value, std::move(message.passed)};
-  return StatusOf(reply);
+  BATON_ASSIGN_OR_RETURN(
+      CallSocket calls,
+      CallSocket::Open(std::move(socket), control::Op::kOpenObjects, std::move(turn)));
+  return std::unique_ptr<Client>(new Client(std::move(calls)));
 }
 
 template <typename Message>
 absl::StatusOr<Client::Made> Client::Call(Message message, int passed) {
-  if (lost_) return Lost("an earlier call found it so");
-  message.header = HeaderOf<Message>(++last_tag_);
-  if (!SendMessage(calls_.get(), message, passed)) return Lost("it is not there");
-  return Wait(calls_.get(), last_tag_);
+  BATON_ASSIGN_OR_RETURN(CallSocket::Answer answer, calls_.Call(message, passed));
+  return Made{answer.value, std::move(answer.descriptor)};
 }
 
 absl::StatusOr<uint32_t> Client::AddFile(int memfd) {
@@ -171,6 +62,20 @@ absl::StatusOr<Client::Made> Client::AddRegister(const control::Place& page) {
 
 absl::StatusOr<Client::Made> Client::AddChannel() { return Call(control::Channel()); }
 
+absl::StatusOr<FileDescriptor> Client::AddEventChannel() {
+  control::Channel message;
+  message.events = 1;
+  BATON_ASSIGN_OR_RETURN(Made made, Call(message));
+  return std::move(made.descriptor);
+}
+
+absl::Status Client::ArmLimit(uint32_t srq_number, uint32_t limit) {
+  control::ArmLimit message;
+  message.number = srq_number;
+  message.limit = limit;
+  return Call(message).status();
+}
+
 absl::StatusOr<uint32_t> Client::AddCompletionQueue(const control::Place& place,
                                                     const CompletionQueueLayout& layout,
                                                     uint32_t reg, uint32_t channel) {
@@ -194,6 +99,11 @@ absl::StatusOr<uint32_t> Client::Add(const control::QueuePair& message) {
   return made.number;
 }
 
+absl::StatusOr<uint32_t> Client::Add(const control::SharedReceiveQueue& message) {
+  BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
+  return made.number;
+}
+
 absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
                                               const QueuePairLayout& layout,
                                               const QueuePairOptions& options) {
@@ -208,6 +118,7 @@ absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
   message.reg = options.reg;
   message.send_queue = options.send_queue;
   message.receive_queue = options.receive_queue;
+  message.shared_receive_queue = options.shared_receive_queue;
   return Add(message);
 }
 
@@ -234,7 +145,7 @@ absl::StatusOr<verbs::QueuePairState> Client::Query(uint32_t qp_number) {
   message.number = qp_number;
   BATON_ASSIGN_OR_RETURN(const Made made, Call(message));
   if (made.number > static_cast<uint32_t>(verbs::QueuePairState::kError)) {
-    return Lost("it has a state that is none");
+    return absl::InternalError(absl::StrCat("the NIC knows a state ", made.number));
   }
   return static_cast<verbs::QueuePairState>(made.number);
 }
@@ -247,7 +158,7 @@ absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
 }
 
 void Client::DestroyQueuePair(uint32_t qp_number) {
-  if (!forked_) (void)Destroy(control::Kind::kQueuePair, qp_number);
+  if (!calls_.forked()) (void)Destroy(control::Kind::kQueuePair, qp_number);
 }
 
 }  // namespace baton::nic

@@ -9,16 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/call_socket.h"
 #include "lib/nic/control_format.h"
 #include "lib/verbs/mlx5/queue_layout.h"
 #include "lib/verbs/mlx5/queue_pair.h"
 
 namespace baton::nic {
 
-// Makes objects on a NIC. They end when the last copy of file() is closed, in whichever process.
-//
-// Every call waits for the reply: kUnavailable, two seconds later at the latest, means that the
-// device is lost. All other errors are the NIC's answers. Thread-compatible.
+// Makes objects on a NIC. Errors are those of CallSocket. Thread-compatible.
 class Client final : public verbs::mlx5::Commands {
  public:
   // The number of an object, and the descriptor that came with it.
@@ -32,11 +30,12 @@ class Client final : public verbs::mlx5::Commands {
   static absl::StatusOr<std::unique_ptr<Client>> Open(FileDescriptor socket,
                                                       std::function<void()> turn = {});
 
-  // A forked process calls it first, and gets a call socket of its own. After it, the destruction
-  // of objects here takes nothing from the NIC.
-  absl::Status AfterFork();
+  // A forked process calls it first. After it, the destruction of objects here takes nothing from
+  // the NIC.
+  absl::Status AfterFork() { return calls_.AfterFork(); }
 
-  int file() const { return file_.get(); }
+  int file() const { return calls_.file(); }
+  CallSocket& calls() { return calls_; }
 
   absl::StatusOr<uint32_t> AddFile(int memfd);
   // Returns the key: lkey and rkey.
@@ -44,11 +43,14 @@ class Client final : public verbs::mlx5::Commands {
                                      uint32_t access, uint32_t domain = 0);
   absl::StatusOr<Made> AddRegister(const control::Place& page);  // with the eventfd
   absl::StatusOr<Made> AddChannel();                             // with the socket
+  // Returns the socket that tells of events of the file itself.
+  absl::StatusOr<FileDescriptor> AddEventChannel();
 
   // A completion queue and a queue pair that lie where the message says. The client sets its
   // header.
   absl::StatusOr<uint32_t> Add(const control::CompletionQueue& message);
   absl::StatusOr<uint32_t> Add(const control::QueuePair& message);
+  absl::StatusOr<uint32_t> Add(const control::SharedReceiveQueue& message);
 
   // A completion queue and a queue pair that lie at `place` as their layouts say.
   absl::StatusOr<uint32_t> AddCompletionQueue(const control::Place& place,
@@ -59,6 +61,7 @@ class Client final : public verbs::mlx5::Commands {
     uint32_t reg = 0;
     uint32_t send_queue = 0;
     uint32_t receive_queue = 0;
+    uint32_t shared_receive_queue = 0;
   };
   absl::StatusOr<uint32_t> AddQueuePair(const control::Place& place,
                                         const verbs::mlx5::QueuePairLayout& layout,
@@ -70,24 +73,15 @@ class Client final : public verbs::mlx5::Commands {
   absl::Status Modify(uint32_t qp_number, verbs::QueuePairState state) override;
   absl::StatusOr<verbs::QueuePairState> Query(uint32_t qp_number) override;
   void DestroyQueuePair(uint32_t qp_number) override;
+  absl::Status ArmLimit(uint32_t srq_number, uint32_t limit) override;
 
  private:
-  Client(FileDescriptor file, std::function<void()> turn)
-      : file_(std::move(file)), turn_(std::move(turn)) {}
+  explicit Client(CallSocket calls) : calls_(std::move(calls)) {}
 
-  absl::Status Attach();
   template <typename Message>
   absl::StatusOr<Made> Call(Message message, int passed = -1);
-  absl::StatusOr<Made> Wait(int socket, uint32_t tag);
-  absl::Status AwaitReadable(int socket, uint64_t deadline_ns) const;
-  absl::Status Lost(absl::string_view why);
 
-  FileDescriptor file_;
-  const std::function<void()> turn_;
-  FileDescriptor calls_;
-  uint32_t last_tag_ = 0;
-  bool forked_ = false;
-  bool lost_ = false;
+  CallSocket calls_;
 };
 
 }  // namespace baton::nic

@@ -9,16 +9,19 @@ namespace baton::nic {
 using verbs::mlx5::kConsumedMask;
 
 CompletionQueue::CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory,
-                                 const __be32* arm_record, std::shared_ptr<FileDescriptor> channel)
+                                 const __be32* arm_record, std::shared_ptr<FileDescriptor> channel,
+                                 std::function<void()> on_overrun)
     : CompletionWriter(memory),
       entry_count_(memory.entry_count),
       arm_record_(arm_record),
-      channel_(std::move(channel)) {}
+      channel_(std::move(channel)),
+      on_overrun_(std::move(on_overrun)) {}
 
 bool CompletionQueue::Write(const verbs::mlx5::Executed& executed) {
-  if (!CompletionWriter::Write(executed)) return false;
+  const bool fits = CompletionWriter::Write(executed);
+  if (!fits && on_overrun_) std::exchange(on_overrun_, {})();
   if (armed_) MakeEvent();
-  return true;
+  return fits;
 }
 
 bool CompletionQueue::HasCompletionBehind(uint32_t arm) const {

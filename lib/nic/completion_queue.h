@@ -2,6 +2,7 @@
 #define LIB_NIC_COMPLETION_QUEUE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -14,9 +15,10 @@ namespace baton::nic {
 class CompletionQueue final : public verbs::mlx5::CompletionWriter {
  public:
   // `memory` stays mapped as long as the queue lives. `arm_record` is the second of its records.
-  // `channel` (may be null) is a socket that does not block.
+  // `channel` (may be null) is a socket that does not block. `on_overrun` (may be empty) is called
+  // once; it must not call the queue, or a queue pair.
   CompletionQueue(const verbs::mlx5::FoundCompletionQueue& memory, const __be32* arm_record,
-                  std::shared_ptr<FileDescriptor> channel);
+                  std::shared_ptr<FileDescriptor> channel, std::function<void()> on_overrun = {});
 
   bool Write(const verbs::mlx5::Executed& executed) override;
 
@@ -34,6 +36,7 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   const uint32_t entry_count_;
   const __be32* const arm_record_;
   const std::shared_ptr<FileDescriptor> channel_;
+  std::function<void()> on_overrun_;  // empty once it was called
   bool armed_ = false;
   uint32_t arm_ = 0;
   std::optional<uint32_t> stale_;

@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -27,7 +29,7 @@ using verbs::mlx5::kNumberMask;
 using verbs::mlx5::kSegmentBytes;
 
 constexpr uint64_t kRecordBytes = 8;
-constexpr uint64_t kQueuePairRecordBytes = 12;  // and `failed`
+constexpr uint64_t kQueueRecordBytes = 12;  // and `failed`
 
 absl::Status CheckSize(absl::string_view what, uint32_t value, uint32_t least, uint32_t most) {
   if (std::has_single_bit(value) && value >= least && value <= most) return absl::OkStatus();
@@ -56,6 +58,8 @@ Context::~Context() {
   absl::erase_if(objects.queue_pairs, [this](const auto& entry) {
     return entry.second->parts().domain.owner == owner_;
   });
+  absl::erase_if(objects.shared_receive_queues,
+                 [this](const auto& entry) { return entry.second->owner == owner_; });
   absl::erase_if(objects.completion_queues,
                  [this](const auto& entry) { return entry.second.owner == owner_; });
   absl::erase_if(objects.regions,
@@ -78,6 +82,12 @@ Context::Value Context::Execute(Call* call) {
       return Dispatch(this, call, &Context::AddCompletionQueue);
     case control::Op::kQueuePair:
       return Dispatch(this, call, &Context::AddQueuePair);
+    case control::Op::kSharedReceiveQueue:
+      return Dispatch(this, call, &Context::AddSharedReceiveQueue);
+    case control::Op::kArmLimit:
+      return Dispatch(this, call, &Context::ArmLimit);
+    case control::Op::kNextDeviceEvent:
+      return Dispatch(this, call, &Context::NextDeviceEvent);
     case control::Op::kModify:
       return Dispatch(this, call, &Context::Modify);
     case control::Op::kQuery:
@@ -133,8 +143,8 @@ Context::Value Context::AddFile(const control::File&, Call* call) {
 }
 
 Context::Value Context::AddRegion(const control::Region& message, Call*) {
-  constexpr uint32_t kKnown =
-      verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead | verbs::kRemoteAtomic;
+  constexpr uint32_t kKnown = verbs::kLocalWrite | verbs::kRemoteWrite | verbs::kRemoteRead |
+                              verbs::kRemoteAtomic | verbs::soft::kSoftRemoteInvalidate;
   BATON_RETURN_IF_ERROR(CheckRoom("regions", host_->objects->regions.size(), kMaxRegions));
   if (message.length == 0 || message.address + message.length < message.address) {
     return absl::InvalidArgumentError(
@@ -149,8 +159,12 @@ Context::Value Context::AddRegion(const control::Region& message, Call*) {
   }
   Region region;
   region.domain = {owner_, message.domain};
-  BATON_ASSIGN_OR_RETURN(region.begin,
-                         Find(message.place, message.length, 1, "place", &region.file));
+  if (message.place.file == 0 && host_->own_addresses) {
+    region.begin = reinterpret_cast<uint8_t*>(message.address);
+  } else {
+    BATON_ASSIGN_OR_RETURN(region.begin,
+                           Find(message.place, message.length, 1, "place", &region.file));
+  }
   region.address = message.address;
   region.length = message.length;
   region.access = message.access;
@@ -169,7 +183,12 @@ Context::Value Context::AddRegister(const control::Register& message, Call* call
   return ++last_number_;
 }
 
-Context::Value Context::AddChannel(const control::Channel&, Call* call) {
+Context::Value Context::AddChannel(const control::Channel& message, Call* call) {
+  if (message.events != 0) {
+    BATON_ASSIGN_OR_RETURN(event_channel_, MakeChannel(call));
+    if (!events_.empty()) Notify(event_channel_);
+    return 0u;
+  }
   BATON_RETURN_IF_ERROR(CheckRoom("channels", channels_.size(), kMaxChannels));
   BATON_ASSIGN_OR_RETURN(FileDescriptor channel, MakeChannel(call));
   channels_[++last_number_] = std::make_shared<FileDescriptor>(std::move(channel));
@@ -193,27 +212,30 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
   BATON_ASSIGN_OR_RETURN(uint8_t* const entries,
                          Find(message.entries, uint64_t{message.entry_count} * message.entry_bytes,
                               kLineBytes, "entries", &made.files[0]));
-  BATON_ASSIGN_OR_RETURN(uint8_t* const records_at, Find(message.records, kRecordBytes,
+  BATON_ASSIGN_OR_RETURN(uint8_t* const records_at, Find(message.records, kQueueRecordBytes,
                                                          kRecordBytes, "records", &made.files[1]));
   const auto* const records = reinterpret_cast<const __be32*>(records_at);
   made.owner = owner_;
   made.reg = message.reg;
+  const uint32_t number = objects.NewNumber();
+  auto* const failed = reinterpret_cast<uint32_t*>(records_at + kRecordBytes);
   made.queue = std::make_unique<CompletionQueue>(
       verbs::mlx5::FoundCompletionQueue{entries, records, message.entry_count, message.entry_bytes},
-      records + 1, std::move(channel));
-  const uint32_t number = objects.NewNumber();
+      records + 1, std::move(channel), [this, number, failed] {
+        std::atomic_ref(*failed).store(1, std::memory_order_release);
+        host_->complain(absl::StrCat("completion queue ", number, ": it is overrun"));
+        host_->objects->overrun.push_back(number);
+        Tell(verbs::DeviceEventType::kCompletionQueueFailed, number);
+      });
   objects.completion_queues[number] = std::move(made);
   return number;
 }
 
 Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   Objects& objects = *host_->objects;
-  BATON_RETURN_IF_ERROR(CheckRoom("queue pairs", objects.queue_pairs.size(), kMaxQueuePairs));
-  BATON_RETURN_IF_ERROR(CheckSize("send_slots", message.send_slots, 1, kMaxSlots));
-  BATON_RETURN_IF_ERROR(CheckSize("receive_slots", message.receive_slots, 1, kMaxSlots));
   BATON_RETURN_IF_ERROR(
-      CheckSize("receive_bytes", message.receive_bytes, kSegmentBytes, kMaxReceiveBytes));
-  if (message.reserved != 0) return absl::InvalidArgumentError("reserved: not 0");
+      CheckRoom("queue pairs", objects.queue_pairs.size(), host_->options->max_queue_pairs));
+  BATON_RETURN_IF_ERROR(CheckSize("send_slots", message.send_slots, 1, kMaxSlots));
   if (!registers_.Contains(message.reg)) return NoSuch("register", message.reg);
   OwnedCompletionQueue* const send_queue = FindQueue(message.send_queue);
   if (send_queue == nullptr) return NoSuch("send_queue", message.send_queue);
@@ -224,11 +246,8 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   BATON_ASSIGN_OR_RETURN(made.sends.slots,
                          Find(message.sends, uint64_t{message.send_slots} * verbs::mlx5::kSlotBytes,
                               verbs::mlx5::kSlotBytes, "sends", &made.files[0]));
-  BATON_ASSIGN_OR_RETURN(
-      made.receives.slots,
-      Find(message.receives, uint64_t{message.receive_slots} * message.receive_bytes, kSegmentBytes,
-           "receives", &made.files[1]));
-  BATON_ASSIGN_OR_RETURN(uint8_t* const records, Find(message.records, kQueuePairRecordBytes,
+  BATON_RETURN_IF_ERROR(FindReceives(message, &made));
+  BATON_ASSIGN_OR_RETURN(uint8_t* const records, Find(message.records, kQueueRecordBytes,
                                                       kRecordBytes, "records", &made.files[2]));
   made.records = reinterpret_cast<const __be32*>(records);
   made.failed = reinterpret_cast<uint32_t*>(records + kRecordBytes);
@@ -236,8 +255,7 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   made.number = made.sends.qp_number = objects.NewNumber();
   made.reg = message.reg;
   made.sends.slot_count = message.send_slots;
-  made.receives.slot_count = message.receive_slots;
-  made.receives.slot_bytes = message.receive_bytes;
+  made.tell = [this](verbs::DeviceEventType type, uint32_t object) { Tell(type, object); };
   made.send_queue_number = message.send_queue;
   made.receive_queue_number = message.receive_queue;
   made.send_queue = send_queue->queue.get();
@@ -247,8 +265,83 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   BATON_RETURN_IF_ERROR(queue_pair->Init());
   ++send_queue->users;
   ++receive_queue->users;
+  const QueuePairParts& parts = queue_pair->parts();
+  if (parts.shared_receive_queue != nullptr) ++parts.shared_receive_queue->users;
   objects.queue_pairs[number] = std::move(queue_pair);
   return number;
+}
+
+absl::Status Context::FindReceives(const control::QueuePair& message, QueuePairParts* parts) const {
+  if (message.shared_receive_queue != 0) {
+    const auto& queues = host_->objects->shared_receive_queues;
+    const auto shared = queues.find(message.shared_receive_queue);
+    if (shared == queues.end() || shared->second->owner != owner_) {
+      return NoSuch("shared_receive_queue", message.shared_receive_queue);
+    }
+    parts->shared_receive_queue_number = message.shared_receive_queue;
+    parts->shared_receive_queue = shared->second.get();
+    if (message.receive_slots == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("receive_slots: not 0, and receives are shared");
+  }
+  BATON_RETURN_IF_ERROR(CheckSize("receive_slots", message.receive_slots, 1, kMaxSlots));
+  BATON_RETURN_IF_ERROR(
+      CheckSize("receive_bytes", message.receive_bytes, kSegmentBytes, kMaxReceiveBytes));
+  BATON_ASSIGN_OR_RETURN(
+      parts->receives.slots,
+      Find(message.receives, uint64_t{message.receive_slots} * message.receive_bytes, kSegmentBytes,
+           "receives", &parts->files[1]));
+  parts->receives.slot_count = message.receive_slots;
+  parts->receives.slot_bytes = message.receive_bytes;
+  return absl::OkStatus();
+}
+
+Context::Value Context::AddSharedReceiveQueue(const control::SharedReceiveQueue& message, Call*) {
+  Objects& objects = *host_->objects;
+  BATON_RETURN_IF_ERROR(CheckRoom("shared receive queues", objects.shared_receive_queues.size(),
+                                  kMaxSharedReceiveQueues));
+  BATON_RETURN_IF_ERROR(CheckSize("slot_count", message.slot_count, 2, kMaxSlots));
+  BATON_RETURN_IF_ERROR(
+      CheckSize("slot_bytes", message.slot_bytes, 2 * kSegmentBytes, 2 * kMaxReceiveBytes));
+  auto made = std::make_unique<OwnedSharedReceiveQueue>();
+  BATON_ASSIGN_OR_RETURN(const uint8_t* const slots,
+                         Find(message.slots, uint64_t{message.slot_count} * message.slot_bytes,
+                              kSegmentBytes, "slots", &made->files[0]));
+  BATON_ASSIGN_OR_RETURN(
+      const uint8_t* const record,
+      Find(message.record, sizeof(__be32), kRecordBytes, "record", &made->files[1]));
+  made->owner = owner_;
+  made->max_sges =
+      std::min<uint32_t>(message.slot_bytes / kSegmentBytes - 1, verbs::soft::kMaxScatterGather);
+  made->reader =
+      std::make_unique<verbs::mlx5::SharedReceiveReader>(verbs::mlx5::FoundSharedReceiveQueue{
+          slots, reinterpret_cast<const __be32*>(record), message.slot_count, message.slot_bytes});
+  const uint32_t number = objects.NewNumber();
+  objects.shared_receive_queues[number] = std::move(made);
+  return number;
+}
+
+Context::Value Context::ArmLimit(const control::ArmLimit& message, Call*) {
+  const auto& queues = host_->objects->shared_receive_queues;
+  const auto shared = queues.find(message.number);
+  if (shared == queues.end() || shared->second->owner != owner_) {
+    return NoSuch("shared receive queue", message.number);
+  }
+  shared->second->limit = message.limit;
+  return 0u;
+}
+
+void Context::Tell(verbs::DeviceEventType type, uint32_t number) {
+  events_.push_back({type, number});
+  if (event_channel_) Notify(event_channel_);
+}
+
+// The value is 1 more than the type. 0: there is none.
+Context::Value Context::NextDeviceEvent(const control::NextDeviceEvent&, Call* call) {
+  if (events_.empty()) return 0u;
+  const Event event = events_.front();
+  events_.pop_front();
+  call->more = event.number;
+  return static_cast<uint32_t>(event.type) + 1;
 }
 
 absl::Status Context::Connect(const control::Modify& message, QueuePair* queue_pair) {
@@ -323,7 +416,23 @@ absl::Status Context::DestroyQueuePair(uint32_t number) {
   BATON_ASSIGN_OR_RETURN(const QueuePair* const queue_pair, FindOurs(number));
   --FindQueue(queue_pair->parts().send_queue_number)->users;
   --FindQueue(queue_pair->parts().receive_queue_number)->users;
+  OwnedSharedReceiveQueue* const shared = queue_pair->parts().shared_receive_queue;
+  if (shared != nullptr) --shared->users;
   host_->objects->queue_pairs.erase(number);
+  std::erase_if(events_, [number](const Event& event) {
+    return event.type == verbs::DeviceEventType::kLastWorkRequestReached && event.number == number;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Context::DestroySharedReceiveQueue(uint32_t number) {
+  auto& queues = host_->objects->shared_receive_queues;
+  const auto shared = queues.find(number);
+  if (shared == queues.end() || shared->second->owner != owner_) {
+    return NoSuch("shared receive queue", number);
+  }
+  if (shared->second->users > 0) return InUse("shared receive queue", number);
+  queues.erase(shared);
   return absl::OkStatus();
 }
 
@@ -353,6 +462,9 @@ Context::Value Context::Destroy(const control::Destroy& message, Call*) {
       break;
     case control::Kind::kQueuePair:
       status = DestroyQueuePair(message.number);
+      break;
+    case control::Kind::kSharedReceiveQueue:
+      status = DestroySharedReceiveQueue(message.number);
       break;
     case control::Kind::kConnectionId:
     case control::Kind::kListener:

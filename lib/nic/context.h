@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,6 +16,7 @@
 #include "lib/nic/host.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/nic/objects.h"
+#include "lib/nic/queue_pair.h"
 #include "lib/nic/registers.h"
 
 namespace baton::nic {
@@ -30,6 +32,10 @@ class Context final : public ClientFile {
 
   absl::StatusOr<uint32_t> Execute(Call* call) override;
 
+  // Queues an event for NEXT_DEVICE_EVENT. Each object has each at most once, or once each time
+  // that its client asked for it, so they are bounded.
+  void Tell(verbs::DeviceEventType type, uint32_t number);
+
   Registers& registers() { return registers_; }
 
  private:
@@ -41,6 +47,9 @@ class Context final : public ClientFile {
   Value AddChannel(const control::Channel& message, Call* call);
   Value AddCompletionQueue(const control::CompletionQueue& message, Call* call);
   Value AddQueuePair(const control::QueuePair& message, Call* call);
+  Value AddSharedReceiveQueue(const control::SharedReceiveQueue& message, Call* call);
+  Value ArmLimit(const control::ArmLimit& message, Call* call);
+  Value NextDeviceEvent(const control::NextDeviceEvent& message, Call* call);
   Value Modify(const control::Modify& message, Call* call);
   Value Query(const control::Query& message, Call* call);
   Value Destroy(const control::Destroy& message, Call* call);
@@ -49,11 +58,18 @@ class Context final : public ClientFile {
   absl::Status DestroyRegister(uint32_t number);
   absl::Status DestroyCompletionQueue(uint32_t number);
   absl::Status DestroyQueuePair(uint32_t number);
+  absl::Status DestroySharedReceiveQueue(uint32_t number);
+  absl::Status FindReceives(const control::QueuePair& message, QueuePairParts* parts) const;
 
   absl::StatusOr<uint8_t*> Find(const control::Place& place, uint64_t bytes, uint64_t alignment,
                                 absl::string_view what, std::shared_ptr<MappedFile>* file) const;
   absl::StatusOr<QueuePair*> FindOurs(uint32_t qp_number) const;
   OwnedCompletionQueue* FindQueue(uint32_t number) const;
+
+  struct Event {
+    verbs::DeviceEventType type;
+    uint32_t number;
+  };
 
   const Owner owner_;
   const Host* const host_;
@@ -61,6 +77,8 @@ class Context final : public ClientFile {
   absl::flat_hash_map<uint32_t, std::shared_ptr<MappedFile>> files_;
   Registers registers_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<FileDescriptor>> channels_;
+  std::deque<Event> events_;
+  FileDescriptor event_channel_;
 };
 
 }  // namespace baton::nic

@@ -26,7 +26,9 @@ enum class Op : uint16_t {
   kModify = 9,
   kQuery = 10,
   kDestroy = 11,
-  // 12 to 19 are for shared receive queues and events of the device.
+  kNextDeviceEvent = 12,
+  kSharedReceiveQueue = 13,
+  kArmLimit = 14,
   kOpenIds = 20,
   kListen = 21,
   kConnect = 22,
@@ -93,14 +95,16 @@ static_assert(sizeof(Register) == 24);
 struct Channel {
   static constexpr Op kOp = Op::kChannel;
   RequestHeader header;
+  uint32_t events = 0;  // 1: of the file itself (NEXT_DEVICE_EVENT, NEXT_EVENT); 0: of completions
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(Channel) == 8);
+static_assert(sizeof(Channel) == 16);
 
 struct CompletionQueue {
   static constexpr Op kOp = Op::kCompletionQueue;
   RequestHeader header;
   Place entries;
-  Place records;  // consumed, arm
+  Place records;  // consumed, arm, `failed`
   uint32_t entry_count = 0;
   uint32_t entry_bytes = 0;
   uint32_t reg = 0;      // the register that it is armed by
@@ -121,7 +125,7 @@ struct QueuePair {
   uint32_t reg = 0;
   uint32_t send_queue = 0;  // completion queues
   uint32_t receive_queue = 0;
-  uint32_t reserved = 0;
+  uint32_t shared_receive_queue = 0;  // 0: it has receives of its own
 };
 static_assert(sizeof(QueuePair) == 88 && offsetof(QueuePair, send_slots) == 56);
 
@@ -153,7 +157,7 @@ enum class Kind : uint32_t {
   kChannel = 4,
   kCompletionQueue = 5,
   kQueuePair = 6,
-  // 7 is for shared receive queues.
+  kSharedReceiveQueue = 7,
   kConnectionId = 8,
   kListener = 9,
 };
@@ -165,6 +169,30 @@ struct Destroy {
   uint32_t number = 0;
 };
 static_assert(sizeof(Destroy) == 16);
+
+struct NextDeviceEvent {
+  static constexpr Op kOp = Op::kNextDeviceEvent;
+  RequestHeader header;
+};
+static_assert(sizeof(NextDeviceEvent) == 8);
+
+struct SharedReceiveQueue {
+  static constexpr Op kOp = Op::kSharedReceiveQueue;
+  RequestHeader header;
+  Place slots;
+  Place record;
+  uint32_t slot_count = 0;
+  uint32_t slot_bytes = 0;
+};
+static_assert(sizeof(SharedReceiveQueue) == 48);
+
+struct ArmLimit {
+  static constexpr Op kOp = Op::kArmLimit;
+  RequestHeader header;
+  uint32_t number = 0;
+  uint32_t limit = 0;  // 0: for no event
+};
+static_assert(sizeof(ArmLimit) == 16);
 
 struct OpenIds {
   static constexpr Op kOp = Op::kOpenIds;
@@ -206,7 +234,7 @@ struct Connect {
   RequestHeader header;
   Address address;
   uint32_t queue_pair = 0;
-  uint32_t ask_route = 0;  // 1: wait for PROCEED where the route is known
+  uint32_t ask_route = 0;  // 1: it waits for PROCEED when its route is known
   Parameters parameters;
 };
 static_assert(sizeof(Connect) == 272 && offsetof(Connect, parameters) == 64);
@@ -255,7 +283,7 @@ struct Reply {
   uint32_t tag = 0;
   uint32_t error = 0;   // errno; 0: done
   uint32_t value = 0;   // the number of what was made, or the state that was asked for
-  uint32_t more = 0;    // LISTEN: the port
+  uint32_t more = 0;    // LISTEN: the port; NEXT_DEVICE_EVENT: what it is about
   char text[240] = {};  // why not; ends with a 0
 };
 static_assert(sizeof(Reply) == 256 && offsetof(Reply, text) == 16);

@@ -19,7 +19,8 @@ struct Host {
   verbs::soft::Engine* engine = nullptr;
   const verbs::soft::SoftDeviceOptions* options = nullptr;
   Complain complain;
-  int epoll_fd = -1;  // becomes readable when a register wakes the NIC
+  bool own_addresses = false;  // clients are of this process, and register memory by its address
+  int epoll_fd = -1;           // becomes readable when a register wakes the NIC
 };
 
 }  // namespace baton::nic

@@ -11,12 +11,12 @@ namespace baton::nic {
 inline constexpr size_t kMaxSockets = 1024;
 inline constexpr size_t kMaxRegions = 65'536;
 inline constexpr size_t kMaxCompletionQueues = 4096;
-inline constexpr size_t kMaxQueuePairs = 65'536;
+inline constexpr size_t kMaxSharedReceiveQueues = 4096;
 // For each file.
 inline constexpr size_t kMaxSocketsOfFile = 128;
 inline constexpr size_t kMaxFiles = 256;
-inline constexpr size_t kMaxRegisters = 256;
-inline constexpr size_t kMaxChannels = 256;
+inline constexpr size_t kMaxRegisters = 4096;
+inline constexpr size_t kMaxChannels = 4096;
 inline constexpr size_t kMaxIds = 65'536;
 inline constexpr size_t kMaxListeners = 1024;
 

@@ -63,7 +63,7 @@ bool ReadHeader(const ControlMessage& message, control::RequestHeader* header) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOptions& options,
-                                               Complain complain) {
+                                               Complain complain, bool own_addresses) {
   if (!complain) complain = [](const std::string&) {};
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
@@ -71,15 +71,15 @@ absl::StatusOr<std::unique_ptr<Nic>> Nic::Make(const verbs::soft::SoftDeviceOpti
                          verbs::soft::Engine::Create());
   BATON_RETURN_IF_ERROR(AddTo(epoll.get(), engine->event_fd(), EPOLLIN, kEngine));
   return std::unique_ptr<Nic>(
-      new Nic(options, std::move(epoll), std::move(engine), std::move(complain)));
+      new Nic(options, std::move(epoll), std::move(engine), std::move(complain), own_addresses));
 }
 
 Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
-         std::unique_ptr<verbs::soft::Engine> engine, Complain complain)
+         std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses)
     : options_(options),
       epoll_(std::move(epoll)),
       engine_(std::move(engine)),
-      host_{&objects_, engine_.get(), &options_, std::move(complain), epoll_.get()},
+      host_{&objects_, engine_.get(), &options_, std::move(complain), own_addresses, epoll_.get()},
       last_id_(kEngine) {}
 
 absl::Status Nic::Listen(const std::string& path) {
@@ -117,13 +117,23 @@ bool Nic::Progress() {
   if (std::exchange(sleeping_, false)) {
     for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
-  bool busy = TakeBells();
+  bool busy = TakeRings();
   busy |= engine_->Progress();
+  objects_.FailOverrun();
+  TellAll();
   if (!busy || ++turns_ % kBusyTurns == 0) busy |= ServeSockets();
   return busy;
 }
 
-bool Nic::TakeBells() {
+// Events of the engine are those of the whole device.
+void Nic::TellAll() {
+  verbs::DeviceEvent event;
+  while (engine_->TakeDeviceEvent(&event)) {
+    for (auto& [owner, context] : contexts_) context->Tell(event.type, 0);
+  }
+}
+
+bool Nic::TakeRings() {
   bool taken = false;
   for (auto& [owner, context] : contexts_) taken |= context->registers().Take();
   return taken;

@@ -30,8 +30,9 @@ namespace baton::nic {
 class Nic {
  public:
   // The NIC calls `complain` (may be empty) when a client does what no correct client does.
+  // `own_addresses`: its clients are of this process, and register memory by its address.
   static absl::StatusOr<std::unique_ptr<Nic>> Make(const verbs::soft::SoftDeviceOptions& options,
-                                                   Complain complain);
+                                                   Complain complain, bool own_addresses = false);
 
   // Accepts clients at a UNIX socket, which it makes at `path`. An error if there is a file.
   absl::Status Listen(const std::string& path);
@@ -43,11 +44,15 @@ class Nic {
   // there was nothing to do.
   bool Progress();
 
+  // Takes what was rung. Returns false if nothing was. Progress() does it, too.
+  bool TakeRings();
+
   // Returns false if there is something to do now. Returns true if event_fd() becomes readable when
   // there is something to do. The next Progress() ends the wait.
   bool PrepareToWait();
   int event_fd() const { return epoll_.get(); }
 
+  const verbs::soft::SoftDeviceOptions& options() const { return options_; }
   size_t contexts() const { return contexts_.size(); }
 
  private:
@@ -58,9 +63,9 @@ class Nic {
   };
 
   Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
-      std::unique_ptr<verbs::soft::Engine> engine, Complain complain);
+      std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses);
 
-  bool TakeBells();
+  void TellAll();
   bool ServeSockets();
   void Accept();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);

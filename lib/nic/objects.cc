@@ -1,6 +1,7 @@
 #include "lib/nic/objects.h"
 
 #include "lib/nic/queue_pair.h"
+#include "lib/verbs/soft/soft_device.h"
 
 namespace baton::nic {
 
@@ -19,7 +20,7 @@ uint32_t Objects::NewNumber() {
   for (;;) {
     last_number = (last_number + 1) & verbs::mlx5::kNumberMask;
     if (last_number != 0 && !queue_pairs.contains(last_number) &&
-        !completion_queues.contains(last_number)) {
+        !completion_queues.contains(last_number) && !shared_receive_queues.contains(last_number)) {
       return last_number;
     }
   }
@@ -30,12 +31,36 @@ QueuePair* Objects::FindQueuePair(uint32_t number) const {
   return found == queue_pairs.end() ? nullptr : found->second.get();
 }
 
+// A queue pair that fails flushes, which may overrun another queue.
+void Objects::FailOverrun() {
+  while (!overrun.empty()) {
+    const uint32_t number = overrun.back();
+    overrun.pop_back();
+    for (const auto& [qp_number, queue_pair] : queue_pairs) {
+      const QueuePairParts& parts = queue_pair->parts();
+      const bool completes =
+          parts.send_queue_number == number || parts.receive_queue_number == number;
+      if (completes && queue_pair->use() != nullptr) queue_pair->SetError();
+    }
+  }
+}
+
+bool Objects::Invalidate(const Domain& domain, uint32_t rkey) {
+  const auto found = regions.find(rkey);
+  if (found == regions.end() || found->second.domain != domain || found->second.invalidated ||
+      (found->second.access & verbs::soft::kSoftRemoteInvalidate) == 0) {
+    return false;
+  }
+  return found->second.invalidated = true;
+}
+
 uint8_t* Objects::Reach(const Domain& domain, uint32_t key, uint64_t address, uint64_t length,
-                        uint32_t access) const {
+                        uint32_t access, bool remote) const {
   const auto found = regions.find(key);
   if (found == regions.end()) return nullptr;
   const Region& region = found->second;
   if (region.domain != domain || (region.access & access) != access) return nullptr;
+  if (remote && region.invalidated) return nullptr;
   if (address < region.address || length > region.length ||
       address - region.address > region.length - length) {
     return nullptr;

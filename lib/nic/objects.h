@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/mapped_file.h"
 #include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/mlx5/shared_receive_reader.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::nic {
@@ -31,6 +33,7 @@ struct Region {
   uint64_t address = 0;  // what clients call `begin`
   uint64_t length = 0;
   uint32_t access = 0;
+  bool invalidated = false;  // its rkey is none any more
 };
 
 class QueuePair;
@@ -43,6 +46,15 @@ struct OwnedCompletionQueue {
   std::unique_ptr<CompletionQueue> queue;
 };
 
+struct OwnedSharedReceiveQueue {
+  Owner owner = 0;
+  uint32_t users = 0;  // queue pairs
+  uint32_t limit = 0;  // 0: it tells nobody
+  uint32_t max_sges = 0;
+  std::shared_ptr<MappedFile> files[2];
+  std::unique_ptr<verbs::mlx5::SharedReceiveReader> reader;
+};
+
 struct Objects {
   Objects();
   Objects(const Objects&) = delete;
@@ -51,10 +63,12 @@ struct Objects {
 
   absl::flat_hash_map<uint32_t, Region> regions;  // by key
   absl::flat_hash_map<uint32_t, OwnedCompletionQueue> completion_queues;
+  absl::flat_hash_map<uint32_t, std::unique_ptr<OwnedSharedReceiveQueue>> shared_receive_queues;
   absl::flat_hash_map<uint32_t, std::unique_ptr<QueuePair>> queue_pairs;
+  std::vector<uint32_t> overrun;  // completion queues whose queue pairs have to fail
 
   std::mt19937_64 random{std::random_device()()};
-  uint32_t last_number = 0;
+  uint32_t last_number = static_cast<uint32_t>(random());
   uint64_t last_use = 0;  // see QueuePairUse::id
 
   // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
@@ -65,10 +79,16 @@ struct Objects {
   // Returns nullptr if there is none of that number.
   QueuePair* FindQueuePair(uint32_t number) const;
 
+  // Moves the queue pairs of overrun completion queues to the error state.
+  void FailOverrun();
+
+  // Makes the rkey unusable. Returns false if it is none that may be invalidated remotely.
+  bool Invalidate(const Domain& domain, uint32_t rkey);
+
   // Returns where [address, address + length) is. nullptr: the domain has no such key, or the
   // region does not cover the range, or does not grant `access`.
   uint8_t* Reach(const Domain& domain, uint32_t key, uint64_t address, uint64_t length,
-                 uint32_t access) const;
+                 uint32_t access, bool remote) const;
 };
 
 }  // namespace baton::nic

@@ -17,6 +17,14 @@ constexpr uint32_t kReads = 16;  // READs and atomics that a peer on the same NI
 constexpr uint32_t kRetries = 7;
 constexpr uint64_t kAckTimeoutNs = 10'000'000;
 
+std::optional<verbs::soft::SharedReceives> ShareReceives(const QueuePairParts& parts,
+                                                         std::function<void()> taken) {
+  OwnedSharedReceiveQueue* const shared = parts.shared_receive_queue;
+  if (shared == nullptr) return std::nullopt;
+  return std::optional<verbs::soft::SharedReceives>(std::in_place, shared->reader.get(),
+                                                    shared->max_sges, std::move(taken));
+}
+
 }  // namespace
 
 QueuePairUse::QueuePairUse(const QueuePairParts* parts, const Host* host)
@@ -26,9 +34,12 @@ QueuePairUse::QueuePairUse(const QueuePairParts* parts, const Host* host)
       memory_(host->objects, parts->domain),
       sends_(parts->sends, &parts->records[MLX5_SND_DBR], kWindow),
       receives_(parts->receives, &parts->records[MLX5_RCV_DBR]),
+      shared_receives_(ShareReceives(*parts, [this] { OnSharedReceive(); })),
       completions_(parts->number, parts->send_queue, parts->receive_queue),
       link_(host->objects, host->engine, &wire_),
-      wire_(parts->number, this) {}
+      wire_(parts->number, this) {
+  completions_.Share(parts->shared_receive_queue_number);
+}
 
 // The client's driver stores a record, fences, and looks at `failed`.
 void QueuePairUse::OnError() {
@@ -36,13 +47,16 @@ void QueuePairUse::OnError() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!sends_.error().ok()) Complain("send", sends_.error().message());
   if (!receives_.error().ok()) Complain("receive", receives_.error().message());
+  if (shared_receives_.has_value()) {
+    parts_->tell(verbs::DeviceEventType::kLastWorkRequestReached, parts_->number);
+  }
 }
 
-bool QueuePairUse::Told(bool fits) {
-  if (!fits && wire_.state() != verbs::QueuePairState::kError) {
-    Complain("completion", "it is overrun");
-  }
-  return fits;
+void QueuePairUse::OnSharedReceive() {
+  OwnedSharedReceiveQueue* const shared = parts_->shared_receive_queue;
+  if (shared->reader->Waiting() >= shared->limit) return;
+  shared->limit = 0;
+  parts_->tell(verbs::DeviceEventType::kSharedReceiveQueueLow, parts_->shared_receive_queue_number);
 }
 
 void QueuePairUse::Complain(absl::string_view what, absl::string_view why) const {

@@ -2,7 +2,10 @@
 #define LIB_NIC_QUEUE_PAIR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "lib/nic/completion_queue.h"
@@ -18,6 +21,9 @@
 
 namespace baton::nic {
 
+// Tells the client of a queue pair, or of another object, that something has happened to it.
+using Tell = std::function<void(verbs::DeviceEventType type, uint32_t number)>;
+
 // What a client made a queue pair of.
 struct QueuePairParts {
   Domain domain;
@@ -32,6 +38,9 @@ struct QueuePairParts {
   uint32_t receive_queue_number = 0;
   CompletionQueue* send_queue = nullptr;
   CompletionQueue* receive_queue = nullptr;
+  uint32_t shared_receive_queue_number = 0;
+  OwnedSharedReceiveQueue* shared_receive_queue = nullptr;  // null: it has receives of its own
+  Tell tell;
 };
 
 // A queue pair from INIT to its reset or end.
@@ -49,38 +58,40 @@ class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::so
   // Memory that is registered in the queue pair's domain.
   class DomainMemory final : public verbs::soft::MemoryAccess {
    public:
-    DomainMemory(const Objects* objects, const Domain& domain)
-        : objects_(objects), domain_(domain) {}
+    DomainMemory(Objects* objects, const Domain& domain) : objects_(objects), domain_(domain) {}
     uint8_t* FindLocal(uint32_t lkey, uint64_t address, uint64_t length,
                        uint32_t access) const override {
-      return objects_->Reach(domain_, lkey, address, length, access);
+      return objects_->Reach(domain_, lkey, address, length, access, /*remote=*/false);
     }
     uint8_t* FindRemote(uint32_t rkey, uint64_t address, uint64_t length,
                         uint32_t access) const override {
-      return objects_->Reach(domain_, rkey, address, length, access);
+      return objects_->Reach(domain_, rkey, address, length, access, /*remote=*/true);
     }
-    bool Invalidate(uint32_t) override { return false; }
+    bool Invalidate(uint32_t rkey) override { return objects_->Invalidate(domain_, rkey); }
 
    private:
-    const Objects* const objects_;
+    Objects* const objects_;
     const Domain domain_;
   };
 
   verbs::soft::Engine& engine() override { return *host_->engine; }
   verbs::soft::MemoryAccess& memory() override { return memory_; }
   verbs::soft::SendSource& sends() override { return sends_; }
-  verbs::soft::ReceiveSource& receives() override { return receives_; }
+  verbs::soft::ReceiveSource& receives() override {
+    if (shared_receives_.has_value()) return *shared_receives_;
+    return receives_;
+  }
   verbs::soft::CompletionSink& sink() override { return *this; }
   void OnError() override;
   bool CompleteSend(const verbs::soft::SendWork& work,
                     const verbs::Completion& completion) override {
-    return Told(completions_.CompleteSend(work, completion));
+    return completions_.CompleteSend(work, completion);
   }
   bool CompleteReceive(const verbs::soft::ReceiveWork& work,
                        const verbs::Completion& completion) override {
-    return Told(completions_.CompleteReceive(work, completion));
+    return completions_.CompleteReceive(work, completion);
   }
-  bool Told(bool fits);
+  void OnSharedReceive();
   void Complain(absl::string_view what, absl::string_view why) const;
 
   const QueuePairParts* const parts_;
@@ -89,6 +100,7 @@ class QueuePairUse final : private verbs::soft::QueuePairUser, private verbs::so
   DomainMemory memory_;
   verbs::soft::ClientSends sends_;
   verbs::soft::ClientReceives receives_;
+  std::optional<verbs::soft::SharedReceives> shared_receives_;
   verbs::soft::ClientCompletions completions_;
   LoopbackLink link_;
   verbs::soft::WireQueuePair wire_;

@@ -107,6 +107,19 @@ bool ClientReceives::Fetch() {
   return true;
 }
 
+bool SharedReceives::Fetch() {
+  const auto sges = absl::MakeSpan(TheScratch().sges);
+  const auto found = reader_->Take(sges);
+  if (found.ok() && !found->has_value()) return false;
+  const bool malformed = !found.ok() || (*found)->sge_count > window().max_sges();
+  const size_t count = malformed ? 0 : (*found)->sge_count;
+  ReceiveWork& work = window().Push(sges.first(count));
+  work = {found.ok() ? (*found)->slot : 0u, 0, static_cast<uint8_t>(count), malformed};
+  for (const ScatterGather& sge : sges.first(count)) work.length += sge.length;
+  taken_();
+  return true;
+}
+
 mlx5::Executed ClientCompletions::Common(uint64_t id, const Completion& completion) const {
   mlx5::Executed executed;
   executed.status = completion.status;
@@ -127,6 +140,7 @@ bool ClientCompletions::CompleteSend(const SendWork& work, const Completion& com
 bool ClientCompletions::CompleteReceive(const ReceiveWork& work, const Completion& completion) {
   mlx5::Executed executed = Common(work.id, completion);
   executed.kind = KindOf(completion);
+  executed.srq_number = srq_number_;
   return receives_->Write(executed);
 }
 

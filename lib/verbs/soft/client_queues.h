@@ -8,11 +8,14 @@
 #define LIB_VERBS_SOFT_CLIENT_QUEUES_H_
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "lib/verbs/mlx5/completion_writer.h"
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/mlx5/request_reader.h"
+#include "lib/verbs/mlx5/shared_receive_reader.h"
 #include "lib/verbs/soft/work_source.h"
 #include "lib/verbs/verbs.h"
 
@@ -93,12 +96,31 @@ class ClientReceives final : public ReceiveSource {
   absl::Status error_;
 };
 
+// Receives of a queue that several queue pairs share. The reader outlives it. Once the queue has
+// failed, a message that comes takes a malformed receive.
+class SharedReceives final : public ReceiveSource {
+ public:
+  // `taken` is called after each receive.
+  SharedReceives(mlx5::SharedReceiveReader* reader, uint32_t max_sges, std::function<void()> taken)
+      : ReceiveSource(1, max_sges), reader_(reader), taken_(std::move(taken)) {}
+
+  bool Fetch() override;
+  uint32_t Waiting() override { return 0; }
+
+ private:
+  mlx5::SharedReceiveReader* const reader_;
+  const std::function<void()> taken_;
+};
+
 // Completes the requests of one queue pair. The writers outlive it, and may be the same.
 class ClientCompletions final : public CompletionSink {
  public:
   ClientCompletions(uint32_t qp_number, mlx5::CompletionWriter* sends,
                     mlx5::CompletionWriter* receives)
       : qp_number_(qp_number), sends_(sends), receives_(receives) {}
+
+  // Receives come from a shared queue of this number. An id is a slot of it then.
+  void Share(uint32_t srq_number) { srq_number_ = srq_number; }
 
   // A send that is not signalled completes without an entry, unless it failed.
   bool CompleteSend(const SendWork& work, const Completion& completion) override;
@@ -108,6 +130,7 @@ class ClientCompletions final : public CompletionSink {
   mlx5::Executed Common(uint64_t id, const Completion& completion) const;
 
   const uint32_t qp_number_;
+  uint32_t srq_number_ = 0;
   mlx5::CompletionWriter* const sends_;
   mlx5::CompletionWriter* const receives_;
 };

@@ -128,10 +128,10 @@ void SoftConnection::FinishConnecting() {
   if (check_route_) {
     if (const absl::Status may = check_route_(route()); !may.ok()) return Lose(may);
   }
+  core_->RouteKnown(this);
   if (!ask_route_) return SendRequest();
   phase_ = Phase::kAwaitRoute;
   UpdateInterest();
-  core_->RouteKnown(this);
 }
 
 absl::Status SoftConnection::Proceed(absl::Status may) {
@@ -207,6 +207,8 @@ absl::Status SoftConnection::Reject(std::string_view private_data) {
 }
 
 absl::Status SoftConnection::Disconnect() {
+  // The peer was first, and our user has not heard of it yet.
+  if (phase_ == Phase::kClosed && disconnected_ && events_queued_ > 0) return absl::OkStatus();
   if (phase_ != Phase::kEstablished && phase_ != Phase::kAwaitReady) {
     return absl::FailedPreconditionError("disconnect: there is no connection");
   }
@@ -525,6 +527,7 @@ void SoftConnection::Report(CmEventType type, absl::Status status, std::string p
   event.id = this;
   event.status = std::move(status);
   event.private_data = std::move(private_data);
+  disconnected_ = type == CmEventType::kDisconnected;
   ++events_queued_;
   core_->PushEvent(std::move(event));
 }

@@ -121,6 +121,7 @@ class SoftConnection final : public ConnectionId,
   uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
   int events_queued_ = 0;          // events in the device's queue that name this id
   bool ask_route_ = false;
+  bool disconnected_ = false;  // and its event says so
   bool cut_ = false;
   bool stalled_ = false;
   absl::Status connect_error_;  // found at once, to be reported as an event

@@ -24,7 +24,8 @@ class ConnectionCore {
   ConnectionCore& operator=(const ConnectionCore&) = delete;
 
   virtual void PushEvent(CmEvent event) = 0;
-  // The route of a connection that was told to ask is known. It waits for Proceed.
+  // The local address of a connection that connects is known. One that was told to ask waits for
+  // Proceed.
   virtual void RouteKnown(SoftConnection*) {}
   // What they name is going.
   virtual void ForgetEventsOf(const SoftConnection* id) = 0;

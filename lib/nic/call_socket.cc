@@ -1,0 +1,123 @@
+#include "lib/nic/call_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_socket.h"
+#include "lib/nic/control_status.h"
+
+namespace baton::nic {
+namespace {
+
+constexpr uint64_t kPatienceNs = 2'000'000'000;
+constexpr uint64_t kNsPerMs = 1'000'000;
+
+absl::Status StatusOf(const control::Reply& reply) {
+  return absl::Status(CodeOf(reply.error), TextOf(reply.text));
+}
+
+}  // namespace
+
+absl::StatusOr<FileDescriptor> ConnectTo(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!made) return ErrnoStatus(errno, "a socket (see RLIMIT_NOFILE)");
+  if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("connecting to the NIC at ", path));
+  }
+  return made;
+}
+
+absl::StatusOr<CallSocket> CallSocket::Open(FileDescriptor socket, control::Op op,
+                                            std::function<void()> turn) {
+  CallSocket opened(std::move(socket), std::move(turn));
+  control::OpenObjects open;
+  open.header = {static_cast<uint16_t>(op), sizeof(open), ++opened.last_tag_};
+  if (!SendMessage(opened.file(), open)) return opened.Lost("it is not there");
+  BATON_RETURN_IF_ERROR(opened.Wait(opened.file(), opened.last_tag_).status());
+  BATON_RETURN_IF_ERROR(opened.Attach());
+  return opened;
+}
+
+absl::Status CallSocket::AfterFork() {
+  forked_ = true;
+  return Attach();
+}
+
+// The reply comes on a socket of this process alone, because others may share the file's.
+absl::Status CallSocket::Attach() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "a socket for the NIC's replies (see RLIMIT_NOFILE)");
+  }
+  const FileDescriptor ours(ends[0]);
+  FileDescriptor theirs(ends[1]);
+  control::Attach attach;
+  attach.header = {static_cast<uint16_t>(control::Op::kAttach), sizeof(attach), ++last_tag_};
+  if (!SendMessage(file(), attach, theirs.get())) return Lost("it is not there");
+  theirs.Reset();
+  BATON_ASSIGN_OR_RETURN(Answer answer, Wait(ours.get(), last_tag_));
+  calls_ = std::move(answer.descriptor);
+  return absl::OkStatus();
+}
+
+absl::Status CallSocket::Lost(absl::string_view why) {
+  lost_ = true;
+  return absl::UnavailableError(absl::StrCat("the NIC is lost: ", why));
+}
+
+absl::Status CallSocket::AwaitReadable(int socket, uint64_t deadline_ns) const {
+  if (turn_) {
+    turn_();
+    return absl::OkStatus();
+  }
+  const uint64_t now = MonotonicNanoseconds();
+  const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
+  pollfd entry = {socket, POLLIN, 0};
+  if (poll(&entry, 1, static_cast<int>(left / kNsPerMs + 1)) < 0 && errno != EINTR) {
+    return ErrnoStatus(errno, "poll of the NIC's reply");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
+  const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+  ControlMessage message;
+  for (;;) {
+    const Received received = Receive(socket, &message);
+    if (received == Received::kMessage) break;
+    if (received != Received::kNothing) return Lost("it has closed the connection");
+    if (MonotonicNanoseconds() > deadline) return Lost("it did not reply within 2 s");
+    BATON_RETURN_IF_ERROR(AwaitReadable(socket, deadline));
+  }
+  control::Reply reply;
+  control::Event event;
+  const bool has_event = message.size == sizeof(reply) + sizeof(event);
+  if (message.size != sizeof(reply) && !has_event) return Lost("its reply is none");
+  std::memcpy(&reply, message.bytes.data(), sizeof(reply));
+  if (reply.tag != tag) return Lost("its reply is to another request");
+  if (reply.error != 0) return StatusOf(reply);
+  Answer answer = {reply.value, reply.more, std::move(message.passed), {}};
+  if (has_event) {
+    std::memcpy(&event, message.bytes.data() + sizeof(reply), sizeof(event));
+    answer.event = event;
+  }
+  return answer;
+}
+
+absl::StatusOr<CallSocket::Answer> CallSocket::Exchange(absl::Span<const uint8_t> message,
+                                                        int passed) {
+  if (lost_) return Lost("an earlier call found it so");
+  if (!Send(calls_.get(), message, passed)) return Lost("it is not there");
+  return Wait(calls_.get(), last_tag_);
+}
+
+}  // namespace baton::nic

@@ -1,0 +1,74 @@
+#ifndef LIB_NIC_CALL_SOCKET_H_
+#define LIB_NIC_CALL_SOCKET_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/control_format.h"
+
+namespace baton::nic {
+
+// Returns a connection to the NIC that listens at `path`.
+absl::StatusOr<FileDescriptor> ConnectTo(const std::string& path);
+
+// A client's file on a NIC, and the calls of this process to it (control.md). What belongs to the
+// file ends when the last copy of file() is closed, in whichever process.
+//
+// Every call waits for the reply. lost() says that the NIC has closed the connection, or has not
+// replied within two seconds: every call fails from then on. All other errors are the NIC's
+// answers. Thread-compatible.
+class CallSocket {
+ public:
+  struct Answer {
+    uint32_t value = 0;
+    uint32_t more = 0;
+    FileDescriptor descriptor;  // that came with it
+    std::optional<control::Event> event;
+  };
+
+  // Opens a file for objects or for ids. `turn` (may be empty) is called while a call waits: it
+  // turns a NIC of the same thread.
+  static absl::StatusOr<CallSocket> Open(FileDescriptor socket, control::Op op,
+                                         std::function<void()> turn);
+
+  // A forked process calls it first, and gets a call socket of its own.
+  absl::Status AfterFork();
+  bool forked() const { return forked_; }
+  bool lost() const { return lost_; }
+  int file() const { return file_.get(); }
+  int calls() const { return calls_.get(); }
+
+  template <typename Message>
+  absl::StatusOr<Answer> Call(Message message, int passed = -1) {
+    message.header = {static_cast<uint16_t>(Message::kOp), sizeof(Message), ++last_tag_};
+    return Exchange({reinterpret_cast<const uint8_t*>(&message), sizeof(message)}, passed);
+  }
+
+ private:
+  CallSocket(FileDescriptor file, std::function<void()> turn)
+      : file_(std::move(file)), turn_(std::move(turn)) {}
+
+  absl::Status Attach();
+  absl::StatusOr<Answer> Exchange(absl::Span<const uint8_t> message, int passed);
+  absl::StatusOr<Answer> Wait(int socket, uint32_t tag);
+  absl::Status AwaitReadable(int socket, uint64_t deadline_ns) const;
+  absl::Status Lost(absl::string_view why);
+
+  FileDescriptor file_;
+  std::function<void()> turn_;
+  FileDescriptor calls_;
+  uint32_t last_tag_ = 0;
+  bool forked_ = false;
+  bool lost_ = false;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_CALL_SOCKET_H_

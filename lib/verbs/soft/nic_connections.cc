@@ -1,0 +1,213 @@
+#include "lib/verbs/soft/nic_connections.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_status.h"
+#include "lib/verbs/port_taken.h"
+#include "lib/verbs/socket_address.h"
+#include "lib/verbs/soft/wire.h"
+
+namespace baton::verbs::soft {
+namespace {
+
+using nic::ToControl;
+using nic::control::EventType;
+using nic::control::Kind;
+
+absl::Status CheckPrivateData(absl::string_view call, size_t bytes, uint32_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": the size of the private data is ", bytes, ", the limit is ", limit));
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- listener
+
+class NicConnections::NicListener final : public Listener {
+ public:
+  NicListener(NicConnections* connections, uint32_t number, Address address)
+      : connections_(connections), number_(number), address_(std::move(address)) {
+    connections_->listeners_[number_] = this;
+  }
+  ~NicListener() override {
+    connections_->listeners_.erase(number_);
+    connections_->Destroy(Kind::kListener, number_);
+  }
+
+  Address address() const override { return address_; }
+
+ private:
+  NicConnections* const connections_;
+  const uint32_t number_;
+  const Address address_;
+};
+
+// ---------------------------------------------------------------- id
+
+NicConnection::NicConnection(NicConnections* connections, uint32_t number)
+    : connections_(connections), number_(number) {
+  connections_->ids_[number_] = this;
+}
+
+NicConnection::~NicConnection() {
+  connections_->ids_.erase(number_);
+  connections_->Destroy(Kind::kConnectionId, number_);
+}
+
+absl::Status NicConnection::Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) {
+  BATON_RETURN_IF_ERROR(
+      CheckPrivateData("accept", parameters.private_data.size(), kMaxAcceptPrivateData));
+  nic::control::Accept message;
+  message.id = number_;
+  message.queue_pair = queue_pair->number();
+  message.parameters = ToControl(parameters);
+  BATON_RETURN_IF_ERROR(connections_->calls_.Call(message).status());
+  queue_pair_ = queue_pair;
+  return absl::OkStatus();
+}
+
+absl::Status NicConnection::Reject(std::string_view private_data) {
+  BATON_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(), kMaxRejectPrivateData));
+  ConnectionParameters parameters;
+  parameters.private_data = std::string(private_data);
+  nic::control::Reject message;
+  message.id = number_;
+  message.parameters = ToControl(parameters);
+  return connections_->calls_.Call(message).status();
+}
+
+absl::Status NicConnection::Disconnect() {
+  nic::control::Disconnect message;
+  message.id = number_;
+  return connections_->calls_.Call(message).status();
+}
+
+void NicConnection::Note(const nic::control::Event& event) {
+  local_ = nic::FromControl(event.local);
+  peer_ = nic::FromControl(event.peer);
+  depths_ = {event.our_reads, event.their_reads};
+}
+
+// ---------------------------------------------------------------- all of them
+
+absl::StatusOr<std::unique_ptr<NicConnections>> NicConnections::Make(nic::CallSocket calls) {
+  nic::control::Channel message;
+  message.events = 1;
+  BATON_ASSIGN_OR_RETURN(nic::CallSocket::Answer answer, calls.Call(message));
+  return std::unique_ptr<NicConnections>(
+      new NicConnections(std::move(calls), std::move(answer.descriptor)));
+}
+
+void NicConnections::Destroy(Kind kind, uint32_t number) {
+  if (calls_.forked()) return;
+  nic::control::Destroy message;
+  message.kind = static_cast<uint32_t>(kind);
+  message.number = number;
+  (void)calls_.Call(message);
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> NicConnections::Listen(const Address& address,
+                                                                 int backlog) {
+  BATON_RETURN_IF_ERROR(ToSocketAddress(address).status());
+  nic::control::Listen message;
+  message.address = ToControl(address);
+  message.backlog = backlog;
+  const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(message);
+  // The reply has no room for the words that operators and NamePortOwner know.
+  if (absl::IsAlreadyExists(answer.status())) return PortTakenError({PortSpace::kTcp, address});
+  if (!answer.ok()) return answer.status();
+  return std::make_unique<NicListener>(this, answer->value,
+                                       Address{address.host, static_cast<uint16_t>(answer->more)});
+}
+
+absl::StatusOr<std::unique_ptr<ConnectionId>> NicConnections::Connect(
+    const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
+  BATON_RETURN_IF_ERROR(
+      CheckPrivateData("connect", parameters.private_data.size(), kMaxConnectPrivateData));
+  nic::control::Connect message;
+  message.address = ToControl(address);
+  message.queue_pair = queue_pair->number();
+  message.ask_route = parameters.check_route ? 1 : 0;
+  message.parameters = ToControl(parameters);
+  BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer answer, calls_.Call(message));
+  auto id = std::make_unique<NicConnection>(this, answer.value);
+  id->queue_pair_ = queue_pair;
+  id->peer_ = address;
+  id->check_route_ = parameters.check_route;
+  return id;
+}
+
+// A byte that is read here stands for events that NextEvent has not taken yet.
+bool NicConnections::LookForEvents() {
+  uint8_t bytes[64];
+  if (recv(channel_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) more_ = true;
+  return more_;
+}
+
+bool NicConnections::NextEvent(CmEvent* event) {
+  while (more_) {
+    const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(nic::control::NextEvent());
+    more_ = answer.ok() && answer->value > 0;
+    if (!answer.ok() || !answer->event.has_value()) return false;
+    *event = {};
+    if (Translate(*answer->event, event)) return true;
+  }
+  return false;
+}
+
+bool NicConnections::Translate(const nic::control::Event& message, CmEvent* event) {
+  const auto type = static_cast<EventType>(message.type);
+  if (type == EventType::kNone || message.type > static_cast<uint32_t>(EventType::kRouteKnown)) {
+    return false;
+  }
+  if (type == EventType::kConnectRequest) return TranslateRequest(message, event);
+  const auto found = ids_.find(message.id);
+  if (found == ids_.end()) return false;
+  NicConnection* const id = found->second;
+  id->Note(message);
+  if (type == EventType::kRouteKnown) {
+    AnswerRoute(id);
+    return false;
+  }
+  event->type = static_cast<CmEventType>(message.type - 1);
+  event->id = id;
+  event->private_data.assign(reinterpret_cast<const char*>(message.private_data),
+                             message.private_bytes);
+  if (message.error != 0) {
+    event->status = absl::Status(nic::CodeOf(message.error), nic::TextOf(message.text));
+  }
+  if (type == EventType::kUnreachable && !id->refused_.ok()) event->status = id->refused_;
+  if (type == EventType::kEstablished && id->queue_pair_ != nullptr) {
+    id->queue_pair_->NoteConnected(id->depths_.ours > 0);
+  }
+  return true;
+}
+
+bool NicConnections::TranslateRequest(const nic::control::Event& message, CmEvent* event) {
+  auto id = std::make_unique<NicConnection>(this, message.id);
+  id->Note(message);
+  const auto listener = listeners_.find(message.listener);
+  if (listener == listeners_.end()) return false;  // and the id that goes rejects it
+  event->type = CmEventType::kConnectRequest;
+  event->listener = listener->second;
+  event->new_id = std::move(id);
+  event->private_data.assign(reinterpret_cast<const char*>(message.private_data),
+                             message.private_bytes);
+  return true;
+}
+
+void NicConnections::AnswerRoute(NicConnection* id) {
+  if (!id->check_route_) return;
+  id->refused_ = id->check_route_(id->route());
+  nic::control::Proceed message;
+  message.id = id->number_;
+  message.refused = id->refused_.ok() ? 0 : 1;
+  (void)calls_.Call(message);
+}
+
+}  // namespace baton::verbs::soft

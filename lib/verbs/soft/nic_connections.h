@@ -1,0 +1,87 @@
+// Connection ids and listeners that a NIC has.
+#ifndef LIB_VERBS_SOFT_NIC_CONNECTIONS_H_
+#define LIB_VERBS_SOFT_NIC_CONNECTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/call_socket.h"
+#include "lib/nic/control_format.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+class NicConnections;
+
+class NicConnection final : public ConnectionId {
+ public:
+  NicConnection(NicConnections* connections, uint32_t number);
+  ~NicConnection() override;
+
+  Address local_address() const override { return local_; }
+  Address peer_address() const override { return peer_; }
+  ReadDepths depths() const override { return depths_; }
+  absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
+  absl::Status Reject(std::string_view private_data) override;
+  absl::Status Disconnect() override;
+
+ private:
+  friend class NicConnections;
+  void Note(const nic::control::Event& event);
+
+  NicConnections* const connections_;
+  const uint32_t number_;
+  QueuePair* queue_pair_ = nullptr;
+  Address local_;
+  Address peer_;
+  ReadDepths depths_;
+  std::function<absl::Status(const Route&)> check_route_;
+  absl::Status refused_;  // by check_route_
+};
+
+// The ids and listeners of a device. It outlives them.
+class NicConnections {
+ public:
+  // `calls` is a file for ids.
+  static absl::StatusOr<std::unique_ptr<NicConnections>> Make(nic::CallSocket calls);
+
+  absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog);
+  absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(const Address& address,
+                                                        QueuePair* queue_pair,
+                                                        const ConnectionParameters& parameters);
+  // See Device::NextEvent. Asks the NIC where LookForEvents has found that there is something.
+  bool NextEvent(CmEvent* event);
+  // Returns whether there may be an event.
+  bool LookForEvents();
+  int event_fd() const { return channel_.get(); }
+  nic::CallSocket& calls() { return calls_; }
+
+ private:
+  friend class NicConnection;
+  class NicListener;
+
+  NicConnections(nic::CallSocket calls, FileDescriptor channel)
+      : calls_(std::move(calls)), channel_(std::move(channel)) {}
+
+  bool Translate(const nic::control::Event& message, CmEvent* event);
+  bool TranslateRequest(const nic::control::Event& message, CmEvent* event);
+  void AnswerRoute(NicConnection* id);
+  void Destroy(nic::control::Kind kind, uint32_t number);
+
+  nic::CallSocket calls_;
+  FileDescriptor channel_;
+  bool more_ = false;  // the NIC may have events
+  absl::flat_hash_map<uint32_t, NicConnection*> ids_;
+  absl::flat_hash_map<uint32_t, Listener*> listeners_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_NIC_CONNECTIONS_H_

@@ -1,0 +1,336 @@
+#include "lib/verbs/soft/nic_queues.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_format.h"
+
+namespace baton::verbs::soft {
+namespace {
+
+using nic::control::Kind;
+
+nic::control::Place Behind(nic::control::Place place, uint64_t offset) {
+  place.offset += offset;
+  return place;
+}
+
+absl::Status TooMany(absl::string_view what, size_t count, uint32_t limit) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " with ", count, " scatter-gather entries; the queue was made for ", limit));
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- register
+
+absl::StatusOr<std::unique_ptr<NicRegister>> NicRegister::Make(NicHost* host) {
+  constexpr uint64_t kBytes = sizeof(mlx5::DoorbellPage);
+  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block page, host->memory->Allocate(kBytes, kBytes));
+  absl::StatusOr<nic::Client::Made> made = host->client->AddRegister(page.place);
+  if (made.ok()) {
+    return std::unique_ptr<NicRegister>(new NicRegister(host, page, *std::move(made)));
+  }
+  host->memory->Free(page);
+  return made.status();
+}
+
+NicRegister::NicRegister(NicHost* host, const QueueMemory::Block& page, nic::Client::Made made)
+    : host_(host),
+      page_(page),
+      made_(std::move(made)),
+      fifo_(reinterpret_cast<mlx5::DoorbellPage*>(page.begin), made_.descriptor.get()) {}
+
+NicRegister::~NicRegister() {
+  (void)host_->client->Destroy(Kind::kRegister, made_.number);
+  host_->memory->Free(page_);
+}
+
+void NicRegister::Ring(uint64_t bytes) {
+  fifo_.Ring(bytes);
+  if (host_->rung) host_->rung();
+}
+
+void NicRegister::Arm(uint64_t bytes) {
+  fifo_.Arm(bytes);
+  if (host_->rung) host_->rung();
+}
+
+void NicRegister::ReceivesPosted(uint32_t qp_number, const uint32_t& failed) {
+  fifo_.ReceivesPosted(qp_number, failed);
+}
+
+// ---------------------------------------------------------------- completion queue
+
+absl::StatusOr<std::unique_ptr<CompletionQueue>> NicCompletionQueue::Make(NicHost* host,
+                                                                          uint32_t entries) {
+  const mlx5::CompletionQueueLayout layout = {std::bit_ceil(entries)};
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<NicRegister> reg, NicRegister::Make(host));
+  BATON_ASSIGN_OR_RETURN(nic::Client::Made channel, host->client->AddChannel());
+  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+                         host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
+  const absl::StatusOr<uint32_t> number =
+      host->client->AddCompletionQueue(block.place, layout, reg->number(), channel.number);
+  if (number.ok()) {
+    return std::unique_ptr<CompletionQueue>(
+        new NicCompletionQueue(host, block, layout, *number, std::move(reg), std::move(channel)));
+  }
+  host->memory->Free(block);
+  (void)host->client->Destroy(Kind::kChannel, channel.number);
+  return number.status();
+}
+
+NicCompletionQueue::NicCompletionQueue(NicHost* host, const QueueMemory::Block& block,
+                                       const mlx5::CompletionQueueLayout& layout, uint32_t number,
+                                       std::unique_ptr<NicRegister> reg, nic::Client::Made channel)
+    : host_(host),
+      block_(block),
+      number_(number),
+      reg_(std::move(reg)),
+      channel_(std::move(channel)),
+      queue_(layout.At(block.begin), number, reg_.get()) {}
+
+NicCompletionQueue::~NicCompletionQueue() {
+  ForgetNotification();
+  (void)host_->client->Destroy(Kind::kCompletionQueue, number_);
+  (void)host_->client->Destroy(Kind::kChannel, channel_.number);
+  host_->memory->Free(block_);
+}
+
+bool NicCompletionQueue::overrun() const {
+  auto* const failed =
+      reinterpret_cast<uint32_t*>(block_.begin + mlx5::CompletionQueueLayout::kFailed);
+  return std::atomic_ref(*failed).load(std::memory_order_acquire) != 0;
+}
+
+// An event may come after the poll that has found its completion. So the channel is read until an
+// event was found there.
+void NicCompletionQueue::Drain() {
+  uint8_t bytes[64];
+  if (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) notified_ = false;
+}
+
+absl::StatusOr<int> NicCompletionQueue::Poll(absl::Span<Completion> completions) {
+  if (notified_) Drain();
+  if (overrun()) {
+    return absl::DataLossError(
+        absl::StrCat("completion queue ", number_,
+                     " was overrun and is unusable: make it as large as all that can be "
+                     "outstanding on its queue pairs"));
+  }
+  if (kept_.empty()) return queue_.Take(completions);
+  const size_t count = std::min(completions.size(), kept_.size());
+  std::copy_n(kept_.begin(), count, completions.begin());
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<ptrdiff_t>(count));
+  return static_cast<int>(count);
+}
+
+absl::Status NicCompletionQueue::RequestNotification() {
+  if (!watched_) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    if (epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, channel_.descriptor.get(), &event) != 0) {
+      return ErrnoStatus(errno, "epoll_ctl(ADD) of a completion channel");
+    }
+    watched_ = true;
+  }
+  notified_ = true;
+  queue_.RequestNotification();
+  return absl::OkStatus();
+}
+
+void NicCompletionQueue::ForgetNotification() {
+  if (!std::exchange(watched_, false)) return;
+  epoll_ctl(host_->epoll_fd, EPOLL_CTL_DEL, channel_.descriptor.get(), nullptr);
+}
+
+void NicCompletionQueue::Add(const mlx5::QueuePairLayout& layout, uint8_t* begin,
+                             uint32_t qp_number, mlx5::SharedReceiveQueue* shared) {
+  auto place = std::find(places_.begin(), places_.end(), 0u);
+  if (place == places_.end()) place = places_.insert(place, 0u);
+  *place = qp_number;
+  mlx5::CompletingQueuePair completing =
+      layout.CompletingAt(begin, qp_number, static_cast<uint16_t>(place - places_.begin()));
+  completing.shared = shared;
+  queue_.Add(completing);
+}
+
+void NicCompletionQueue::Remove(uint32_t qp_number) {
+  std::replace(places_.begin(), places_.end(), qp_number, 0u);
+  queue_.Remove(qp_number);
+}
+
+void NicCompletionQueue::Keep() {
+  Completion completion;
+  while (queue_.Take({&completion, 1}).value_or(0) == 1) kept_.push_back(completion);
+}
+
+// ---------------------------------------------------------------- shared receive queue
+
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> NicSharedReceiveQueue::Make(
+    NicHost* host, uint32_t entries, uint32_t max_scatter_gather) {
+  BATON_ASSIGN_OR_RETURN(const mlx5::SharedReceiveQueueLayout layout,
+                         mlx5::LayOutShared(entries, max_scatter_gather));
+  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+                         host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
+  nic::control::SharedReceiveQueue message;
+  message.slots = Behind(block.place, mlx5::SharedReceiveQueueLayout::kSlots);
+  message.record = Behind(block.place, mlx5::SharedReceiveQueueLayout::kRecord);
+  message.slot_count = layout.slot_count;
+  message.slot_bytes = layout.slot_bytes;
+  const absl::StatusOr<uint32_t> number = host->client->Add(message);
+  if (number.ok()) {
+    return std::unique_ptr<SharedReceiveQueue>(
+        new NicSharedReceiveQueue(host, block, layout, *number, entries, max_scatter_gather));
+  }
+  host->memory->Free(block);
+  return number.status();
+}
+
+NicSharedReceiveQueue::NicSharedReceiveQueue(NicHost* host, const QueueMemory::Block& block,
+                                             const mlx5::SharedReceiveQueueLayout& layout,
+                                             uint32_t number, uint32_t entries,
+                                             uint32_t max_scatter_gather)
+    : host_(host),
+      block_(block),
+      entries_(entries),
+      max_scatter_gather_(max_scatter_gather),
+      queue_(layout.At(block.begin), number, host->commands) {
+  host_->shared_receive_queues[number] = this;
+}
+
+NicSharedReceiveQueue::~NicSharedReceiveQueue() {
+  host_->shared_receive_queues.erase(queue_.number());
+  (void)host_->client->Destroy(Kind::kSharedReceiveQueue, queue_.number());
+  host_->memory->Free(block_);
+}
+
+absl::Status NicSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest> requests,
+                                                size_t* posted) {
+  const auto wrong = std::find_if(requests.begin(), requests.end(), [this](const auto& request) {
+    return request.sges.size() > max_scatter_gather_;
+  });
+  const auto fine = static_cast<size_t>(wrong - requests.begin());
+  const absl::Status status = queue_.PostReceive(requests.first(fine), posted);
+  if (!status.ok() || wrong == requests.end()) return status;
+  return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
+}
+
+absl::Status NicSharedReceiveQueue::ArmLimit(uint32_t limit) {
+  if (limit <= entries_) return queue_.ArmLimit(limit);
+  return absl::InvalidArgumentError(
+      absl::StrCat("limit ", limit, " of a shared receive queue of ", entries_));
+}
+
+// ---------------------------------------------------------------- queue pair
+
+absl::StatusOr<std::unique_ptr<QueuePair>> NicQueuePair::Make(NicHost* host,
+                                                              const QueuePairOptions& options) {
+  auto* const shared = static_cast<NicSharedReceiveQueue*>(options.shared_receive_queue);
+  BATON_ASSIGN_OR_RETURN(const mlx5::QueuePairLayout layout, mlx5::LayOut(options));
+  BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
+                         host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
+  const auto* const send_queue = static_cast<NicCompletionQueue*>(options.send_queue);
+  nic::Client::QueuePairOptions parts;
+  parts.reg = send_queue->reg().number();
+  parts.send_queue = send_queue->number();
+  parts.receive_queue = static_cast<NicCompletionQueue*>(options.receive_queue)->number();
+  parts.shared_receive_queue = shared == nullptr ? 0 : shared->queue().number();
+  const absl::StatusOr<uint32_t> number = host->client->AddQueuePair(block.place, layout, parts);
+  if (number.ok()) {
+    return std::unique_ptr<QueuePair>(new NicQueuePair(host, block, layout, options, *number));
+  }
+  host->memory->Free(block);
+  return number.status();
+}
+
+NicQueuePair::NicQueuePair(NicHost* host, const QueueMemory::Block& block,
+                           const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
+                           uint32_t number)
+    : host_(host),
+      block_(block),
+      number_(number),
+      send_queue_(static_cast<NicCompletionQueue*>(options.send_queue)),
+      receive_queue_(static_cast<NicCompletionQueue*>(options.receive_queue)),
+      max_scatter_gather_(options.max_scatter_gather),
+      shared_(options.shared_receive_queue != nullptr),
+      queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block.begin, number,
+                                                    mlx5::LimitsOf(options), host->commands,
+                                                    &send_queue_->reg())) {
+  auto* const shared = static_cast<NicSharedReceiveQueue*>(options.shared_receive_queue);
+  mlx5::SharedReceiveQueue* const receives = shared == nullptr ? nullptr : &shared->queue();
+  send_queue_->Add(layout, block.begin, number, receives);
+  if (receive_queue_ != send_queue_) receive_queue_->Add(layout, block.begin, number, receives);
+}
+
+// The NIC has forgotten it before its completions are kept, so none comes after them.
+NicQueuePair::~NicQueuePair() {
+  queue_pair_.reset();
+  KeepCompletions();
+  send_queue_->Remove(number_);
+  if (receive_queue_ != send_queue_) receive_queue_->Remove(number_);
+  host_->memory->Free(block_);
+}
+
+void NicQueuePair::KeepCompletions() {
+  send_queue_->Keep();
+  if (receive_queue_ != send_queue_) receive_queue_->Keep();
+}
+
+absl::Status NicQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
+  size_t fine = 0;
+  absl::Status refused;
+  for (; fine < requests.size() && refused.ok(); ++fine) {
+    const SendRequest& request = requests[fine];
+    if (request.sges.size() > max_scatter_gather_) {
+      refused =
+          TooMany(OpcodeName(request.opcode).data(), request.sges.size(), max_scatter_gather_);
+    } else if (!reads_ && IsAnswered(request.opcode)) {
+      refused = absl::InvalidArgumentError(
+          absl::StrCat(std::string(OpcodeName(request.opcode)),
+                       ": the peer answers no READs and atomics (its responder_resources, or our "
+                       "initiator_depth, is 0)"));
+    }
+  }
+  if (!refused.ok()) --fine;
+  const absl::Status status = queue_pair_->PostSend(requests.first(fine), posted);
+  return status.ok() ? refused : status;
+}
+
+absl::Status NicQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+  if (shared_) {
+    *posted = 0;
+    return absl::FailedPreconditionError(
+        "the queue pair takes its receives from a shared queue: post them there");
+  }
+  const auto wrong = std::find_if(requests.begin(), requests.end(), [this](const auto& request) {
+    return request.sges.size() > max_scatter_gather_;
+  });
+  const auto fine = static_cast<size_t>(wrong - requests.begin());
+  const absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
+  if (*posted > 0 && host_->rung) host_->rung();
+  if (!status.ok() || wrong == requests.end()) return status;
+  return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
+}
+
+absl::Status NicQueuePair::SetReset() {
+  BATON_RETURN_IF_ERROR(host_->commands->Modify(number_, QueuePairState::kReset));
+  KeepCompletions();
+  return queue_pair_->SetReset();
+}
+
+void NicQueuePair::NoteConnected(bool reads) {
+  reads_ = reads;
+  queue_pair_->NoteConnected(reads);
+}
+
+}  // namespace baton::verbs::soft

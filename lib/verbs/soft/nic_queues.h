@@ -1,0 +1,166 @@
+// Queues of the soft device that lie in shared memory in mlx5's format: a NIC executes them.
+#ifndef LIB_VERBS_SOFT_NIC_QUEUES_H_
+#define LIB_VERBS_SOFT_NIC_QUEUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/client.h"
+#include "lib/verbs/mlx5/commands.h"
+#include "lib/verbs/mlx5/completion_queue.h"
+#include "lib/verbs/mlx5/fifo_doorbell.h"
+#include "lib/verbs/mlx5/queue_layout.h"
+#include "lib/verbs/mlx5/queue_pair.h"
+#include "lib/verbs/mlx5/shared_receive_queue.h"
+#include "lib/verbs/soft/queue_memory.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+// What the queues of a device share. It outlives them.
+struct NicHost {
+  nic::Client* client = nullptr;
+  QueueMemory* memory = nullptr;
+  mlx5::Commands* commands = nullptr;
+  std::function<void()> rung;  // a NIC of this thread takes the ring; empty: of another process
+  absl::flat_hash_map<uint32_t, const SharedReceiveQueue*> shared_receive_queues;  // by number
+  int epoll_fd = -1;  // the device's event_fd
+};
+
+// A register of the NIC, with its doorbell page.
+class NicRegister final : public mlx5::Doorbell {
+ public:
+  static absl::StatusOr<std::unique_ptr<NicRegister>> Make(NicHost* host);
+  ~NicRegister() override;
+  NicRegister(const NicRegister&) = delete;
+  NicRegister& operator=(const NicRegister&) = delete;
+
+  uint32_t number() const { return made_.number; }
+
+  void Ring(uint64_t bytes) override;
+  void Arm(uint64_t bytes) override;
+  void ReceivesPosted(uint32_t qp_number, const uint32_t& failed) override;
+
+ private:
+  NicRegister(NicHost* host, const QueueMemory::Block& page, nic::Client::Made made);
+
+  NicHost* const host_;
+  const QueueMemory::Block page_;
+  const nic::Client::Made made_;
+  mlx5::FifoDoorbell fifo_;
+};
+
+class NicCompletionQueue final : public CompletionQueue {
+ public:
+  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Make(NicHost* host, uint32_t entries);
+  ~NicCompletionQueue() override;
+  NicCompletionQueue(const NicCompletionQueue&) = delete;
+  NicCompletionQueue& operator=(const NicCompletionQueue&) = delete;
+
+  absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
+  absl::Status RequestNotification() override;
+  void ForgetNotification() override;
+
+  uint32_t number() const { return number_; }
+  // Queue pairs that complete here are rung by it: who polls a queue posts to its queue pairs.
+  NicRegister& reg() const { return *reg_; }
+
+  void Add(const mlx5::QueuePairLayout& layout, uint8_t* begin, uint32_t qp_number,
+           mlx5::SharedReceiveQueue* shared);
+  void Remove(uint32_t qp_number);
+  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing.
+  void Keep();
+
+ private:
+  NicCompletionQueue(NicHost* host, const QueueMemory::Block& block,
+                     const mlx5::CompletionQueueLayout& layout, uint32_t number,
+                     std::unique_ptr<NicRegister> reg, nic::Client::Made channel);
+
+  bool overrun() const;
+  void Drain();
+
+  NicHost* const host_;
+  const QueueMemory::Block block_;
+  const uint32_t number_;
+  const std::unique_ptr<NicRegister> reg_;
+  const nic::Client::Made channel_;
+  mlx5::CompletionQueue queue_;
+  std::deque<Completion> kept_;
+  std::vector<uint32_t> places_;  // the number of the queue pair at each; 0: none
+  bool watched_ = false;          // its channel wakes event_fd
+  bool notified_ = false;         // the channel may have an event that nobody has read
+};
+
+class NicSharedReceiveQueue final : public SharedReceiveQueue {
+ public:
+  static absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Make(NicHost* host, uint32_t entries,
+                                                                  uint32_t max_scatter_gather);
+  ~NicSharedReceiveQueue() override;
+  NicSharedReceiveQueue(const NicSharedReceiveQueue&) = delete;
+  NicSharedReceiveQueue& operator=(const NicSharedReceiveQueue&) = delete;
+
+  absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
+  absl::Status ArmLimit(uint32_t limit) override;
+
+  mlx5::SharedReceiveQueue& queue() { return queue_; }
+
+ private:
+  NicSharedReceiveQueue(NicHost* host, const QueueMemory::Block& block,
+                        const mlx5::SharedReceiveQueueLayout& layout, uint32_t number,
+                        uint32_t entries, uint32_t max_scatter_gather);
+
+  NicHost* const host_;
+  const QueueMemory::Block block_;
+  const uint32_t entries_;
+  const uint32_t max_scatter_gather_;
+  mlx5::SharedReceiveQueue queue_;
+};
+
+class NicQueuePair final : public QueuePair {
+ public:
+  static absl::StatusOr<std::unique_ptr<QueuePair>> Make(NicHost* host,
+                                                         const QueuePairOptions& options);
+  ~NicQueuePair() override;
+  NicQueuePair(const NicQueuePair&) = delete;
+  NicQueuePair& operator=(const NicQueuePair&) = delete;
+
+  uint32_t number() const override { return number_; }
+  QueuePairState state() const override { return queue_pair_->state(); }
+  uint32_t max_inline_data() const override { return queue_pair_->max_inline_data(); }
+  absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
+  absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
+  absl::Status SetError() override { return queue_pair_->SetError(); }
+  absl::Status SetReset() override;
+  absl::Status SetInit() override { return queue_pair_->SetInit(); }
+  bool receives_drained() const override { return shared_ && state() == QueuePairState::kError; }
+  void NoteConnected(bool reads) override;
+
+ private:
+  NicQueuePair(NicHost* host, const QueueMemory::Block& block, const mlx5::QueuePairLayout& layout,
+               const QueuePairOptions& options, uint32_t number);
+
+  void KeepCompletions();
+
+  NicHost* const host_;
+  const QueueMemory::Block block_;
+  const uint32_t number_;
+  NicCompletionQueue* const send_queue_;
+  NicCompletionQueue* const receive_queue_;
+  const uint32_t max_scatter_gather_;
+  const bool shared_;
+  bool reads_ = true;  // its peer answers READs and atomics
+  std::unique_ptr<mlx5::QueuePair> queue_pair_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_VERBS_SOFT_NIC_QUEUES_H_

@@ -1,0 +1,86 @@
+#include "lib/verbs/soft/queue_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::verbs::soft {
+namespace {
+
+constexpr uint64_t kFileBytes = 64 << 20;  // pages are used where something is written
+constexpr uint64_t kPage = 4096;
+
+constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+class QueueMemory::File {
+ public:
+  File(uint8_t* begin, uint64_t size, uint32_t number)
+      : begin_(begin), size_(size), number_(number) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() { munmap(begin_, size_); }
+
+  uint64_t size() const { return size_; }
+  Block At(uint64_t offset, uint64_t bytes) const {
+    return {begin_ + offset, bytes, {number_, 0, offset}};
+  }
+
+ private:
+  uint8_t* const begin_;
+  const uint64_t size_;
+  const uint32_t number_;
+};
+
+QueueMemory::QueueMemory(nic::Client* client) : client_(client) {}
+QueueMemory::~QueueMemory() = default;
+
+absl::Status QueueMemory::AddFile(uint64_t bytes) {
+  const uint64_t size = std::max(kFileBytes, RoundUp(bytes, kPage));
+  const FileDescriptor fd(memfd_create("baton-queues", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("a memfd of ", size, " bytes for queues"));
+  }
+  void* const begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (begin == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes for queues"));
+  }
+  const absl::StatusOr<uint32_t> number = client_->AddFile(fd.get());
+  if (!number.ok()) {
+    munmap(begin, size);
+    return number.status();
+  }
+  files_.push_back(std::make_unique<File>(static_cast<uint8_t*>(begin), size, *number));
+  used_ = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<QueueMemory::Block> QueueMemory::Allocate(uint64_t bytes, uint64_t alignment) {
+  // Blocks of a size have the same alignment, because pages are of one size and queues of another.
+  const uint64_t size = RoundUp(bytes, alignment);
+  if (std::vector<Block>& free = free_[size]; !free.empty()) {
+    const Block block = free.back();
+    free.pop_back();
+    std::memset(block.begin, 0, block.bytes);
+    return block;
+  }
+  if (files_.empty() || RoundUp(used_, alignment) + size > files_.back()->size()) {
+    BATON_RETURN_IF_ERROR(AddFile(size));
+  }
+  const uint64_t at = RoundUp(used_, alignment);
+  used_ = at + size;
+  return files_.back()->At(at, size);
+}
+
+}  // namespace baton::verbs::soft
