@@ -80,7 +80,7 @@ absl::StatusOr<WireQueuePair*> Connections::FindQueuePair(uint32_t number) const
   return &found->use()->wire();
 }
 
-uint32_t Connections::NumberOf(const verbs::ConnectionId* id) const {
+uint32_t Connections::NumberOf(const SoftConnection* id) const {
   const auto found = numbers_.find(id);
   return found == numbers_.end() ? 0 : found->second;
 }
@@ -89,7 +89,7 @@ Connections::Value Connections::Listen(const control::Listen& message, Call* cal
   if (listeners_.size() >= kMaxListeners) {
     return absl::ResourceExhaustedError(absl::StrCat("listeners: there are ", kMaxListeners));
   }
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Listener> listener,
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<SoftListener> listener,
                          SoftListener::Create(this, FromControl(message.address), message.backlog));
   call->more = listener->address().port;  // the client knows the rest of the address
   listeners_[++last_number_] = std::move(listener);
@@ -156,7 +156,7 @@ Connections::Value Connections::NextEvent(const control::NextEvent&, Call* call)
   if (type == control::EventType::kConnectRequest) {
     const auto listener = listeners_.find(call->event->listener);
     if (listener != listeners_.end()) {
-      static_cast<SoftListener*>(listener->second.get())->RequestTaken();
+      listener->second->RequestTaken();
     }
   } else if (type != control::EventType::kRouteKnown) {
     const auto id = ids_.find(call->event->id);
@@ -201,7 +201,7 @@ void Connections::Fill(const SoftConnection& id, control::Event* event) const {
   event->their_reads = id.depths().theirs;
 }
 
-void Connections::PushEvent(verbs::CmEvent event) {
+void Connections::PushEvent(verbs::soft::ConnectionEvent event) {
   control::Event message;
   message.type = static_cast<uint32_t>(event.type) + 1;
   message.error = ErrnoOf(event.status);
@@ -210,7 +210,7 @@ void Connections::PushEvent(verbs::CmEvent event) {
   message.private_bytes = static_cast<uint16_t>(bytes);
   std::copy_n(event.private_data.data(), bytes, message.private_data);
   if (event.new_id != nullptr) {
-    Id id(static_cast<SoftConnection*>(event.new_id.release()));
+    Id id = std::move(event.new_id);
     numbers_[id.get()] = ++last_number_;
     for (const auto& [number, listener] : listeners_) {
       if (listener.get() == event.listener) message.listener = number;
@@ -218,7 +218,7 @@ void Connections::PushEvent(verbs::CmEvent event) {
     Fill(*id, &message);
     ids_[last_number_] = std::move(id);
   } else {
-    Fill(*static_cast<SoftConnection*>(event.id), &message);
+    Fill(*event.id, &message);
   }
   Queue(message);
 }

@@ -47,13 +47,11 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
 
   absl::StatusOr<verbs::soft::SoftConnection*> FindId(uint32_t number) const;
   absl::StatusOr<verbs::soft::WireQueuePair*> FindQueuePair(uint32_t number) const;
-  uint32_t NumberOf(const verbs::ConnectionId* id) const;
+  uint32_t NumberOf(const verbs::soft::SoftConnection* id) const;
 
   // ConnectionCore
-  void PushEvent(verbs::CmEvent event) override;
+  void PushEvent(verbs::soft::ConnectionEvent event) override;
   void RouteKnown(verbs::soft::SoftConnection* id) override;
-  void ForgetEventsOf(const verbs::soft::SoftConnection*) override {}
-  void ForgetEventsOf(const verbs::Listener*) override {}
   void RejectRequestsOf(uint32_t listener);
   void Erase(uint32_t id);
   void Queue(const control::Event& event);
@@ -62,8 +60,8 @@ class Connections final : public ClientFile, public verbs::soft::ConnectionCore 
   const Host* const host_;
   uint32_t last_number_ = 0;
   absl::flat_hash_map<uint32_t, Id> ids_;
-  absl::flat_hash_map<const verbs::ConnectionId*, uint32_t> numbers_;  // of ids
-  absl::flat_hash_map<uint32_t, std::unique_ptr<verbs::Listener>> listeners_;
+  absl::flat_hash_map<const verbs::soft::SoftConnection*, uint32_t> numbers_;  // of ids
+  absl::flat_hash_map<uint32_t, std::unique_ptr<verbs::soft::SoftListener>> listeners_;
   std::deque<control::Event> events_;  // bounded: an id has at most three, a listener its backlog
   FileDescriptor channel_;
 };

@@ -6,7 +6,7 @@
 
 #include "lib/nic/objects.h"
 #include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/soft_device.h"
+#include "lib/verbs/soft/soft_options.h"
 
 namespace baton::nic {
 

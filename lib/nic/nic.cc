@@ -79,6 +79,7 @@ Nic::Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
     : options_(options),
       epoll_(std::move(epoll)),
       engine_(std::move(engine)),
+      objects_(options.seed),
       host_{&objects_, engine_.get(), &options_, std::move(complain), own_addresses, epoll_.get()},
       last_id_(kEngine) {}
 
@@ -120,16 +121,15 @@ bool Nic::Progress() {
   bool busy = TakeRings();
   busy |= engine_->Progress();
   objects_.FailOverrun();
-  TellAll();
+  TellLoss();
   if (!busy || ++turns_ % kBusyTurns == 0) busy |= ServeSockets();
   return busy;
 }
 
-// Events of the engine are those of the whole device.
-void Nic::TellAll() {
-  verbs::DeviceEvent event;
-  while (engine_->TakeDeviceEvent(&event)) {
-    for (auto& [owner, context] : contexts_) context->Tell(event.type, 0);
+void Nic::TellLoss() {
+  if (!engine_->lost() || std::exchange(loss_told_, true)) return;
+  for (auto& [owner, context] : contexts_) {
+    context->Tell(verbs::DeviceEventType::kDeviceLost, 0);
   }
 }
 

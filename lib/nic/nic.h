@@ -65,7 +65,7 @@ class Nic {
   Nic(const verbs::soft::SoftDeviceOptions& options, FileDescriptor epoll,
       std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses);
 
-  void TellAll();
+  void TellLoss();
   bool ServeSockets();
   void Accept();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
@@ -84,6 +84,7 @@ class Nic {
   uint64_t last_id_;
   uint64_t turns_ = 0;
   bool sleeping_ = false;  // the registers say so
+  bool loss_told_ = false;
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
   absl::flat_hash_map<Owner, std::unique_ptr<Connections>> connections_;

@@ -1,11 +1,19 @@
 #include "lib/nic/objects.h"
 
 #include "lib/nic/queue_pair.h"
-#include "lib/verbs/soft/soft_device.h"
+#include "lib/verbs/soft/soft_options.h"
 
 namespace baton::nic {
+namespace {
 
-Objects::Objects() = default;
+uint64_t RandomSeed() {
+  std::random_device random;
+  return static_cast<uint64_t>(random()) << 32 | random();
+}
+
+}  // namespace
+
+Objects::Objects(uint64_t seed) : random(seed != 0 ? seed : RandomSeed()) {}
 Objects::~Objects() = default;
 
 uint32_t Objects::NewKey() {

@@ -56,7 +56,8 @@ struct OwnedSharedReceiveQueue {
 };
 
 struct Objects {
-  Objects();
+  // `seed`: of numbers and keys. 0: from the operating system.
+  explicit Objects(uint64_t seed);
   Objects(const Objects&) = delete;
   Objects& operator=(const Objects&) = delete;
   ~Objects();  // where QueuePair is complete
@@ -67,7 +68,7 @@ struct Objects {
   absl::flat_hash_map<uint32_t, std::unique_ptr<QueuePair>> queue_pairs;
   std::vector<uint32_t> overrun;  // completion queues whose queue pairs have to fail
 
-  std::mt19937_64 random{std::random_device()()};
+  std::mt19937_64 random;
   uint32_t last_number = static_cast<uint32_t>(random());
   uint64_t last_use = 0;  // see QueuePairUse::id
 

@@ -11,7 +11,6 @@
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/soft/listener.h"
-#include "lib/verbs/soft/queue_pair.h"
 
 namespace baton::verbs::soft {
 namespace {
@@ -45,6 +44,8 @@ bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head
 
 }  // namespace
 
+ConnectionCore::~ConnectionCore() = default;
+
 SoftConnection::SoftConnection(ConnectionCore* core) : core_(core), stream_(this) {
   timer_.context = stall_timer_.context = this;
   timer_.fire = [](void* self) { static_cast<SoftConnection*>(self)->OnTimer(); };
@@ -64,7 +65,6 @@ SoftConnection::~SoftConnection() {
   }
   Close();
   core_->engine->Forget(this);
-  if (events_queued_ > 0) core_->ForgetEventsOf(this);
 }
 
 absl::Status SoftConnection::CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
@@ -96,7 +96,6 @@ absl::Status SoftConnection::Connect(const Address& address, WireQueuePair* queu
   queue_pair_ = queue_pair;
   mine_ = HeadOf(parameters, queue_pair->number());
   private_data_ = parameters.private_data;
-  check_route_ = parameters.check_route;
   peer_ = address;
   phase_ = Phase::kConnecting;
   core_->engine->Arm(&timer_, core_->options.connect_timeout_ms * kNsPerMs);
@@ -125,9 +124,6 @@ void SoftConnection::FinishConnecting() {
     return;
   }
   local_ = BoundAddressOf(stream_.fd());
-  if (check_route_) {
-    if (const absl::Status may = check_route_(route()); !may.ok()) return Lose(may);
-  }
   core_->RouteKnown(this);
   if (!ask_route_) return SendRequest();
   phase_ = Phase::kAwaitRoute;
@@ -163,10 +159,6 @@ absl::Status SoftConnection::Adopt(FileDescriptor socket, SoftListener* listener
   BATON_RETURN_IF_ERROR(core_->engine->Watch(stream_.fd(), interest_, this));
   core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
   return absl::OkStatus();
-}
-
-absl::Status SoftConnection::Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) {
-  return Accept(&static_cast<SoftQueuePair*>(queue_pair)->wire(), parameters);
 }
 
 absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
@@ -407,7 +399,7 @@ bool SoftConnection::OnManagementFrame(const FrameHeader& header, const uint8_t*
 }
 
 bool SoftConnection::OnRequest(const FrameHeader& header, const uint8_t* body) {
-  CmEvent event;
+  ConnectionEvent event;
   if (phase_ != Phase::kAwaitRequest || !ParseHead(header, body, &theirs_, &event.private_data)) {
     return false;
   }
@@ -522,7 +514,7 @@ void SoftConnection::Close() {
 }
 
 void SoftConnection::Report(CmEventType type, absl::Status status, std::string private_data) {
-  CmEvent event;
+  ConnectionEvent event;
   event.type = type;
   event.id = this;
   event.status = std::move(status);

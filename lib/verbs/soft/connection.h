@@ -3,7 +3,6 @@
 #define LIB_VERBS_SOFT_CONNECTION_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,10 +15,7 @@ namespace baton::verbs::soft {
 
 class SoftListener;
 
-class SoftConnection final : public ConnectionId,
-                             public Pollable,
-                             private QueuePairLink,
-                             private FrameEndpoint {
+class SoftConnection final : public Pollable, private QueuePairLink, private FrameEndpoint {
  public:
   explicit SoftConnection(ConnectionCore* core);
   ~SoftConnection() override;
@@ -27,8 +23,7 @@ class SoftConnection final : public ConnectionId,
   // The connecting side. What cannot be done at once is reported as an event.
   absl::Status Connect(const Address& address, WireQueuePair* queue_pair,
                        const ConnectionParameters& parameters);
-  // For a connection whose parameters have no check_route, and whose user wants to check it: the
-  // connection waits for Proceed where its route is known (ConnectionCore::RouteKnown).
+  // A connection that asks waits for Proceed when its route is known (ConnectionCore::RouteKnown).
   void AskRoute() { ask_route_ = true; }
   // kFailedPrecondition: it does not wait. An error in `may` is that of the connection.
   absl::Status Proceed(absl::Status may);
@@ -37,13 +32,12 @@ class SoftConnection final : public ConnectionId,
   void ListenerGone() { listener_ = nullptr; }
   SoftListener* listener() const { return listener_; }
 
-  Address local_address() const override { return local_; }
-  Address peer_address() const override { return peer_; }
-  ReadDepths depths() const override;
-  absl::Status Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) override;
+  const Address& local_address() const { return local_; }
+  const Address& peer_address() const { return peer_; }
+  ReadDepths depths() const;
   absl::Status Accept(WireQueuePair* queue_pair, const ConnectionParameters& parameters);
-  absl::Status Reject(std::string_view private_data) override;
-  absl::Status Disconnect() override;
+  absl::Status Reject(std::string_view private_data);
+  absl::Status Disconnect();
 
   void OnReady(uint32_t events) override;
   void OnTransmit() override;
@@ -113,8 +107,7 @@ class SoftConnection final : public ConnectionId,
   Phase phase_ = Phase::kNew;
   Address local_;
   Address peer_;
-  std::string private_data_;  // of the request, until it is sent
-  std::function<absl::Status(const Route&)> check_route_;
+  std::string private_data_;       // of the request, until it is sent
   ConnectHead mine_ = {};          // what we offer
   ConnectHead theirs_ = {};        // what the peer offers
   uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted

@@ -4,15 +4,28 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/soft_device.h"
+#include "lib/verbs/soft/soft_options.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
 class SoftConnection;
+class SoftListener;
+
+// See CmEvent.
+struct ConnectionEvent {
+  CmEventType type = CmEventType::kConnectRequest;
+  SoftListener* listener = nullptr;
+  std::unique_ptr<SoftConnection> new_id;
+  SoftConnection* id = nullptr;
+  std::string private_data;
+  absl::Status status;
+};
 
 class ConnectionCore {
  public:
@@ -23,13 +36,10 @@ class ConnectionCore {
   ConnectionCore(const ConnectionCore&) = delete;
   ConnectionCore& operator=(const ConnectionCore&) = delete;
 
-  virtual void PushEvent(CmEvent event) = 0;
+  virtual void PushEvent(ConnectionEvent event) = 0;
   // The local address of a connection that connects is known. One that was told to ask waits for
   // Proceed.
-  virtual void RouteKnown(SoftConnection*) {}
-  // What they name is going.
-  virtual void ForgetEventsOf(const SoftConnection* id) = 0;
-  virtual void ForgetEventsOf(const Listener* listener) = 0;
+  virtual void RouteKnown(SoftConnection* id) = 0;
 
   const SoftDeviceOptions& options;
   Engine* const engine;

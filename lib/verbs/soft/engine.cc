@@ -82,48 +82,6 @@ void Engine::Forget(Pollable* pollable) {
   std::erase(dirty_, pollable);
 }
 
-void Engine::AddPending(int count) {
-  pending_ += count;
-  if (pending_ > 0) Signal();
-}
-
-void Engine::Tell(DeviceEventType type, const std::string& text) {
-  if (type == DeviceEventType::kDeviceLost && std::exchange(lost_, true)) return;
-  DeviceEvent event;
-  event.type = type;
-  event.text = text;
-  Tell(std::move(event));
-}
-
-void Engine::Tell(DeviceEvent event) {
-  device_events_.push_back(std::move(event));
-  AddPending(1);
-}
-
-template <typename Names>
-void Engine::ForgetEvents(const Names& names) {
-  if (device_events_.empty()) return;
-  RemovePending(static_cast<int>(std::erase_if(device_events_, names)));
-}
-
-void Engine::ForgetEventsOf(const SharedReceiveQueue* queue) {
-  ForgetEvents([queue](const DeviceEvent& event) { return event.shared_receive_queue == queue; });
-}
-
-void Engine::ForgetLastWorkRequestOf(uint32_t qp_number) {
-  ForgetEvents([qp_number](const DeviceEvent& event) {
-    return event.type == DeviceEventType::kLastWorkRequestReached && event.qp_number == qp_number;
-  });
-}
-
-bool Engine::TakeDeviceEvent(DeviceEvent* event) {
-  if (device_events_.empty()) return false;
-  *event = std::move(device_events_.front());
-  device_events_.pop_front();
-  RemovePending(1);
-  return true;
-}
-
 void Engine::Signal() {
   if (signaled_) return;
   const uint64_t one = 1;
@@ -188,8 +146,7 @@ bool Engine::Progress() {
 // and costs no system call.
 void Engine::Settle(bool idle) {
   graveyard_.clear();
-  const bool wanted = pending_ > 0 || !dirty_.empty();
-  if (signaled_ && !wanted && idle) {
+  if (signaled_ && dirty_.empty() && idle) {
     Drain(wake_fd_.get());
     signaled_ = false;
   }

@@ -4,9 +4,7 @@
 #define LIB_VERBS_SOFT_ENGINE_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,18 +41,9 @@ class Engine {
   // Keeps a pollable until no event of this turn can name it.
   void Bury(std::unique_ptr<Pollable> pollable) { graveyard_.push_back(std::move(pollable)); }
 
-  // The event fd stays readable while the user has `count` things to take.
-  void AddPending(int count);
-  void RemovePending(int count) { pending_ -= count; }
-
-  // Events of the device; each kind at most once for each object, or each time that it was asked
-  // for, so that they are bounded.
-  void Tell(DeviceEventType type, const std::string& text);
-  void Tell(DeviceEvent event);
-  // Those that name what is no more.
-  void ForgetEventsOf(const SharedReceiveQueue* queue);
-  void ForgetLastWorkRequestOf(uint32_t qp_number);
-  bool TakeDeviceEvent(DeviceEvent* event);
+  // The fault plan loses the device.
+  void Lose() { lost_ = true; }
+  bool lost() const { return lost_; }
 
   void Arm(Timer* timer, uint64_t delay_ns);
   void Cancel(Timer* timer) { timers_.Cancel(timer); }
@@ -66,8 +55,6 @@ class Engine {
   uint64_t turn() const { return turn_; }  // grows with each Progress
 
  private:
-  template <typename Names>
-  void ForgetEvents(const Names& names);
   void TransmitDirty();
   void HandleReady(bool* idle);
   void ArmTimerFd();
@@ -81,9 +68,7 @@ class Engine {
   uint64_t armed_ = TimerQueue::kNever;  // what timer_fd_ is set to
   uint64_t now_ = 0;
   uint64_t turn_ = 1;
-  int pending_ = 0;
-  std::deque<DeviceEvent> device_events_;
-  bool lost_ = false;  // it was told
+  bool lost_ = false;
   bool signaled_ = false;
   std::vector<Pollable*> dirty_;
   std::vector<Pollable*> transmitting_;  // swapped with dirty_, to keep both capacities

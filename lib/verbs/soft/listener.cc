@@ -28,9 +28,9 @@ absl::Status ListenError(int error, const Address& address) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Listener>> SoftListener::Create(ConnectionCore* core,
-                                                               const Address& address,
-                                                               int backlog) {
+absl::StatusOr<std::unique_ptr<SoftListener>> SoftListener::Create(ConnectionCore* core,
+                                                                   const Address& address,
+                                                                   int backlog) {
   BATON_ASSIGN_OR_RETURN(const SocketAddress at, ToSocketAddress(address));
   BATON_ASSIGN_OR_RETURN(FileDescriptor socket, OpenSocket(at));
   // Linux: binding beside connections of a former listener is allowed, beside a live one is not.
@@ -60,7 +60,6 @@ SoftListener::~SoftListener() {
   core_->engine->Forget(this);
   absl::erase_if(core_->half_open,
                  [this](const auto& entry) { return entry.first->listener() == this; });
-  core_->ForgetEventsOf(this);
 }
 
 bool SoftListener::Crowded() const {

@@ -9,14 +9,14 @@
 
 namespace baton::verbs::soft {
 
-class SoftListener final : public Listener, public Pollable {
+class SoftListener final : public Pollable {
  public:
-  static absl::StatusOr<std::unique_ptr<Listener>> Create(ConnectionCore* core,
-                                                          const Address& address, int backlog);
+  static absl::StatusOr<std::unique_ptr<SoftListener>> Create(ConnectionCore* core,
+                                                              const Address& address, int backlog);
   SoftListener(ConnectionCore* core, FileDescriptor socket, int backlog);
   ~SoftListener() override;
 
-  Address address() const override { return address_; }
+  const Address& address() const { return address_; }
   void OnReady(uint32_t events) override;
 
   // Requests in the device's event queue.

@@ -1,42 +1,33 @@
 #include "lib/verbs/soft/soft_device.h"
 
-#include <algorithm>
-#include <random>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/base/check.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/base/status_macros.h"
-#include "lib/verbs/soft/completion_queue.h"
-#include "lib/verbs/soft/connection.h"
-#include "lib/verbs/soft/device_core.h"
-#include "lib/verbs/soft/listener.h"
-#include "lib/verbs/soft/queue_pair.h"
-#include "lib/verbs/soft/shared_receive_queue.h"
+#include "lib/nic/call_socket.h"
+#include "lib/nic/client.h"
+#include "lib/nic/nic.h"
+#include "lib/verbs/soft/connections.h"
+#include "lib/verbs/soft/frame_stream.h"
+#include "lib/verbs/soft/queue_memory.h"
+#include "lib/verbs/soft/queues.h"
+#include "lib/verbs/soft/wire.h"
 
 namespace baton::verbs::soft {
-
-ConnectionCore::~ConnectionCore() = default;
-
-DeviceCore::~DeviceCore() {
-  half_open.clear();
-  events.clear();
-}
-
-void DeviceCore::ForgetEventsOf(const SoftConnection* id) {
-  engine->RemovePending(static_cast<int>(
-      std::erase_if(events, [id](const CmEvent& event) { return event.id == id; })));
-}
-
-// Their ids reject them.
-void DeviceCore::ForgetEventsOf(const Listener* listener) {
-  engine->RemovePending(static_cast<int>(std::erase_if(
-      events, [listener](const CmEvent& event) { return event.listener == listener; })));
-}
-
 namespace {
 
 constexpr uint32_t kMaxRequests = 16'384;
-constexpr uint32_t kMaxCompletionEntries = 4u << 20;
+constexpr uint32_t kMaxCompletionEntries = 1u << 18;
 constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
 
 absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) {
@@ -45,58 +36,140 @@ absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) 
       absl::StrCat(what, " is ", value, "; it must be from 1 to ", limit));
 }
 
+absl::Status Watch(int epoll, int fd) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
+}
+
+// A descriptor that is readable while there is something to take.
+class Flag {
+ public:
+  Flag() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  int fd() const { return fd_.get(); }
+  void Set(bool raised) {
+    if (raised == raised_) return;
+    raised_ = raised;
+    uint64_t count = 1;
+    BATON_CHECK((raised ? write(fd_.get(), &count, sizeof(count))
+                        : read(fd_.get(), &count, sizeof(count))) == sizeof(count));
+  }
+
+ private:
+  const FileDescriptor fd_;
+  bool raised_ = false;
+};
+
+class SoftMemoryRegion final : public MemoryRegion {
+ public:
+  SoftMemoryRegion(nic::Client* client, uint32_t key) : client_(client), key_(key) {}
+  ~SoftMemoryRegion() override { (void)client_->Destroy(nic::control::Kind::kRegion, key_); }
+  uint32_t lkey() const override { return key_; }
+  uint32_t rkey() const override { return key_; }
+
+ private:
+  nic::Client* const client_;
+  const uint32_t key_;
+};
+
 class SoftDevice final : public Device {
  public:
-  SoftDevice(const SoftDeviceOptions& options, uint64_t seed, std::unique_ptr<Engine> engine)
-      : options_(options),
-        core_(&options_, seed, std::move(engine)),
-        numbers_(seed ^ 0x5deece66d) {}
+  explicit SoftDevice(std::unique_ptr<nic::Nic> nic) : nic_(std::move(nic)) {}
+
+  // The first call.
+  absl::Status Open();
 
   std::string_view name() const override { return "soft"; }
   DeviceLimits limits() const override;
   DeviceInfo info() const override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
-                                                               uint32_t access) override {
-    return core_.memory.Register(address, length, access);
-  }
+                                                               uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override;
   absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
-    return SoftListener::Create(&core_, address, backlog);
+    return connections_->Listen(address, backlog);
   }
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
       const Address& address, QueuePair* queue_pair,
-      const ConnectionParameters& parameters) override;
+      const ConnectionParameters& parameters) override {
+    return connections_->Connect(address, queue_pair, parameters);
+  }
   bool NextEvent(CmEvent* event) override;
-  bool NextDeviceEvent(DeviceEvent* event) override { return core_.engine->TakeDeviceEvent(event); }
-  void Progress() override { core_.engine->Progress(); }
-  int event_fd() const override { return core_.engine->event_fd(); }
+  bool NextDeviceEvent(DeviceEvent* event) override;
+  void Progress() override;
+  int event_fd() const override { return epoll_.get(); }
 
  private:
-  uint32_t NewQueuePairNumber();
+  absl::StatusOr<FileDescriptor> Attach();
+  bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
+  void Turn() { turned_ |= nic_->Progress(); }
+  void Look();
+  void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
 
-  const SoftDeviceOptions options_;
-  DeviceCore core_;
-  std::mt19937_64 numbers_;
+  const std::unique_ptr<nic::Nic> nic_;
+  const FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
+  Flag flag_;  // an event is there that was not taken
+  bool turned_ = false;
+  bool cm_events_ = false;
+  bool device_events_ = false;
+  FileDescriptor event_channel_;
+  std::unique_ptr<nic::Client> client_;
+  std::unique_ptr<QueueMemory> memory_;
+  std::unique_ptr<SoftConnections> connections_;
+  SoftHost host_;
 };
+
+absl::StatusOr<FileDescriptor> SoftDevice::Attach() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
+  }
+  FileDescriptor ours(ends[0]);
+  BATON_RETURN_IF_ERROR(nic_->Add(FileDescriptor(ends[1])));
+  return ours;
+}
+
+absl::Status SoftDevice::Open() {
+  if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
+  const auto turn = [this] { Turn(); };
+  BATON_ASSIGN_OR_RETURN(FileDescriptor objects, Attach());
+  BATON_ASSIGN_OR_RETURN(client_, nic::Client::Open(std::move(objects), turn));
+  BATON_ASSIGN_OR_RETURN(event_channel_, client_->AddEventChannel());
+  BATON_ASSIGN_OR_RETURN(FileDescriptor ids, Attach());
+  BATON_ASSIGN_OR_RETURN(nic::CallSocket calls,
+                         nic::CallSocket::Open(std::move(ids), nic::control::Op::kOpenIds, turn));
+  BATON_ASSIGN_OR_RETURN(connections_, SoftConnections::Make(std::move(calls)));
+  memory_ = std::make_unique<QueueMemory>(client_.get());
+  host_.client = client_.get();
+  host_.memory = memory_.get();
+  host_.commands = client_.get();
+  host_.rung = [this] { turned_ |= nic_->TakeRings(); };
+  host_.epoll_fd = epoll_.get();
+  for (const int fd :
+       {nic_->event_fd(), event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
+    BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
+  }
+  return absl::OkStatus();
+}
 
 DeviceLimits SoftDevice::limits() const {
   DeviceLimits limits;
-  limits.max_queue_pairs = core_.options.max_queue_pairs;
-  limits.max_completion_queues = UINT32_MAX;  // as memory regions: of the process's own memory
+  limits.max_queue_pairs = nic_->options().max_queue_pairs;
+  limits.max_completion_queues = 4096;
   limits.max_completion_queue_entries = kMaxCompletionEntries;
   limits.max_send_requests = kMaxRequests;
   limits.max_receive_requests = kMaxRequests;
   limits.max_scatter_gather = kMaxScatterGather;
-  limits.max_memory_regions = UINT32_MAX;
+  limits.max_memory_regions = 65'536;
   limits.max_private_data_connect = kMaxConnectPrivateData;
   limits.max_private_data_accept = kMaxAcceptPrivateData;
   limits.max_private_data_reject = kMaxRejectPrivateData;
   limits.max_initiator_depth = 128;
-  limits.max_shared_receive_queues = UINT32_MAX;
+  limits.max_shared_receive_queues = 4096;
   limits.max_shared_receive_requests = kMaxRequests;
   limits.max_shared_receive_scatter_gather = kMaxScatterGather;
   limits.max_message_bytes = 1ull << 30;
@@ -112,18 +185,22 @@ DeviceInfo SoftDevice::info() const {
   return info;
 }
 
+absl::StatusOr<std::unique_ptr<MemoryRegion>> SoftDevice::RegisterMemory(void* address,
+                                                                         size_t length,
+                                                                         uint32_t access) {
+  const uint64_t start = reinterpret_cast<uintptr_t>(address);
+  if (address == nullptr || length == 0 || start + length < start) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot register ", length, " bytes at ", start, ": no such range"));
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t key, client_->AddRegion({}, length, start, access));
+  return std::make_unique<SoftMemoryRegion>(client_.get(), key);
+}
+
 absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftDevice::CreateCompletionQueue(
     uint32_t entries) {
   BATON_RETURN_IF_ERROR(CheckLimit("completion queue entries", entries, kMaxCompletionEntries));
-  return std::make_unique<SoftCompletionQueue>(core_.engine, entries);
-}
-
-// 24 bits, as on InfiniBand, where 0 and 1 are special.
-uint32_t SoftDevice::NewQueuePairNumber() {
-  for (;;) {
-    const uint32_t number = static_cast<uint32_t>(numbers_() & 0xffffff);
-    if (number > 1 && core_.queue_pair_numbers.insert(number).second) return number;
-  }
+  return SoftCompletionQueue::Make(&host_, entries);
 }
 
 absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
@@ -142,51 +219,85 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
     return absl::InvalidArgumentError(absl::StrCat("max_inline_data is ", options.max_inline_data,
                                                    "; it must be at most ", kMaxInlineData));
   }
-  if (core_.queue_pair_numbers.size() >= core_.options.max_queue_pairs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the device's limit of ", core_.options.max_queue_pairs,
-                     " queue pairs is reached: raise max_queue_pairs"));
-  }
-  return std::make_unique<SoftQueuePair>(core_.engine, &core_.memory, NewQueuePairNumber(), options,
-                                         &core_.queue_pair_numbers);
+  return SoftQueuePair::Make(&host_, options);
 }
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftDevice::CreateSharedReceiveQueue(
     uint32_t entries, uint32_t max_scatter_gather) {
   BATON_RETURN_IF_ERROR(CheckLimit("entries", entries, kMaxRequests));
   BATON_RETURN_IF_ERROR(CheckLimit("max_scatter_gather", max_scatter_gather, kMaxScatterGather));
-  return std::make_unique<SoftSharedReceiveQueue>(core_.engine, entries, max_scatter_gather);
+  return SoftSharedReceiveQueue::Make(&host_, entries, max_scatter_gather);
 }
 
-absl::StatusOr<std::unique_ptr<ConnectionId>> SoftDevice::Connect(
-    const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
-  auto connection = std::make_unique<SoftConnection>(&core_);
-  BATON_RETURN_IF_ERROR(
-      connection->Connect(address, &static_cast<SoftQueuePair*>(queue_pair)->wire(), parameters));
-  return connection;
+void SoftDevice::Progress() {
+  Turn();
+  Look();
+}
+
+// Each call that waits for the NIC turns it, too.
+void SoftDevice::Look() {
+  if (!std::exchange(turned_, false)) return;
+  cm_events_ = connections_->LookForEvents();
+  uint8_t bytes[64];
+  if (recv(event_channel_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) device_events_ = true;
+  UpdateFlag();
 }
 
 bool SoftDevice::NextEvent(CmEvent* event) {
-  if (core_.events.empty()) return false;
-  *event = std::move(core_.events.front());
-  core_.events.pop_front();
-  core_.engine->RemovePending(1);
-  if (event->id != nullptr) static_cast<SoftConnection*>(event->id)->EventTaken();
-  if (event->listener != nullptr) static_cast<SoftListener*>(event->listener)->RequestTaken();
-  return true;
+  Look();
+  if (!cm_events_) return false;
+  const bool taken = connections_->NextEvent(event);
+  cm_events_ = connections_->LookForEvents();
+  UpdateFlag();
+  return taken;
 }
 
-uint64_t RandomSeed() {
-  std::random_device random;
-  return (static_cast<uint64_t>(random()) << 32) | random();
+bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const {
+  *event = {};
+  event->type = static_cast<DeviceEventType>(answer.value - 1);
+  switch (event->type) {
+    case DeviceEventType::kCompletionQueueFailed:
+      event->text = "completion queue overrun";
+      return true;
+    case DeviceEventType::kLastWorkRequestReached:
+      event->qp_number = answer.more;
+      event->text = "last receive flushed";
+      return true;
+    case DeviceEventType::kSharedReceiveQueueLow: {
+      const auto found = host_.shared_receive_queues.find(answer.more);
+      if (found == host_.shared_receive_queues.end()) return false;
+      event->shared_receive_queue = found->second;
+      event->text = "limit of a shared receive queue reached";
+      return true;
+    }
+    case DeviceEventType::kDeviceLost:
+      event->text = "the fault plan says so";
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
+  Look();
+  while (device_events_) {
+    const absl::StatusOr<nic::CallSocket::Answer> answer =
+        client_->calls().Call(nic::control::NextDeviceEvent());
+    device_events_ = answer.ok() && answer->value != 0;
+    UpdateFlag();
+    if (device_events_ && Translate(*answer, event)) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions& options) {
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create());
-  const uint64_t seed = options.seed != 0 ? options.seed : RandomSeed();
-  return std::make_unique<SoftDevice>(options, seed, std::move(engine));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<nic::Nic> nic,
+                         nic::Nic::Make(options, {}, /*own_addresses=*/true));
+  auto device = std::make_unique<SoftDevice>(std::move(nic));
+  BATON_RETURN_IF_ERROR(device->Open());
+  return device;
 }
 
 }  // namespace baton::verbs::soft

@@ -1,4 +1,5 @@
-// The soft device: reliable-connected verbs in user space, over TCP.
+// The soft device: reliable-connected verbs in user space, over TCP. Its queues lie in shared
+// memory in mlx5's format, and a NIC in software (lib/nic) executes them.
 //
 // Transmission: the first PostSend of a connection since the last Progress() writes to the socket
 // at once, with the acknowledgements that were due; further ones are collected and written by the
@@ -10,34 +11,16 @@
 #ifndef LIB_VERBS_SOFT_SOFT_DEVICE_H_
 #define LIB_VERBS_SOFT_SOFT_DEVICE_H_
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "lib/verbs/soft/fault_plan.h"
+#include "lib/verbs/soft/soft_options.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {
 
-// Right of a region, on this device only: its rkey may be invalidated by a peer's SEND_WITH_INV, as
-// that of a fast-registered region or a type 2 window on a NIC. Ordinary regions may not, there or
-// here: the receive fails with kRemoteInvalidRequest and the sender with kRemoteOperationError.
-inline constexpr uint32_t kSoftRemoteInvalidate = 1u << 16;
-
-struct SoftDeviceOptions {
-  FaultPlan faults;
-  uint64_t seed = 0;  // of queue pair numbers and keys; 0: from the operating system
-  uint32_t min_rnr_timer_us = 500;
-  // Without any sign of the peer for (retry_count + 1) times this: kRetryExceeded. 0: never. A
-  // peer that is stopped does not answer (a NIC would answer for it), so it must not be short.
-  uint32_t ack_timeout_ms = 2000;
-  uint32_t connect_timeout_ms = 10'000;   // TCP connect and the peer's decision
-  uint32_t handshake_timeout_ms = 2000;   // of a peer that connected and says nothing
-  uint32_t disconnect_timeout_ms = 1000;  // for the peer's answer
-  uint32_t max_half_open = 1024;          // peers that connected and have not yet asked
-  uint32_t max_queue_pairs = 65'536;
-};
-
+// Makes a device with a NIC of its own, which Progress() turns. It registers any memory, and its
+// NIC sends at once what was posted. What is forked from its process cannot use it.
 absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions& options);
 
 }  // namespace baton::verbs::soft

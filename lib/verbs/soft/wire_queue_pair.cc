@@ -90,9 +90,7 @@ void WireQueuePair::CutLink() {
   if (link_ != nullptr) link_->CutLink();
 }
 
-void WireQueuePair::LoseDevice() {
-  user_->engine().Tell(DeviceEventType::kDeviceLost, "the fault plan says so");
-}
+void WireQueuePair::LoseDevice() { user_->engine().Lose(); }
 
 bool WireQueuePair::NextFrame(OutFrame* frame) {
   if (responder_.NextFrame(frame)) return true;

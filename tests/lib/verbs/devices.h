@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lib/verbs/rdma/rdma_device.h"
-#include "lib/verbs/soft/nic_device.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/verbs/verbs_harness.h"
 
@@ -19,11 +18,7 @@ namespace baton::verbs::testing {
 // The rdma device is there where its address is in the environment: in the virtual machine.
 inline std::vector<DeviceFactory> AllDevices() {
   const auto soft = [] { return soft::CreateSoftDevice({}); };
-  const auto nic = [] { return soft::CreateNicDevice({}); };
-  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"},
-                                        {"softOverIpv6", soft, "::1"},
-                                        {"nic", nic, "127.0.0.1"},
-                                        {"nicOverIpv6", nic, "::1"}};
+  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"}, {"softOverIpv6", soft, "::1"}};
   if (const char* address = std::getenv("BATON_VM_ADDRESS")) {
     devices.push_back({"rdma", [] { return rdma::CreateRdmaDevice({}); }, address});
   }

@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/memory_table.h"
+#include "lib/verbs/soft/memory_access.h"
 #include "lib/verbs/soft/requester.h"
 #include "lib/verbs/soft/responder.h"
-#include "lib/verbs/soft/soft_device.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 
 namespace baton::verbs::mlx5 {
@@ -37,12 +36,38 @@ constexpr soft::WindowLimits kWindow = {2, 3, 100};
 constexpr SendQueueLimits kDriver = {8, 400};  // more than the device keeps
 constexpr uint32_t kReads = 2;
 
+// One range of this process. Its key may be invalidated.
+class Memory final : public soft::MemoryAccess {
+ public:
+  static constexpr uint32_t kKey = 77;
+
+  explicit Memory(absl::Span<uint8_t> range) : range_(range) {}
+
+  uint8_t* FindLocal(uint32_t key, uint64_t address, uint64_t length, uint32_t) const override {
+    const uint64_t offset = address - reinterpret_cast<uintptr_t>(range_.data());
+    const bool found = key == kKey && offset <= range_.size() && length <= range_.size() - offset;
+    return found ? range_.data() + offset : nullptr;
+  }
+  uint8_t* FindRemote(uint32_t key, uint64_t address, uint64_t length,
+                      uint32_t access) const override {
+    return invalidated ? nullptr : FindLocal(key, address, length, access);
+  }
+  bool Invalidate(uint32_t key) override {
+    return key == kKey && !std::exchange(invalidated, true);
+  }
+
+  bool invalidated = false;
+
+ private:
+  const absl::Span<uint8_t> range_;
+};
+
 // A queue pair of a client: its driver's side, and its device's.
 class End final : public soft::WorkHost, private Doorbell {
  public:
   using Told = std::pair<uint64_t, CompletionStatus>;
 
-  End(soft::Engine* engine, soft::MemoryTable* memory, uint32_t initiator_depth = kReads)
+  End(soft::Engine* engine, Memory* memory, uint32_t initiator_depth = kReads)
       : engine_(engine), memory_(memory) {
     completions.Add(queues->completing());
     soft::Requester::Parameters parameters;
@@ -203,7 +228,7 @@ class End final : public soft::WorkHost, private Doorbell {
   }
 
   soft::Engine* const engine_;
-  soft::MemoryTable* const memory_;
+  Memory* const memory_;
   CompletionWriter writer_{queues->found_completions()};
   soft::ClientCompletions sink_{kQueuePair, &writer_, &writer_};
   soft::ClientSends source_{queues->found_sends(), &queues->records[MLX5_SND_DBR], kWindow};
@@ -230,14 +255,14 @@ class ClientQueuesTest : public ::testing::Test {
 
   uint64_t Address(uint32_t offset) { return reinterpret_cast<uint64_t>(bytes_.data() + offset); }
   ScatterGather Sge(uint32_t offset, uint32_t length) {
-    return {Address(offset), length, region_->lkey()};
+    return {Address(offset), length, Memory::kKey};
   }
   SendRequest Request(Opcode opcode, uint64_t wr_id, uint32_t offset = 0) {
     SendRequest request;
     request.wr_id = wr_id;
     request.opcode = opcode;
     request.remote_address = Address(offset);
-    request.rkey = region_->rkey();
+    request.rkey = Memory::kKey;
     return request;
   }
   void Write(uint64_t wr_id) {
@@ -259,18 +284,13 @@ class ClientQueuesTest : public ::testing::Test {
   }
 
   const std::unique_ptr<soft::Engine> engine_ = soft::Engine::Create().value();
-  soft::MemoryTable memory_{20261123};
   alignas(8) std::array<uint8_t, kBytes> bytes_;
-  const std::unique_ptr<MemoryRegion> region_ =
-      memory_
-          .Register(bytes_.data(), kBytes, kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic)
-          .value();
+  Memory memory_{absl::MakeSpan(bytes_)};
   std::unique_ptr<End> client_;
   std::unique_ptr<End> server_;
 };
 
 TEST_F(ClientQueuesTest, shouldCarrySendsToReceives) {
-  const auto passing = memory_.Register(bytes_.data(), 8, soft::kSoftRemoteInvalidate).value();
   for (uint32_t i = 0; i < 3; ++i) {
     const ScatterGather parts[] = {Sge(1000 + 100 * i, 30), Sge(1030 + 100 * i, 70)};
     ASSERT_TRUE(server_->Receive(50 + i, parts).ok());
@@ -282,7 +302,7 @@ TEST_F(ClientQueuesTest, shouldCarrySendsToReceives) {
   immediate.inline_data = true;
   ASSERT_TRUE(client_->Send(immediate, {Sge(0, 90)}).ok());
   SendRequest invalidate = Request(Opcode::kSendWithInvalidate, 3);
-  invalidate.invalidate_rkey = passing->rkey();
+  invalidate.invalidate_rkey = Memory::kKey;
   ASSERT_TRUE(client_->Send(invalidate, {}).ok());
   Turn();
   EXPECT_THAT(client_->Poll(),
@@ -294,7 +314,8 @@ TEST_F(ClientQueuesTest, shouldCarrySendsToReceives) {
   EXPECT_EQ(std::make_pair(second.wr_id, second.byte_len), std::make_pair(uint64_t{51}, 90u));
   EXPECT_TRUE(second.has_immediate && second.immediate == 77);
   EXPECT_TRUE(Same(0, 1100, 90));
-  EXPECT_TRUE(third.has_invalidate && third.immediate == passing->rkey());
+  EXPECT_TRUE(third.has_invalidate && third.immediate == Memory::kKey);
+  EXPECT_TRUE(memory_.invalidated);
 }
 
 TEST_F(ClientQueuesTest, shouldReachThePeersMemory) {

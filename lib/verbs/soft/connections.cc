@@ -1,4 +1,4 @@
-#include "lib/verbs/soft/nic_connections.h"
+#include "lib/verbs/soft/connections.h"
 
 #include <sys/socket.h>
 
@@ -28,13 +28,13 @@ absl::Status CheckPrivateData(absl::string_view call, size_t bytes, uint32_t lim
 
 // ---------------------------------------------------------------- listener
 
-class NicConnections::NicListener final : public Listener {
+class SoftConnections::SoftListener final : public Listener {
  public:
-  NicListener(NicConnections* connections, uint32_t number, Address address)
+  SoftListener(SoftConnections* connections, uint32_t number, Address address)
       : connections_(connections), number_(number), address_(std::move(address)) {
     connections_->listeners_[number_] = this;
   }
-  ~NicListener() override {
+  ~SoftListener() override {
     connections_->listeners_.erase(number_);
     connections_->Destroy(Kind::kListener, number_);
   }
@@ -42,24 +42,25 @@ class NicConnections::NicListener final : public Listener {
   Address address() const override { return address_; }
 
  private:
-  NicConnections* const connections_;
+  SoftConnections* const connections_;
   const uint32_t number_;
   const Address address_;
 };
 
 // ---------------------------------------------------------------- id
 
-NicConnection::NicConnection(NicConnections* connections, uint32_t number)
+SoftConnectionId::SoftConnectionId(SoftConnections* connections, uint32_t number)
     : connections_(connections), number_(number) {
   connections_->ids_[number_] = this;
 }
 
-NicConnection::~NicConnection() {
+SoftConnectionId::~SoftConnectionId() {
   connections_->ids_.erase(number_);
   connections_->Destroy(Kind::kConnectionId, number_);
 }
 
-absl::Status NicConnection::Accept(QueuePair* queue_pair, const ConnectionParameters& parameters) {
+absl::Status SoftConnectionId::Accept(QueuePair* queue_pair,
+                                      const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(
       CheckPrivateData("accept", parameters.private_data.size(), kMaxAcceptPrivateData));
   nic::control::Accept message;
@@ -71,7 +72,7 @@ absl::Status NicConnection::Accept(QueuePair* queue_pair, const ConnectionParame
   return absl::OkStatus();
 }
 
-absl::Status NicConnection::Reject(std::string_view private_data) {
+absl::Status SoftConnectionId::Reject(std::string_view private_data) {
   BATON_RETURN_IF_ERROR(CheckPrivateData("reject", private_data.size(), kMaxRejectPrivateData));
   ConnectionParameters parameters;
   parameters.private_data = std::string(private_data);
@@ -81,13 +82,13 @@ absl::Status NicConnection::Reject(std::string_view private_data) {
   return connections_->calls_.Call(message).status();
 }
 
-absl::Status NicConnection::Disconnect() {
+absl::Status SoftConnectionId::Disconnect() {
   nic::control::Disconnect message;
   message.id = number_;
   return connections_->calls_.Call(message).status();
 }
 
-void NicConnection::Note(const nic::control::Event& event) {
+void SoftConnectionId::Note(const nic::control::Event& event) {
   local_ = nic::FromControl(event.local);
   peer_ = nic::FromControl(event.peer);
   depths_ = {event.our_reads, event.their_reads};
@@ -95,15 +96,15 @@ void NicConnection::Note(const nic::control::Event& event) {
 
 // ---------------------------------------------------------------- all of them
 
-absl::StatusOr<std::unique_ptr<NicConnections>> NicConnections::Make(nic::CallSocket calls) {
+absl::StatusOr<std::unique_ptr<SoftConnections>> SoftConnections::Make(nic::CallSocket calls) {
   nic::control::Channel message;
   message.events = 1;
   BATON_ASSIGN_OR_RETURN(nic::CallSocket::Answer answer, calls.Call(message));
-  return std::unique_ptr<NicConnections>(
-      new NicConnections(std::move(calls), std::move(answer.descriptor)));
+  return std::unique_ptr<SoftConnections>(
+      new SoftConnections(std::move(calls), std::move(answer.descriptor)));
 }
 
-void NicConnections::Destroy(Kind kind, uint32_t number) {
+void SoftConnections::Destroy(Kind kind, uint32_t number) {
   if (calls_.forked()) return;
   nic::control::Destroy message;
   message.kind = static_cast<uint32_t>(kind);
@@ -111,8 +112,8 @@ void NicConnections::Destroy(Kind kind, uint32_t number) {
   (void)calls_.Call(message);
 }
 
-absl::StatusOr<std::unique_ptr<Listener>> NicConnections::Listen(const Address& address,
-                                                                 int backlog) {
+absl::StatusOr<std::unique_ptr<Listener>> SoftConnections::Listen(const Address& address,
+                                                                  int backlog) {
   BATON_RETURN_IF_ERROR(ToSocketAddress(address).status());
   nic::control::Listen message;
   message.address = ToControl(address);
@@ -121,11 +122,11 @@ absl::StatusOr<std::unique_ptr<Listener>> NicConnections::Listen(const Address& 
   // The reply has no room for the words that operators and NamePortOwner know.
   if (absl::IsAlreadyExists(answer.status())) return PortTakenError({PortSpace::kTcp, address});
   if (!answer.ok()) return answer.status();
-  return std::make_unique<NicListener>(this, answer->value,
-                                       Address{address.host, static_cast<uint16_t>(answer->more)});
+  return std::make_unique<SoftListener>(this, answer->value,
+                                        Address{address.host, static_cast<uint16_t>(answer->more)});
 }
 
-absl::StatusOr<std::unique_ptr<ConnectionId>> NicConnections::Connect(
+absl::StatusOr<std::unique_ptr<ConnectionId>> SoftConnections::Connect(
     const Address& address, QueuePair* queue_pair, const ConnectionParameters& parameters) {
   BATON_RETURN_IF_ERROR(
       CheckPrivateData("connect", parameters.private_data.size(), kMaxConnectPrivateData));
@@ -135,7 +136,7 @@ absl::StatusOr<std::unique_ptr<ConnectionId>> NicConnections::Connect(
   message.ask_route = parameters.check_route ? 1 : 0;
   message.parameters = ToControl(parameters);
   BATON_ASSIGN_OR_RETURN(const nic::CallSocket::Answer answer, calls_.Call(message));
-  auto id = std::make_unique<NicConnection>(this, answer.value);
+  auto id = std::make_unique<SoftConnectionId>(this, answer.value);
   id->queue_pair_ = queue_pair;
   id->peer_ = address;
   id->check_route_ = parameters.check_route;
@@ -143,13 +144,13 @@ absl::StatusOr<std::unique_ptr<ConnectionId>> NicConnections::Connect(
 }
 
 // A byte that is read here stands for events that NextEvent has not taken yet.
-bool NicConnections::LookForEvents() {
+bool SoftConnections::LookForEvents() {
   uint8_t bytes[64];
   if (recv(channel_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) more_ = true;
   return more_;
 }
 
-bool NicConnections::NextEvent(CmEvent* event) {
+bool SoftConnections::NextEvent(CmEvent* event) {
   while (more_) {
     const absl::StatusOr<nic::CallSocket::Answer> answer = calls_.Call(nic::control::NextEvent());
     more_ = answer.ok() && answer->value > 0;
@@ -160,7 +161,7 @@ bool NicConnections::NextEvent(CmEvent* event) {
   return false;
 }
 
-bool NicConnections::Translate(const nic::control::Event& message, CmEvent* event) {
+bool SoftConnections::Translate(const nic::control::Event& message, CmEvent* event) {
   const auto type = static_cast<EventType>(message.type);
   if (type == EventType::kNone || message.type > static_cast<uint32_t>(EventType::kRouteKnown)) {
     return false;
@@ -168,7 +169,7 @@ bool NicConnections::Translate(const nic::control::Event& message, CmEvent* even
   if (type == EventType::kConnectRequest) return TranslateRequest(message, event);
   const auto found = ids_.find(message.id);
   if (found == ids_.end()) return false;
-  NicConnection* const id = found->second;
+  SoftConnectionId* const id = found->second;
   id->Note(message);
   if (type == EventType::kRouteKnown) {
     AnswerRoute(id);
@@ -188,8 +189,8 @@ bool NicConnections::Translate(const nic::control::Event& message, CmEvent* even
   return true;
 }
 
-bool NicConnections::TranslateRequest(const nic::control::Event& message, CmEvent* event) {
-  auto id = std::make_unique<NicConnection>(this, message.id);
+bool SoftConnections::TranslateRequest(const nic::control::Event& message, CmEvent* event) {
+  auto id = std::make_unique<SoftConnectionId>(this, message.id);
   id->Note(message);
   const auto listener = listeners_.find(message.listener);
   if (listener == listeners_.end()) return false;  // and the id that goes rejects it
@@ -201,7 +202,7 @@ bool NicConnections::TranslateRequest(const nic::control::Event& message, CmEven
   return true;
 }
 
-void NicConnections::AnswerRoute(NicConnection* id) {
+void SoftConnections::AnswerRoute(SoftConnectionId* id) {
   if (!id->check_route_) return;
   id->refused_ = id->check_route_(id->route());
   nic::control::Proceed message;

@@ -1,6 +1,6 @@
 // Queues of the soft device that lie in shared memory in mlx5's format: a NIC executes them.
-#ifndef LIB_VERBS_SOFT_NIC_QUEUES_H_
-#define LIB_VERBS_SOFT_NIC_QUEUES_H_
+#ifndef LIB_VERBS_SOFT_QUEUES_H_
+#define LIB_VERBS_SOFT_QUEUES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@
 namespace baton::verbs::soft {
 
 // What the queues of a device share. It outlives them.
-struct NicHost {
+struct SoftHost {
   nic::Client* client = nullptr;
   QueueMemory* memory = nullptr;
   mlx5::Commands* commands = nullptr;
@@ -37,12 +37,12 @@ struct NicHost {
 };
 
 // A register of the NIC, with its doorbell page.
-class NicRegister final : public mlx5::Doorbell {
+class SoftRegister final : public mlx5::Doorbell {
  public:
-  static absl::StatusOr<std::unique_ptr<NicRegister>> Make(NicHost* host);
-  ~NicRegister() override;
-  NicRegister(const NicRegister&) = delete;
-  NicRegister& operator=(const NicRegister&) = delete;
+  static absl::StatusOr<std::unique_ptr<SoftRegister>> Make(SoftHost* host);
+  ~SoftRegister() override;
+  SoftRegister(const SoftRegister&) = delete;
+  SoftRegister& operator=(const SoftRegister&) = delete;
 
   uint32_t number() const { return made_.number; }
 
@@ -51,20 +51,20 @@ class NicRegister final : public mlx5::Doorbell {
   void ReceivesPosted(uint32_t qp_number, const uint32_t& failed) override;
 
  private:
-  NicRegister(NicHost* host, const QueueMemory::Block& page, nic::Client::Made made);
+  SoftRegister(SoftHost* host, const QueueMemory::Block& page, nic::Client::Made made);
 
-  NicHost* const host_;
+  SoftHost* const host_;
   const QueueMemory::Block page_;
   const nic::Client::Made made_;
   mlx5::FifoDoorbell fifo_;
 };
 
-class NicCompletionQueue final : public CompletionQueue {
+class SoftCompletionQueue final : public CompletionQueue {
  public:
-  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Make(NicHost* host, uint32_t entries);
-  ~NicCompletionQueue() override;
-  NicCompletionQueue(const NicCompletionQueue&) = delete;
-  NicCompletionQueue& operator=(const NicCompletionQueue&) = delete;
+  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Make(SoftHost* host, uint32_t entries);
+  ~SoftCompletionQueue() override;
+  SoftCompletionQueue(const SoftCompletionQueue&) = delete;
+  SoftCompletionQueue& operator=(const SoftCompletionQueue&) = delete;
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
   absl::Status RequestNotification() override;
@@ -72,7 +72,7 @@ class NicCompletionQueue final : public CompletionQueue {
 
   uint32_t number() const { return number_; }
   // Queue pairs that complete here are rung by it: who polls a queue posts to its queue pairs.
-  NicRegister& reg() const { return *reg_; }
+  SoftRegister& reg() const { return *reg_; }
 
   void Add(const mlx5::QueuePairLayout& layout, uint8_t* begin, uint32_t qp_number,
            mlx5::SharedReceiveQueue* shared);
@@ -81,17 +81,17 @@ class NicCompletionQueue final : public CompletionQueue {
   void Keep();
 
  private:
-  NicCompletionQueue(NicHost* host, const QueueMemory::Block& block,
-                     const mlx5::CompletionQueueLayout& layout, uint32_t number,
-                     std::unique_ptr<NicRegister> reg, nic::Client::Made channel);
+  SoftCompletionQueue(SoftHost* host, const QueueMemory::Block& block,
+                      const mlx5::CompletionQueueLayout& layout, uint32_t number,
+                      std::unique_ptr<SoftRegister> reg, nic::Client::Made channel);
 
   bool overrun() const;
   void Drain();
 
-  NicHost* const host_;
+  SoftHost* const host_;
   const QueueMemory::Block block_;
   const uint32_t number_;
-  const std::unique_ptr<NicRegister> reg_;
+  const std::unique_ptr<SoftRegister> reg_;
   const nic::Client::Made channel_;
   mlx5::CompletionQueue queue_;
   std::deque<Completion> kept_;
@@ -100,13 +100,13 @@ class NicCompletionQueue final : public CompletionQueue {
   bool notified_ = false;         // the channel may have an event that nobody has read
 };
 
-class NicSharedReceiveQueue final : public SharedReceiveQueue {
+class SoftSharedReceiveQueue final : public SharedReceiveQueue {
  public:
-  static absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Make(NicHost* host, uint32_t entries,
+  static absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> Make(SoftHost* host, uint32_t entries,
                                                                   uint32_t max_scatter_gather);
-  ~NicSharedReceiveQueue() override;
-  NicSharedReceiveQueue(const NicSharedReceiveQueue&) = delete;
-  NicSharedReceiveQueue& operator=(const NicSharedReceiveQueue&) = delete;
+  ~SoftSharedReceiveQueue() override;
+  SoftSharedReceiveQueue(const SoftSharedReceiveQueue&) = delete;
+  SoftSharedReceiveQueue& operator=(const SoftSharedReceiveQueue&) = delete;
 
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override;
@@ -114,24 +114,24 @@ class NicSharedReceiveQueue final : public SharedReceiveQueue {
   mlx5::SharedReceiveQueue& queue() { return queue_; }
 
  private:
-  NicSharedReceiveQueue(NicHost* host, const QueueMemory::Block& block,
-                        const mlx5::SharedReceiveQueueLayout& layout, uint32_t number,
-                        uint32_t entries, uint32_t max_scatter_gather);
+  SoftSharedReceiveQueue(SoftHost* host, const QueueMemory::Block& block,
+                         const mlx5::SharedReceiveQueueLayout& layout, uint32_t number,
+                         uint32_t entries, uint32_t max_scatter_gather);
 
-  NicHost* const host_;
+  SoftHost* const host_;
   const QueueMemory::Block block_;
   const uint32_t entries_;
   const uint32_t max_scatter_gather_;
   mlx5::SharedReceiveQueue queue_;
 };
 
-class NicQueuePair final : public QueuePair {
+class SoftQueuePair final : public QueuePair {
  public:
-  static absl::StatusOr<std::unique_ptr<QueuePair>> Make(NicHost* host,
+  static absl::StatusOr<std::unique_ptr<QueuePair>> Make(SoftHost* host,
                                                          const QueuePairOptions& options);
-  ~NicQueuePair() override;
-  NicQueuePair(const NicQueuePair&) = delete;
-  NicQueuePair& operator=(const NicQueuePair&) = delete;
+  ~SoftQueuePair() override;
+  SoftQueuePair(const SoftQueuePair&) = delete;
+  SoftQueuePair& operator=(const SoftQueuePair&) = delete;
 
   uint32_t number() const override { return number_; }
   QueuePairState state() const override { return queue_pair_->state(); }
@@ -145,16 +145,17 @@ class NicQueuePair final : public QueuePair {
   void NoteConnected(bool reads) override;
 
  private:
-  NicQueuePair(NicHost* host, const QueueMemory::Block& block, const mlx5::QueuePairLayout& layout,
-               const QueuePairOptions& options, uint32_t number);
+  SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
+                const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
+                uint32_t number);
 
   void KeepCompletions();
 
-  NicHost* const host_;
+  SoftHost* const host_;
   const QueueMemory::Block block_;
   const uint32_t number_;
-  NicCompletionQueue* const send_queue_;
-  NicCompletionQueue* const receive_queue_;
+  SoftCompletionQueue* const send_queue_;
+  SoftCompletionQueue* const receive_queue_;
   const uint32_t max_scatter_gather_;
   const bool shared_;
   bool reads_ = true;  // its peer answers READs and atomics
@@ -163,4 +164,4 @@ class NicQueuePair final : public QueuePair {
 
 }  // namespace baton::verbs::soft
 
-#endif  // LIB_VERBS_SOFT_NIC_QUEUES_H_
+#endif  // LIB_VERBS_SOFT_QUEUES_H_

@@ -1,4 +1,4 @@
-#include "lib/verbs/soft/nic_queues.h"
+#include "lib/verbs/soft/queues.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -33,48 +33,48 @@ absl::Status TooMany(absl::string_view what, size_t count, uint32_t limit) {
 
 // ---------------------------------------------------------------- register
 
-absl::StatusOr<std::unique_ptr<NicRegister>> NicRegister::Make(NicHost* host) {
+absl::StatusOr<std::unique_ptr<SoftRegister>> SoftRegister::Make(SoftHost* host) {
   constexpr uint64_t kBytes = sizeof(mlx5::DoorbellPage);
   BATON_ASSIGN_OR_RETURN(const QueueMemory::Block page, host->memory->Allocate(kBytes, kBytes));
   absl::StatusOr<nic::Client::Made> made = host->client->AddRegister(page.place);
   if (made.ok()) {
-    return std::unique_ptr<NicRegister>(new NicRegister(host, page, *std::move(made)));
+    return std::unique_ptr<SoftRegister>(new SoftRegister(host, page, *std::move(made)));
   }
   host->memory->Free(page);
   return made.status();
 }
 
-NicRegister::NicRegister(NicHost* host, const QueueMemory::Block& page, nic::Client::Made made)
+SoftRegister::SoftRegister(SoftHost* host, const QueueMemory::Block& page, nic::Client::Made made)
     : host_(host),
       page_(page),
       made_(std::move(made)),
       fifo_(reinterpret_cast<mlx5::DoorbellPage*>(page.begin), made_.descriptor.get()) {}
 
-NicRegister::~NicRegister() {
+SoftRegister::~SoftRegister() {
   (void)host_->client->Destroy(Kind::kRegister, made_.number);
   host_->memory->Free(page_);
 }
 
-void NicRegister::Ring(uint64_t bytes) {
+void SoftRegister::Ring(uint64_t bytes) {
   fifo_.Ring(bytes);
   if (host_->rung) host_->rung();
 }
 
-void NicRegister::Arm(uint64_t bytes) {
+void SoftRegister::Arm(uint64_t bytes) {
   fifo_.Arm(bytes);
   if (host_->rung) host_->rung();
 }
 
-void NicRegister::ReceivesPosted(uint32_t qp_number, const uint32_t& failed) {
+void SoftRegister::ReceivesPosted(uint32_t qp_number, const uint32_t& failed) {
   fifo_.ReceivesPosted(qp_number, failed);
 }
 
 // ---------------------------------------------------------------- completion queue
 
-absl::StatusOr<std::unique_ptr<CompletionQueue>> NicCompletionQueue::Make(NicHost* host,
-                                                                          uint32_t entries) {
+absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Make(SoftHost* host,
+                                                                           uint32_t entries) {
   const mlx5::CompletionQueueLayout layout = {std::bit_ceil(entries)};
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<NicRegister> reg, NicRegister::Make(host));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<SoftRegister> reg, SoftRegister::Make(host));
   BATON_ASSIGN_OR_RETURN(nic::Client::Made channel, host->client->AddChannel());
   BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
@@ -82,16 +82,17 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> NicCompletionQueue::Make(NicHos
       host->client->AddCompletionQueue(block.place, layout, reg->number(), channel.number);
   if (number.ok()) {
     return std::unique_ptr<CompletionQueue>(
-        new NicCompletionQueue(host, block, layout, *number, std::move(reg), std::move(channel)));
+        new SoftCompletionQueue(host, block, layout, *number, std::move(reg), std::move(channel)));
   }
   host->memory->Free(block);
   (void)host->client->Destroy(Kind::kChannel, channel.number);
   return number.status();
 }
 
-NicCompletionQueue::NicCompletionQueue(NicHost* host, const QueueMemory::Block& block,
-                                       const mlx5::CompletionQueueLayout& layout, uint32_t number,
-                                       std::unique_ptr<NicRegister> reg, nic::Client::Made channel)
+SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, const QueueMemory::Block& block,
+                                         const mlx5::CompletionQueueLayout& layout, uint32_t number,
+                                         std::unique_ptr<SoftRegister> reg,
+                                         nic::Client::Made channel)
     : host_(host),
       block_(block),
       number_(number),
@@ -99,14 +100,14 @@ NicCompletionQueue::NicCompletionQueue(NicHost* host, const QueueMemory::Block& 
       channel_(std::move(channel)),
       queue_(layout.At(block.begin), number, reg_.get()) {}
 
-NicCompletionQueue::~NicCompletionQueue() {
+SoftCompletionQueue::~SoftCompletionQueue() {
   ForgetNotification();
   (void)host_->client->Destroy(Kind::kCompletionQueue, number_);
   (void)host_->client->Destroy(Kind::kChannel, channel_.number);
   host_->memory->Free(block_);
 }
 
-bool NicCompletionQueue::overrun() const {
+bool SoftCompletionQueue::overrun() const {
   auto* const failed =
       reinterpret_cast<uint32_t*>(block_.begin + mlx5::CompletionQueueLayout::kFailed);
   return std::atomic_ref(*failed).load(std::memory_order_acquire) != 0;
@@ -114,12 +115,12 @@ bool NicCompletionQueue::overrun() const {
 
 // An event may come after the poll that has found its completion. So the channel is read until an
 // event was found there.
-void NicCompletionQueue::Drain() {
+void SoftCompletionQueue::Drain() {
   uint8_t bytes[64];
   if (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) notified_ = false;
 }
 
-absl::StatusOr<int> NicCompletionQueue::Poll(absl::Span<Completion> completions) {
+absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
   if (notified_) Drain();
   if (overrun()) {
     return absl::DataLossError(
@@ -134,7 +135,7 @@ absl::StatusOr<int> NicCompletionQueue::Poll(absl::Span<Completion> completions)
   return static_cast<int>(count);
 }
 
-absl::Status NicCompletionQueue::RequestNotification() {
+absl::Status SoftCompletionQueue::RequestNotification() {
   if (!watched_) {
     epoll_event event = {};
     event.events = EPOLLIN;
@@ -148,13 +149,13 @@ absl::Status NicCompletionQueue::RequestNotification() {
   return absl::OkStatus();
 }
 
-void NicCompletionQueue::ForgetNotification() {
+void SoftCompletionQueue::ForgetNotification() {
   if (!std::exchange(watched_, false)) return;
   epoll_ctl(host_->epoll_fd, EPOLL_CTL_DEL, channel_.descriptor.get(), nullptr);
 }
 
-void NicCompletionQueue::Add(const mlx5::QueuePairLayout& layout, uint8_t* begin,
-                             uint32_t qp_number, mlx5::SharedReceiveQueue* shared) {
+void SoftCompletionQueue::Add(const mlx5::QueuePairLayout& layout, uint8_t* begin,
+                              uint32_t qp_number, mlx5::SharedReceiveQueue* shared) {
   auto place = std::find(places_.begin(), places_.end(), 0u);
   if (place == places_.end()) place = places_.insert(place, 0u);
   *place = qp_number;
@@ -164,20 +165,20 @@ void NicCompletionQueue::Add(const mlx5::QueuePairLayout& layout, uint8_t* begin
   queue_.Add(completing);
 }
 
-void NicCompletionQueue::Remove(uint32_t qp_number) {
+void SoftCompletionQueue::Remove(uint32_t qp_number) {
   std::replace(places_.begin(), places_.end(), qp_number, 0u);
   queue_.Remove(qp_number);
 }
 
-void NicCompletionQueue::Keep() {
+void SoftCompletionQueue::Keep() {
   Completion completion;
   while (queue_.Take({&completion, 1}).value_or(0) == 1) kept_.push_back(completion);
 }
 
 // ---------------------------------------------------------------- shared receive queue
 
-absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> NicSharedReceiveQueue::Make(
-    NicHost* host, uint32_t entries, uint32_t max_scatter_gather) {
+absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make(
+    SoftHost* host, uint32_t entries, uint32_t max_scatter_gather) {
   BATON_ASSIGN_OR_RETURN(const mlx5::SharedReceiveQueueLayout layout,
                          mlx5::LayOutShared(entries, max_scatter_gather));
   BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
@@ -190,16 +191,16 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> NicSharedReceiveQueue::Make(
   const absl::StatusOr<uint32_t> number = host->client->Add(message);
   if (number.ok()) {
     return std::unique_ptr<SharedReceiveQueue>(
-        new NicSharedReceiveQueue(host, block, layout, *number, entries, max_scatter_gather));
+        new SoftSharedReceiveQueue(host, block, layout, *number, entries, max_scatter_gather));
   }
   host->memory->Free(block);
   return number.status();
 }
 
-NicSharedReceiveQueue::NicSharedReceiveQueue(NicHost* host, const QueueMemory::Block& block,
-                                             const mlx5::SharedReceiveQueueLayout& layout,
-                                             uint32_t number, uint32_t entries,
-                                             uint32_t max_scatter_gather)
+SoftSharedReceiveQueue::SoftSharedReceiveQueue(SoftHost* host, const QueueMemory::Block& block,
+                                               const mlx5::SharedReceiveQueueLayout& layout,
+                                               uint32_t number, uint32_t entries,
+                                               uint32_t max_scatter_gather)
     : host_(host),
       block_(block),
       entries_(entries),
@@ -208,14 +209,14 @@ NicSharedReceiveQueue::NicSharedReceiveQueue(NicHost* host, const QueueMemory::B
   host_->shared_receive_queues[number] = this;
 }
 
-NicSharedReceiveQueue::~NicSharedReceiveQueue() {
+SoftSharedReceiveQueue::~SoftSharedReceiveQueue() {
   host_->shared_receive_queues.erase(queue_.number());
   (void)host_->client->Destroy(Kind::kSharedReceiveQueue, queue_.number());
   host_->memory->Free(block_);
 }
 
-absl::Status NicSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest> requests,
-                                                size_t* posted) {
+absl::Status SoftSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest> requests,
+                                                 size_t* posted) {
   const auto wrong = std::find_if(requests.begin(), requests.end(), [this](const auto& request) {
     return request.sges.size() > max_scatter_gather_;
   });
@@ -225,7 +226,7 @@ absl::Status NicSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest>
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
 }
 
-absl::Status NicSharedReceiveQueue::ArmLimit(uint32_t limit) {
+absl::Status SoftSharedReceiveQueue::ArmLimit(uint32_t limit) {
   if (limit <= entries_) return queue_.ArmLimit(limit);
   return absl::InvalidArgumentError(
       absl::StrCat("limit ", limit, " of a shared receive queue of ", entries_));
@@ -233,47 +234,47 @@ absl::Status NicSharedReceiveQueue::ArmLimit(uint32_t limit) {
 
 // ---------------------------------------------------------------- queue pair
 
-absl::StatusOr<std::unique_ptr<QueuePair>> NicQueuePair::Make(NicHost* host,
-                                                              const QueuePairOptions& options) {
-  auto* const shared = static_cast<NicSharedReceiveQueue*>(options.shared_receive_queue);
+absl::StatusOr<std::unique_ptr<QueuePair>> SoftQueuePair::Make(SoftHost* host,
+                                                               const QueuePairOptions& options) {
+  auto* const shared = static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue);
   BATON_ASSIGN_OR_RETURN(const mlx5::QueuePairLayout layout, mlx5::LayOut(options));
   BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
-  const auto* const send_queue = static_cast<NicCompletionQueue*>(options.send_queue);
+  const auto* const send_queue = static_cast<SoftCompletionQueue*>(options.send_queue);
   nic::Client::QueuePairOptions parts;
   parts.reg = send_queue->reg().number();
   parts.send_queue = send_queue->number();
-  parts.receive_queue = static_cast<NicCompletionQueue*>(options.receive_queue)->number();
+  parts.receive_queue = static_cast<SoftCompletionQueue*>(options.receive_queue)->number();
   parts.shared_receive_queue = shared == nullptr ? 0 : shared->queue().number();
   const absl::StatusOr<uint32_t> number = host->client->AddQueuePair(block.place, layout, parts);
   if (number.ok()) {
-    return std::unique_ptr<QueuePair>(new NicQueuePair(host, block, layout, options, *number));
+    return std::unique_ptr<QueuePair>(new SoftQueuePair(host, block, layout, options, *number));
   }
   host->memory->Free(block);
   return number.status();
 }
 
-NicQueuePair::NicQueuePair(NicHost* host, const QueueMemory::Block& block,
-                           const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
-                           uint32_t number)
+SoftQueuePair::SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
+                             const mlx5::QueuePairLayout& layout, const QueuePairOptions& options,
+                             uint32_t number)
     : host_(host),
       block_(block),
       number_(number),
-      send_queue_(static_cast<NicCompletionQueue*>(options.send_queue)),
-      receive_queue_(static_cast<NicCompletionQueue*>(options.receive_queue)),
+      send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
+      receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
       max_scatter_gather_(options.max_scatter_gather),
       shared_(options.shared_receive_queue != nullptr),
       queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block.begin, number,
                                                     mlx5::LimitsOf(options), host->commands,
                                                     &send_queue_->reg())) {
-  auto* const shared = static_cast<NicSharedReceiveQueue*>(options.shared_receive_queue);
+  auto* const shared = static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue);
   mlx5::SharedReceiveQueue* const receives = shared == nullptr ? nullptr : &shared->queue();
   send_queue_->Add(layout, block.begin, number, receives);
   if (receive_queue_ != send_queue_) receive_queue_->Add(layout, block.begin, number, receives);
 }
 
 // The NIC has forgotten it before its completions are kept, so none comes after them.
-NicQueuePair::~NicQueuePair() {
+SoftQueuePair::~SoftQueuePair() {
   queue_pair_.reset();
   KeepCompletions();
   send_queue_->Remove(number_);
@@ -281,12 +282,12 @@ NicQueuePair::~NicQueuePair() {
   host_->memory->Free(block_);
 }
 
-void NicQueuePair::KeepCompletions() {
+void SoftQueuePair::KeepCompletions() {
   send_queue_->Keep();
   if (receive_queue_ != send_queue_) receive_queue_->Keep();
 }
 
-absl::Status NicQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
+absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
   size_t fine = 0;
   absl::Status refused;
   for (; fine < requests.size() && refused.ok(); ++fine) {
@@ -306,7 +307,7 @@ absl::Status NicQueuePair::PostSend(absl::Span<const SendRequest> requests, size
   return status.ok() ? refused : status;
 }
 
-absl::Status NicQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
+absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
   if (shared_) {
     *posted = 0;
     return absl::FailedPreconditionError(
@@ -322,13 +323,13 @@ absl::Status NicQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
 }
 
-absl::Status NicQueuePair::SetReset() {
+absl::Status SoftQueuePair::SetReset() {
   BATON_RETURN_IF_ERROR(host_->commands->Modify(number_, QueuePairState::kReset));
   KeepCompletions();
   return queue_pair_->SetReset();
 }
 
-void NicQueuePair::NoteConnected(bool reads) {
+void SoftQueuePair::NoteConnected(bool reads) {
   reads_ = reads;
   queue_pair_->NoteConnected(reads);
 }

@@ -1,6 +1,6 @@
 // Connection ids and listeners that a NIC has.
-#ifndef LIB_VERBS_SOFT_NIC_CONNECTIONS_H_
-#define LIB_VERBS_SOFT_NIC_CONNECTIONS_H_
+#ifndef LIB_VERBS_SOFT_CONNECTIONS_H_
+#define LIB_VERBS_SOFT_CONNECTIONS_H_
 
 #include <cstdint>
 #include <functional>
@@ -18,12 +18,12 @@
 
 namespace baton::verbs::soft {
 
-class NicConnections;
+class SoftConnections;
 
-class NicConnection final : public ConnectionId {
+class SoftConnectionId final : public ConnectionId {
  public:
-  NicConnection(NicConnections* connections, uint32_t number);
-  ~NicConnection() override;
+  SoftConnectionId(SoftConnections* connections, uint32_t number);
+  ~SoftConnectionId() override;
 
   Address local_address() const override { return local_; }
   Address peer_address() const override { return peer_; }
@@ -33,10 +33,10 @@ class NicConnection final : public ConnectionId {
   absl::Status Disconnect() override;
 
  private:
-  friend class NicConnections;
+  friend class SoftConnections;
   void Note(const nic::control::Event& event);
 
-  NicConnections* const connections_;
+  SoftConnections* const connections_;
   const uint32_t number_;
   QueuePair* queue_pair_ = nullptr;
   Address local_;
@@ -47,10 +47,10 @@ class NicConnection final : public ConnectionId {
 };
 
 // The ids and listeners of a device. It outlives them.
-class NicConnections {
+class SoftConnections {
  public:
   // `calls` is a file for ids.
-  static absl::StatusOr<std::unique_ptr<NicConnections>> Make(nic::CallSocket calls);
+  static absl::StatusOr<std::unique_ptr<SoftConnections>> Make(nic::CallSocket calls);
 
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog);
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(const Address& address,
@@ -64,24 +64,24 @@ class NicConnections {
   nic::CallSocket& calls() { return calls_; }
 
  private:
-  friend class NicConnection;
-  class NicListener;
+  friend class SoftConnectionId;
+  class SoftListener;
 
-  NicConnections(nic::CallSocket calls, FileDescriptor channel)
+  SoftConnections(nic::CallSocket calls, FileDescriptor channel)
       : calls_(std::move(calls)), channel_(std::move(channel)) {}
 
   bool Translate(const nic::control::Event& message, CmEvent* event);
   bool TranslateRequest(const nic::control::Event& message, CmEvent* event);
-  void AnswerRoute(NicConnection* id);
+  void AnswerRoute(SoftConnectionId* id);
   void Destroy(nic::control::Kind kind, uint32_t number);
 
   nic::CallSocket calls_;
   FileDescriptor channel_;
   bool more_ = false;  // the NIC may have events
-  absl::flat_hash_map<uint32_t, NicConnection*> ids_;
+  absl::flat_hash_map<uint32_t, SoftConnectionId*> ids_;
   absl::flat_hash_map<uint32_t, Listener*> listeners_;
 };
 
 }  // namespace baton::verbs::soft
 
-#endif  // LIB_VERBS_SOFT_NIC_CONNECTIONS_H_
+#endif  // LIB_VERBS_SOFT_CONNECTIONS_H_
