@@ -56,6 +56,9 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes for queues"));
   }
+  // Both fail only for what is not mapped. Inline data are in it, so no core dump has it.
+  madvise(begin, size, MADV_DONTDUMP);
+  madvise(begin, size, MADV_DONTFORK);
   const absl::StatusOr<uint32_t> number = client_->AddFile(fd.get());
   if (!number.ok()) {
     munmap(begin, size);

@@ -11,8 +11,8 @@
 
 namespace baton::verbs::soft {
 
-// Memory for queues that a NIC executes: parts of memfds, which forked processes share. It does not
-// move. Thread-compatible.
+// Memory for queues that a NIC executes: parts of memfds. It does not move. Forked processes do not
+// have it, and core dumps neither. Thread-compatible.
 class QueueMemory {
  public:
   struct Block {

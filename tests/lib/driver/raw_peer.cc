@@ -101,10 +101,9 @@ void RawPeer::Turn() {
   device_->Progress();
   verbs::CmEvent event;
   while (device_->NextEvent(&event)) OnEvent(std::exchange(event, {}));
-  verbs::Completion completions[16];
-  const int count = queue_->Poll(absl::MakeSpan(completions)).value();
-  for (int i = 0; i < count; ++i) {
-    const verbs::Completion& completion = completions[i];
+  // A queue has room again when completions of it were polled.
+  verbs::Completion completion;
+  while (queue_->Poll({&completion, 1}).value() == 1) {
     if ((completion.wr_id & kReceiveBit) == 0) {
       sent.push_back(completion);
     } else if (completion.status != verbs::CompletionStatus::kSuccess) {
