@@ -75,10 +75,6 @@ absl::Status CallSocket::Lost(absl::string_view why) {
 }
 
 absl::Status CallSocket::AwaitReadable(int socket, uint64_t deadline_ns) const {
-  if (turn_) {
-    turn_();
-    return absl::OkStatus();
-  }
   const uint64_t now = MonotonicNanoseconds();
   const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
   pollfd entry = {socket, POLLIN, 0};
@@ -92,11 +88,16 @@ absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
   const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
   ControlMessage message;
   for (;;) {
+    const bool late = !turn_ && MonotonicNanoseconds() > deadline;  // before the last look
+    if (turn_) turn_();
     const Received received = Receive(socket, &message);
     if (received == Received::kMessage) break;
+    if (received == Received::kNoDescriptor) {
+      return absl::ResourceExhaustedError("no descriptor is free: raise RLIMIT_NOFILE");
+    }
     if (received != Received::kNothing) return Lost("it has closed the connection");
-    if (MonotonicNanoseconds() > deadline) return Lost("it did not reply within 2 s");
-    BATON_RETURN_IF_ERROR(AwaitReadable(socket, deadline));
+    if (late) return Lost("it did not reply within 2 s");
+    if (!turn_) BATON_RETURN_IF_ERROR(AwaitReadable(socket, deadline));
   }
   control::Reply reply;
   control::Event event;

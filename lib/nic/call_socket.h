@@ -22,8 +22,8 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& path);
 // file ends when the last copy of file() is closed, in whichever process.
 //
 // Every call waits for the reply. lost() says that the NIC has closed the connection, or has not
-// replied within two seconds: every call fails from then on. All other errors are the NIC's
-// answers. Thread-compatible.
+// replied within two seconds (one of another process): every call fails from then on. All other
+// errors are the NIC's answers. Thread-compatible.
 class CallSocket {
  public:
   struct Answer {
@@ -33,8 +33,8 @@ class CallSocket {
     std::optional<control::Event> event;
   };
 
-  // Opens a file for objects or for ids. `turn` (may be empty) is called while a call waits: it
-  // turns a NIC of the same thread.
+  // Opens a file for objects or for ids. `turn` (may be empty) is called while a call waits: it has
+  // a NIC of the same thread serve its sockets, however long that takes.
   static absl::StatusOr<CallSocket> Open(FileDescriptor socket, control::Op op,
                                          std::function<void()> turn);
 

@@ -119,6 +119,8 @@ absl::StatusOr<uint32_t> Client::AddQueuePair(const control::Place& place,
   message.send_queue = options.send_queue;
   message.receive_queue = options.receive_queue;
   message.shared_receive_queue = options.shared_receive_queue;
+  message.send_sges = options.sends.scatter_gather;
+  message.send_inline = options.sends.inline_bytes;
   return Add(message);
 }
 

@@ -62,6 +62,7 @@ class Client final : public verbs::mlx5::Commands {
     uint32_t send_queue = 0;
     uint32_t receive_queue = 0;
     uint32_t shared_receive_queue = 0;
+    verbs::mlx5::SendQueueLimits sends = {0, 0};
   };
   absl::StatusOr<uint32_t> AddQueuePair(const control::Place& place,
                                         const verbs::mlx5::QueuePairLayout& layout,

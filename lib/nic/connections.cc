@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
@@ -190,6 +191,7 @@ Connections::Value Connections::Destroy(const control::Destroy& message, Call*) 
 
 void Connections::Queue(const control::Event& event) {
   events_.push_back(event);
+  ++host_->objects->events;
   if (events_.size() == 1 && channel_) Notify(channel_);
 }
 
@@ -202,6 +204,7 @@ void Connections::Fill(const SoftConnection& id, control::Event* event) const {
 }
 
 void Connections::PushEvent(verbs::soft::ConnectionEvent event) {
+  if (event.new_id == nullptr && NumberOf(event.id) == 0) return;  // it is going
   control::Event message;
   message.type = static_cast<uint32_t>(event.type) + 1;
   message.error = ErrnoOf(event.status);
@@ -232,16 +235,18 @@ void Connections::RouteKnown(SoftConnection* id) {
 
 // Ids that go reject their requests.
 void Connections::RejectRequestsOf(uint32_t listener) {
-  std::erase_if(events_, [this, listener](const control::Event& event) {
-    if (event.listener != listener) return false;
-    Erase(event.id);
-    return true;
+  std::vector<uint32_t> waiting;
+  std::erase_if(events_, [&waiting, listener](const control::Event& event) {
+    if (event.listener == listener) waiting.push_back(event.id);
+    return event.listener == listener;
   });
+  for (const uint32_t id : waiting) Erase(id);
 }
 
 // The id may look at us while it goes.
 void Connections::Erase(uint32_t id) {
   auto node = ids_.extract(id);
+  if (node.empty()) return;  // its user has destroyed it
   numbers_.erase(node.mapped().get());
 }
 

@@ -37,6 +37,15 @@ absl::Status CheckSize(absl::string_view what, uint32_t value, uint32_t least, u
       absl::StrCat(what, ": ", value, ", not a power of two from ", least, " to ", most));
 }
 
+// Room grows with what is in flight. A client that does not tell what its sends have gets a window
+// of few, because each takes the most then.
+verbs::soft::WindowLimits WindowOf(const control::QueuePair& message) {
+  constexpr uint32_t kMostInline = 512;
+  if (message.send_sges == 0) return {128, verbs::soft::kMaxScatterGather, kMostInline};
+  return {message.send_slots, std::min<uint32_t>(message.send_sges, verbs::soft::kMaxScatterGather),
+          std::min(message.send_inline, kMostInline)};
+}
+
 absl::Status NoSuch(absl::string_view what, uint32_t number) {
   return absl::NotFoundError(absl::StrCat(what, ": this file has no ", number));
 }
@@ -255,6 +264,7 @@ Context::Value Context::AddQueuePair(const control::QueuePair& message, Call*) {
   made.number = made.sends.qp_number = objects.NewNumber();
   made.reg = message.reg;
   made.sends.slot_count = message.send_slots;
+  made.window = WindowOf(message);
   made.tell = [this](verbs::DeviceEventType type, uint32_t object) { Tell(type, object); };
   made.send_queue_number = message.send_queue;
   made.receive_queue_number = message.receive_queue;
@@ -331,8 +341,16 @@ Context::Value Context::ArmLimit(const control::ArmLimit& message, Call*) {
 }
 
 void Context::Tell(verbs::DeviceEventType type, uint32_t number) {
+  for (const Event& event : events_) {
+    if (event.type == type && event.number == number) return;
+  }
   events_.push_back({type, number});
+  ++host_->objects->events;
   if (event_channel_) Notify(event_channel_);
+}
+
+void Context::ForgetEventsOf(uint32_t number) {
+  std::erase_if(events_, [number](const Event& event) { return event.number == number; });
 }
 
 // The value is 1 more than the type. 0: there is none.
@@ -370,6 +388,7 @@ Context::Value Context::Modify(const control::Modify& message, Call*) {
   absl::Status status;
   if (to == QueuePairState::kReset) {
     queue_pair->Reset();
+    ForgetEventsOf(message.number);
   } else if (to == QueuePairState::kInit && from == QueuePairState::kReset) {
     status = queue_pair->Init();
   } else if (connects && from == QueuePairState::kInit) {
@@ -408,6 +427,7 @@ absl::Status Context::DestroyCompletionQueue(uint32_t number) {
   const OwnedCompletionQueue* const queue = FindQueue(number);
   if (queue == nullptr) return NoSuch("completion queue", number);
   if (queue->users > 0) return InUse("completion queue", number);
+  ForgetEventsOf(number);
   host_->objects->completion_queues.erase(number);
   return absl::OkStatus();
 }
@@ -419,9 +439,7 @@ absl::Status Context::DestroyQueuePair(uint32_t number) {
   OwnedSharedReceiveQueue* const shared = queue_pair->parts().shared_receive_queue;
   if (shared != nullptr) --shared->users;
   host_->objects->queue_pairs.erase(number);
-  std::erase_if(events_, [number](const Event& event) {
-    return event.type == verbs::DeviceEventType::kLastWorkRequestReached && event.number == number;
-  });
+  ForgetEventsOf(number);
   return absl::OkStatus();
 }
 
@@ -432,6 +450,7 @@ absl::Status Context::DestroySharedReceiveQueue(uint32_t number) {
     return NoSuch("shared receive queue", number);
   }
   if (shared->second->users > 0) return InUse("shared receive queue", number);
+  ForgetEventsOf(number);
   queues.erase(shared);
   return absl::OkStatus();
 }

@@ -32,8 +32,7 @@ class Context final : public ClientFile {
 
   absl::StatusOr<uint32_t> Execute(Call* call) override;
 
-  // Queues an event for NEXT_DEVICE_EVENT. Each object has each at most once, or once each time
-  // that its client asked for it, so they are bounded.
+  // Queues an event for NEXT_DEVICE_EVENT, unless the object has one of the type there.
   void Tell(verbs::DeviceEventType type, uint32_t number);
 
   Registers& registers() { return registers_; }
@@ -55,6 +54,7 @@ class Context final : public ClientFile {
   Value Destroy(const control::Destroy& message, Call* call);
 
   absl::Status Connect(const control::Modify& message, QueuePair* queue_pair);
+  void ForgetEventsOf(uint32_t number);
   absl::Status DestroyRegister(uint32_t number);
   absl::Status DestroyCompletionQueue(uint32_t number);
   absl::Status DestroyQueuePair(uint32_t number);

@@ -126,8 +126,10 @@ struct QueuePair {
   uint32_t send_queue = 0;  // completion queues
   uint32_t receive_queue = 0;
   uint32_t shared_receive_queue = 0;  // 0: it has receives of its own
+  uint32_t send_sges = 0;             // most buffers of a send; 0: nobody knows
+  uint32_t send_inline = 0;           // most inline bytes of one
 };
-static_assert(sizeof(QueuePair) == 88 && offsetof(QueuePair, send_slots) == 56);
+static_assert(sizeof(QueuePair) == 96 && offsetof(QueuePair, send_slots) == 56);
 
 struct Modify {
   static constexpr Op kOp = Op::kModify;

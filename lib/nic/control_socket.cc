@@ -59,10 +59,11 @@ Received Receive(int socket, ControlMessage* message) {
   const size_t passed = TakePassed(&header, &message->passed);
   // An empty message looks like an end, and is one.
   if (size == 0) return Received::kEnded;
-  if (passed > 1 || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Received::kMalformed;
-  }
+  if (passed > 1 || (header.msg_flags & MSG_TRUNC) != 0) return Received::kMalformed;
   message->size = static_cast<size_t>(size);
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    return passed == 0 ? Received::kNoDescriptor : Received::kMalformed;
+  }
   return Received::kMessage;
 }
 

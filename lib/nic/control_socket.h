@@ -26,9 +26,10 @@ struct ControlMessage {
 
 enum class Received {
   kMessage,
-  kNothing,    // there is none now
-  kEnded,      // the other side has closed it
-  kMalformed,  // no message, too long a one, or one with more than one descriptor
+  kNothing,       // there is none now
+  kEnded,         // the other side has closed it
+  kNoDescriptor,  // the one that came with it did not fit: this process has none free
+  kMalformed,     // no message, too long a one, or one with more than one descriptor
 };
 
 // Returns the address at which a NIC listens. kInvalidArgument: no socket can have such a path.

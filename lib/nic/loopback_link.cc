@@ -54,7 +54,8 @@ WireQueuePair* LoopbackLink::FindPeer() {
   QueuePair* const found = objects_->FindQueuePair(peer_);
   QueuePairUse* const use = found == nullptr ? nullptr : found->use();
   if (use == nullptr || use->link().peer() != wire_->number()) return nullptr;
-  if (peer_use_ != 0 && peer_use_ != use->id()) return nullptr;
+  const uint64_t theirs = use->link().peer_use_;
+  if ((peer_use_ != 0 && peer_use_ != use->id()) || (theirs != 0 && theirs != use_)) return nullptr;
   peer_use_ = use->id();
   return &use->wire();
 }

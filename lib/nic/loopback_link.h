@@ -15,10 +15,10 @@ namespace baton::nic {
 // nothing answers any more, whoever gets its number: the requester gives up.
 class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::soft::Pollable {
  public:
-  // All of them outlive the link. `wire` is bound to it by Connect().
+  // All of them outlive the link. `wire` is bound to it by Connect(). `use`: see QueuePairUse::id.
   LoopbackLink(const Objects* objects, verbs::soft::Engine* engine,
-               verbs::soft::WireQueuePair* wire)
-      : objects_(objects), engine_(engine), wire_(wire) {}
+               verbs::soft::WireQueuePair* wire, uint64_t use)
+      : objects_(objects), engine_(engine), wire_(wire), use_(use) {}
   ~LoopbackLink() override { engine_->Forget(this); }
   LoopbackLink(const LoopbackLink&) = delete;
   LoopbackLink& operator=(const LoopbackLink&) = delete;
@@ -46,6 +46,7 @@ class LoopbackLink final : public verbs::soft::QueuePairLink, private verbs::sof
   const Objects* const objects_;
   verbs::soft::Engine* const engine_;
   verbs::soft::WireQueuePair* const wire_;
+  const uint64_t use_;
   uint32_t peer_ = 0;
   uint64_t peer_use_ = 0;  // not 0: it has answered
 };

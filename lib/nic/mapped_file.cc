@@ -39,8 +39,8 @@ absl::StatusOr<std::shared_ptr<MappedFile>> MappedFile::Map(int fd) {
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes of the file that was passed"));
   }
-  // A client's memory is for no child of the NIC and in no core dump. Both fail only for what is not
-  // mapped.
+  // A client's memory is for no child of the NIC and in no core dump. Both fail only for what is
+  // not mapped.
   madvise(begin, size, MADV_DONTFORK);
   madvise(begin, size, MADV_DONTDUMP);
   return std::make_shared<MappedFile>(static_cast<uint8_t*>(begin), size,

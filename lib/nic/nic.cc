@@ -118,11 +118,16 @@ bool Nic::Progress() {
   if (std::exchange(sleeping_, false)) {
     for (auto& [owner, context] : contexts_) context->registers().SetSleeping(false);
   }
+  bool busy = Execute();
+  if (!busy || ++turns_ % kBusyTurns == 0) busy |= Serve();
+  return busy;
+}
+
+bool Nic::Execute() {
   bool busy = TakeRings();
   busy |= engine_->Progress();
-  objects_.FailOverrun();
+  busy |= objects_.FailOverrun();
   TellLoss();
-  if (!busy || ++turns_ % kBusyTurns == 0) busy |= ServeSockets();
   return busy;
 }
 
@@ -134,6 +139,7 @@ void Nic::TellLoss() {
 }
 
 bool Nic::TakeRings() {
+  engine_->UpdateNow();
   bool taken = false;
   for (auto& [owner, context] : contexts_) taken |= context->registers().Take();
   return taken;
@@ -148,7 +154,7 @@ bool Nic::PrepareToWait() {
   return true;
 }
 
-bool Nic::ServeSockets() {
+bool Nic::Serve() {
   epoll_event events[kEventsInTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsInTurn, 0);
   bool served = false;
@@ -157,31 +163,45 @@ bool Nic::ServeSockets() {
     if (id == kEngine) continue;  // each turn has its turn
     served = true;
     if (id == kListener) {
-      Accept();
+      served = Accept();
     } else if (id != kWakeUp) {
-      Serve(id);
+      ServeSocket(id);
     }
   }
   return served;
 }
 
-void Nic::Accept() {
+// Where descriptors are short, clients wait until one ends.
+bool Nic::Accept() {
   FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return;
+  if (!socket) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return true;
+    host_.complain(absl::StrCat("clients wait: ", ErrnoStatus(errno, "accept4").message()));
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+    accepts_ = false;
+    return false;
+  }
   // One that is too many sees its end.
   if (const absl::Status added = Add(std::move(socket)); !added.ok()) {
     host_.complain(absl::StrCat("a client was turned away: ", added.message()));
   }
+  return true;
 }
 
 // A socket of this turn may have ended with its file.
-void Nic::Serve(uint64_t id) {
+void Nic::ServeSocket(uint64_t id) {
   const auto found = sockets_.find(id);
   if (found == sockets_.end()) return;
   ControlMessage message;
   const Received received = Receive(found->second.fd.get(), &message);
   if (received == Received::kNothing) return;
   control::RequestHeader header;
+  if (received == Received::kNoDescriptor && ReadHeader(message, &header)) {
+    const absl::Status refused = absl::ResourceExhaustedError(
+        "the NIC has no descriptor for what was passed: raise its RLIMIT_NOFILE");
+    if (!SendMessage(found->second.fd.get(), ReplyTo(header, refused))) Close(id);
+    return;
+  }
   if (received != Received::kMessage || !ReadHeader(message, &header)) {
     if (received != Received::kEnded) host_.complain("a client sent what is no message");
     return Close(id);
@@ -219,6 +239,7 @@ bool Nic::Open(uint64_t id, const ControlMessage& message) {
   socket.file = true;
   if (objects) {
     contexts_[id] = std::make_unique<Context>(id, &host_);
+    if (loss_told_) contexts_[id]->Tell(verbs::DeviceEventType::kDeviceLost, 0);
   } else {
     connections_[id] = std::make_unique<Connections>(&host_);
   }
@@ -265,6 +286,7 @@ bool Nic::Execute(const Socket& socket, ControlMessage* message) {
 }
 
 void Nic::Close(uint64_t id) {
+  if (!accepts_) accepts_ = AddTo(epoll_.get(), listener_.get(), EPOLLIN, kListener).ok();
   const auto found = sockets_.find(id);
   if (found->second.file) {
     contexts_.erase(id);

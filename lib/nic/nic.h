@@ -44,8 +44,16 @@ class Nic {
   // there was nothing to do.
   bool Progress();
 
-  // Takes what was rung. Returns false if nothing was. Progress() does it, too.
+  // The parts of Progress(), for a NIC that has its clients in its own thread: takes what was rung;
+  // does this and executes some of it; answers some messages. Each returns false if there was
+  // nothing to do.
   bool TakeRings();
+  bool Execute();
+  bool Serve();
+  // Readable when Execute() has something to do beside what is rung.
+  int engine_fd() const { return engine_->event_fd(); }
+  // Grows with each event that a file has for its client.
+  uint64_t events() const { return objects_.events; }
 
   // Returns false if there is something to do now. Returns true if event_fd() becomes readable when
   // there is something to do. The next Progress() ends the wait.
@@ -66,10 +74,9 @@ class Nic {
       std::unique_ptr<verbs::soft::Engine> engine, Complain complain, bool own_addresses);
 
   void TellLoss();
-  bool ServeSockets();
-  void Accept();
+  bool Accept();
   absl::StatusOr<uint64_t> Watch(FileDescriptor socket, Owner owner);
-  void Serve(uint64_t id);
+  void ServeSocket(uint64_t id);
   bool Open(uint64_t id, const ControlMessage& message);
   void Attach(const Socket& file, const ControlMessage& message);
   bool Execute(const Socket& socket, ControlMessage* message);
@@ -85,6 +92,7 @@ class Nic {
   uint64_t turns_ = 0;
   bool sleeping_ = false;  // the registers say so
   bool loss_told_ = false;
+  bool accepts_ = true;  // the listener is watched
   absl::flat_hash_map<uint64_t, Socket> sockets_;
   absl::flat_hash_map<Owner, std::unique_ptr<Context>> contexts_;
   absl::flat_hash_map<Owner, std::unique_ptr<Connections>> connections_;

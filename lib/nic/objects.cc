@@ -40,7 +40,8 @@ QueuePair* Objects::FindQueuePair(uint32_t number) const {
 }
 
 // A queue pair that fails flushes, which may overrun another queue.
-void Objects::FailOverrun() {
+bool Objects::FailOverrun() {
+  const bool any = !overrun.empty();
   while (!overrun.empty()) {
     const uint32_t number = overrun.back();
     overrun.pop_back();
@@ -51,6 +52,7 @@ void Objects::FailOverrun() {
       if (completes && queue_pair->use() != nullptr) queue_pair->SetError();
     }
   }
+  return any;
 }
 
 bool Objects::Invalidate(const Domain& domain, uint32_t rkey) {

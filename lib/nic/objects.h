@@ -50,6 +50,7 @@ struct OwnedSharedReceiveQueue {
   Owner owner = 0;
   uint32_t users = 0;  // queue pairs
   uint32_t limit = 0;  // 0: it tells nobody
+  bool failed = false;
   uint32_t max_sges = 0;
   std::shared_ptr<MappedFile> files[2];
   std::unique_ptr<verbs::mlx5::SharedReceiveReader> reader;
@@ -71,6 +72,7 @@ struct Objects {
   std::mt19937_64 random;
   uint32_t last_number = static_cast<uint32_t>(random());
   uint64_t last_use = 0;  // see QueuePairUse::id
+  uint64_t events = 0;    // that files had for their clients so far
 
   // Return a key for a region, and a number for a queue pair or completion queue. Neither is 0 or
   // in use.
@@ -80,8 +82,9 @@ struct Objects {
   // Returns nullptr if there is none of that number.
   QueuePair* FindQueuePair(uint32_t number) const;
 
-  // Moves the queue pairs of overrun completion queues to the error state.
-  void FailOverrun();
+  // Moves the queue pairs of overrun completion queues to the error state. Returns false if there
+  // was none.
+  bool FailOverrun();
 
   // Makes the rkey unusable. Returns false if it is none that may be invalidated remotely.
   bool Invalidate(const Domain& domain, uint32_t rkey);

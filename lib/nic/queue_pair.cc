@@ -1,5 +1,6 @@
 #include "lib/nic/queue_pair.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
@@ -10,11 +11,10 @@ namespace baton::nic {
 namespace {
 
 using verbs::mlx5::LoadRecord;
-using verbs::soft::kMaxScatterGather;
 
-constexpr verbs::soft::WindowLimits kWindow = {128, kMaxScatterGather, 512};
 constexpr uint32_t kReads = 16;  // READs and atomics that a peer on the same NIC answers at a time
 constexpr uint32_t kRetries = 7;
+constexpr uint32_t kLeastRnrTimerUs = 10;  // as InfiniBand has it
 constexpr uint64_t kAckTimeoutNs = 10'000'000;
 
 std::optional<verbs::soft::SharedReceives> ShareReceives(const QueuePairParts& parts,
@@ -32,11 +32,11 @@ QueuePairUse::QueuePairUse(const QueuePairParts* parts, const Host* host)
       host_(host),
       id_(++host->objects->last_use),
       memory_(host->objects, parts->domain),
-      sends_(parts->sends, &parts->records[MLX5_SND_DBR], kWindow),
+      sends_(parts->sends, &parts->records[MLX5_SND_DBR], parts->window),
       receives_(parts->receives, &parts->records[MLX5_RCV_DBR]),
       shared_receives_(ShareReceives(*parts, [this] { OnSharedReceive(); })),
       completions_(parts->number, parts->send_queue, parts->receive_queue),
-      link_(host->objects, host->engine, &wire_),
+      link_(host->objects, host->engine, &wire_, id_),
       wire_(parts->number, this) {
   completions_.Share(parts->shared_receive_queue_number);
 }
@@ -54,6 +54,11 @@ void QueuePairUse::OnError() {
 
 void QueuePairUse::OnSharedReceive() {
   OwnedSharedReceiveQueue* const shared = parts_->shared_receive_queue;
+  if (!shared->reader->error().ok() && !std::exchange(shared->failed, true)) {
+    Complain("shared receive", shared->reader->error().message());
+    parts_->tell(verbs::DeviceEventType::kSharedReceiveQueueFailed,
+                 parts_->shared_receive_queue_number);
+  }
   if (shared->reader->Waiting() >= shared->limit) return;
   shared->limit = 0;
   parts_->tell(verbs::DeviceEventType::kSharedReceiveQueueLow, parts_->shared_receive_queue_number);
@@ -83,7 +88,7 @@ absl::Status QueuePair::Connect(uint32_t peer, uint32_t rnr_retry_count, uint32_
   connection.requester.rnr_retry_count = rnr_retry_count;
   connection.requester.ack_timeout_ns = kAckTimeoutNs;
   connection.responder_resources = kReads;
-  connection.rnr_timer_us = rnr_timer_us;
+  connection.rnr_timer_us = std::max(rnr_timer_us, kLeastRnrTimerUs);
   BATON_RETURN_IF_ERROR(use_->link().Connect(peer));
   use_->wire().Activate(connection);
   return absl::OkStatus();

@@ -31,6 +31,7 @@ struct QueuePairParts {
   uint32_t reg = 0;  // the register of its owner that it is rung by
   std::shared_ptr<MappedFile> files[3];
   verbs::mlx5::FoundSendQueue sends;
+  verbs::soft::WindowLimits window;
   verbs::mlx5::FoundReceiveQueue receives;
   const __be32* records = nullptr;
   uint32_t* failed = nullptr;

@@ -43,16 +43,21 @@ uint8_t* EntryAt(const FoundCompletionQueue& queue, uint32_t index) {
 
 }  // namespace
 
-CompletionWriter::CompletionWriter(const FoundCompletionQueue& queue) : queue_(queue) {
-  for (uint32_t index = 0; index < queue_.entry_count; ++index) {
-    EntryAt(queue_, index)[offsetof(mlx5_cqe64, op_own)] = kUnwritten;
-  }
+// A driver looks at no entry behind the next one. So memory that no completion has come to stays
+// untouched.
+CompletionWriter::CompletionWriter(const FoundCompletionQueue& queue) : queue_(queue) { Mark(0); }
+
+void CompletionWriter::Mark(uint32_t index) {
+  uint8_t& owner = EntryAt(queue_, index)[offsetof(mlx5_cqe64, op_own)];
+  std::atomic_ref(owner).store(kUnwritten, std::memory_order_release);
 }
 
 bool CompletionWriter::Write(const Executed& executed) {
   const uint32_t consumed = LoadRecord(queue_.record);
   overrun_ = overrun_ || ((written_ - consumed) & kConsumedMask) >= queue_.entry_count;
   if (overrun_) return false;
+  marked_ = marked_ || written_ + 1 == queue_.entry_count;
+  if (!marked_) Mark(written_ + 1);
   const mlx5_cqe64 entry = EntryOf(executed);
   uint8_t* const at = EntryAt(queue_, written_);
   std::memcpy(at, &entry, offsetof(mlx5_cqe64, op_own));

@@ -33,7 +33,7 @@ struct Executed {
 // process at a time.
 class CompletionWriter {
  public:
-  // `queue` has no completions yet: all its entries are made such as nobody has written.
+  // `queue` has no completions yet.
   explicit CompletionWriter(const FoundCompletionQueue& queue);
   virtual ~CompletionWriter() = default;
 
@@ -43,8 +43,12 @@ class CompletionWriter {
   uint32_t written() const { return written_; }  // so far, modulo 2^24
 
  private:
+  // Makes an entry such as nobody has written.
+  void Mark(uint32_t index);
+
   const FoundCompletionQueue queue_;
   uint32_t written_ = 0;
+  bool marked_ = false;  // all entries were written once, or marked
   bool overrun_ = false;
 };
 

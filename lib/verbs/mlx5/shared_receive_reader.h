@@ -43,6 +43,9 @@ class SharedReceiveReader {
   // returns the same error.
   absl::StatusOr<std::optional<Receive>> Take(absl::Span<ScatterGather> sges);
 
+  // What Take has found wrong.
+  const absl::Status& error() const { return error_; }
+
   // Reads the record. Returns how many receives are posted and not taken, or 0 after an error.
   uint32_t Waiting();
 

@@ -130,9 +130,11 @@ void Engine::HandleReady(bool* idle) {
   }
 }
 
+void Engine::UpdateNow() { now_ = MonotonicNanoseconds(); }
+
 bool Engine::Progress() {
   ++turn_;
-  now_ = MonotonicNanoseconds();
+  UpdateNow();
   bool idle = dirty_.empty();
   TransmitDirty();
   HandleReady(&idle);

@@ -48,10 +48,12 @@ class Engine {
   void Arm(Timer* timer, uint64_t delay_ns);
   void Cancel(Timer* timer) { timers_.Cancel(timer); }
 
+  // Reads the clock, for what is done outside of a turn.
+  void UpdateNow();
   // One turn. Returns false if there was nothing to do.
   bool Progress();
   int event_fd() const { return epoll_.get(); }
-  uint64_t now() const { return now_; }    // ns, of the latest Progress
+  uint64_t now() const { return now_; }    // ns, of the latest Progress or UpdateNow
   uint64_t turn() const { return turn_; }  // grows with each Progress
 
  private:

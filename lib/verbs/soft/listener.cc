@@ -17,6 +17,7 @@ namespace baton::verbs::soft {
 namespace {
 
 constexpr int kDefaultBacklog = 1024;
+constexpr int kMaxBacklog = 4096;
 constexpr int kAcceptsPerTurn = 64;
 constexpr uint64_t kPauseNs = 5'000'000;
 
@@ -36,7 +37,7 @@ absl::StatusOr<std::unique_ptr<SoftListener>> SoftListener::Create(ConnectionCor
   // Linux: binding beside connections of a former listener is allowed, beside a live one is not.
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  const int bounded = backlog > 0 ? backlog : kDefaultBacklog;
+  const int bounded = backlog > 0 ? std::min(backlog, kMaxBacklog) : kDefaultBacklog;
   if (bind(socket.get(), at.get(), at.size) != 0 || listen(socket.get(), bounded) != 0) {
     return ListenError(errno, address);
   }

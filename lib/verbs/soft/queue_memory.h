@@ -29,8 +29,11 @@ class QueueMemory {
 
   // Returns zeros, at a multiple of `alignment` (a power of two, at most a page).
   absl::StatusOr<Block> Allocate(uint64_t bytes, uint64_t alignment);
-  // The NIC uses it no more.
-  void Free(const Block& block) { free_[block.bytes].push_back(block); }
+  // The NIC uses it no more, unless it is lost: then nobody knows, and the memory is not used
+  // again.
+  void Free(const Block& block) {
+    if (!client_->calls().lost()) free_[block.bytes].push_back(block);
+  }
 
  private:
   class File;

@@ -75,17 +75,21 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftCompletionQueue::Make(SoftH
                                                                            uint32_t entries) {
   const mlx5::CompletionQueueLayout layout = {std::bit_ceil(entries)};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<SoftRegister> reg, SoftRegister::Make(host));
-  BATON_ASSIGN_OR_RETURN(nic::Client::Made channel, host->client->AddChannel());
   BATON_ASSIGN_OR_RETURN(const QueueMemory::Block block,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
+  absl::StatusOr<nic::Client::Made> channel = host->client->AddChannel();
+  if (!channel.ok()) {
+    host->memory->Free(block);
+    return channel.status();
+  }
   const absl::StatusOr<uint32_t> number =
-      host->client->AddCompletionQueue(block.place, layout, reg->number(), channel.number);
+      host->client->AddCompletionQueue(block.place, layout, reg->number(), channel->number);
   if (number.ok()) {
     return std::unique_ptr<CompletionQueue>(
-        new SoftCompletionQueue(host, block, layout, *number, std::move(reg), std::move(channel)));
+        new SoftCompletionQueue(host, block, layout, *number, std::move(reg), *std::move(channel)));
   }
   host->memory->Free(block);
-  (void)host->client->Destroy(Kind::kChannel, channel.number);
+  (void)host->client->Destroy(Kind::kChannel, channel->number);
   return number.status();
 }
 
@@ -117,11 +121,23 @@ bool SoftCompletionQueue::overrun() const {
 // event was found there.
 void SoftCompletionQueue::Drain() {
   uint8_t bytes[64];
-  if (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) notified_ = false;
+  while (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
+    notified_ = false;
+  }
 }
 
 absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
+  absl::StatusOr<int> count = PollAll(completions);
+  if (armed_ && (!count.ok() || *count > 0)) {
+    armed_ = false;
+    notified_ = true;
+  }
   if (notified_) Drain();
+  return count;
+}
+
+// Less than `completions` has room for means that the queue is empty.
+absl::StatusOr<int> SoftCompletionQueue::PollAll(absl::Span<Completion> completions) {
   if (overrun()) {
     return absl::DataLossError(
         absl::StrCat("completion queue ", number_,
@@ -132,7 +148,7 @@ absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions
   const size_t count = std::min(completions.size(), kept_.size());
   std::copy_n(kept_.begin(), count, completions.begin());
   kept_.erase(kept_.begin(), kept_.begin() + static_cast<ptrdiff_t>(count));
-  return static_cast<int>(count);
+  return static_cast<int>(count) + queue_.Take(completions.subspan(count)).value_or(0);
 }
 
 absl::Status SoftCompletionQueue::RequestNotification() {
@@ -144,7 +160,7 @@ absl::Status SoftCompletionQueue::RequestNotification() {
     }
     watched_ = true;
   }
-  notified_ = true;
+  armed_ = true;
   queue_.RequestNotification();
   return absl::OkStatus();
 }
@@ -242,6 +258,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftQueuePair::Make(SoftHost* host,
                          host->memory->Allocate(layout.bytes(), mlx5::kLineBytes));
   const auto* const send_queue = static_cast<SoftCompletionQueue*>(options.send_queue);
   nic::Client::QueuePairOptions parts;
+  parts.sends = mlx5::LimitsOf(options);
   parts.reg = send_queue->reg().number();
   parts.send_queue = send_queue->number();
   parts.receive_queue = static_cast<SoftCompletionQueue*>(options.receive_queue)->number();

@@ -87,6 +87,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   bool overrun() const;
   void Drain();
+  absl::StatusOr<int> PollAll(absl::Span<Completion> completions);
 
   SoftHost* const host_;
   const QueueMemory::Block block_;
@@ -97,7 +98,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::deque<Completion> kept_;
   std::vector<uint32_t> places_;  // the number of the queue pair at each; 0: none
   bool watched_ = false;          // its channel wakes event_fd
-  bool notified_ = false;         // the channel may have an event that nobody has read
+  bool armed_ = false;            // its next completion makes an event
+  bool notified_ = false;         // the event of a completion that was found was not read yet
 };
 
 class SoftSharedReceiveQueue final : public SharedReceiveQueue {

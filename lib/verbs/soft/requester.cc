@@ -399,7 +399,12 @@ void Requester::WatchPeer() {
 
 // A request that was not begun waits for a socket that its peer does not read, or for us.
 void Requester::OnPeerTimer() {
-  if (!HasRequest()) return;  // the next request arms it again
+  if (ring().empty()) {
+    if (!source_->Fetch()) return;  // the next request arms it again
+    // Its user has queued it, and was stopped or killed before it said so.
+    Touch();
+    host_->WantTransmit();
+  }
   const uint64_t allowed = parameters_.ack_timeout_ns * (parameters_.retry_count + 1);
   const bool ours = waiting_ || host_->stalled();
   if (ours && ring().head() == started_end()) return host_->engine().Arm(&peer_timer_, allowed);

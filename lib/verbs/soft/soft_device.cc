@@ -27,7 +27,7 @@ namespace baton::verbs::soft {
 namespace {
 
 constexpr uint32_t kMaxRequests = 16'384;
-constexpr uint32_t kMaxCompletionEntries = 1u << 18;
+constexpr uint32_t kMaxCompletionEntries = 4u << 20;
 constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
 
 absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) {
@@ -106,14 +106,13 @@ class SoftDevice final : public Device {
  private:
   absl::StatusOr<FileDescriptor> Attach();
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
-  void Turn() { turned_ |= nic_->Progress(); }
   void Look();
   void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
 
   const std::unique_ptr<nic::Nic> nic_;
   const FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
-  Flag flag_;  // an event is there that was not taken
-  bool turned_ = false;
+  Flag flag_;                 // an event is there that was not taken
+  uint64_t seen_events_ = 0;  // how many its NIC had when the channels were read last
   bool cm_events_ = false;
   bool device_events_ = false;
   FileDescriptor event_channel_;
@@ -135,7 +134,7 @@ absl::StatusOr<FileDescriptor> SoftDevice::Attach() {
 
 absl::Status SoftDevice::Open() {
   if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
-  const auto turn = [this] { Turn(); };
+  const auto turn = [this] { nic_->Serve(); };
   BATON_ASSIGN_OR_RETURN(FileDescriptor objects, Attach());
   BATON_ASSIGN_OR_RETURN(client_, nic::Client::Open(std::move(objects), turn));
   BATON_ASSIGN_OR_RETURN(event_channel_, client_->AddEventChannel());
@@ -147,10 +146,10 @@ absl::Status SoftDevice::Open() {
   host_.client = client_.get();
   host_.memory = memory_.get();
   host_.commands = client_.get();
-  host_.rung = [this] { turned_ |= nic_->TakeRings(); };
+  host_.rung = [this] { nic_->TakeRings(); };
   host_.epoll_fd = epoll_.get();
   for (const int fd :
-       {nic_->event_fd(), event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
+       {nic_->engine_fd(), event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
     BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
   }
   return absl::OkStatus();
@@ -230,13 +229,12 @@ absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftDevice::CreateSharedRece
 }
 
 void SoftDevice::Progress() {
-  Turn();
+  nic_->Execute();
   Look();
 }
 
-// Each call that waits for the NIC turns it, too.
 void SoftDevice::Look() {
-  if (!std::exchange(turned_, false)) return;
+  if (std::exchange(seen_events_, nic_->events()) == nic_->events()) return;
   cm_events_ = connections_->LookForEvents();
   uint8_t bytes[64];
   if (recv(event_channel_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) device_events_ = true;
@@ -268,6 +266,13 @@ bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* e
       if (found == host_.shared_receive_queues.end()) return false;
       event->shared_receive_queue = found->second;
       event->text = "limit of a shared receive queue reached";
+      return true;
+    }
+    case DeviceEventType::kSharedReceiveQueueFailed: {
+      const auto found = host_.shared_receive_queues.find(answer.more);
+      if (found == host_.shared_receive_queues.end()) return false;
+      event->shared_receive_queue = found->second;
+      event->text = "the list of a shared receive queue is broken";
       return true;
     }
     case DeviceEventType::kDeviceLost:
