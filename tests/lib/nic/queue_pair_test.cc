@@ -299,6 +299,50 @@ TEST_F(NicQueuePairTest, shouldBeAsNewAfterAReset) {
   }
 }
 
+// A peer that was not reset, too, answers the former use alone.
+TEST_F(NicQueuePairTest, shouldGetNoAnswerOfWhoWasConnectedToItsFormerUse) {
+  std::strcpy(Text(0), "new");
+  for (const bool had_messages : {false, true}) {
+    Make({});
+    std::strcpy(Text(0), "new");
+    if (had_messages) {
+      Post(Opcode::kWrite, Buffer(0, 4), 100);
+      EXPECT_EQ(Next().status, CompletionStatus::kSuccess);
+    } else {
+      driver_->Receive(0, kReceive, Buffer(200, 8));
+      driver_->Send(1, RequestOf(Opcode::kSend, 7, Buffer(0, 4)));
+      Next();
+      Next();
+    }
+    ASSERT_TRUE((*driver_)[0].SetReset().ok());
+    ASSERT_TRUE((*driver_)[0].SetInit().ok());
+    ASSERT_TRUE(client_->ConnectQueuePair(shard_->number(0), shard_->number(1)).ok());
+    std::memset(Text(300), 0, 8);
+    Post(Opcode::kWrite, Buffer(0, 4), 300);
+    ExpectFailure(CompletionStatus::kRetryExceeded);
+    EXPECT_STREQ(Text(300), "");
+  }
+}
+
+// Its driver was killed, or is stopped, between the record and the ring.
+TEST_F(NicQueuePairTest, shouldNotFailARequestThatNobodyHasRung) {
+  Post(Opcode::kWrite, Buffer(0, 4), 100);
+  EXPECT_EQ(Next().status, CompletionStatus::kSuccess);  // the time of the peer runs from here
+  class Silent final : public verbs::mlx5::Doorbell {
+    void Ring(uint64_t) override {}
+    void Arm(uint64_t) override {}
+    void ReceivesPosted(uint32_t, const uint32_t&) override {}
+  } silent;
+  verbs::mlx5::SendQueue queue(shard_->layout().SendsAt(shard_->queue_pair(0)), shard_->number(0),
+                               kSendLimits, &silent);
+  const ScatterGather sge = Buffer(0, 4);
+  const SendRequest request =
+      RequestOf(Opcode::kWrite, ++last_, sge, shard_->AddressOf(Text(200)), shard_->key());
+  size_t posted = 0;
+  ASSERT_TRUE(queue.Post({&request, 1}, &posted).ok());
+  EXPECT_EQ(Next().status, CompletionStatus::kSuccess);
+}
+
 TEST_F(NicQueuePairTest, shouldGoAroundItsQueues) {
   for (uint64_t i = 0; i < 70'000; ++i) {  // and around the counters of 16 bits
     driver_->Receive(1, kReceive, Buffer(8, 8));

@@ -1,6 +1,8 @@
 // Injected faults, and what only the soft device has.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -249,6 +251,24 @@ TEST(SoftDevice, shouldDisconnectWhenAQueuePairIsDestroyedUnderItsConnection) {
   CmEvent event;
   EXPECT_TRUE(AwaitEvent(pair.server, pair.client, CmEventType::kDisconnected, &event));
   EXPECT_TRUE(AwaitEvent(pair.client, pair.server, CmEventType::kDisconnected, &event));
+}
+
+// Less than a poll has room for means that the queue is empty.
+TEST(SoftDevice, shouldPollWhatDestroyedQueuePairsHaveLeftTogetherWithTheRest) {
+  Pair pair({});
+  const auto flush = [&](QueuePair& queue_pair, uint64_t wr_id) {
+    ASSERT_TRUE(PostReceive(queue_pair, wr_id, {pair.ours.Sge(0, 8)}).ok());
+    ASSERT_TRUE(queue_pair.SetError().ok());
+  };
+  std::unique_ptr<QueuePair> gone = pair.client.MakeQueuePair();
+  const std::unique_ptr<QueuePair> left = pair.client.MakeQueuePair();
+  flush(*gone, 1);
+  gone.reset();
+  flush(*left, 2);
+  std::array<Completion, 4> taken;
+  ASSERT_EQ(pair.client.queue->Poll(absl::MakeSpan(taken)).value(), 2);
+  EXPECT_EQ(taken[0].wr_id, 1u);
+  EXPECT_EQ(taken[1].wr_id, 2u);
 }
 
 TEST(SoftDevice, shouldUseTheSameNumbersForTheSameSeedOnly) {
