@@ -11,6 +11,9 @@
 namespace baton::verbs::mlx5 {
 namespace {
 
+// Of an index that was noted: 0 is an index, too.
+constexpr uint32_t kNoted = 1u << 31;
+
 uint8_t KindOf(const mlx5_cqe64& entry) { return entry.op_own >> 4; }
 
 bool IsReceive(uint8_t kind) {
@@ -179,15 +182,20 @@ void CompletionQueue::RequestNotification() {
 }
 
 absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
+  const bool may_have_former = MayHaveFormer();
   uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
   int count = 0;
-  for (; static_cast<size_t>(count) < taken.size() && HasEntry(consumed); ++count) {
+  while (static_cast<size_t>(count) < taken.size() && HasEntry(consumed)) {
     if (count == 0) NoteEvent();
     const mlx5_cqe64& entry = Entry(consumed);
     absl::StatusOr<Found> found = Find(entry);
     // The completions that were taken before this one are consumed, and the caller's.
     if (!found.ok()) return count > 0 ? absl::StatusOr<int>(count) : found.status();
-    Completion& completion = taken[static_cast<size_t>(count)];
+    if (may_have_former && IsFormer(*found, consumed)) {
+      consumed = PassOver(*found, consumed);
+      continue;
+    }
+    Completion& completion = taken[static_cast<size_t>(count++)];
     Translate(entry, &completion);
     std::atomic_ref(completion.wr_id).store(found->wr_id, std::memory_order_release);
     consumed = (consumed + 1) & kConsumedMask;
@@ -201,7 +209,79 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
     SetCursor(cursors, found->receive, found->cursor);
     if (found->shared != nullptr) found->shared->Settle(number_, consumed);
   }
+  if (may_have_former) ForgetFormer(consumed);
   return count;
+}
+
+// ---------------------------------------------------------------- completions of a former use
+
+// A process that polls may consume entries meanwhile, and the device may write over those. An entry
+// that was not there, and is not consumed, is the end.
+uint32_t CompletionQueue::FindEnd() const {
+  for (;;) {
+    const uint32_t begin = LoadRecord(memory_.record) & kConsumedMask;
+    uint32_t count = 0;
+    while (count < memory_.entry_count && HasEntry((begin + count) & kConsumedMask)) ++count;
+    const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
+    if (((consumed - begin) & kConsumedMask) <= count) return (begin + count) & kConsumedMask;
+  }
+}
+
+void CompletionQueue::NoteReset(uint32_t qp_number, bool sends, bool receives) {
+  const auto at = queue_pairs_.find(qp_number);
+  if (at == queue_pairs_.end() || memory_.former == nullptr) return;
+  QueueCursors& cursors = *at->second.cursors;
+  const uint32_t begin = FindEnd() | kNoted;
+  if (sends) std::atomic_ref(cursors.sends_begin).store(begin, std::memory_order_relaxed);
+  if (receives) std::atomic_ref(cursors.receives_begin).store(begin, std::memory_order_relaxed);
+  std::atomic_ref(*memory_.former).store(1, std::memory_order_release);
+}
+
+bool CompletionQueue::MayHaveFormer() const {
+  return memory_.former != nullptr &&
+         std::atomic_ref(*memory_.former).load(std::memory_order_acquire) != 0;
+}
+
+// `begin` is the index of an entry behind that at `index`. Nobody asks of one that was passed:
+// ForgetFormer has cleared it before the indices have come round.
+bool CompletionQueue::IsAhead(uint32_t begin, uint32_t index) const {
+  const uint32_t distance = (begin - index) & kConsumedMask;
+  return (begin & kNoted) != 0 && distance != 0 && distance <= memory_.entry_count;
+}
+
+bool CompletionQueue::IsFormer(const Found& found, uint32_t index) const {
+  QueueCursors& cursors = *found.queue_pair->cursors;
+  std::atomic_ref begin(found.receive ? cursors.receives_begin : cursors.sends_begin);
+  return IsAhead(begin.load(std::memory_order_relaxed), index);
+}
+
+// The slot of a shared receive is free, whoever's use it was.
+uint32_t CompletionQueue::PassOver(const Found& found, uint32_t index) {
+  const uint32_t consumed = (index + 1) & kConsumedMask;
+  if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);
+  StoreRecord(memory_.record, consumed);
+  if (found.shared != nullptr) found.shared->Settle(number_, consumed);
+  return consumed;
+}
+
+// Another reset may be noted meanwhile, so `former` is cleared first.
+void CompletionQueue::ForgetFormer(uint32_t consumed) {
+  std::atomic_ref former(*memory_.former);
+  former.exchange(0, std::memory_order_acq_rel);
+  bool left = false;
+  for (auto& [number, queue_pair] : queue_pairs_) {
+    for (uint32_t* const word :
+         {&queue_pair.cursors->sends_begin, &queue_pair.cursors->receives_begin}) {
+      std::atomic_ref begin(*word);
+      uint32_t seen = begin.load(std::memory_order_relaxed);
+      if (IsAhead(seen, consumed)) {
+        left = true;
+      } else if (seen != 0) {
+        begin.compare_exchange_strong(seen, 0, std::memory_order_relaxed);
+      }
+    }
+  }
+  if (left) former.store(1, std::memory_order_release);
 }
 
 }  // namespace baton::verbs::mlx5

@@ -25,6 +25,7 @@ struct CompletionQueueMemory {
   uint32_t entry_bytes = 64;         // 64, or 128, of which the last 64 are the entry
   __be32* arm_record = nullptr;      // how it was armed last: see ArmValue
   uint32_t* arming = nullptr;        // ours: how it is to be armed next, see kArmed
+  uint32_t* former = nullptr;        // ours: 1 after NoteReset, 0 when Take has passed all of it
 };
 
 // The value that arms a completion queue. It is the arm record and the first half of the doorbell:
@@ -105,6 +106,11 @@ class CompletionQueue {
   // is consumed. kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
+  // Called by the process that has reset a queue pair: completions of its former use that are left
+  // here are passed over, because their slots will be of the next use. `sends`, `receives`: which
+  // of them complete here. Another process may be at Take meanwhile, of other queue pairs.
+  void NoteReset(uint32_t qp_number, bool sends, bool receives);
+
   // See verbs::CompletionQueue::RequestNotification. A driver that follows one that was killed
   // calls it again.
   void RequestNotification();
@@ -127,6 +133,12 @@ class CompletionQueue {
   static void Translate(const mlx5_cqe64& entry, Completion* completion);
   void NoteEvent();
   static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
+  uint32_t FindEnd() const;
+  bool MayHaveFormer() const;
+  bool IsAhead(uint32_t begin, uint32_t index) const;
+  bool IsFormer(const Found& found, uint32_t index) const;
+  uint32_t PassOver(const Found& found, uint32_t index);
+  void ForgetFormer(uint32_t consumed);
 
   const CompletionQueueMemory memory_;
   const uint32_t number_;

@@ -83,9 +83,17 @@ struct QueueCursors {
   uint32_t use = 0;       // how often the queue pair was reset
   uint16_t sent = 0;      // counter behind the last send that completed
   uint16_t received = 0;  // receives that completed
+  uint32_t known = 0;     // kMaySend and kNoReads; 0: the device has to be asked for the state
+  // Entries of the completion queues from here on are of this use; see CompletionQueue::NoteReset.
+  uint32_t sends_begin = 0;
+  uint32_t receives_begin = 0;
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(QueueCursors) == 8 && offsetof(QueueCursors, sent) == 4 &&
-              offsetof(QueueCursors, received) == 6);
+static_assert(sizeof(QueueCursors) == 24 && offsetof(QueueCursors, sent) == 4 &&
+              offsetof(QueueCursors, received) == 6 && offsetof(QueueCursors, known) == 8 &&
+              offsetof(QueueCursors, sends_begin) == 12);
+inline constexpr uint32_t kMaySend = 1;  // it was ready to send or in the error state
+inline constexpr uint32_t kNoReads = 2;  // its peer answers no READs and atomics
 
 // The driver's note of a send, one for each slot of the queue. The driver writes that of a
 // request's first slot before it queues the request.

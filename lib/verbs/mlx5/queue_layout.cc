@@ -86,8 +86,14 @@ CompletingQueuePair QueuePairLayout::CompletingAt(uint8_t* begin, uint32_t numbe
 
 CompletionQueueMemory CompletionQueueLayout::At(uint8_t* begin) const {
   auto* const records = mlx5::At<__be32>(begin, kRecords);
-  return {begin + kEntries,   records,     mlx5::At<uint64_t>(begin, kTaken), entry_count,
-          sizeof(mlx5_cqe64), records + 1, mlx5::At<uint32_t>(begin, kArming)};
+  return {begin + kEntries,
+          records,
+          mlx5::At<uint64_t>(begin, kTaken),
+          entry_count,
+          sizeof(mlx5_cqe64),
+          records + 1,
+          mlx5::At<uint32_t>(begin, kArming),
+          mlx5::At<uint32_t>(begin, kFormer)};
 }
 
 SharedReceiveQueueMemory SharedReceiveQueueLayout::At(uint8_t* begin) const {

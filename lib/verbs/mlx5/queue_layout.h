@@ -67,13 +67,14 @@ SendQueueLimits LimitsOf(const QueuePairOptions& options);
 // Offsets from a beginning that is a multiple of kLineBytes:
 //   0x000  two records, big-endian: completions consumed; how it was armed
 //   0x008  `failed`: the device stores 1 when the queue is overrun. Hardware leaves it alone
-//   0x040  `taken` (8 bytes) and `arming` (4), of the driver alone
+//   0x040  `taken` (8 bytes), `arming` (4) and `former` (4), of the driver alone
 //   0x080  entries
 struct CompletionQueueLayout {
   static constexpr uint64_t kRecords = 0x000;
   static constexpr uint64_t kFailed = 0x008;
   static constexpr uint64_t kTaken = 0x040;
   static constexpr uint64_t kArming = 0x048;
+  static constexpr uint64_t kFormer = 0x04c;
   static constexpr uint64_t kEntries = 0x080;
 
   uint32_t entry_count = 0;  // a power of two, at most kMaxEntries; 64 bytes each

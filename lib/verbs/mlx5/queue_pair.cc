@@ -24,15 +24,23 @@ QueuePairState QueuePair::state() const {
   return commands_->Query(number_).value_or(QueuePairState::kError);
 }
 
+uint32_t QueuePair::Known() const {
+  return std::atomic_ref(cursors_->known).load(std::memory_order_relaxed);
+}
+
+void QueuePair::Know(uint32_t what) {
+  std::atomic_ref(cursors_->known).store(what, std::memory_order_relaxed);
+}
+
 absl::Status QueuePair::PostSend(absl::Span<const SendRequest> requests, size_t* posted) {
   *posted = 0;
-  if (!may_send_) {
+  if ((Known() & kMaySend) == 0) {
     const QueuePairState now = state();
-    may_send_ = now == QueuePairState::kReadyToSend || now == QueuePairState::kError;
-    if (!may_send_) {
+    if (now != QueuePairState::kReadyToSend && now != QueuePairState::kError) {
       return absl::FailedPreconditionError(
           absl::StrCat("send posted before queue pair ", number_, " is connected"));
     }
+    Know(kMaySend);
   }
   return sends_.Post(requests, posted);
 }
@@ -50,14 +58,14 @@ absl::Status QueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, s
 
 absl::Status QueuePair::SetError() {
   BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kError));
-  may_send_ = true;
+  Know(kMaySend);
   return absl::OkStatus();
 }
 
 // The device looks at no record of a queue pair that is reset.
 absl::Status QueuePair::SetReset() {
+  Know(0);
   BATON_RETURN_IF_ERROR(commands_->Modify(number_, QueuePairState::kReset));
-  may_send_ = false;
   StoreRecord(&records_[MLX5_SND_DBR], 0);
   StoreRecord(&records_[MLX5_RCV_DBR], 0);
   // A completion queue brings a cursor up to date only if it is of the same use.
@@ -70,10 +78,9 @@ absl::Status QueuePair::SetReset() {
 
 absl::Status QueuePair::SetInit() { return commands_->Modify(number_, QueuePairState::kInit); }
 
-void QueuePair::NoteConnected([[maybe_unused]] bool reads) { may_send_ = true; }
+void QueuePair::NoteConnected(bool reads) { Know(reads ? kMaySend : kMaySend | kNoReads); }
 
 void QueuePair::Resume() {
-  may_send_ = false;  // another process may have reset it
   sends_.RingAgain();
   if (!shares_receives_) doorbell_->ReceivesPosted(number_, *failed_);
 }

@@ -35,11 +35,13 @@ class QueuePair final : public verbs::QueuePair {
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
 
   absl::Status SetError() override;
-  // Requires that the caller has polled all of its completions. A completion that is left would be
-  // taken for one of the next connection.
+  // The caller then has CompletionQueue::NoteReset called, or knows that it has polled all of its
+  // completions. One that is left would be taken for one of the next connection.
   absl::Status SetReset() override;
   absl::Status SetInit() override;
   void NoteConnected(bool reads) override;
+  // False: the peer answers no READs and atomics.
+  bool may_read() const { return (Known() & kNoReads) == 0; }
 
   // Rings once more for everything that is queued.
   void Resume();
@@ -49,6 +51,9 @@ class QueuePair final : public verbs::QueuePair {
   uint16_t receives_queued() const { return receives_.queued(); }
 
  private:
+  uint32_t Known() const;
+  void Know(uint32_t what);
+
   const uint32_t number_;
   const SendQueueLimits limits_;
   Commands* const commands_;
@@ -59,7 +64,6 @@ class QueuePair final : public verbs::QueuePair {
   SendQueue sends_;
   ReceiveQueue receives_;
   const bool shares_receives_;  // they come from a shared queue
-  bool may_send_ = false;  // it was ready to send or in the error state when this process looked
 };
 
 }  // namespace baton::verbs::mlx5

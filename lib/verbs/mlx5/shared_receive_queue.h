@@ -63,7 +63,7 @@ constexpr FreedWord UnpackFreed(uint64_t word) {
 //
 // Thread-compatible; one process at a time. A driver that follows one that was killed calls
 // Resume() after CompletionQueue::Resume() of all queues where its queue pairs complete, and before
-// it posts.
+// it posts or polls any of them.
 class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
  public:
   // `number` is the device's. `commands` outlives the queue.

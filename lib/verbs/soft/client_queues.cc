@@ -114,7 +114,7 @@ bool SharedReceives::Fetch() {
   const bool malformed = !found.ok() || (*found)->sge_count > window().max_sges();
   const size_t count = malformed ? 0 : (*found)->sge_count;
   ReceiveWork& work = window().Push(sges.first(count));
-  work = {found.ok() ? (*found)->slot : 0u, 0, static_cast<uint8_t>(count), malformed};
+  work = {found.ok() ? (*found)->slot : kNoSlot, 0, static_cast<uint8_t>(count), malformed};
   for (const ScatterGather& sge : sges.first(count)) work.length += sge.length;
   taken_();
   return true;
@@ -138,6 +138,7 @@ bool ClientCompletions::CompleteSend(const SendWork& work, const Completion& com
 }
 
 bool ClientCompletions::CompleteReceive(const ReceiveWork& work, const Completion& completion) {
+  if (srq_number_ != 0 && work.id == kNoSlot) return true;
   mlx5::Executed executed = Common(work.id, completion);
   executed.kind = KindOf(completion);
   executed.srq_number = srq_number_;

@@ -96,8 +96,11 @@ class ClientReceives final : public ReceiveSource {
   absl::Status error_;
 };
 
+// The id of a malformed receive that lies in no slot, so it has no completion.
+inline constexpr uint64_t kNoSlot = 1u << 16;
+
 // Receives of a queue that several queue pairs share. The reader outlives it. Once the queue has
-// failed, a message that comes takes a malformed receive.
+// failed, a message that comes takes a malformed receive in no slot: it fails its queue pair.
 class SharedReceives final : public ReceiveSource {
  public:
   // `taken` is called after each receive.
@@ -119,7 +122,7 @@ class ClientCompletions final : public CompletionSink {
                     mlx5::CompletionWriter* receives)
       : qp_number_(qp_number), sends_(sends), receives_(receives) {}
 
-  // Receives come from a shared queue of this number. An id is a slot of it then.
+  // Receives come from a shared queue of this number. An id is a slot of it then, or kNoSlot.
   void Share(uint32_t srq_number) { srq_number_ = srq_number; }
 
   // A send that is not signalled completes without an entry, unless it failed.

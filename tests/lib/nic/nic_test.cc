@@ -227,6 +227,47 @@ TEST_F(NicTest, shouldKeepObjectsOfFilesApart) {
             QueuePairState::kReadyToSend);
 }
 
+TEST_F(NicTest, shouldShareReceivesWithinAFileAlone) {
+  const std::unique_ptr<Client> one = nic_.Open();
+  const std::unique_ptr<Client> other = nic_.Open();
+  const SharedFile file(1 << 16);
+  // A register, a completion queue, a shared receive queue and a queue pair, of each client.
+  const auto place = [&](const std::unique_ptr<Client>& client, uint64_t offset) {
+    return control::Place{client->AddFile(file.fd()).value_or(0), 0, offset};
+  };
+  const auto share = [&](const std::unique_ptr<Client>& client, uint32_t slots, uint32_t bytes) {
+    control::SharedReceiveQueue message;
+    message.slots = place(client, 16384);
+    message.record = place(client, 12288);
+    message.slot_count = slots;
+    message.slot_bytes = bytes;
+    return client->Add(message);
+  };
+  const auto make = [&](const std::unique_ptr<Client>& client, uint32_t receives, uint32_t shared) {
+    const uint32_t reg = client->AddRegister(place(client, 0))->number;
+    const uint32_t queue = client->AddCompletionQueue(place(client, 4096), {4}, reg, 0).value_or(0);
+    return client->AddQueuePair(place(client, 8192), {4, receives, 16},
+                                {0, reg, queue, queue, shared});
+  };
+  for (const uint32_t wrong : {0u, 1u, 3u, 65'536u}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(share(one, wrong, 32).status())) << wrong;
+  }
+  for (const uint32_t wrong : {16u, 48u, 1024u}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(share(one, 8, wrong).status())) << wrong;
+  }
+  EXPECT_FALSE(share(one, 2048, 32).ok());  // not in the file
+  const uint32_t shared = share(one, 8, 32).value_or(0);
+  EXPECT_TRUE(absl::IsNotFound(make(other, 0, shared).status()));
+  EXPECT_TRUE(absl::IsNotFound(other->ArmLimit(shared, 3)));
+  EXPECT_TRUE(absl::IsNotFound(other->Destroy(control::Kind::kSharedReceiveQueue, shared)));
+  EXPECT_TRUE(absl::IsInvalidArgument(make(one, 4, shared).status()));
+  const uint32_t queue_pair = make(one, 0, shared).value_or(0);
+  EXPECT_TRUE(one->ArmLimit(shared, 3).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(one->Destroy(control::Kind::kSharedReceiveQueue, shared)));
+  EXPECT_TRUE(one->Destroy(control::Kind::kQueuePair, queue_pair).ok());
+  EXPECT_TRUE(one->Destroy(control::Kind::kSharedReceiveQueue, shared).ok());
+}
+
 TEST_F(NicTest, shouldChangeStatesAsVerbsDo) {
   const std::unique_ptr<Client> client = nic_.Open();
   Shard shard(client.get(), {});

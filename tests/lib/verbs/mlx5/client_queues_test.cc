@@ -557,5 +557,29 @@ TEST_F(ClientQueuesTest, shouldBearAnything) {
   EXPECT_GT(succeeded, kTries / 10);
 }
 
+// Slot 0 may be another queue pair's, whose message is still written to it.
+TEST(SharedReceivesTest, shouldCompleteNoSlotThatNobodyTook) {
+  alignas(64) std::array<uint8_t, 4 * 32> slots = {};
+  __be32 record = htobe32(9);  // receives are posted, and there are 3 slots for them
+  SharedReceiveReader reader({slots.data(), &record, 4, 32});
+  int taken = 0;
+  soft::SharedReceives source(&reader, 1, [&] { ++taken; });
+  ASSERT_TRUE(source.Fetch());
+  EXPECT_EQ(taken, 1);
+  const soft::ReceiveWork work = source.window()[source.window().head()];
+  EXPECT_TRUE(work.malformed);
+  EXPECT_EQ(work.id, soft::kNoSlot);
+
+  const std::unique_ptr<QueueMemory, void (*)(QueueMemory*)> memory(QueueMemory::Map(),
+                                                                    &QueueMemory::Unmap);
+  CompletionWriter writer(memory->found_completions());
+  soft::ClientCompletions completions(kQueuePair, &writer, &writer);
+  completions.Share(5);
+  Completion completion;
+  completion.status = kLocalQpError;
+  EXPECT_TRUE(completions.CompleteReceive(work, completion));
+  EXPECT_EQ(memory->entries[sizeof(mlx5_cqe64) - 1] >> 4, MLX5_CQE_INVALID);
+}
+
 }  // namespace
 }  // namespace baton::verbs::mlx5

@@ -267,5 +267,72 @@ TEST(TakenWordTest, shouldKeepItsPlaces) {
   EXPECT_EQ(again.cursor, word.cursor);
 }
 
+// What is there when a queue pair is reset is of its former use, and what comes then is not.
+TEST_F(CompletionQueueTest, shouldPassOverWhatWasThereAtAReset) {
+  ASSERT_TRUE(Sent(5) && Received(MLX5_CQE_RESP_SEND));
+  memory_->cursors = {1, 0, 0};
+  queue_->NoteReset(kQueuePair, true, true);
+  ASSERT_TRUE(Sent(0));
+  EXPECT_EQ(One().wr_id, 1000u);
+  EXPECT_EQ(memory_->cursors.sent, 1);
+  EXPECT_EQ(memory_->cursors.received, 0);
+  EXPECT_EQ(LoadRecord(&memory_->consumed), 3u);
+  EXPECT_EQ(Count(), 0);
+}
+
+TEST_F(CompletionQueueTest, shouldPassOverWhatCompletesThereAlone) {
+  ASSERT_TRUE(Sent(0) && Received(MLX5_CQE_RESP_SEND));
+  queue_->NoteReset(kQueuePair, false, true);
+  EXPECT_EQ(One().opcode, CompletionOpcode::kSend);
+  EXPECT_EQ(Count(), 0);
+  EXPECT_EQ(memory_->cursors.received, 0);
+}
+
+// The driver was killed behind a completion of the former use: its heir passes the rest over, and
+// takes no cursor from it.
+TEST_F(CompletionQueueTest, shouldPassOverTheRestAfterAKill) {
+  ASSERT_TRUE(Sent(5) && Sent(6) && Sent(7));
+  EXPECT_EQ(One().wr_id, 1005u);
+  memory_->cursors = {1, 0, 0};
+  queue_->NoteReset(kQueuePair, true, true);
+  StoreRecord(&memory_->consumed, 2);
+  Restart();
+  EXPECT_EQ(Count(), 0);
+  EXPECT_EQ(memory_->cursors.sent, 0);
+  EXPECT_EQ(LoadRecord(&memory_->consumed), 3u);
+}
+
+// The indices come round, and the queue pair has had no completion since its reset.
+TEST_F(CompletionQueueTest, shouldForgetAResetThatItHasPassed) {
+  queue_->NoteReset(kQueuePair, true, true);
+  EXPECT_EQ(memory_->former, 1u);
+  EXPECT_EQ(Count(), 0);
+  EXPECT_EQ(memory_->former, 0u);
+  EXPECT_EQ(memory_->cursors.sends_begin, 0u);
+  EXPECT_EQ(memory_->cursors.receives_begin, 0u);
+}
+
+// One completion is taken at a time, so the note stays until the last of the former use is passed.
+TEST_F(CompletionQueueTest, shouldKeepANoteWhileSomethingIsLeft) {
+  CompletingQueuePair other = memory_->completing();
+  QueueCursors cursors;
+  other.number = kQueuePair + 1;
+  other.place = 1;
+  other.cursors = &cursors;
+  queue_->Add(other);
+  Executed executed;
+  executed.code = MLX5_OPCODE_SEND;
+  executed.qp_number = kQueuePair + 1;
+  ASSERT_TRUE(writer_.Write(executed));
+  ASSERT_TRUE(Sent(3));
+  memory_->cursors = {1, 0, 0};
+  queue_->NoteReset(kQueuePair, true, true);
+  EXPECT_EQ(One().qp_number, kQueuePair + 1);
+  EXPECT_EQ(memory_->former, 1u);
+  EXPECT_EQ(Count(), 0);
+  EXPECT_EQ(memory_->cursors.sent, 0);
+  EXPECT_EQ(memory_->former, 0u);
+}
+
 }  // namespace
 }  // namespace baton::verbs::mlx5

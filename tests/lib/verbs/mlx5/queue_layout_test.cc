@@ -41,6 +41,7 @@ TEST(QueueLayoutTest, shouldLayOutACompletionQueueAsWritten) {
   EXPECT_EQ(at(queue.arm_record), 0x004);
   EXPECT_EQ(at(queue.taken), 0x040);
   EXPECT_EQ(at(queue.arming), 0x048);
+  EXPECT_EQ(at(queue.former), 0x04c);
   EXPECT_EQ(at(queue.entries), 0x080);
 }
 

@@ -39,6 +39,7 @@ struct QueueMemory {
   QueueCursors cursors;
   uint64_t taken;
   uint32_t arming;
+  uint32_t former;
 
   static QueueMemory* Map() {
     void* const memory = mmap(nullptr, sizeof(QueueMemory), PROT_READ | PROT_WRITE,
@@ -55,7 +56,8 @@ struct QueueMemory {
     return {receives, &records[MLX5_RCV_DBR], wr_ids, &cursors, kReceiveSlots, kReceiveBytes};
   }
   CompletionQueueMemory completion_queue() {
-    return {entries, &consumed, &taken, kEntries, sizeof(mlx5_cqe64), &arm_record, &arming};
+    return {entries,     &consumed, &taken, kEntries, sizeof(mlx5_cqe64),
+            &arm_record, &arming,   &former};
   }
   CompletingQueuePair completing() {
     return {kQueuePair, 7, notes, kSendSlots, wr_ids, kReceiveSlots, &cursors};
