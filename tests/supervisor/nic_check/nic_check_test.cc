@@ -76,10 +76,11 @@ TEST_F(NicCheckTest, shouldTryNothingOnADeviceThatDoesNothing) {
   EXPECT_THAT(std::string(findings.status().message()), HasSubstr("no completion within 20 ms"));
 }
 
-// The device stops while drivers are killed, or before.
+// The device stops while drivers are killed, or before. A timer that was armed may have it look at
+// records once more, and after that again: with more kills this would go on for minutes.
 TEST_F(NicCheckTest, shouldTellWhatDoesNotHold) {
   ScanAtMost(2000);
-  options_.kills = 100'000;
+  options_.kills = 2000;
   options_.patience = std::chrono::milliseconds(100);
   const auto findings = CheckNic(context_, options_, shared_.get());
   ASSERT_TRUE(findings.ok()) << findings.status();
