@@ -29,6 +29,13 @@ std::vector<char*> PointersTo(std::vector<std::string>& strings) {
   return pointers;
 }
 
+std::string OwnDirectory() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return program.substr(0, program.rfind('/'));
+}
+
 bool IsForOneProcess(std::string_view variable) {
   const std::string_view name = variable.substr(0, variable.find('='));
   return name.size() < variable.size() &&

@@ -18,6 +18,9 @@ absl::StatusOr<FileDescriptor> MemoryFileWith(std::string_view bytes);
 // The array that execve takes, into `strings`, which outlive it.
 std::vector<char*> PointersTo(std::vector<std::string>& strings);
 
+// Returns the directory of the program that runs, where Baton's other programs are, too.
+std::string OwnDirectory();
+
 // Whether a variable of the environment ("NAME=value") was meant for batond, or one child of it,
 // alone, and is not passed on.
 bool IsForOneProcess(std::string_view variable);

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "lib/text/host_port.h"
@@ -53,14 +54,6 @@ std::string DefaultStateDir() {
     return absl::StrCat(runtime, "/baton");
   }
   return absl::StrCat("/tmp/baton-", geteuid());
-}
-
-// Children are looked for beside batond itself.
-std::string OwnDirectory() {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
-  return program.substr(0, program.rfind('/'));
 }
 
 absl::Status ParseDevice(const Flags& flags, v1::Device* device) {

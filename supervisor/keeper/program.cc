@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 #include "lib/base/program_start.h"
 #include "lib/base/status_macros.h"
 #include "supervisor/keeper/program_output.h"
+#include "supervisor/keeper/spawn_plan.h"
 
 namespace baton::keeper {
 namespace {
@@ -52,59 +52,6 @@ std::vector<std::string> OwnEnvironment() {
     environment.emplace_back(*variable);
   }
   return environment;
-}
-
-// posix_spawn's actions and attributes, which have to be destroyed.
-class SpawnPlan {
- public:
-  SpawnPlan() {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawnattr_init(&attributes_);
-    sigset_t signals;
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  }
-  ~SpawnPlan() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-
-  void Give(int descriptor, int as) { posix_spawn_file_actions_adddup2(&actions_, descriptor, as); }
-  void CloseFrom(int descriptor) {
-    posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
-  }
-  absl::StatusOr<pid_t> Spawn(const std::string& program, std::vector<std::string> words = {}) {
-    words.insert(words.begin(), program);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    // Nothing that a worker chose is in effect before its identity is.
-    char path[] = "PATH=/usr/bin:/bin";
-    char* environment[] = {path, nullptr};
-    pid_t pid = 0;
-    const int error =
-        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments.data(), environment);
-    if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot run ", program));
-    return pid;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
-
-// Returns a copy whose number is above `given`. The child is given its descriptors one after the
-// other, and one that is given first would overwrite a lower number.
-absl::StatusOr<FileDescriptor> CopyAbove(int descriptor, int given) {
-  FileDescriptor copy(fcntl(descriptor, F_DUPFD_CLOEXEC, given + 1));
-  if (!copy) return ErrnoStatus(errno, "F_DUPFD_CLOEXEC (see RLIMIT_NOFILE)");
-  return copy;
 }
 
 // Returns an empty result if baton-launch has not written a whole one.
