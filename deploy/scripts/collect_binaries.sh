@@ -10,6 +10,7 @@ LABELS=(
   //supervisor/batond:batond
   //supervisor/keeper:baton-keeper
   //supervisor/keeper:baton-launch
+  //supervisor/keeper:baton-nic
   //supervisor/control:baton-control
   //supervisor/cli:baton
   //supervisor/nic_check:baton-nic-check

@@ -79,6 +79,12 @@ absl::StatusOr<std::shared_ptr<DeviceObjects>> CreateDeviceObjects(arena::Arena*
   const DeviceNeeds needs = NeedsOf(shape);
   BATON_RETURN_IF_ERROR(CheckLimits(needs, device->limits(), device->name()));
   auto objects = std::make_shared<DeviceObjects>();
+  BATON_RETURN_IF_ERROR(
+      device->NameMemory(arena->buffers(), shape.buffer_bytes, arena->buffers_fd()));
+  const arena::RecoveryMemoryMap& recovery = arena->recovery_map();
+  const uint64_t spares_end = recovery.SpareBuffer(0, 0) + recovery.spare_buffers_bytes;
+  BATON_RETURN_IF_ERROR(device->NameMemory(arena->spare_buffer(0, 0) - recovery.SpareBuffer(0, 0),
+                                           spares_end, arena->recovery_fd()));
   BATON_ASSIGN_OR_RETURN(
       objects->buffers,
       device->RegisterMemory(arena->buffers(), shape.buffer_bytes, verbs::kLocalWrite));

@@ -90,6 +90,7 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
     BATON_RETURN_IF_ERROR(CheckLog(shard));
   }
   const std::vector<uint32_t> connections = Load(shards, candidates);
+  for (const uint32_t shard : shards) objects_->completion_queues[shard]->Resume();
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
   for (const auto& [connection, status] : failed) {
     StartDraining(connection, status, verbs::CompletionStatusName(status));

@@ -328,7 +328,7 @@ absl::StatusOr<std::unique_ptr<verbs::QueuePair>> NativeDevice::CreateQueuePair(
 
 std::unique_ptr<verbs::QueuePair> NativeDevice::Hand(uint32_t shard, verbs::QueuePair* inherited) {
   // What it was before the fork, or in its last connection, is over (Device::AfterFork).
-  (void)inherited->state();
+  inherited->ForgetState();
   return std::make_unique<NativeQueuePair>(this, shard, inherited);
 }
 

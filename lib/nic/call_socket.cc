@@ -116,6 +116,10 @@ absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
 
 absl::StatusOr<CallSocket::Answer> CallSocket::Exchange(absl::Span<const uint8_t> message,
                                                         int passed) {
+  if (given_up_) {
+    return absl::FailedPreconditionError(
+        "only the process that opened the device does that, and this one was forked from it");
+  }
   if (lost_) return Lost("an earlier call found it so");
   if (!Send(calls_.get(), message, passed)) return Lost("it is not there");
   return Wait(calls_.get(), last_tag_);

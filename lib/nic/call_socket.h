@@ -40,6 +40,8 @@ class CallSocket {
 
   // A forked process calls it first, and gets a call socket of its own.
   absl::Status AfterFork();
+  // Called instead by a forked process that makes no calls: all of them fail.
+  void GiveUp() { forked_ = given_up_ = true; }
   bool forked() const { return forked_; }
   bool lost() const { return lost_; }
   int file() const { return file_.get(); }
@@ -66,6 +68,7 @@ class CallSocket {
   FileDescriptor calls_;
   uint32_t last_tag_ = 0;
   bool forked_ = false;
+  bool given_up_ = false;
   bool lost_ = false;
 };
 

@@ -153,6 +153,7 @@ absl::StatusOr<verbs::QueuePairState> Client::Query(uint32_t qp_number) {
 }
 
 absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
+  if (calls_.forked()) return absl::OkStatus();
   control::Destroy message;
   message.kind = static_cast<uint32_t>(kind);
   message.number = number;
@@ -160,7 +161,7 @@ absl::Status Client::Destroy(control::Kind kind, uint32_t number) {
 }
 
 void Client::DestroyQueuePair(uint32_t qp_number) {
-  if (!calls_.forked()) (void)Destroy(control::Kind::kQueuePair, qp_number);
+  (void)Destroy(control::Kind::kQueuePair, qp_number);
 }
 
 }  // namespace baton::nic

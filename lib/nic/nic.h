@@ -62,6 +62,7 @@ class Nic {
 
   const verbs::soft::SoftDeviceOptions& options() const { return options_; }
   size_t contexts() const { return contexts_.size(); }
+  bool has_clients() const { return !sockets_.empty(); }
 
  private:
   struct Socket {

@@ -175,6 +175,10 @@ class CompletionQueue {
     std::copy(taken.begin(), taken.end(), completions);
   }
 
+  // Called by a process that goes on, with this queue and the queue pairs that complete in it,
+  // where another has been: first, and when that one is dead or will use them no more.
+  virtual void Resume() {}
+
   // Asks that Device::event_fd become readable at the next completion added after this call. The
   // caller polls once more after it, before it sleeps: a poll that finds something has used the
   // request up, and it asks and polls again.
@@ -236,7 +240,8 @@ class QueuePair {
   virtual absl::Status SetError() = 0;
 
   // Of one that is used for one connection after the other. SetReset drops what is outstanding,
-  // without completions, and touches no memory any more; SetInit then makes it as new. When it may
+  // without completions, and touches no memory any more. Completions that nobody has polled yet may
+  // be dropped, too, if another process polls. SetInit then makes it as new. When it may
   // be used again (its time-wait) is the caller's to know. kUnimplemented: this device cannot.
   virtual absl::Status SetReset();
   virtual absl::Status SetInit();
@@ -245,6 +250,10 @@ class QueuePair {
   // that it took have their completions in the completion queue. Until then one that it took would
   // be lost with it. kLastWorkRequestReached tells when this comes true.
   virtual bool receives_drained() const { return false; }
+
+  // In a forked process: others may have changed it since. A device that keeps in each process what
+  // it last knew of a queue pair asks anew.
+  virtual void ForgetState() { (void)state(); }
 
   // In a forked process: another has connected it since, and told us. Its state need not be asked
   // for. `reads`: the peer answers READs and atomics.
@@ -377,6 +386,13 @@ class Device {
   // [address, address + length) must stay mapped, MAP_SHARED, as long as the region lives.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                        uint32_t access) = 0;
+  // Says where memory comes from that is to be registered: `length` bytes at `address` are mapped
+  // from the beginning of `memfd`, which is sealed against growing and shrinking. A device that is
+  // another process reaches no other memory. All others ignore it.
+  virtual absl::Status NameMemory([[maybe_unused]] void* address, [[maybe_unused]] size_t length,
+                                  [[maybe_unused]] int memfd) {
+    return absl::OkStatus();
+  }
   // True: RegisterMemory and the destruction of a region take time for each page, and may be called
   // on any thread while another one uses the device. False: they are quick, and for the device's
   // thread alone.

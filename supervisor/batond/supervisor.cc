@@ -100,7 +100,7 @@ Supervisor::Supervisor(SupervisorOptions options, const StateDirectory& state)
 }
 
 bool Supervisor::IsKept(const v1::ServiceConfig& service) const {
-  return keeps_native_ && service.mode() == v1::NATIVE;
+  return keeps_native_ && service.mode() == v1::NATIVE && service.device().has_rdma();
 }
 
 void Supervisor::AddKeepers() {

@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(const internal::KeeperCon
                                          raw->management_->Accept(std::move(client));
                                        }));
   if (keeper->native_workers_ != nullptr) {
-    if (held != nullptr) keeper->HoldNative(held);
+    // Connections of the soft device end with this keeper, and workers with them.
+    if (held != nullptr && config.service().device().has_rdma()) keeper->HoldNative(held);
     keeper->native_workers_->KeepRunning();
   } else if (held != nullptr) {
     const absl::Status status = HoldLogs(held, *keeper->arena_);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "lib/verbs/soft/soft_device.h"
+#include "supervisor/keeper/nic_process.h"
 
 namespace baton::keeper {
 namespace {
@@ -68,8 +69,10 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenRdma(const v1::RdmaDeviceConf
 
 absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::ServiceConfig& service) {
   const v1::Device& device = service.device();
-  return device.has_rdma() ? OpenRdma(device.rdma(), service.network_namespace())
-                           : OpenSoft(device.soft());
+  if (device.has_rdma()) return OpenRdma(device.rdma(), service.network_namespace());
+  // Workers that drive their queues need a NIC that is no part of the keeper.
+  if (service.mode() == v1::NATIVE) return StartNic(static_cast<int>(service.realtime_priority()));
+  return OpenSoft(device.soft());
 }
 
 }  // namespace baton::keeper

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kLong{120};
 
-TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
+void ShowEverything(const char* mode) {
   auto directory = harness::TempDirectory::Create();
   ASSERT_TRUE(directory.ok()) << directory.status();
   auto program = harness::Binaries().Find("demo");
@@ -23,7 +23,9 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
   harness::ChildOptions options;
   options.program = *program;
   options.log_path = directory->File("log");
-  options.arguments = {"--json",
+  options.arguments = {"--mode",
+                       mode,
+                       "--json",
                        "--output",
                        directory->File("out"),
                        "--connections",
@@ -61,6 +63,7 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
 
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *line << (*demo)->LogTail();
   EXPECT_TRUE(json->Flag("ok"));
+  EXPECT_NE(line->find(std::string("\"mode\":\"") + mode), std::string::npos) << *line;
   EXPECT_TRUE(json->Flag("all_run"));
   EXPECT_EQ(json->Count("connections"), 8u);
   EXPECT_GT(json->Count("messages"), 1000u);
@@ -91,24 +94,9 @@ TEST(DemoTest, ShowsEveryEventAndLosesNothing) {
   EXPECT_TRUE(std::filesystem::exists(directory->File("out") + "/timeline.svg"));
 }
 
-// tests/vm/native_demo.sh is the demonstration with native workers.
-TEST(DemoTest, RefusesNativeWorkersOnTheSoftDevice) {
-  auto directory = harness::TempDirectory::Create();
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  auto program = harness::Binaries().Find("demo");
-  ASSERT_TRUE(program.ok()) << program.status();
-  harness::ChildOptions options;
-  options.program = *program;
-  options.log_path = directory->File("log");
-  options.arguments = {"--mode", "native", "--device", "soft", "--output", directory->File("out")};
-  auto demo = harness::ChildProcess::Start(options);
-  ASSERT_TRUE(demo.ok()) << demo.status();
-  auto status = (*demo)->WaitEnd(kLong);
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 2) << *status;
-  EXPECT_NE((*demo)->LogTail().find("--mode native needs an rdma device"), std::string::npos)
-      << (*demo)->LogTail();
-}
+TEST(DemoTest, ShowsEveryEventAndLosesNothing) { ShowEverything("brokered"); }
+
+TEST(DemoTest, ShowsTheSameOfNativeWorkers) { ShowEverything("native"); }
 
 }  // namespace
 }  // namespace baton::demo

@@ -1,5 +1,8 @@
 // The demonstration: a service over RDMA is upgraded and killed again and again under verified
 // traffic, with Baton and then without.
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -8,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
 #include "lib/base/realtime.h"
 #include "tests/demo/report.h"
 #include "tests/demo/scenario.h"
@@ -23,11 +27,10 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option(
          "--mode", options.mode,
          "of the workers: brokered, programs whose queues the keeper operates; native, which "
-         "operate them themselves and need an rdma device [brokered]")
+         "operate them themselves [brokered]")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Mode>{
           {ModeName(Mode::kBrokered), Mode::kBrokered}, {ModeName(Mode::kNative), Mode::kNative}}));
-  app.add_option("--device", options.fabric.device,
-                 "soft, rdma, or rdma:NAME [rdma with --mode native, else soft]");
+  app.add_option("--device", options.fabric.device, "soft, rdma, or rdma:NAME [soft]");
   app.add_option("--address", options.fabric.host, "IPv4 address that the device has [127.0.0.1]");
   app.add_option("--shards", options.shards, "shards of the service [4]")->check(CLI::Range(1, 64));
   app.add_option("--rate", options.rate, "messages per second; 0: half of the processor time [0]");
@@ -56,21 +59,6 @@ void AddFlags(CLI::App& app, DemoOptions& options, std::string& output, bool& js
   app.add_option("--bin", options.binary_directory, "where the programs are [$BATON_BIN, beside]");
 }
 
-// Native workers need a device whose queues several processes reach.
-bool ChooseDevice(const CLI::App& app, DemoOptions& options) {
-  if (options.mode != Mode::kNative || options.fabric.device != "soft") return true;
-  if (app.count("--device") == 0) {
-    options.fabric.device = "rdma";
-    std::fprintf(stderr, "native workers: on an rdma device\n");
-    return true;
-  }
-  std::fprintf(
-      stderr,
-      "demo: --mode native needs an rdma device: connections of the soft device live in one "
-      "process, so no worker can take them over; leave --device out, or say rdma\n");
-  return false;
-}
-
 // All parties share a few cores here. Without real-time priorities the times are those of the
 // scheduler: a dying process keeps a core for a millisecond or two while others wait for it.
 void ChooseRealtimePriority(DemoOptions& options) {
@@ -80,6 +68,12 @@ void ChooseRealtimePriority(DemoOptions& options) {
   if (options.realtime_priority == 0) return;
   absl::Status permitted;
   std::thread([&] { permitted = UseRealtimePriority(options.realtime_priority); }).join();
+  // Native workers have given up the capability, and have the limit alone.
+  const auto most = static_cast<rlim_t>(options.realtime_priority);
+  const rlimit limit = {most, most};
+  if (permitted.ok() && options.mode == Mode::kNative && setrlimit(RLIMIT_RTPRIO, &limit) != 0) {
+    permitted = ErrnoStatus(errno, "native workers need RLIMIT_RTPRIO (ulimit -r)");
+  }
   if (permitted.ok()) return;
   options.realtime_priority = 0;
   std::fprintf(stderr, "without real-time priorities, expect longer blackouts: %s\n",
@@ -96,7 +90,6 @@ int Main(int argc, char** argv) {
       "event ended as it should."};
   AddFlags(app, result.options, output, json);
   CLI11_PARSE(app, argc, argv);
-  if (!ChooseDevice(app, result.options)) return 2;
   std::error_code error;
   std::filesystem::create_directories(output, error);
   if (error) {

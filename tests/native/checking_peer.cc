@@ -21,9 +21,10 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
-#include "tests/bench/raw_connection.h"
+#include "tests/bench/protocol.h"
 #include "tests/harness/patience.h"
 #include "tests/native/message.h"
+#include "tests/native/peer_connection.h"
 
 namespace baton::native {
 namespace {
@@ -40,7 +41,7 @@ static_assert(sizeof(Message) == sizeof(bench::Message));
 // One connection and what is known of it.
 class Numbered {
  public:
-  Numbered(std::unique_ptr<bench::RawConnection> connection, uint64_t name, uint32_t window,
+  Numbered(std::unique_ptr<PeerConnection> connection, uint64_t name, uint32_t window,
            PeerRecord* record)
       : connection_(std::move(connection)), name_(name), window_(window), record_(record) {}
 
@@ -56,11 +57,8 @@ class Numbered {
     }
     BATON_RETURN_IF_ERROR(connection_->Flush());
     record_->sent += next_number_ - first;
-    absl::StatusOr<absl::Span<const ibv_wc>> taken = connection_->Poll();
-    BATON_RETURN_IF_ERROR(taken.status());
-    for (const ibv_wc& completion : *taken) {
-      if (completion.opcode != IBV_WC_RECV) continue;
-      const auto slot = static_cast<uint32_t>(completion.wr_id);
+    BATON_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> received, connection_->Poll());
+    for (const uint32_t slot : received) {
       OnReply(At(bench::kReceiveOffset, slot));
       BATON_RETURN_IF_ERROR(connection_->Receive(
           slot, bench::kReceiveOffset + slot * sizeof(Message), sizeof(Message)));
@@ -112,7 +110,7 @@ class Numbered {
     ++next_reply_;
   }
 
-  const std::unique_ptr<bench::RawConnection> connection_;
+  const std::unique_ptr<PeerConnection> connection_;
   const uint64_t name_;
   const uint32_t window_;
   PeerRecord* const record_;
@@ -128,7 +126,7 @@ absl::Status Talk(PeerRecord* record, const std::string& host, uint32_t connecti
   while (record->port.load() == 0) sched_yield();
   std::vector<std::unique_ptr<Numbered>> all;
   for (uint32_t i = 0; i < connections; ++i) {
-    auto connection = bench::RawConnection::Connect(host, record->port.load());
+    auto connection = PeerConnection::Connect(host, record->port.load());
     BATON_RETURN_IF_ERROR(connection.status());
     all.push_back(std::make_unique<Numbered>(*std::move(connection), i, window, record));
     ++record->connected;
@@ -149,7 +147,9 @@ absl::Status Talk(PeerRecord* record, const std::string& host, uint32_t connecti
     sched_yield();
   }
   for (const auto& one : all) one->CountMissing();
-  return absl::OkStatus();
+  // The service would see the end of the connections.
+  record->finished.store(true);
+  for (;;) pause();
 }
 
 }  // namespace
@@ -188,11 +188,14 @@ CheckingPeer::~CheckingPeer() {
 bool CheckingPeer::Finish() {
   record_->stop.store(true);
   const uint64_t deadline = MonotonicNanoseconds() + harness::Patient(kFinish).count();
-  while (waitpid(process_, nullptr, WNOHANG) == 0) {
+  while (!record_->finished.load()) {
+    if (waitpid(process_, nullptr, WNOHANG) != 0) {
+      process_ = -1;
+      return true;  // its record says why
+    }
     if (MonotonicNanoseconds() > deadline) return false;
     sched_yield();
   }
-  process_ = -1;
   return true;
 }
 

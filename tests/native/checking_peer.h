@@ -18,7 +18,8 @@ namespace baton::native {
 struct PeerRecord {
   std::atomic<uint16_t> port = 0;  // told by who started it: connect there
   std::atomic<uint32_t> connected = 0;
-  std::atomic<bool> stop = false;  // no new message; ends when all are answered
+  std::atomic<bool> finished = false;  // all is answered, or will not be
+  std::atomic<bool> stop = false;      // no new message; ends when all are answered
   std::atomic<uint64_t> sent = 0, answered = 0;
   std::atomic<uint64_t> lost = 0, repeated = 0, reordered = 0, torn = 0;
   // Of messages on their way to the service, as its count tells.

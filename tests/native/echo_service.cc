@@ -20,8 +20,10 @@
 #include "lib/base/status_macros.h"
 #include "lib/verbs/rdma/rdma_device.h"
 #include "tests/harness/patience.h"
+#include "tests/lib/verbs/nic_process.h"
 #include "tests/native/echo_owner.h"
 #include "tests/native/message.h"
+#include "tests/native/native_environment.h"
 
 namespace baton::native {
 namespace {
@@ -93,7 +95,9 @@ absl::Status Own(EchoOwner* owner, driver::QueueDriver* driver, verbs::Device* d
 
 EchoService::EchoService(const std::string& host, const EchoOptions& options)
     : options_(options), observer_(std::make_unique<Watcher>(record_.get())) {
-  device_ = verbs::rdma::CreateRdmaDevice({}).value();
+  device_ =
+      (IsSoftUnderTest() ? verbs::testing::OpenWithNicProcess() : verbs::rdma::CreateRdmaDevice({}))
+          .value();
   BATON_CHECK(device_->CheckForkable().ok());
   arena_.emplace(arena::Arena::Create(ShapeFor(options), "echo").value());
   driver_ = driver::QueueDriver::Create(&*arena_, device_.get(), observer_.get()).value();

@@ -13,10 +13,13 @@ inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-// Of the device.
+// The rdma device is there where its address is in the environment: in the virtual machine. Else
+// the device under test is a soft one whose NIC is a process.
+inline bool IsSoftUnderTest() { return std::getenv("BATON_VM_ADDRESS") == nullptr; }
+
+// Returns an address of the device.
 inline std::string HostUnderTest() {
-  const char* const host = std::getenv("BATON_VM_ADDRESS");
-  return host == nullptr ? "" : host;
+  return IsSoftUnderTest() ? "127.0.0.1" : std::getenv("BATON_VM_ADDRESS");
 }
 
 }  // namespace baton::native

@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 json=$BATON_VM_RESULTS/demo.json
-demo --mode native --json --address "$BATON_VM_ADDRESS" --output "$BATON_VM_RESULTS" \
+demo --mode native --device rdma --json --address "$BATON_VM_ADDRESS" --output "$BATON_VM_RESULTS" \
   --connections 8 --shards 2 --rate 2000 --handoffs 2 --upgrades 2 --bad-upgrades 3 --crashes 3 \
   --hangs 1 --cold-crashes 1 --control-kills 1 --poisons 1 --baseline-runs 1 >"$json" ||
   die "it failed: $(cat "$json")"

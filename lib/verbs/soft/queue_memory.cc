@@ -16,7 +16,10 @@
 namespace baton::verbs::soft {
 namespace {
 
-constexpr uint64_t kFileBytes = 64 << 20;  // pages are used where something is written
+// Pages are used where something is written. Of memory that is inherited they are used at once,
+// because a native worker touches all that it has before it waits (lib/native/prefault.h).
+constexpr uint64_t kFileBytes = 64 << 20;
+constexpr uint64_t kInheritedFileBytes = 4 << 20;
 constexpr uint64_t kPage = 4096;
 
 constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -32,6 +35,8 @@ class QueueMemory::File {
   ~File() { munmap(begin_, size_); }
 
   uint64_t size() const { return size_; }
+  // Fails only for what is not mapped.
+  void KeepFromChildren() const { madvise(begin_, size_, MADV_DONTFORK); }
   Block At(uint64_t offset, uint64_t bytes) const {
     return {begin_ + offset, bytes, {number_, 0, offset}};
   }
@@ -42,11 +47,17 @@ class QueueMemory::File {
   const uint32_t number_;
 };
 
-QueueMemory::QueueMemory(nic::Client* client) : client_(client) {}
+QueueMemory::QueueMemory(nic::Client* client, bool inherited)
+    : client_(client), inherited_(inherited) {}
 QueueMemory::~QueueMemory() = default;
 
+void QueueMemory::KeepFromChildren() const {
+  for (const auto& file : files_) file->KeepFromChildren();
+}
+
 absl::Status QueueMemory::AddFile(uint64_t bytes) {
-  const uint64_t size = std::max(kFileBytes, RoundUp(bytes, kPage));
+  const uint64_t size =
+      std::max(inherited_ ? kInheritedFileBytes : kFileBytes, RoundUp(bytes, kPage));
   const FileDescriptor fd(memfd_create("baton-queues", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
@@ -56,15 +67,15 @@ absl::Status QueueMemory::AddFile(uint64_t bytes) {
   if (begin == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("mapping ", size, " bytes for queues"));
   }
-  // Both fail only for what is not mapped. Inline data are in it, so no core dump has it.
+  // It fails only for what is not mapped. Inline data are in it.
   madvise(begin, size, MADV_DONTDUMP);
-  madvise(begin, size, MADV_DONTFORK);
   const absl::StatusOr<uint32_t> number = client_->AddFile(fd.get());
   if (!number.ok()) {
     munmap(begin, size);
     return number.status();
   }
   files_.push_back(std::make_unique<File>(static_cast<uint8_t*>(begin), size, *number));
+  if (!inherited_) files_.back()->KeepFromChildren();
   used_ = 0;
   return absl::OkStatus();
 }

@@ -11,8 +11,8 @@
 
 namespace baton::verbs::soft {
 
-// Memory for queues that a NIC executes: parts of memfds. It does not move. Forked processes do not
-// have it, and core dumps neither. Thread-compatible.
+// Memory for queues that a NIC executes: parts of memfds. It does not move, and no core dump has
+// it. Thread-compatible.
 class QueueMemory {
  public:
   struct Block {
@@ -21,14 +21,16 @@ class QueueMemory {
     nic::control::Place place;  // what the NIC calls it
   };
 
-  // `client` outlives it.
-  explicit QueueMemory(nic::Client* client);
+  // `client` outlives it. `inherited`: what is forked from this process has the memory, too.
+  QueueMemory(nic::Client* client, bool inherited);
   ~QueueMemory();
   QueueMemory(const QueueMemory&) = delete;
   QueueMemory& operator=(const QueueMemory&) = delete;
 
   // Returns zeros, at a multiple of `alignment` (a power of two, at most a page).
   absl::StatusOr<Block> Allocate(uint64_t bytes, uint64_t alignment);
+  // The first call of a forked process: what is forked from it does not have the memory.
+  void KeepFromChildren() const;
   // The NIC uses it no more, unless it is lost: then nobody knows, and the memory is not used
   // again.
   void Free(const Block& block) {
@@ -41,6 +43,7 @@ class QueueMemory {
   absl::Status AddFile(uint64_t bytes);
 
   nic::Client* const client_;
+  const bool inherited_;
   std::vector<std::unique_ptr<File>> files_;
   uint64_t used_ = 0;                                       // of the last file
   absl::flat_hash_map<uint64_t, std::vector<Block>> free_;  // by size

@@ -102,9 +102,12 @@ SoftCompletionQueue::SoftCompletionQueue(SoftHost* host, const QueueMemory::Bloc
       number_(number),
       reg_(std::move(reg)),
       channel_(std::move(channel)),
-      queue_(layout.At(block.begin), number, reg_.get()) {}
+      queue_(layout.At(block.begin), number, reg_.get()) {
+  host_->completion_queues.insert(this);
+}
 
 SoftCompletionQueue::~SoftCompletionQueue() {
+  host_->completion_queues.erase(this);
   ForgetNotification();
   (void)host_->client->Destroy(Kind::kCompletionQueue, number_);
   (void)host_->client->Destroy(Kind::kChannel, channel_.number);
@@ -127,6 +130,7 @@ void SoftCompletionQueue::Drain() {
 }
 
 absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
+  polls_ = true;
   absl::StatusOr<int> count = PollAll(completions);
   if (armed_ && (!count.ok() || *count > 0)) {
     armed_ = false;
@@ -151,8 +155,28 @@ absl::StatusOr<int> SoftCompletionQueue::PollAll(absl::Span<Completion> completi
   return static_cast<int>(count) + queue_.Take(completions.subspan(count)).value_or(0);
 }
 
+// It settles shared receive queues, too: all queue pairs that take from them complete here.
+void SoftCompletionQueue::Resume() {
+  armed_ = notified_ = false;
+  reg_->TakeOver();
+  queue_.Resume();
+  for (SoftQueuePair* const queue_pair : places_) {
+    if (queue_pair != nullptr && queue_pair->send_queue() == this) queue_pair->Resume();
+  }
+}
+
+void SoftCompletionQueue::AfterFork() {
+  watched_ = armed_ = notified_ = polls_ = false;
+  kept_.clear();
+}
+
+void SoftCompletionQueue::SetLost() {
+  lost_ = true;
+  ForgetNotification();
+}
+
 absl::Status SoftCompletionQueue::RequestNotification() {
-  if (!watched_) {
+  if (!watched_ && !lost_) {
     epoll_event event = {};
     event.events = EPOLLIN;
     if (epoll_ctl(host_->epoll_fd, EPOLL_CTL_ADD, channel_.descriptor.get(), &event) != 0) {
@@ -170,23 +194,28 @@ void SoftCompletionQueue::ForgetNotification() {
   epoll_ctl(host_->epoll_fd, EPOLL_CTL_DEL, channel_.descriptor.get(), nullptr);
 }
 
-void SoftCompletionQueue::Add(const mlx5::QueuePairLayout& layout, uint8_t* begin,
-                              uint32_t qp_number, mlx5::SharedReceiveQueue* shared) {
-  auto place = std::find(places_.begin(), places_.end(), 0u);
-  if (place == places_.end()) place = places_.insert(place, 0u);
-  *place = qp_number;
-  mlx5::CompletingQueuePair completing =
-      layout.CompletingAt(begin, qp_number, static_cast<uint16_t>(place - places_.begin()));
+void SoftCompletionQueue::Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout,
+                              uint8_t* begin, mlx5::SharedReceiveQueue* shared) {
+  auto place = std::find(places_.begin(), places_.end(), nullptr);
+  if (place == places_.end()) place = places_.insert(place, nullptr);
+  *place = queue_pair;
+  mlx5::CompletingQueuePair completing = layout.CompletingAt(
+      begin, queue_pair->number(), static_cast<uint16_t>(place - places_.begin()));
   completing.shared = shared;
   queue_.Add(completing);
 }
 
-void SoftCompletionQueue::Remove(uint32_t qp_number) {
-  std::replace(places_.begin(), places_.end(), qp_number, 0u);
-  queue_.Remove(qp_number);
+void SoftCompletionQueue::Remove(SoftQueuePair* queue_pair) {
+  *std::find(places_.begin(), places_.end(), queue_pair) = nullptr;
+  queue_.Remove(queue_pair->number());
+}
+
+void SoftCompletionQueue::NoteReset(const SoftQueuePair& queue_pair, bool sends, bool receives) {
+  queue_.NoteReset(queue_pair.number(), sends, receives);
 }
 
 void SoftCompletionQueue::Keep() {
+  if (!polls_) return;
   Completion completion;
   while (queue_.Take({&completion, 1}).value_or(0) == 1) kept_.push_back(completion);
 }
@@ -280,22 +309,22 @@ SoftQueuePair::SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
       send_queue_(static_cast<SoftCompletionQueue*>(options.send_queue)),
       receive_queue_(static_cast<SoftCompletionQueue*>(options.receive_queue)),
       max_scatter_gather_(options.max_scatter_gather),
-      shared_(options.shared_receive_queue != nullptr),
+      shared_(options.shared_receive_queue == nullptr
+                  ? nullptr
+                  : &static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue)->queue()),
       queue_pair_(std::make_unique<mlx5::QueuePair>(layout, block.begin, number,
                                                     mlx5::LimitsOf(options), host->commands,
                                                     &send_queue_->reg())) {
-  auto* const shared = static_cast<SoftSharedReceiveQueue*>(options.shared_receive_queue);
-  mlx5::SharedReceiveQueue* const receives = shared == nullptr ? nullptr : &shared->queue();
-  send_queue_->Add(layout, block.begin, number, receives);
-  if (receive_queue_ != send_queue_) receive_queue_->Add(layout, block.begin, number, receives);
+  send_queue_->Add(this, layout, block.begin, shared_);
+  if (receive_queue_ != send_queue_) receive_queue_->Add(this, layout, block.begin, shared_);
 }
 
 // The NIC has forgotten it before its completions are kept, so none comes after them.
 SoftQueuePair::~SoftQueuePair() {
   queue_pair_.reset();
   KeepCompletions();
-  send_queue_->Remove(number_);
-  if (receive_queue_ != send_queue_) receive_queue_->Remove(number_);
+  send_queue_->Remove(this);
+  if (receive_queue_ != send_queue_) receive_queue_->Remove(this);
   host_->memory->Free(block_);
 }
 
@@ -312,7 +341,7 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
     if (request.sges.size() > max_scatter_gather_) {
       refused =
           TooMany(OpcodeName(request.opcode).data(), request.sges.size(), max_scatter_gather_);
-    } else if (!reads_ && IsAnswered(request.opcode)) {
+    } else if (IsAnswered(request.opcode) && !queue_pair_->may_read()) {
       refused = absl::InvalidArgumentError(
           absl::StrCat(std::string(OpcodeName(request.opcode)),
                        ": the peer answers no READs and atomics (its responder_resources, or our "
@@ -325,7 +354,7 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendRequest> requests, siz
 }
 
 absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) {
-  if (shared_) {
+  if (shared_ != nullptr) {
     *posted = 0;
     return absl::FailedPreconditionError(
         "the queue pair takes its receives from a shared queue: post them there");
@@ -343,12 +372,10 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
 absl::Status SoftQueuePair::SetReset() {
   BATON_RETURN_IF_ERROR(host_->commands->Modify(number_, QueuePairState::kReset));
   KeepCompletions();
+  const bool one = receive_queue_ == send_queue_;
+  send_queue_->NoteReset(*this, true, one);
+  if (!one) receive_queue_->NoteReset(*this, false, true);
   return queue_pair_->SetReset();
-}
-
-void SoftQueuePair::NoteConnected(bool reads) {
-  reads_ = reads;
-  queue_pair_->NoteConnected(reads);
 }
 
 }  // namespace baton::verbs::soft

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -26,6 +27,9 @@
 
 namespace baton::verbs::soft {
 
+class SoftCompletionQueue;
+class SoftQueuePair;
+
 // What the queues of a device share. It outlives them.
 struct SoftHost {
   nic::Client* client = nullptr;
@@ -33,6 +37,7 @@ struct SoftHost {
   mlx5::Commands* commands = nullptr;
   std::function<void()> rung;  // a NIC of this thread takes the ring; empty: of another process
   absl::flat_hash_map<uint32_t, const SharedReceiveQueue*> shared_receive_queues;  // by number
+  absl::flat_hash_set<SoftCompletionQueue*> completion_queues;
   int epoll_fd = -1;  // the device's event_fd
 };
 
@@ -45,6 +50,8 @@ class SoftRegister final : public mlx5::Doorbell {
   SoftRegister& operator=(const SoftRegister&) = delete;
 
   uint32_t number() const { return made_.number; }
+  int wake_fd() const { return made_.descriptor.get(); }
+  void TakeOver() { fifo_.TakeOver(); }
 
   void Ring(uint64_t bytes) override;
   void Arm(uint64_t bytes) override;
@@ -67,17 +74,26 @@ class SoftCompletionQueue final : public CompletionQueue {
   SoftCompletionQueue& operator=(const SoftCompletionQueue&) = delete;
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
+  void Resume() override;
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
 
+  // In a forked process, which has an event_fd of its own.
+  void AfterFork();
+  // The NIC is gone: its channel would wake event_fd for ever.
+  void SetLost();
+
   uint32_t number() const { return number_; }
+  int channel_fd() const { return channel_.descriptor.get(); }
   // Queue pairs that complete here are rung by it: who polls a queue posts to its queue pairs.
   SoftRegister& reg() const { return *reg_; }
 
-  void Add(const mlx5::QueuePairLayout& layout, uint8_t* begin, uint32_t qp_number,
+  void Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout, uint8_t* begin,
            mlx5::SharedReceiveQueue* shared);
-  void Remove(uint32_t qp_number);
-  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing.
+  void Remove(SoftQueuePair* queue_pair);
+  void NoteReset(const SoftQueuePair& queue_pair, bool sends, bool receives);
+  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing. It does
+  // nothing in a process that does not poll the queue: what is there is another's.
   void Keep();
 
  private:
@@ -96,10 +112,12 @@ class SoftCompletionQueue final : public CompletionQueue {
   const nic::Client::Made channel_;
   mlx5::CompletionQueue queue_;
   std::deque<Completion> kept_;
-  std::vector<uint32_t> places_;  // the number of the queue pair at each; 0: none
-  bool watched_ = false;          // its channel wakes event_fd
-  bool armed_ = false;            // its next completion makes an event
-  bool notified_ = false;         // the event of a completion that was found was not read yet
+  std::vector<SoftQueuePair*> places_;  // null: free
+  bool polls_ = false;                  // this process does
+  bool lost_ = false;                   // the NIC is gone
+  bool watched_ = false;                // its channel wakes event_fd
+  bool armed_ = false;                  // its next completion makes an event
+  bool notified_ = false;               // the event of a completion that was found was not read yet
 };
 
 class SoftSharedReceiveQueue final : public SharedReceiveQueue {
@@ -143,8 +161,14 @@ class SoftQueuePair final : public QueuePair {
   absl::Status SetError() override { return queue_pair_->SetError(); }
   absl::Status SetReset() override;
   absl::Status SetInit() override { return queue_pair_->SetInit(); }
-  bool receives_drained() const override { return shared_ && state() == QueuePairState::kError; }
-  void NoteConnected(bool reads) override;
+  bool receives_drained() const override {
+    return shared_ != nullptr && state() == QueuePairState::kError;
+  }
+  void ForgetState() override {}  // what is known lies in the memory that all processes share
+  void NoteConnected(bool reads) override { queue_pair_->NoteConnected(reads); }
+
+  const SoftCompletionQueue* send_queue() const { return send_queue_; }
+  void Resume() { queue_pair_->Resume(); }
 
  private:
   SoftQueuePair(SoftHost* host, const QueueMemory::Block& block,
@@ -159,8 +183,7 @@ class SoftQueuePair final : public QueuePair {
   SoftCompletionQueue* const send_queue_;
   SoftCompletionQueue* const receive_queue_;
   const uint32_t max_scatter_gather_;
-  const bool shared_;
-  bool reads_ = true;  // its peer answers READs and atomics
+  mlx5::SharedReceiveQueue* const shared_;  // null: it has receives of its own
   std::unique_ptr<mlx5::QueuePair> queue_pair_;
 };
 

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
@@ -29,6 +31,12 @@ namespace {
 constexpr uint32_t kMaxRequests = 16'384;
 constexpr uint32_t kMaxCompletionEntries = 4u << 20;
 constexpr uint32_t kMaxInlineData = 512;  // as Soft-RoCE's
+
+// The other end of `socket`, which nobody writes to any more, is closed.
+bool HasEnded(int socket) {
+  uint8_t byte;
+  return recv(socket, &byte, sizeof(byte), MSG_DONTWAIT | MSG_PEEK) == 0;
+}
 
 absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) {
   if (value >= 1 && value <= limit) return absl::OkStatus();
@@ -75,14 +83,16 @@ class SoftMemoryRegion final : public MemoryRegion {
 
 class SoftDevice final : public Device {
  public:
+  // `nic`: null if it is another process.
   explicit SoftDevice(std::unique_ptr<nic::Nic> nic) : nic_(std::move(nic)) {}
 
-  // The first call.
-  absl::Status Open();
+  // The first call. The sockets lead to the NIC.
+  absl::Status Open(FileDescriptor objects, FileDescriptor ids);
 
   std::string_view name() const override { return "soft"; }
   DeviceLimits limits() const override;
   DeviceInfo info() const override;
+  absl::Status NameMemory(void* address, size_t length, int memfd) override;
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t entries) override;
@@ -91,73 +101,119 @@ class SoftDevice final : public Device {
   absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> CreateSharedReceiveQueue(
       uint32_t entries, uint32_t max_scatter_gather) override;
   absl::StatusOr<std::unique_ptr<Listener>> Listen(const Address& address, int backlog) override {
+    BATON_RETURN_IF_ERROR(CheckOpener("listen"));
     return connections_->Listen(address, backlog);
   }
   absl::StatusOr<std::unique_ptr<ConnectionId>> Connect(
       const Address& address, QueuePair* queue_pair,
       const ConnectionParameters& parameters) override {
+    BATON_RETURN_IF_ERROR(CheckOpener("connect"));
     return connections_->Connect(address, queue_pair, parameters);
   }
   bool NextEvent(CmEvent* event) override;
   bool NextDeviceEvent(DeviceEvent* event) override;
   void Progress() override;
   int event_fd() const override { return epoll_.get(); }
+  absl::Status CheckForkable() const override;
+  absl::Status AfterFork() override;
+  std::vector<int> ForkedDescriptors() const override;
 
  private:
-  absl::StatusOr<FileDescriptor> Attach();
+  // Memory that a NIC in another process reaches.
+  struct Named {
+    uint64_t begin = 0;
+    uint64_t length = 0;
+    uint32_t file = 0;
+  };
+
+  bool forked() const { return client_->calls().forked(); }
+  absl::Status CheckOpener(absl::string_view call) const;
+  absl::StatusOr<nic::control::Place> PlaceOf(uint64_t address, uint64_t length) const;
   bool Translate(const nic::CallSocket::Answer& answer, DeviceEvent* event) const;
   void Look();
+  void LookForLoss();
+  void SetLost();
   void UpdateFlag() { flag_.Set(cm_events_ || device_events_); }
 
   const std::unique_ptr<nic::Nic> nic_;
-  const FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
+  FileDescriptor epoll_{epoll_create1(EPOLL_CLOEXEC)};
   Flag flag_;                 // an event is there that was not taken
   uint64_t seen_events_ = 0;  // how many its NIC had when the channels were read last
   bool cm_events_ = false;
   bool device_events_ = false;
+  bool lost_ = false;  // the NIC of another process is gone
+  bool loss_told_ = false;
   FileDescriptor event_channel_;
   std::unique_ptr<nic::Client> client_;
   std::unique_ptr<QueueMemory> memory_;
   std::unique_ptr<SoftConnections> connections_;
+  std::vector<Named> named_;
   SoftHost host_;
 };
 
-absl::StatusOr<FileDescriptor> SoftDevice::Attach() {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
-  }
-  FileDescriptor ours(ends[0]);
-  BATON_RETURN_IF_ERROR(nic_->Add(FileDescriptor(ends[1])));
-  return ours;
-}
-
-absl::Status SoftDevice::Open() {
+absl::Status SoftDevice::Open(FileDescriptor objects, FileDescriptor ids) {
   if (!epoll_ || flag_.fd() < 0) return ErrnoStatus(errno, "epoll, eventfd (see RLIMIT_NOFILE)");
-  const auto turn = [this] { nic_->Serve(); };
-  BATON_ASSIGN_OR_RETURN(FileDescriptor objects, Attach());
+  std::function<void()> turn;
+  if (nic_ != nullptr) turn = [this] { nic_->Serve(); };
   BATON_ASSIGN_OR_RETURN(client_, nic::Client::Open(std::move(objects), turn));
   BATON_ASSIGN_OR_RETURN(event_channel_, client_->AddEventChannel());
-  BATON_ASSIGN_OR_RETURN(FileDescriptor ids, Attach());
   BATON_ASSIGN_OR_RETURN(nic::CallSocket calls,
                          nic::CallSocket::Open(std::move(ids), nic::control::Op::kOpenIds, turn));
   BATON_ASSIGN_OR_RETURN(connections_, SoftConnections::Make(std::move(calls)));
-  memory_ = std::make_unique<QueueMemory>(client_.get());
+  memory_ = std::make_unique<QueueMemory>(client_.get(), /*inherited=*/nic_ == nullptr);
   host_.client = client_.get();
   host_.memory = memory_.get();
   host_.commands = client_.get();
-  host_.rung = [this] { nic_->TakeRings(); };
   host_.epoll_fd = epoll_.get();
-  for (const int fd :
-       {nic_->engine_fd(), event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
+  for (const int fd : {event_channel_.get(), connections_->event_fd(), flag_.fd()}) {
     BATON_RETURN_IF_ERROR(Watch(epoll_.get(), fd));
   }
-  return absl::OkStatus();
+  if (nic_ == nullptr) return absl::OkStatus();
+  host_.rung = [this] { nic_->TakeRings(); };
+  return Watch(epoll_.get(), nic_->engine_fd());
 }
+
+// ---------------------------------------------------------------- forked processes
+
+absl::Status SoftDevice::CheckForkable() const {
+  return nic_ == nullptr ? absl::OkStatus() : Device::CheckForkable();
+}
+
+absl::Status SoftDevice::AfterFork() {
+  BATON_RETURN_IF_ERROR(CheckForkable());
+  epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return ErrnoStatus(errno, "epoll_create1 (see RLIMIT_NOFILE)");
+  host_.epoll_fd = epoll_.get();
+  memory_->KeepFromChildren();
+  for (SoftCompletionQueue* const queue : host_.completion_queues) queue->AfterFork();
+  connections_->calls().GiveUp();
+  return client_->AfterFork();
+}
+
+// The file of ids is the opener's.
+std::vector<int> SoftDevice::ForkedDescriptors() const {
+  std::vector<int> descriptors = {epoll_.get(), client_->file(), client_->calls().calls()};
+  for (const SoftCompletionQueue* const queue : host_.completion_queues) {
+    descriptors.push_back(queue->channel_fd());
+    descriptors.push_back(queue->reg().wake_fd());
+  }
+  return descriptors;
+}
+
+absl::Status SoftDevice::CheckOpener(absl::string_view call) const {
+  if (!forked()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(call,
+                   ": only the process that opened device soft does that, and this one was "
+                   "forked from it"));
+}
+
+// ---------------------------------------------------------------- objects
 
 DeviceLimits SoftDevice::limits() const {
   DeviceLimits limits;
-  limits.max_queue_pairs = nic_->options().max_queue_pairs;
+  limits.max_queue_pairs =
+      (nic_ == nullptr ? SoftDeviceOptions() : nic_->options()).max_queue_pairs;
   limits.max_completion_queues = 4096;
   limits.max_completion_queue_entries = kMaxCompletionEntries;
   limits.max_send_requests = kMaxRequests;
@@ -184,26 +240,51 @@ DeviceInfo SoftDevice::info() const {
   return info;
 }
 
+absl::Status SoftDevice::NameMemory(void* address, size_t length, int memfd) {
+  if (nic_ != nullptr) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckOpener("naming memory"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t file, client_->AddFile(memfd));
+  named_.push_back({reinterpret_cast<uintptr_t>(address), length, file});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<nic::control::Place> SoftDevice::PlaceOf(uint64_t address, uint64_t length) const {
+  if (nic_ != nullptr) return nic::control::Place();  // it reaches the address itself
+  for (const Named& named : named_) {
+    const uint64_t offset = address - named.begin;
+    if (offset < named.length && length <= named.length - offset) {
+      return nic::control::Place{named.file, 0, offset};
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot register ", length, " bytes at ", address,
+                   ": they are of no file that was named to the NIC, which is another process"));
+}
+
 absl::StatusOr<std::unique_ptr<MemoryRegion>> SoftDevice::RegisterMemory(void* address,
                                                                          size_t length,
                                                                          uint32_t access) {
+  BATON_RETURN_IF_ERROR(CheckOpener("registering memory"));
   const uint64_t start = reinterpret_cast<uintptr_t>(address);
   if (address == nullptr || length == 0 || start + length < start) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot register ", length, " bytes at ", start, ": no such range"));
   }
-  BATON_ASSIGN_OR_RETURN(const uint32_t key, client_->AddRegion({}, length, start, access));
+  BATON_ASSIGN_OR_RETURN(const nic::control::Place place, PlaceOf(start, length));
+  BATON_ASSIGN_OR_RETURN(const uint32_t key, client_->AddRegion(place, length, start, access));
   return std::make_unique<SoftMemoryRegion>(client_.get(), key);
 }
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> SoftDevice::CreateCompletionQueue(
     uint32_t entries) {
+  BATON_RETURN_IF_ERROR(CheckOpener("making a completion queue"));
   BATON_RETURN_IF_ERROR(CheckLimit("completion queue entries", entries, kMaxCompletionEntries));
   return SoftCompletionQueue::Make(&host_, entries);
 }
 
 absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
     const QueuePairOptions& options) {
+  BATON_RETURN_IF_ERROR(CheckOpener("making a queue pair"));
   if (options.send_queue == nullptr || options.receive_queue == nullptr) {
     return absl::InvalidArgumentError("a queue pair needs a send and a receive completion queue");
   }
@@ -223,25 +304,52 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftDevice::CreateQueuePair(
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftDevice::CreateSharedReceiveQueue(
     uint32_t entries, uint32_t max_scatter_gather) {
+  BATON_RETURN_IF_ERROR(CheckOpener("making a shared receive queue"));
   BATON_RETURN_IF_ERROR(CheckLimit("entries", entries, kMaxRequests));
   BATON_RETURN_IF_ERROR(CheckLimit("max_scatter_gather", max_scatter_gather, kMaxScatterGather));
   return SoftSharedReceiveQueue::Make(&host_, entries, max_scatter_gather);
 }
 
+// ---------------------------------------------------------------- turns and events
+
 void SoftDevice::Progress() {
-  nic_->Execute();
+  if (nic_ != nullptr) nic_->Execute();
   Look();
 }
 
 void SoftDevice::Look() {
-  if (std::exchange(seen_events_, nic_->events()) == nic_->events()) return;
+  if (nic_ == nullptr) {
+    LookForLoss();
+    if (forked()) return;
+  } else if (std::exchange(seen_events_, nic_->events()) == nic_->events()) {
+    return;
+  }
   cm_events_ = connections_->LookForEvents();
   uint8_t bytes[64];
   if (recv(event_channel_.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) device_events_ = true;
   UpdateFlag();
 }
 
+void SoftDevice::LookForLoss() {
+  if (lost_) return;
+  const bool silent = client_->calls().lost() || connections_->calls().lost();
+  if (silent || HasEnded(client_->file())) SetLost();
+}
+
+// Its sockets would be readable for ever.
+void SoftDevice::SetLost() {
+  lost_ = true;
+  for (SoftCompletionQueue* const queue : host_.completion_queues) queue->SetLost();
+  if (forked()) return;
+  for (const int fd : {event_channel_.get(), connections_->event_fd()}) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  }
+  device_events_ = true;
+  UpdateFlag();
+}
+
 bool SoftDevice::NextEvent(CmEvent* event) {
+  if (forked()) return false;
   Look();
   if (!cm_events_) return false;
   const bool taken = connections_->NextEvent(event);
@@ -284,7 +392,16 @@ bool SoftDevice::Translate(const nic::CallSocket::Answer& answer, DeviceEvent* e
 }
 
 bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
+  if (forked()) return false;
   Look();
+  if (lost_) {
+    device_events_ = false;
+    UpdateFlag();
+    *event = {};
+    event->type = DeviceEventType::kDeviceLost;
+    event->text = "the process that is its NIC has ended, or replies no more";
+    return !std::exchange(loss_told_, true);
+  }
   while (device_events_) {
     const absl::StatusOr<nic::CallSocket::Answer> answer =
         client_->calls().Call(nic::control::NextDeviceEvent());
@@ -300,8 +417,23 @@ bool SoftDevice::NextDeviceEvent(DeviceEvent* event) {
 absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions& options) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<nic::Nic> nic,
                          nic::Nic::Make(options, {}, /*own_addresses=*/true));
+  FileDescriptor ours[2];
+  for (FileDescriptor& end : ours) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "a socket to the NIC (see RLIMIT_NOFILE)");
+    }
+    end.Reset(ends[0]);
+    BATON_RETURN_IF_ERROR(nic->Add(FileDescriptor(ends[1])));
+  }
   auto device = std::make_unique<SoftDevice>(std::move(nic));
-  BATON_RETURN_IF_ERROR(device->Open());
+  BATON_RETURN_IF_ERROR(device->Open(std::move(ours[0]), std::move(ours[1])));
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids) {
+  auto device = std::make_unique<SoftDevice>(nullptr);
+  BATON_RETURN_IF_ERROR(device->Open(std::move(objects), std::move(ids)));
   return device;
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
 #include "lib/verbs/soft/soft_options.h"
 #include "lib/verbs/verbs.h"
 
@@ -22,6 +23,12 @@ namespace baton::verbs::soft {
 // Makes a device with a NIC of its own, which Progress() turns. It registers any memory, and its
 // NIC sends at once what was posted. What is forked from its process cannot use it.
 absl::StatusOr<std::unique_ptr<Device>> CreateSoftDevice(const SoftDeviceOptions& options);
+
+// Makes a device whose NIC is another process (baton-nic), at the other ends of two sockets of
+// whole messages (SOCK_SEQPACKET) that nobody has used. The device registers memory that was named
+// to it (Device::NameMemory). What is forked from its process can use it. If the NIC ends, or does
+// not reply within two seconds, the device is lost.
+absl::StatusOr<std::unique_ptr<Device>> OpenSoftDevice(FileDescriptor objects, FileDescriptor ids);
 
 }  // namespace baton::verbs::soft
 

@@ -11,6 +11,7 @@
 
 #include "lib/verbs/rdma/rdma_device.h"
 #include "lib/verbs/soft/soft_device.h"
+#include "tests/lib/verbs/nic_process.h"
 #include "tests/lib/verbs/verbs_harness.h"
 
 namespace baton::verbs::testing {
@@ -18,7 +19,9 @@ namespace baton::verbs::testing {
 // The rdma device is there where its address is in the environment: in the virtual machine.
 inline std::vector<DeviceFactory> AllDevices() {
   const auto soft = [] { return soft::CreateSoftDevice({}); };
-  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"}, {"softOverIpv6", soft, "::1"}};
+  std::vector<DeviceFactory> devices = {{"soft", soft, "127.0.0.1"},
+                                        {"softOverIpv6", soft, "::1"},
+                                        {"softOfAProcess", OpenWithNicProcess, "127.0.0.1"}};
   if (const char* address = std::getenv("BATON_VM_ADDRESS")) {
     devices.push_back({"rdma", [] { return rdma::CreateRdmaDevice({}); }, address});
   }

@@ -193,7 +193,9 @@ TEST_P(Ports, shouldNameTheOwnerOfAnotherListener) {
   const auto other = GetParam().create().value();
   const absl::Status refused = NamePortOwner(other->Listen(listener->address(), 8).status());
   EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("ports_test"), HasSubstr(Me())));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ports_test"));
+  if (GetParam().name == "softOfAProcess") return;  // its NIC, a fork of this process
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(Me()));
 }
 
 TEST_P(Ports, shouldNotMindEndedConnectionsOfAnEarlierServer) {

@@ -1,14 +1,17 @@
 #include "tests/lib/verbs/verbs_harness.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
+#include "lib/base/file_descriptor.h"
 #include "tests/harness/patience.h"
 
 namespace baton::verbs::testing {
@@ -57,9 +60,13 @@ void Side::Turn() {
 }
 
 Buffer::Buffer(Device* device, size_t size, uint32_t access) : size_(size) {
-  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const FileDescriptor file(memfd_create("buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  BATON_CHECK(file && ftruncate(file.get(), static_cast<off_t>(size)) == 0);
+  BATON_CHECK(fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   BATON_CHECK(mapped != MAP_FAILED);
   data_ = static_cast<uint8_t*>(mapped);
+  BATON_CHECK(device->NameMemory(mapped, size, file.get()).ok());
   region = device->RegisterMemory(mapped, size, access).value();
 }
 

@@ -1,0 +1,20 @@
+#ifndef TESTS_LIB_VERBS_NIC_PROCESS_H_
+#define TESTS_LIB_VERBS_NIC_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::testing {
+
+// Returns a soft device whose NIC is a process of its own, which ends with the device. `pid` (may
+// be null) is set to that process.
+absl::StatusOr<std::unique_ptr<Device>> OpenWithNic(pid_t* pid);
+inline absl::StatusOr<std::unique_ptr<Device>> OpenWithNicProcess() { return OpenWithNic(nullptr); }
+
+}  // namespace baton::verbs::testing
+
+#endif  // TESTS_LIB_VERBS_NIC_PROCESS_H_
