@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "lib/base/clock.h"
 #include "lib/nic/call.h"
+#include "lib/waiting/pause.h"
 
 namespace baton::nic {
 
@@ -37,6 +39,17 @@ void CompletionQueue::Arm(uint32_t value) {
 }
 
 void CompletionQueue::ArmByRecord() { Arm(verbs::mlx5::LoadRecord(arm_record_)); }
+
+void CompletionQueue::DelayOwnerBytes(uint32_t most_us, uint64_t seed) {
+  most_delay_us_ = most_us;
+  random_.seed(static_cast<std::minstd_rand::result_type>(seed));
+}
+
+void CompletionQueue::BeforeOwnerByte() {
+  if (most_delay_us_ == 0) return;
+  const uint64_t end = MonotonicNanoseconds() + random_() % (uint64_t{most_delay_us_} * 1000);
+  while (MonotonicNanoseconds() < end) Pause();
+}
 
 void CompletionQueue::MakeEvent() {
   armed_ = false;

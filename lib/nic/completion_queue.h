@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "lib/base/file_descriptor.h"
 #include "lib/verbs/mlx5/completion_writer.h"
@@ -29,7 +30,11 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   // Arms with the value of the arm record.
   void ArmByRecord();
 
+  // See NicBehaviour::owner_byte_us.
+  void DelayOwnerBytes(uint32_t most_us, uint64_t seed);
+
  private:
+  void BeforeOwnerByte() override;
   bool HasCompletionBehind(uint32_t arm) const;
   void MakeEvent();
 
@@ -40,6 +45,8 @@ class CompletionQueue final : public verbs::mlx5::CompletionWriter {
   bool armed_ = false;
   uint32_t arm_ = 0;
   std::optional<uint32_t> stale_;
+  uint32_t most_delay_us_ = 0;
+  std::minstd_rand random_;
 };
 
 }  // namespace baton::nic

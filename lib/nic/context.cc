@@ -236,6 +236,8 @@ Context::Value Context::AddCompletionQueue(const control::CompletionQueue& messa
         host_->objects->overrun.push_back(number);
         Tell(verbs::DeviceEventType::kCompletionQueueFailed, number);
       });
+  const verbs::soft::NicBehaviour& behaviour = host_->options->behaviour;
+  made.queue->DelayOwnerBytes(behaviour.owner_byte_us, behaviour.seed + number);
   objects.completion_queues[number] = std::move(made);
   return number;
 }

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -30,6 +31,13 @@ Words WordsOf(uint64_t bytes) {
 
 }  // namespace
 
+Registers::Registers(Owner owner, const Host* host)
+    : owner_(owner),
+      host_(host),
+      behaves_(host->options->behaviour.early > 0 || host->options->behaviour.late > 0 ||
+               host->options->behaviour.repeated > 0 || host->options->behaviour.reordered > 0),
+      random_(host->options->behaviour.seed + owner) {}
+
 // The client may have a copy of the eventfd, which would stay in the set.
 Registers::Register::~Register() { epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wake.get(), nullptr); }
 
@@ -49,25 +57,47 @@ absl::StatusOr<FileDescriptor> Registers::Add(uint32_t number, Bells bells) {
 
 bool Registers::Take() {
   bool taken = false;
-  for (auto& [number, entry] : registers_) taken |= TakeFrom(number, &entry->bells);
+  for (auto& [number, entry] : registers_) taken |= TakeFrom(number, entry.get());
   return taken;
 }
 
-bool Registers::TakeFrom(uint32_t number, Bells* bells) {
+bool Registers::Draw(double probability) {
+  return probability > 0 && std::uniform_real_distribution<>()(random_) < probability;
+}
+
+bool Registers::TakeByBehaviour(uint32_t number, Register* from) {
+  const verbs::soft::NicBehaviour& behaviour = host_->options->behaviour;
+  std::vector<uint64_t> rings = std::exchange(from->held, {});
   uint64_t bytes = 0;
-  bool taken = false;
-  for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && bells->TakeSend(&bytes); ++i) {
+  for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && from->bells.TakeSend(&bytes); ++i) {
+    rings.push_back(bytes);
+  }
+  if (Draw(behaviour.reordered)) std::reverse(rings.begin(), rings.end());
+  for (const uint64_t ring : rings) {
+    const bool late = Draw(behaviour.late);
+    if (!late) OnRing(number, ring);
+    if (late || Draw(behaviour.repeated)) from->held.push_back(ring);
+  }
+  if (Draw(behaviour.early)) LookAtAll(number);
+  return !rings.empty();
+}
+
+bool Registers::TakeFrom(uint32_t number, Register* from) {
+  Bells& bells = from->bells;
+  uint64_t bytes = 0;
+  bool taken = behaves_ && TakeByBehaviour(number, from);
+  for (uint32_t i = 0; i < verbs::mlx5::kSendPlaces && !behaves_ && bells.TakeSend(&bytes); ++i) {
     OnRing(number, bytes);
     taken = true;
   }
-  for (uint32_t i = 0; i < verbs::mlx5::kArmPlaces && bells->TakeArm(&bytes); ++i) {
+  for (uint32_t i = 0; i < verbs::mlx5::kArmPlaces && bells.TakeArm(&bytes); ++i) {
     OnArm(number, bytes);
     taken = true;
   }
-  const uint32_t attention = bells->TakeAttention();
+  const uint32_t attention = bells.TakeAttention();
   if (attention == 0) return taken;
   uint32_t looks[verbs::mlx5::kLookPlaces];
-  const size_t count = bells->TakeLooks(absl::MakeSpan(looks));
+  const size_t count = bells.TakeLooks(absl::MakeSpan(looks));
   for (size_t i = 0; i < count; ++i) OnLook(number, looks[i]);
   if ((attention & verbs::mlx5::kOverflow) != 0) LookAtAll(number);
   return true;
@@ -120,7 +150,7 @@ void Registers::SetSleeping(bool sleeping) {
 
 bool Registers::empty() const {
   for (const auto& [number, entry] : registers_) {
-    if (!entry->bells.empty()) return false;
+    if (!entry->bells.empty() || !entry->held.empty()) return false;
   }
   return true;
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -19,7 +21,7 @@ namespace baton::nic {
 class Registers {
  public:
   // `host` outlives it.
-  Registers(Owner owner, const Host* host) : owner_(owner), host_(host) {}
+  Registers(Owner owner, const Host* host);
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
 
@@ -46,9 +48,12 @@ class Registers {
     Bells bells;
     const FileDescriptor wake;
     const int epoll_fd;
+    std::vector<uint64_t> held;  // rings of NicBehaviour that are for another turn
   };
 
-  bool TakeFrom(uint32_t number, Bells* bells);
+  bool TakeFrom(uint32_t number, Register* from);
+  bool TakeByBehaviour(uint32_t number, Register* from);
+  bool Draw(double probability);
   void OnRing(uint32_t number, uint64_t bytes);
   void OnArm(uint32_t number, uint64_t bytes);
   void OnLook(uint32_t number, uint32_t qp_number);
@@ -57,6 +62,8 @@ class Registers {
 
   const Owner owner_;
   const Host* const host_;
+  const bool behaves_;  // NicBehaviour says something
+  std::mt19937_64 random_;
   absl::flat_hash_map<uint32_t, std::unique_ptr<Register>> registers_;
 };
 

@@ -95,9 +95,9 @@ absl::Status Own(EchoOwner* owner, driver::QueueDriver* driver, verbs::Device* d
 
 EchoService::EchoService(const std::string& host, const EchoOptions& options)
     : options_(options), observer_(std::make_unique<Watcher>(record_.get())) {
-  device_ =
-      (IsSoftUnderTest() ? verbs::testing::OpenWithNicProcess() : verbs::rdma::CreateRdmaDevice({}))
-          .value();
+  device_ = (IsSoftUnderTest() ? verbs::testing::OpenWithNic(nullptr, options.nic)
+                               : verbs::rdma::CreateRdmaDevice({}))
+                .value();
   BATON_CHECK(device_->CheckForkable().ok());
   arena_.emplace(arena::Arena::Create(ShapeFor(options), "echo").value());
   driver_ = driver::QueueDriver::Create(&*arena_, device_.get(), observer_.get()).value();

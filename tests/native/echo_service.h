@@ -15,6 +15,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/driver/queue_driver.h"
+#include "lib/verbs/soft/soft_options.h"
 #include "lib/verbs/verbs.h"
 #include "tests/native/shared_page.h"
 
@@ -31,8 +32,9 @@ struct OwnerRecord {
 
 struct EchoOptions {
   uint32_t connections = 4;
-  uint32_t depth = 16;  // of each queue; the peer's window is at most that
-  bool sleeps = true;   // owners wait for notifications; otherwise they yield
+  uint32_t depth = 16;                      // of each queue; the peer's window is at most that
+  bool sleeps = true;                       // owners wait for notifications; otherwise they yield
+  verbs::soft::SoftDeviceOptions nic = {};  // of the soft device under test
 };
 
 class EchoService {

@@ -7,8 +7,11 @@
 #include <ctime>
 #include <iostream>
 #include <random>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "lib/base/clock.h"
+#include "lib/verbs/soft/soft_options.h"
 #include "tests/harness/patience.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"
@@ -16,6 +19,8 @@
 
 namespace baton::native {
 namespace {
+
+using verbs::soft::FaultKind;
 
 constexpr uint64_t kMicrosecond = 1000;
 
@@ -111,6 +116,43 @@ class NativeKills : public ::testing::Test {
     met->Add(service.record().recovery);
   }
 };
+
+// What NICs may do. Each is a case of its own on the soft device.
+struct Behaviour {
+  const char* name;
+  verbs::soft::NicBehaviour nic;
+  std::vector<verbs::soft::FaultRule> faults = {};
+};
+
+const Behaviour kBehaviours[] = {
+    {"executesBeforeTheRing", {.seed = 1, .early = 0.5}},
+    {"hearsRingsLate", {.seed = 2, .late = 0.9}},
+    {"hearsRingsOnceMore", {.seed = 3, .repeated = 0.5}},
+    {"hearsRingsInAnotherOrder", {.seed = 4, .late = 0.5, .reordered = 0.5}},
+    {"writesOwnerBytesLate", {.seed = 5, .owner_byte_us = 50}},
+    {"isSlow", {}, {{.kind = FaultKind::kDelay, .probability = 0.01, .duration_us = 1000}}},
+    {"isNotReady", {}, {{.kind = FaultKind::kRnr, .probability = 0.01}}},
+    {"doesAll",
+     {.seed = 8, .early = 0.1, .late = 0.5, .repeated = 0.2, .reordered = 0.5, .owner_byte_us = 20},
+     {{.kind = FaultKind::kDelay, .probability = 0.005, .duration_us = 500},
+      {.kind = FaultKind::kRnr, .probability = 0.005}}},
+};
+
+class NativeKillsOnASoftNic : public NativeKills,
+                              public ::testing::WithParamInterface<Behaviour> {};
+
+TEST_P(NativeKillsOnASoftNic, shouldLoseAndRepeatNothing) {
+  EchoOptions options;
+  options.nic.behaviour = GetParam().nic;
+  options.nic.faults = {.seed = 7, .rules = GetParam().faults};
+  Run(options, FromEnvironment("BATON_NATIVE_KILLS", 50));
+}
+
+INSTANTIATE_TEST_SUITE_P(Behaviours, NativeKillsOnASoftNic,
+                         ::testing::ValuesIn(IsSoftUnderTest() ? absl::MakeConstSpan(kBehaviours)
+                                                               : absl::Span<const Behaviour>()),
+                         [](const auto& info) { return info.param.name; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NativeKillsOnASoftNic);
 
 TEST_F(NativeKills, shouldLoseAndRepeatNothing) {
   Run({}, FromEnvironment("BATON_NATIVE_KILLS", 100));

@@ -61,6 +61,7 @@ bool CompletionWriter::Write(const Executed& executed) {
   const mlx5_cqe64 entry = EntryOf(executed);
   uint8_t* const at = EntryAt(queue_, written_);
   std::memcpy(at, &entry, offsetof(mlx5_cqe64, op_own));
+  BeforeOwnerByte();
   const uint8_t owner =
       static_cast<uint8_t>(KindOf(executed) << 4 | OwnerOf(written_, queue_.entry_count));
   std::atomic_ref(at[offsetof(mlx5_cqe64, op_own)]).store(owner, std::memory_order_release);

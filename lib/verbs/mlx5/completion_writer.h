@@ -42,6 +42,10 @@ class CompletionWriter {
 
   uint32_t written() const { return written_; }  // so far, modulo 2^24
 
+ protected:
+  // Called between an entry and its owner byte.
+  virtual void BeforeOwnerByte() {}
+
  private:
   // Makes an entry such as nobody has written.
   void Mark(uint32_t index);

@@ -12,8 +12,20 @@ namespace baton::verbs::soft {
 // here: the receive fails with kRemoteInvalidRequest and the sender with kRemoteOperationError.
 inline constexpr uint32_t kSoftRemoteInvalidate = 1u << 16;
 
+// What every NIC may do, and an idle machine's hardly does: for tests of who drives its queues. The
+// first four are probabilities, drawn from the seed, of each turn or ring of a register.
+struct NicBehaviour {
+  uint64_t seed = 0;
+  double early = 0;            // it looks at all records, rung or not
+  double late = 0;             // a ring waits for another turn
+  double repeated = 0;         // a ring comes once more, in another turn
+  double reordered = 0;        // the rings of a turn come in the opposite order
+  uint32_t owner_byte_us = 0;  // from the rest of a completion's entry to its owner byte, at most
+};
+
 struct SoftDeviceOptions {
   FaultPlan faults;
+  NicBehaviour behaviour;
   uint64_t seed = 0;  // of queue pair numbers and keys; 0: from the operating system
   uint32_t min_rnr_timer_us = 500;
   // Without any sign of the peer for (retry_count + 1) times this: kRetryExceeded. 0: never. A

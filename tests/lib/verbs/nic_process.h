@@ -6,13 +6,15 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "lib/verbs/soft/soft_options.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::testing {
 
 // Returns a soft device whose NIC is a process of its own, which ends with the device. `pid` (may
 // be null) is set to that process.
-absl::StatusOr<std::unique_ptr<Device>> OpenWithNic(pid_t* pid);
+absl::StatusOr<std::unique_ptr<Device>> OpenWithNic(pid_t* pid,
+                                                    const soft::SoftDeviceOptions& options = {});
 inline absl::StatusOr<std::unique_ptr<Device>> OpenWithNicProcess() { return OpenWithNic(nullptr); }
 
 }  // namespace baton::verbs::testing
