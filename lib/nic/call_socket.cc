@@ -18,6 +18,7 @@ namespace baton::nic {
 namespace {
 
 constexpr uint64_t kPatienceNs = 2'000'000'000;
+constexpr uint64_t kLastPatienceNs = 200'000'000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
 absl::Status StatusOf(const control::Reply& reply) {
@@ -85,10 +86,16 @@ absl::Status CallSocket::AwaitReadable(int socket, uint64_t deadline_ns) const {
 }
 
 absl::StatusOr<CallSocket::Answer> CallSocket::Wait(int socket, uint32_t tag) {
-  const uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+  uint64_t deadline = MonotonicNanoseconds() + kPatienceNs;
+  bool last = false;
   ControlMessage message;
   for (;;) {
-    const bool late = !turn_ && MonotonicNanoseconds() > deadline;  // before the last look
+    bool late = !turn_ && MonotonicNanoseconds() > deadline;  // before the last look
+    // Both may have been frozen, and the NIC has had no time to reply since.
+    if (late && !std::exchange(last, true)) {
+      deadline = MonotonicNanoseconds() + kLastPatienceNs;
+      late = false;
+    }
     if (turn_) turn_();
     const Received received = Receive(socket, &message);
     if (received == Received::kMessage) break;

@@ -54,13 +54,17 @@ absl::Status LimitPriority(int priority) {
                                                 : ErrnoStatus(errno, "setrlimit of RLIMIT_RTPRIO");
 }
 
-absl::Status DropCapabilities() {
+absl::Status DropCapabilities(uint32_t kept) {
   if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) {
     return ErrnoStatus(errno, "clearing the ambient capabilities");
   }
   __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
-  if (syscall(SYS_capset, &header, none) != 0) return ErrnoStatus(errno, "capset");
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, sets) != 0) return ErrnoStatus(errno, "capget");
+  kept &= sets[0].permitted;
+  sets[0] = {kept, kept, 0};
+  sets[1] = {};
+  if (syscall(SYS_capset, &header, sets) != 0) return ErrnoStatus(errno, "capset");
   // Neither by an executable with capabilities or another user's rights, nor, as root, by any.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
   return absl::OkStatus();
@@ -94,8 +98,12 @@ void ForgetKeepersVariables() {
 
 absl::Status Confine(const Identity& identity) {
   BATON_RETURN_IF_ERROR(LimitPriority(identity.realtime_priority));
+  if (identity.may_listen && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) {
+    return ErrnoStatus(errno, "keeping capabilities");
+  }
   BATON_RETURN_IF_ERROR(TakeIdentity(identity));
-  return DropCapabilities();
+  static_assert(CAP_NET_BIND_SERVICE < 32);
+  return DropCapabilities(identity.may_listen ? CAP_TO_MASK(CAP_NET_BIND_SERVICE) : 0);
 }
 
 }  // namespace baton::keeper

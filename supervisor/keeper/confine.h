@@ -24,10 +24,11 @@ struct Identity {
   std::optional<uid_t> uid;  // that it becomes; it stays who it is
   std::optional<gid_t> gid;
   int realtime_priority = 0;  // that its threads may have at most; 0: none
+  bool may_listen = false;    // also at ports below 1024 (CAP_NET_BIND_SERVICE), if it may now
 };
 
 // For good, whatever the process executes: takes the identity, without supplementary groups where
-// one is given, and gives up every capability.
+// one is given, and gives up every capability but that one.
 absl::Status Confine(const Identity& identity);
 
 }  // namespace baton::keeper

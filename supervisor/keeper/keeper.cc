@@ -45,7 +45,13 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 absl::StatusOr<Keeper::Foundation> Keeper::MakeFoundation(const v1::ServiceConfig& service) {
   Foundation foundation;
-  BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service));
+  {
+    // The soft device's NIC is a process that starts here.
+    const std::string& cpus = service.placement().cpus();
+    const ThreadsOn processes(ParseCpus(cpus).value_or(std::set<uint32_t>()),
+                              cpus.empty() ? Inherited::kBounds : Inherited::kIsReplaced);
+    BATON_ASSIGN_OR_RETURN(foundation.device, OpenDevice(service));
+  }
   const arena::Shape shape = ShapeOf(service);
   if (service.device().has_rdma()) {
     RaiseMemlockLimit();

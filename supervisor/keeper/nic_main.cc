@@ -1,9 +1,6 @@
 // baton-nic: the NIC of a native service on the soft device. It executes the queues of whoever is
 // at the other ends of its sockets, and ends with the last of them.
-#include <linux/capability.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -22,6 +19,7 @@
 #include "lib/nic/nic.h"
 #include "lib/nic/serve.h"
 #include "lib/waiting/token_bucket.h"
+#include "supervisor/keeper/confine.h"
 
 namespace baton::nic {
 namespace {
@@ -33,30 +31,18 @@ constexpr double kComplaintsPerSecond = 10;
 constexpr uint32_t kYieldMicroseconds = 100;
 constexpr uint32_t kRealtimeYieldMicroseconds = 10;
 
-// Clients choose what it executes. Of what batond's user may do it needs one thing: to listen at
-// ports below 1024.
-absl::Status GiveUpRights() {
-  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
-  if (syscall(SYS_capget, &header, sets) != 0) return ErrnoStatus(errno, "capget");
-  const uint32_t kept = CAP_TO_MASK(CAP_NET_BIND_SERVICE);
-  for (__user_cap_data_struct& set : sets) {
-    const uint32_t left = &set == &sets[CAP_TO_INDEX(CAP_NET_BIND_SERVICE)] ? kept : 0;
-    set.effective &= left;
-    set.permitted &= left;
-    set.inheritable = 0;
-  }
-  if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) {
-    return ErrnoStatus(errno, "clearing the ambient capabilities");
-  }
-  if (syscall(SYS_capset, &header, sets) != 0) return ErrnoStatus(errno, "capset");
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "no_new_privs");
-  return absl::OkStatus();
+// Clients choose what it executes. It ends with the keeper, however it hangs then: the next
+// keeper's NIC listens at its ports.
+absl::Status ConfineToKeeper(const keeper::Identity& identity) {
+  BATON_RETURN_IF_ERROR(keeper::Confine(identity));
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "PR_SET_PDEATHSIG");
 }
 
-absl::Status Run(const std::vector<int>& clients, int realtime_priority) {
+absl::Status Run(const std::vector<int>& clients, const keeper::Identity& identity) {
+  const int realtime_priority = identity.realtime_priority;
   if (realtime_priority > 0) BATON_RETURN_IF_ERROR(UseRealtimePriority(realtime_priority));
-  BATON_RETURN_IF_ERROR(GiveUpRights());
+  BATON_RETURN_IF_ERROR(ConfineToKeeper(identity));
   TokenBucket budget(kComplaintsPerSecond, kComplaintsPerSecond, MonotonicNanoseconds());
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Nic> nic,
                          Nic::Make({}, [&budget](const std::string& what) {
@@ -78,13 +64,16 @@ int main(int argc, char** argv) {
                  "descriptor of a socket of whole messages, with a client at its other end")
       ->required()
       ->check(CLI::Range(3, 1 << 20));
-  int realtime_priority = 0;
-  app.add_option("--realtime-priority", realtime_priority,
+  baton::keeper::Identity identity;
+  identity.may_listen = true;
+  app.add_option("--uid", identity.uid, "user that it becomes [who starts it]");
+  app.add_option("--gid", identity.gid, "group that it becomes [who starts it]");
+  app.add_option("--realtime-priority", identity.realtime_priority,
                  "1 to 99; workers that have one and wait would starve a NIC without; 0: none [0]")
       ->check(CLI::Range(0, 99));
   CLI11_PARSE(app, argc, argv);
   (void)std::signal(SIGPIPE, SIG_IGN);
-  const absl::Status status = baton::nic::Run(clients, realtime_priority);
+  const absl::Status status = baton::nic::Run(clients, identity);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baton-nic: %s\n", std::string(status.message()).c_str());
   return 1;

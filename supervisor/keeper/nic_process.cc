@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/errno_status.h"
@@ -40,7 +41,7 @@ absl::StatusOr<Socket> MakeSocket() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(int realtime_priority) {
+absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(const Identity& identity) {
   BATON_ASSIGN_OR_RETURN(Socket objects, MakeSocket());
   BATON_ASSIGN_OR_RETURN(Socket ids, MakeSocket());
   // The keeper's has its configuration.
@@ -52,9 +53,12 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(int realtime_priority) {
   plan.Give(ids.theirs.get(), kIds);
   plan.CloseFrom(kIds + 1);
   const std::string program = OwnDirectory() + "/baton-nic";
-  const absl::StatusOr<pid_t> nic =
-      plan.Spawn(program, {"--client-fd", absl::StrCat(kObjects), absl::StrCat(kIds),
-                           "--realtime-priority", absl::StrCat(realtime_priority)});
+  std::vector<std::string> words = {"--client-fd", absl::StrCat(kObjects), absl::StrCat(kIds),
+                                    "--realtime-priority",
+                                    absl::StrCat(identity.realtime_priority)};
+  if (identity.uid) words.insert(words.end(), {"--uid", absl::StrCat(*identity.uid)});
+  if (identity.gid) words.insert(words.end(), {"--gid", absl::StrCat(*identity.gid)});
+  const absl::StatusOr<pid_t> nic = plan.Spawn(program, words);
   BATON_RETURN_IF_ERROR(nic.status());
   objects.theirs.Reset();
   ids.theirs.Reset();

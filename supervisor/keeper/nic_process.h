@@ -5,13 +5,13 @@
 
 #include "absl/status/statusor.h"
 #include "lib/verbs/verbs.h"
+#include "supervisor/keeper/confine.h"
 
 namespace baton::keeper {
 
 // Starts baton-nic, which lies beside this program, and returns the soft device that has it for its
-// NIC. The process ends when no process has a descriptor of the device any more. It has this
-// real-time priority; 0: none.
-absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(int realtime_priority);
+// NIC. The process has this identity, and ends with the thread that has called this.
+absl::StatusOr<std::unique_ptr<verbs::Device>> StartNic(const Identity& identity);
 
 }  // namespace baton::keeper
 

@@ -71,8 +71,12 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> OpenDevice(const v1::ServiceConfi
   const v1::Device& device = service.device();
   if (device.has_rdma()) return OpenRdma(device.rdma(), service.network_namespace());
   // Workers that drive their queues need a NIC that is no part of the keeper.
-  if (service.mode() == v1::NATIVE) return StartNic(static_cast<int>(service.realtime_priority()));
-  return OpenSoft(device.soft());
+  if (service.mode() != v1::NATIVE) return OpenSoft(device.soft());
+  Identity identity;
+  identity.realtime_priority = static_cast<int>(service.realtime_priority());
+  if (service.native().has_uid()) identity.uid = service.native().uid();
+  if (service.native().has_gid()) identity.gid = service.native().gid();
+  return StartNic(identity);
 }
 
 }  // namespace baton::keeper

@@ -196,6 +196,27 @@ TEST_F(ForkedDevice, shouldWakeForACompletion) {
   EXPECT_EQ(poll(&readable, 1, 0), 0);
 }
 
+// The one before was killed while it slept, and what wakes it comes before the next one begins.
+TEST_F(ForkedDevice, shouldNotGoOnWakingForAnEventOfItsPredecessor) {
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
+  EXPECT_EQ(InChild([&]() -> std::string {
+              NEED(server.queue->RequestNotification().ok());
+              return "";
+            }),
+            "");
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 2), {ours.Sge(0, 5)}).ok());
+  ASSERT_EQ(Completes(client, 2, CompletionStatus::kSuccess), "");
+  EXPECT_EQ(InChild([&]() -> std::string {
+              NEED(Completes(server, 1, CompletionStatus::kSuccess).empty());
+              NEED(server.queue->RequestNotification().ok());
+              pollfd readable = {server.device->event_fd(), POLLIN, 0};
+              NEED(Until(server, [&] { return poll(&readable, 1, 0) == 0; }));
+              return "";
+            }),
+            "");
+}
+
 TEST_F(ForkedDevice, shouldSetQueuePairsToTheErrorStateAndFlush) {
   Join();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 64)}).ok());
@@ -478,6 +499,7 @@ TEST_F(ForkedDevice, shouldLeaveMakingAndConnectingToTheOpener) {
 TEST_F(ForkedDevice, shouldTakeNothingDownWithItsObjects) {
   Join();
   EXPECT_EQ(InChild([&]() -> std::string {
+              server.Turn();  // it has polled
               server.id.reset();
               server.queue_pair.reset();
               theirs.region.reset();

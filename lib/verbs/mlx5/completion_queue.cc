@@ -1,5 +1,6 @@
 #include "lib/verbs/mlx5/completion_queue.h"
 
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -13,6 +14,13 @@ namespace {
 
 // Of an index that was noted: 0 is an index, too.
 constexpr uint32_t kNoted = 1u << 31;
+
+// Null: what completes in another queue.
+std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
+  QueueCursors* const cursors = queue_pair.cursors;
+  return {queue_pair.sends_here ? &cursors->sends_begin : nullptr,
+          queue_pair.receives_here ? &cursors->receives_begin : nullptr};
+}
 
 uint8_t KindOf(const mlx5_cqe64& entry) { return entry.op_own >> 4; }
 
@@ -217,24 +225,31 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
 
 // A process that polls may consume entries meanwhile, and the device may write over those. An entry
 // that was not there, and is not consumed, is the end.
-uint32_t CompletionQueue::FindEnd() const {
-  for (;;) {
+absl::StatusOr<uint32_t> CompletionQueue::FindEnd() const {
+  constexpr int kTries = 100;  // each ends unless the queue is polled once around meanwhile
+  for (int i = 0; i < kTries; ++i) {
     const uint32_t begin = LoadRecord(memory_.record) & kConsumedMask;
     uint32_t count = 0;
     while (count < memory_.entry_count && HasEntry((begin + count) & kConsumedMask)) ++count;
     const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
     if (((consumed - begin) & kConsumedMask) <= count) return (begin + count) & kConsumedMask;
   }
+  return absl::UnavailableError(
+      absl::StrCat("completion queue ", number_,
+                   " has no end: its record moves faster than completions "
+                   "come"));
 }
 
-void CompletionQueue::NoteReset(uint32_t qp_number, bool sends, bool receives) {
+absl::Status CompletionQueue::NoteReset(uint32_t qp_number) {
   const auto at = queue_pairs_.find(qp_number);
-  if (at == queue_pairs_.end() || memory_.former == nullptr) return;
-  QueueCursors& cursors = *at->second.cursors;
-  const uint32_t begin = FindEnd() | kNoted;
-  if (sends) std::atomic_ref(cursors.sends_begin).store(begin, std::memory_order_relaxed);
-  if (receives) std::atomic_ref(cursors.receives_begin).store(begin, std::memory_order_relaxed);
+  if (at == queue_pairs_.end() || memory_.former == nullptr) return absl::OkStatus();
+  const CompletingQueuePair& queue_pair = at->second;
+  BATON_ASSIGN_OR_RETURN(const uint32_t end, FindEnd());
+  for (uint32_t* const begin : BeginsOf(queue_pair)) {
+    if (begin != nullptr) std::atomic_ref(*begin).store(end | kNoted, std::memory_order_relaxed);
+  }
   std::atomic_ref(*memory_.former).store(1, std::memory_order_release);
+  return absl::OkStatus();
 }
 
 bool CompletionQueue::MayHaveFormer() const {
@@ -270,8 +285,8 @@ void CompletionQueue::ForgetFormer(uint32_t consumed) {
   former.exchange(0, std::memory_order_acq_rel);
   bool left = false;
   for (auto& [number, queue_pair] : queue_pairs_) {
-    for (uint32_t* const word :
-         {&queue_pair.cursors->sends_begin, &queue_pair.cursors->receives_begin}) {
+    for (uint32_t* const word : BeginsOf(queue_pair)) {
+      if (word == nullptr) continue;
       std::atomic_ref begin(*word);
       uint32_t seen = begin.load(std::memory_order_relaxed);
       if (IsAhead(seen, consumed)) {

@@ -54,6 +54,8 @@ struct CompletingQueuePair {
   // The queue that it takes its receives from if it has none of its own (receive_slots is 0). This
   // process made it, and it outlives the queue pair.
   SharedReceiveQueue* shared = nullptr;
+  bool sends_here = true;  // they complete in this queue, and not in another
+  bool receives_here = true;
 };
 
 // The word `taken`. By it a driver brings the cursors up to date if its predecessor was killed
@@ -107,9 +109,10 @@ class CompletionQueue {
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
   // Called by the process that has reset a queue pair: completions of its former use that are left
-  // here are passed over, because their slots will be of the next use. `sends`, `receives`: which
-  // of them complete here. Another process may be at Take meanwhile, of other queue pairs.
-  void NoteReset(uint32_t qp_number, bool sends, bool receives);
+  // here are passed over, because their slots will be of the next use. Another process may be at
+  // Take meanwhile, if what it takes is of other queue pairs (soft_nic.md, "Open"). kUnavailable:
+  // that process writes nonsense to the queue's record.
+  absl::Status NoteReset(uint32_t qp_number);
 
   // See verbs::CompletionQueue::RequestNotification. A driver that follows one that was killed
   // calls it again.
@@ -133,7 +136,7 @@ class CompletionQueue {
   static void Translate(const mlx5_cqe64& entry, Completion* completion);
   void NoteEvent();
   static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
-  uint32_t FindEnd() const;
+  absl::StatusOr<uint32_t> FindEnd() const;
   bool MayHaveFormer() const;
   bool IsAhead(uint32_t begin, uint32_t index) const;
   bool IsFormer(const Found& found, uint32_t index) const;

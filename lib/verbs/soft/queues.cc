@@ -120,8 +120,8 @@ bool SoftCompletionQueue::overrun() const {
   return std::atomic_ref(*failed).load(std::memory_order_acquire) != 0;
 }
 
-// An event may come after the poll that has found its completion. So the channel is read until an
-// event was found there.
+// An event may come after the poll that has found its completion. So the channel is read before
+// each poll until an event was found there.
 void SoftCompletionQueue::Drain() {
   uint8_t bytes[64];
   while (recv(channel_.descriptor.get(), bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
@@ -131,12 +131,14 @@ void SoftCompletionQueue::Drain() {
 
 absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
   polls_ = true;
+  if (lost_) return absl::DataLossError("the NIC is lost, and its completion queues with it");
+  // An event that is taken before the poll stands for nothing that the poll does not find.
+  if (notified_) Drain();
   absl::StatusOr<int> count = PollAll(completions);
   if (armed_ && (!count.ok() || *count > 0)) {
     armed_ = false;
     notified_ = true;
   }
-  if (notified_) Drain();
   return count;
 }
 
@@ -175,7 +177,10 @@ void SoftCompletionQueue::SetLost() {
   ForgetNotification();
 }
 
+// There may be an event that another process has asked for, or one in vain. The caller's next poll
+// finds what it stands for.
 absl::Status SoftCompletionQueue::RequestNotification() {
+  Drain();
   if (!watched_ && !lost_) {
     epoll_event event = {};
     event.events = EPOLLIN;
@@ -202,6 +207,8 @@ void SoftCompletionQueue::Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLa
   mlx5::CompletingQueuePair completing = layout.CompletingAt(
       begin, queue_pair->number(), static_cast<uint16_t>(place - places_.begin()));
   completing.shared = shared;
+  completing.sends_here = queue_pair->send_queue() == this;
+  completing.receives_here = queue_pair->receive_queue() == this;
   queue_.Add(completing);
 }
 
@@ -210,12 +217,13 @@ void SoftCompletionQueue::Remove(SoftQueuePair* queue_pair) {
   queue_.Remove(queue_pair->number());
 }
 
-void SoftCompletionQueue::NoteReset(const SoftQueuePair& queue_pair, bool sends, bool receives) {
-  queue_.NoteReset(queue_pair.number(), sends, receives);
+absl::Status SoftCompletionQueue::NoteReset(const SoftQueuePair& queue_pair) {
+  return queue_.NoteReset(queue_pair.number());
 }
 
 void SoftCompletionQueue::Keep() {
-  if (!polls_) return;
+  const bool embedded = host_->rung != nullptr;
+  if (!embedded && (!polls_ || host_->client->calls().forked())) return;
   Completion completion;
   while (queue_.Take({&completion, 1}).value_or(0) == 1) kept_.push_back(completion);
 }
@@ -372,9 +380,8 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
 absl::Status SoftQueuePair::SetReset() {
   BATON_RETURN_IF_ERROR(host_->commands->Modify(number_, QueuePairState::kReset));
   KeepCompletions();
-  const bool one = receive_queue_ == send_queue_;
-  send_queue_->NoteReset(*this, true, one);
-  if (!one) receive_queue_->NoteReset(*this, false, true);
+  BATON_RETURN_IF_ERROR(send_queue_->NoteReset(*this));
+  if (receive_queue_ != send_queue_) BATON_RETURN_IF_ERROR(receive_queue_->NoteReset(*this));
   return queue_pair_->SetReset();
 }
 

@@ -91,9 +91,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   void Add(SoftQueuePair* queue_pair, const mlx5::QueuePairLayout& layout, uint8_t* begin,
            mlx5::SharedReceiveQueue* shared);
   void Remove(SoftQueuePair* queue_pair);
-  void NoteReset(const SoftQueuePair& queue_pair, bool sends, bool receives);
-  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing. It does
-  // nothing in a process that does not poll the queue: what is there is another's.
+  absl::Status NoteReset(const SoftQueuePair& queue_pair);
+  // Takes all that is there, and keeps it for Poll: what its queue pair has is changing. If the NIC
+  // is another process, what is there may be another's: then only the opener does so, if it polls.
   void Keep();
 
  private:
@@ -168,6 +168,7 @@ class SoftQueuePair final : public QueuePair {
   void NoteConnected(bool reads) override { queue_pair_->NoteConnected(reads); }
 
   const SoftCompletionQueue* send_queue() const { return send_queue_; }
+  const SoftCompletionQueue* receive_queue() const { return receive_queue_; }
   void Resume() { queue_pair_->Resume(); }
 
  private:

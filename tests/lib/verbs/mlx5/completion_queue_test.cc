@@ -271,7 +271,7 @@ TEST(TakenWordTest, shouldKeepItsPlaces) {
 TEST_F(CompletionQueueTest, shouldPassOverWhatWasThereAtAReset) {
   ASSERT_TRUE(Sent(5) && Received(MLX5_CQE_RESP_SEND));
   memory_->cursors = {1, 0, 0};
-  queue_->NoteReset(kQueuePair, true, true);
+  ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
   ASSERT_TRUE(Sent(0));
   EXPECT_EQ(One().wr_id, 1000u);
   EXPECT_EQ(memory_->cursors.sent, 1);
@@ -281,11 +281,16 @@ TEST_F(CompletionQueueTest, shouldPassOverWhatWasThereAtAReset) {
 }
 
 TEST_F(CompletionQueueTest, shouldPassOverWhatCompletesThereAlone) {
+  CompletingQueuePair half = memory_->completing();
+  half.sends_here = false;
+  queue_->Add(half);
   ASSERT_TRUE(Sent(0) && Received(MLX5_CQE_RESP_SEND));
-  queue_->NoteReset(kQueuePair, false, true);
+  memory_->cursors.sends_begin = 7;  // of another queue
+  ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
   EXPECT_EQ(One().opcode, CompletionOpcode::kSend);
   EXPECT_EQ(Count(), 0);
   EXPECT_EQ(memory_->cursors.received, 0);
+  EXPECT_EQ(memory_->cursors.sends_begin, 7u);
 }
 
 // The driver was killed behind a completion of the former use: its heir passes the rest over, and
@@ -294,7 +299,7 @@ TEST_F(CompletionQueueTest, shouldPassOverTheRestAfterAKill) {
   ASSERT_TRUE(Sent(5) && Sent(6) && Sent(7));
   EXPECT_EQ(One().wr_id, 1005u);
   memory_->cursors = {1, 0, 0};
-  queue_->NoteReset(kQueuePair, true, true);
+  ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
   StoreRecord(&memory_->consumed, 2);
   Restart();
   EXPECT_EQ(Count(), 0);
@@ -304,7 +309,7 @@ TEST_F(CompletionQueueTest, shouldPassOverTheRestAfterAKill) {
 
 // The indices come round, and the queue pair has had no completion since its reset.
 TEST_F(CompletionQueueTest, shouldForgetAResetThatItHasPassed) {
-  queue_->NoteReset(kQueuePair, true, true);
+  ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
   EXPECT_EQ(memory_->former, 1u);
   EXPECT_EQ(Count(), 0);
   EXPECT_EQ(memory_->former, 0u);
@@ -326,7 +331,7 @@ TEST_F(CompletionQueueTest, shouldKeepANoteWhileSomethingIsLeft) {
   ASSERT_TRUE(writer_.Write(executed));
   ASSERT_TRUE(Sent(3));
   memory_->cursors = {1, 0, 0};
-  queue_->NoteReset(kQueuePair, true, true);
+  ASSERT_TRUE(queue_->NoteReset(kQueuePair).ok());
   EXPECT_EQ(One().qp_number, kQueuePair + 1);
   EXPECT_EQ(memory_->former, 1u);
   EXPECT_EQ(Count(), 0);
