@@ -274,7 +274,7 @@ absl::Status SoftSharedReceiveQueue::PostReceive(absl::Span<const ReceiveRequest
     return request.sges.size() > max_scatter_gather_;
   });
   const auto fine = static_cast<size_t>(wrong - requests.begin());
-  const absl::Status status = queue_.PostReceive(requests.first(fine), posted);
+  absl::Status status = queue_.PostReceive(requests.first(fine), posted);
   if (!status.ok() || wrong == requests.end()) return status;
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
 }
@@ -371,7 +371,7 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
     return request.sges.size() > max_scatter_gather_;
   });
   const auto fine = static_cast<size_t>(wrong - requests.begin());
-  const absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
+  absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
   if (*posted > 0 && host_->rung) host_->rung();
   if (!status.ok() || wrong == requests.end()) return status;
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
