@@ -121,6 +121,12 @@ RdmaCompletionQueue::~RdmaCompletionQueue() {
   (void)channel_.release();
 }
 
+// What this process has asked for may be taken with those.
+void RdmaCompletionQueue::Resume() {
+  predecessors_notices_ = true;
+  notice_ = Notice::kNone;
+}
+
 void RdmaCompletionQueue::ForgetNotification() {
   if (std::exchange(watched_, false)) core_->Unwatch(channel_->fd);
   notice_ = Notice::kNone;
@@ -131,6 +137,7 @@ void RdmaCompletionQueue::ForgetNotification() {
 }
 
 void RdmaCompletionQueue::AfterFork() {
+  predecessors_notices_ = true;
   notice_ = Notice::kNone;
   watched_ = false;
 }
@@ -186,6 +193,10 @@ absl::Status RdmaCompletionQueue::RequestNotification() {
   // One that was asked for is still to come, unless it came without a completion for us (of a queue
   // pair that is no more). One that is due may have had its completion before it was asked for, and
   // then never comes: so this asks again, and should both come, one of them wakes in vain.
+  // Processes that were here before may have left some, which nobody else would take.
+  if (std::exchange(predecessors_notices_, false)) {
+    while (TakeNotification()) continue;
+  }
   const bool taken = notice_ != Notice::kNone && TakeNotification();
   if (notice_ == Notice::kAsked && !taken) return absl::OkStatus();
   notice_ = Notice::kAsked;

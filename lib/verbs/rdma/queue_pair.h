@@ -22,6 +22,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   absl::StatusOr<int> Take(absl::Span<Completion> taken) override;
   void Read(absl::Span<const Completion> taken, Completion* completions) override;
   absl::Status RequestNotification() override;
+  void Resume() override;
   void ForgetNotification() override;
 
   void AfterFork();
@@ -50,6 +51,7 @@ class RdmaCompletionQueue final : public CompletionQueue {
   Notice notice_ = Notice::kNone;
   bool watched_ = false;  // this process has asked for a notification
   bool unusable_ = false;
+  bool predecessors_notices_ = false;  // notifications of other processes may be in our channel
 };
 
 // The connection of a queue pair, as the queue pair sees it.
