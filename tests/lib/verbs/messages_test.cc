@@ -366,9 +366,42 @@ TEST_P(Depths, shouldBeTheSmallerOfWhatOneWantsAndTheOtherAnswers) {
   EXPECT_EQ(server.id->depths().theirs, 4);
 }
 
+class TwoQueues : public ConnectedTest {
+ protected:
+  void TearDown() override {
+    server.id.reset();
+    server.queue_pair.reset();
+  }
+
+  std::unique_ptr<CompletionQueue> sends = server.device->CreateCompletionQueue(16).value();
+};
+
+TEST_P(TwoQueues, shouldCompleteSendsInOneAndReceivesInTheOther) {
+  QueuePairOptions options;
+  options.send_queue = sends.get();
+  options.receive_queue = server.queue.get();
+  options.max_send_requests = options.max_receive_requests = 8;
+  options.max_scatter_gather = 1;
+  server.queue_pair = server.device->CreateQueuePair(options).value();
+  Join();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 1, {theirs.Sge(0, 8)}).ok());
+  ASSERT_TRUE(PostReceive(*client.queue_pair, 2, {ours.Sge(0, 8)}).ok());
+  ASSERT_TRUE(PostSend(*server.queue_pair, Request(Opcode::kSend, 3), {theirs.Sge(8, 8)}).ok());
+  Completion sent;
+  ASSERT_TRUE(Pump(client, server, [&] { return sends->Poll({&sent, 1}).value_or(0) == 1; }));
+  ASSERT_EQ(sent.status, CompletionStatus::kSuccess);
+  EXPECT_EQ(sent.wr_id, 3u);
+  ExpectClient(2, CompletionStatus::kSuccess);
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 4), {ours.Sge(8, 8)}).ok());
+  ExpectServer(1, CompletionStatus::kSuccess);
+  EXPECT_EQ(sends->Poll({&sent, 1}).value_or(-1), 0);
+  EXPECT_TRUE(server.completions.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Inline, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Depths, ::testing::ValuesIn(AllDevices()), DeviceName);
+INSTANTIATE_TEST_SUITE_P(Devices, TwoQueues, ::testing::ValuesIn(AllDevices()), DeviceName);
 
 }  // namespace
 }  // namespace baton::verbs::testing
