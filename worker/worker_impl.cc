@@ -112,8 +112,13 @@ void WorkerImpl::HoldUntilTheEnd() {
 
 // ---------------------------------------------------------------- attaching
 
-absl::Status WorkerImpl::Attach() {
+absl::Status WorkerImpl::FindNativeDriver() {
   BATON_ASSIGN_OR_RETURN(native_, NativeDriver::Find());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::Attach() {
+  BATON_RETURN_IF_ERROR(FindNativeDriver());
   BATON_ASSIGN_OR_RETURN(
       FileDescriptor keeper,
       native_ ? native_->TakeSession() : KeeperSession::Reach(options_.socket, options_.service));

@@ -76,7 +76,8 @@ class WorkerImpl final : public Worker {
 
   absl::Status Attach();
 
-  // The two halves of Attach that need no keeper: a simulation calls these instead.
+  // The parts of Attach that need no keeper: a simulation calls these instead.
+  absl::Status FindNativeDriver();
   void Connected(FileDescriptor keeper) {
     keeper_.emplace(std::move(keeper));
     keeper_->WaitWith([this](pollfd socket, int timeout_ms) { AwaitKeeper(socket, timeout_ms); });

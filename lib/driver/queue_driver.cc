@@ -382,12 +382,9 @@ absl::Status QueueDriver::DrainCompletions(uint32_t shard) {
   }
 }
 
-absl::Status QueueDriver::CheckLog(uint32_t shard) const {
-  const char* const broken = shards_[shard].log.broken();
-  if (broken == nullptr) [[likely]]
-    return absl::OkStatus();
+absl::Status QueueDriver::LogIsBroken(uint32_t shard) const {
   return absl::DataLossError(absl::StrCat("the completion log of shard ", shard,
-                                          " cannot be gone by: ", broken,
+                                          " cannot be gone by: ", shards_[shard].log.broken(),
                                           ": another process of the service has written over it"));
 }
 

@@ -365,7 +365,12 @@ class QueueDriver {
   uint32_t ShardOf(const arena::ConnectionRecord& connection) const {
     return std::min(arena::LoadRelaxed(connection.shard), last_shard_);
   }
-  absl::Status CheckLog(uint32_t shard) const;
+  absl::Status CheckLog(uint32_t shard) const {
+    if (shards_[shard].log.broken() == nullptr) [[likely]]
+      return absl::OkStatus();
+    return LogIsBroken(shard);
+  }
+  absl::Status LogIsBroken(uint32_t shard) const;
   DeviceObjects::Connection& device_of(uint32_t connection) const {
     return objects_->connections[connection];
   }

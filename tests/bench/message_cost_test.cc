@@ -39,6 +39,7 @@
 #include "lib/base/file_descriptor.h"
 #include "supervisor/keeper/engine.h"
 #include "tests/bench/native_adoption.h"
+#include "tests/bench/native_echo.h"
 #include "tests/bench/null_device.h"
 #include "tests/native/stepper.h"
 #include "worker/worker_impl.h"
@@ -72,9 +73,10 @@ struct Recorded {
   double instructions;
   double stores;
 };
-[[maybe_unused]] constexpr Recorded kWrite = {2960.5, 456.1}, kWriteOf32 = {742.8, 71.5},
-                                    kAsk = {3749.5, 548.1}, kAskOf32 = {1353.7, 132.0},
-                                    kNativeDriver = {2131, 311.25};
+[[maybe_unused]] constexpr Recorded kWrite = {2898.5, 442.1}, kWriteOf32 = {740.9, 71.0},
+                                    kAsk = {3687.5, 534.1}, kAskOf32 = {1350.8, 131.4},
+                                    kNativeDriver = {2069, 297.25}, kEcho = {4183, 596},
+                                    kEchoInTwoTurns = {5634, 847}, kEchoOf32 = {1779.9, 174.5};
 
 class Quiet final : public keeper::EngineListener {
  public:
@@ -262,6 +264,32 @@ bool IsOurs(uintptr_t place) {
   _exit(0);
 }
 
+// The child of a native worker. The completions of answers are found with the next messages, or in
+// turns of their own.
+[[noreturn]] void EchoBetweenMarks(int begin, uint32_t batch, uint32_t times, bool own_turns) {
+  const std::unique_ptr<NativeEcho> echo = NativeEcho::Start().value();
+  const auto exchange = [&](const auto& turn) {
+    echo->Ask(batch);
+    turn();
+    if (!own_turns) return;
+    echo->Answer(batch);
+    turn();
+  };
+  for (int i = 0; i < 100; ++i) exchange([&] { echo->Turn(); });
+  char byte;
+  BATON_CHECK(read(begin, &byte, 1) == 1);
+  for (uint32_t i = 0; i < times; ++i) {
+    exchange([&] {
+      Mark();
+      echo->Turn();
+      Mark();
+    });
+  }
+  BATON_CHECK(echo->received() == (100 + times) * batch);
+  BATON_CHECK(echo->answered() == echo->received() - (own_turns ? 0 : batch));
+  _exit(0);
+}
+
 // Returns true if the instruction writes memory. `text` is objdump's, in the syntax of AT&T, whose
 // last operand is the destination.
 bool IsStore(absl::string_view text) {
@@ -350,8 +378,9 @@ void StayHere() {
   BATON_CHECK(sched_setaffinity(0, sizeof(here), &here) == 0);
 }
 
-// `run` is the child: it reads a byte before its first mark, and does not return.
-Cost CostOf(const std::function<void(int begin)>& run, uint32_t messages) {
+// `run` is the child: it reads a byte before its first mark, and does not return. What is counted
+// is between two marks, so many times.
+Cost CostOf(const std::function<void(int begin)>& run, uint32_t messages, uint32_t times = 1) {
   int pipe_ends[2];
   BATON_CHECK(pipe(pipe_ends) == 0);
   const FileDescriptor begin(pipe_ends[0]), say(pipe_ends[1]);
@@ -361,15 +390,17 @@ Cost CostOf(const std::function<void(int begin)>& run, uint32_t messages) {
   native::Stepper stepper(child);
   BATON_CHECK(write(say.get(), "b", 1) == 1);
   const uintptr_t mark = native::CodeOf(&Mark);
-  BATON_CHECK(stepper.RunTo({mark}) == mark);
   Cost cost;
-  uintptr_t place = mark;
-  do {
-    ++cost.places[place];
-    if (IsOurs(place)) cost.instructions += 1.0 / messages;
-    BATON_CHECK(stepper.Step(1));
-    place = stepper.position();
-  } while (place != mark);
+  for (uint32_t i = 0; i < times; ++i) {
+    BATON_CHECK(stepper.RunTo({mark}) == mark);
+    uintptr_t place = mark;
+    do {
+      ++cost.places[place];
+      if (IsOurs(place)) cost.instructions += 1.0 / messages;
+      BATON_CHECK(stepper.Step(1));
+      place = stepper.position();
+    } while (place != mark);
+  }
   stepper.Detach();
   BATON_CHECK(waitpid(child, nullptr, 0) == child);
   static const std::set<uintptr_t> stores = ReadStores();
@@ -433,6 +464,20 @@ TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeDriverAsAreRecorded) {
   StayHere();
   ExpectRecorded(CostOf(DriveBetweenMarks, NativeAdoption::kDepth), 1, NativeAdoption::kDepth,
                  kNativeDriver);
+}
+
+// A message and its answer, all of a native worker: library, driver and queues of mlx5's format.
+TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeWorkerAsAreRecorded) {
+  StayHere();
+  constexpr uint32_t kTimes = 4;
+  const auto expect = [](uint32_t batch, bool own_turns, const Recorded& recorded) {
+    const auto run = [=](int begin) { EchoBetweenMarks(begin, batch, kTimes, own_turns); };
+    const Cost cost = CostOf(run, batch * kTimes, own_turns ? 2 * kTimes : kTimes);
+    ExpectRecorded(cost, batch, batch * kTimes, recorded);
+  };
+  expect(1, false, kEcho);
+  expect(1, true, kEchoInTwoTurns);
+  expect(32, false, kEchoOf32);
 }
 
 #endif

@@ -22,13 +22,31 @@ std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
           queue_pair.receives_here ? &cursors->receives_begin : nullptr};
 }
 
-uint8_t KindOf(const mlx5_cqe64& entry) { return entry.op_own >> 4; }
+// What an entry of a kind tells of.
+struct alignas(8) Kind {
+  bool send = false;
+  bool receive = false;
+  bool error = false;
+  bool has_immediate = false;
+  bool has_invalidate = false;
+  CompletionOpcode opcode = CompletionOpcode::kReceive;  // of a receive
+};
 
-bool IsReceive(uint8_t kind) {
-  return kind == MLX5_CQE_RESP_WR_IMM || kind == MLX5_CQE_RESP_SEND ||
-         kind == MLX5_CQE_RESP_SEND_IMM || kind == MLX5_CQE_RESP_SEND_INV ||
-         kind == MLX5_CQE_RESP_ERR;
-}
+constexpr std::array<Kind, 16> kKinds = [] {
+  std::array<Kind, 16> kinds;
+  kinds[MLX5_CQE_REQ].send = kinds[MLX5_CQE_REQ_ERR].send = true;
+  for (const uint8_t receive : {MLX5_CQE_RESP_WR_IMM, MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM,
+                                MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_ERR}) {
+    kinds[receive].receive = true;
+  }
+  kinds[MLX5_CQE_REQ_ERR].error = kinds[MLX5_CQE_RESP_ERR].error = true;
+  kinds[MLX5_CQE_RESP_SEND_IMM].has_immediate = kinds[MLX5_CQE_RESP_WR_IMM].has_immediate = true;
+  kinds[MLX5_CQE_RESP_SEND_INV].has_invalidate = true;
+  kinds[MLX5_CQE_RESP_WR_IMM].opcode = CompletionOpcode::kReceiveWithImmediate;
+  return kinds;
+}();
+
+const Kind& KindOf(const mlx5_cqe64& entry) { return kKinds[entry.op_own >> 4]; }
 
 CompletionOpcode SentBy(uint8_t code) {
   switch (code) {
@@ -50,9 +68,13 @@ CompletionOpcode SentBy(uint8_t code) {
 
 void CompletionQueue::Add(const CompletingQueuePair& queue_pair) {
   queue_pairs_[queue_pair.number] = queue_pair;
+  last_ = nullptr;
 }
 
-void CompletionQueue::Remove(uint32_t qp_number) { queue_pairs_.erase(qp_number); }
+void CompletionQueue::Remove(uint32_t qp_number) {
+  queue_pairs_.erase(qp_number);
+  last_ = nullptr;
+}
 
 void CompletionQueue::Resume() {
   const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
@@ -81,78 +103,98 @@ bool CompletionQueue::HasEntry(uint32_t index) const {
   return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == OwnerOf(index, memory_.entry_count);
 }
 
-absl::StatusOr<CompletionQueue::Found> CompletionQueue::Find(const mlx5_cqe64& entry) {
-  const uint32_t number = be32toh(entry.sop_drop_qpn) & kNumberMask;
+// Of the same queue pair as the entry before, most often.
+[[gnu::always_inline]] inline CompletingQueuePair* CompletionQueue::FindQueuePair(uint32_t number) {
+  if (last_ != nullptr && last_->number == number) [[likely]]
+    return last_;
   const auto at = queue_pairs_.find(number);
-  if (at == queue_pairs_.end()) {
-    return absl::DataLossError(
-        absl::StrCat("a completion names queue pair ", number, ", which has none here"));
-  }
-  CompletingQueuePair& queue_pair = at->second;
-  const uint8_t kind = KindOf(entry);
-  if (IsReceive(kind)) return FindReceive(entry, &queue_pair);
-  if (kind != MLX5_CQE_REQ && kind != MLX5_CQE_REQ_ERR) {
-    return absl::DataLossError(
-        absl::StrCat("a completion of queue pair ", number, " is of the unknown kind ", kind));
-  }
+  return at == queue_pairs_.end() ? nullptr : last_ = &at->second;
+}
+
+// Returns false for an entry that makes no sense: WhyUnknown says why.
+[[gnu::always_inline]] inline bool CompletionQueue::Find(const mlx5_cqe64& entry, Found* found) {
+  CompletingQueuePair* const queue_pair = FindQueuePair(be32toh(entry.sop_drop_qpn) & kNumberMask);
+  if (queue_pair == nullptr) return false;
+  found->queue_pair = queue_pair;
+  found->receive = KindOf(entry).receive;
+  if (found->receive) return FindReceive(entry, found);
   const SendNote& note =
-      queue_pair.send_notes[be16toh(entry.wqe_counter) & (queue_pair.send_slots - 1)];
-  return Found{&queue_pair, false, static_cast<uint16_t>(note.end), note.wr_id};
+      queue_pair->send_notes[be16toh(entry.wqe_counter) & (queue_pair->send_slots - 1)];
+  found->cursor = static_cast<uint16_t>(note.end);
+  found->wr_id = note.wr_id;
+  return KindOf(entry).send;
 }
 
 // Receives of one queue pair complete in order. Those of a shared queue do not, so the entry names
 // the slot. Whether it names the shared queue, too, depends on the version of the device's entries.
-absl::StatusOr<CompletionQueue::Found> CompletionQueue::FindReceive(
-    const mlx5_cqe64& entry, CompletingQueuePair* queue_pair) {
-  const uint16_t received = queue_pair->cursors->received;
-  Found found = {queue_pair, true, static_cast<uint16_t>(received + 1), 0};
-  if (SharedReceiveQueue* const shared = queue_pair->shared; shared != nullptr) {
-    found.shared = shared;
-    found.slot = be16toh(entry.wqe_counter);
-    if (!shared->MayComplete(found.slot)) {
-      return absl::DataLossError(absl::StrCat("a completion of queue pair ", queue_pair->number,
-                                              " names slot ", found.slot,
-                                              " of its shared queue, where no receive is"));
-    }
-    found.wr_id = shared->wr_id(found.slot);
-    return found;
+[[gnu::always_inline]] inline bool CompletionQueue::FindReceive(const mlx5_cqe64& entry,
+                                                                Found* found) {
+  const CompletingQueuePair& queue_pair = *found->queue_pair;
+  const uint16_t received = queue_pair.cursors->received;
+  found->cursor = static_cast<uint16_t>(received + 1);
+  if (queue_pair.shared != nullptr) {
+    found->shared = queue_pair.shared;
+    found->slot = be16toh(entry.wqe_counter);
+    if (!found->shared->MayComplete(found->slot)) return false;
+    found->wr_id = found->shared->wr_id(found->slot);
+    return true;
   }
-  if (queue_pair->receive_slots == 0) {
-    return absl::DataLossError(absl::StrCat("a receive of queue pair ", queue_pair->number,
-                                            ", which has no receive queue, completed"));
-  }
-  found.wr_id = queue_pair->receive_wr_ids[received & (queue_pair->receive_slots - 1)];
-  return found;
+  if (queue_pair.receive_slots == 0) return false;
+  found->wr_id = queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)];
+  return true;
 }
 
-void CompletionQueue::Translate(const mlx5_cqe64& entry, Completion* completion) {
+absl::Status CompletionQueue::WhyUnknown(const mlx5_cqe64& entry) {
+  const uint32_t number = be32toh(entry.sop_drop_qpn) & kNumberMask;
+  const CompletingQueuePair* const queue_pair = FindQueuePair(number);
+  if (queue_pair == nullptr) {
+    return absl::DataLossError(
+        absl::StrCat("a completion names queue pair ", number, ", which has none here"));
+  }
+  if (!KindOf(entry).receive) {
+    return absl::DataLossError(absl::StrCat("a completion of queue pair ", number,
+                                            " is of the unknown kind ", entry.op_own >> 4));
+  }
+  if (queue_pair->shared != nullptr) {
+    return absl::DataLossError(absl::StrCat("a completion of queue pair ", number, " names slot ",
+                                            be16toh(entry.wqe_counter),
+                                            " of its shared queue, where no receive is"));
+  }
+  return absl::DataLossError(
+      absl::StrCat("a receive of queue pair ", number, ", which has no receive queue, completed"));
+}
+
+namespace {
+
+// All but the wr_id.
+[[gnu::always_inline]] inline void Translate(const mlx5_cqe64& entry, Completion* completion) {
   const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
-  const uint8_t kind = KindOf(entry);
+  const Kind& kind = KindOf(entry);
   completion->status = CompletionStatus::kSuccess;
-  completion->has_immediate = kind == MLX5_CQE_RESP_SEND_IMM || kind == MLX5_CQE_RESP_WR_IMM;
-  completion->has_invalidate = kind == MLX5_CQE_RESP_SEND_INV;
+  completion->has_immediate = kind.has_immediate;
+  completion->has_invalidate = kind.has_invalidate;
+  completion->opcode = kind.opcode;
   completion->immediate = be32toh(entry.imm_inval_pkey);
   completion->byte_len = be32toh(entry.byte_cnt);
   completion->qp_number = code_and_number & kNumberMask;
   completion->vendor_error = 0;
-  if (kind == MLX5_CQE_RESP_WR_IMM) {
-    completion->opcode = CompletionOpcode::kReceiveWithImmediate;
-  } else if (IsReceive(kind)) {
-    completion->opcode = CompletionOpcode::kReceive;
-  } else {
+  if (!kind.receive) {
     completion->opcode = SentBy(static_cast<uint8_t>(code_and_number >> 24));
     if (completion->opcode == CompletionOpcode::kCompareAndSwap ||
         completion->opcode == CompletionOpcode::kFetchAndAdd) {
       completion->byte_len = kAtomicBytes;
     }
   }
-  if (kind != MLX5_CQE_REQ_ERR && kind != MLX5_CQE_RESP_ERR) return;
+  if (!kind.error) [[likely]]
+    return;
   mlx5_err_cqe error;
   static_assert(sizeof(error) == sizeof(entry));
   std::memcpy(&error, &entry, sizeof(error));
   completion->status = StatusOf(error.syndrome);
   completion->vendor_error = error.vendor_err_synd;
 }
+
+}  // namespace
 
 // Never before what was written earlier: a cursor is not ahead of the consumer index.
 void CompletionQueue::SetCursor(QueueCursors* cursors, bool receive, uint16_t value) {
@@ -196,26 +238,28 @@ absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
   while (static_cast<size_t>(count) < taken.size() && HasEntry(consumed)) {
     if (count == 0) NoteEvent();
     const mlx5_cqe64& entry = Entry(consumed);
-    absl::StatusOr<Found> found = Find(entry);
+    Found found;
     // The completions that were taken before this one are consumed, and the caller's.
-    if (!found.ok()) return count > 0 ? absl::StatusOr<int>(count) : found.status();
-    if (may_have_former && IsFormer(*found, consumed)) {
-      consumed = PassOver(*found, consumed);
+    if (!Find(entry, &found)) [[unlikely]] {
+      return count > 0 ? absl::StatusOr<int>(count) : WhyUnknown(entry);
+    }
+    if (may_have_former && IsFormer(found, consumed)) {
+      consumed = PassOver(found, consumed);
       continue;
     }
     Completion& completion = taken[static_cast<size_t>(count++)];
     Translate(entry, &completion);
-    std::atomic_ref(completion.wr_id).store(found->wr_id, std::memory_order_release);
+    std::atomic_ref(completion.wr_id).store(found.wr_id, std::memory_order_release);
     consumed = (consumed + 1) & kConsumedMask;
-    if (found->shared != nullptr) found->shared->BeginFree(found->slot, number_, consumed);
-    QueueCursors* const cursors = found->queue_pair->cursors;
-    const TakenWord word = {consumed, found->queue_pair->place,
-                            static_cast<uint8_t>(cursors->use & kUseMask), found->receive,
-                            found->cursor};
+    if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);
+    QueueCursors* const cursors = found.queue_pair->cursors;
+    const TakenWord word = {consumed, found.queue_pair->place,
+                            static_cast<uint8_t>(cursors->use & kUseMask), found.receive,
+                            found.cursor};
     std::atomic_ref(*memory_.taken).store(Pack(word), std::memory_order_release);
     StoreRecord(memory_.record, consumed);
-    SetCursor(cursors, found->receive, found->cursor);
-    if (found->shared != nullptr) found->shared->Settle(number_, consumed);
+    SetCursor(cursors, found.receive, found.cursor);
+    if (found.shared != nullptr) found.shared->Settle(number_, consumed);
   }
   if (may_have_former) ForgetFormer(consumed);
   return count;

@@ -120,20 +120,20 @@ class CompletionQueue {
 
  private:
   struct Found {
-    CompletingQueuePair* queue_pair;
-    bool receive;
-    uint16_t cursor;  // the new `sent` or `received`
-    uint64_t wr_id;
+    CompletingQueuePair* queue_pair = nullptr;
+    bool receive = false;
+    uint16_t cursor = 0;  // the new `sent` or `received`
+    uint64_t wr_id = 0;
     SharedReceiveQueue* shared = nullptr;  // where it comes from, and its slot there
     uint32_t slot = 0;
   };
 
   bool HasEntry(uint32_t index) const;
   const mlx5_cqe64& Entry(uint32_t index) const;
-  absl::StatusOr<Found> Find(const mlx5_cqe64& entry);
-  static absl::StatusOr<Found> FindReceive(const mlx5_cqe64& entry,
-                                           CompletingQueuePair* queue_pair);
-  static void Translate(const mlx5_cqe64& entry, Completion* completion);
+  CompletingQueuePair* FindQueuePair(uint32_t number);
+  bool Find(const mlx5_cqe64& entry, Found* found);
+  static bool FindReceive(const mlx5_cqe64& entry, Found* found);
+  absl::Status WhyUnknown(const mlx5_cqe64& entry);
   void NoteEvent();
   static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
   absl::StatusOr<uint32_t> FindEnd() const;
@@ -147,6 +147,8 @@ class CompletionQueue {
   const uint32_t number_;
   Doorbell* const doorbell_;
   absl::flat_hash_map<uint32_t, CompletingQueuePair> queue_pairs_;  // by number
+  CompletingQueuePair* last_ =
+      nullptr;  // of these, which was found last; null: none since a change
 };
 
 }  // namespace baton::verbs::mlx5

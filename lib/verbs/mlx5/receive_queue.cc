@@ -6,6 +6,18 @@
 #include "lib/base/status_macros.h"
 
 namespace baton::verbs::mlx5 {
+namespace {
+
+// False: CheckBuffers says why not.
+bool AreFine(absl::Span<const ScatterGather> sges, uint32_t most) {
+  if (sges.size() > most) return false;
+  for (const ScatterGather& sge : sges) {
+    if (sge.length >= kInlineSegment) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 absl::Status CheckBuffers(absl::Span<const ScatterGather> sges, uint32_t most) {
   if (sges.size() > most) {
@@ -33,12 +45,14 @@ absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_
   *posted = 0;
   absl::Status status;
   uint16_t counter = queued();
+  const uint16_t received = memory_.cursors->received;
   for (const ReceiveRequest& request : requests) {
-    status = CheckBuffers(request.sges, memory_.slot_bytes / kSegmentBytes);
-    if (!status.ok()) break;
-    if (static_cast<uint16_t>(counter - memory_.cursors->received) >= memory_.slot_count) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat("receive queue full: ", memory_.slot_count, " requests are outstanding"));
+    if (!AreFine(request.sges, memory_.slot_bytes / kSegmentBytes)) [[unlikely]] {
+      status = CheckBuffers(request.sges, memory_.slot_bytes / kSegmentBytes);
+      break;
+    }
+    if (static_cast<uint16_t>(counter - received) >= memory_.slot_count) [[unlikely]] {
+      status = IsFull();
       break;
     }
     Write(request, counter & (memory_.slot_count - 1));
@@ -47,6 +61,11 @@ absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_
   }
   if (*posted > 0) StoreRecord(memory_.record, counter);
   return status;
+}
+
+absl::Status ReceiveQueue::IsFull() const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("receive queue full: ", memory_.slot_count, " requests are outstanding"));
 }
 
 void ReceiveQueue::Write(const ReceiveRequest& request, uint32_t slot) {

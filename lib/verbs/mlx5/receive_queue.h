@@ -40,6 +40,7 @@ class ReceiveQueue {
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:
+  absl::Status IsFull() const;
   void Write(const ReceiveRequest& request, uint32_t slot);
 
   const ReceiveQueueMemory memory_;

@@ -1,6 +1,7 @@
 #include "lib/verbs/mlx5/send_queue.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -22,30 +23,47 @@ uint32_t SegmentsFor(uint64_t inline_bytes) {
                                kSegmentBytes);
 }
 
-// Its control segment among them. A buffer without bytes has none.
-uint32_t SegmentsOf(const SendRequest& request) {
-  const uint32_t fixed =
-      1 + (HasRemoteAddress(request.opcode) ? 1 : 0) + (IsAtomic(request.opcode) ? 1 : 0);
-  if (request.inline_data) return fixed + SegmentsFor(InlineBytes(request));
-  return fixed + static_cast<uint32_t>(
-                     std::count_if(request.sges.begin(), request.sges.end(),
-                                   [](const ScatterGather& sge) { return sge.length != 0; }));
-}
-
 constexpr uint32_t SlotsFor(uint32_t segments) {
   return (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
 }
 
-__be32 ImmediateOf(const SendRequest& request) {
-  switch (request.opcode) {
-    case Opcode::kSendWithImmediate:
-    case Opcode::kWriteWithImmediate:
-      return htobe32(request.immediate);
-    case Opcode::kSendWithInvalidate:
-      return htobe32(request.invalidate_rkey);
-    default:
-      return 0;
+// What a request of an opcode begins with.
+struct Beginning {
+  uint8_t code = 0;        // MLX5_OPCODE_*
+  uint8_t segments = 0;    // before those of its data
+  bool immediate = false;  // it carries one
+  bool invalidate = false;
+};
+
+constexpr std::array<Beginning, kOpcodeCount> kBeginnings = [] {
+  std::array<Beginning, kOpcodeCount> all;
+  for (uint8_t i = 0; i < kOpcodeCount; ++i) {
+    const auto opcode = static_cast<Opcode>(i);
+    all[i].code = CodeOf(opcode);
+    all[i].segments =
+        static_cast<uint8_t>(1 + (HasRemoteAddress(opcode) ? 1 : 0) + (IsAtomic(opcode) ? 1 : 0));
+    all[i].immediate =
+        opcode == Opcode::kSendWithImmediate || opcode == Opcode::kWriteWithImmediate;
+    all[i].invalidate = opcode == Opcode::kSendWithInvalidate;
   }
+  return all;
+}();
+
+const Beginning& BeginningOf(const SendRequest& request) {
+  return kBeginnings[static_cast<uint8_t>(request.opcode)];
+}
+
+uint32_t ImmediateOf(const SendRequest& request) {
+  const Beginning& beginning = BeginningOf(request);
+  if (beginning.immediate) return htobe32(request.immediate);
+  return beginning.invalidate ? htobe32(request.invalidate_rkey) : 0;
+}
+
+// A segment of 16 bytes, by two words as they lie in memory.
+void WriteSegment(uint8_t* at, uint64_t first, uint64_t second) {
+  const uint64_t words[] = {first, second};
+  static_assert(sizeof(words) == kSegmentBytes);
+  std::memcpy(at, words, sizeof(words));
 }
 
 mlx5_wqe_atomic_seg AtomicOf(const SendRequest& request) {
@@ -62,6 +80,22 @@ uint32_t MostSlotsOf(const SendQueueLimits& limits) {
   const uint32_t data = std::max({limits.scatter_gather, SegmentsFor(limits.inline_bytes),
                                   2u /* an atomic's operands and its buffer */});
   return SlotsFor(kControlAndAddress + data);
+}
+
+// Its control segment among them. A buffer without bytes has none. 0: Check says why the request is
+// refused.
+[[gnu::always_inline]] inline uint32_t SendQueue::SegmentsOf(const SendRequest& request) const {
+  if (static_cast<uint8_t>(request.opcode) >= kOpcodeCount) return 0;
+  uint32_t segments = BeginningOf(request).segments;
+  if (request.inline_data) {
+    return Check(request).ok() ? segments + SegmentsFor(InlineBytes(request)) : 0;
+  }
+  if (request.sges.size() > limits_.scatter_gather) return 0;
+  for (const ScatterGather& sge : request.sges) {
+    if (sge.length >= kInlineSegment) return 0;
+    if (sge.length != 0) ++segments;
+  }
+  return IsAtomic(request.opcode) && !Check(request).ok() ? 0 : segments;
 }
 
 absl::Status SendQueue::Check(const SendRequest& request) const {
@@ -89,14 +123,17 @@ absl::Status SendQueue::Post(absl::Span<const SendRequest> requests, size_t* pos
   const uint16_t before = queued();
   uint16_t counter = before;
   uint16_t last = before;
+  const uint16_t sent = memory_.cursors->sent;
   for (const SendRequest& request : requests) {
-    if (status = Check(request); !status.ok()) break;
     const uint32_t segments = SegmentsOf(request);
+    if (segments == 0) [[unlikely]] {
+      status = Check(request);
+      break;
+    }
     const uint32_t slots = SlotsFor(segments);
-    const uint16_t taken = static_cast<uint16_t>(counter - memory_.cursors->sent);
-    if (taken + slots > memory_.slot_count) {
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "send queue full: ", taken, " of ", memory_.slot_count, " slots are outstanding"));
+    const uint16_t taken = static_cast<uint16_t>(counter - sent);
+    if (taken + slots > memory_.slot_count) [[unlikely]] {
+      status = IsFull(taken);
       break;
     }
     Write(request, counter, segments);
@@ -112,6 +149,11 @@ absl::Status SendQueue::Post(absl::Span<const SendRequest> requests, size_t* pos
   return status;
 }
 
+absl::Status SendQueue::IsFull(uint32_t taken) const {
+  return absl::ResourceExhaustedError(absl::StrCat("send queue full: ", taken, " of ",
+                                                   memory_.slot_count, " slots are outstanding"));
+}
+
 // The producer index with an empty opcode: where the last request began is nowhere.
 void SendQueue::RingAgain() {
   const __be32 words[] = {htobe32(uint32_t{queued()} << 8), htobe32(qp_number_ << 8)};
@@ -121,19 +163,21 @@ void SendQueue::RingAgain() {
   doorbell_->Ring(bytes);
 }
 
-void SendQueue::Write(const SendRequest& request, uint16_t counter, uint32_t segments) {
+[[gnu::always_inline]] inline void SendQueue::Write(const SendRequest& request, uint16_t counter,
+                                                    uint32_t segments) {
   const uint32_t slot = counter & (memory_.slot_count - 1);
   memory_.notes[slot] = {request.wr_id, static_cast<uint16_t>(counter + SlotsFor(segments)), 0};
 
   size_t at = size_t{slot} * kSlotBytes;
-  auto* const control = reinterpret_cast<mlx5_wqe_ctrl_seg*>(SegmentAt(at));
-  *control = {};
-  control->opmod_idx_opcode = htobe32(uint32_t{counter} << 8 | CodeOf(request.opcode));
-  control->qpn_ds = htobe32(qp_number_ << 8 | segments);
-  control->fm_ce_se =
-      static_cast<uint8_t>(MLX5_WQE_CTRL_CQ_UPDATE | (request.fence ? MLX5_WQE_CTRL_FENCE : 0) |
-                           (request.solicited ? MLX5_WQE_CTRL_SOLICITED : 0));
-  control->imm = ImmediateOf(request);
+  static_assert(offsetof(mlx5_wqe_ctrl_seg, qpn_ds) == 4 &&
+                offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11 &&
+                offsetof(mlx5_wqe_ctrl_seg, imm) == 12);
+  uint32_t how = MLX5_WQE_CTRL_CQ_UPDATE;
+  if (request.fence) how |= MLX5_WQE_CTRL_FENCE;
+  if (request.solicited) how |= MLX5_WQE_CTRL_SOLICITED;
+  const uint32_t which = uint32_t{counter} << 8 | BeginningOf(request).code;
+  WriteSegment(SegmentAt(at), htobe32(which) | uint64_t{htobe32(qp_number_ << 8 | segments)} << 32,
+               how << 24 | uint64_t{ImmediateOf(request)} << 32);
   at += kSegmentBytes;
   if (HasRemoteAddress(request.opcode)) {
     const mlx5_wqe_raddr_seg remote = {htobe64(request.remote_address), htobe32(request.rkey), 0};
@@ -148,8 +192,9 @@ void SendQueue::Write(const SendRequest& request, uint16_t counter, uint32_t seg
   if (request.inline_data) return WriteInline(request, at);
   for (const ScatterGather& sge : request.sges) {
     if (sge.length == 0) continue;
-    const mlx5_wqe_data_seg data = {htobe32(sge.length), htobe32(sge.lkey), htobe64(sge.address)};
-    std::memcpy(SegmentAt(at), &data, sizeof(data));
+    static_assert(offsetof(mlx5_wqe_data_seg, lkey) == 4 && offsetof(mlx5_wqe_data_seg, addr) == 8);
+    WriteSegment(SegmentAt(at), htobe32(sge.length) | uint64_t{htobe32(sge.lkey)} << 32,
+                 htobe64(sge.address));
     at += kSegmentBytes;
   }
 }

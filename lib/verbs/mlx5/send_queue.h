@@ -50,7 +50,9 @@ class SendQueue {
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:
+  uint32_t SegmentsOf(const SendRequest& request) const;
   absl::Status Check(const SendRequest& request) const;
+  absl::Status IsFull(uint32_t taken) const;
   void Write(const SendRequest& request, uint16_t counter, uint32_t segments);
   void WriteInline(const SendRequest& request, size_t at);
   uint8_t* SegmentAt(size_t at) { return memory_.slots + (at & (Bytes() - 1)); }

@@ -131,6 +131,11 @@ void SoftCompletionQueue::Drain() {
 
 absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
   polls_ = true;
+  const bool needs_care = lost_ || armed_ || notified_ || !kept_.empty() || overrun();
+  return needs_care ? PollWithCare(completions) : queue_.Take(completions);
+}
+
+absl::StatusOr<int> SoftCompletionQueue::PollWithCare(absl::Span<Completion> completions) {
   if (lost_) return absl::DataLossError("the NIC is lost, and its completion queues with it");
   // An event that is taken before the poll stands for nothing that the poll does not find.
   if (notified_) Drain();

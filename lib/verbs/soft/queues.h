@@ -103,6 +103,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   bool overrun() const;
   void Drain();
+  absl::StatusOr<int> PollWithCare(absl::Span<Completion> completions);
   absl::StatusOr<int> PollAll(absl::Span<Completion> completions);
 
   SoftHost* const host_;
