@@ -18,6 +18,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/log/log.h"
 #include "lib/loop/await_readable.h"
+#include "supervisor/batond/orphans.h"
 #include "supervisor/batond/service_log.h"
 #include "supervisor/config/control_socket.h"
 
@@ -172,6 +173,7 @@ void Child::WatchHeart() {
 }
 
 void Child::LookAtHeart() {
+  ReapOrphans();
   char signs[4096];
   const bool was_hung = hung();
   const ssize_t count = read(heart_.get(), signs, sizeof(signs));

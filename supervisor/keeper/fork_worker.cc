@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,7 @@
 #include "lib/base/status_text.h"
 #include "lib/native/native_object.h"
 #include "lib/native/prefault.h"
+#include "lib/native/unmapper.h"
 #include "supervisor/keeper/confine.h"
 #include "supervisor/keeper/lifeline.h"
 
@@ -84,6 +87,11 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
                          native::NativeObject::Load(program.object));
   // What the page faults of a heir cost, a peer waits for.
   native::Prefault();
+  if (const absl::Status started = native::StartUnmapper(); !started.ok()) {
+    std::fprintf(stderr,
+                 "baton: who follows this worker may wait for longer, without unmapper: %s\n",
+                 std::string(MessageOf(started)).c_str());
+  }
   object.Run(program.arguments);
 }
 

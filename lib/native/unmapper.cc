@@ -1,0 +1,132 @@
+#include "lib/native/unmapper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/file_descriptor.h"
+
+namespace baton::native {
+namespace {
+
+// Unmapping a piece of 4-KiB pages takes some ten microseconds.
+constexpr uintptr_t kPieceBytes = 256 << 10;
+constexpr timespec kPause = {0, 20'000};
+constexpr size_t kStackBytes = 32 << 10;
+constexpr uint64_t kStartNs = 1'000'000'000;
+
+// The unmapper has the memory of the process, its thread-local variables too. So it calls nothing
+// that has a lock or allocates, and has its own stack and buffer.
+struct Unmapper {
+  alignas(16) uint8_t stack[kStackBytes];
+  char maps[16 << 10];
+  int process = -1;  // pidfd
+  std::atomic<bool> started{false};
+};
+Unmapper g_unmapper;
+
+const char* ReadHex(const char* at, uintptr_t* value) {
+  for (*value = 0;; ++at) {
+    if (*at >= '0' && *at <= '9') {
+      *value = *value << 4 | static_cast<uintptr_t>(*at - '0');
+    } else if (*at >= 'a' && *at <= 'f') {
+      *value = *value << 4 | static_cast<uintptr_t>(*at - 'a' + 10);
+    } else {
+      return at;
+    }
+  }
+}
+
+// `line` is of proc(5)'s maps: "7f0000000000-7f0000010000 rw-s ...". What is private stays: code,
+// and the stack among it.
+void UnmapIfShared(const char* line) {
+  uintptr_t begin, end;
+  const char* at = ReadHex(line, &begin);
+  if (*at != '-') return;
+  at = ReadHex(at + 1, &end);
+  if (std::strncmp(at, " ", 1) != 0 || std::memchr(at + 1, '\n', 4) != nullptr || at[4] != 's') {
+    return;
+  }
+  for (; begin < end; begin += kPieceBytes) {
+    syscall(SYS_munmap, begin, std::min(kPieceBytes, end - begin));
+    syscall(SYS_nanosleep, &kPause, nullptr);
+  }
+}
+
+// The file goes on behind the last mapping that was read, whatever is unmapped meanwhile.
+void UnmapShared() {
+  const auto file =
+      static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  char* const maps = g_unmapper.maps;
+  size_t length = 0;
+  for (;;) {
+    const auto got = syscall(SYS_read, file, maps + length, sizeof(g_unmapper.maps) - length);
+    if (got <= 0) return;
+    length += static_cast<size_t>(got);
+    const char* line = maps;
+    const char* const end = maps + length;
+    while (const auto* const next =
+               static_cast<const char*>(std::memchr(line, '\n', static_cast<size_t>(end - line)))) {
+      UnmapIfShared(line);
+      line = next + 1;
+    }
+    length = static_cast<size_t>(end - line);
+    std::memmove(maps, line, length);
+  }
+}
+
+int Run(void*) {
+  const auto process = static_cast<unsigned>(g_unmapper.process);
+  // Others wait for the last copy of a descriptor to be closed.
+  if (process > 0) syscall(SYS_close_range, 0u, process - 1, 0);
+  syscall(SYS_close_range, process + 1, ~0u, 0);
+  syscall(SYS_prctl, PR_SET_NAME, kUnmapperName);
+  g_unmapper.started.store(true);
+  pollfd end = {g_unmapper.process, POLLIN, 0};
+  if (syscall(SYS_ppoll, &end, 1, nullptr, nullptr, 0) == 1) UnmapShared();
+  syscall(SYS_exit_group, 0);
+  return 0;
+}
+
+}  // namespace
+
+absl::Status StartUnmapper() {
+#ifdef BATON_SANITIZED
+  return absl::UnimplementedError("a sanitizer has memory of its own");
+#endif
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (!process) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
+  g_unmapper.process = process.get();
+  // No handler of ours is to run there.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t unmapper = clone(&Run, g_unmapper.stack + kStackBytes, CLONE_VM, nullptr);
+  const int error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (unmapper < 0) return ErrnoStatus(error, "clone (see RLIMIT_NPROC, pids.max)");
+  for (const uint64_t deadline = MonotonicNanoseconds() + kStartNs; !g_unmapper.started.load();) {
+    if (MonotonicNanoseconds() > deadline) {
+      kill(unmapper, SIGKILL);
+      return absl::DeadlineExceededError("the unmapper got no processor for a second");
+    }
+    sched_yield();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::native

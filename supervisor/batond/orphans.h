@@ -1,0 +1,13 @@
+#ifndef SUPERVISOR_BATOND_ORPHANS_H_
+#define SUPERVISOR_BATOND_ORPHANS_H_
+
+namespace baton {
+
+// Reaps unmappers of native workers (lib/native/unmapper.h) that have ended. A process whose parent
+// is dead is the init process's child, and in a container batond is that. Other children are left
+// to those who wait for them. Never waits.
+void ReapOrphans();
+
+}  // namespace baton
+
+#endif  // SUPERVISOR_BATOND_ORPHANS_H_

@@ -1,0 +1,149 @@
+#include "lib/native/unmapper.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::native {
+namespace {
+
+constexpr size_t kBytes = size_t{256} << 20;  // a thousand pieces, untouched
+
+// What a child of ours tells of itself.
+struct Told {
+  bool started = false;
+  bool waits_for_nobody = false;  // wait(2) knows no child of it
+};
+
+// A process with a shared mapping and an unmapper, which becomes our child when the process ends.
+class UnmapperTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    open_ = ends[0];
+    process_ = fork();
+    if (process_ == 0) Live(ends[1]);
+    close(ends[1]);
+    Told told;
+    ASSERT_EQ(read(open_, &told, sizeof(told)), static_cast<ssize_t>(sizeof(told)));
+    if (!told.started) GTEST_SKIP() << "no unmapper beside a sanitizer's own memory";
+    EXPECT_TRUE(told.waits_for_nobody);
+    unmapper_ = FindUnmapper();
+    ASSERT_GT(unmapper_, 0);
+  }
+  void TearDown() override {
+    for (const pid_t pid : {process_, unmapper_}) {
+      if (pid > 0) kill(pid, SIGKILL);
+    }
+    while (waitpid(-1, nullptr, 0) > 0) {
+    }
+    close(open_);
+  }
+
+  void End() {
+    ASSERT_EQ(kill(process_, SIGKILL), 0);
+    ASSERT_EQ(waitpid(process_, nullptr, 0), process_);
+    process_ = -1;
+  }
+  // Returns the bytes of its mappings that are ours.
+  uint64_t Mapped() const {
+    std::ifstream maps(absl::StrCat("/proc/", unmapper_, "/maps"));
+    uint64_t bytes = 0;
+    for (std::string line; std::getline(maps, line);) {
+      uint64_t begin = 0, end = 0;
+      if (line.find("memfd:of-the-test") == std::string::npos) continue;
+      if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) == 2)
+        bytes += end - begin;
+    }
+    return bytes;
+  }
+
+  pid_t process_ = -1;
+  pid_t unmapper_ = -1;
+  int open_ = -1;  // its other end is the process's
+
+ private:
+  [[noreturn]] static void Live(int other_end) {
+    const int file = memfd_create("of-the-test", MFD_CLOEXEC);
+    if (ftruncate(file, kBytes) != 0 ||
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED) {
+      _exit(1);
+    }
+    Told told;
+    told.started = StartUnmapper().ok();
+    told.waits_for_nobody = waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD;
+    if (write(other_end, &told, sizeof(told)) != sizeof(told)) _exit(1);
+    for (;;) pause();
+  }
+  pid_t FindUnmapper() const {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::string name;
+      std::getline(std::ifstream(entry.path() / "comm"), name);
+      if (name != kUnmapperName) continue;
+      std::ifstream status(entry.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (line == absl::StrCat("PPid:\t", process_)) return std::stoi(entry.path().filename());
+      }
+    }
+    return -1;
+  }
+};
+
+TEST_F(UnmapperTest, shouldUnmapPieceByPieceWhenItsProcessHasEnded) {
+  EXPECT_EQ(Mapped(), kBytes);
+  kill(unmapper_, SIGSTOP);
+  End();
+  EXPECT_EQ(Mapped(), kBytes);
+  kill(unmapper_, SIGCONT);
+  uint64_t mapped = kBytes;
+  bool part = false;
+  int status = 0;
+  while (waitpid(unmapper_, &status, WNOHANG) == 0) {
+    const uint64_t now = Mapped();
+    EXPECT_LE(now, mapped);
+    mapped = now;
+    part |= now > 0 && now < kBytes;
+  }
+  unmapper_ = -1;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(part);
+}
+
+// A peer of the process, or a keeper, sees its end.
+TEST_F(UnmapperTest, shouldHoldNoDescriptorOfItsProcess) {
+  kill(unmapper_, SIGSTOP);
+  End();
+  char byte;
+  EXPECT_EQ(read(open_, &byte, 1), 0);
+}
+
+TEST_F(UnmapperTest, shouldBearSignals) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGSTOP, SIGCONT}) {
+    kill(unmapper_, signal);
+  }
+  EXPECT_EQ(Mapped(), kBytes);
+  End();
+  int status = 0;
+  EXPECT_EQ(waitpid(unmapper_, &status, 0), unmapper_);
+  unmapper_ = -1;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+}  // namespace
+}  // namespace baton::native
