@@ -26,7 +26,6 @@
 #include "supervisor/keeper/lifeline.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
-#include "tests/harness/wait_until.h"
 #include "tests/lib/driver/commit_writer.h"
 #include "tests/lib/verbs/fabric.h"
 #include "tests/lib/verbs/forwarding_device.h"
@@ -227,12 +226,11 @@ std::vector<std::string> FlagsOfMemories(pid_t pid) {
 TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArenaNorACoreDump) {
   const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
   ASSERT_TRUE(worker.ok()) << worker.status();
-  Until(1, {"worker_attached: worker 1 "});
   // It maps them after it was told that it is attached.
-  const auto enough = [&] { return FlagsOfMemories(worker->pid).size() >= 7; };
-  ASSERT_EQ(harness::WaitUntil("seven memories", enough), absl::OkStatus());
   Until(1, {"worker_ready"});
-  for (const std::string& flags : FlagsOfMemories(worker->pid)) {
+  const std::vector<std::string> memories = FlagsOfMemories(worker->pid);
+  EXPECT_GE(memories.size(), 7u);
+  for (const std::string& flags : memories) {
     EXPECT_THAT(flags, ::testing::HasSubstr(" dc "));
     EXPECT_THAT(flags, ::testing::HasSubstr(" dd "));
   }
