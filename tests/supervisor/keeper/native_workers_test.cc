@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -22,27 +23,19 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/native/host.h"
+#include "lib/native/unmapper.h"
 #include "supervisor/keeper/fork_worker.h"
 #include "supervisor/keeper/lifeline.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
-#include "tests/lib/verbs/fabric.h"
-#include "tests/lib/verbs/forwarding_device.h"
+#include "tests/lib/verbs/nic_process.h"
 
 // As the keeper's executable.
 extern "C" BatonNativeHost* baton_native_host() { return baton::keeper::HostOfThisProcess(); }
 
 namespace baton::keeper {
 namespace {
-
-class UnforkedDevice final : public verbs::testing::ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  absl::Status CheckForkable() const override { return absl::OkStatus(); }
-  absl::Status AfterFork() override { return absl::OkStatus(); }
-  std::vector<int> ForkedDescriptors() const override { return {event_fd()}; }
-};
 
 constexpr uint32_t kWorkers = 2;
 
@@ -125,8 +118,8 @@ class NativeWorkersTest : public ::testing::Test, private EngineListener {
                      told_.push_back(absl::StrCat(event.kind(), ": ", event.message()));
                    }};
   arena::Arena arena_ = MakeArena();
-  UnforkedDevice device_{verbs::testing::OpenDevice(verbs::testing::FabricUnderTest()).value()};
-  std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, &device_, {}).value();
+  const std::unique_ptr<verbs::Device> device_ = verbs::testing::OpenWithNicProcess().value();
+  std::unique_ptr<NativeEngine> engine_ = NativeEngine::Create(&arena_, device_.get(), {}).value();
   Policies policies_{config_.service(), *engine_};
   WorkerSessions sessions_{loop_, config_, arena_, *engine_, policies_, events_};
   const Lifeline lifeline_ = MakeLifeline().value();
@@ -235,6 +228,25 @@ TEST_F(NativeWorkersTest, shouldGiveNoChildOfAWorkerTheArenaNorACoreDump) {
     EXPECT_THAT(flags, ::testing::HasSubstr(" dd "));
   }
 }
+
+#ifndef BATON_SANITIZED  // there is none then
+TEST_F(NativeWorkersTest, shouldGiveEachWorkerAnUnmapper) {
+  const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Until(1, {"worker_ready"});
+  size_t unmappers = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream status(entry.path() / "status");
+    std::string name, line;
+    std::getline(status, name);
+    if (name != absl::StrCat("Name:\t", native::kUnmapperName)) continue;
+    while (std::getline(status, line)) {
+      unmappers += line == absl::StrCat("PPid:\t", worker->pid) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(unmappers, 1u);
+}
+#endif
 
 TEST_F(NativeWorkersTest, shouldKillWhoDoesNotEndWhenAsked) {
   const absl::StatusOr<StartedProgram> old = workers_.Start(Ledger());
