@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,8 +24,10 @@
 namespace baton::native {
 namespace {
 
-// Unmapping a piece of 4-KiB pages takes some ten microseconds.
+// Unmapping a piece of 4-KiB pages takes some ten microseconds, and a pause 70 with the kernel's
+// timer slack. A large mapping is unmapped in larger pieces, so that none takes a second.
 constexpr uintptr_t kPieceBytes = 256 << 10;
+constexpr uintptr_t kMostPieces = 2048;
 constexpr timespec kPause = {0, 20'000};
 constexpr size_t kStackBytes = 32 << 10;
 constexpr uint64_t kStartNs = 1'000'000'000;
@@ -35,6 +38,7 @@ struct Unmapper {
   alignas(16) uint8_t stack[kStackBytes];
   char maps[16 << 10];
   int process = -1;  // pidfd
+  int kept = -1;     // another descriptor
   std::atomic<bool> started{false};
 };
 Unmapper g_unmapper;
@@ -61,8 +65,10 @@ void UnmapIfShared(const char* line) {
   if (std::strncmp(at, " ", 1) != 0 || std::memchr(at + 1, '\n', 4) != nullptr || at[4] != 's') {
     return;
   }
-  for (; begin < end; begin += kPieceBytes) {
-    syscall(SYS_munmap, begin, std::min(kPieceBytes, end - begin));
+  const uintptr_t pieces = (end - begin) / kMostPieces / kPieceBytes + 1;
+  for (const uintptr_t piece = pieces * kPieceBytes; begin < end; begin += piece) {
+    // Of huge pages it may be none: then the kernel unmaps all of it at the end.
+    if (syscall(SYS_munmap, begin, std::min(piece, end - begin)) != 0) return;
     syscall(SYS_nanosleep, &kPause, nullptr);
   }
 }
@@ -89,12 +95,21 @@ void UnmapShared() {
   }
 }
 
+bool Close(int first, int last) {
+  return syscall(SYS_close_range, static_cast<unsigned>(first), static_cast<unsigned>(last), 0) ==
+         0;
+}
+
 int Run(void*) {
-  const auto process = static_cast<unsigned>(g_unmapper.process);
-  // Others wait for the last copy of a descriptor to be closed.
-  if (process > 0) syscall(SYS_close_range, 0u, process - 1, 0);
-  syscall(SYS_close_range, process + 1, ~0u, 0);
   syscall(SYS_prctl, PR_SET_NAME, kUnmapperName);
+  // Others wait for the last copy of a descriptor to be closed.
+  int next = 0;
+  for (const int kept : {std::min(g_unmapper.process, g_unmapper.kept),
+                         std::max(g_unmapper.process, g_unmapper.kept)}) {
+    if (kept > next && !Close(next, kept - 1)) syscall(SYS_exit_group, 1);
+    next = kept + 1;
+  }
+  if (!Close(next, -1)) syscall(SYS_exit_group, 1);
   g_unmapper.started.store(true);
   pollfd end = {g_unmapper.process, POLLIN, 0};
   if (syscall(SYS_ppoll, &end, 1, nullptr, nullptr, 0) == 1) UnmapShared();
@@ -104,13 +119,14 @@ int Run(void*) {
 
 }  // namespace
 
-absl::Status StartUnmapper() {
+absl::Status StartUnmapper([[maybe_unused]] int kept) {
 #ifdef BATON_SANITIZED
   return absl::UnimplementedError("a sanitizer has memory of its own");
 #endif
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   if (!process) return ErrnoStatus(errno, "pidfd_open (see RLIMIT_NOFILE)");
   g_unmapper.process = process.get();
+  g_unmapper.kept = kept;
   // No handler of ours is to run there.
   sigset_t all, before;
   sigfillset(&all);
@@ -120,8 +136,12 @@ absl::Status StartUnmapper() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (unmapper < 0) return ErrnoStatus(error, "clone (see RLIMIT_NPROC, pids.max)");
   for (const uint64_t deadline = MonotonicNanoseconds() + kStartNs; !g_unmapper.started.load();) {
+    if (waitpid(unmapper, nullptr, WNOHANG | __WCLONE) == unmapper) {
+      return absl::InternalError("the unmapper has ended, because it could not close descriptors");
+    }
     if (MonotonicNanoseconds() > deadline) {
       kill(unmapper, SIGKILL);
+      waitpid(unmapper, nullptr, __WCLONE);
       return absl::DeadlineExceededError("the unmapper got no processor for a second");
     }
     sched_yield();

@@ -1,6 +1,7 @@
 #include "supervisor/batond/orphans.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -11,14 +12,12 @@
 namespace baton {
 
 void ReapOrphans() {
-  for (;;) {
-    siginfo_t ended = {};
-    if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
+  // proc(5): the children of a thread; orphans are the main thread's.
+  std::ifstream children(absl::StrCat("/proc/self/task/", getpid(), "/children"));
+  for (pid_t child = 0; children >> child;) {
     std::string name;
-    std::getline(std::ifstream(absl::StrCat("/proc/", ended.si_pid, "/comm")), name);
-    // The next look comes when whoever waits for this one has reaped it.
-    if (name != native::kUnmapperName) return;
-    waitpid(ended.si_pid, nullptr, WNOHANG);
+    std::getline(std::ifstream(absl::StrCat("/proc/", child, "/comm")), name);
+    if (name == native::kUnmapperName) waitpid(child, nullptr, WNOHANG);
   }
 }
 

@@ -79,6 +79,8 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
   const absl::Status tied = TieToLifeline(inheritance.lifeline);
   if (absl::IsUnavailable(tied)) _exit(0);
   BATON_RETURN_IF_ERROR(tied);
+  const bool outside_effects = inheritance.outside_effects;
+  const int presence = inheritance.presence;
   // For as long as the process lives.
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<NativeDriver> driver,
                          NativeDriver::Create(std::move(inheritance)));
@@ -87,7 +89,10 @@ absl::Status BecomeWorker(const NativeProgram& program, NativeInheritance inheri
                          native::NativeObject::Load(program.object));
   // What the page faults of a heir cost, a peer waits for.
   native::Prefault();
-  if (const absl::Status started = native::StartUnmapper(); !started.ok()) {
+  // A successor of one with outside effects waits until its memory is gone, too. So does whoever
+  // awaits the end of all workers: the unmapper keeps their presence.
+  const absl::Status started = outside_effects ? absl::OkStatus() : native::StartUnmapper(presence);
+  if (!started.ok()) {
     std::fprintf(stderr,
                  "baton: who follows this worker may wait for longer, without unmapper: %s\n",
                  std::string(MessageOf(started)).c_str());

@@ -118,11 +118,12 @@ bool CompletionQueue::HasEntry(uint32_t index) const {
   found->queue_pair = queue_pair;
   found->receive = KindOf(entry).receive;
   if (found->receive) return FindReceive(entry, found);
+  if (!KindOf(entry).send) return false;
   const SendNote& note =
       queue_pair->send_notes[be16toh(entry.wqe_counter) & (queue_pair->send_slots - 1)];
   found->cursor = static_cast<uint16_t>(note.end);
   found->wr_id = note.wr_id;
-  return KindOf(entry).send;
+  return true;
 }
 
 // Receives of one queue pair complete in order. Those of a shared queue do not, so the entry names

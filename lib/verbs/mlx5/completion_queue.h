@@ -95,6 +95,8 @@ class CompletionQueue {
   // `number` is the device's. `doorbell` outlives the queue.
   CompletionQueue(const CompletionQueueMemory& memory, uint32_t number, Doorbell* doorbell)
       : memory_(memory), number_(number), doorbell_(doorbell) {}
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   void Add(const CompletingQueuePair& queue_pair);
   // Its completions are gone from the queue.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -86,7 +87,7 @@ class UnmapperTest : public ::testing::Test {
       _exit(1);
     }
     Told told;
-    told.started = StartUnmapper().ok();
+    told.started = StartUnmapper(-1).ok();
     told.waits_for_nobody = waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD;
     if (write(other_end, &told, sizeof(told)) != sizeof(told)) _exit(1);
     for (;;) pause();
@@ -110,11 +111,13 @@ TEST_F(UnmapperTest, shouldUnmapPieceByPieceWhenItsProcessHasEnded) {
   kill(unmapper_, SIGSTOP);
   End();
   EXPECT_EQ(Mapped(), kBytes);
-  kill(unmapper_, SIGCONT);
   uint64_t mapped = kBytes;
   bool part = false;
   int status = 0;
   while (waitpid(unmapper_, &status, WNOHANG) == 0) {
+    kill(unmapper_, SIGCONT);
+    sched_yield();
+    if (!part) kill(unmapper_, SIGSTOP);
     const uint64_t now = Mapped();
     EXPECT_LE(now, mapped);
     mapped = now;

@@ -32,7 +32,9 @@ TEST(OrphansTest, shouldReapUnmappers) {
 
 TEST(OrphansTest, shouldLeaveOthersToWhoWaitsForThem) {
   const pid_t other = EndedChild("baton-keeper");
+  const pid_t unmapper = EndedChild(native::kUnmapperName);
   ReapOrphans();
+  EXPECT_EQ(waitpid(unmapper, nullptr, WNOHANG), -1);
   EXPECT_EQ(waitpid(other, nullptr, WNOHANG), other);
 }
 
