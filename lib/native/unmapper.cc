@@ -62,12 +62,12 @@ void UnmapIfShared(const char* line) {
   const char* at = ReadHex(line, &begin);
   if (*at != '-') return;
   at = ReadHex(at + 1, &end);
-  if (std::strncmp(at, " ", 1) != 0 || std::memchr(at + 1, '\n', 4) != nullptr || at[4] != 's') {
+  if (*at != ' ' || std::memchr(at + 1, '\n', 4) != nullptr || at[4] != 's') {
     return;
   }
-  const uintptr_t pieces = (end - begin) / kMostPieces / kPieceBytes + 1;
-  for (const uintptr_t piece = pieces * kPieceBytes; begin < end; begin += piece) {
-    // Of huge pages it may be none: then the kernel unmaps all of it at the end.
+  const uintptr_t piece = kPieceBytes * ((end - begin) / (kPieceBytes * kMostPieces) + 1);
+  for (; begin < end; begin += piece) {
+    // A part of a huge page cannot be unmapped: the kernel then unmaps all of it at the end.
     if (syscall(SYS_munmap, begin, std::min(piece, end - begin)) != 0) return;
     syscall(SYS_nanosleep, &kPause, nullptr);
   }

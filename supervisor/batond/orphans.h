@@ -4,8 +4,8 @@
 namespace baton {
 
 // Reaps unmappers of native workers (lib/native/unmapper.h) that have ended. A process whose parent
-// is dead is the init process's child, and in a container batond is that. Other children are left
-// to those who wait for them. Never waits.
+// is dead is the init process's child, which batond is in a pid namespace of its own. Other
+// children are left to those who wait for them. Never waits.
 void ReapOrphans();
 
 }  // namespace baton

@@ -22,7 +22,7 @@ std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
           queue_pair.receives_here ? &cursors->receives_begin : nullptr};
 }
 
-// What an entry of a kind tells of.
+// An entry's kind tells this of it.
 struct alignas(8) Kind {
   bool send = false;
   bool receive = false;
@@ -103,7 +103,7 @@ bool CompletionQueue::HasEntry(uint32_t index) const {
   return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == OwnerOf(index, memory_.entry_count);
 }
 
-// Of the same queue pair as the entry before, most often.
+// Most entries are of the same queue pair as the entry before.
 [[gnu::always_inline]] inline CompletingQueuePair* CompletionQueue::FindQueuePair(uint32_t number) {
   if (last_ != nullptr && last_->number == number) [[likely]]
     return last_;

@@ -149,8 +149,8 @@ class CompletionQueue {
   const uint32_t number_;
   Doorbell* const doorbell_;
   absl::flat_hash_map<uint32_t, CompletingQueuePair> queue_pairs_;  // by number
-  CompletingQueuePair* last_ =
-      nullptr;  // of these, which was found last; null: none since a change
+  // The one of these that was found last; null: none was since they changed.
+  CompletingQueuePair* last_ = nullptr;
 };
 
 }  // namespace baton::verbs::mlx5

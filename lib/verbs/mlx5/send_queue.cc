@@ -27,7 +27,7 @@ constexpr uint32_t SlotsFor(uint32_t segments) {
   return (segments + kSegmentsPerSlot - 1) / kSegmentsPerSlot;
 }
 
-// What a request of an opcode begins with.
+// An opcode tells this of the beginning of its requests.
 struct Beginning {
   uint8_t code = 0;        // MLX5_OPCODE_*
   uint8_t segments = 0;    // before those of its data

@@ -13,18 +13,18 @@
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/lib/native/unmapper_of.h"
 
 namespace baton::native {
 namespace {
 
 constexpr size_t kBytes = size_t{256} << 20;  // a thousand pieces, untouched
 
-// What a child of ours tells of itself.
+// A child of ours tells this of itself.
 struct Told {
   bool started = false;
   bool waits_for_nobody = false;  // wait(2) knows no child of it
@@ -45,7 +45,7 @@ class UnmapperTest : public ::testing::Test {
     ASSERT_EQ(read(open_, &told, sizeof(told)), static_cast<ssize_t>(sizeof(told)));
     if (!told.started) GTEST_SKIP() << "no unmapper beside a sanitizer's own memory";
     EXPECT_TRUE(told.waits_for_nobody);
-    unmapper_ = FindUnmapper();
+    unmapper_ = UnmapperOf(process_);
     ASSERT_GT(unmapper_, 0);
   }
   void TearDown() override {
@@ -91,18 +91,6 @@ class UnmapperTest : public ::testing::Test {
     told.waits_for_nobody = waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD;
     if (write(other_end, &told, sizeof(told)) != sizeof(told)) _exit(1);
     for (;;) pause();
-  }
-  pid_t FindUnmapper() const {
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      std::string name;
-      std::getline(std::ifstream(entry.path() / "comm"), name);
-      if (name != kUnmapperName) continue;
-      std::ifstream status(entry.path() / "status");
-      for (std::string line; std::getline(status, line);) {
-        if (line == absl::StrCat("PPid:\t", process_)) return std::stoi(entry.path().filename());
-      }
-    }
-    return -1;
   }
 };
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -23,12 +22,12 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/check.h"
 #include "lib/native/host.h"
-#include "lib/native/unmapper.h"
 #include "supervisor/keeper/fork_worker.h"
 #include "supervisor/keeper/lifeline.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/temp_directory.h"
 #include "tests/lib/driver/commit_writer.h"
+#include "tests/lib/native/unmapper_of.h"
 #include "tests/lib/verbs/nic_process.h"
 
 // As the keeper's executable.
@@ -234,17 +233,7 @@ TEST_F(NativeWorkersTest, shouldGiveEachWorkerAnUnmapper) {
   const absl::StatusOr<StartedProgram> worker = workers_.Start(Ledger());
   ASSERT_TRUE(worker.ok()) << worker.status();
   Until(1, {"worker_ready"});
-  size_t unmappers = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream status(entry.path() / "status");
-    std::string name, line;
-    std::getline(status, name);
-    if (name != absl::StrCat("Name:\t", native::kUnmapperName)) continue;
-    while (std::getline(status, line)) {
-      unmappers += line == absl::StrCat("PPid:\t", worker->pid) ? 1 : 0;
-    }
-  }
-  EXPECT_EQ(unmappers, 1u);
+  EXPECT_GT(native::UnmapperOf(worker->pid), 0);
 }
 #endif
 
