@@ -84,6 +84,7 @@ class NativeQueuePair final : public verbs::QueuePair {
                            size_t* posted) override {
     return inherited_->PostReceive(requests, posted);
   }
+  verbs::mlx5::QueuePair* DirectQueues() override { return inherited_->DirectQueues(); }
   absl::Status SetError() override { return inherited_->SetError(); }
   bool receives_drained() const override {
     if (drained_ || inherited_->receives_drained()) return true;

@@ -25,6 +25,11 @@
 
 namespace baton::verbs {
 
+namespace mlx5 {
+class CompletionQueue;
+class QueuePair;
+}  // namespace mlx5
+
 enum class Opcode : uint8_t {
   kSend = 0,
   kSendWithImmediate = 1,
@@ -175,6 +180,11 @@ class CompletionQueue {
     std::copy(taken.begin(), taken.end(), completions);
   }
 
+  // Returns the queue itself if it lies in shared memory in mlx5's format and the next poll needs
+  // nothing else: its TakeEach then polls as Take does, without a copy. Null: call Take. Ask before
+  // each poll.
+  virtual mlx5::CompletionQueue* DirectQueue() { return nullptr; }
+
   // Called by a process that goes on, with this queue and the queue pairs that complete in it,
   // where another has been: first, and when that one is dead or will use them no more.
   virtual void Resume() {}
@@ -235,6 +245,10 @@ class QueuePair {
   // the error state requests are taken and complete with kFlushError.
   virtual absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) = 0;
   virtual absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) = 0;
+
+  // Returns the queue pair itself if its queues lie in shared memory in mlx5's format, and its
+  // owner's driver may write requests there. Null: call PostSend and PostReceive.
+  virtual mlx5::QueuePair* DirectQueues() { return nullptr; }
 
   // To the error state: everything outstanding completes with kFlushError.
   virtual absl::Status SetError() = 0;

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/polling.h"
 #include "lib/verbs/mlx5/shared_receive_queue.h"
-#include "lib/verbs/mlx5/syndrome.h"
 
 namespace baton::verbs::mlx5 {
 namespace {
@@ -22,52 +22,12 @@ std::array<uint32_t*, 2> BeginsOf(const CompletingQueuePair& queue_pair) {
           queue_pair.receives_here ? &cursors->receives_begin : nullptr};
 }
 
-// An entry's kind tells this of it.
-struct alignas(8) Kind {
-  bool send = false;
-  bool receive = false;
-  bool error = false;
-  bool has_immediate = false;
-  bool has_invalidate = false;
-  CompletionOpcode opcode = CompletionOpcode::kReceive;  // of a receive
-};
-
-constexpr std::array<Kind, 16> kKinds = [] {
-  std::array<Kind, 16> kinds;
-  kinds[MLX5_CQE_REQ].send = kinds[MLX5_CQE_REQ_ERR].send = true;
-  for (const uint8_t receive : {MLX5_CQE_RESP_WR_IMM, MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM,
-                                MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_ERR}) {
-    kinds[receive].receive = true;
-  }
-  kinds[MLX5_CQE_REQ_ERR].error = kinds[MLX5_CQE_RESP_ERR].error = true;
-  kinds[MLX5_CQE_RESP_SEND_IMM].has_immediate = kinds[MLX5_CQE_RESP_WR_IMM].has_immediate = true;
-  kinds[MLX5_CQE_RESP_SEND_INV].has_invalidate = true;
-  kinds[MLX5_CQE_RESP_WR_IMM].opcode = CompletionOpcode::kReceiveWithImmediate;
-  return kinds;
-}();
-
-const Kind& KindOf(const mlx5_cqe64& entry) { return kKinds[entry.op_own >> 4]; }
-
-CompletionOpcode SentBy(uint8_t code) {
-  switch (code) {
-    case MLX5_OPCODE_RDMA_WRITE:
-    case MLX5_OPCODE_RDMA_WRITE_IMM:
-      return CompletionOpcode::kWrite;
-    case MLX5_OPCODE_RDMA_READ:
-      return CompletionOpcode::kRead;
-    case MLX5_OPCODE_ATOMIC_CS:
-      return CompletionOpcode::kCompareAndSwap;
-    case MLX5_OPCODE_ATOMIC_FA:
-      return CompletionOpcode::kFetchAndAdd;
-    default:
-      return CompletionOpcode::kSend;
-  }
-}
-
 }  // namespace
 
 void CompletionQueue::Add(const CompletingQueuePair& queue_pair) {
-  queue_pairs_[queue_pair.number] = queue_pair;
+  TakenWord place;
+  place.place = queue_pair.place;
+  queue_pairs_[queue_pair.number] = {queue_pair, htobe32(queue_pair.number), Pack(place)};
   last_ = nullptr;
 }
 
@@ -78,77 +38,98 @@ void CompletionQueue::Remove(uint32_t qp_number) {
 
 void CompletionQueue::Resume() {
   const uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
-  for (auto& [number, queue_pair] : queue_pairs_) {
+  for (auto& [number, known] : queue_pairs_) {
+    const CompletingQueuePair& queue_pair = known.queue_pair;
     if (queue_pair.shared != nullptr) queue_pair.shared->Settle(number_, consumed);
   }
   const TakenWord taken = Unpack(std::atomic_ref(*memory_.taken).load(std::memory_order_acquire));
   if (taken.consumed != consumed) return;
-  for (auto& [number, queue_pair] : queue_pairs_) {
+  for (auto& [number, known] : queue_pairs_) {
+    const CompletingQueuePair& queue_pair = known.queue_pair;
     if (queue_pair.place != taken.place || (queue_pair.cursors->use & kUseMask) != taken.use) {
       continue;
     }
-    SetCursor(queue_pair.cursors, taken.receive, taken.cursor);
+    QueueCursors& cursors = *queue_pair.cursors;
+    std::atomic_ref(taken.receive ? cursors.received : cursors.sent)
+        .store(taken.cursor, std::memory_order_release);
   }
 }
 
-const mlx5_cqe64& CompletionQueue::Entry(uint32_t index) const {
-  const uint8_t* const slot =
-      memory_.entries + size_t{index & (memory_.entry_count - 1)} * memory_.entry_bytes;
-  return *reinterpret_cast<const mlx5_cqe64*>(slot + memory_.entry_bytes - sizeof(mlx5_cqe64));
-}
-
-bool CompletionQueue::HasEntry(uint32_t index) const {
-  const uint8_t owner =
-      std::atomic_ref(const_cast<uint8_t&>(Entry(index).op_own)).load(std::memory_order_acquire);
-  return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == OwnerOf(index, memory_.entry_count);
-}
-
 // Most entries are of the same queue pair as the entry before.
-[[gnu::always_inline]] inline CompletingQueuePair* CompletionQueue::FindQueuePair(uint32_t number) {
-  if (last_ != nullptr && last_->number == number) [[likely]]
-    return last_;
+const CompletionQueue::Known* CompletionQueue::FindQueuePair(uint32_t number) {
+  if (last_ != nullptr && last_->queue_pair.number == number) return last_;
   const auto at = queue_pairs_.find(number);
   return at == queue_pairs_.end() ? nullptr : last_ = &at->second;
 }
 
-// Returns false for an entry that makes no sense: WhyUnknown says why.
-[[gnu::always_inline]] inline bool CompletionQueue::Find(const mlx5_cqe64& entry, Found* found) {
-  CompletingQueuePair* const queue_pair = FindQueuePair(be32toh(entry.sop_drop_qpn) & kNumberMask);
-  if (queue_pair == nullptr) return false;
-  found->queue_pair = queue_pair;
-  found->receive = KindOf(entry).receive;
-  if (found->receive) return FindReceive(entry, found);
-  if (!KindOf(entry).send) return false;
-  const SendNote& note =
-      queue_pair->send_notes[be16toh(entry.wqe_counter) & (queue_pair->send_slots - 1)];
-  found->cursor = static_cast<uint16_t>(note.end);
-  found->wr_id = note.wr_id;
-  return true;
-}
-
-// Receives of one queue pair complete in order. Those of a shared queue do not, so the entry names
-// the slot. Whether it names the shared queue, too, depends on the version of the device's entries.
-[[gnu::always_inline]] inline bool CompletionQueue::FindReceive(const mlx5_cqe64& entry,
-                                                                Found* found) {
-  const CompletingQueuePair& queue_pair = *found->queue_pair;
-  const uint16_t received = queue_pair.cursors->received;
-  found->cursor = static_cast<uint16_t>(received + 1);
-  if (queue_pair.shared != nullptr) {
-    found->shared = queue_pair.shared;
-    found->slot = be16toh(entry.wqe_counter);
-    if (!found->shared->MayComplete(found->slot)) return false;
-    found->wr_id = found->shared->wr_id(found->slot);
+// Receives of a shared queue complete in any order, so the entry names the slot. Whether it names
+// the shared queue, too, depends on the version of the device's entries.
+bool CompletionQueue::Find(const mlx5_cqe64& entry, const Known& known, Found* found) {
+  const CompletingQueuePair& queue_pair = known.queue_pair;
+  const CompletionKind& kind = KindOf(entry);
+  if (kind.send) {
+    *found = FindSend(entry, known);
     return true;
   }
-  if (queue_pair.receive_slots == 0) return false;
-  found->wr_id = queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)];
+  if (!kind.receive || (queue_pair.shared == nullptr && queue_pair.receive_slots == 0)) {
+    return false;
+  }
+  if (queue_pair.shared == nullptr) {
+    *found = FindReceive(known);
+    return true;
+  }
+  found->shared = queue_pair.shared;
+  found->slot = be16toh(entry.wqe_counter);
+  if (!found->shared->MayComplete(found->slot)) return false;
+  found->wr_id = found->shared->wr_id(found->slot);
+  found->cursors = queue_pair.cursors;
+  found->taken = known.taken;
+  found->cursor = static_cast<uint16_t>(queue_pair.cursors->received + 1);
+  found->receive = true;
   return true;
 }
 
-absl::Status CompletionQueue::WhyUnknown(const mlx5_cqe64& entry) {
+namespace {
+
+Completion Translate(const mlx5_cqe64& entry, uint64_t wr_id) {
+  const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
+  const CompletionKind& kind = KindOf(entry);
+  Completion completion;
+  completion.wr_id = wr_id;
+  completion.has_immediate = kind.has_immediate;
+  completion.has_invalidate = kind.has_invalidate;
+  completion.opcode =
+      kind.receive ? kind.opcode : CompletedBy(static_cast<uint8_t>(code_and_number >> 24));
+  completion.immediate = be32toh(entry.imm_inval_pkey);
+  const bool atomic = completion.opcode == CompletionOpcode::kCompareAndSwap ||
+                      completion.opcode == CompletionOpcode::kFetchAndAdd;
+  completion.byte_len = atomic ? kAtomicBytes : be32toh(entry.byte_cnt);
+  completion.qp_number = code_and_number & kNumberMask;
+  if (!kind.error) return completion;
+  mlx5_err_cqe error;
+  static_assert(sizeof(error) == sizeof(entry));
+  std::memcpy(&error, &entry, sizeof(error));
+  completion.status = StatusOf(error.syndrome);
+  completion.vendor_error = error.vendor_err_synd;
+  return completion;
+}
+
+}  // namespace
+
+CompletionQueue::Look CompletionQueue::LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found,
+                                              Completion* completion) {
+  const Known* const known = FindQueuePair(be32toh(entry.sop_drop_qpn) & kNumberMask);
+  if (known == nullptr || !Find(entry, *known, found)) return Look::kNonsense;
+  if (MayHaveFormer() && IsFormer(known->queue_pair, found->receive, index)) return Look::kFormer;
+  *completion = Translate(entry, found->wr_id);
+  return Look::kFound;
+}
+
+absl::Status CompletionQueue::WhyUnknown() {
+  const mlx5_cqe64& entry = Entry(LoadRecord(memory_.record) & kConsumedMask);
   const uint32_t number = be32toh(entry.sop_drop_qpn) & kNumberMask;
-  const CompletingQueuePair* const queue_pair = FindQueuePair(number);
-  if (queue_pair == nullptr) {
+  const Known* const known = FindQueuePair(number);
+  if (known == nullptr) {
     return absl::DataLossError(
         absl::StrCat("a completion names queue pair ", number, ", which has none here"));
   }
@@ -156,51 +137,13 @@ absl::Status CompletionQueue::WhyUnknown(const mlx5_cqe64& entry) {
     return absl::DataLossError(absl::StrCat("a completion of queue pair ", number,
                                             " is of the unknown kind ", entry.op_own >> 4));
   }
-  if (queue_pair->shared != nullptr) {
+  if (known->queue_pair.shared != nullptr) {
     return absl::DataLossError(absl::StrCat("a completion of queue pair ", number, " names slot ",
                                             be16toh(entry.wqe_counter),
                                             " of its shared queue, where no receive is"));
   }
   return absl::DataLossError(
       absl::StrCat("a receive of queue pair ", number, ", which has no receive queue, completed"));
-}
-
-namespace {
-
-// All but the wr_id.
-[[gnu::always_inline]] inline void Translate(const mlx5_cqe64& entry, Completion* completion) {
-  const uint32_t code_and_number = be32toh(entry.sop_drop_qpn);
-  const Kind& kind = KindOf(entry);
-  completion->status = CompletionStatus::kSuccess;
-  completion->has_immediate = kind.has_immediate;
-  completion->has_invalidate = kind.has_invalidate;
-  completion->opcode = kind.opcode;
-  completion->immediate = be32toh(entry.imm_inval_pkey);
-  completion->byte_len = be32toh(entry.byte_cnt);
-  completion->qp_number = code_and_number & kNumberMask;
-  completion->vendor_error = 0;
-  if (!kind.receive) {
-    completion->opcode = SentBy(static_cast<uint8_t>(code_and_number >> 24));
-    if (completion->opcode == CompletionOpcode::kCompareAndSwap ||
-        completion->opcode == CompletionOpcode::kFetchAndAdd) {
-      completion->byte_len = kAtomicBytes;
-    }
-  }
-  if (!kind.error) [[likely]]
-    return;
-  mlx5_err_cqe error;
-  static_assert(sizeof(error) == sizeof(entry));
-  std::memcpy(&error, &entry, sizeof(error));
-  completion->status = StatusOf(error.syndrome);
-  completion->vendor_error = error.vendor_err_synd;
-}
-
-}  // namespace
-
-// Never before what was written earlier: a cursor is not ahead of the consumer index.
-void CompletionQueue::SetCursor(QueueCursors* cursors, bool receive, uint16_t value) {
-  std::atomic_ref(receive ? cursors->received : cursors->sent)
-      .store(value, std::memory_order_release);
 }
 
 // Requires a completion behind the last arm. The device has made the event of that arm, and ignores
@@ -232,37 +175,49 @@ void CompletionQueue::RequestNotification() {
   doorbell_->Arm(bytes);
 }
 
-absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
-  const bool may_have_former = MayHaveFormer();
-  uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
-  int count = 0;
-  while (static_cast<size_t>(count) < taken.size() && HasEntry(consumed)) {
-    if (count == 0) NoteEvent();
-    const mlx5_cqe64& entry = Entry(consumed);
-    Found found;
-    // The completions that were taken before this one are consumed, and the caller's.
-    if (!Find(entry, &found)) [[unlikely]] {
-      return count > 0 ? absl::StatusOr<int>(count) : WhyUnknown(entry);
-    }
-    if (may_have_former && IsFormer(found, consumed)) {
-      consumed = PassOver(found, consumed);
-      continue;
-    }
-    Completion& completion = taken[static_cast<size_t>(count++)];
-    Translate(entry, &completion);
-    std::atomic_ref(completion.wr_id).store(found.wr_id, std::memory_order_release);
-    consumed = (consumed + 1) & kConsumedMask;
-    if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);
-    QueueCursors* const cursors = found.queue_pair->cursors;
-    const TakenWord word = {consumed, found.queue_pair->place,
-                            static_cast<uint8_t>(cursors->use & kUseMask), found.receive,
-                            found.cursor};
-    std::atomic_ref(*memory_.taken).store(Pack(word), std::memory_order_release);
-    StoreRecord(memory_.record, consumed);
-    SetCursor(cursors, found.receive, found.cursor);
-    if (found.shared != nullptr) found.shared->Settle(number_, consumed);
+namespace {
+
+// The wr_id of a completion is written last.
+class SlotFiller {
+ public:
+  explicit SlotFiller(Completion* next) : next_(next) {}
+
+  bool KeepSend(const PlainCompletion& plain) { return Fill(plain); }
+  bool KeepReceive(const PlainCompletion& plain) { return Fill(plain); }
+  bool Keep(const Completion& completion) {
+    Completion& slot = *next_++;
+    constexpr size_t kBody = offsetof(Completion, status);
+    std::memcpy(reinterpret_cast<uint8_t*>(&slot) + kBody,
+                reinterpret_cast<const uint8_t*>(&completion) + kBody, sizeof(slot) - kBody);
+    std::atomic_ref(slot.wr_id).store(completion.wr_id, std::memory_order_release);
+    return true;
   }
-  if (may_have_former) ForgetFormer(consumed);
+
+ private:
+  bool Fill(const PlainCompletion& plain) {
+    Completion& slot = *next_++;
+    slot.status = CompletionStatus::kSuccess;
+    slot.opcode = CompletionOpcode(plain.what >> 16 & 0xff);
+    slot.has_immediate = (plain.what >> 24 & 1) != 0;
+    slot.has_invalidate = (plain.what >> 25 & 1) != 0;
+    slot.byte_len = plain.byte_len;
+    slot.immediate = plain.immediate;
+    slot.qp_number = plain.qp_number;
+    slot.vendor_error = 0;
+    std::atomic_ref(slot.wr_id).store(plain.wr_id, std::memory_order_release);
+    return true;
+  }
+
+  Completion* next_;
+};
+
+}  // namespace
+
+absl::StatusOr<int> CompletionQueue::Take(absl::Span<Completion> taken) {
+  SlotFiller filler(taken.data());
+  const int count = TakeEach(static_cast<int>(taken.size()), &filler);
+  if (count == kNonsense) [[unlikely]]
+    return WhyUnknown();
   return count;
 }
 
@@ -288,7 +243,7 @@ absl::StatusOr<uint32_t> CompletionQueue::FindEnd() const {
 absl::Status CompletionQueue::NoteReset(uint32_t qp_number) {
   const auto at = queue_pairs_.find(qp_number);
   if (at == queue_pairs_.end() || memory_.former == nullptr) return absl::OkStatus();
-  const CompletingQueuePair& queue_pair = at->second;
+  const CompletingQueuePair& queue_pair = at->second.queue_pair;
   BATON_ASSIGN_OR_RETURN(const uint32_t end, FindEnd());
   for (uint32_t* const begin : BeginsOf(queue_pair)) {
     if (begin != nullptr) std::atomic_ref(*begin).store(end | kNoted, std::memory_order_relaxed);
@@ -309,9 +264,10 @@ bool CompletionQueue::IsAhead(uint32_t begin, uint32_t index) const {
   return (begin & kNoted) != 0 && distance != 0 && distance <= memory_.entry_count;
 }
 
-bool CompletionQueue::IsFormer(const Found& found, uint32_t index) const {
-  QueueCursors& cursors = *found.queue_pair->cursors;
-  std::atomic_ref begin(found.receive ? cursors.receives_begin : cursors.sends_begin);
+bool CompletionQueue::IsFormer(const CompletingQueuePair& queue_pair, bool receive,
+                               uint32_t index) const {
+  QueueCursors& cursors = *queue_pair.cursors;
+  std::atomic_ref begin(receive ? cursors.receives_begin : cursors.sends_begin);
   return IsAhead(begin.load(std::memory_order_relaxed), index);
 }
 
@@ -329,8 +285,8 @@ void CompletionQueue::ForgetFormer(uint32_t consumed) {
   std::atomic_ref former(*memory_.former);
   former.exchange(0, std::memory_order_acq_rel);
   bool left = false;
-  for (auto& [number, queue_pair] : queue_pairs_) {
-    for (uint32_t* const word : BeginsOf(queue_pair)) {
+  for (auto& [number, known] : queue_pairs_) {
+    for (uint32_t* const word : BeginsOf(known.queue_pair)) {
       if (word == nullptr) continue;
       std::atomic_ref begin(*word);
       uint32_t seen = begin.load(std::memory_order_relaxed);

@@ -85,6 +85,23 @@ constexpr TakenWord Unpack(uint64_t word) {
           static_cast<uint16_t>(word >> 48)};
 }
 
+// What a completion says that has succeeded, and was no READ or atomic.
+struct PlainCompletion {
+  // Bits 16-23 are the verbs::CompletionOpcode, bit 24 is has_immediate, bit 25 has_invalidate, and
+  // bit 0 is set.
+  static constexpr uint32_t Pack(CompletionOpcode opcode, bool immediate, bool invalidate) {
+    return 1 | uint32_t{static_cast<uint8_t>(opcode)} << 16 | uint32_t{immediate} << 24 |
+           uint32_t{invalidate} << 25;
+  }
+  static constexpr uint32_t kOpcodeAndFlags = 0xffff0000;
+
+  uint64_t wr_id = 0;
+  uint32_t what = 0;
+  uint32_t byte_len = 0;
+  uint32_t immediate = 0;  // of a receive
+  uint32_t qp_number = 0;
+};
+
 // Polls a completion queue. Each completion is consumed by one store, after its caller has it: a
 // driver that follows one that was killed calls Resume, and gets each once, or, as verbs.h has it,
 // the last one a second time where its predecessor had not consumed it.
@@ -110,6 +127,23 @@ class CompletionQueue {
   // is consumed. kDataLoss: an entry makes no sense, by which nothing is known of any behind it.
   absl::StatusOr<int> Take(absl::Span<Completion> taken);
 
+  // Gives the keeper up to `most` completions, oldest first. Each is consumed after the keeper has
+  // it, so a driver that follows one that was killed gets it again. Returns how many were consumed,
+  // or kNonsense if the first entry makes no sense: WhyUnknown says why. Defined in polling.h.
+  //
+  // A keeper has these functions, which return whether it has the completion now:
+  //   bool KeepSend(const PlainCompletion&), KeepReceive(const PlainCompletion&): of a success, of
+  //   a
+  //     receive from the queue pair's own queue. They do nothing to queue pairs and this queue.
+  //     What they return false for is given to Keep.
+  //   bool Keep(const Completion&): may post, and may destroy queue pairs. A completion that it
+  //     returns false for stays in the queue, and TakeEach returns.
+  static constexpr int kNonsense = -1;
+  template <typename Keeper>
+  int TakeEach(int most, Keeper* keeper);
+  // Requires that TakeEach has just returned kNonsense. kDataLoss says what the entry is.
+  absl::Status WhyUnknown();
+
   // Called by the process that has reset a queue pair: completions of its former use that are left
   // here are passed over, because their slots will be of the next use. Another process may be at
   // Take meanwhile, if what it takes is of other queue pairs (soft_nic.md, "Open"). kUnavailable:
@@ -121,36 +155,58 @@ class CompletionQueue {
   void RequestNotification();
 
  private:
+  class EntryWalk;
+  struct Known {
+    CompletingQueuePair queue_pair;
+    __be32 number = 0;   // as entries have it
+    uint64_t taken = 0;  // its part of `taken`
+  };
+  // The number's part of mlx5_cqe64::sop_drop_qpn.
+  static constexpr __be32 kNumberOfEntry = ~__be32{0xff};
+
+  // What an entry says, which stays true when its queue pair is destroyed.
   struct Found {
-    CompletingQueuePair* queue_pair = nullptr;
-    bool receive = false;
-    uint16_t cursor = 0;  // the new `sent` or `received`
+    QueueCursors* cursors = nullptr;
     uint64_t wr_id = 0;
+    uint64_t taken = 0;
+    uint16_t cursor = 0;  // the new `sent` or `received`
+    bool receive = false;
     SharedReceiveQueue* shared = nullptr;  // where it comes from, and its slot there
     uint32_t slot = 0;
   };
+  static constexpr int kNotKept = -2;
+  enum class Look : uint8_t {
+    kFound,
+    kFormer,    // a reset has left it: only `found` is set
+    kNonsense,  // nothing is set
+  };
 
-  bool HasEntry(uint32_t index) const;
   const mlx5_cqe64& Entry(uint32_t index) const;
-  CompletingQueuePair* FindQueuePair(uint32_t number);
-  bool Find(const mlx5_cqe64& entry, Found* found);
-  static bool FindReceive(const mlx5_cqe64& entry, Found* found);
-  absl::Status WhyUnknown(const mlx5_cqe64& entry);
+  bool IsThere(const mlx5_cqe64& entry, uint32_t index) const;
+  bool HasEntry(uint32_t index) const { return IsThere(Entry(index), index); }
+  const Known* FindQueuePair(uint32_t number);
+  static Found FindSend(const mlx5_cqe64& entry, const Known& known);
+  static Found FindReceive(const Known& known);
+  // FindSend or FindReceive of any entry. Returns false if it makes no sense.
+  static bool Find(const mlx5_cqe64& entry, const Known& known, Found* found);
+  Look LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found, Completion* completion);
+  uint32_t Consume(const Found& found, uint32_t consumed);  // returns how many are consumed now
+  template <typename Keeper>
+  int TakeOther(const mlx5_cqe64& entry, uint32_t* consumed, Keeper* keeper);
   void NoteEvent();
-  static void SetCursor(QueueCursors* cursors, bool receive, uint16_t value);
   absl::StatusOr<uint32_t> FindEnd() const;
   bool MayHaveFormer() const;
   bool IsAhead(uint32_t begin, uint32_t index) const;
-  bool IsFormer(const Found& found, uint32_t index) const;
+  bool IsFormer(const CompletingQueuePair& queue_pair, bool receive, uint32_t index) const;
   uint32_t PassOver(const Found& found, uint32_t index);
   void ForgetFormer(uint32_t consumed);
 
   const CompletionQueueMemory memory_;
   const uint32_t number_;
   Doorbell* const doorbell_;
-  absl::flat_hash_map<uint32_t, CompletingQueuePair> queue_pairs_;  // by number
+  absl::flat_hash_map<uint32_t, Known> queue_pairs_;  // by number
   // The one of these that was found last; null: none was since they changed.
-  CompletingQueuePair* last_ = nullptr;
+  const Known* last_ = nullptr;
 };
 
 }  // namespace baton::verbs::mlx5

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/posting.h"
 
 namespace baton::verbs::mlx5 {
 
@@ -22,10 +23,6 @@ QueuePair::QueuePair(const QueuePairLayout& layout, uint8_t* begin, uint32_t num
 
 QueuePairState QueuePair::state() const {
   return commands_->Query(number_).value_or(QueuePairState::kError);
-}
-
-uint32_t QueuePair::Known() const {
-  return std::atomic_ref(cursors_->known).load(std::memory_order_relaxed);
 }
 
 void QueuePair::Know(uint32_t what) {
@@ -54,6 +51,13 @@ absl::Status QueuePair::PostReceive(absl::Span<const ReceiveRequest> requests, s
   absl::Status status = receives_.Post(requests, posted);
   if (*posted > 0) doorbell_->ReceivesPosted(number_, *failed_);
   return status;
+}
+
+void QueuePair::Queue(const SendQueue::Batch& batch) { sends_.Queue(batch); }
+
+void QueuePair::Queue(const ReceiveQueue::Batch& batch) {
+  receives_.Queue(batch);
+  doorbell_->ReceivesPosted(number_, *failed_);
 }
 
 absl::Status QueuePair::SetError() {

@@ -1,6 +1,7 @@
 #ifndef LIB_VERBS_MLX5_QUEUE_PAIR_H_
 #define LIB_VERBS_MLX5_QUEUE_PAIR_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -43,6 +44,17 @@ class QueuePair final : public verbs::QueuePair {
   // False: the peer answers no READs and atomics.
   bool may_read() const { return (Known() & kNoReads) == 0; }
 
+  // The queues themselves, for a driver that writes its requests where they are to be (posting.h).
+  // Such a driver posts sends only if may_send(), READs and atomics only if may_read(), and no
+  // receives if shares_receives(). It calls this class's Queue, not the queues' own.
+  SendQueue& sends() { return sends_; }
+  ReceiveQueue& receives() { return receives_; }
+  bool may_send() const { return (Known() & kMaySend) != 0; }
+  bool shares_receives() const { return shares_receives_; }
+  void Queue(const SendQueue::Batch& batch);
+  void Queue(const ReceiveQueue::Batch& batch);
+  mlx5::QueuePair* DirectQueues() override { return this; }
+
   // Rings once more for everything that is queued.
   void Resume();
   // Return how many slots of sends, and how many receives, were queued since the reset, modulo
@@ -51,7 +63,9 @@ class QueuePair final : public verbs::QueuePair {
   uint16_t receives_queued() const { return receives_.queued(); }
 
  private:
-  uint32_t Known() const;
+  uint32_t Known() const {
+    return std::atomic_ref(cursors_->known).load(std::memory_order_relaxed);
+  }
   void Know(uint32_t what);
 
   const uint32_t number_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -13,9 +14,13 @@ namespace baton::verbs::mlx5 {
 
 // The buffers of a receive, in its slot. CheckBuffers returns kInvalidArgument if they are more
 // than `most`, or one is too long. WriteBuffers writes their segments to `at`, and ends a list that
-// does not reach `end`.
+// does not reach `end`; WriteListEnd does that.
 absl::Status CheckBuffers(absl::Span<const ScatterGather> sges, uint32_t most);
 void WriteBuffers(absl::Span<const ScatterGather> sges, uint8_t* at, const uint8_t* end);
+inline void WriteListEnd(uint8_t* at) {
+  const mlx5_wqe_data_seg none = {0, htobe32(MLX5_INVALID_LKEY), 0};
+  std::memcpy(at, &none, sizeof(none));
+}
 
 // Where the receive queue of a queue pair lies. The device reads slots and record; all of it
 // outlives the driver.
@@ -37,12 +42,20 @@ class ReceiveQueue {
   // Does what QueuePair::PostReceive does: one store posts all that are taken.
   absl::Status Post(absl::Span<const ReceiveRequest> requests, size_t* posted);
 
+  // The same in steps: see SendQueue. AddPlain takes a receive of one buffer, which is not empty
+  // and has less than kInlineSegment bytes; it is defined in posting.h.
+  struct Batch {
+    uint16_t counter = 0;   // behind the last receive that was added
+    uint16_t received = 0;  // what has completed
+  };
+  Batch Begin() const { return {queued(), memory_.cursors->received}; }
+  bool Add(const ReceiveRequest& request, Batch* batch);
+  bool AddPlain(uint64_t wr_id, const ScatterGather& sge, Batch* batch);
+  void Queue(const Batch& batch) { StoreRecord(memory_.record, batch.counter); }
+
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:
-  absl::Status IsFull() const;
-  void Write(const ReceiveRequest& request, uint32_t slot);
-
   const ReceiveQueueMemory memory_;
 };
 

@@ -12,6 +12,8 @@
 
 namespace baton::verbs::mlx5 {
 
+struct Beginning;
+
 // Where a send queue lies. The device reads slots and record; all of it outlives the driver.
 struct SendQueueMemory {
   uint8_t* slots = nullptr;   // `slot_count` times kSlotBytes, so aligned
@@ -42,6 +44,24 @@ class SendQueue {
   // that are taken. Refuses an atomic that has not one buffer of 8 bytes (kInvalidArgument).
   absl::Status Post(absl::Span<const SendRequest> requests, size_t* posted);
 
+  // The same in steps, for a driver that has its requests one by one. Nothing is posted before
+  // Queue().
+  struct Batch {
+    uint16_t counter = 0;  // behind the last request that was added
+    uint16_t last = 0;     // where that one begins
+    uint16_t sent = 0;     // what has completed
+  };
+  Batch Begin() const { return {queued(), queued(), memory_.cursors->sent}; }
+  // Writes a request behind those of the batch. Returns false where Post would refuse it.
+  bool Add(const SendRequest& request, Batch* batch);
+  // Add, inline, of a request that is no atomic and has one buffer, which is not to be inline and
+  // has 1 to kInlineSegment - 1 bytes. `send` has functions with the names of SendRequest's
+  // members, which are called only for what the opcode needs. Defined in posting.h.
+  template <typename Send>
+  bool AddPlain(const Send& send, const ScatterGather& sge, Batch* batch);
+  // Posts a batch with one store, and rings. Requires that it is not empty.
+  void Queue(const Batch& batch);
+
   // Tells the device of requests that a killed predecessor may have queued and not rung. The device
   // ignores it where there are none.
   void RingAgain();
@@ -50,10 +70,14 @@ class SendQueue {
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
  private:
+  // What a request takes in segments, its control segment among them; 0: WhyNot says why it is
+  // refused.
   uint32_t SegmentsOf(const SendRequest& request) const;
   absl::Status Check(const SendRequest& request) const;
-  absl::Status IsFull(uint32_t taken) const;
+  absl::Status WhyNot(const SendRequest& request, const Batch& batch) const;
   void Write(const SendRequest& request, uint16_t counter, uint32_t segments);
+  void WriteControl(const Beginning& beginning, uint32_t how, uint32_t immediate, uint16_t counter,
+                    uint32_t segments, uint8_t* at) const;
   void WriteInline(const SendRequest& request, size_t at);
   uint8_t* SegmentAt(size_t at) { return memory_.slots + (at & (Bytes() - 1)); }
   size_t Bytes() const { return size_t{memory_.slot_count} * kSlotBytes; }

@@ -67,6 +67,7 @@ void SoftRegister::Arm(uint64_t bytes) {
 
 void SoftRegister::ReceivesPosted(uint32_t qp_number, const uint32_t& failed) {
   fifo_.ReceivesPosted(qp_number, failed);
+  if (host_->rung) host_->rung();
 }
 
 // ---------------------------------------------------------------- completion queue
@@ -129,10 +130,18 @@ void SoftCompletionQueue::Drain() {
   }
 }
 
+bool SoftCompletionQueue::needs_care() const {
+  return lost_ || armed_ || notified_ || !kept_.empty() || overrun();
+}
+
 absl::StatusOr<int> SoftCompletionQueue::Poll(absl::Span<Completion> completions) {
   polls_ = true;
-  const bool needs_care = lost_ || armed_ || notified_ || !kept_.empty() || overrun();
-  return needs_care ? PollWithCare(completions) : queue_.Take(completions);
+  return needs_care() ? PollWithCare(completions) : queue_.Take(completions);
+}
+
+mlx5::CompletionQueue* SoftCompletionQueue::DirectQueue() {
+  polls_ = true;
+  return needs_care() ? nullptr : &queue_;
 }
 
 absl::StatusOr<int> SoftCompletionQueue::PollWithCare(absl::Span<Completion> completions) {
@@ -377,7 +386,6 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
   });
   const auto fine = static_cast<size_t>(wrong - requests.begin());
   absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
-  if (*posted > 0 && host_->rung) host_->rung();
   if (!status.ok() || wrong == requests.end()) return status;
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
 }

@@ -74,6 +74,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   SoftCompletionQueue& operator=(const SoftCompletionQueue&) = delete;
 
   absl::StatusOr<int> Poll(absl::Span<Completion> completions) override;
+  mlx5::CompletionQueue* DirectQueue() override;
   void Resume() override;
   absl::Status RequestNotification() override;
   void ForgetNotification() override;
@@ -102,6 +103,8 @@ class SoftCompletionQueue final : public CompletionQueue {
                       std::unique_ptr<SoftRegister> reg, nic::Client::Made channel);
 
   bool overrun() const;
+  // A poll has more to do than to take what is in the queue.
+  bool needs_care() const;
   void Drain();
   absl::StatusOr<int> PollWithCare(absl::Span<Completion> completions);
   absl::StatusOr<int> PollAll(absl::Span<Completion> completions);
@@ -159,6 +162,7 @@ class SoftQueuePair final : public QueuePair {
   uint32_t max_inline_data() const override { return queue_pair_->max_inline_data(); }
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
+  mlx5::QueuePair* DirectQueues() override { return queue_pair_.get(); }
   absl::Status SetError() override { return queue_pair_->SetError(); }
   absl::Status SetReset() override;
   absl::Status SetInit() override { return queue_pair_->SetInit(); }

@@ -1,0 +1,229 @@
+// Inline half of CompletionQueue: a driver polls with nothing between an entry and its log.
+#ifndef LIB_VERBS_MLX5_POLLING_H_
+#define LIB_VERBS_MLX5_POLLING_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/verbs/mlx5/completion_queue.h"
+#include "lib/verbs/mlx5/shared_receive_queue.h"
+#include "lib/verbs/mlx5/syndrome.h"
+
+namespace baton::verbs::mlx5 {
+
+// The kind of an entry (MLX5_CQE_*) says this about its completion.
+struct CompletionKind {
+  bool send = false;
+  bool receive = false;
+  bool error = false;
+  bool has_immediate = false;
+  bool has_invalidate = false;
+  CompletionOpcode opcode = CompletionOpcode::kReceive;  // of a receive
+};
+
+inline constexpr std::array<CompletionKind, 16> kCompletionKinds = [] {
+  std::array<CompletionKind, 16> kinds;
+  kinds[MLX5_CQE_REQ].send = kinds[MLX5_CQE_REQ_ERR].send = true;
+  for (const uint8_t receive : {MLX5_CQE_RESP_WR_IMM, MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM,
+                                MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_ERR}) {
+    kinds[receive].receive = true;
+  }
+  kinds[MLX5_CQE_REQ_ERR].error = kinds[MLX5_CQE_RESP_ERR].error = true;
+  kinds[MLX5_CQE_RESP_SEND_IMM].has_immediate = kinds[MLX5_CQE_RESP_WR_IMM].has_immediate = true;
+  kinds[MLX5_CQE_RESP_SEND_INV].has_invalidate = true;
+  kinds[MLX5_CQE_RESP_WR_IMM].opcode = CompletionOpcode::kReceiveWithImmediate;
+  return kinds;
+}();
+
+inline const CompletionKind& KindOf(const mlx5_cqe64& entry) {
+  return kCompletionKinds[entry.op_own >> 4];
+}
+
+// The opcode of a send (MLX5_OPCODE_*) says this about its completion.
+constexpr CompletionOpcode CompletedBy(uint8_t code) {
+  switch (code) {
+    case MLX5_OPCODE_RDMA_WRITE:
+    case MLX5_OPCODE_RDMA_WRITE_IMM:
+      return CompletionOpcode::kWrite;
+    case MLX5_OPCODE_RDMA_READ:
+      return CompletionOpcode::kRead;
+    case MLX5_OPCODE_ATOMIC_CS:
+      return CompletionOpcode::kCompareAndSwap;
+    case MLX5_OPCODE_ATOMIC_FA:
+      return CompletionOpcode::kFetchAndAdd;
+    default:
+      return CompletionOpcode::kSend;
+  }
+}
+
+// What TakeEach looks up: a PlainCompletion for each opcode of sends, and for each kind of
+// receives. 0: the completion is not plain.
+inline constexpr std::array<uint32_t, 256> kPlainSends = [] {
+  std::array<uint32_t, 256> plain = {};
+  for (const uint8_t code : {MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL,
+                             MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM}) {
+    plain[code] = PlainCompletion::Pack(CompletedBy(code), false, false);
+  }
+  return plain;
+}();
+inline constexpr std::array<uint32_t, 16> kPlainReceives = [] {
+  std::array<uint32_t, 16> plain = {};
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const CompletionKind& kind = kCompletionKinds[i];
+    if (!kind.receive || kind.error) continue;
+    plain[i] = PlainCompletion::Pack(kind.opcode, kind.has_immediate, kind.has_invalidate);
+  }
+  return plain;
+}();
+
+inline const mlx5_cqe64& CompletionQueue::Entry(uint32_t index) const {
+  const uint8_t* const slot =
+      memory_.entries + size_t{index & (memory_.entry_count - 1)} * memory_.entry_bytes;
+  return *reinterpret_cast<const mlx5_cqe64*>(slot + memory_.entry_bytes - sizeof(mlx5_cqe64));
+}
+
+inline bool CompletionQueue::IsThere(const mlx5_cqe64& entry, uint32_t index) const {
+  const uint8_t owner =
+      std::atomic_ref(const_cast<uint8_t&>(entry.op_own)).load(std::memory_order_acquire);
+  return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == OwnerOf(index, memory_.entry_count);
+}
+
+[[gnu::always_inline]] inline CompletionQueue::Found CompletionQueue::FindSend(
+    const mlx5_cqe64& entry, const Known& known) {
+  const CompletingQueuePair& queue_pair = known.queue_pair;
+  const SendNote& note =
+      queue_pair.send_notes[be16toh(entry.wqe_counter) & (queue_pair.send_slots - 1)];
+  return {queue_pair.cursors, note.wr_id, known.taken, static_cast<uint16_t>(note.end)};
+}
+
+// Receives of one queue pair complete in order.
+[[gnu::always_inline]] inline CompletionQueue::Found CompletionQueue::FindReceive(
+    const Known& known) {
+  const CompletingQueuePair& queue_pair = known.queue_pair;
+  const uint16_t received = queue_pair.cursors->received;
+  return {queue_pair.cursors, queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)],
+          known.taken, static_cast<uint16_t>(received + 1), /*receive=*/true};
+}
+
+// The cursor is stored last, so it is never ahead of the consumer index.
+[[gnu::always_inline]] inline uint32_t CompletionQueue::Consume(const Found& found,
+                                                                uint32_t consumed) {
+  consumed = (consumed + 1) & kConsumedMask;
+  if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);
+  const uint64_t taken = found.taken | Pack({consumed, /*place=*/0,
+                                             static_cast<uint8_t>(found.cursors->use & kUseMask),
+                                             found.receive, found.cursor});
+  std::atomic_ref(*memory_.taken).store(taken, std::memory_order_release);
+  StoreRecord(memory_.record, consumed);
+  std::atomic_ref(found.receive ? found.cursors->received : found.cursors->sent)
+      .store(found.cursor, std::memory_order_release);
+  if (found.shared != nullptr) found.shared->Settle(number_, consumed);
+  return consumed;
+}
+
+// Takes a completion that is not plain. Returns how many were consumed for the caller, 0 or 1, or
+// kNonsense or kNotKept.
+template <typename Keeper>
+[[gnu::noinline]] int CompletionQueue::TakeOther(const mlx5_cqe64& entry, uint32_t* consumed,
+                                                 Keeper* keeper) {
+  Found found;
+  Completion completion;
+  switch (LookAt(entry, *consumed, &found, &completion)) {
+    case Look::kNonsense:
+      return kNonsense;
+    case Look::kFormer:
+      *consumed = PassOver(found, *consumed);
+      return 0;
+    case Look::kFound:
+      break;
+  }
+  if (!keeper->Keep(completion)) return kNotKept;
+  // The device of a queue pair that was destroyed meanwhile has taken what was in the queue.
+  const uint32_t now = LoadRecord(memory_.record) & kConsumedMask;
+  *consumed = now == *consumed ? Consume(found, now) : now;
+  return 1;
+}
+
+// Walks the entries of a completion queue.
+class CompletionQueue::EntryWalk {
+ public:
+  EntryWalk(const CompletionQueueMemory& memory, uint32_t index)
+      : at_(memory.entries + size_t{index & (memory.entry_count - 1)} * memory.entry_bytes +
+            memory.entry_bytes - sizeof(mlx5_cqe64)),
+        end_(memory.entries + size_t{memory.entry_count} * memory.entry_bytes + memory.entry_bytes -
+             sizeof(mlx5_cqe64)),
+        owner_(OwnerOf(index, memory.entry_count)) {}
+
+  const mlx5_cqe64& entry() const { return *reinterpret_cast<const mlx5_cqe64*>(at_); }
+  bool HasEntry() const {
+    const uint8_t owner =
+        std::atomic_ref(const_cast<uint8_t&>(entry().op_own)).load(std::memory_order_acquire);
+    return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == owner_;
+  }
+  void Next(const CompletionQueueMemory& memory) {
+    at_ += memory.entry_bytes;
+    if (at_ != end_) [[likely]]
+      return;
+    at_ -= size_t{memory.entry_count} * memory.entry_bytes;
+    owner_ ^= 1;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+  uint8_t owner_;  // the bit that an entry bears when it is there
+};
+
+template <typename Keeper>
+[[gnu::always_inline]] inline int CompletionQueue::TakeEach(int most, Keeper* keeper) {
+  uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
+  EntryWalk walk(memory_, consumed);
+  const bool may_have_former = MayHaveFormer();
+  const Known* known = may_have_former ? nullptr : last_;
+  if (walk.HasEntry()) NoteEvent();
+  int count = 0;
+  while (count < most && walk.HasEntry()) {
+    const mlx5_cqe64& entry = walk.entry();
+    if (known != nullptr && (entry.sop_drop_qpn & kNumberOfEntry) == known->number) [[likely]] {
+      const uint32_t kind = entry.op_own >> 4;
+      if (kind == MLX5_CQE_REQ) {
+        const uint32_t plain = kPlainSends[entry.sop_drop_qpn & ~kNumberOfEntry];
+        const Found found = FindSend(entry, *known);
+        if (plain != 0 && keeper->KeepSend({found.wr_id, plain, be32toh(entry.byte_cnt), 0,
+                                            known->queue_pair.number})) [[likely]] {
+          consumed = Consume(found, consumed);
+          walk.Next(memory_);
+          ++count;
+          continue;
+        }
+      } else if (const uint32_t plain = kPlainReceives[kind];
+                 plain != 0 && known->queue_pair.receive_slots != 0) {
+        const Found found = FindReceive(*known);
+        if (keeper->KeepReceive({found.wr_id, plain, be32toh(entry.byte_cnt),
+                                 be32toh(entry.imm_inval_pkey), known->queue_pair.number}))
+            [[likely]] {
+          consumed = Consume(found, consumed);
+          walk.Next(memory_);
+          ++count;
+          continue;
+        }
+      }
+    }
+    const int taken = TakeOther(entry, &consumed, keeper);
+    if (taken == kNonsense && count == 0) return kNonsense;
+    if (taken < 0) break;
+    count += taken;
+    walk = EntryWalk(memory_, consumed);
+    known = may_have_former ? nullptr : last_;
+  }
+  if (may_have_former) [[unlikely]]
+    ForgetFormer(consumed);
+  return count;
+}
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_POLLING_H_

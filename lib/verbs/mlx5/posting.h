@@ -1,0 +1,122 @@
+// Inline half of SendQueue and ReceiveQueue: a driver writes a plain request where the device reads
+// it, with nothing between.
+#ifndef LIB_VERBS_MLX5_POSTING_H_
+#define LIB_VERBS_MLX5_POSTING_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "lib/verbs/mlx5/format.h"
+#include "lib/verbs/mlx5/receive_queue.h"
+#include "lib/verbs/mlx5/send_queue.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::mlx5 {
+
+// The opcode of a send says this about the beginning of its request.
+struct Beginning {
+  uint8_t code = 0;        // MLX5_OPCODE_*
+  uint8_t segments = 0;    // before those of its data
+  bool immediate = false;  // it carries one
+  bool invalidate = false;
+
+  bool carries_word() const { return immediate || invalidate; }
+};
+
+inline constexpr std::array<Beginning, kOpcodeCount> kBeginnings = [] {
+  std::array<Beginning, kOpcodeCount> all;
+  for (uint8_t i = 0; i < kOpcodeCount; ++i) {
+    const auto opcode = static_cast<Opcode>(i);
+    all[i].code = CodeOf(opcode);
+    all[i].segments =
+        static_cast<uint8_t>(1 + (HasRemoteAddress(opcode) ? 1 : 0) + (IsAtomic(opcode) ? 1 : 0));
+    all[i].immediate =
+        opcode == Opcode::kSendWithImmediate || opcode == Opcode::kWriteWithImmediate;
+    all[i].invalidate = opcode == Opcode::kSendWithInvalidate;
+  }
+  return all;
+}();
+
+constexpr const Beginning& BeginningOf(Opcode opcode) {
+  return kBeginnings[static_cast<uint8_t>(opcode)];
+}
+
+// A segment of 16 bytes, by two words as they lie in memory.
+inline void WriteSegment(uint8_t* at, uint64_t first, uint64_t second) {
+  const uint64_t words[] = {first, second};
+  static_assert(sizeof(words) == kSegmentBytes);
+  std::memcpy(at, words, sizeof(words));
+}
+
+inline void WriteRemote(uint8_t* at, uint64_t address, uint32_t rkey) {
+  static_assert(offsetof(mlx5_wqe_raddr_seg, rkey) == 8);
+  WriteSegment(at, htobe64(address), htobe32(rkey));
+}
+
+inline void WriteData(uint8_t* at, const ScatterGather& sge) {
+  static_assert(offsetof(mlx5_wqe_data_seg, lkey) == 4 && offsetof(mlx5_wqe_data_seg, addr) == 8);
+  WriteSegment(at, htobe32(sge.length) | uint64_t{htobe32(sge.lkey)} << 32, htobe64(sge.address));
+}
+
+[[gnu::always_inline]] inline void SendQueue::WriteControl(const Beginning& beginning, uint32_t how,
+                                                           uint32_t immediate, uint16_t counter,
+                                                           uint32_t segments, uint8_t* at) const {
+  static_assert(offsetof(mlx5_wqe_ctrl_seg, qpn_ds) == 4 &&
+                offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11 &&
+                offsetof(mlx5_wqe_ctrl_seg, imm) == 12);
+  const uint32_t which = uint32_t{counter} << 8 | beginning.code;
+  WriteSegment(at, htobe32(which) | uint64_t{htobe32(qp_number_ << 8 | segments)} << 32,
+               uint64_t{htobe32(immediate)} << 32 | how << 24);
+}
+
+constexpr uint32_t HowOf(bool fence, bool solicited) {
+  return MLX5_WQE_CTRL_CQ_UPDATE | (fence ? MLX5_WQE_CTRL_FENCE : 0) |
+         (solicited ? MLX5_WQE_CTRL_SOLICITED : 0);
+}
+
+// A request that fits one slot does not go around the end of the queue.
+template <typename Send>
+[[gnu::always_inline]] inline bool SendQueue::AddPlain(const Send& send, const ScatterGather& sge,
+                                                       Batch* batch) {
+  const uint16_t counter = batch->counter;
+  if (static_cast<uint16_t>(counter - batch->sent) >= memory_.slot_count) [[unlikely]]
+    return false;
+  const uint32_t slot = counter & (memory_.slot_count - 1);
+  const auto end = static_cast<uint16_t>(counter + 1);
+  memory_.notes[slot] = {send.wr_id(), end, 0};
+  uint8_t* at = memory_.slots + size_t{slot} * kSlotBytes;
+  const Beginning& beginning = BeginningOf(send.opcode());
+  uint32_t immediate = 0;
+  if (beginning.carries_word()) [[unlikely]]
+    immediate = beginning.immediate ? send.immediate() : send.invalidate_rkey();
+  WriteControl(beginning, HowOf(send.fence(), send.solicited()), immediate, counter,
+               beginning.segments + 1u, at);
+  if (HasRemoteAddress(send.opcode())) {
+    at += kSegmentBytes;
+    WriteRemote(at, send.remote_address(), send.rkey());
+  }
+  WriteData(at + kSegmentBytes, sge);
+  batch->last = counter;
+  batch->counter = end;
+  return true;
+}
+
+[[gnu::always_inline]] inline bool ReceiveQueue::AddPlain(uint64_t wr_id, const ScatterGather& sge,
+                                                          Batch* batch) {
+  const uint16_t counter = batch->counter;
+  if (static_cast<uint16_t>(counter - batch->received) >= memory_.slot_count) [[unlikely]]
+    return false;
+  const uint32_t slot = counter & (memory_.slot_count - 1);
+  memory_.wr_ids[slot] = wr_id;
+  uint8_t* const at = memory_.slots + size_t{slot} * memory_.slot_bytes;
+  WriteData(at, sge);
+  if (memory_.slot_bytes > kSegmentBytes) WriteListEnd(at + kSegmentBytes);
+  batch->counter = static_cast<uint16_t>(counter + 1);
+  return true;
+}
+
+}  // namespace baton::verbs::mlx5
+
+#endif  // LIB_VERBS_MLX5_POSTING_H_
