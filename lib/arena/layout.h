@@ -738,7 +738,10 @@ constexpr uint64_t PackWrId(uint32_t connection, uint32_t generation, Direction 
   return uint64_t{connection} << 48 | uint64_t{static_cast<uint8_t>(direction)} << 47 |
          uint64_t{generation & 0x7f} << 40 | (sequence & 0xff'ffff'ffff);
 }
-constexpr uint32_t WrIdConnection(uint64_t wr_id) { return static_cast<uint32_t>(wr_id >> 48); }
+inline constexpr int kWrIdConnectionBits = 16;  // the highest
+constexpr uint32_t WrIdConnection(uint64_t wr_id) {
+  return static_cast<uint32_t>(wr_id >> (64 - kWrIdConnectionBits));
+}
 constexpr Direction WrIdDirection(uint64_t wr_id) { return Direction(wr_id >> 47 & 1); }
 constexpr uint32_t WrIdGeneration(uint64_t wr_id) { return wr_id >> 40 & 0x7f; }
 constexpr uint64_t WrIdSequence(uint64_t wr_id) { return wr_id & 0xff'ffff'ffff; }

@@ -24,6 +24,7 @@ class CompletionLog {
       : record_(&arena.shard(shard)),
         slots_(&arena.completion(shard, 0)),
         slot_count_(arena.shape().completion_log_entries),
+        mask_(slot_count_ - 1),
         tail_(record_->completion_tail) {}
 
   // For a log that nothing was appended to.
@@ -54,31 +55,59 @@ class CompletionLog {
     return &slot(tail_);
   }
   void Append(uint64_t wr_id) {
-    BATON_CRASH_POINT("driver-entry-filled");
-    arena::CompletionEntry& next = slot(tail_);
-    arena::CompletionEntry& behind = slot(tail_ + 1);
     // The slot at the tail has had no wr_id since the append before. The slot behind says that
-    // nothing was filled there, before this one says that it was.
-    arena::StoreRelaxed(behind.wr_id, arena::kInvalidWrId);
-    // A slot is whole once it has its wr_id.
-    arena::StoreRelease(next.wr_id, wr_id);
-    ++tail_;
-    // Its owner has read it: it is in another processor's cache.
-    arena::FetchToWrite(&slot(tail_ + kFetchAhead));
-    BATON_CRASH_POINT("driver-entry-whole");
+    // nothing was filled there, before this one says that it was: a slot is whole once it has its
+    // wr_id. The owner has read the slot that is fetched: it is in another processor's cache.
+    Run run(*this);
+    run.Append(wr_id);
+    End(run);
   }
+
+  // Next and Append for entries one after the other, with what they look up at hand. Nothing else
+  // is appended before End(), and nothing is acknowledged.
+  class Run {
+   public:
+    explicit Run(const CompletionLog& log)
+        : slots_(log.slots_),
+          mask_(log.mask_),
+          tail_(log.tail_),
+          end_(log.record_->acknowledged + log.slot_count_),
+          next_(&slots_[tail_ & mask_]) {}
+
+    // Null: there is no room, or the log is broken.
+    arena::CompletionEntry* Next() const { return tail_ < end_ ? next_ : nullptr; }
+    void Append(uint64_t wr_id) {
+      BATON_CRASH_POINT("driver-entry-filled");
+      arena::CompletionEntry* const filled = next_;
+      next_ = &slots_[++tail_ & mask_];
+      arena::StoreRelaxed(next_->wr_id, arena::kInvalidWrId);
+      arena::StoreRelease(filled->wr_id, wr_id);
+      arena::FetchToWrite(&slots_[(tail_ + kFetchAhead) & mask_]);
+      BATON_CRASH_POINT("driver-entry-whole");
+    }
+    uint64_t tail() const { return tail_; }
+
+   private:
+    arena::CompletionEntry* slots_;
+    uint64_t mask_;
+    uint64_t tail_;
+    uint64_t end_;
+    arena::CompletionEntry* next_;
+  };
+  void End(const Run& run) { tail_ = run.tail(); }
 
   // Returns whether anything was appended since the last call.
   bool Publish();
 
  private:
-  static constexpr uint64_t kFetchAhead = 8;
+  static constexpr uint64_t kFetchAhead = 7;  // beyond the next one
 
-  arena::CompletionEntry& slot(uint64_t index) const { return slots_[index & (slot_count_ - 1)]; }
+  arena::CompletionEntry& slot(uint64_t index) const { return slots_[index & mask_]; }
 
   arena::ShardRecord* record_;
   arena::CompletionEntry* slots_;
-  uint32_t slot_count_;  // a power of two; of a broken one there are none
+  uint64_t slot_count_;  // a power of two; 0 when the log is broken
+  uint64_t mask_;
   uint64_t tail_;
   const char* broken_ = nullptr;
 };

@@ -18,6 +18,7 @@
 #include "lib/driver/device_needs.h"
 #include "lib/driver/grants.h"
 #include "lib/driver/poison.h"
+#include "lib/verbs/mlx5/polling.h"
 
 namespace baton::driver {
 namespace {
@@ -35,7 +36,7 @@ using arena::SetText;
 using verbs::CompletionStatus;
 
 constexpr size_t kPostChunk = 64;
-constexpr size_t kPollBatch = 64;
+constexpr int kPollBatch = 64;
 constexpr int kBatchesPerPoll = 4;
 constexpr uint64_t kSequenceMask = 0xff'ffff'ffff;
 constexpr std::string_view kNoQueuePair =
@@ -64,10 +65,17 @@ QueueDriver::QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObser
       reader_(std::make_unique<TransactionReader>(*arena, objects_->buffers->lkey())),
       last_shard_(arena->shape().shards - 1),
       slots_(arena->shape().connections),
+      connection_slots_(arena->shape().connections),
+      records_(&arena->connection(0)),
+      send_log_mask_(2 * uint64_t{arena->shape().send_queue_depth} - 1),
+      receive_log_mask_(2 * uint64_t{arena->shape().receive_queue_depth} - 1),
       completions_(kPollBatch),
       one_request_(*arena, objects_->buffers->lkey(), 1) {
   for (uint32_t i = 0; i < arena->shape().shards; ++i) {
     shards_.emplace_back(CompletionLog(*arena, i));
+  }
+  for (uint32_t i = 0; i < connection_slots_; ++i) {
+    request_logs_.push_back({&arena->send_request(i, 0), &arena->receive_request(i, 0)});
   }
   by_queue_pair_.reserve(slots_.size());
   ending_.reserve(slots_.size());
@@ -116,7 +124,8 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
     return CommitOutcome::kInvalid;
   }
   const bool resumed = record.apply_begun == record.commit_head;
-  *error = reader_->Read(shard, epoch, head, tail, resumed);
+  *error = reader_->Read(shard, epoch, head, tail, resumed,
+                         [this](uint32_t connection) { return DirectQueuesOf(connection); });
   if (!error->ok()) return CommitOutcome::kInvalid;
   const Transaction& transaction = reader_->transaction();
   arena::StoreRelaxed(record.apply_begun, record.commit_head);
@@ -138,16 +147,31 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
 
 // Order within a transaction: queue pairs of accepted connections exist before their receives are
 // posted, receives before sends, connections end before their slots can be acknowledged away.
-void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
-  for (const TransactionPart& part : transaction.parts) {
-    if (CommitKind(part.entry.kind) == CommitKind::kAccept) PrepareAccept(shard, part.entry);
-    if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) PostSharedReceives(shard, part);
-  }
+[[gnu::always_inline]] inline void QueueDriver::Apply(uint32_t shard,
+                                                      const Transaction& transaction) {
+  constexpr uint32_t kFirst = KindBit(CommitKind::kAccept) | KindBit(CommitKind::kSharedReceives);
+  constexpr uint32_t kDecisions = KindBit(CommitKind::kAccept) | KindBit(CommitKind::kReject) |
+                                  KindBit(CommitKind::kDisconnect);
+  if (transaction.Has(kFirst)) PrepareDecisions(shard, transaction);
   for (const TransactionPart& part : transaction.parts) {
     if (CommitKind(part.entry.kind) == CommitKind::kConnection) ApplyConnection(part);
     if (CommitKind(part.entry.kind) == CommitKind::kShardState) ApplyShardState(shard, part.entry);
     BATON_CRASH_POINT("driver-part-applied");
   }
+  if (transaction.Has(kDecisions)) Decide(transaction);
+  for (const TransactionPart& part : transaction.parts) {
+    if (arena::Acknowledges(part.entry)) ApplyAcknowledge(shard, part.entry);
+  }
+}
+
+void QueueDriver::PrepareDecisions(uint32_t shard, const Transaction& transaction) {
+  for (const TransactionPart& part : transaction.parts) {
+    if (CommitKind(part.entry.kind) == CommitKind::kAccept) PrepareAccept(shard, part.entry);
+    if (CommitKind(part.entry.kind) == CommitKind::kSharedReceives) PostSharedReceives(shard, part);
+  }
+}
+
+void QueueDriver::Decide(const Transaction& transaction) {
   for (const TransactionPart& part : transaction.parts) {
     switch (CommitKind(part.entry.kind)) {
       case CommitKind::kAccept:
@@ -165,9 +189,6 @@ void QueueDriver::Apply(uint32_t shard, const Transaction& transaction) {
     }
     BATON_CRASH_POINT("driver-part-decided");
   }
-  for (const TransactionPart& part : transaction.parts) {
-    if (arena::Acknowledges(part.entry)) ApplyAcknowledge(shard, part.entry);
-  }
 }
 
 void QueueDriver::ApplyShardState(uint32_t shard, const CommitEntry& entry) {
@@ -178,7 +199,7 @@ void QueueDriver::ApplyShardState(uint32_t shard, const CommitEntry& entry) {
   record.state_slot = entry.state_slot;
 }
 
-void QueueDriver::ApplyConnection(const TransactionPart& part) {
+[[gnu::always_inline]] inline void QueueDriver::ApplyConnection(const TransactionPart& part) {
   const CommitEntry& entry = part.entry;
   ConnectionRecord& connection = record(entry.connection);
   if (entry.state_slot != arena::kKeepState) {
@@ -187,12 +208,74 @@ void QueueDriver::ApplyConnection(const TransactionPart& part) {
     BATON_CRASH_POINT("driver-state-half");
     connection.state_slot = entry.state_slot;
   }
+  part.direct != nullptr ? PostWritten(part) : PostListed(part);
+}
+
+void QueueDriver::PostListed(const TransactionPart& part) {
+  const CommitEntry& entry = part.entry;
+  const ConnectionRecord& connection = record(entry.connection);
   const Transaction& all = reader_->transaction();
   const auto receives =
       all.receives.subspan(part.first_receive, entry.receive_end - connection.receive.committed);
   const auto sends = all.sends.subspan(part.first_send, entry.send_end - connection.send.committed);
   PostCommitted(entry.connection, receives);
   PostCommitted(entry.connection, sends);
+}
+
+// Requests of others wait, or go to a queue pair that a worker cannot write to.
+verbs::mlx5::QueuePair* QueueDriver::DirectQueuesOf(uint32_t index) const {
+  const ConnectionRecord& connection = record(index);
+  if (!CanPost(index, false) || slots_[index].receives_held ||
+      connection.send.posted != connection.send.committed ||
+      connection.receive.posted != connection.receive.committed) {
+    return nullptr;
+  }
+  verbs::QueuePair* const queue_pair = device_of(index).queue_pair.get();
+  verbs::mlx5::QueuePair* const direct =
+      queue_pair == nullptr ? nullptr : queue_pair->DirectQueues();
+  return direct != nullptr && direct->may_send() ? direct : nullptr;
+}
+
+// An entry before this one may have ended the connection: then they are never posted.
+[[gnu::always_inline]] inline void QueueDriver::PostWritten(const TransactionPart& part) {
+  ConnectionRecord& connection = record(part.entry.connection);
+  const bool live = IsLive(connection);
+  ShardCounters& counters = shards_[ShardOf(connection)].counters;
+  if (const uint64_t count = part.entry.receive_end - connection.receive.committed; count != 0) {
+    connection.receive.committed += count;
+    BATON_CRASH_POINT("driver-cursor-folded");
+    if (live) {
+      counters.receives_committed += count;
+      PostBatch<true>(connection, count, part.direct, part.receives_written, counters);
+    }
+  }
+  if (const uint64_t count = part.entry.send_end - connection.send.committed; count != 0) {
+    connection.send.committed += count;
+    BATON_CRASH_POINT("driver-cursor-folded");
+    if (live) {
+      counters.sends_committed += count;
+      PostBatch<false>(connection, count, part.direct, part.sends_written, counters);
+    }
+  }
+}
+
+template <bool kReceive, typename Batch>
+[[gnu::always_inline]] inline void QueueDriver::PostBatch(ConnectionRecord& connection,
+                                                          uint64_t count,
+                                                          verbs::mlx5::QueuePair* queue_pair,
+                                                          const Batch& batch,
+                                                          ShardCounters& counters) {
+  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
+  const uint64_t end = cursors.posted + count;
+  arena::StoreRelaxed(kReceive ? connection.receive_attempted : connection.send_attempted,
+                      static_cast<uint32_t>(end));
+  arena::OrderForCrash();
+  BATON_CRASH_POINT("driver-before-post");
+  queue_pair->Queue(batch);
+  BATON_CRASH_POINT("driver-after-post");
+  arena::StoreRelease(cursors.posted, end);
+  BATON_CRASH_POINT("driver-posted");
+  (kReceive ? counters.receives_posted : counters.sends_posted) += count;
 }
 
 template <typename Request>
@@ -224,33 +307,43 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
 
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
+  const CompletionEntry* const log = &arena_->completion(shard, 0);
+  const uint64_t entries = arena_->shape().completion_log_entries;
   const bool shares_receives = SharesReceives();
   // No more than the log holds, whatever another process has written there since it was checked.
-  const uint64_t most =
-      std::min<uint64_t>(entry.acknowledged, arena_->shape().completion_log_entries);
+  const uint64_t most = std::min(entry.acknowledged, entries);
   for (uint64_t i = std::max(shard_record.acknowledged, entry.acknowledged - most);
        i < entry.acknowledged; ++i) {
-    const arena::CompletionEntry& completion = arena_->completion(shard, i);
-    if (shares_receives && arena::IsSharedReceive(completion.wr_id)) {
-      ReturnSharedReceive(shard, completion);
-      BATON_CRASH_POINT("driver-acknowledging");
-      continue;
-    }
+    const CompletionEntry& completion = log[i & (entries - 1)];
     const uint32_t index = completion.connection;
-    if (index >= arena_->shape().connections) continue;
-    ConnectionRecord& connection = record(index);
-    if (connection.generation != arena::GenerationOf(completion)) continue;
     const auto kind = CompletionKind(completion.kind);
-    if (kind != CompletionKind::kSend && kind != CompletionKind::kReceive) {
-      AcknowledgeEvent(index, kind);
-    } else if ((completion.flags & arena::kCompletionVoid) == 0) {
-      // Nobody was told of a void one: its buffers come back with the connection's end.
-      QueueCursors& cursors = kind == CompletionKind::kSend ? connection.send : connection.receive;
-      cursors.acknowledged = completion.sequence + 1;
+    const bool send = kind == CompletionKind::kSend;
+    const bool is_request = send || (kind == CompletionKind::kReceive && !shares_receives);
+    if (!is_request || (completion.flags & arena::kCompletionVoid) != 0 ||
+        index >= connection_slots_) [[unlikely]] {
+      AcknowledgeOther(shard, completion);
+    } else if (ConnectionRecord& connection = record(index);
+               connection.generation == completion.generation) {
+      (send ? connection.send : connection.receive).acknowledged = completion.sequence + 1;
     }
     BATON_CRASH_POINT("driver-acknowledging");
   }
   shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
+}
+
+// Of a void one nobody was told: its buffers come back with the connection's end.
+void QueueDriver::AcknowledgeOther(uint32_t shard, const CompletionEntry& completion) {
+  if (SharesReceives() && arena::IsSharedReceive(completion.wr_id)) {
+    return ReturnSharedReceive(shard, completion);
+  }
+  const uint32_t index = completion.connection;
+  if (index >= connection_slots_ || record(index).generation != arena::GenerationOf(completion)) {
+    return;
+  }
+  const auto kind = CompletionKind(completion.kind);
+  if (kind != CompletionKind::kSend && kind != CompletionKind::kReceive) {
+    AcknowledgeEvent(index, kind);
+  }
 }
 
 void QueueDriver::AcknowledgeEvent(uint32_t index, CompletionKind kind) {
@@ -345,33 +438,146 @@ void QueueDriver::PostDeferred(uint32_t connection, bool receive) {
 
 // ---------------------------------------------------------------- completions
 
-// Straight into slots that outlive this process: whoever comes next finds what was taken from the
-// queue and not dealt with.
 absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
-  verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
-  auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
   bool took = false, empty = false;
   for (int batch = 0; batch < kBatchesPerPoll && !empty; ++batch) {
     if (batch != 0) shards_[shard].log.Publish();
     const size_t abandoned = abandoned_.size() + ending_.size();
-    BATON_ASSIGN_OR_RETURN(const int taken, queue.Take({slots, kPollBatch}));
-    const auto count = static_cast<size_t>(taken);
-    took |= count > 0;
-    queue.Read({slots, count}, completions_.data());
-    for (size_t i = 0; i < count; ++i) {
-      BATON_CRASH_POINT("driver-polled");
-      LogCompletion(shard, completions_[i]);
-    }
-    // What is not in the log stays where it is, for a successor.
-    BATON_RETURN_IF_ERROR(CheckLog(shard));
-    for (size_t i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+    BATON_ASSIGN_OR_RETURN(const int taken, TakeBatch(shard));
+    took |= taken > 0;
     const size_t abandoned_now = abandoned_.size() + ending_.size();
-    empty = count < kPollBatch && abandoned_now == abandoned;
+    empty = taken < kPollBatch && abandoned_now == abandoned;
   }
   if (empty && !ending_.empty()) FinishEnding(shard);
   if (empty && !abandoned_.empty()) FinishAbandoned(shard);
   BATON_RETURN_IF_ERROR(CheckLog(shard));
   return shards_[shard].log.Publish() || took;
+}
+
+// Keeps completions for TakeEach: plain ones of established connections are logged here, and
+// everything else by LogCompletion.
+class QueueDriver::BatchLogger {
+ public:
+  BatchLogger(QueueDriver* driver, uint32_t shard)
+      : driver_(driver),
+        records_(driver->records_),
+        logs_(driver->request_logs_.data()),
+        connections_(driver->connection_slots_),
+        shard_(shard),
+        queue_(&driver->shards_[shard]),
+        run_(queue_->log) {}
+  ~BatchLogger() { End(); }
+  BatchLogger(const BatchLogger&) = delete;
+  BatchLogger& operator=(const BatchLogger&) = delete;
+
+  bool KeepSend(const verbs::mlx5::PlainCompletion& plain) { return Log<false>(plain); }
+  bool KeepReceive(const verbs::mlx5::PlainCompletion& plain) { return Log<true>(plain); }
+  bool Keep(const verbs::Completion& completion) {
+    End();
+    BATON_CRASH_POINT("driver-polled");
+    driver_->LogCompletion(shard_, completion);
+    run_ = CompletionLog::Run(queue_->log);
+    return queue_->log.broken() == nullptr;
+  }
+
+ private:
+  template <bool kReceive>
+  bool Log(const verbs::mlx5::PlainCompletion& plain);
+  void End();
+
+  QueueDriver* const driver_;
+  ConnectionRecord* const records_;
+  const RequestLogs* const logs_;
+  const uint32_t connections_;
+  const uint32_t shard_;
+  ShardQueue* const queue_;
+  CompletionLog::Run run_;
+  uint64_t sends_ = 0, receives_ = 0, bytes_ = 0;  // logged here since the last End()
+};
+
+template <bool kReceive>
+[[gnu::always_inline]] inline bool QueueDriver::BatchLogger::Log(
+    const verbs::mlx5::PlainCompletion& plain) {
+  BATON_CRASH_POINT("driver-polled");
+  const uint32_t index = arena::WrIdConnection(plain.wr_id);
+  if (index >= connections_) [[unlikely]]
+    return false;
+  ConnectionRecord& connection = records_[index];
+  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
+  const uint64_t sequence = cursors.completed;
+  const uint64_t expected = arena::PackWrId(
+      0, connection.generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
+  const bool is_next = (plain.wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
+  CompletionEntry* const entry = run_.Next();
+  if (!is_next || StateOf(connection) != ConnectionState::kEstablished || connection.poison != 0 ||
+      cursors.posted <= sequence || entry == nullptr) [[unlikely]] {
+    return false;
+  }
+  constexpr auto kKind = kReceive ? CompletionKind::kReceive : CompletionKind::kSend;
+  static_assert(offsetof(CompletionEntry, opcode) == offsetof(CompletionEntry, kind) + 2 &&
+                offsetof(CompletionEntry, flags) == offsetof(CompletionEntry, kind) + 3 &&
+                arena::kCompletionHasImmediate == 1 && arena::kCompletionHasInvalidate == 2);
+  const uint32_t head =
+      (plain.what & verbs::mlx5::PlainCompletion::kOpcodeAndFlags) | static_cast<uint32_t>(kKind);
+  arena::StorePair<offsetof(CompletionEntry, kind)>(*entry, arena::TwoFields(head, plain.byte_len),
+                                                    arena::TwoFields(plain.immediate, 0));
+  static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
+  arena::StorePair<offsetof(CompletionEntry, connection)>(
+      *entry, arena::TwoFields(index, connection.generation), sequence);
+  entry->tag = kReceive ? logs_[index].receives[sequence & driver_->receive_log_mask_].tag
+                        : logs_[index].sends[sequence & driver_->send_log_mask_].tag;
+  run_.Append(plain.wr_id);
+  arena::StoreRelease(cursors.completed, sequence + 1);
+  BATON_CRASH_POINT("driver-completed");
+  if constexpr (kReceive) {
+    connection.bytes_received += plain.byte_len;
+    bytes_ += plain.byte_len;
+    ++receives_;
+  } else {
+    ++sends_;
+  }
+  return true;
+}
+
+void QueueDriver::BatchLogger::End() {
+  queue_->log.End(run_);
+  queue_->counters.sends_completed += std::exchange(sends_, 0);
+  queue_->counters.receives_completed += std::exchange(receives_, 0);
+  queue_->counters.bytes_received += std::exchange(bytes_, 0);
+}
+
+// Logs up to kPollBatch completions, and returns how many the queue had. What is not in the log
+// stays where it is, for a successor: in the queue, or in the slots.
+[[gnu::always_inline]] inline absl::StatusOr<int> QueueDriver::TakeBatch(uint32_t shard) {
+  verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
+  verbs::mlx5::CompletionQueue* const direct = queue.DirectQueue();
+  if (direct == nullptr) return TakeBatchBySlots(shard);
+  int taken = 0;
+  {
+    BatchLogger logger(this, shard);
+    taken = direct->TakeEach(kPollBatch, &logger);
+  }
+  if (taken == verbs::mlx5::CompletionQueue::kNonsense) [[unlikely]]
+    return direct->WhyUnknown();
+  BATON_RETURN_IF_ERROR(CheckLog(shard));
+  return taken;
+}
+
+// The slots outlive this process: whoever comes next finds what was taken from the queue and not
+// dealt with.
+absl::StatusOr<int> QueueDriver::TakeBatchBySlots(uint32_t shard) {
+  verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
+  auto* const slots = reinterpret_cast<verbs::Completion*>(arena_->poll_slots(shard));
+  BATON_ASSIGN_OR_RETURN(const int taken, queue.Take({slots, kPollBatch}));
+  const auto count = static_cast<size_t>(taken);
+  queue.Read({slots, count}, completions_.data());
+  for (size_t i = 0; i < count; ++i) {
+    BATON_CRASH_POINT("driver-polled");
+    LogCompletion(shard, completions_[i]);
+  }
+  BATON_RETURN_IF_ERROR(CheckLog(shard));
+  for (size_t i = 0; i < count; ++i) arena::StoreRelease(slots[i].wr_id, arena::kInvalidWrId);
+  return taken;
 }
 
 // Until the queue was found empty. Nothing is posted meanwhile, so that there is an end.
@@ -397,7 +603,7 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
   const uint32_t index = arena::WrIdConnection(completion.wr_id);
   // Nobody's: should another process of the service have written it over that of a connection, that
   // one will miss it.
-  if (index >= arena_->shape().connections) return;
+  if (index >= connection_slots_) return;
   ConnectionRecord& connection = record(index);
   const Direction direction = arena::WrIdDirection(completion.wr_id);
   const bool receive = direction == Direction::kReceive;
@@ -406,12 +612,7 @@ void QueueDriver::LogCompletion(uint32_t shard, const verbs::Completion& complet
       IsOver(connection)) {
     return LogUnexpected(shard, index, completion);
   }
-  // LogRequest, without a call.
-  if (receive) {
-    AppendRequest<true>(shards_[shard], index, completion);
-  } else {
-    AppendRequest<false>(shards_[shard], index, completion);
-  }
+  LogRequest(shard, index, receive, completion);
   if (completion.status != CompletionStatus::kSuccess && IsLive(connection)) {
     StartDraining(index, completion.status, verbs::CompletionStatusName(completion.status));
   } else if (StateOf(connection) == ConnectionState::kDraining) {

@@ -30,6 +30,7 @@
 #include "lib/driver/device_objects.h"
 #include "lib/driver/request_list.h"
 #include "lib/driver/transaction.h"
+#include "lib/verbs/mlx5/completion_queue.h"
 #include "lib/verbs/verbs.h"
 
 // Where a simulation's driver dies and is succeeded.
@@ -203,9 +204,7 @@ class QueueDriver {
   uint64_t established_ns(uint32_t connection) const { return slots_[connection].established_ns; }
   const RecoveryCounters& recovery() const { return recovery_; }
   // Work requests of the transaction that ApplyNext has applied last.
-  size_t requests_applied() const {
-    return reader_->transaction().sends.size() + reader_->transaction().receives.size();
-  }
+  size_t requests_applied() const { return reader_->transaction().requests; }
   uint32_t connection_count() const { return connection_count_; }
 
   // Test builds only: acknowledges everything unseen at a cut, as a broken recovery would.
@@ -239,14 +238,23 @@ class QueueDriver {
     std::string end_reason;
   };
 
+  struct RequestLogs {
+    const arena::WorkRequest* sends;
+    const arena::WorkRequest* receives;
+  };
+  class BatchLogger;
+
   QueueDriver(arena::Arena* arena, verbs::Device* device, DriverObserver* observer,
               std::shared_ptr<DeviceObjects> objects);
 
   // Applying a transaction.
   void Apply(uint32_t shard, const Transaction& transaction);
+  void PrepareDecisions(uint32_t shard, const Transaction& transaction);
+  void Decide(const Transaction& transaction);
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
+  void AcknowledgeOther(uint32_t shard, const arena::CompletionEntry& completion);
   void AcknowledgeEvent(uint32_t connection, arena::CompletionKind kind);
   void AcknowledgeEnd(uint32_t connection);
   bool MayMove(uint32_t from, uint32_t to) const;
@@ -256,6 +264,14 @@ class QueueDriver {
   void Reject(const arena::CommitEntry& entry);
   absl::Status CreateQueuePair(uint32_t connection);
   std::string CopyPrivateData(uint32_t connection, uint32_t length) const;
+
+  // Posting what the reader has written to the queues.
+  verbs::mlx5::QueuePair* DirectQueuesOf(uint32_t connection) const;
+  void PostWritten(const TransactionPart& part);
+  void PostListed(const TransactionPart& part);
+  template <bool kReceive, typename Batch>
+  void PostBatch(arena::ConnectionRecord& connection, uint64_t count,
+                 verbs::mlx5::QueuePair* queue_pair, const Batch& batch, ShardCounters& counters);
 
   // Posting. `requests` are [committed, committed + size), and then [posted, posted + size).
   template <typename Request>
@@ -288,6 +304,8 @@ class QueueDriver {
 
   // Completions and the life of connections.
   absl::Status DrainCompletions(uint32_t shard);
+  absl::StatusOr<int> TakeBatch(uint32_t shard);
+  absl::StatusOr<int> TakeBatchBySlots(uint32_t shard);
   void LogCompletion(uint32_t shard, const verbs::Completion& completion);
   void LogUnexpected(uint32_t shard, uint32_t connection, const verbs::Completion& completion);
   template <bool kReceive>
@@ -358,9 +376,7 @@ class QueueDriver {
   void FreeSpare(uint32_t shard, arena::SpareRecord& spare);
   void FreeSpares(uint32_t connection, bool filled_too, uint32_t last);
 
-  arena::ConnectionRecord& record(uint32_t connection) const {
-    return arena_->connection(connection);
-  }
+  arena::ConnectionRecord& record(uint32_t connection) const { return records_[connection]; }
   // As an index: other processes of a native service can have written anything.
   uint32_t ShardOf(const arena::ConnectionRecord& connection) const {
     return std::min(arena::LoadRelaxed(connection.shard), last_shard_);
@@ -384,6 +400,11 @@ class QueueDriver {
   std::vector<ShardQueue> shards_;
   uint32_t last_shard_;
   std::vector<Slot> slots_;  // by connection
+  // Where the arena has what is looked up for each message.
+  uint32_t connection_slots_;
+  arena::ConnectionRecord* records_;
+  std::vector<RequestLogs> request_logs_;  // by connection
+  uint64_t send_log_mask_, receive_log_mask_;
   bool sole_ = true;  // no other driver of the service lives: slots, grants and events are ours
   std::deque<uint32_t> free_slots_;
   std::vector<uint32_t> abandoned_;

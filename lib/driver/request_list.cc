@@ -1,6 +1,7 @@
 #include "lib/driver/request_list.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 #include "lib/arena/fetch.h"
 #include "lib/arena/store_pair.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/posting.h"
 
 namespace baton::driver {
 namespace {
@@ -141,6 +143,7 @@ RequestList::RequestList(const arena::Arena& arena, uint32_t lkey, size_t capaci
       base_(reinterpret_cast<uint64_t>(arena.buffers())),
       lkey_(lkey),
       max_inline_bytes_(arena.shape().max_inline_bytes),
+      plain_(PlainRequestsOf(limits_, max_inline_bytes_)),
       sends_(capacity),
       receives_(capacity),
       sges_(capacity * arena::kMaxSges) {}
@@ -223,34 +226,199 @@ absl::Status RequestList::AddReceive(const arena::WorkRequest& shared, uint64_t 
   return CopyReceive(shared, wr_id);
 }
 
+namespace {
+
+// The requests of one queue of a connection in the worker's log.
+template <bool kReceive>
+class RequestsInLog {
+ public:
+  static constexpr auto kDirection =
+      kReceive ? arena::Direction::kReceive : arena::Direction::kSend;
+
+  RequestsInLog(const arena::Arena& arena, uint32_t connection, uint32_t generation)
+      : log_(kReceive ? &arena.receive_request(connection, 0) : &arena.send_request(connection, 0)),
+        mask_(2 * uint64_t{kReceive ? arena.shape().receive_queue_depth
+                                    : arena.shape().send_queue_depth} -
+              1),
+        queue_(arena::PackWrId(connection, generation, kDirection, 0)) {}
+
+  const arena::WorkRequest& at(uint64_t sequence) const { return log_[sequence & mask_]; }
+  uint64_t wr_id(uint64_t sequence) const { return queue_ | arena::WrIdSequence(sequence); }
+  void FetchFirst(uint64_t from, uint64_t to) const {
+    for (uint64_t i = from; i < std::min(to, from + kFetchAhead); ++i) FetchRequest(at(i), false);
+  }
+  // The next are most often like the last.
+  void FetchNext(uint64_t sequence, uint64_t to, bool both_lines) const {
+    if (sequence + kFetchAhead < to) FetchRequest(at(sequence + kFetchAhead), both_lines);
+  }
+  [[gnu::cold, gnu::noinline]] absl::Status Wrong(uint64_t sequence,
+                                                  const absl::Status& why) const {
+    return Invalid("connection ", arena::WrIdConnection(queue_), kReceive ? " receive " : " send ",
+                   sequence, ": ", why.message());
+  }
+
+ private:
+  const arena::WorkRequest* const log_;
+  const uint64_t mask_;
+  const uint64_t queue_;
+};
+
+}  // namespace
+
 template <bool kReceive>
 [[gnu::always_inline]] inline absl::Status RequestList::AddFromLog(uint32_t connection,
                                                                    uint32_t generation,
                                                                    uint64_t from, uint64_t to) {
-  constexpr auto kDirection = kReceive ? arena::Direction::kReceive : arena::Direction::kSend;
-  const uint64_t queue = arena::PackWrId(connection, generation, kDirection, 0);
-  const auto request = [&](uint64_t sequence) -> const arena::WorkRequest& {
-    return kReceive ? arena_->receive_request(connection, sequence)
-                    : arena_->send_request(connection, sequence);
-  };
-  for (uint64_t sequence = from; sequence < std::min(to, from + kFetchAhead); ++sequence) {
-    FetchRequest(request(sequence), /*both_lines=*/false);
-  }
+  const RequestsInLog<kReceive> log(*arena_, connection, generation);
+  log.FetchFirst(from, to);
   size_t buffers = 0;
   for (uint64_t sequence = from; sequence < to; ++sequence) {
-    // The next are most often like the last.
-    if (sequence + kFetchAhead < to) FetchRequest(request(sequence + kFetchAhead), buffers > 1);
+    log.FetchNext(sequence, to, buffers > 1);
     const size_t buffers_before = sge_count_;
-    const uint64_t wr_id = queue | arena::WrIdSequence(sequence);
-    const absl::Status copied =
-        kReceive ? CopyReceive(request(sequence), wr_id) : CopySend(request(sequence), wr_id);
-    if (!copied.ok()) [[unlikely]] {
-      return Invalid("connection ", connection, kReceive ? " receive " : " send ", sequence, ": ",
-                     copied.message());
-    }
+    const absl::Status copied = kReceive ? CopyReceive(log.at(sequence), log.wr_id(sequence))
+                                         : CopySend(log.at(sequence), log.wr_id(sequence));
+    if (!copied.ok()) [[unlikely]]
+      return log.Wrong(sequence, copied);
     buffers = sge_count_ - buffers_before;
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+// The first word of a request that is plain: it has one buffer, in the first line, and no flag or
+// opcode that does not exist.
+constexpr uint32_t kPlainMask =
+    arena::FourBytes(static_cast<uint8_t>(~(verbs::kOpcodeCount - 1)),
+                     static_cast<uint8_t>(~arena::kRequestFlags), 0xff, 0xff);
+constexpr uint32_t kPlainHead = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
+static_assert(std::has_single_bit(verbs::kOpcodeCount));
+static_assert(offsetof(arena::WorkRequest, flags) == 1 &&
+              offsetof(arena::WorkRequest, sge_count) == 2 &&
+              offsetof(arena::WorkRequest, one_line) == 3);
+
+}  // namespace
+
+// What SendQueue::AddPlain asks for. Each field of the request is read once, if at all.
+struct RequestList::PlainSend {
+  const arena::WorkRequest* shared;
+  uint64_t id;
+  uint32_t head;
+
+  uint64_t wr_id() const { return id; }
+  verbs::Opcode opcode() const { return verbs::Opcode(head % verbs::kOpcodeCount); }
+  bool fence() const { return (head >> 8 & arena::kRequestFence) != 0; }
+  bool solicited() const { return (head >> 8 & arena::kRequestSolicited) != 0; }
+  uint32_t immediate() const { return arena::LoadRelaxed(shared->immediate); }
+  uint64_t remote_address() const { return arena::LoadRelaxed(shared->remote_address); }
+  uint32_t rkey() const { return arena::LoadRelaxed(shared->rkey); }
+  uint32_t invalidate_rkey() const { return arena::LoadRelaxed(shared->invalidate_rkey); }
+};
+
+RequestList::PlainRequests RequestList::PlainRequestsOf(const RequestLimits& limits,
+                                                        uint32_t max_inline_bytes) {
+  PlainRequests plain;
+  for (uint8_t i = 0; i < verbs::kOpcodeCount; ++i) {
+    const bool missing = (limits.missing_opcodes >> i & 1) != 0;
+    if (!missing && !verbs::IsAnswered(verbs::Opcode(i))) plain.opcodes |= 1u << i;
+  }
+  plain.least_send_bytes = max_inline_bytes + 1;
+  plain.most_bytes = kMaxMessageBytes - 1;
+  plain.most_send_bytes = limits.max_message_bytes == 0
+                              ? plain.most_bytes
+                              : std::min(plain.most_bytes, limits.max_message_bytes);
+  return plain;
+}
+
+// Whether the range is within the buffers, and has from `least` to `most` bytes.
+[[gnu::always_inline]] inline bool RequestList::ReadPlainRange(const arena::BufferRange& shared,
+                                                               uint64_t least, uint64_t most,
+                                                               ScatterGather* sge) const {
+  const arena::BufferRange range = Copy(shared);
+  *sge = {base_ + range.offset, range.length, lkey_};
+  return range.offset <= limits_.buffer_bytes &&
+         range.length <= limits_.buffer_bytes - range.offset && range.length >= least &&
+         range.length <= most;
+}
+
+RequestList::Written RequestList::WriteOtherSend(const arena::WorkRequest& shared, uint64_t wr_id,
+                                                 verbs::mlx5::QueuePair* queue_pair,
+                                                 verbs::mlx5::SendQueue::Batch* batch) {
+  wrong_ = CopySend(shared, wr_id);
+  if (!wrong_.ok()) return Written::kWrong;
+  const SendRequest& request = sends_[--send_count_];
+  sge_count_ -= request.sges.size();
+  const bool may = queue_pair->may_read() || !verbs::IsAnswered(request.opcode);
+  return may && queue_pair->sends().Add(request, batch) ? Written::kAll : Written::kRefused;
+}
+
+RequestList::Written RequestList::WriteOtherReceive(const arena::WorkRequest& shared,
+                                                    uint64_t wr_id,
+                                                    verbs::mlx5::QueuePair* queue_pair,
+                                                    verbs::mlx5::ReceiveQueue::Batch* batch) {
+  wrong_ = CopyReceive(shared, wr_id);
+  if (!wrong_.ok()) return Written::kWrong;
+  const verbs::ReceiveRequest& request = receives_[--receive_count_];
+  sge_count_ -= request.sges.size();
+  return queue_pair->receives().Add(request, batch) ? Written::kAll : Written::kRefused;
+}
+
+RequestList::Written RequestList::WriteSends(uint32_t connection, uint32_t generation,
+                                             uint64_t from, uint64_t to,
+                                             verbs::mlx5::QueuePair* queue_pair,
+                                             verbs::mlx5::SendQueue::Batch* all) {
+  const RequestsInLog<false> log(*arena_, connection, generation);
+  const uint64_t bytes_before = send_bytes_;
+  uint64_t bytes = 0;
+  verbs::mlx5::SendQueue::Batch batch = *all;
+  for (uint64_t sequence = from; sequence < to; ++sequence) {
+    const arena::WorkRequest& shared = log.at(sequence);
+    const uint32_t head = arena::LoadFourBytes(shared.opcode);
+    const PlainSend send = {&shared, log.wr_id(sequence), head};
+    ScatterGather sge;
+    if ((head & kPlainMask) == kPlainHead &&
+        (plain_.opcodes >> static_cast<uint8_t>(send.opcode()) & 1) != 0 &&
+        ReadPlainRange(shared.only, plain_.least_send_bytes, plain_.most_send_bytes, &sge))
+        [[likely]] {
+      if (queue_pair->sends().AddPlain(send, sge, &batch)) [[likely]] {
+        bytes += sge.length;
+        continue;
+      }
+    }
+    const Written other = WriteOtherSend(shared, log.wr_id(sequence), queue_pair, &batch);
+    if (other == Written::kAll) continue;
+    if (other == Written::kWrong) wrong_ = log.Wrong(sequence, wrong_);
+    send_bytes_ = bytes_before;
+    return other;
+  }
+  send_bytes_ += bytes;
+  *all = batch;
+  return Written::kAll;
+}
+
+RequestList::Written RequestList::WriteReceives(uint32_t connection, uint32_t generation,
+                                                uint64_t from, uint64_t to,
+                                                verbs::mlx5::QueuePair* queue_pair,
+                                                verbs::mlx5::ReceiveQueue::Batch* all) {
+  const RequestsInLog<true> log(*arena_, connection, generation);
+  verbs::mlx5::ReceiveQueue::Batch batch = *all;
+  for (uint64_t sequence = from; sequence < to; ++sequence) {
+    const arena::WorkRequest& shared = log.at(sequence);
+    const uint32_t head = arena::LoadFourBytes(shared.opcode);
+    constexpr uint32_t kMask = kPlainMask | 0xff;  // a receive has no other opcode than 0
+    ScatterGather sge;
+    if ((head & kMask) == kPlainHead && ReadPlainRange(shared.only, 1, plain_.most_bytes, &sge))
+        [[likely]] {
+      if (queue_pair->receives().AddPlain(log.wr_id(sequence), sge, &batch)) [[likely]]
+        continue;
+    }
+    const Written other = WriteOtherReceive(shared, log.wr_id(sequence), queue_pair, &batch);
+    if (other == Written::kAll) continue;
+    if (other == Written::kWrong) wrong_ = log.Wrong(sequence, wrong_);
+    return other;
+  }
+  *all = batch;
+  return Written::kAll;
 }
 
 absl::Status RequestList::AddSends(uint32_t connection, uint32_t generation, uint64_t from,

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
+#include "lib/verbs/mlx5/queue_pair.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver {
@@ -46,6 +47,20 @@ class RequestList {
   absl::Status AddSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
   absl::Status AddReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
 
+  // Write the same requests where the device will read them, behind those of `batch`, and not to
+  // the list. Nothing is posted. There is room for one more request in the list.
+  enum class Written : uint8_t {
+    kAll,
+    kRefused,  // by the queue pair; `batch` is as it was
+    kWrong,    // one of them is, and wrong() is what AddSends would return; `batch` is as it was
+  };
+  Written WriteSends(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to,
+                     verbs::mlx5::QueuePair* queue_pair, verbs::mlx5::SendQueue::Batch* batch);
+  Written WriteReceives(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to,
+                        verbs::mlx5::QueuePair* queue_pair,
+                        verbs::mlx5::ReceiveQueue::Batch* batch);
+  const absl::Status& wrong() const { return wrong_; }
+
   // Until Clear, or the list's end.
   absl::Span<const verbs::SendRequest> sends() const { return {sends_.data(), send_count_}; }
   uint64_t send_bytes() const { return send_bytes_; }  // in the buffers of all sends
@@ -55,6 +70,7 @@ class RequestList {
 
  private:
   struct Head;
+  struct PlainSend;
 
   template <bool kReceive>
   absl::Status AddFromLog(uint32_t connection, uint32_t generation, uint64_t from, uint64_t to);
@@ -63,12 +79,31 @@ class RequestList {
   // To the end of the list, but does not count them there. Their length is added up.
   absl::Status CopyRanges(const arena::WorkRequest& shared, const Head& head, uint64_t* length);
   absl::Status CopyRange(const arena::BufferRange& shared, int i, uint64_t* length);
+  bool ReadPlainRange(const arena::BufferRange& shared, uint64_t least, uint64_t most,
+                      verbs::ScatterGather* sge) const;
+  // Write a request that is not plain.
+  Written WriteOtherSend(const arena::WorkRequest& shared, uint64_t wr_id,
+                         verbs::mlx5::QueuePair* queue_pair, verbs::mlx5::SendQueue::Batch* batch);
+  Written WriteOtherReceive(const arena::WorkRequest& shared, uint64_t wr_id,
+                            verbs::mlx5::QueuePair* queue_pair,
+                            verbs::mlx5::ReceiveQueue::Batch* batch);
+
+  // What makes a request with one buffer plain, so that it is written without further checks.
+  struct PlainRequests {
+    uint32_t opcodes = 0;           // a bit for each
+    uint64_t least_send_bytes = 0;  // less are to be inline
+    uint64_t most_send_bytes = 0;
+    uint64_t most_bytes = 0;
+  };
+  static PlainRequests PlainRequestsOf(const RequestLimits& limits, uint32_t max_inline_bytes);
 
   const arena::Arena* arena_;
   RequestLimits limits_;
   uint64_t base_;  // address of the buffers
   uint32_t lkey_;
   uint32_t max_inline_bytes_;
+  PlainRequests plain_;
+  absl::Status wrong_;
   std::vector<verbs::SendRequest> sends_;
   std::vector<verbs::ReceiveRequest> receives_;
   std::vector<verbs::ScatterGather> sges_;

@@ -28,8 +28,8 @@ bool NamesConnection(CommitKind kind) {
 }
 
 // `end` may release what the log and the queue have room for, and never take anything back.
-absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& cursors,
-                      uint32_t depth) {
+[[gnu::always_inline]] inline absl::Status CheckEnd(const char* field, uint64_t end,
+                                                    const QueueCursors& cursors, uint32_t depth) {
   if (end < cursors.committed) {
     return Invalid(field, ": ", end, " is before ", cursors.committed, ", which was committed");
   }
@@ -44,6 +44,11 @@ absl::Status CheckEnd(const char* field, uint64_t end, const QueueCursors& curso
   return absl::OkStatus();
 }
 
+absl::Status TooManyRequests() {
+  return Invalid("send_end, receive_end, slots: more than ", kMaxTransactionRequests,
+                 " work requests in one transaction");
+}
+
 }  // namespace
 
 TransactionReader::TransactionReader(const arena::Arena& arena, uint32_t lkey)
@@ -54,25 +59,31 @@ TransactionReader::TransactionReader(const arena::Arena& arena, uint32_t lkey)
       seen_shared_(arena::SharedReceiveSlots(arena.shape()), 0) {}
 
 absl::Status TransactionReader::Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
-                                     bool resumed) {
+                                     bool resumed, DirectQueuesOf direct) {
   ++reads_;
   resumed_ = resumed;
   shared_ = 0;
+  request_count_ = 0;
+  kinds_ = 0;
   requests_.Clear();
   BATON_RETURN_IF_ERROR(CopyEntries(shard, epoch, head, tail));
   for (size_t i = 0; i < part_count_; ++i) {
-    BATON_RETURN_IF_ERROR(CheckPart(shard, parts_[i], i + 1 == part_count_));
+    BATON_RETURN_IF_ERROR(CheckPart(shard, parts_[i], i + 1 == part_count_, direct));
   }
   transaction_ = {{parts_.data(), part_count_},
                   requests_.receives(),
                   requests_.sends(),
                   requests_.send_bytes(),
-                  static_cast<uint32_t>(part_count_)};
+                  static_cast<uint32_t>(part_count_),
+                  static_cast<uint32_t>(request_count_),
+                  kinds_};
   return absl::OkStatus();
 }
 
-absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head,
-                                            uint64_t tail) {
+[[gnu::always_inline]] inline absl::Status TransactionReader::CopyEntries(uint32_t shard,
+                                                                          uint64_t epoch,
+                                                                          uint64_t head,
+                                                                          uint64_t tail) {
   const uint64_t limit = std::min<uint64_t>(tail - head, arena::kMaxTransactionEntries);
   for (part_count_ = 0; part_count_ < limit;) {
     CommitEntry& entry = parts_[part_count_].entry;
@@ -84,7 +95,10 @@ absl::Status TransactionReader::CopyEntries(uint32_t shard, uint64_t epoch, uint
                  arena::kMaxTransactionEntries, " allowed");
 }
 
-absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part, bool last) {
+[[gnu::always_inline]] inline absl::Status TransactionReader::CheckPart(uint32_t shard,
+                                                                        TransactionPart& part,
+                                                                        bool last,
+                                                                        DirectQueuesOf direct) {
   CommitEntry& entry = part.entry;
   if ((entry.flags & ~arena::kCommitFlags) != 0) {
     return Invalid("flags: ", static_cast<int>(entry.flags), " has unknown bits");
@@ -97,10 +111,11 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
     }
     entry.kind = static_cast<uint8_t>(CommitKind::kAcknowledge);
   }
+  kinds_ |= KindBit(CommitKind(entry.kind % 32));
   switch (CommitKind(entry.kind)) {
     case CommitKind::kConnection:
       if (arena::Acknowledges(entry)) BATON_RETURN_IF_ERROR(CheckAcknowledge(shard, entry));
-      return CheckConnection(shard, part);
+      return CheckConnection(shard, part, direct);
     case CommitKind::kAcknowledge:
       return CheckAcknowledge(shard, entry);
     case CommitKind::kShardState:
@@ -126,7 +141,8 @@ absl::Status TransactionReader::CheckPart(uint32_t shard, TransactionPart& part,
   return Invalid("kind: ", static_cast<int>(entry.kind), " is unknown");
 }
 
-absl::Status TransactionReader::CheckTarget(uint32_t shard, const CommitEntry& entry) const {
+[[gnu::always_inline]] inline absl::Status TransactionReader::CheckTarget(
+    uint32_t shard, const CommitEntry& entry) const {
   if (entry.connection >= arena_.shape().connections) {
     return Invalid("connection: ", entry.connection, " does not exist");
   }
@@ -158,7 +174,8 @@ bool TransactionReader::WasMoved(const CommitEntry& entry) const {
   });
 }
 
-absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart& part) {
+[[gnu::always_inline]] inline absl::Status TransactionReader::CheckConnection(
+    uint32_t shard, TransactionPart& part, DirectQueuesOf direct) {
   const CommitEntry& entry = part.entry;
   BATON_RETURN_IF_ERROR(CheckTarget(shard, entry));
   if (seen_[entry.connection] == reads_) {
@@ -178,13 +195,45 @@ absl::Status TransactionReader::CheckConnection(uint32_t shard, TransactionPart&
   BATON_RETURN_IF_ERROR(CheckReceiveEnd(entry));
   BATON_RETURN_IF_ERROR(
       CheckEnd("send_end", entry.send_end, record.send, arena_.shape().send_queue_depth));
+  request_count_ += entry.receive_end - record.receive.committed;
+  request_count_ += entry.send_end - record.send.committed;
+  if (request_count_ > kMaxTransactionRequests) return TooManyRequests();
+  part.direct = nullptr;
+  if (verbs::mlx5::QueuePair* const queues = resumed_ ? nullptr : direct(entry.connection)) {
+    const RequestList::Written written = WriteRequests(&part, queues);
+    if (written == RequestList::Written::kAll) return absl::OkStatus();
+    if (written == RequestList::Written::kWrong) return requests_.wrong();
+  }
   part.first_receive = static_cast<uint32_t>(requests_.receives().size());
   BATON_RETURN_IF_ERROR(CopyRequests(entry, true, record.receive.committed, entry.receive_end));
   part.first_send = static_cast<uint32_t>(requests_.sends().size());
   return CopyRequests(entry, false, record.send.committed, entry.send_end);
 }
 
-absl::Status TransactionReader::CheckReceiveEnd(const CommitEntry& entry) const {
+[[gnu::always_inline]] inline RequestList::Written TransactionReader::WriteRequests(
+    TransactionPart* part, verbs::mlx5::QueuePair* direct) {
+  const CommitEntry& entry = part->entry;
+  const ConnectionRecord& record = arena_.connection(entry.connection);
+  if (entry.receive_end != record.receive.committed) {
+    part->receives_written = direct->receives().Begin();
+    const RequestList::Written written =
+        requests_.WriteReceives(entry.connection, entry.generation, record.receive.committed,
+                                entry.receive_end, direct, &part->receives_written);
+    if (written != RequestList::Written::kAll) return written;
+  }
+  if (entry.send_end != record.send.committed) {
+    part->sends_written = direct->sends().Begin();
+    const RequestList::Written written =
+        requests_.WriteSends(entry.connection, entry.generation, record.send.committed,
+                             entry.send_end, direct, &part->sends_written);
+    if (written != RequestList::Written::kAll) return written;
+  }
+  part->direct = direct;
+  return RequestList::Written::kAll;
+}
+
+[[gnu::always_inline]] inline absl::Status TransactionReader::CheckReceiveEnd(
+    const CommitEntry& entry) const {
   const arena::Shape& shape = arena_.shape();
   const QueueCursors& cursors = arena_.connection(entry.connection).receive;
   if (!arena::HasSharedReceives(shape)) {
@@ -217,10 +266,7 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
       if (resumed_) continue;
       return Invalid("slots[", i, "]: ", slot, " is not free");
     }
-    if (!requests_.HasRoomFor(1)) {
-      return Invalid("slots: more than ", kMaxTransactionRequests,
-                     " work requests in one transaction");
-    }
+    if (++request_count_ > kMaxTransactionRequests) return TooManyRequests();
     // Its wr_id depends on what becomes of the slot until it is posted.
     const absl::Status checked =
         requests_.AddReceive(arena_.shared_receive_request(shard, slot), /*wr_id=*/0);
@@ -240,15 +286,12 @@ absl::Status TransactionReader::CheckSharedReceives(uint32_t shard, TransactionP
 
 absl::Status TransactionReader::CopyRequests(const CommitEntry& entry, bool receive, uint64_t from,
                                              uint64_t to) {
-  if (!requests_.HasRoomFor(to - from)) {
-    return Invalid("send_end, receive_end: more than ", kMaxTransactionRequests,
-                   " work requests in one transaction");
-  }
   return receive ? requests_.AddReceives(entry.connection, entry.generation, from, to)
                  : requests_.AddSends(entry.connection, entry.generation, from, to);
 }
 
-absl::Status TransactionReader::CheckAcknowledge(uint32_t shard, const CommitEntry& entry) const {
+[[gnu::always_inline]] inline absl::Status TransactionReader::CheckAcknowledge(
+    uint32_t shard, const CommitEntry& entry) const {
   const arena::ShardRecord& record = arena_.shard(shard);
   if (entry.acknowledged < record.acknowledged || entry.acknowledged > record.completion_tail) {
     return Invalid("acknowledged: ", entry.acknowledged, " is not between ", record.acknowledged,

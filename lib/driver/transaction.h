@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/arena/arena.h"
 #include "lib/driver/request_list.h"
+#include "lib/verbs/mlx5/queue_pair.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::driver {
@@ -23,6 +25,10 @@ struct TransactionPart {
   // kConnection, kSharedReceives: where its own begin in Transaction::receives and ::sends.
   uint32_t first_receive = 0;
   uint32_t first_send = 0;
+  // Where its requests were written already, if not null; they are not in the transaction then.
+  verbs::mlx5::QueuePair* direct = nullptr;
+  verbs::mlx5::ReceiveQueue::Batch receives_written;
+  verbs::mlx5::SendQueue::Batch sends_written;
 };
 
 struct Transaction {
@@ -31,7 +37,16 @@ struct Transaction {
   absl::Span<const verbs::SendRequest> sends;
   uint64_t send_bytes = 0;  // in the buffers of the sends
   uint32_t entries = 0;     // of the commit log
+  uint32_t requests = 0;    // sends, receives and shared receives
+  uint32_t kinds = 0;       // KindBit of each part's
+
+  bool Has(uint32_t bits) const { return (kinds & bits) != 0; }
 };
+constexpr uint32_t KindBit(arena::CommitKind kind) { return 1u << static_cast<uint32_t>(kind); }
+
+// Returns the queue pair of a connection whose requests can be posted as soon as they are
+// committed, by writing them to its queues; null: they go through a list.
+using DirectQueuesOf = absl::FunctionRef<verbs::mlx5::QueuePair*(uint32_t connection)>;
 
 // Reads transactions of one service. Keeps scratch memory for the largest that is allowed; after
 // construction nothing is allocated. Thread-compatible.
@@ -44,8 +59,13 @@ class TransactionReader {
   // before `tail` are published. An error says what is wrong with it: nothing of it may be applied.
   // `resumed`: a driver that died has begun to apply it, and entries whose connection it was done
   // with are left out (kind 0, or kAcknowledge where they acknowledge).
+  // Requests of connections that have direct queues are written there, which posts nothing.
+  absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail, bool resumed,
+                    DirectQueuesOf direct);
   absl::Status Read(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail,
-                    bool resumed = false);
+                    bool resumed = false) {
+    return Read(shard, epoch, head, tail, resumed, [](uint32_t) { return nullptr; });
+  }
 
   // Those that the driver adopts together, if not all: only between these can what is resumed have
   // moved a connection which nobody else has gone on with.
@@ -56,8 +76,9 @@ class TransactionReader {
 
  private:
   absl::Status CopyEntries(uint32_t shard, uint64_t epoch, uint64_t head, uint64_t tail);
-  absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last);
-  absl::Status CheckConnection(uint32_t shard, TransactionPart& part);
+  absl::Status CheckPart(uint32_t shard, TransactionPart& part, bool last, DirectQueuesOf direct);
+  absl::Status CheckConnection(uint32_t shard, TransactionPart& part, DirectQueuesOf direct);
+  RequestList::Written WriteRequests(TransactionPart* part, verbs::mlx5::QueuePair* direct);
   absl::Status CheckReceiveEnd(const arena::CommitEntry& entry) const;
   absl::Status CheckSharedReceives(uint32_t shard, TransactionPart& part);
   absl::Status CheckTarget(uint32_t shard, const arena::CommitEntry& entry) const;
@@ -76,6 +97,8 @@ class TransactionReader {
   std::vector<uint64_t> seen_;         // per connection: the Read that last named it
   std::vector<uint64_t> seen_shared_;  // per slot for a shared receive: likewise
   uint32_t shared_ = 0;                // such slots in this Read
+  size_t request_count_ = 0;           // of all kinds in this Read
+  uint32_t kinds_ = 0;                 // KindBit of each part of this Read
   uint64_t reads_ = 0;
   bool resumed_ = false;
   std::vector<bool> adopted_;  // by shard; empty: all
