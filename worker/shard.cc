@@ -32,7 +32,19 @@ inline void FetchRequest(const arena::WorkRequest& request) {
 }  // namespace
 
 Shard::Shard(WorkerImpl* impl, uint32_t index)
-    : impl_(impl), index_(index), staged_(std::make_unique<Staged>()) {
+    : impl_(impl),
+      index_(index),
+      record_(&impl->arena().shard(index)),
+      log_(&impl->arena().completion(index, 0)),
+      log_mask_(impl->arena().shape().completion_log_entries - 1),
+      send_log_mask_(2 * uint64_t{impl->arena().shape().send_queue_depth} - 1),
+      receive_log_mask_(2 * uint64_t{impl->arena().shape().receive_queue_depth} - 1),
+      buffer_bytes_(impl->arena().shape().buffer_bytes),
+      send_depth_(impl->arena().shape().send_queue_depth),
+      receive_depth_(arena::ReceiveDepth(impl->arena().shape())),
+      plain_opcodes_(PlainOpcodes(impl->arena().header())),
+      most_send_bytes_(MostSendBytes(impl->arena().header())),
+      staged_(std::make_unique<Staged>()) {
   staged_->entries.reserve(arena::kMaxTransactionEntries);
   staged_->connections.reserve(arena::kMaxTransactionEntries);
   const uint32_t slots = arena::SharedReceiveSlots(impl->arena().shape());
@@ -79,14 +91,15 @@ uint32_t Shard::EntryRoom() const {
   const uint64_t room = std::min<uint64_t>(log_room, arena::kMaxTransactionEntries);
   const uint64_t used = staged_->entries.size() + Staged::SharedEntries(staged_->shared.size()) +
                         Staged::kReservedEntries;
-  return room > used ? static_cast<uint32_t>(room - used) : 0;
+  return entries_left_ = room > used ? static_cast<uint32_t>(room - used) : 0;
 }
 
 absl::Status Shard::AddConnection(Connection& connection) {
-  if (EntryRoom() == 0) {
+  if (!HasEntryRoom(1)) [[unlikely]] {
     return absl::ResourceExhaustedError(
         "no room in the commit log: commit, and go on when the driver has caught up");
   }
+  --entries_left_;
   CommitEntry& entry = staged_->entries.emplace_back();
   entry.kind = static_cast<uint8_t>(CommitKind::kConnection);
   entry.connection = connection.index_;
@@ -106,29 +119,54 @@ void CopyState(absl::Span<const uint8_t> state, uint8_t* slot) {
 
 }  // namespace
 
+// It is in the open transaction, which has room for another request.
+[[gnu::always_inline]] inline bool Shard::MayStageMore(const Connection& connection) const {
+  return connection.entry_ != 0 && connection.shard_ == this && connection.known_epoch_ == epoch_ &&
+         staged_->requests != kMaxStagedRequests;
+}
+
+// Most often it is not the first request of its connection in the transaction.
 absl::Status Shard::Receive(Connection& connection, absl::Span<const Buffer> buffers,
                             uint64_t tag) {
-  BATON_RETURN_IF_ERROR(CheckUsable(connection));
-  if (arena::HasSharedReceives(impl_->arena().shape())) {
-    return absl::FailedPreconditionError(
-        "the connections of the service share their receives (shared_receive_queue_depth): post "
-        "them with ReceiveShared");
+  const uint64_t sequence = connection.receive_staged_;
+  if (sequence >= RoomEnd(connection.receive_completed_, connection.receive_acknowledged_,
+                          receive_depth_) ||
+      !MayStageMore(connection) || buffers.size() != 1 || !IsWithin(buffers[0], buffer_bytes_))
+      [[unlikely]] {
+    return StageReceive(connection, buffers, tag);
   }
-  const arena::Arena& arena = impl_->arena();
-  if (!HasRoom(connection.receive_staged_, connection.receive_completed_,
-               connection.receive_acknowledged_, arena.shape().receive_queue_depth) ||
-      staged_->requests == kMaxStagedRequests) {
-    return absl::ResourceExhaustedError("no room in the receive log");
-  }
-  // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(
-      FillReceive(buffers, tag, arena.shape().buffer_bytes,
-                  &arena.receive_request(connection.index_, connection.receive_staged_)));
-  BATON_RETURN_IF_ERROR(EnterConnection(connection));
-  ++connection.receive_staged_;
+  FillPlain(/*head=*/0, buffers[0], /*immediate=*/0, tag,
+            &connection.receive_log_[sequence & receive_log_mask_]);
+  connection.receive_staged_ = sequence + 1;
   ++staged_->requests;
   BATON_CRASH_POINT("worker-receive-staged");
   return absl::OkStatus();
+}
+
+absl::Status Shard::StageReceive(Connection& connection, absl::Span<const Buffer> buffers,
+                                 uint64_t tag) {
+  BATON_RETURN_IF_ERROR(CheckUsable(connection));
+  const uint64_t sequence = connection.receive_staged_;
+  const uint64_t end =
+      RoomEnd(connection.receive_completed_, connection.receive_acknowledged_, receive_depth_);
+  if (sequence >= end || staged_->requests == kMaxStagedRequests) {
+    return WhyNoReceive();
+  }
+  // Nobody reads it before it is committed.
+  BATON_RETURN_IF_ERROR(FillReceive(buffers, tag, buffer_bytes_,
+                                    &connection.receive_log_[sequence & receive_log_mask_]));
+  BATON_RETURN_IF_ERROR(EnterConnection(connection));
+  connection.receive_staged_ = sequence + 1;
+  ++staged_->requests;
+  BATON_CRASH_POINT("worker-receive-staged");
+  return absl::OkStatus();
+}
+
+absl::Status Shard::WhyNoReceive() const {
+  if (receive_depth_ != 0) return absl::ResourceExhaustedError("no room in the receive log");
+  return absl::FailedPreconditionError(
+      "the connections of the service share their receives (shared_receive_queue_depth): post "
+      "them with ReceiveShared");
 }
 
 absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag) {
@@ -144,10 +182,12 @@ absl::Status Shard::ReceiveShared(absl::Span<const Buffer> buffers, uint64_t tag
   if (shared_receive_room() == 0 || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room for a shared receive");
   }
-  if (staged_->shared.size() % arena::kSharedReceivesPerEntry == 0 && EntryRoom() == 0) {
+  const bool needs_entry = staged_->shared.size() % arena::kSharedReceivesPerEntry == 0;
+  if (needs_entry && !HasEntryRoom(1)) {
     return absl::ResourceExhaustedError(
         "no room in the commit log: commit, and go on when the driver has caught up");
   }
+  entries_left_ -= needs_entry ? 1 : 0;
   const uint16_t slot = shared_free_.back();
   impl_->arena().shared_receive_request(index_, slot) = request;
   shared_free_.pop_back();
@@ -186,21 +226,51 @@ void Shard::LoadSharedReceives() {
 }
 
 absl::Status Shard::Send(Connection& connection, const SendWork& work) {
+  return StagePlainSend(connection, work) ? absl::OkStatus() : StageSend(connection, work);
+}
+
+// Most often it has one buffer, and is not the first request of its connection in the transaction.
+// Returns false, and has done nothing, where that is not so.
+[[gnu::always_inline]] inline bool Shard::StagePlainSend(Connection& connection,
+                                                         const SendWork& work) {
+  const uint64_t sequence = connection.send_staged_;
+  const auto opcode = static_cast<uint8_t>(work.opcode);
+  if (sequence >= RoomEnd(connection.send_completed_, connection.send_acknowledged_, send_depth_) ||
+      !MayStageMore(connection) || work.buffers.size() != 1 || opcode >= verbs::kOpcodeCount ||
+      (plain_opcodes_ >> opcode & 1) == 0) [[unlikely]] {
+    return false;
+  }
+  const Buffer& buffer = work.buffers[0];
+  if (!IsWithin(buffer, buffer_bytes_) || buffer.length > most_send_bytes_) [[unlikely]]
+    return false;
+  arena::WorkRequest* const log = connection.send_log_;
+  arena::WorkRequest& request = log[sequence & send_log_mask_];
+  const uint32_t flags = (work.fence ? uint32_t{arena::kRequestFence} : 0) |
+                         (work.solicited ? uint32_t{arena::kRequestSolicited} : 0);
+  FillPlain(opcode | flags << 8, buffer, work.immediate, work.tag, &request);
+  FillRemote(work, &request);
+  connection.send_staged_ = sequence + 1;
+  ++staged_->requests;
+  FetchRequest(log[(sequence + 2) & send_log_mask_]);
+  BATON_CRASH_POINT("worker-send-staged");
+  return true;
+}
+
+absl::Status Shard::StageSend(Connection& connection, const SendWork& work) {
   BATON_RETURN_IF_ERROR(CheckUsable(connection));
-  const arena::Arena& arena = impl_->arena();
-  if (!HasRoom(connection.send_staged_, connection.send_completed_, connection.send_acknowledged_,
-               arena.shape().send_queue_depth) ||
-      staged_->requests == kMaxStagedRequests) {
+  const uint64_t sequence = connection.send_staged_;
+  const uint64_t end =
+      RoomEnd(connection.send_completed_, connection.send_acknowledged_, send_depth_);
+  if (sequence >= end || staged_->requests == kMaxStagedRequests) {
     return absl::ResourceExhaustedError("no room in the send log");
   }
   // Nobody reads it before it is committed.
-  BATON_RETURN_IF_ERROR(
-      FillSend(work, arena, &arena.send_request(connection.index_, connection.send_staged_)));
+  BATON_RETURN_IF_ERROR(FillSend(work, buffer_bytes_, impl_->arena().header(),
+                                 &connection.send_log_[sequence & send_log_mask_]));
   if (verbs::IsAnswered(work.opcode)) BATON_RETURN_IF_ERROR(CheckPeer(connection, work.opcode));
   BATON_RETURN_IF_ERROR(EnterConnection(connection));
-  ++connection.send_staged_;
+  connection.send_staged_ = sequence + 1;
   ++staged_->requests;
-  FetchRequest(arena.send_request(connection.index_, connection.send_staged_ + 1));
   BATON_CRASH_POINT("worker-send-staged");
   return absl::OkStatus();
 }
@@ -249,7 +319,8 @@ absl::Status Shard::StageDecision(Connection& connection, uint8_t kind, uint32_t
     return Invalid("private_data: ", private_data.size(), " bytes, at most ",
                    arena::kPrivateDataBytes);
   }
-  if (EntryRoom() == 0) return absl::ResourceExhaustedError("no room in the commit log");
+  if (!HasEntryRoom(1)) return absl::ResourceExhaustedError("no room in the commit log");
+  --entries_left_;
   std::copy(private_data.begin(), private_data.end(),
             impl_->arena().private_data(connection.index_));
   CommitEntry entry = {};
@@ -259,6 +330,7 @@ absl::Status Shard::StageDecision(Connection& connection, uint8_t kind, uint32_t
   entry.target_shard = shard;
   entry.private_data_length = static_cast<uint32_t>(private_data.size());
   staged_->entries.push_back(entry);
+  staged_->moves |= kind == static_cast<uint8_t>(CommitKind::kAccept) && shard != index_;
   return absl::OkStatus();
 }
 
@@ -341,9 +413,8 @@ void Shard::Publish(bool release) {
     entries.emplace_back().kind = static_cast<uint8_t>(CommitKind::kRelease);
   }
   entries.back().flags |= arena::kCommitLast;
-  const arena::Arena& arena = impl_->arena();
   for (const CommitEntry& entry : entries) {
-    arena.commit_entry(index_, epoch_, commit_tail_++) = entry;
+    bank_entries_[commit_tail_++ & (arena::kCommitLogEntries - 1)] = entry;
     BATON_CRASH_POINT("commit-entry-written");
   }
   NoteAcknowledged();  // the driver may write over these completions as soon as it is told
@@ -368,19 +439,29 @@ void Shard::Publish(bool release) {
     state_length_ = staged_->state.state_length;
     state_version_ = staged_->state.state_version;
   }
-  // A connection accepted into another shard goes on there, with its kEstablished.
-  for (const CommitEntry& entry : entries) {
-    if (CommitKind(entry.kind) == CommitKind::kAccept && entry.target_shard != index_) {
-      if (Connection* moved = impl_->Resolve(*this, entry.connection, entry.generation)) {
-        moved->known_epoch_ = 0;
-      }
+  if (staged_->moves) [[unlikely]]
+    ForgetMoved();
+  ClearStaged();
+}
+
+// A connection accepted into another shard goes on there, with its kEstablished.
+void Shard::ForgetMoved() {
+  for (const CommitEntry& entry : staged_->entries) {
+    if (CommitKind(entry.kind) != CommitKind::kAccept || entry.target_shard == index_) continue;
+    if (Connection* moved = impl_->Resolve(*this, entry.connection, entry.generation)) {
+      moved->known_epoch_ = 0;
     }
   }
-  entries.clear();
+}
+
+void Shard::ClearStaged() {
+  staged_->entries.clear();
   staged_->connections.clear();
   staged_->shared.clear();
   staged_->has_state = false;
+  staged_->moves = false;
   staged_->requests = 0;
+  entries_left_ = 0;
 }
 
 // Log entries of acknowledged completions may be used again.
@@ -414,11 +495,7 @@ void Shard::Abandon() {
   }
   shared_free_.insert(shared_free_.end(), staged_->shared.rbegin(), staged_->shared.rend());
   shared_outstanding_ -= static_cast<uint32_t>(staged_->shared.size());
-  staged_->entries.clear();
-  staged_->connections.clear();
-  staged_->shared.clear();
-  staged_->has_state = false;
-  staged_->requests = 0;
+  ClearStaged();
 }
 
 namespace {

@@ -34,25 +34,37 @@ inline void StoreRange(const Buffer& buffer, arena::BufferRange* range) {
                                                          arena::TwoFields(buffer.length, 0));
 }
 
+[[gnu::always_inline]] inline bool IsWithin(const Buffer& buffer, uint64_t buffer_bytes) {
+  return buffer.offset <= buffer_bytes && buffer.length <= buffer_bytes - buffer.offset;
+}
+
+[[gnu::cold, gnu::noinline]] inline absl::Status Outside(size_t i, const Buffer& buffer,
+                                                         uint64_t buffer_bytes) {
+  return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
+                 " are not within the service's ", buffer_bytes);
+}
+
 // `length`: of all of them.
 [[gnu::always_inline]] inline absl::Status FillBuffers(absl::Span<const Buffer> buffers,
                                                        uint64_t buffer_bytes,
                                                        arena::WorkRequest* request,
                                                        uint64_t* length) {
+  if (buffers.size() == 1) [[likely]] {
+    const Buffer& buffer = buffers[0];
+    if (!IsWithin(buffer, buffer_bytes)) return Outside(0, buffer, buffer_bytes);
+    StoreRange(buffer, &request->only);
+    StoreRange(buffer, &request->sges[0]);  // where workers of version 1 look for it
+    *length = buffer.length;
+    return absl::OkStatus();
+  }
   if (buffers.size() > arena::kMaxSges) {
     return Invalid("buffers: ", buffers.size(), ", at most ", arena::kMaxSges);
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
-    const Buffer& buffer = buffers[i];
-    if (buffer.offset > buffer_bytes || buffer.length > buffer_bytes - buffer.offset) {
-      return Invalid("buffers[", i, "]: ", buffer.length, " bytes at ", buffer.offset,
-                     " are not within the service's ", buffer_bytes);
-    }
-    StoreRange(buffer, &request->sges[i]);
-    *length += buffer.length;
+    if (!IsWithin(buffers[i], buffer_bytes)) return Outside(i, buffers[i], buffer_bytes);
+    StoreRange(buffers[i], &request->sges[i]);
+    *length += buffers[i].length;
   }
-  // Workers of version 1 look for it in `sges`.
-  if (buffers.size() == 1) StoreRange(buffers[0], &request->only);
   return absl::OkStatus();
 }
 
@@ -84,12 +96,20 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
                  header.max_message_bytes);
 }
 
-[[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work, const arena::Arena& arena,
+inline void FillRemote(const SendWork& work, arena::WorkRequest* request) {
+  arena::StorePair<offsetof(arena::WorkRequest, remote_address)>(
+      *request, work.remote_address, arena::TwoFields(work.rkey, work.invalidate_rkey));
+  arena::StorePair<offsetof(arena::WorkRequest, compare_add)>(*request, work.compare_add,
+                                                              work.swap);
+}
+
+[[gnu::always_inline]] inline absl::Status FillSend(const SendWork& work, uint64_t buffer_bytes,
+                                                    const arena::DriverMemoryHeader& device,
                                                     arena::WorkRequest* request) {
   uint64_t length = 0;
-  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, arena.shape().buffer_bytes, request, &length));
+  BATON_RETURN_IF_ERROR(FillBuffers(work.buffers, buffer_bytes, request, &length));
   if (static_cast<uint8_t>(work.opcode) >= verbs::kOpcodeCount) return Invalid("opcode: unknown");
-  BATON_RETURN_IF_ERROR(CheckDevice(work, length, arena.header()));
+  BATON_RETURN_IF_ERROR(CheckDevice(work, length, device));
   if (IsAtomic(work.opcode)) {
     if (work.buffers.size() != 1 || work.buffers[0].length != 8) {
       return Invalid("buffers: an atomic needs one of 8 bytes");
@@ -102,11 +122,33 @@ inline void FillHead(uint8_t opcode, uint8_t flags, absl::Span<const Buffer> buf
       (work.fence ? arena::kRequestFence : 0u) | (work.solicited ? arena::kRequestSolicited : 0u);
   FillHead(static_cast<uint8_t>(work.opcode), static_cast<uint8_t>(flags), work.buffers,
            work.immediate, work.tag, request);
-  arena::StorePair<offsetof(arena::WorkRequest, remote_address)>(
-      *request, work.remote_address, arena::TwoFields(work.rkey, work.invalidate_rkey));
-  arena::StorePair<offsetof(arena::WorkRequest, compare_add)>(*request, work.compare_add,
-                                                              work.swap);
+  FillRemote(work, request);
   return absl::OkStatus();
+}
+
+// For a request of one buffer, which was checked. `head`: opcode, and flags in the next byte.
+[[gnu::always_inline]] inline void FillPlain(uint32_t head, const Buffer& buffer,
+                                             uint32_t immediate, uint64_t tag,
+                                             arena::WorkRequest* request) {
+  constexpr uint32_t kOneBuffer = arena::FourBytes(0, 0, /*sge_count=*/1, /*one_line=*/1);
+  arena::StorePair<offsetof(arena::WorkRequest, opcode)>(
+      *request, arena::TwoFields(head | kOneBuffer, immediate), tag);
+  StoreRange(buffer, &request->only);
+  StoreRange(buffer, &request->sges[0]);  // where workers of version 1 look for it
+}
+
+// Opcodes that need nothing of the peer or the device that others do not.
+inline uint32_t PlainOpcodes(const arena::DriverMemoryHeader& device) {
+  uint32_t plain = 0;
+  for (uint8_t i = 0; i < verbs::kOpcodeCount; ++i) {
+    if (!verbs::IsAnswered(verbs::Opcode(i))) plain |= 1u << i;
+  }
+  return plain & ~device.missing_opcodes;
+}
+
+// An older driver does not say.
+inline uint64_t MostSendBytes(const arena::DriverMemoryHeader& device) {
+  return device.max_message_bytes == 0 ? ~uint64_t{0} : device.max_message_bytes;
 }
 
 }  // namespace baton

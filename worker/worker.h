@@ -34,7 +34,11 @@ namespace baton {
 
 namespace arena {
 struct BankHeader;
-}
+struct CommitEntry;
+struct CompletionEntry;
+struct ShardRecord;
+struct WorkRequest;
+}  // namespace arena
 
 class Shard;
 class Worker;
@@ -83,6 +87,9 @@ class Connection {
   uint64_t known_epoch_ = 0;     // of the shard when this was loaded; 0: ended or moved
   uint64_t ended_epoch_ = 0;     // of the shard when its end was delivered
   bool unacknowledged_ = false;  // among its shard's
+  // Its work requests in the arena; a receive's are unused where the shard shares them.
+  arena::WorkRequest* send_log_ = nullptr;
+  arena::WorkRequest* receive_log_ = nullptr;
 };
 
 struct Completion {
@@ -212,12 +219,20 @@ class Shard {
     return connection.entry_ != 0 ? absl::OkStatus() : AddConnection(connection);
   }
   absl::Status AddConnection(Connection& connection);
+  bool MayStageMore(const Connection& connection) const;
+  bool StagePlainSend(Connection& connection, const SendWork& work);
+  [[gnu::noinline]] absl::Status StageSend(Connection& connection, const SendWork& work);
+  [[gnu::noinline]] absl::Status StageReceive(Connection& connection,
+                                              absl::Span<const Buffer> buffers, uint64_t tag);
+  absl::Status WhyNoReceive() const;
   absl::Status StageDecision(Connection& connection, uint8_t kind, uint32_t shard,
                              std::string_view private_data);
   uint32_t EntryRoom() const;
   bool HasEntryRoom(uint32_t needed) const;
   void AddSharedReceives();
   void Publish(bool release);
+  void ForgetMoved();
+  void ClearStaged();
   void Acknowledge();
   void NoteDelivered(Connection& connection);
   void NoteAcknowledged();
@@ -228,14 +243,24 @@ class Shard {
 
   WorkerImpl* impl_;
   uint32_t index_;
-  uint64_t epoch_ = 0;                 // 0: not ours
-  uint64_t released_epoch_ = 0;        // the last one that we gave back
-  arena::BankHeader* bank_ = nullptr;  // of the epoch
+  // What is looked up for each message, and does not change.
+  const arena::ShardRecord* record_;
+  const arena::CompletionEntry* log_;
+  uint64_t log_mask_, send_log_mask_, receive_log_mask_, buffer_bytes_;
+  uint32_t send_depth_;
+  uint32_t receive_depth_;       // 0: receives are shared
+  uint32_t plain_opcodes_;       // a bit for each that the device has, and is no READ or atomic
+  uint64_t most_send_bytes_;     // of one message
+  uint64_t epoch_ = 0;           // 0: not ours
+  uint64_t released_epoch_ = 0;  // the last one that we gave back
+  arena::BankHeader* bank_ = nullptr;  // of the epoch, with its entries
+  arena::CommitEntry* bank_entries_ = nullptr;
   uint64_t commit_tail_ = 0;
-  mutable uint64_t folded_ = 0;  // entries that the driver is done with: so many, or more
-  uint64_t delivered_ = 0;       // completions given to the application, or skipped
-  uint64_t handed_ = 0;          // up to the last that was given to it
-  uint64_t acknowledged_ = 0;    // as committed
+  mutable uint64_t folded_ = 0;        // entries that the driver is done with: so many, or more
+  mutable uint32_t entries_left_ = 0;  // the open transaction has room for so many, or more
+  uint64_t delivered_ = 0;             // completions given to the application, or skipped
+  uint64_t handed_ = 0;                // up to the last that was given to it
+  uint64_t acknowledged_ = 0;          // as committed
   uint32_t state_slot_ = 0, state_length_ = 0, state_version_ = 0;
   std::vector<uint16_t> shared_free_;  // slots of shared receives that are nobody's, the next last
   uint32_t shared_outstanding_ = 0;

@@ -32,8 +32,9 @@ inline uint32_t RoomOf(uint64_t staged, uint64_t completed, uint64_t acknowledge
   return static_cast<uint32_t>(std::min(log, queue));
 }
 
-inline bool HasRoom(uint64_t staged, uint64_t completed, uint64_t acknowledged, uint32_t depth) {
-  return staged - completed < depth && staged - acknowledged < 2 * uint64_t{depth};
+// Requests before the returned sequence number have room in the queue and in the log.
+inline uint64_t RoomEnd(uint64_t completed, uint64_t acknowledged, uint32_t depth) {
+  return std::min(completed + depth, acknowledged + 2 * uint64_t{depth});
 }
 
 struct Shard::Staged {
@@ -50,17 +51,13 @@ struct Shard::Staged {
   std::vector<Connection*> connections;  // that have a kConnection entry
   std::vector<uint16_t> shared;          // slots of shared receives
   bool has_state = false;
+  bool moves = false;  // a connection is accepted into another shard
   arena::CommitEntry state = {};
   uint32_t requests = 0;
 };
 
-// Most often this many are there, even if each shared receive took one.
 inline bool Shard::HasEntryRoom(uint32_t needed) const {
-  const bool plenty =
-      commit_tail_ - folded_ <= arena::kCommitLogEntries - arena::kMaxTransactionEntries &&
-      staged_->entries.size() + staged_->shared.size() + needed <=
-          arena::kMaxTransactionEntries - Staged::kReservedEntries;
-  return plenty || EntryRoom() >= needed;
+  return entries_left_ >= needed || EntryRoom() >= needed;
 }
 
 inline void Shard::NoteDelivered(Connection& connection) {
@@ -113,13 +110,13 @@ class WorkerImpl final : public Worker {
   Shard& shard(uint32_t index) { return *shards_[index]; }
   // The connection in a slot, loaded from the driver's record when it is new to us.
   Connection* Resolve(Shard& shard, uint32_t index, uint32_t generation) {
-    if (index >= connections_.size()) return nullptr;
+    if (index >= capacity_.connections) return nullptr;
     Connection& connection = connections_[index];
     const bool known = connection.shard_ == &shard && connection.generation_ == generation &&
                        connection.known_epoch_ == shard.epoch_;
     return known ? &connection : Find(shard, index, generation);
   }
-  uint32_t GenerationOf(const arena::CompletionEntry& entry) const;
+  uint32_t GenerationOfVoid(const arena::CompletionEntry& entry) const;
   void NoteSendsCommitted() { awaits_device_ = true; }
   uint32_t layout_version() const { return layout_version_; }
   bool awaits_device() const { return awaits_device_; }
@@ -153,12 +150,15 @@ class WorkerImpl final : public Worker {
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
-  void Hand(Shard& shard, const arena::CompletionEntry& entry, Connection& connection,
-            bool shared_receive);
+  void DeliverNext(Shard& shard, bool shares_receives);
+  void ShutDown();
+  void Hand(Shard& shard, const arena::CompletionEntry& entry, uint32_t head,
+            Connection& connection, bool shared_receive);
   void TellHandling(const Shard& shard, bool in_handler);
   Connection* Find(Shard& shard, uint32_t index, uint32_t generation);
   void Load(Connection& connection, Shard& shard, uint32_t index);
-  static Completion Translate(const arena::CompletionEntry& entry, Connection* connection);
+  static Completion Translate(const arena::CompletionEntry& entry, uint32_t head,
+                              Connection* connection);
 
   void Abandon();
 

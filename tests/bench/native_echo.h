@@ -43,7 +43,7 @@ class ThreadedNic {
 };
 
 // Thread-compatible.
-class NativeEcho final : private keeper::EngineListener, private Service {
+class NativeEcho final : private Service, private keeper::EngineListener {
  public:
   static constexpr uint32_t kDepth = 64;
   static constexpr uint32_t kMessageBytes = 64;
