@@ -10,11 +10,11 @@
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
 #include "lib/nic/call.h"
+#include "lib/nic/connection.h"
+#include "lib/nic/connection_core.h"
 #include "lib/nic/control_format.h"
 #include "lib/nic/host.h"
-#include "lib/verbs/soft/connection.h"
-#include "lib/verbs/soft/connection_core.h"
-#include "lib/verbs/soft/listener.h"
+#include "lib/nic/listener.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::nic {

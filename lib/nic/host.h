@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
+#include "lib/nic/engine.h"
 #include "lib/nic/objects.h"
-#include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 
 namespace baton::nic {
 

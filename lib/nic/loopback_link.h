@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "lib/nic/engine.h"
 #include "lib/nic/objects.h"
-#include "lib/verbs/soft/engine.h"
-#include "lib/verbs/soft/wire_queue_pair.h"
+#include "lib/nic/wire_queue_pair.h"
 
 namespace baton::nic {
 

@@ -1,7 +1,7 @@
 #include "lib/nic/objects.h"
 
 #include "lib/nic/queue_pair.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 
 namespace baton::nic {
 namespace {

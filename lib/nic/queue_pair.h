@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "lib/nic/client_queues.h"
 #include "lib/nic/completion_queue.h"
 #include "lib/nic/host.h"
 #include "lib/nic/loopback_link.h"
 #include "lib/nic/mapped_file.h"
+#include "lib/nic/memory_access.h"
 #include "lib/nic/objects.h"
+#include "lib/nic/wire_queue_pair.h"
 #include "lib/verbs/mlx5/request_reader.h"
-#include "lib/verbs/soft/client_queues.h"
-#include "lib/verbs/soft/memory_access.h"
-#include "lib/verbs/soft/wire_queue_pair.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::nic {

@@ -1,4 +1,4 @@
-#include "lib/verbs/soft/frame_stream.h"
+#include "lib/nic/frame_stream.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "lib/base/check.h"
-#include "lib/verbs/soft/wire.h"
+#include "lib/nic/wire.h"
 #include "tests/fuzz/program.h"
 
 namespace baton::fuzz {

@@ -15,7 +15,7 @@
 
 #include "lib/arena/arena.h"
 #include "lib/driver/queue_driver.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
 #include "tests/native/shared_page.h"
 

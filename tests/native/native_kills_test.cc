@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "lib/base/clock.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 #include "tests/harness/patience.h"
 #include "tests/native/checking_peer.h"
 #include "tests/native/echo_service.h"

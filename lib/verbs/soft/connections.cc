@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/control_status.h"
+#include "lib/nic/wire.h"
 #include "lib/verbs/port_taken.h"
 #include "lib/verbs/socket_address.h"
-#include "lib/verbs/soft/wire.h"
 
 namespace baton::verbs::soft {
 namespace {

@@ -18,12 +18,12 @@
 #include "lib/base/status_macros.h"
 #include "lib/nic/call_socket.h"
 #include "lib/nic/client.h"
+#include "lib/nic/frame_stream.h"
 #include "lib/nic/nic.h"
+#include "lib/nic/wire.h"
 #include "lib/verbs/soft/connections.h"
-#include "lib/verbs/soft/frame_stream.h"
 #include "lib/verbs/soft/queue_memory.h"
 #include "lib/verbs/soft/queues.h"
-#include "lib/verbs/soft/wire.h"
 
 namespace baton::verbs::soft {
 namespace {

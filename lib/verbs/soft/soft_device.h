@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/base/file_descriptor.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::soft {

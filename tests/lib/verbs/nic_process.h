@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "lib/verbs/soft/soft_options.h"
+#include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
 
 namespace baton::verbs::testing {

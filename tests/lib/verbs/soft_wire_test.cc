@@ -1,5 +1,5 @@
 // Peers that do not keep to the protocol: they are dropped, and nobody else notices.
-#include "lib/verbs/soft/wire.h"
+#include "lib/nic/wire.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

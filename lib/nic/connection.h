@@ -1,0 +1,127 @@
+// One connection: the connection manager's handshake and the queue pair's frames on one TCP socket.
+#ifndef LIB_NIC_CONNECTION_H_
+#define LIB_NIC_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lib/nic/connection_core.h"
+#include "lib/nic/frame_stream.h"
+#include "lib/nic/sockets.h"
+#include "lib/nic/wire_queue_pair.h"
+
+namespace baton::verbs::soft {
+
+class SoftListener;
+
+class SoftConnection final : public Pollable, private QueuePairLink, private FrameEndpoint {
+ public:
+  explicit SoftConnection(ConnectionCore* core);
+  ~SoftConnection() override;
+
+  // The connecting side. What cannot be done at once is reported as an event.
+  absl::Status Connect(const Address& address, WireQueuePair* queue_pair,
+                       const ConnectionParameters& parameters);
+  // A connection that asks waits for Proceed when its route is known (ConnectionCore::RouteKnown).
+  void AskRoute() { ask_route_ = true; }
+  // kFailedPrecondition: it does not wait. An error in `may` is that of the connection.
+  absl::Status Proceed(absl::Status may);
+  // The accepting side: `socket` is connected, the request is still to come.
+  absl::Status Adopt(FileDescriptor socket, SoftListener* listener);
+  void ListenerGone() { listener_ = nullptr; }
+  SoftListener* listener() const { return listener_; }
+
+  const Address& local_address() const { return local_; }
+  const Address& peer_address() const { return peer_; }
+  ReadDepths depths() const;
+  absl::Status Accept(WireQueuePair* queue_pair, const ConnectionParameters& parameters);
+  absl::Status Reject(std::string_view private_data);
+  absl::Status Disconnect();
+
+  void OnReady(uint32_t events) override;
+  void OnTransmit() override;
+  void EventTaken() { --events_queued_; }
+
+ private:
+  enum class Phase : uint8_t {
+    kNew,
+    kConnecting,    // TCP
+    kAwaitRoute,    // the user decides whether its route will do
+    kAwaitReply,    // request sent
+    kAwaitRequest,  // accepted from TCP
+    kRequested,     // the user decides
+    kAwaitReady,    // reply sent
+    kEstablished,
+    kDisconnecting,  // disconnect request sent
+    kClosed,
+  };
+
+  // QueuePairLink
+  void Posted() override;
+  void WantTransmit() override;
+  void DropRequests() override { stream_.DropRequests(); }
+  void ReleaseRequests() override;
+  uint64_t FirstUnwritten(uint64_t end) const override { return stream_.FirstUnwritten(end); }
+  void Stall(uint64_t duration_us) override;
+  bool stalled() const override { return stalled_; }
+  void CutLink() override {
+    cut_ = true;
+    core_->engine->MarkDirty(this);
+  }
+  void QueuePairGone() override;
+
+  // FrameEndpoint
+  bool NextFrame(OutFrame* frame) override;
+  int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max) override;
+  bool OnFrame(const FrameHeader& header, const uint8_t* body) override;
+  int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max) override;
+  bool OnFrameEnd() override;
+
+  bool OnManagementFrame(const FrameHeader& header, const uint8_t* body);
+  bool OnRequest(const FrameHeader& header, const uint8_t* body);
+  bool OnReply(const FrameHeader& header, const uint8_t* body);
+  bool OnRejected(const FrameHeader& header, const uint8_t* body);
+  bool OnDisconnectRequest();
+
+  absl::Status StartConnecting(const Address& address);
+  void FinishConnecting();
+  void SendRequest();
+  absl::Status CheckParameters(const ConnectionParameters& parameters, uint32_t limit,
+                               absl::string_view call) const;
+  WireQueuePair::Connection Negotiate(uint8_t retry_count);
+  void SendHead(FrameType type, std::string_view private_data);
+  void SendManagement(FrameType type);
+  void TransmitNow();
+  void UpdateInterest();
+  void OnTimer();
+  void StallOver();
+  void Lose(absl::Status why);  // the link is gone
+  void Close();                 // socket, timers, queue pair
+  void Report(CmEventType type, absl::Status status, std::string private_data);
+
+  ConnectionCore* const core_;
+  FrameStream stream_;
+  SoftListener* listener_ = nullptr;
+  WireQueuePair* queue_pair_ = nullptr;
+  Phase phase_ = Phase::kNew;
+  Address local_;
+  Address peer_;
+  std::string private_data_;       // of the request, until it is sent
+  ConnectHead mine_ = {};          // what we offer
+  ConnectHead theirs_ = {};        // what the peer offers
+  uint64_t transmitted_turn_ = 0;  // engine turn of the latest write by Posted
+  uint32_t interest_ = 0;          // EPOLL* bits watched; 0: not watched
+  int events_queued_ = 0;          // events in the device's queue that name this id
+  bool ask_route_ = false;
+  bool disconnected_ = false;  // and its event says so
+  bool cut_ = false;
+  bool stalled_ = false;
+  absl::Status connect_error_;  // found at once, to be reported as an event
+  Timer timer_;                 // of the handshake or the disconnect
+  Timer stall_timer_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_CONNECTION_H_

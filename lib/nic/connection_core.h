@@ -1,0 +1,53 @@
+// What the connections and listeners of one user share.
+#ifndef LIB_NIC_CONNECTION_CORE_H_
+#define LIB_NIC_CONNECTION_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "lib/nic/engine.h"
+#include "lib/nic/soft_options.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+class SoftConnection;
+class SoftListener;
+
+// See CmEvent.
+struct ConnectionEvent {
+  CmEventType type = CmEventType::kConnectRequest;
+  SoftListener* listener = nullptr;
+  std::unique_ptr<SoftConnection> new_id;
+  SoftConnection* id = nullptr;
+  std::string private_data;
+  absl::Status status;
+};
+
+class ConnectionCore {
+ public:
+  // Both outlive it.
+  ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
+      : options(*device_options), engine(device_engine) {}
+  virtual ~ConnectionCore();  // where SoftConnection is complete
+  ConnectionCore(const ConnectionCore&) = delete;
+  ConnectionCore& operator=(const ConnectionCore&) = delete;
+
+  virtual void PushEvent(ConnectionEvent event) = 0;
+  // The local address of a connection that connects is known. One that was told to ask waits for
+  // Proceed.
+  virtual void RouteKnown(SoftConnection* id) = 0;
+
+  const SoftDeviceOptions& options;
+  Engine* const engine;
+  uint64_t connections = 0;  // ordinal of the next one, for the fault plan
+  // Peers that connected and have not asked yet: nobody else holds these.
+  absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_CONNECTION_CORE_H_

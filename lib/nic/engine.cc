@@ -1,0 +1,157 @@
+#include "lib/nic/engine.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "lib/base/check.h"
+#include "lib/base/clock.h"
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+
+namespace baton::verbs::soft {
+namespace {
+
+constexpr int kEventsPerTurn = 64;
+
+absl::Status Add(int epoll, int fd, uint32_t events, void* data) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.ptr = data;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "epoll_ctl(ADD); see fs.epoll.max_user_watches");
+}
+
+void Drain(int fd) {
+  uint64_t count;
+  // Both kinds of descriptor are nonblocking: an empty one is as good as a drained one.
+  [[maybe_unused]] const ssize_t ignored = read(fd, &count, sizeof(count));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create() {
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return ErrnoStatus(errno, "epoll_create1 (raise RLIMIT_NOFILE?)");
+  FileDescriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer) return ErrnoStatus(errno, "timerfd_create (raise RLIMIT_NOFILE?)");
+  FileDescriptor wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake) return ErrnoStatus(errno, "eventfd (raise RLIMIT_NOFILE?)");
+  auto engine = std::make_unique<Engine>(std::move(epoll), std::move(timer), std::move(wake));
+  BATON_RETURN_IF_ERROR(
+      Add(engine->epoll_.get(), engine->timer_fd_.get(), EPOLLIN, &engine->timer_fd_));
+  BATON_RETURN_IF_ERROR(
+      Add(engine->epoll_.get(), engine->wake_fd_.get(), EPOLLIN, &engine->wake_fd_));
+  return engine;
+}
+
+Engine::Engine(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake)
+    : epoll_(std::move(epoll)),
+      timer_fd_(std::move(timer)),
+      wake_fd_(std::move(wake)),
+      now_(MonotonicNanoseconds()) {}
+
+absl::Status Engine::Watch(int fd, uint32_t events, Pollable* pollable) {
+  return Add(epoll_.get(), fd, events, pollable);
+}
+
+void Engine::Rewatch(int fd, uint32_t events, Pollable* pollable) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.ptr = pollable;
+  BATON_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
+}
+
+void Engine::Unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+void Engine::MarkDirty(Pollable* pollable) {
+  if (pollable->dirty_) return;
+  pollable->dirty_ = true;
+  dirty_.push_back(pollable);
+  Signal();
+}
+
+void Engine::Forget(Pollable* pollable) {
+  if (!pollable->dirty_) return;
+  pollable->dirty_ = false;
+  std::erase(dirty_, pollable);
+}
+
+void Engine::Signal() {
+  if (signaled_) return;
+  const uint64_t one = 1;
+  BATON_CHECK(write(wake_fd_.get(), &one, sizeof(one)) == sizeof(one));
+  signaled_ = true;
+}
+
+void Engine::Arm(Timer* timer, uint64_t delay_ns) {
+  timers_.Arm(timer, MonotonicNanoseconds() + delay_ns);
+  ArmTimerFd();
+}
+
+// A descriptor set too early, for a timer that was cancelled since, costs one vain wake-up.
+void Engine::ArmTimerFd() {
+  const uint64_t next = timers_.next_deadline();
+  if (next >= armed_) return;
+  itimerspec when = {};
+  when.it_value.tv_sec = static_cast<time_t>(next / 1'000'000'000u);
+  when.it_value.tv_nsec = static_cast<long>(next % 1'000'000'000u);
+  BATON_CHECK(timerfd_settime(timer_fd_.get(), TFD_TIMER_ABSTIME, &when, nullptr) == 0);
+  armed_ = next;
+}
+
+void Engine::TransmitDirty() {
+  transmitting_.swap(dirty_);
+  for (Pollable* pollable : transmitting_) {
+    pollable->dirty_ = false;
+    pollable->OnTransmit();
+  }
+  transmitting_.clear();
+}
+
+void Engine::HandleReady(bool* idle) {
+  epoll_event events[kEventsPerTurn];
+  const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
+  for (int i = 0; i < count; ++i) {
+    void* const data = events[i].data.ptr;
+    if (data == &wake_fd_) continue;
+    *idle = false;
+    if (data == &timer_fd_) {
+      Drain(timer_fd_.get());
+      armed_ = TimerQueue::kNever;
+    } else {
+      static_cast<Pollable*>(data)->OnReady(events[i].events);
+    }
+  }
+}
+
+void Engine::UpdateNow() { now_ = MonotonicNanoseconds(); }
+
+bool Engine::Progress() {
+  ++turn_;
+  UpdateNow();
+  bool idle = dirty_.empty();
+  TransmitDirty();
+  HandleReady(&idle);
+  timers_.Run(now_);
+  ArmTimerFd();
+  Settle(idle);
+  return !idle;
+}
+
+// The wake-up is withdrawn only in a turn that found nothing else to do: in a busy loop it stays,
+// and costs no system call.
+void Engine::Settle(bool idle) {
+  graveyard_.clear();
+  if (signaled_ && dirty_.empty() && idle) {
+    Drain(wake_fd_.get());
+    signaled_ = false;
+  }
+}
+
+}  // namespace baton::verbs::soft

@@ -1,0 +1,82 @@
+// What turns in a soft device: one epoll with its timers and wake-ups, and the connections that
+// have something to write.
+#ifndef LIB_NIC_ENGINE_H_
+#define LIB_NIC_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/timer_queue.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+class Pollable {
+ public:
+  virtual ~Pollable() = default;
+  virtual void OnReady(uint32_t events) = 0;  // EPOLL* bits
+  virtual void OnTransmit() {}                // once after MarkDirty
+
+ private:
+  friend class Engine;
+  bool dirty_ = false;
+};
+
+class Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create();
+  Engine(FileDescriptor epoll, FileDescriptor timer, FileDescriptor wake);
+
+  absl::Status Watch(int fd, uint32_t events, Pollable* pollable);
+  void Rewatch(int fd, uint32_t events, Pollable* pollable);
+  void Unwatch(int fd);
+
+  // OnTransmit in the next Progress.
+  void MarkDirty(Pollable* pollable);
+  // To be called before a pollable goes, outside Progress.
+  void Forget(Pollable* pollable);
+  // Keeps a pollable until no event of this turn can name it.
+  void Bury(std::unique_ptr<Pollable> pollable) { graveyard_.push_back(std::move(pollable)); }
+
+  // The fault plan loses the device.
+  void Lose() { lost_ = true; }
+  bool lost() const { return lost_; }
+
+  void Arm(Timer* timer, uint64_t delay_ns);
+  void Cancel(Timer* timer) { timers_.Cancel(timer); }
+
+  // Reads the clock, for what is done outside of a turn.
+  void UpdateNow();
+  // One turn. Returns false if there was nothing to do.
+  bool Progress();
+  int event_fd() const { return epoll_.get(); }
+  uint64_t now() const { return now_; }    // ns, of the latest Progress or UpdateNow
+  uint64_t turn() const { return turn_; }  // grows with each Progress
+
+ private:
+  void TransmitDirty();
+  void HandleReady(bool* idle);
+  void ArmTimerFd();
+  void Signal();
+  void Settle(bool idle);
+
+  FileDescriptor epoll_;
+  FileDescriptor timer_fd_;
+  FileDescriptor wake_fd_;  // eventfd; readable while signaled_
+  TimerQueue timers_;
+  uint64_t armed_ = TimerQueue::kNever;  // what timer_fd_ is set to
+  uint64_t now_ = 0;
+  uint64_t turn_ = 1;
+  bool lost_ = false;
+  bool signaled_ = false;
+  std::vector<Pollable*> dirty_;
+  std::vector<Pollable*> transmitting_;  // swapped with dirty_, to keep both capacities
+  std::vector<std::unique_ptr<Pollable>> graveyard_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_ENGINE_H_

@@ -1,0 +1,252 @@
+#include "lib/nic/frame_stream.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace baton::verbs::soft {
+namespace {
+
+constexpr size_t kReceiveBytes = 128 * 1024;
+constexpr size_t kBatchFrames = 32;
+constexpr size_t kBatchBytes = 1024 * 1024;  // a batch ends with the frame that exceeds it
+constexpr int kBatchIovecs = kBatchFrames * (2 + kMaxScatterGather);  // below IOV_MAX, 1024
+// From this on, what is missing of a payload is read into its place and not copied there.
+constexpr uint32_t kDirectBytes = 16 * 1024;
+
+// Shared by all streams of a thread: an idle connection holds no buffer. Nothing is kept in them
+// between calls.
+struct Scratch {
+  uint8_t received[kReceiveBytes];
+  OutFrame frames[kBatchFrames];
+  iovec iovecs[kBatchIovecs];
+};
+
+Scratch& TheScratch() {
+  static thread_local std::unique_ptr<Scratch> scratch = std::make_unique<Scratch>();
+  return *scratch;
+}
+
+}  // namespace
+
+StreamState FrameStream::Receive() {
+  Scratch& scratch = TheScratch();
+  iovec iovecs[kMaxScatterGather + 1];
+  int used = 0;
+  uint32_t direct = in_payload_ ? shape_.payload_size - payload_done_ : 0;
+  if (direct >= kDirectBytes) {
+    used = endpoint_->PayloadTarget(payload_done_, direct, iovecs, kMaxScatterGather);
+  }
+  if (used == 0) direct = 0;
+  iovecs[used++] = {scratch.received, kReceiveBytes};
+  const ssize_t count = readv(socket_.get(), iovecs, used);
+  if (count == 0) return StreamState::kEnded;
+  if (count < 0) {
+    if (errno == EAGAIN || errno == EINTR) return StreamState::kOpen;
+    return Fail(errno == ECONNRESET ? "connection reset by the peer's host" : "cannot receive");
+  }
+  const size_t placed = std::min<size_t>(direct, static_cast<size_t>(count));
+  payload_done_ += static_cast<uint32_t>(placed);
+  if (direct > 0 && payload_done_ == shape_.payload_size && !EndFrame()) {
+    return StreamState::kBroken;
+  }
+  if (!Consume(scratch.received, static_cast<size_t>(count) - placed)) return StreamState::kBroken;
+  return StreamState::kOpen;
+}
+
+bool FrameStream::Consume(const uint8_t* data, size_t size) {
+  while (size > 0 && open()) {
+    if (!in_payload_) {
+      if (!CollectHead(&data, &size)) return false;
+      continue;
+    }
+    const uint32_t take =
+        static_cast<uint32_t>(std::min<size_t>(size, shape_.payload_size - payload_done_));
+    PlaceCopy(data, take);
+    data += take;
+    size -= take;
+    payload_done_ += take;
+    if (payload_done_ == shape_.payload_size && !EndFrame()) return false;
+  }
+  return true;
+}
+
+bool FrameStream::CollectHead(const uint8_t** data, size_t* size) {
+  const bool have_header = head_have_ >= sizeof(FrameHeader);
+  const uint32_t need = have_header ? shape_.head_size : sizeof(FrameHeader);
+  const uint32_t take = static_cast<uint32_t>(std::min<size_t>(*size, need - head_have_));
+  std::memcpy(head_ + head_have_, *data, take);
+  head_have_ += take;
+  *data += take;
+  *size -= take;
+  if (head_have_ < need) return true;
+  if (!have_header) {
+    FrameHeader header;
+    std::memcpy(&header, head_, sizeof(header));
+    if (const char* wrong = CheckHeader(header, &shape_); wrong != nullptr) {
+      error_ = wrong;
+      return false;
+    }
+    if (shape_.head_size > sizeof(FrameHeader)) return true;
+  }
+  return BeginFrame();
+}
+
+bool FrameStream::BeginFrame() {
+  FrameHeader header;
+  std::memcpy(&header, head_, sizeof(header));
+  head_have_ = 0;
+  payload_done_ = 0;
+  in_payload_ = true;
+  error_ = "frame out of place";
+  if (!endpoint_->OnFrame(header, head_ + sizeof(FrameHeader))) return false;
+  return shape_.payload_size > 0 || EndFrame();
+}
+
+bool FrameStream::EndFrame() {
+  in_payload_ = false;
+  error_ = "frame out of place";
+  return endpoint_->OnFrameEnd();
+}
+
+bool FrameStream::PlaceCopy(const uint8_t* data, uint32_t size) {
+  iovec iovecs[kMaxScatterGather];
+  const int used = endpoint_->PayloadTarget(payload_done_, size, iovecs, kMaxScatterGather);
+  for (int i = 0; i < used; ++i) {
+    std::memcpy(iovecs[i].iov_base, data, iovecs[i].iov_len);
+    data += iovecs[i].iov_len;
+  }
+  return used > 0;
+}
+
+bool FrameStream::AddFrame(const OutFrame& frame, iovec* iovecs, int* used) {
+  // Header and body are adjacent in the frame, so they are one iovec.
+  static_assert(offsetof(OutFrame, body) == offsetof(OutFrame, header) + sizeof(FrameHeader));
+  const uint32_t head = frame.head_size();
+  if (frame.sent < head) {
+    auto* start = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(&frame.header));
+    iovecs[(*used)++] = {start + frame.sent, head - frame.sent};
+  }
+  const uint32_t skip = frame.sent > head ? frame.sent - head : 0;
+  if (skip >= frame.payload_size) return true;
+  if (frame.source == PayloadSource::kOwned) {
+    iovecs[(*used)++] = {frame.owned.get() + skip, frame.payload_size - skip};
+    return true;
+  }
+  const int gathered = endpoint_->GatherPayload(frame, skip, iovecs + *used, kMaxScatterGather);
+  if (gathered < 0) return false;
+  *used += gathered;
+  return true;
+}
+
+size_t FrameStream::FillBatch(size_t kept) {
+  Scratch& scratch = TheScratch();
+  size_t bytes = 0;
+  for (size_t i = 0; i < kept; ++i) bytes += pending_[i].size();
+  size_t fresh = 0;
+  while (kept == pending_.size() && kept + fresh < kBatchFrames && bytes < kBatchBytes) {
+    OutFrame& frame = scratch.frames[fresh];
+    if (!endpoint_->NextFrame(&frame)) break;
+    frame.header.length = frame.body_size + frame.payload_size;
+    bytes += frame.size();
+    ++fresh;
+  }
+  return fresh;
+}
+
+StreamState FrameStream::Transmit() {
+  Scratch& scratch = TheScratch();
+  if (poisoned_) return Fail("memory was deregistered while it was being sent");
+  while (open() && !blocked_) {
+    const size_t kept = std::min(pending_.size(), kBatchFrames);
+    const size_t fresh = FillBatch(kept);
+    if (kept + fresh == 0) return StreamState::kOpen;
+    int used = 0;
+    size_t total = 0;
+    for (size_t i = 0; i < kept + fresh; ++i) {
+      OutFrame& frame = i < kept ? pending_[i] : scratch.frames[i - kept];
+      frame.header.length = frame.body_size + frame.payload_size;
+      if (!AddFrame(frame, scratch.iovecs, &used)) {
+        return Fail("memory was deregistered while it was being sent");
+      }
+      total += frame.size() - frame.sent;
+    }
+    msghdr message = {};
+    message.msg_iov = scratch.iovecs;
+    message.msg_iovlen = static_cast<size_t>(used);
+    ssize_t written = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0 && errno == EINTR) written = 0;
+    if (written < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+      blocked_ = true;  // the receiving side tells, after what is still to be read
+      FinishBatch(kept, kept + fresh, 0);
+      return StreamState::kOpen;
+    }
+    if (written < 0 && errno != EAGAIN) return Fail("cannot send");
+    const size_t sent = written < 0 ? 0 : static_cast<size_t>(written);
+    blocked_ = sent < total;
+    bytes_sent_ += sent;
+    FinishBatch(kept, kept + fresh, sent);
+  }
+  return StreamState::kOpen;
+}
+
+void FrameStream::FinishBatch(size_t kept, size_t count, size_t written) {
+  Scratch& scratch = TheScratch();
+  size_t done = 0;
+  for (; done < count; ++done) {
+    OutFrame& frame = done < kept ? pending_[done] : scratch.frames[done - kept];
+    const size_t left = frame.size() - frame.sent;
+    if (written < left) {
+      frame.sent += static_cast<uint32_t>(written);
+      break;
+    }
+    written -= left;
+  }
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(std::min(done, kept)));
+  for (size_t i = std::max(done, kept); i < count; ++i) {
+    pending_.push_back(std::move(scratch.frames[i - kept]));
+  }
+}
+
+void FrameStream::TakeCopy(OutFrame* frame) {
+  auto copy = std::make_unique<uint8_t[]>(frame->payload_size);
+  iovec iovecs[kMaxScatterGather];
+  const uint32_t head = frame->head_size();
+  const uint32_t skip = frame->sent > head ? frame->sent - head : 0;
+  const int used = endpoint_->GatherPayload(*frame, skip, iovecs, kMaxScatterGather);
+  if (used < 0) poisoned_ = true;  // the rest of the frame is lost: so is the connection
+  uint8_t* to = copy.get() + skip;
+  for (int i = 0; i < used; ++i) {
+    std::memcpy(to, iovecs[i].iov_base, iovecs[i].iov_len);
+    to += iovecs[i].iov_len;
+  }
+  frame->owned = std::move(copy);
+  frame->source = PayloadSource::kOwned;
+}
+
+void FrameStream::Detach(PayloadSource source) {
+  std::erase_if(pending_, [source](const OutFrame& frame) {
+    return frame.sent == 0 && frame.source == source;
+  });
+  Keep(source);
+}
+
+void FrameStream::Keep(PayloadSource source) {
+  for (OutFrame& frame : pending_) {
+    if (frame.source == source) TakeCopy(&frame);
+  }
+}
+
+void FrameStream::DropRequests() {
+  std::erase_if(pending_, [](const OutFrame& frame) { return frame.sent == 0 && frame.request(); });
+}
+
+uint64_t FrameStream::FirstUnwritten(uint64_t end) const {
+  for (const OutFrame& frame : pending_) {
+    if (frame.request()) end = std::min(end, frame.index);
+  }
+  return end;
+}
+
+}  // namespace baton::verbs::soft

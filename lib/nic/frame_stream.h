@@ -1,0 +1,154 @@
+// Frames over one nonblocking TCP socket: cuts what arrives into frames and puts their payload
+// where it belongs, and writes frames in batches, their payload straight from registered memory.
+#ifndef LIB_NIC_FRAME_STREAM_H_
+#define LIB_NIC_FRAME_STREAM_H_
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/wire.h"
+
+namespace baton::verbs::soft {
+
+inline constexpr int kMaxScatterGather = 16;  // of a work request
+
+enum class PayloadSource : uint8_t {
+  kNone,
+  kRequest,   // scatter-gather list of send work request `index`
+  kResponse,  // memory region `rkey`, address `index`
+  kOwned,     // `owned`
+};
+
+struct OutFrame {
+  FrameHeader header = {};
+  uint8_t body[sizeof(AtomicHead)] = {};
+  uint8_t body_size = 0;
+  PayloadSource source = PayloadSource::kNone;
+  uint32_t rkey = 0;
+  uint32_t payload_size = 0;
+  uint64_t index = 0;   // of a request, or the address of a response's payload
+  uint64_t offset = 0;  // of the payload in its message
+  uint32_t sent = 0;    // bytes already on the wire
+  std::unique_ptr<uint8_t[]> owned;
+
+  OutFrame() = default;
+  OutFrame(FrameType type, uint8_t flags, uint32_t sequence) { Begin(type, flags, sequence); }
+
+  // Without a body or payload, whatever it was before.
+  void Begin(FrameType type, uint8_t flags, uint32_t sequence) {
+    header = {kWireVersion, static_cast<uint8_t>(type), flags, 0, 0, sequence, 0};
+    body_size = 0;
+    source = PayloadSource::kNone;
+    payload_size = 0;
+    sent = 0;
+    owned.reset();
+  }
+  template <typename Body>
+  void SetBody(const Body& value) {
+    static_assert(sizeof(Body) <= sizeof(body));
+    std::memcpy(body, &value, sizeof(Body));
+    body_size = sizeof(Body);
+  }
+  bool request() const {
+    return header.type >= static_cast<uint8_t>(FrameType::kSend) &&
+           header.type <= static_cast<uint8_t>(FrameType::kFetchAndAdd);
+  }
+  uint32_t head_size() const { return sizeof(FrameHeader) + body_size; }
+  uint32_t size() const { return head_size() + payload_size; }
+};
+
+class FrameEndpoint {
+ public:
+  virtual ~FrameEndpoint() = default;
+
+  // The next frame to be written; false: none now. header.length is the stream's to set.
+  virtual bool NextFrame(OutFrame* frame) = 0;
+  // Payload of `frame` from byte `skip` on as iovecs; -1: its memory may not be read any more.
+  virtual int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max) = 0;
+
+  // A frame's checked header and collected body. False: it breaks the protocol.
+  virtual bool OnFrame(const FrameHeader& header, const uint8_t* body) = 0;
+  // Where payload bytes [done, done + length) of the current frame go; 0: nowhere.
+  virtual int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max) = 0;
+  virtual bool OnFrameEnd() = 0;
+};
+
+enum class StreamState : uint8_t { kOpen, kEnded, kBroken };
+
+class FrameStream {
+ public:
+  explicit FrameStream(FrameEndpoint* endpoint) : endpoint_(endpoint) {}
+
+  void Open(FileDescriptor socket) { socket_ = std::move(socket); }
+  void Close() {
+    socket_.Reset();
+    pending_.clear();
+  }
+  int fd() const { return socket_.get(); }
+  bool open() const { return static_cast<bool>(socket_); }
+
+  // Reads once. kEnded: the peer closed; kBroken: the socket failed or the peer broke the protocol,
+  // see error().
+  StreamState Receive();
+
+  // Ahead of all frames that were not generated yet.
+  void Enqueue(OutFrame frame) { pending_.push_back(std::move(frame)); }
+  // Writes until nothing is left or the socket is full (then blocked()).
+  StreamState Transmit();
+  bool blocked() const { return blocked_; }
+  void Unblock() { blocked_ = false; }
+  uint64_t bytes_sent() const { return bytes_sent_; }
+
+  // Frames of these sources no longer read user memory: those not begun are dropped, a begun one
+  // is finished from a copy, for the peer must see it whole.
+  void Detach(PayloadSource source);
+  // Frames of these sources that were generated are finished from copies, begun or not.
+  void Keep(PayloadSource source);
+  // Drops request frames that were not begun, of any kind.
+  void DropRequests();
+  // The first request, by its index, of which something was generated and not wholly written; `end`
+  // if there is none.
+  uint64_t FirstUnwritten(uint64_t end) const;
+
+  std::string_view error() const { return error_; }
+
+ private:
+  bool Consume(const uint8_t* data, size_t size);
+  bool CollectHead(const uint8_t** data, size_t* size);
+  bool BeginFrame();
+  bool EndFrame();
+  bool PlaceCopy(const uint8_t* data, uint32_t size);
+  void TakeCopy(OutFrame* frame);
+  bool AddFrame(const OutFrame& frame, iovec* iovecs, int* used);
+  size_t FillBatch(size_t kept);
+  void FinishBatch(size_t kept, size_t count, size_t written);
+  StreamState Fail(std::string_view error) {
+    error_ = error;
+    return StreamState::kBroken;
+  }
+
+  FrameEndpoint* const endpoint_;
+  FileDescriptor socket_;
+  std::string_view error_;  // static text
+
+  uint8_t head_[kMaxHead];
+  uint32_t head_have_ = 0;
+  FrameShape shape_;
+  uint32_t payload_done_ = 0;
+  bool in_payload_ = false;
+
+  std::vector<OutFrame> pending_;  // generated and not wholly written; bounded by one batch
+  bool blocked_ = false;
+  bool poisoned_ = false;
+  uint64_t bytes_sent_ = 0;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_FRAME_STREAM_H_

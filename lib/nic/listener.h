@@ -1,0 +1,42 @@
+#ifndef LIB_NIC_LISTENER_H_
+#define LIB_NIC_LISTENER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/connection_core.h"
+
+namespace baton::verbs::soft {
+
+class SoftListener final : public Pollable {
+ public:
+  static absl::StatusOr<std::unique_ptr<SoftListener>> Create(ConnectionCore* core,
+                                                              const Address& address, int backlog);
+  SoftListener(ConnectionCore* core, FileDescriptor socket, int backlog);
+  ~SoftListener() override;
+
+  const Address& address() const { return address_; }
+  void OnReady(uint32_t events) override;
+
+  // Requests in the device's event queue.
+  void RequestQueued() { ++unreported_; }
+  void RequestTaken() { --unreported_; }
+
+ private:
+  bool Crowded() const;
+  bool AcceptOne();
+  void Pause();
+  void Resume();
+
+  ConnectionCore* const core_;
+  FileDescriptor socket_;
+  const int backlog_;
+  Address address_;
+  int unreported_ = 0;
+  Timer resume_timer_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_LISTENER_H_

@@ -1,0 +1,46 @@
+#ifndef LIB_NIC_MEMORY_ACCESS_H_
+#define LIB_NIC_MEMORY_ACCESS_H_
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+// The memory that a queue pair's requests, and those of its peer, name by keys and addresses.
+class MemoryAccess {
+ public:
+  virtual ~MemoryAccess() = default;
+
+  // Return where [address, address + length) is in this process. nullptr: the key is none, or does
+  // not grant this. Require a length.
+  virtual uint8_t* FindLocal(uint32_t lkey, uint64_t address, uint64_t length,
+                             uint32_t access) const = 0;
+  virtual uint8_t* FindRemote(uint32_t rkey, uint64_t address, uint64_t length,
+                              uint32_t access) const = 0;
+
+  // Makes `rkey` unusable. Returns false if it is none that may be invalidated remotely.
+  virtual bool Invalidate(uint32_t rkey) = 0;
+
+  // Return whether that memory may be accessed so. Nothing is looked up for length 0, as InfiniBand
+  // has it.
+  bool GrantsLocal(uint32_t lkey, uint64_t address, uint64_t length, uint32_t access) const {
+    return length == 0 || FindLocal(lkey, address, length, access) != nullptr;
+  }
+  bool GrantsRemote(uint32_t rkey, uint64_t address, uint64_t length, uint32_t access) const {
+    return length == 0 || FindRemote(rkey, address, length, access) != nullptr;
+  }
+
+  // Gives bytes [offset, offset + length) of a scatter-gather list as at most `max` iovecs (one for
+  // each sge suffices) and returns how many. -1: a key, a bound or a right is wrong, or the list is
+  // shorter.
+  int Gather(const ScatterGather* sges, size_t count, uint64_t offset, uint64_t length,
+             uint32_t access, iovec* iovecs, int max) const;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_MEMORY_ACCESS_H_

@@ -1,0 +1,126 @@
+// The frames that soft devices exchange over TCP; wire.md is the specification.
+#ifndef LIB_NIC_WIRE_H_
+#define LIB_NIC_WIRE_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace baton::verbs::soft {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+inline constexpr uint8_t kWireVersion = 1;
+inline constexpr uint32_t kWireMagic = 0x4e544142;  // "BATN"
+
+// A message longer than this travels as several frames, so that answers are not held up behind it.
+inline constexpr uint32_t kMaxSegment = 256 * 1024;
+
+// rdma_connect(3), rdma_accept(3), rdma_reject(3): what remains to the caller with RDMA_PS_TCP.
+inline constexpr uint32_t kMaxConnectPrivateData = 56;
+inline constexpr uint32_t kMaxAcceptPrivateData = 196;
+inline constexpr uint32_t kMaxRejectPrivateData = 148;
+
+enum class FrameType : uint8_t {
+  kConnectRequest = 1,
+  kConnectReply = 2,
+  kReadyToUse = 3,
+  kReject = 4,
+  kDisconnectRequest = 5,
+  kDisconnectReply = 6,
+  kSend = 16,
+  kWrite = 17,
+  kRead = 18,
+  kCompareAndSwap = 19,
+  kFetchAndAdd = 20,
+  kAck = 32,
+  kNak = 33,
+  kReceiverNotReady = 34,
+  kReadResponse = 35,
+  kAtomicResponse = 36,
+};
+
+enum FrameFlags : uint8_t {
+  kFirst = 1,
+  kLast = 2,
+  kHasImmediate = 4,
+  kHasInvalidate = 8,
+  kSolicited = 16,
+};
+inline constexpr uint8_t kAllFlags = 31;
+
+enum class NakCode : uint8_t {
+  kInvalidRequest = 1,
+  kRemoteAccess = 2,
+  kRemoteOperation = 3,
+  kQueuePairInError = 4,  // what a NIC says by silence: the requester gives up its retries
+};
+
+struct FrameHeader {
+  uint8_t version;
+  uint8_t type;
+  uint8_t flags;
+  uint8_t code;
+  uint32_t length;     // of all that follows this header
+  uint32_t sequence;   // of the message, modulo 2^32
+  uint32_t immediate;  // immediate data, rkey to invalidate, or RNR timer in microseconds
+};
+static_assert(sizeof(FrameHeader) == 16);
+static_assert(offsetof(FrameHeader, length) == 4 && offsetof(FrameHeader, sequence) == 8 &&
+              offsetof(FrameHeader, immediate) == 12);
+
+struct WriteHead {
+  uint64_t address;  // of this segment
+  uint32_t rkey;
+  uint32_t reserved;
+  uint64_t message_length;
+};
+static_assert(sizeof(WriteHead) == 24 && offsetof(WriteHead, message_length) == 16);
+
+struct ReadHead {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t length;
+};
+static_assert(sizeof(ReadHead) == 16 && offsetof(ReadHead, length) == 12);
+
+struct AtomicHead {
+  uint64_t address;
+  uint32_t rkey;
+  uint32_t reserved;
+  uint64_t compare_add;
+  uint64_t swap;
+};
+static_assert(sizeof(AtomicHead) == 32 && offsetof(AtomicHead, compare_add) == 16);
+
+// Body of kConnectRequest, kConnectReply and kReject; the private data follows.
+struct ConnectHead {
+  uint32_t magic;
+  uint32_t qp_number;
+  uint8_t responder_resources;
+  uint8_t initiator_depth;
+  uint8_t retry_count;
+  uint8_t rnr_retry_count;
+  uint8_t private_data_length;
+  uint8_t reserved[3];
+};
+static_assert(sizeof(ConnectHead) == 16 && offsetof(ConnectHead, private_data_length) == 12);
+
+// Bytes that a receiver collects before it acts on a frame: header and fixed body, and for frames
+// of the connection manager the private data too.
+inline constexpr size_t kMaxHead =
+    sizeof(FrameHeader) + sizeof(ConnectHead) + kMaxAcceptPrivateData;
+
+struct FrameShape {
+  uint32_t head_size = 0;     // header included
+  uint32_t payload_size = 0;  // follows the head
+};
+
+// Whether `header` can be the start of a frame of this protocol; nullptr when it is, else what is
+// wrong with it.
+const char* CheckHeader(const FrameHeader& header, FrameShape* shape);
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_WIRE_H_

@@ -1,0 +1,113 @@
+// The half of a queue pair that executes: its requests, and those of its peer, over a link. Its
+// user has the other half, which takes requests from who posts them and keeps their completions.
+#ifndef LIB_NIC_WIRE_QUEUE_PAIR_H_
+#define LIB_NIC_WIRE_QUEUE_PAIR_H_
+
+#include <sys/uio.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "lib/nic/engine.h"
+#include "lib/nic/frame_stream.h"
+#include "lib/nic/memory_access.h"
+#include "lib/nic/requester.h"
+#include "lib/nic/responder.h"
+#include "lib/nic/work_host.h"
+#include "lib/nic/work_source.h"
+#include "lib/verbs/verbs.h"
+
+namespace baton::verbs::soft {
+
+// The connection under a queue pair, as the queue pair sees it.
+class QueuePairLink {
+ public:
+  virtual ~QueuePairLink() = default;
+  virtual void Posted() = 0;        // sends were posted: transmit now or soon
+  virtual void WantTransmit() = 0;  // in the next turn
+  // Request frames that were generated and not begun are void.
+  virtual void DropRequests() = 0;
+  // Likewise, and one that was begun reads the user's memory no more.
+  virtual void ReleaseRequests() = 0;
+  // See FrameStream::FirstUnwritten.
+  virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
+  virtual void Stall(uint64_t duration_us) = 0;
+  virtual bool stalled() const = 0;
+  virtual void CutLink() = 0;
+  virtual void QueuePairGone() = 0;
+};
+
+// What the user of a queue pair gives to it. All of it outlives the queue pair.
+class QueuePairUser {
+ public:
+  virtual ~QueuePairUser() = default;
+  virtual Engine& engine() = 0;
+  virtual MemoryAccess& memory() = 0;
+  virtual SendSource& sends() = 0;
+  virtual ReceiveSource& receives() = 0;
+  virtual CompletionSink& sink() = 0;
+  // It is in the error state. What is outstanding is flushed when the call returns.
+  virtual void OnError() = 0;
+};
+
+class WireQueuePair final : private WorkHost {
+ public:
+  struct Connection {
+    Requester::Parameters requester;
+    uint32_t responder_resources = 0;
+    uint32_t rnr_timer_us = 0;
+  };
+
+  WireQueuePair(uint32_t number, QueuePairUser* user);
+  ~WireQueuePair() override;
+  WireQueuePair(const WireQueuePair&) = delete;
+  WireQueuePair& operator=(const WireQueuePair&) = delete;
+
+  uint32_t number() const { return number_; }
+  QueuePairState state() const { return state_; }
+  bool Allows(Opcode opcode) const { return requester_.Allows(opcode); }
+
+  // Its user has queued requests, or receives in the error state, which are flushed.
+  void Posted();
+  void SetError();
+
+  // A queue pair is bound to one connection at a time, and only in INIT.
+  absl::Status Bind(QueuePairLink* link);
+  void Unbind() { link_ = nullptr; }
+  void Activate(const Connection& connection);  // to RTS
+  void Break();  // the link is gone: to the error state, nothing more is sent
+
+  // The link's FrameEndpoint, for frames of the data path.
+  bool NextFrame(OutFrame* frame);
+  int GatherPayload(const OutFrame& frame, uint32_t skip, iovec* iovecs, int max);
+  bool OnFrame(const FrameHeader& header, const uint8_t* body);
+  int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max);
+  bool OnFrameEnd();
+  void AfterTransmit(bool wrote);
+
+ private:
+  Engine& engine() override { return user_->engine(); }
+  MemoryAccess& memory() override { return user_->memory(); }
+  void Fail() override;
+  void WantTransmit() override;
+  void DropRequestFrames() override;
+  uint64_t FirstUnwritten(uint64_t end) const override;
+  void Stall(uint64_t duration_us) override;
+  bool stalled() const override { return link_ != nullptr && link_->stalled(); }
+  void CutLink() override;
+  void LoseDevice() override;
+
+  bool OnAnswer(const FrameHeader& header, const uint8_t* body);
+
+  const uint32_t number_;
+  QueuePairUser* const user_;
+  QueuePairState state_ = QueuePairState::kInit;
+  bool receiving_answer_ = false;  // the frame in progress is a READ response
+  QueuePairLink* link_ = nullptr;
+  Requester requester_;
+  Responder responder_;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_WIRE_QUEUE_PAIR_H_

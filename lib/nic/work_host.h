@@ -1,0 +1,34 @@
+// What the two halves of a queue pair ask of the whole.
+#ifndef LIB_NIC_WORK_HOST_H_
+#define LIB_NIC_WORK_HOST_H_
+
+#include <cstdint>
+
+#include "lib/nic/engine.h"
+#include "lib/nic/memory_access.h"
+
+namespace baton::verbs::soft {
+
+class WorkHost {
+ public:
+  virtual ~WorkHost() = default;
+  virtual Engine& engine() = 0;
+  virtual MemoryAccess& memory() = 0;
+  // To the error state, with answers that are due to the peer still being sent.
+  virtual void Fail() = 0;
+  // There is something to transmit, in the next turn.
+  virtual void WantTransmit() = 0;
+  // Request frames that were generated and not begun are void.
+  virtual void DropRequestFrames() = 0;
+  // See FrameStream::FirstUnwritten.
+  virtual uint64_t FirstUnwritten(uint64_t end) const = 0;
+  // Injected faults.
+  virtual void Stall(uint64_t duration_us) = 0;
+  virtual bool stalled() const = 0;
+  virtual void CutLink() = 0;
+  virtual void LoseDevice() = 0;
+};
+
+}  // namespace baton::verbs::soft
+
+#endif  // LIB_NIC_WORK_HOST_H_
