@@ -29,6 +29,16 @@ ConnectHead HeadOf(const ConnectionParameters& parameters, uint32_t qp_number) {
   return head;
 }
 
+uint8_t FeaturesOf(const SoftDeviceOptions& options) {
+  return options.max_memory_wires > 0 ? kTakesMemoryOffers : 0;
+}
+
+// Whether a connection between these may be one within this machine.
+bool MayBeLocal(const Address& local, const Address& peer) {
+  const auto loopback = [](const Address& address) { return address.host.rfind("127.", 0) == 0; };
+  return local.host == peer.host || (loopback(local) && loopback(peer));
+}
+
 // Head and private data of a management frame; false when they do not fit together.
 bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head,
                std::string* private_data) {
@@ -43,6 +53,10 @@ bool ParseHead(const FrameHeader& header, const uint8_t* body, ConnectHead* head
 }
 
 }  // namespace
+
+// Where SoftConnection is complete.
+ConnectionCore::ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
+    : options(*device_options), engine(device_engine) {}
 
 ConnectionCore::~ConnectionCore() = default;
 
@@ -95,6 +109,7 @@ absl::Status SoftConnection::Connect(const Address& address, WireQueuePair* queu
   BATON_RETURN_IF_ERROR(queue_pair->Bind(this));
   queue_pair_ = queue_pair;
   mine_ = HeadOf(parameters, queue_pair->number());
+  mine_.features = FeaturesOf(core_->options);
   private_data_ = parameters.private_data;
   peer_ = address;
   phase_ = Phase::kConnecting;
@@ -173,6 +188,8 @@ absl::Status SoftConnection::Accept(WireQueuePair* queue_pair,
   BATON_RETURN_IF_ERROR(queue_pair->Bind(this));
   queue_pair_ = queue_pair;
   mine_ = HeadOf(parameters, queue_pair->number());
+  mine_.features = FeaturesOf(core_->options);
+  if (mine_.features != 0) memory_ = Memory::kMayAsk;
   queue_pair->Activate(Negotiate(theirs_.retry_count));
   phase_ = Phase::kAwaitReady;
   core_->engine->Arm(&timer_, core_->options.handshake_timeout_ms * kNsPerMs);
@@ -272,6 +289,7 @@ void SoftConnection::OnTransmit() {
     return;
   }
   TransmitNow();
+  if (!core_->engine->hot(this)) LookAtMemory();
 }
 
 void SoftConnection::TransmitNow() {
@@ -284,13 +302,16 @@ void SoftConnection::TransmitNow() {
     Lose(absl::DataLossError(absl::string_view(stream_.error().data(), stream_.error().size())));
     return;
   }
-  if (queue_pair_ != nullptr) queue_pair_->AfterTransmit(stream_.bytes_sent() != before);
+  const bool wrote = stream_.bytes_sent() != before;
+  // An answer is to be expected.
+  if (wrote && stream_.reads_memory()) core_->engine->Heat(this);
+  if (queue_pair_ != nullptr) queue_pair_->AfterTransmit(wrote);
   UpdateInterest();
 }
 
 void SoftConnection::UpdateInterest() {
   if (!stream_.open()) return;
-  const uint32_t wanted = stalled_ ? 0u : EPOLLIN | (stream_.blocked() ? EPOLLOUT : 0u);
+  const uint32_t wanted = stalled_ ? 0u : EPOLLIN | (stream_.blocked_by_socket() ? EPOLLOUT : 0u);
   if (wanted == interest_) return;
   if (wanted == 0) {
     core_->engine->Unwatch(stream_.fd());  // an error on a watched socket is always reported
@@ -315,21 +336,27 @@ void SoftConnection::OnReady(uint32_t events) {
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) {
     const StreamState state = stream_.Receive();
     if (phase_ == Phase::kClosed) return;
-    if (state == StreamState::kEnded) {
-      Lose(absl::UnavailableError(absl::StrCat(ToString(peer_), " closed the connection")));
-      return;
-    }
-    if (state == StreamState::kBroken) {
-      Lose(absl::UnavailableError(
-          absl::StrCat(ToString(peer_), ": ",
-                       absl::string_view(stream_.error().data(), stream_.error().size()))));
-      return;
-    }
+    // What the peer wrote before its end is executed, as what it sent would be.
+    if (state != StreamState::kOpen && stream_.reads_memory()) ReadMemory();
+    if (!Survives(state)) return;
+    LookAtMemory();
+    if (phase_ == Phase::kClosed) return;
   }
   if ((events & EPOLLOUT) != 0) {
     stream_.Unblock();
     TransmitNow();
   }
+}
+
+// Returns false if the connection has ended, with this or before.
+bool SoftConnection::Survives(StreamState state) {
+  if (phase_ == Phase::kClosed) return false;
+  if (state == StreamState::kOpen) return true;
+  const absl::string_view error(stream_.error().data(), stream_.error().size());
+  Lose(absl::UnavailableError(state == StreamState::kEnded
+                                  ? absl::StrCat(ToString(peer_), " closed the connection")
+                                  : absl::StrCat(ToString(peer_), ": ", error)));
+  return false;
 }
 
 void SoftConnection::Stall(uint64_t duration_us) {
@@ -341,7 +368,162 @@ void SoftConnection::StallOver() {
   stalled_ = false;
   UpdateInterest();
   TransmitNow();
+  LookAtMemory();
 }
+
+// ---------------------------------------------------------------- memory
+
+bool SoftConnection::ReserveMemory() {
+  if (core_->memory_wires >= core_->options.max_memory_wires) return false;
+  ++core_->memory_wires;
+  return true;
+}
+
+void SoftConnection::ReleaseMemory() {
+  const Memory before = std::exchange(memory_, Memory::kNever);
+  if (before == Memory::kOffered) core_->rendezvous->Withdraw(this);
+  if (memory_request_ != nullptr) {
+    memory_request_->Cancel();
+    core_->engine->Bury(std::move(memory_request_));
+  }
+  if (before == Memory::kOffered || before == Memory::kAsked || before == Memory::kShared) {
+    --core_->memory_wires;
+  }
+}
+
+void SoftConnection::CountFrame() {
+  if (memory_ != Memory::kMayOffer || ++frames_ < core_->options.memory_wire_after) return;
+  frames_ = 0;  // if it cannot be now, then later
+  OfferMemory();
+}
+
+void SoftConnection::OfferMemory() {
+  if (core_->rendezvous == nullptr) {
+    auto made =
+        nic::Rendezvous::Make(core_->engine, core_->options.handshake_timeout_ms * kNsPerMs);
+    if (!made.ok()) {
+      memory_ = Memory::kNever;
+      return;
+    }
+    core_->rendezvous = *std::move(made);
+  }
+  if (!ReserveMemory()) return;
+  memory_ = Memory::kOffered;
+  const absl::StatusOr<MemoryOffer> offer = core_->rendezvous->Offer(this);
+  if (!offer.ok()) {
+    ReleaseMemory();
+    memory_ = Memory::kMayOffer;
+    return;
+  }
+  OutFrame frame(FrameType::kMemoryOffer, 0, 0);
+  frame.SetBody(*offer);
+  stream_.Enqueue(std::move(frame));
+  core_->engine->MarkDirty(this);
+}
+
+absl::StatusOr<FileDescriptor> SoftConnection::MakeMemory() {
+  FileDescriptor memfd;
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<nic::MemoryWire> wire, nic::MemoryWire::Make(&memfd));
+  stream_.Share(std::move(wire));
+  memory_ = Memory::kShared;
+  return memfd;
+}
+
+bool SoftConnection::OnMemoryOffer(const uint8_t* body) {
+  if (phase_ == Phase::kDisconnecting) return true;
+  if (phase_ != Phase::kEstablished || (memory_ != Memory::kMayAsk && memory_ != Memory::kNever)) {
+    return false;
+  }
+  MemoryOffer offer;
+  std::memcpy(&offer, body, sizeof(offer));
+  if (memory_ == Memory::kNever || !AskForMemory(offer).ok()) RefuseMemory();
+  return true;
+}
+
+absl::Status SoftConnection::AskForMemory(const MemoryOffer& offer) {
+  if (!MayBeLocal(local_, peer_)) return absl::UnavailableError("the peer is elsewhere");
+  if (!ReserveMemory()) return absl::ResourceExhaustedError("max_memory_wires");
+  memory_ = Memory::kAsked;
+  BATON_ASSIGN_OR_RETURN(memory_request_, nic::MemoryRequest::Make(core_->engine, offer, this));
+  return absl::OkStatus();
+}
+
+void SoftConnection::RefuseMemory() {
+  ReleaseMemory();
+  SendManagement(FrameType::kMemoryRefused);
+  core_->engine->MarkDirty(this);
+}
+
+void SoftConnection::OnMemory(absl::StatusOr<FileDescriptor> memfd) {
+  core_->engine->Bury(std::move(memory_request_));
+  if (phase_ != Phase::kEstablished) return;  // it ends on TCP
+  if (!UseMemory(std::move(memfd)).ok()) RefuseMemory();
+}
+
+// From the memory's maker to be read from now on, and after kMemoryReady to be written.
+absl::Status SoftConnection::UseMemory(absl::StatusOr<FileDescriptor> memfd) {
+  BATON_RETURN_IF_ERROR(memfd.status());
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<nic::MemoryWire> wire, nic::MemoryWire::Map(memfd->get()));
+  stream_.Share(std::move(wire));
+  memory_ = Memory::kShared;
+  stream_.SwitchOut();
+  core_->engine->MarkDirty(this);
+  return absl::OkStatus();
+}
+
+// The maker switches when its peer has. Called between two frames of what was read from TCP.
+bool SoftConnection::OnMemoryReady() {
+  if (memory_ != Memory::kShared || stream_.reads_memory()) return false;
+  stream_.SwitchIn();
+  if (phase_ == Phase::kEstablished && !stream_.switched_out()) stream_.SwitchOut();
+  core_->engine->MarkDirty(this);
+  core_->engine->Heat(this);
+  return true;
+}
+
+// The peer may have failed after it got the memory, and then nothing is in it.
+bool SoftConnection::OnMemoryRefused() {
+  if (phase_ == Phase::kDisconnecting) return true;
+  if ((memory_ != Memory::kOffered && memory_ != Memory::kShared) || stream_.switched_out()) {
+    return false;
+  }
+  ReleaseMemory();
+  stream_.Unshare();
+  return true;
+}
+
+bool SoftConnection::ReadMemory() {
+  bool any = false;
+  const StreamState state = stream_.ReceiveFromMemory(&any);
+  Survives(state);
+  return any;
+}
+
+bool SoftConnection::OnPoll() {
+  if (phase_ == Phase::kClosed || stalled_ || cut_) return false;
+  bool any = stream_.reads_memory() && ReadMemory();
+  if (phase_ != Phase::kClosed && stream_.UnblockMemory()) {
+    any = true;
+    TransmitNow();
+  }
+  return any;
+}
+
+// One that is stalled looks when that is over.
+bool SoftConnection::OnCool() {
+  return phase_ == Phase::kClosed || stalled_ || !stream_.reads_memory() ||
+         stream_.PrepareToSleep();
+}
+
+// After a wake-up. One of too many that are polled sleeps again, and is woken for each message.
+void SoftConnection::LookAtMemory() {
+  if (!stream_.shared() || stalled_ || cut_) return;
+  const bool hot = stream_.reads_memory() && core_->engine->Heat(this);
+  OnPoll();
+  if (!hot && stream_.reads_memory() && !stream_.PrepareToSleep()) core_->engine->MarkDirty(this);
+}
+
+// ---------------------------------------------------------------- frames
 
 bool SoftConnection::NextFrame(OutFrame* frame) {
   if (queue_pair_ == nullptr || stalled_ || cut_) return false;
@@ -364,6 +546,7 @@ bool SoftConnection::OnFrame(const FrameHeader& header, const uint8_t* body) {
   }
   if (phase_ == Phase::kDisconnecting) return true;
   if (phase_ != Phase::kEstablished) return false;
+  CountFrame();
   return queue_pair_ == nullptr || queue_pair_->OnFrame(header, body);
 }
 
@@ -386,6 +569,12 @@ bool SoftConnection::OnManagementFrame(const FrameHeader& header, const uint8_t*
       phase_ = Phase::kEstablished;
       Report(CmEventType::kEstablished, absl::OkStatus(), "");
       return true;
+    case FrameType::kMemoryOffer:
+      return OnMemoryOffer(body);
+    case FrameType::kMemoryReady:
+      return OnMemoryReady();
+    case FrameType::kMemoryRefused:
+      return OnMemoryRefused();
     case FrameType::kDisconnectRequest:
       return OnDisconnectRequest();
     case FrameType::kDisconnectReply:
@@ -425,6 +614,11 @@ bool SoftConnection::OnReply(const FrameHeader& header, const uint8_t* body) {
   if (queue_pair_ != nullptr) queue_pair_->Activate(Negotiate(mine_.retry_count));
   SendManagement(FrameType::kReadyToUse);
   core_->engine->MarkDirty(this);
+  if (mine_.features != 0 && (theirs_.features & kTakesMemoryOffers) != 0 &&
+      MayBeLocal(local_, peer_)) {
+    memory_ = Memory::kMayOffer;
+    if (core_->options.memory_wire_after == 0) OfferMemory();
+  }
   Report(CmEventType::kEstablished, absl::OkStatus(), std::move(private_data));
   return true;
 }
@@ -507,6 +701,8 @@ void SoftConnection::Close() {
   core_->engine->Cancel(&timer_);
   core_->engine->Cancel(&stall_timer_);
   if (queue_pair_ != nullptr) std::exchange(queue_pair_, nullptr)->Break();
+  ReleaseMemory();
+  core_->engine->Cool(this);
   if (!stream_.open()) return;
   if (interest_ != 0) core_->engine->Unwatch(stream_.fd());
   interest_ = 0;

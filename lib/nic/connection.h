@@ -1,4 +1,5 @@
-// One connection: the connection manager's handshake and the queue pair's frames on one TCP socket.
+// One connection: the connection manager's handshake and the queue pair's frames, on one TCP socket
+// and, where the peer is a NIC of the same machine, through a memory.
 #ifndef LIB_NIC_CONNECTION_H_
 #define LIB_NIC_CONNECTION_H_
 
@@ -15,7 +16,11 @@ namespace baton::verbs::soft {
 
 class SoftListener;
 
-class SoftConnection final : public Pollable, private QueuePairLink, private FrameEndpoint {
+class SoftConnection final : public Pollable,
+                             private QueuePairLink,
+                             private FrameEndpoint,
+                             private nic::MemoryMaker,
+                             private nic::MemoryRequest::User {
  public:
   explicit SoftConnection(ConnectionCore* core);
   ~SoftConnection() override;
@@ -41,6 +46,9 @@ class SoftConnection final : public Pollable, private QueuePairLink, private Fra
 
   void OnReady(uint32_t events) override;
   void OnTransmit() override;
+  void OnHeat() override { stream_.Awake(); }
+  bool OnPoll() override;
+  bool OnCool() override;
   void EventTaken() { --events_queued_; }
 
  private:
@@ -56,6 +64,9 @@ class SoftConnection final : public Pollable, private QueuePairLink, private Fra
     kDisconnecting,  // disconnect request sent
     kClosed,
   };
+
+  // Memory that both sides have. One that has none and never will is kNever.
+  enum class Memory : uint8_t { kMayOffer, kMayAsk, kOffered, kAsked, kShared, kNever };
 
   // QueuePairLink
   void Posted() override;
@@ -77,6 +88,24 @@ class SoftConnection final : public Pollable, private QueuePairLink, private Fra
   bool OnFrame(const FrameHeader& header, const uint8_t* body) override;
   int PayloadTarget(uint32_t done, uint32_t length, iovec* iovecs, int max) override;
   bool OnFrameEnd() override;
+
+  // nic::MemoryMaker, nic::MemoryRequest::User
+  absl::StatusOr<FileDescriptor> MakeMemory() override;
+  void OnMemory(absl::StatusOr<FileDescriptor> memfd) override;
+
+  bool ReserveMemory();
+  void ReleaseMemory();
+  void CountFrame();
+  void OfferMemory();
+  bool OnMemoryOffer(const uint8_t* body);
+  bool OnMemoryReady();
+  bool OnMemoryRefused();
+  absl::Status AskForMemory(const MemoryOffer& offer);
+  absl::Status UseMemory(absl::StatusOr<FileDescriptor> memfd);
+  void RefuseMemory();
+  void LookAtMemory();
+  bool ReadMemory();
+  bool Survives(StreamState state);
 
   bool OnManagementFrame(const FrameHeader& header, const uint8_t* body);
   bool OnRequest(const FrameHeader& header, const uint8_t* body);
@@ -117,6 +146,9 @@ class SoftConnection final : public Pollable, private QueuePairLink, private Fra
   bool disconnected_ = false;  // and its event says so
   bool cut_ = false;
   bool stalled_ = false;
+  Memory memory_ = Memory::kNever;
+  uint32_t frames_ = 0;  // that came, until memory is offered
+  std::unique_ptr<nic::MemoryRequest> memory_request_;
   absl::Status connect_error_;  // found at once, to be reported as an event
   Timer timer_;                 // of the handshake or the disconnect
   Timer stall_timer_;

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "lib/nic/engine.h"
+#include "lib/nic/rendezvous.h"
 #include "lib/nic/soft_options.h"
 #include "lib/verbs/verbs.h"
 
@@ -30,9 +31,8 @@ struct ConnectionEvent {
 class ConnectionCore {
  public:
   // Both outlive it.
-  ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine)
-      : options(*device_options), engine(device_engine) {}
-  virtual ~ConnectionCore();  // where SoftConnection is complete
+  ConnectionCore(const SoftDeviceOptions* device_options, Engine* device_engine);
+  virtual ~ConnectionCore();
   ConnectionCore(const ConnectionCore&) = delete;
   ConnectionCore& operator=(const ConnectionCore&) = delete;
 
@@ -43,7 +43,9 @@ class ConnectionCore {
 
   const SoftDeviceOptions& options;
   Engine* const engine;
-  uint64_t connections = 0;  // ordinal of the next one, for the fault plan
+  uint64_t connections = 0;                     // ordinal of the next one, for the fault plan
+  uint32_t memory_wires = 0;                    // connections that have memory, or are about to
+  std::unique_ptr<nic::Rendezvous> rendezvous;  // made for the first offer
   // Peers that connected and have not asked yet: nobody else holds these.
   absl::flat_hash_map<SoftConnection*, std::unique_ptr<SoftConnection>> half_open;
 };

@@ -18,6 +18,9 @@ namespace baton::verbs::soft {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
+constexpr size_t kMostHot = 64;
+constexpr uint64_t kTurnsWithoutSystemCalls = 8;
+constexpr uint64_t kWarmNs = 50'000;  // longer than a peer takes to answer, shorter than a sleep
 
 absl::Status Add(int epoll, int fd, uint32_t events, void* data) {
   epoll_event event = {};
@@ -76,7 +79,57 @@ void Engine::MarkDirty(Pollable* pollable) {
   Signal();
 }
 
+bool Engine::Heat(Pollable* pollable) {
+  if (pollable->hot_ != 0) {
+    hot_[pollable->hot_ - 1u].since = now_;
+    return true;
+  }
+  if (hot_.size() >= kMostHot) return false;
+  hot_.push_back({pollable, now_});
+  pollable->hot_ = static_cast<uint8_t>(hot_.size());
+  pollable->OnHeat();
+  Signal();
+  return true;
+}
+
+void Engine::Cool(Pollable* pollable) {
+  if (pollable->hot_ == 0) return;
+  Hot& place = hot_[pollable->hot_ - 1u];
+  place = hot_.back();
+  place.pollable->hot_ = std::exchange(pollable->hot_, uint8_t{0});
+  hot_.pop_back();
+  pollable->hot_ = 0;
+}
+
+// One that cools makes room for the last, which was polled before.
+void Engine::PollHot(bool* idle) {
+  for (size_t i = hot_.size(); i-- > 0;) {
+    if (i >= hot_.size()) continue;
+    Pollable* const pollable = hot_[i].pollable;
+    const bool worked = pollable->OnPoll();
+    if (worked) *idle = false;
+    if (pollable->hot_ == 0) continue;  // it has ended
+    uint64_t& since = hot_[pollable->hot_ - 1u].since;
+    if (worked) {
+      since = now_;
+    } else if (now_ - since > kWarmNs && pollable->OnCool()) {
+      Cool(pollable);
+    }
+  }
+}
+
+bool Engine::PrepareToWait() {
+  while (!hot_.empty()) {
+    Pollable* const pollable = hot_.back().pollable;
+    if (!pollable->OnCool()) return false;
+    Cool(pollable);
+  }
+  Settle(/*idle=*/true);
+  return true;
+}
+
 void Engine::Forget(Pollable* pollable) {
+  Cool(pollable);
   if (!pollable->dirty_) return;
   pollable->dirty_ = false;
   std::erase(dirty_, pollable);
@@ -114,7 +167,9 @@ void Engine::TransmitDirty() {
   transmitting_.clear();
 }
 
+// While something is polled, most turns make no system call.
 void Engine::HandleReady(bool* idle) {
+  if (!hot_.empty() && turn_ % kTurnsWithoutSystemCalls != 0) return;
   epoll_event events[kEventsPerTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
   for (int i = 0; i < count; ++i) {
@@ -137,6 +192,7 @@ bool Engine::Progress() {
   UpdateNow();
   bool idle = dirty_.empty();
   TransmitDirty();
+  PollHot(&idle);
   HandleReady(&idle);
   timers_.Run(now_);
   ArmTimerFd();
@@ -148,7 +204,7 @@ bool Engine::Progress() {
 // and costs no system call.
 void Engine::Settle(bool idle) {
   graveyard_.clear();
-  if (signaled_ && dirty_.empty() && idle) {
+  if (signaled_ && dirty_.empty() && hot_.empty() && idle) {
     Drain(wake_fd_.get());
     signaled_ = false;
   }

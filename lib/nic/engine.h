@@ -20,9 +20,15 @@ class Pollable {
   virtual void OnReady(uint32_t events) = 0;  // EPOLL* bits
   virtual void OnTransmit() {}                // once after MarkDirty
 
+  // Of what is polled: see Engine::Heat.
+  virtual void OnHeat() {}
+  virtual bool OnPoll() { return false; }  // returns false if there was nothing
+  virtual bool OnCool() { return true; }   // returns false if there is something now
+
  private:
   friend class Engine;
   bool dirty_ = false;
+  uint8_t hot_ = 0;  // its place among those that are polled, and 1
 };
 
 class Engine {
@@ -36,6 +42,15 @@ class Engine {
 
   // OnTransmit in the next Progress.
   void MarkDirty(Pollable* pollable);
+  // OnPoll in each turn. Once it finds nothing for a while, or before a wait, OnCool ends that:
+  // from then on somebody has to call Heat again. While anybody is hot, event_fd() is readable.
+  // Returns false if too many are hot. Otherwise it has called OnHeat, unless it was hot before.
+  bool Heat(Pollable* pollable);
+  void Cool(Pollable* pollable);
+  bool hot(const Pollable* pollable) const { return pollable->hot_ != 0; }
+  // Cools all. Returns false if one of them has something to do.
+  bool PrepareToWait();
+
   // To be called before a pollable goes, outside Progress.
   void Forget(Pollable* pollable);
   // Keeps a pollable until no event of this turn can name it.
@@ -57,7 +72,13 @@ class Engine {
   uint64_t turn() const { return turn_; }  // grows with each Progress
 
  private:
+  struct Hot {
+    Pollable* pollable;
+    uint64_t since;  // when it had something last
+  };
+
   void TransmitDirty();
+  void PollHot(bool* idle);
   void HandleReady(bool* idle);
   void ArmTimerFd();
   void Signal();
@@ -72,6 +93,7 @@ class Engine {
   uint64_t turn_ = 1;
   bool lost_ = false;
   bool signaled_ = false;
+  std::vector<Hot> hot_;
   std::vector<Pollable*> dirty_;
   std::vector<Pollable*> transmitting_;  // swapped with dirty_, to keep both capacities
   std::vector<std::unique_ptr<Pollable>> graveyard_;

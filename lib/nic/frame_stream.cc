@@ -28,35 +28,84 @@ Scratch& TheScratch() {
   return *scratch;
 }
 
+bool IsWakes(const uint8_t* data, size_t size) {
+  return std::all_of(data, data + size, [](uint8_t byte) { return byte == kWakeByte; });
+}
+
 }  // namespace
 
-StreamState FrameStream::Receive() {
-  Scratch& scratch = TheScratch();
-  iovec iovecs[kMaxScatterGather + 1];
+// The places for what is read next: `*direct` bytes of the payload in progress, and a buffer.
+int FrameStream::PlacesToRead(iovec* iovecs, uint32_t* direct) {
   int used = 0;
-  uint32_t direct = in_payload_ ? shape_.payload_size - payload_done_ : 0;
-  if (direct >= kDirectBytes) {
-    used = endpoint_->PayloadTarget(payload_done_, direct, iovecs, kMaxScatterGather);
+  *direct = in_payload_ ? shape_.payload_size - payload_done_ : 0;
+  if (*direct >= kDirectBytes) {
+    used = endpoint_->PayloadTarget(payload_done_, *direct, iovecs, kMaxScatterGather);
   }
-  if (used == 0) direct = 0;
-  iovecs[used++] = {scratch.received, kReceiveBytes};
+  if (used == 0) *direct = 0;
+  iovecs[used++] = {TheScratch().received, kReceiveBytes};
+  return used;
+}
+
+StreamState FrameStream::Receive() {
+  if (reads_memory_) return TakeWakes();
+  iovec iovecs[kMaxScatterGather + 1];
+  uint32_t direct = 0;
+  const int used = PlacesToRead(iovecs, &direct);
   const ssize_t count = readv(socket_.get(), iovecs, used);
   if (count == 0) return StreamState::kEnded;
   if (count < 0) {
     if (errno == EAGAIN || errno == EINTR) return StreamState::kOpen;
     return Fail(errno == ECONNRESET ? "connection reset by the peer's host" : "cannot receive");
   }
-  const size_t placed = std::min<size_t>(direct, static_cast<size_t>(count));
+  return Take(static_cast<size_t>(count), direct);
+}
+
+// `count` bytes were read into PlacesToRead().
+StreamState FrameStream::Take(size_t count, uint32_t direct) {
+  const size_t placed = std::min<size_t>(direct, count);
   payload_done_ += static_cast<uint32_t>(placed);
   if (direct > 0 && payload_done_ == shape_.payload_size && !EndFrame()) {
     return StreamState::kBroken;
   }
-  if (!Consume(scratch.received, static_cast<size_t>(count) - placed)) return StreamState::kBroken;
+  if (!Consume(TheScratch().received, count - placed)) return StreamState::kBroken;
   return StreamState::kOpen;
 }
 
+// The buffer is larger than the ring, so one read takes all that was there.
+static_assert(kReceiveBytes >= nic::kRingBytes);
+
+StreamState FrameStream::ReceiveFromMemory(bool* any) {
+  iovec iovecs[kMaxScatterGather + 1];
+  uint32_t direct = 0;
+  const int used = PlacesToRead(iovecs, &direct);
+  if (!open()) return StreamState::kOpen;
+  const ssize_t count = memory_->in().Read(iovecs, used);
+  if (count < 0) return Fail("impossible position in the memory");
+  if (count == 0) return StreamState::kOpen;
+  *any = true;
+  if (memory_->in().WriterWaits()) Wake();
+  return Take(static_cast<size_t>(count), direct);
+}
+
+StreamState FrameStream::TakeWakes() {
+  uint8_t* const received = TheScratch().received;
+  const ssize_t count = read(socket_.get(), received, kReceiveBytes);
+  if (count == 0) return StreamState::kEnded;
+  if (count < 0) {
+    if (errno == EAGAIN || errno == EINTR) return StreamState::kOpen;
+    return Fail("connection reset by the peer's host");
+  }
+  if (IsWakes(received, static_cast<size_t>(count))) return StreamState::kOpen;
+  return Fail("no wake-up behind the last frame");
+}
+
 bool FrameStream::Consume(const uint8_t* data, size_t size) {
+  const bool from_memory = reads_memory_;
   while (size > 0 && open()) {
+    if (reads_memory_ != from_memory) {
+      error_ = "no wake-up behind the last frame";
+      return IsWakes(data, size);
+    }
     if (!in_payload_) {
       if (!CollectHead(&data, &size)) return false;
       continue;
@@ -140,12 +189,56 @@ bool FrameStream::AddFrame(const OutFrame& frame, iovec* iovecs, int* used) {
   return true;
 }
 
+// Frames behind kMemoryReady are not for the socket.
+size_t FrameStream::CountKept() const {
+  size_t kept = std::min(pending_.size(), kBatchFrames);
+  if (!switching_) return kept;
+  for (size_t i = 0; i < kept; ++i) {
+    if (pending_[i].header.type == static_cast<uint8_t>(FrameType::kMemoryReady)) return i + 1;
+  }
+  return kept;
+}
+
+void FrameStream::SwitchOut() {
+  Enqueue(OutFrame(FrameType::kMemoryReady, 0, 0));
+  switching_ = true;
+}
+
+void FrameStream::FinishSwitch() {
+  const auto ready = [](const OutFrame& frame) {
+    return frame.header.type == static_cast<uint8_t>(FrameType::kMemoryReady);
+  };
+  if (!switching_ || std::any_of(pending_.begin(), pending_.end(), ready)) return;
+  switching_ = blocked_ = false;
+  writes_memory_ = true;
+  if (std::exchange(owes_wake_, false)) Wake();
+}
+
+// A socket that is full of wake-ups needs no other one. One that has failed is reported when it is
+// read.
+void FrameStream::Wake() {
+  if (!writes_memory_) {
+    owes_wake_ = true;
+    return;
+  }
+  [[maybe_unused]] const ssize_t ignored =
+      send(socket_.get(), &kWakeByte, sizeof(kWakeByte), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool FrameStream::UnblockMemory() {
+  if (!blocked_ || !writes_memory_ || !memory_->out().HasRoom()) return false;
+  memory_->out().EndWait();
+  blocked_ = false;
+  return true;
+}
+
 size_t FrameStream::FillBatch(size_t kept) {
   Scratch& scratch = TheScratch();
   size_t bytes = 0;
   for (size_t i = 0; i < kept; ++i) bytes += pending_[i].size();
   size_t fresh = 0;
-  while (kept == pending_.size() && kept + fresh < kBatchFrames && bytes < kBatchBytes) {
+  while (kept == pending_.size() && !switching_ && kept + fresh < kBatchFrames &&
+         bytes < kBatchBytes) {
     OutFrame& frame = scratch.frames[fresh];
     if (!endpoint_->NextFrame(&frame)) break;
     frame.header.length = frame.body_size + frame.payload_size;
@@ -159,7 +252,7 @@ StreamState FrameStream::Transmit() {
   Scratch& scratch = TheScratch();
   if (poisoned_) return Fail("memory was deregistered while it was being sent");
   while (open() && !blocked_) {
-    const size_t kept = std::min(pending_.size(), kBatchFrames);
+    const size_t kept = CountKept();
     const size_t fresh = FillBatch(kept);
     if (kept + fresh == 0) return StreamState::kOpen;
     int used = 0;
@@ -172,23 +265,46 @@ StreamState FrameStream::Transmit() {
       }
       total += frame.size() - frame.sent;
     }
-    msghdr message = {};
-    message.msg_iov = scratch.iovecs;
-    message.msg_iovlen = static_cast<size_t>(used);
-    ssize_t written = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (written < 0 && errno == EINTR) written = 0;
-    if (written < 0 && (errno == EPIPE || errno == ECONNRESET)) {
-      blocked_ = true;  // the receiving side tells, after what is still to be read
-      FinishBatch(kept, kept + fresh, 0);
-      return StreamState::kOpen;
-    }
-    if (written < 0 && errno != EAGAIN) return Fail("cannot send");
-    const size_t sent = written < 0 ? 0 : static_cast<size_t>(written);
-    blocked_ = sent < total;
-    bytes_sent_ += sent;
-    FinishBatch(kept, kept + fresh, sent);
+    size_t written = 0;
+    if (!Write(scratch.iovecs, used, total, &written)) return StreamState::kBroken;
+    bytes_sent_ += written;
+    FinishBatch(kept, kept + fresh, written);
+    FinishSwitch();
   }
   return StreamState::kOpen;
+}
+
+// Sets blocked_ if not all of it was written. False: see error().
+bool FrameStream::Write(const iovec* iovecs, int count, size_t total, size_t* written) {
+  if (!writes_memory_) {
+    if (!WriteToSocket(iovecs, count, written)) return false;
+    blocked_ = *written < total;
+    return true;
+  }
+  nic::RingWriter& out = memory_->out();
+  const ssize_t size = out.Write(iovecs, count);
+  if (size < 0) {
+    error_ = "impossible position in the memory";
+    return false;
+  }
+  *written = static_cast<size_t>(size);
+  blocked_ = *written < total && out.PrepareToWait();
+  if (*written > 0 && out.ReaderSleeps()) Wake();
+  return true;
+}
+
+bool FrameStream::WriteToSocket(const iovec* iovecs, int count, size_t* written) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(iovecs);
+  message.msg_iovlen = static_cast<size_t>(count);
+  const ssize_t size = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  *written = size < 0 ? 0 : static_cast<size_t>(size);
+  // Where the peer has ended, the receiving side reports it, after what is still to be read.
+  if (size >= 0 || errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == ECONNRESET) {
+    return true;
+  }
+  error_ = "cannot send";
+  return false;
 }
 
 void FrameStream::FinishBatch(size_t kept, size_t count, size_t written) {

@@ -1,5 +1,6 @@
-// Frames over one nonblocking TCP socket: cuts what arrives into frames and puts their payload
-// where it belongs, and writes frames in batches, their payload straight from registered memory.
+// Frames over one nonblocking TCP socket, and then through a memory that the peer has, too: cuts
+// what arrives into frames and puts their payload where it belongs, and writes frames in batches,
+// their payload straight from registered memory.
 #ifndef LIB_NIC_FRAME_STREAM_H_
 #define LIB_NIC_FRAME_STREAM_H_
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/memory_wire.h"
 #include "lib/nic/wire.h"
 
 namespace baton::verbs::soft {
@@ -89,19 +91,43 @@ class FrameStream {
   void Close() {
     socket_.Reset();
     pending_.clear();
+    memory_.reset();
+    reads_memory_ = writes_memory_ = switching_ = false;
   }
   int fd() const { return socket_.get(); }
   bool open() const { return static_cast<bool>(socket_); }
 
-  // Reads once. kEnded: the peer closed; kBroken: the socket failed or the peer broke the protocol,
-  // see error().
+  // Reads once from the socket. kEnded: the peer closed; kBroken: the socket failed or the peer
+  // broke the protocol, see error(). Either may come with frames left in the memory.
   StreamState Receive();
+
+  // ---- Memory that the peer has, too (wire.md). Each direction changes to it between two frames.
+  void Share(std::unique_ptr<nic::MemoryWire> memory) { memory_ = std::move(memory); }
+  void Unshare() { memory_.reset(); }
+  bool shared() const { return memory_ != nullptr; }
+  // Writes those frames that are to be written now, and a kMemoryReady, to the socket. All others
+  // go through the memory.
+  void SwitchOut();
+  bool switched_out() const { return switching_ || writes_memory_; }
+  // The peer has sent kMemoryReady: from the socket only wake-ups come.
+  void SwitchIn() { reads_memory_ = true; }
+  bool reads_memory() const { return reads_memory_; }
+  bool writes_memory() const { return writes_memory_; }
+  // Reads all that is in the memory, once. `*any` is set if there was something.
+  StreamState ReceiveFromMemory(bool* any);
+  // Returns whether it was blocked by a full memory and is no more.
+  bool UnblockMemory();
+  // Returns false if there is something in the memory. Returns true if the peer sends a wake-up
+  // when there is.
+  bool PrepareToSleep() { return memory_->in().PrepareToSleep(); }
+  void Awake() { memory_->in().Awake(); }
 
   // Ahead of all frames that were not generated yet.
   void Enqueue(OutFrame frame) { pending_.push_back(std::move(frame)); }
-  // Writes until nothing is left or the socket is full (then blocked()).
+  // Writes until nothing is left or the socket, or the memory, is full (then blocked()).
   StreamState Transmit();
   bool blocked() const { return blocked_; }
+  bool blocked_by_socket() const { return blocked_ && !writes_memory_; }
   void Unblock() { blocked_ = false; }
   uint64_t bytes_sent() const { return bytes_sent_; }
 
@@ -119,6 +145,9 @@ class FrameStream {
   std::string_view error() const { return error_; }
 
  private:
+  int PlacesToRead(iovec* iovecs, uint32_t* direct);
+  StreamState Take(size_t count, uint32_t direct);
+  StreamState TakeWakes();
   bool Consume(const uint8_t* data, size_t size);
   bool CollectHead(const uint8_t** data, size_t* size);
   bool BeginFrame();
@@ -126,7 +155,12 @@ class FrameStream {
   bool PlaceCopy(const uint8_t* data, uint32_t size);
   void TakeCopy(OutFrame* frame);
   bool AddFrame(const OutFrame& frame, iovec* iovecs, int* used);
+  size_t CountKept() const;
   size_t FillBatch(size_t kept);
+  bool Write(const iovec* iovecs, int count, size_t total, size_t* written);
+  bool WriteToSocket(const iovec* iovecs, int count, size_t* written);
+  void FinishSwitch();
+  void Wake();
   void FinishBatch(size_t kept, size_t count, size_t written);
   StreamState Fail(std::string_view error) {
     error_ = error;
@@ -144,6 +178,11 @@ class FrameStream {
   bool in_payload_ = false;
 
   std::vector<OutFrame> pending_;  // generated and not wholly written; bounded by one batch
+  std::unique_ptr<nic::MemoryWire> memory_;
+  bool reads_memory_ = false;
+  bool writes_memory_ = false;
+  bool switching_ = false;  // kMemoryReady is among pending_
+  bool owes_wake_ = false;  // to be sent once kMemoryReady is written
   bool blocked_ = false;
   bool poisoned_ = false;
   uint64_t bytes_sent_ = 0;

@@ -146,6 +146,7 @@ bool Nic::TakeRings() {
 }
 
 bool Nic::PrepareToWait() {
+  if (!engine_->PrepareToWait()) return false;
   sleeping_ = true;
   for (auto& [owner, context] : contexts_) context->registers().SetSleeping(true);
   for (auto& [owner, context] : contexts_) {

@@ -36,6 +36,11 @@ struct SoftDeviceOptions {
   uint32_t disconnect_timeout_ms = 1000;  // for the peer's answer
   uint32_t max_half_open = 1024;          // peers that connected and have not yet asked
   uint32_t max_queue_pairs = 65'536;
+  // Connections of a file that may exchange their frames with a NIC of the same machine through
+  // memory, which takes 135,168 bytes for both ends. 0: all of them stay on TCP.
+  uint32_t max_memory_wires = 1024;
+  // A connection gets memory after so many frames. 0: when it is established.
+  uint32_t memory_wire_after = 64;
 };
 
 }  // namespace baton::verbs::soft

@@ -36,9 +36,13 @@ const char* CheckHeader(const FrameHeader& header, FrameShape* shape) {
       return Shape(header, sizeof(ConnectHead), kMaxAcceptPrivateData, true, shape);
     case FrameType::kReject:
       return Shape(header, sizeof(ConnectHead), kMaxRejectPrivateData, true, shape);
+    case FrameType::kMemoryOffer:
+      return Shape(header, sizeof(MemoryOffer), 0, false, shape);
     case FrameType::kReadyToUse:
     case FrameType::kDisconnectRequest:
     case FrameType::kDisconnectReply:
+    case FrameType::kMemoryReady:
+    case FrameType::kMemoryRefused:
     case FrameType::kAck:
     case FrameType::kNak:
     case FrameType::kReceiverNotReady:

@@ -1,4 +1,4 @@
-// The frames that soft devices exchange over TCP; wire.md is the specification.
+// The frames that NICs exchange over TCP or through memory; wire.md is the specification.
 #ifndef LIB_NIC_WIRE_H_
 #define LIB_NIC_WIRE_H_
 
@@ -29,6 +29,9 @@ enum class FrameType : uint8_t {
   kReject = 4,
   kDisconnectRequest = 5,
   kDisconnectReply = 6,
+  kMemoryOffer = 7,
+  kMemoryReady = 8,
+  kMemoryRefused = 9,
   kSend = 16,
   kWrite = 17,
   kRead = 18,
@@ -103,9 +106,31 @@ struct ConnectHead {
   uint8_t retry_count;
   uint8_t rnr_retry_count;
   uint8_t private_data_length;
-  uint8_t reserved[3];
+  uint8_t features;
+  uint8_t reserved[2];
 };
-static_assert(sizeof(ConnectHead) == 16 && offsetof(ConnectHead, private_data_length) == 12);
+static_assert(sizeof(ConnectHead) == 16 && offsetof(ConnectHead, private_data_length) == 12 &&
+              offsetof(ConnectHead, features) == 13);
+
+inline constexpr uint8_t kTakesMemoryOffers = 1;  // of `features`
+
+// Where the peer finds the memory that is offered, and what it has to say there.
+struct MemoryOffer {
+  uint8_t name[16];
+  uint8_t token[16];
+};
+static_assert(sizeof(MemoryOffer) == 32 && offsetof(MemoryOffer, token) == 16);
+
+// The message that passes the memory's descriptor.
+struct MemoryPassed {
+  uint32_t magic;    // kWireMagic
+  uint32_t version;  // kMemoryVersion
+};
+static_assert(sizeof(MemoryPassed) == 8 && offsetof(MemoryPassed, version) == 4);
+inline constexpr uint32_t kMemoryVersion = 1;
+
+// All that follows kMemoryReady on TCP: "look at the memory".
+inline constexpr uint8_t kWakeByte = 0x57;
 
 // Bytes that a receiver collects before it acts on a frame: header and fixed body, and for frames
 // of the connection manager the private data too.

@@ -14,6 +14,10 @@
 
 #include "lib/base/check.h"
 #include "lib/base/file_descriptor.h"
+#include "lib/nic/engine.h"
+#include "lib/nic/memory_wire.h"
+#include "lib/nic/rendezvous.h"
+#include "lib/nic/wire.h"
 #include "lib/verbs/soft/soft_device.h"
 #include "tests/fuzz/program.h"
 #include "tests/fuzz/targets.h"
@@ -30,7 +34,8 @@ constexpr uint32_t kDepth = 8;
 constexpr int kMaxSteps = 200;
 constexpr char kUntouched = 0x5c;
 
-// A loopback address of this process alone: its ports are not used up by others' tests.
+// A loopback address of this process alone: its ports are not used up by
+// others' tests.
 in_addr_t Host() { return htonl(0x7f100000u | (static_cast<uint32_t>(getpid()) & 0xfffff)); }
 
 std::string HostText() {
@@ -60,6 +65,7 @@ verbs::soft::SoftDeviceOptions Options(Program* program) {
   verbs::soft::SoftDeviceOptions options;
   options.seed = 1;
   options.min_rnr_timer_us = 1;
+  options.memory_wire_after = 0;
   // Its own faults, on top of what the peer does.
   using verbs::CompletionStatus;
   using verbs::soft::FaultKind;
@@ -88,10 +94,11 @@ verbs::soft::SoftDeviceOptions Options(Program* program) {
   return options;
 }
 
-class Victim {
+class Victim : private nic::MemoryRequest::User {
  public:
   explicit Victim(Program* program)
       : program_(*program),
+        moves_(program->left() % 2 == 0),
         frames_({Address(shared_.data()), kSharedBytes, shared_region_->rkey(),
                  private_region_->rkey()}) {
     MakeQueuePair();
@@ -121,7 +128,8 @@ class Victim {
     FileDescriptor fd = Socket();
     const sockaddr_in address = Loopback(listener_->address().port);
     const auto* const to = reinterpret_cast<const sockaddr*>(&address);
-    // The machine may be out of ports for a while: other tests leave theirs in TIME_WAIT.
+    // The machine may be out of ports for a while: other tests leave theirs in
+    // TIME_WAIT.
     for (int attempt = 0; connect(fd.get(), to, sizeof(address)) != 0; ++attempt) {
       BATON_CHECK((errno == EADDRNOTAVAIL || errno == EINTR) && attempt < 1000);
       usleep(20'000);
@@ -157,8 +165,54 @@ class Victim {
     const linger reset = {1, 0};
     setsockopt(peer_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     Turn();
-    if (program_.Flag()) Write(WireFrames::Management(FrameType::kConnectReply));
+    if (program_.Flag()) {
+      Write(WireFrames::Management(FrameType::kConnectReply));
+      if (moves_) Move();
+    }
     Turn();
+  }
+
+  // ---- Its frames go through memory, as the device offers.
+
+  // Reads whole frames of a peer that keeps to the protocol, up to one of this
+  // type; nothing if it ended before.
+  std::string ReadUpTo(FrameType type) {
+    std::string input;
+    for (int turn = 0; turn < 1000; ++turn) {
+      Turn();
+      char byte;
+      while (recv(peer_.get(), &byte, 1, MSG_DONTWAIT) == 1) {
+        input.push_back(byte);
+        verbs::soft::FrameHeader header;
+        if (input.size() < sizeof(header)) continue;
+        std::memcpy(&header, input.data(), sizeof(header));
+        if (input.size() < sizeof(header) + header.length) continue;
+        if (FrameType(header.type) == type) return input;
+        frames_.Saw(input);
+        input.clear();
+      }
+    }
+    return "";
+  }
+
+  void Move() {
+    const std::string frame = ReadUpTo(FrameType::kMemoryOffer);
+    if (frame.empty()) return;
+    verbs::soft::MemoryOffer offer;
+    std::memcpy(&offer, frame.data() + sizeof(verbs::soft::FrameHeader), sizeof(offer));
+    const auto request = nic::MemoryRequest::Make(engine_.get(), offer, this).value();
+    for (int turn = 0; turn < 1000 && wire_ == nullptr; ++turn) {
+      Turn();
+      engine_->Progress();
+    }
+    if (wire_ == nullptr) return;
+    std::unique_ptr<nic::MemoryWire> wire = std::move(wire_);
+    Write(WireFrames::Management(FrameType::kMemoryReady));
+    if (!ReadUpTo(FrameType::kMemoryReady).empty()) wire_ = std::move(wire);
+  }
+
+  void OnMemory(absl::StatusOr<FileDescriptor> memfd) override {
+    if (memfd.ok()) wire_ = nic::MemoryWire::Map(memfd->get()).value();
   }
 
   // ---- What the device's user does.
@@ -221,7 +275,8 @@ class Victim {
     size_t posted = 0;
     queue_pair_->PostReceive({&request, 1}, &posted).IgnoreError();
     if (posted == 1) receives_.push_back(request.wr_id);
-    Poll();  // in the error state it has completed, and the completion queue is small
+    Poll();  // in the error state it has completed, and the completion queue is
+             // small
   }
 
   void PostSend() {
@@ -297,8 +352,10 @@ class Victim {
   // All of it, as long as the device takes it.
   void Write(std::string_view bytes) {
     for (int attempt = 0; attempt < 64 && !bytes.empty() && peer_; ++attempt) {
-      const ssize_t sent =
-          send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      errno = EAGAIN;
+      const ssize_t sent = wire_ != nullptr ? WriteToMemory(bytes)
+                                            : send(peer_.get(), bytes.data(), bytes.size(),
+                                                   MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent > 0) {
         bytes.remove_prefix(static_cast<size_t>(sent));
       } else if (errno != EAGAIN) {
@@ -308,7 +365,34 @@ class Victim {
     }
   }
 
+  ssize_t WriteToMemory(std::string_view bytes) {
+    const iovec iovecs[] = {{const_cast<char*>(bytes.data()), bytes.size()}};
+    const ssize_t written = wire_->out().Write(iovecs, 1);
+    BATON_CHECK(written >= 0);
+    if (wire_->out().ReaderSleeps()) Wake();
+    return written;
+  }
+
+  void Wake() {
+    send(peer_.get(), &verbs::soft::kWakeByte, sizeof(verbs::soft::kWakeByte),
+         MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  // The device's wake-ups are read, too: it may not have more than a socket
+  // holds.
+  void DrainMemory() {
+    char input[65536];
+    const iovec iovecs[] = {{input, sizeof(input)}};
+    const ssize_t got = wire_->in().Read(iovecs, 1);
+    BATON_CHECK(got >= 0);
+    frames_.Saw({input, static_cast<size_t>(got)});
+    if (wire_->in().WriterWaits()) Wake();
+    while (recv(peer_.get(), input, sizeof(input), MSG_DONTWAIT) > 0) {
+    }
+  }
+
   void Drain() {
+    if (wire_ != nullptr) return DrainMemory();
     char input[65536];
     while (peer_) {
       const ssize_t got = recv(peer_.get(), input, sizeof(input), MSG_DONTWAIT);
@@ -364,7 +448,8 @@ class Victim {
 
   // ---- The end.
 
-  // What was posted has completed, once each; what no peer may write is as it was.
+  // What was posted has completed, once each; what no peer may write is as it
+  // was.
   void Finish() {
     Turn();
     id_.reset();
@@ -385,6 +470,7 @@ class Victim {
     id_.reset();
     requested_ = false;
     frames_.Forget();
+    wire_.reset();
     peer_ = Dial();
     Write(WireFrames::ConnectRequest());
     for (int turn = 0; turn < 1000 && !requested_; ++turn) Turn();
@@ -395,6 +481,9 @@ class Victim {
   }
 
   Program& program_;
+  const bool moves_;  // into memory, if it can
+  std::unique_ptr<verbs::soft::Engine> engine_ = verbs::soft::Engine::Create().value();
+  std::unique_ptr<nic::MemoryWire> wire_;
   std::unique_ptr<verbs::Device> device_ =
       verbs::soft::CreateSoftDevice(Options(&program_)).value();
   // Allocations of their own, whose ends AddressSanitizer watches.

@@ -48,7 +48,11 @@ class WireFrames {
         FrameType::kDisconnectRequest,
         FrameType::kDisconnectReply,
     };
-    const FrameType type = kTypes[program.Below(std::size(kTypes))];
+    static constexpr FrameType kRareTypes[] = {FrameType::kMemoryOffer, FrameType::kMemoryReady,
+                                               FrameType::kMemoryRefused};
+    const uint8_t which = program.Byte();
+    const FrameType type =
+        which < 240 ? kTypes[which % std::size(kTypes)] : kRareTypes[which % std::size(kRareTypes)];
     const uint8_t how = program.Byte();
     uint8_t flags = verbs::soft::kFirst | verbs::soft::kLast;
     if (how & 1) flags = program.Byte() & verbs::soft::kAllFlags;
@@ -187,6 +191,7 @@ class WireFrames {
     head.qp_number = 7;
     head.responder_resources = head.initiator_depth = 4;
     head.retry_count = head.rnr_retry_count = 7;
+    head.features = verbs::soft::kTakesMemoryOffers;
     return head;
   }
 
@@ -239,6 +244,8 @@ class WireFrames {
       }
       case FrameType::kAtomicResponse:
         return Bytes(program.Take<uint64_t>());
+      case FrameType::kMemoryOffer:
+        return std::string(sizeof(verbs::soft::MemoryOffer), static_cast<char>(program.Byte()));
       default:
         return "";
     }

@@ -1,0 +1,102 @@
+// How the memory between two NICs of one machine gets from the one to the other: over an abstract
+// UNIX socket, whose name and a token the peer has learnt over TCP. A NIC of another user, or in
+// another network namespace, gets none.
+#ifndef LIB_NIC_RENDEZVOUS_H_
+#define LIB_NIC_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "lib/base/file_descriptor.h"
+#include "lib/nic/engine.h"
+#include "lib/nic/wire.h"
+
+namespace baton::nic {
+
+inline constexpr size_t kMaxMemoryOffers = 64;
+
+// Makes memory for the peer that has come for it.
+class MemoryMaker {
+ public:
+  virtual ~MemoryMaker() = default;
+  virtual absl::StatusOr<FileDescriptor> MakeMemory() = 0;
+};
+
+// The side that offers. One serves all connections of a user.
+class Rendezvous final : public verbs::soft::Pollable {
+ public:
+  // `engine` outlives it. Peers that connect and say nothing for `patience_ns` are dropped.
+  static absl::StatusOr<std::unique_ptr<Rendezvous>> Make(verbs::soft::Engine* engine,
+                                                          uint64_t patience_ns);
+  ~Rendezvous() override;
+
+  // Returns what the peer has to know to get memory of `maker`. kResourceExhausted: there are
+  // kMaxMemoryOffers. The maker withdraws its offer before it goes.
+  absl::StatusOr<verbs::soft::MemoryOffer> Offer(MemoryMaker* maker);
+  void Withdraw(const MemoryMaker* maker);
+
+  void OnReady(uint32_t events) override;
+
+ private:
+  // A peer that has connected.
+  struct Guest final : public verbs::soft::Pollable {
+    void OnReady(uint32_t) override { rendezvous->Serve(this); }
+
+    Rendezvous* rendezvous = nullptr;
+    FileDescriptor socket;
+    verbs::soft::Timer timer;
+  };
+
+  Rendezvous(verbs::soft::Engine* engine, uint64_t patience_ns, FileDescriptor listener,
+             const std::string& name);
+
+  bool Admit();
+  void Serve(Guest* guest);
+  MemoryMaker* TakeOffer(absl::string_view token);
+  void Dismiss(Guest* guest);
+
+  verbs::soft::Engine* const engine_;
+  const uint64_t patience_ns_;
+  const FileDescriptor listener_;
+  const std::string name_;
+  absl::flat_hash_map<std::string, MemoryMaker*> offers_;  // by token
+  std::vector<std::unique_ptr<Guest>> guests_;
+};
+
+// The side that was offered a memory, until it has it.
+class MemoryRequest final : public verbs::soft::Pollable {
+ public:
+  class User {
+   public:
+    virtual ~User() = default;
+    // The last call. What is passed may be any file.
+    virtual void OnMemory(absl::StatusOr<FileDescriptor> memfd) = 0;
+  };
+
+  // Both outlive it. An error: this machine has nobody of that name, or one of another user.
+  static absl::StatusOr<std::unique_ptr<MemoryRequest>> Make(verbs::soft::Engine* engine,
+                                                             const verbs::soft::MemoryOffer& offer,
+                                                             User* user);
+  MemoryRequest(verbs::soft::Engine* engine, FileDescriptor socket, User* user)
+      : engine_(engine), socket_(std::move(socket)), user_(user) {}
+  ~MemoryRequest() override { Cancel(); }
+
+  // Ends it without a call.
+  void Cancel();
+  void OnReady(uint32_t events) override;
+
+ private:
+  verbs::soft::Engine* const engine_;
+  FileDescriptor socket_;
+  User* const user_;
+};
+
+}  // namespace baton::nic
+
+#endif  // LIB_NIC_RENDEZVOUS_H_
