@@ -39,6 +39,7 @@ enum Wire : int { kTcp, kMemory, kWires };
 struct Common {
   std::atomic<uint16_t> ports[kWires];
   std::atomic<int> turn;  // the wire that is measured; kWires: the end
+  std::atomic<bool> ready;
 };
 
 std::unique_ptr<verbs::Device> Open(Wire wire, bool nic_process) {
@@ -79,10 +80,10 @@ class End {
     uint32_t received = 0;
     side_.device->Progress();
     verbs::Completion completions[8];
-    const int count = side_.queue->Poll(absl::MakeSpan(completions)).value();
-    for (int i = 0; i < count; ++i) {
-      BATON_CHECK(completions[i].status == verbs::CompletionStatus::kSuccess);
-      if (completions[i].wr_id == 1) continue;
+    const auto size = static_cast<size_t>(side_.queue->Poll(absl::MakeSpan(completions)).value());
+    for (const verbs::Completion& completion : absl::MakeSpan(completions).first(size)) {
+      BATON_CHECK(completion.status == verbs::CompletionStatus::kSuccess);
+      if (completion.wr_id == 1) continue;
       ++received;
       PostReceive();
     }
@@ -112,6 +113,7 @@ class End {
     ends[wire] = std::make_unique<End>(wire, nic_process);
     ends[wire]->Listen(common, wire);
   }
+  common->ready.store(true);
   for (int wire; (wire = common->turn.load(std::memory_order_acquire)) != kWires;) {
     const uint32_t received = ends[wire]->Take();
     for (uint32_t i = 0; i < received; ++i) ends[wire]->Send();
@@ -150,11 +152,18 @@ void Run(uint32_t turns, bool nic_process) {
   if (child == 0) Echo(common, nic_process);
   std::unique_ptr<End> ends[kWires];
   std::vector<uint64_t> round_trips[kWires];
+  const auto turn_all = [&ends] {
+    for (const auto& end : ends) {
+      if (end != nullptr) end->Take();
+    }
+    sched_yield();
+  };
   for (const Wire wire : {kTcp, kMemory}) {
-    while (common->ports[wire].load() == 0) sched_yield();
+    while (common->ports[wire].load() == 0) turn_all();
     ends[wire] = std::make_unique<End>(wire, nic_process);
     ends[wire]->Connect(common->ports[wire].load());
   }
+  while (!common->ready.load()) turn_all();
   for (uint32_t turn = 0; turn < turns; ++turn) {
     for (const Wire wire : {kTcp, kMemory}) {
       common->turn.store(wire, std::memory_order_release);
