@@ -77,6 +77,8 @@ struct Recorded {
                                     kAsk = {3687.5, 534.1}, kAskOf32 = {1350.8, 131.4},
                                     kNativeDriver = {2069, 297.25}, kEcho = {4183, 596},
                                     kEchoInTwoTurns = {5634, 847}, kEchoOf32 = {1779.9, 174.5};
+[[maybe_unused]] constexpr Recorded kRawEcho = {1117, 165}, kRawEchoInTwoTurns = {1370, 215},
+                                    kRawEchoOf32 = {544.9, 50.7};
 
 class Quiet final : public keeper::EngineListener {
  public:
@@ -264,10 +266,10 @@ bool IsOurs(uintptr_t place) {
   _exit(0);
 }
 
-// The child of a native worker. The completions of answers are found with the next messages, or in
-// turns of their own.
-[[noreturn]] void EchoBetweenMarks(int begin, uint32_t batch, uint32_t times, bool own_turns) {
-  const std::unique_ptr<NativeEcho> echo = NativeEcho::Start().value();
+// The child of an owner of queues. The completions of answers are found with the next messages, or
+// in turns of their own.
+[[noreturn]] void EchoBetweenMarks(std::unique_ptr<NativeEcho> echo, int begin, uint32_t batch,
+                                   uint32_t times, bool own_turns) {
   const auto exchange = [&](const auto& turn) {
     echo->Ask(batch);
     turn();
@@ -466,18 +468,31 @@ TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeDriverAsAreRecorded) {
                  kNativeDriver);
 }
 
+using StartEcho = absl::StatusOr<std::unique_ptr<NativeEcho>> (*)();
+
+void ExpectEcho(StartEcho start, uint32_t batch, bool own_turns, const Recorded& recorded) {
+  constexpr uint32_t kTimes = 4;
+  const auto run = [=](int begin) {
+    EchoBetweenMarks(start().value(), begin, batch, kTimes, own_turns);
+  };
+  const Cost cost = CostOf(run, batch * kTimes, own_turns ? 2 * kTimes : kTimes);
+  ExpectRecorded(cost, batch, batch * kTimes, recorded);
+}
+
 // A message and its answer, all of a native worker: library, driver and queues of mlx5's format.
 TEST(MessageCost, shouldExecuteAsManyInstructionsInANativeWorkerAsAreRecorded) {
   StayHere();
-  constexpr uint32_t kTimes = 4;
-  const auto expect = [](uint32_t batch, bool own_turns, const Recorded& recorded) {
-    const auto run = [=](int begin) { EchoBetweenMarks(begin, batch, kTimes, own_turns); };
-    const Cost cost = CostOf(run, batch * kTimes, own_turns ? 2 * kTimes : kTimes);
-    ExpectRecorded(cost, batch, batch * kTimes, recorded);
-  };
-  expect(1, false, kEcho);
-  expect(1, true, kEchoInTwoTurns);
-  expect(32, false, kEchoOf32);
+  ExpectEcho(&NativeEcho::Start, 1, false, kEcho);
+  ExpectEcho(&NativeEcho::Start, 1, true, kEchoInTwoTurns);
+  ExpectEcho(&NativeEcho::Start, 32, false, kEchoOf32);
+}
+
+// The same on the same queues, with nothing of Baton but their driver.
+TEST(MessageCost, shouldExecuteAsManyInstructionsInARawLoopAsAreRecorded) {
+  StayHere();
+  ExpectEcho(&NativeEcho::StartRaw, 1, false, kRawEcho);
+  ExpectEcho(&NativeEcho::StartRaw, 1, true, kRawEchoInTwoTurns);
+  ExpectEcho(&NativeEcho::StartRaw, 32, false, kRawEchoOf32);
 }
 
 #endif

@@ -323,6 +323,9 @@ std::string Suite::ToTable() const {
   if (quiet_rounds() == 0) {
     text += ": NONE, so these figures are those of a machine that others used";
   }
+  for (const auto& [condition, value] : conditions_) {
+    absl::StrAppend(&text, "; ", condition, ": ", value);
+  }
   utsname name = {};
   uname(&name);
   absl::StrAppendFormat(&text, "; Linux %s, %d cores%s\n", name.release, demo::UsableCores(),
@@ -357,9 +360,12 @@ std::string Suite::ToJson() const {
     for (const std::string& figure : round.order_) json[figure] = JsonOf(round.Of(figure));
     rounds.push_back(std::move(json));
   }
+  ordered_json conditions = ordered_json::object();
+  for (const auto& [condition, value] : conditions_) conditions[condition] = value;
   utsname name = {};
   uname(&name);
   const ordered_json json = {{"benchmark", name_},
+                             {"conditions", conditions},
                              {"ratios", ratios},
                              {"figures", figures},
                              {"rounds", rounds_.size()},

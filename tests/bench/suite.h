@@ -124,6 +124,10 @@ class Suite {
   const SuiteOptions& options() const { return options_; }
   uint32_t Scaled(uint32_t count, uint32_t least = 1) const;
 
+  // Says under which condition all rounds are measured, for the table and for JSON.
+  void Note(std::string condition, std::string value) {
+    conditions_.emplace_back(std::move(condition), std::move(value));
+  }
   void Compare(Ratio ratio) { ratios_.push_back(std::move(ratio)); }
   void Draw(Plot plot) { plots_.push_back(std::move(plot)); }
 
@@ -176,6 +180,7 @@ class Suite {
 
   const std::string name_;
   const SuiteOptions options_;
+  std::vector<std::pair<std::string, std::string>> conditions_;  // name, value
   std::vector<Ratio> ratios_;
   std::vector<Plot> plots_;
   std::vector<Round> rounds_;

@@ -51,6 +51,13 @@ TEST(SuiteTest, shouldTakeTheMedianOfTheRatiosOfQuietRoundsOnly) {
   EXPECT_EQ(suite.quiet_rounds(), 3u);
 }
 
+TEST(SuiteTest, shouldSayUnderWhichConditionsItMeasured) {
+  Suite suite = SuiteOf(2);
+  suite.Note("wire", "loopback");
+  EXPECT_NE(suite.ToTable().find("; wire: loopback"), std::string::npos);
+  EXPECT_NE(suite.ToJson().find(R"("conditions":{"wire":"loopback"})"), std::string::npos);
+}
+
 TEST(SuiteTest, shouldTakeTheLargestOfQuietRoundsWhereThatIsWanted) {
   Suite suite("sample", {});
   for (const auto& [value, others_cores] :

@@ -15,6 +15,9 @@ class ForwardingDevice : public Device {
 
   std::string_view name() const override { return inner_->name(); }
   DeviceLimits limits() const override { return inner_->limits(); }
+  absl::Status NameMemory(void* address, size_t length, int memfd) override {
+    return inner_->NameMemory(address, length, memfd);
+  }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> RegisterMemory(void* address, size_t length,
                                                                uint32_t access) override {
     return inner_->RegisterMemory(address, length, access);

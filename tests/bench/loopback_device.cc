@@ -1,0 +1,155 @@
+#include "tests/bench/loopback_device.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lib/base/errno_status.h"
+#include "lib/base/status_macros.h"
+#include "lib/nic/control_format.h"
+#include "lib/nic/control_socket.h"
+#include "lib/nic/control_status.h"
+
+namespace baton::bench {
+namespace {
+
+using nic::control::Attach;
+using nic::control::Modify;
+using nic::control::Reply;
+
+constexpr int kPatienceMs = 10'000;
+constexpr uint32_t kEndless = 7;  // retries of receivers that are not ready
+constexpr uint32_t kRnrTimerUs = 100;
+
+// Returns what came with the reply that is next on `socket`.
+absl::StatusOr<FileDescriptor> AwaitReply(int socket) {
+  pollfd entry = {socket, POLLIN, 0};
+  nic::ControlMessage message;
+  if (poll(&entry, 1, kPatienceMs) != 1 ||
+      nic::Receive(socket, &message) != nic::Received::kMessage || message.size < sizeof(Reply)) {
+    return absl::UnavailableError("the NIC does not reply");
+  }
+  Reply reply;
+  std::memcpy(&reply, message.bytes.data(), sizeof(reply));
+  if (reply.error == 0) return std::move(message.passed);
+  return absl::Status(nic::CodeOf(reply.error), nic::TextOf(reply.text));
+}
+
+template <typename Message>
+absl::Status Ask(int socket, Message message, int passed = -1) {
+  message.header = {static_cast<uint16_t>(Message::kOp), sizeof(message), 1};
+  if (nic::SendMessage(socket, message, passed)) return absl::OkStatus();
+  return absl::UnavailableError("the NIC is not there");
+}
+
+// A call socket of our own: the device has another one of the same file.
+absl::StatusOr<FileDescriptor> AttachTo(int file) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "socketpair");
+  }
+  const FileDescriptor ours(ends[0]), theirs(ends[1]);
+  BATON_RETURN_IF_ERROR(Ask(file, Attach(), theirs.get()));
+  return AwaitReply(ours.get());
+}
+
+class LoopbackListener final : public verbs::Listener {
+ public:
+  explicit LoopbackListener(verbs::Address address) : address_(std::move(address)) {}
+  verbs::Address address() const override { return address_; }
+
+ private:
+  const verbs::Address address_;
+};
+
+}  // namespace
+
+class LoopbackDevice::Id final : public verbs::ConnectionId {
+ public:
+  explicit Id(LoopbackDevice* device) : device_(device) { device_->id_ = this; }
+
+  verbs::Address local_address() const override { return {"127.0.0.1", 1}; }
+  verbs::Address peer_address() const override { return {"127.0.0.1", 2}; }
+  verbs::ReadDepths depths() const override { return {16, 16}; }
+  absl::Status Accept(verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) override {
+    return device_->Accept(queue_pair);
+  }
+  absl::Status Reject(std::string_view) override { return absl::OkStatus(); }
+  absl::Status Disconnect() override { return absl::OkStatus(); }
+
+ private:
+  LoopbackDevice* const device_;
+};
+
+absl::StatusOr<std::unique_ptr<verbs::Device>> LoopbackDevice::Open(NicSockets sockets,
+                                                                    QueuePairNumbers* numbers) {
+  FileDescriptor file(fcntl(sockets.objects.get(), F_DUPFD_CLOEXEC, 0));
+  if (!file) return ErrnoStatus(errno, "a copy of a NIC's socket");
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> inner, OpenDevice(std::move(sockets)));
+  return std::unique_ptr<verbs::Device>(
+      new LoopbackDevice(std::move(inner), std::move(file), numbers));
+}
+
+absl::StatusOr<std::unique_ptr<verbs::Listener>> LoopbackDevice::Listen(
+    const verbs::Address& address, int) {
+  if (phase_ != Phase::kNone) return absl::FailedPreconditionError("it listens or connects once");
+  phase_ = Phase::kListens;
+  auto listener = std::make_unique<LoopbackListener>(verbs::Address{address.host, 1});
+  listener_ = listener.get();
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<verbs::ConnectionId>> LoopbackDevice::Connect(
+    const verbs::Address&, verbs::QueuePair* queue_pair, const verbs::ConnectionParameters&) {
+  if (phase_ != Phase::kNone) return absl::FailedPreconditionError("it listens or connects once");
+  phase_ = Phase::kConnects;
+  queue_pair_ = queue_pair;
+  numbers_->connector.store(queue_pair->number());
+  return std::make_unique<Id>(this);
+}
+
+absl::Status LoopbackDevice::Accept(verbs::QueuePair* queue_pair) {
+  queue_pair_ = queue_pair;
+  BATON_RETURN_IF_ERROR(ConnectTo(numbers_->connector.load()));
+  numbers_->listener.store(queue_pair->number());
+  phase_ = Phase::kAccepted;
+  return absl::OkStatus();
+}
+
+absl::Status LoopbackDevice::ConnectTo(uint32_t peer) {
+  BATON_ASSIGN_OR_RETURN(const FileDescriptor calls, AttachTo(file_.get()));
+  Modify message;
+  message.number = queue_pair_->number();
+  message.state = static_cast<uint32_t>(verbs::QueuePairState::kReadyToSend);
+  message.peer = peer;
+  message.rnr_retry_count = kEndless;
+  message.rnr_timer_us = kRnrTimerUs;
+  BATON_RETURN_IF_ERROR(Ask(calls.get(), message));
+  BATON_RETURN_IF_ERROR(AwaitReply(calls.get()).status());
+  queue_pair_->NoteConnected(/*reads=*/true);
+  return absl::OkStatus();
+}
+
+bool LoopbackDevice::NextEvent(verbs::CmEvent* event) {
+  *event = {};
+  if (phase_ == Phase::kListens && numbers_->connector.load() != 0) {
+    event->type = verbs::CmEventType::kConnectRequest;
+    event->listener = listener_;
+    event->new_id = std::make_unique<Id>(this);
+    phase_ = Phase::kRequested;
+    return true;
+  }
+  const bool answered = phase_ == Phase::kConnects && numbers_->listener.load() != 0;
+  if (!answered && phase_ != Phase::kAccepted) return false;
+  event->type = verbs::CmEventType::kEstablished;
+  event->id = id_;
+  if (answered) event->status = ConnectTo(numbers_->listener.load());
+  if (!event->status.ok()) event->type = verbs::CmEventType::kUnreachable;
+  phase_ = Phase::kEstablished;
+  return true;
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,75 @@
+// A side of `./run bench native`: an owner of queues in a process of its own, with a processor of
+// its own, and its peer in our thread.
+//
+// Our thread is everything else: the peer, the owner's NIC and, over TCP, the peer's. So all that
+// differs between two sides is the owner.
+#ifndef TESTS_BENCH_OWNED_SIDE_H_
+#define TESTS_BENCH_OWNED_SIDE_H_
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/bench/owner_peer.h"
+#include "tests/bench/threaded_nic.h"
+
+namespace baton::bench {
+
+enum class OwnerKind : uint8_t { kRaw, kLibrary, kNative, kBrokered };
+inline constexpr std::array<OwnerKind, 4> kOwnerKinds = {OwnerKind::kRaw, OwnerKind::kLibrary,
+                                                         OwnerKind::kNative, OwnerKind::kBrokered};
+const char* NameOf(OwnerKind kind);
+
+// kLoopback: both queue pairs are on one NIC, which hands messages from one to the other. kTcp:
+// each is on a NIC of its own.
+enum class Wire : uint8_t { kLoopback, kTcp };
+
+struct OwnedSideOptions {
+  OwnerKind kind = OwnerKind::kRaw;
+  Wire wire = Wire::kLoopback;
+  int processor = -1;  // of the owner's processes; -1: any
+};
+
+// Thread-compatible. One at a time, to be started while the process has no other thread.
+class OwnedSide {
+ public:
+  // With an established connection. The wires of kLibrary: kLoopback.
+  static absl::StatusOr<std::unique_ptr<OwnedSide>> Start(const OwnedSideOptions& options);
+  ~OwnedSide();
+  OwnedSide(const OwnedSide&) = delete;
+  OwnedSide& operator=(const OwnedSide&) = delete;
+
+  // See OwnerPeer.
+  absl::StatusOr<Exchanged> Exchange(uint32_t count, uint32_t window);
+  // The same. Returns how long the owner's turns took that had something to do, for each message,
+  // in nanoseconds. Turns that take longer than kLongestTurnNs do not count: others had the
+  // processor meanwhile. Brokered: the worker's turns, not the engine's.
+  static constexpr uint64_t kLongestTurnNs = 50'000;
+  absl::StatusOr<double> MeasureTurns(uint32_t count, uint32_t window);
+
+ private:
+  struct Meeting;  // in memory that both processes share
+
+  explicit OwnedSide(const OwnedSideOptions& options) : options_(options) {}
+  absl::Status Open();
+  absl::Status Fork(NicClient* owner);
+  [[noreturn]] void RunOwner(NicSockets sockets);
+  absl::Status Own(NicSockets sockets);
+  absl::StatusOr<std::unique_ptr<verbs::Device>> OpenPeerDevice(NicSockets sockets);
+  absl::Status CheckOwner();
+
+  const OwnedSideOptions options_;
+  Meeting* meeting_ = nullptr;
+  pid_t owner_ = -1;
+  std::unique_ptr<ThreadedNic> nic_;
+  std::unique_ptr<OwnerPeer> peer_;
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_OWNED_SIDE_H_

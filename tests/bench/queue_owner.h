@@ -1,0 +1,42 @@
+// The owner of one connection's queues, which answers each message with the bytes that it received.
+// Suites compare owners of different kinds: they serve the same peer, and differ in what is between
+// the queues and the handler.
+#ifndef TESTS_BENCH_QUEUE_OWNER_H_
+#define TESTS_BENCH_QUEUE_OWNER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace baton::bench {
+
+inline constexpr uint32_t kEchoDepth = 64;  // of the send queue, and of the receive queue
+inline constexpr uint32_t kEchoBytes = 64;  // of a message
+
+// Thread-compatible. All functions are called by the thread that made it.
+class QueueOwner {
+ public:
+  virtual ~QueueOwner() = default;
+
+  // The port that it listens at.
+  virtual uint16_t port() const = 0;
+  // One turn of what makes the connection. Called until established() is true.
+  virtual absl::Status Establish() = 0;
+  virtual bool established() const = 0;
+
+  // One turn: takes what has completed, at most 64 completions. For each message it posts a receive
+  // and the answer. Returns how many completions it took.
+  virtual absl::StatusOr<int> Turn() = 0;
+  // Looks at the queues, and yields now and then, until Turn() has something to do or kWaitMs are
+  // over.
+  virtual absl::Status Wait() = 0;
+  static constexpr int kWaitMs = 20;
+
+  virtual uint64_t received() const = 0;  // messages
+  virtual uint64_t answered() const = 0;  // answers that have completed
+};
+
+}  // namespace baton::bench
+
+#endif  // TESTS_BENCH_QUEUE_OWNER_H_
