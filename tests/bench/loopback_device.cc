@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "lib/base/clock.h"
 #include "lib/base/errno_status.h"
 #include "lib/base/status_macros.h"
 #include "lib/nic/control_format.h"
@@ -89,14 +93,35 @@ absl::StatusOr<std::unique_ptr<verbs::Device>> LoopbackDevice::Open(NicSockets s
   FileDescriptor file(fcntl(sockets.objects.get(), F_DUPFD_CLOEXEC, 0));
   if (!file) return ErrnoStatus(errno, "a copy of a NIC's socket");
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> inner, OpenDevice(std::move(sockets)));
-  return std::unique_ptr<verbs::Device>(
+  std::unique_ptr<LoopbackDevice> device(
       new LoopbackDevice(std::move(inner), std::move(file), numbers));
+  BATON_RETURN_IF_ERROR(device->WatchEvents());
+  return device;
+}
+
+absl::Status LoopbackDevice::WatchEvents() {
+  has_event_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  for (const int fd : {has_event_.get(), ForwardingDevice::event_fd()}) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return ErrnoStatus(errno, "epoll_ctl");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<verbs::Listener>> LoopbackDevice::Listen(
     const verbs::Address& address, int) {
   if (phase_ != Phase::kNone) return absl::FailedPreconditionError("it listens or connects once");
+  const uint64_t deadline = MonotonicNanoseconds() + kPatienceMs * uint64_t{1'000'000};
+  while (numbers_->connector.load() == 0) {
+    if (MonotonicNanoseconds() > deadline) return absl::DeadlineExceededError("no peer connects");
+    sched_yield();
+  }
   phase_ = Phase::kListens;
+  (void)eventfd_write(has_event_.get(), 1);
   auto listener = std::make_unique<LoopbackListener>(verbs::Address{address.host, 1});
   listener_ = listener.get();
   return listener;
@@ -116,6 +141,7 @@ absl::Status LoopbackDevice::Accept(verbs::QueuePair* queue_pair) {
   BATON_RETURN_IF_ERROR(ConnectTo(numbers_->connector.load()));
   numbers_->listener.store(queue_pair->number());
   phase_ = Phase::kAccepted;
+  (void)eventfd_write(has_event_.get(), 1);
   return absl::OkStatus();
 }
 
@@ -135,7 +161,9 @@ absl::Status LoopbackDevice::ConnectTo(uint32_t peer) {
 
 bool LoopbackDevice::NextEvent(verbs::CmEvent* event) {
   *event = {};
-  if (phase_ == Phase::kListens && numbers_->connector.load() != 0) {
+  eventfd_t taken = 0;
+  if (phase_ == Phase::kListens) {
+    (void)eventfd_read(has_event_.get(), &taken);
     event->type = verbs::CmEventType::kConnectRequest;
     event->listener = listener_;
     event->new_id = std::make_unique<Id>(this);
@@ -144,6 +172,7 @@ bool LoopbackDevice::NextEvent(verbs::CmEvent* event) {
   }
   const bool answered = phase_ == Phase::kConnects && numbers_->listener.load() != 0;
   if (!answered && phase_ != Phase::kAccepted) return false;
+  (void)eventfd_read(has_event_.get(), &taken);
   event->type = verbs::CmEventType::kEstablished;
   event->id = id_;
   if (answered) event->status = ConnectTo(numbers_->listener.load());

@@ -24,7 +24,8 @@ struct QueuePairNumbers {
   std::atomic<uint32_t> connector{0};
 };
 
-// It listens, or it connects, once. It reports no disconnection. Thread-compatible.
+// It listens, or it connects, once. Listen() waits until the other side connects, so the other side
+// must not wait for it before. It reports no disconnection. Thread-compatible.
 class LoopbackDevice final : public verbs::testing::ForwardingDevice {
  public:
   // `numbers` outlives it.
@@ -37,6 +38,7 @@ class LoopbackDevice final : public verbs::testing::ForwardingDevice {
       const verbs::Address& address, verbs::QueuePair* queue_pair,
       const verbs::ConnectionParameters& parameters) override;
   bool NextEvent(verbs::CmEvent* event) override;
+  int event_fd() const override { return epoll_.get(); }
 
  private:
   class Id;
@@ -46,11 +48,14 @@ class LoopbackDevice final : public verbs::testing::ForwardingDevice {
                  QueuePairNumbers* numbers)
       : ForwardingDevice(std::move(inner)), file_(std::move(file)), numbers_(numbers) {}
 
+  absl::Status WatchEvents();
   absl::Status Accept(verbs::QueuePair* queue_pair);
   absl::Status ConnectTo(uint32_t peer);
 
   const FileDescriptor file_;  // a copy of the socket that the objects belong to
   QueuePairNumbers* const numbers_;
+  FileDescriptor has_event_;  // eventfd: NextEvent() has one
+  FileDescriptor epoll_;      // of that and of the inner device's
   Phase phase_ = Phase::kNone;
   verbs::Listener* listener_ = nullptr;
   Id* id_ = nullptr;

@@ -26,9 +26,8 @@ absl::StatusOr<std::unique_ptr<NativeOwner>> NativeOwner::Start(
   return owner;
 }
 
-NativeOwner::~NativeOwner() {
-  if (worker_ != nullptr) worker_->Die();
-}
+// The worker bids its keeper farewell, and waits for no answer where that is gone.
+NativeOwner::~NativeOwner() { keeper_.Reset(); }
 
 absl::Status NativeOwner::Open() {
   BATON_ASSIGN_OR_RETURN(arena::Arena arena, arena::Arena::Create(ShapeOfOne(1), "echo"));

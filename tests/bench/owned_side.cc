@@ -167,7 +167,10 @@ absl::Status OwnedSide::Open() {
     if (MonotonicNanoseconds() > deadline) return absl::DeadlineExceededError("not ready in time");
     return CheckOwner();
   };
-  while (meeting_->port.load() == 0) BATON_RETURN_IF_ERROR(give_up());
+  // On one NIC the owner waits for us instead.
+  while (options_.wire == Wire::kTcp && meeting_->port.load() == 0) {
+    BATON_RETURN_IF_ERROR(give_up());
+  }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device,
                          OpenPeerDevice(std::move(peer.client)));
   BATON_ASSIGN_OR_RETURN(
