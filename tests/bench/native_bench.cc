@@ -20,19 +20,25 @@ namespace {
 
 constexpr const char* kRateUnit = "messages and answers per second";
 
+// The figures of a workload. kTurns: the owner measures its turns.
+enum class Measured : uint8_t { kRoundTrip, kRate, kTurns };
+
 // `count` messages of 64 bytes and their answers, `window` of them under way.
 struct Workload {
   const char* name;
   uint32_t window;
   uint32_t count;
-  bool turns;  // the owner measures its turns, and nothing else is measured
+  Measured measured;
+  uint64_t pause_ns = 0;  // from an answer to the next message
 };
-constexpr std::array<Workload, 5> kWorkloads = {{
-    {"round_trip", 1, 40'000, false},
-    {"rate_8", 8, 80'000, false},
-    {"rate_32", 32, 160'000, false},
-    {"turns_1", 1, 20'000, true},
-    {"turns_32", 32, 80'000, true},
+constexpr std::array<Workload, 6> kWorkloads = {{
+    {"round_trip", 1, 40'000, Measured::kRoundTrip},
+    // The owner is done with an answer before the next message comes.
+    {"paced", 1, 20'000, Measured::kRoundTrip, 3'000},
+    {"rate_8", 8, 80'000, Measured::kRate},
+    {"rate_32", 32, 160'000, Measured::kRate},
+    {"turns_1", 1, 20'000, Measured::kTurns},
+    {"turns_32", 32, 80'000, Measured::kTurns},
 }};
 
 // Bars are those of a wire through memory. With TCP, the wire takes more than any owner does.
@@ -96,6 +102,10 @@ class NativeBench {
       Compare("round_trip_p99", kind, Better::kLess);
       Compare("rate_1", kind, Better::kMore);
     }
+    if (IsWanted("paced")) {
+      Compare("paced", kind, Better::kLess);
+      Compare("paced_p99", kind, Better::kLess);
+    }
     if (IsWanted("rate_8")) Compare("rate_8", kind, Better::kMore);
     if (IsWanted("rate_32")) Compare("rate_32", kind, Better::kMore, kRateBar);
     for (const char* const turns : {"turns_1", "turns_32"}) {
@@ -114,7 +124,8 @@ class NativeBench {
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<OwnedSide> side, OwnedSide::Start(side_options));
     RunOnProcessor(processors_.ours);
     for (const Workload& workload : kWorkloads) {
-      if (!IsWanted(workload.name) || (workload.turns && !HasTurns(kind))) continue;
+      if (!IsWanted(workload.name) || (workload.measured == Measured::kTurns && !HasTurns(kind)))
+        continue;
       BATON_RETURN_IF_ERROR(MeasureOne(workload, kind, *side, round));
     }
     RunOnProcessor(-1);
@@ -126,16 +137,18 @@ class NativeBench {
     const std::string name = NameOf(kind);
     BATON_RETURN_IF_ERROR(
         side.Exchange(std::max(workload.window, count / 10), workload.window).status());
-    if (workload.turns) {
+    if (workload.measured == Measured::kTurns) {
       BATON_ASSIGN_OR_RETURN(const double ns, side.MeasureTurns(count, workload.window));
       round.Set(absl::StrCat(workload.name, "_", name), ns, "ns of the owner for a message");
       return absl::OkStatus();
     }
-    BATON_ASSIGN_OR_RETURN(const Exchanged exchanged, side.Exchange(count, workload.window));
-    if (workload.window == 1) {
-      round.Set("round_trip_" + name, exchanged.p50_us, "us, p50");
-      round.Set("round_trip_p99_" + name, exchanged.p99_us, "us");
+    BATON_ASSIGN_OR_RETURN(const Exchanged exchanged,
+                           side.Exchange(count, workload.window, workload.pause_ns));
+    if (workload.measured == Measured::kRoundTrip) {
+      round.Set(absl::StrCat(workload.name, "_", name), exchanged.p50_us, "us, p50");
+      round.Set(absl::StrCat(workload.name, "_p99_", name), exchanged.p99_us, "us");
     }
+    if (workload.pause_ns > 0) return absl::OkStatus();
     round.Set(absl::StrCat("rate_", workload.window, "_", name), exchanged.per_second, kRateUnit);
     return absl::OkStatus();
   }

@@ -26,6 +26,7 @@ TEST_P(NativeBenchTest, shouldMeasureEveryOwner) {
   for (const auto& [ratio, value] : run.ratios) EXPECT_GT(value, 0) << ratio;
   for (const std::string owner : {"raw", "native", "brokered"}) {
     EXPECT_EQ(run.figures.count("round_trip_" + owner), 1u) << owner;
+    EXPECT_EQ(run.figures.count("paced_" + owner), 1u) << owner;
     EXPECT_EQ(run.figures.count("rate_32_" + owner), 1u) << owner;
   }
   EXPECT_EQ(run.ratios.count("turns_32_native_to_raw"), 1u);

@@ -225,11 +225,11 @@ absl::Status OwnedSide::CheckOwner() {
   return absl::UnavailableError("the owner's process has ended");
 }
 
-absl::StatusOr<Exchanged> OwnedSide::Exchange(uint32_t count, uint32_t window) {
+absl::StatusOr<Exchanged> OwnedSide::Exchange(uint32_t count, uint32_t window, uint64_t pause_ns) {
   if (options_.wire == Wire::kLoopback) {
-    return peer_->Exchange(count, window, [this] { nic_->Execute(); });
+    return peer_->Exchange(count, window, pause_ns, [this] { nic_->Execute(); });
   }
-  return peer_->Exchange(count, window, [this] {
+  return peer_->Exchange(count, window, pause_ns, [this] {
     nic_->Execute();
     peer_->device().Progress();
   });

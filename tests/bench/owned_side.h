@@ -45,7 +45,7 @@ class OwnedSide {
   OwnedSide& operator=(const OwnedSide&) = delete;
 
   // See OwnerPeer.
-  absl::StatusOr<Exchanged> Exchange(uint32_t count, uint32_t window);
+  absl::StatusOr<Exchanged> Exchange(uint32_t count, uint32_t window, uint64_t pause_ns = 0);
   // The same. Returns how long the owner's turns took that had something to do, for each message,
   // in nanoseconds. Turns that take longer than kLongestTurnNs do not count: others had the
   // processor meanwhile. Brokered: the worker's turns, not the engine's.

@@ -59,7 +59,7 @@ absl::Status OwnerPeer::TakeAnswer(const verbs::Completion& receive, uint64_t no
   return absl::OkStatus();
 }
 
-absl::StatusOr<Exchanged> OwnerPeer::Exchange(uint32_t count, uint32_t window,
+absl::StatusOr<Exchanged> OwnerPeer::Exchange(uint32_t count, uint32_t window, uint64_t pause_ns,
                                               const std::function<void()>& turn) {
   took_ns_.clear();
   took_ns_.reserve(count);
@@ -83,6 +83,7 @@ absl::StatusOr<Exchanged> OwnerPeer::Exchange(uint32_t count, uint32_t window,
     for (const verbs::Completion& one : taken) {
       if (one.opcode != verbs::CompletionOpcode::kReceive) continue;
       BATON_RETURN_IF_ERROR(TakeAnswer(one, now));
+      while (pause_ns > 0 && MonotonicNanoseconds() - now < pause_ns) turn();
       if (sent_ < last) Ask();
     }
     BATON_RETURN_IF_ERROR(queues_->Flush());

@@ -35,9 +35,10 @@ class OwnerPeer {
       const std::function<absl::Status()>& give_up);
 
   // Sends `count` messages and takes their answers, `window` of them under way. `turn` is called
-  // before each look at the queues: it turns the NIC. An answer that is not its message is an
-  // error. REQUIRES: 1 <= window <= kEchoDepth / 2.
-  absl::StatusOr<Exchanged> Exchange(uint32_t count, uint32_t window,
+  // before each look at the queues: it turns the NIC. After each answer it goes on turning for
+  // `pause_ns` before the next message is sent. An answer that is not its message is an error.
+  // REQUIRES: 1 <= window <= kEchoDepth / 2.
+  absl::StatusOr<Exchanged> Exchange(uint32_t count, uint32_t window, uint64_t pause_ns,
                                      const std::function<void()>& turn);
 
   verbs::Device& device() { return *device_; }
