@@ -76,7 +76,7 @@ class NativeBench {
   absl::Status Measure(Round& round) {
     for (size_t i = 0; i < kinds_.size(); ++i) {
       const OwnerKind kind = kinds_[(i + round.number()) % kinds_.size()];  // none always first
-      const absl::Status status = MeasureSide(kind, round);
+      absl::Status status = MeasureSide(kind, round);
       RunOnProcessor(-1);
       if (!status.ok()) return status;
     }
