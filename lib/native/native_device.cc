@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -85,6 +86,9 @@ class NativeQueuePair final : public verbs::QueuePair {
     return inherited_->PostReceive(requests, posted);
   }
   verbs::mlx5::QueuePair* DirectQueues() override { return inherited_->DirectQueues(); }
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override {
+    return inherited_->LastQueued(receive);
+  }
   absl::Status SetError() override { return inherited_->SetError(); }
   bool receives_drained() const override {
     if (drained_ || inherited_->receives_drained()) return true;

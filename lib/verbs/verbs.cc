@@ -133,6 +133,14 @@ std::string_view OpcodeName(Opcode opcode) {
   return "unknown opcode";
 }
 
+absl::StatusOr<std::optional<uint64_t>> QueuePair::LastQueued(bool /*receive*/) const {
+  return absl::UnimplementedError("the device does not say what is queued");
+}
+
+absl::StatusOr<bool> SharedReceiveQueue::IsQueued(uint64_t /*wr_id*/) const {
+  return absl::UnimplementedError("the device does not say what is queued");
+}
+
 absl::Status QueuePair::SetReset() {
   return absl::UnimplementedError("a queue pair of this device is used once");
 }

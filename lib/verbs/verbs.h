@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -213,6 +214,11 @@ class SharedReceiveQueue {
   // Asks for one kSharedReceiveQueueLow, when a message takes a receive and leaves less than
   // `limit`. 0: for none.
   virtual absl::Status ArmLimit(uint32_t limit) = 0;
+
+  // Returns whether a receive of this wr_id was posted whose completion Poll and Take have not
+  // given yet. A driver that follows one that was killed calls it after CompletionQueue::Resume of
+  // all queues where such receives complete. Errors as of QueuePair::LastQueued.
+  virtual absl::StatusOr<bool> IsQueued(uint64_t wr_id) const;
 };
 
 enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
@@ -249,6 +255,12 @@ class QueuePair {
   // Returns the queue pair itself if its queues lie in shared memory in mlx5's format, and its
   // owner's driver may write requests there. Null: call PostSend and PostReceive.
   virtual mlx5::QueuePair* DirectQueues() { return nullptr; }
+  // Returns the wr_id of the last send (`receive`: receive) that is queued and whose completion
+  // Poll and Take have not given yet, or nullopt if there is none. What is queued has been executed
+  // or will be, whoever queued it. A driver that follows one that was killed calls it after
+  // CompletionQueue::Resume, and finds out what its predecessor had queued.
+  // kUnimplemented: the device cannot say. kDataLoss: what the queue's memory says makes no sense.
+  virtual absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const;
 
   // To the error state: everything outstanding completes with kFlushError.
   virtual absl::Status SetError() = 0;

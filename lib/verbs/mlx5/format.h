@@ -95,6 +95,11 @@ static_assert(sizeof(QueueCursors) == 24 && offsetof(QueueCursors, sent) == 4 &&
 inline constexpr uint32_t kMaySend = 1;  // it was ready to send or in the error state
 inline constexpr uint32_t kNoReads = 2;  // its peer answers no READs and atomics
 
+// Also where another process may write to it.
+inline uint16_t LoadCursor(uint16_t& cursor) {
+  return std::atomic_ref(cursor).load(std::memory_order_relaxed);
+}
+
 // The driver's note of a send, one for each slot of the queue. The driver writes that of a
 // request's first slot before it queues the request.
 struct SendNote {

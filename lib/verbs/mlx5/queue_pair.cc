@@ -89,4 +89,10 @@ void QueuePair::Resume() {
   if (!shares_receives_) doorbell_->ReceivesPosted(number_, *failed_);
 }
 
+absl::StatusOr<std::optional<uint64_t>> QueuePair::LastQueued(bool receive) const {
+  if (!receive) return sends_.LastQueued();
+  if (shares_receives_) return std::nullopt;
+  return receives_.LastQueued();
+}
+
 }  // namespace baton::verbs::mlx5

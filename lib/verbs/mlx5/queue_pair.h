@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/verbs/mlx5/commands.h"
 #include "lib/verbs/mlx5/doorbell.h"
@@ -57,8 +59,10 @@ class QueuePair final : public verbs::QueuePair {
 
   // Rings once more for everything that is queued.
   void Resume();
+  // Requires Resume. Otherwise what it says may never be executed.
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   // Return how many slots of sends, and how many receives, were queued since the reset, modulo
-  // 2^16. An heir finds out from these whether its predecessor queued a request.
+  // 2^16.
   uint16_t sends_queued() const { return sends_.queued(); }
   uint16_t receives_queued() const { return receives_.queued(); }
 

@@ -1,5 +1,7 @@
 #include "lib/verbs/mlx5/receive_queue.h"
 
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "lib/base/status_macros.h"
 #include "lib/verbs/mlx5/posting.h"
@@ -54,6 +56,21 @@ absl::Status ReceiveQueue::Post(absl::Span<const ReceiveRequest> requests, size_
   }
   if (*posted > 0) Queue(batch);
   return status;
+}
+
+absl::StatusOr<std::optional<uint64_t>> ReceiveQueue::LastQueued() const {
+  const uint16_t end = queued();
+  const uint16_t received = LoadCursor(memory_.cursors->received);
+  const auto outstanding = static_cast<uint16_t>(end - received);
+  if (outstanding > memory_.slot_count) {
+    return absl::DataLossError(absl::StrCat("the record of the receive queue says ", end, ", and ",
+                                            received, " have completed of a queue of ",
+                                            memory_.slot_count,
+                                            ": another process has written over one of them"));
+  }
+  if (outstanding == 0) return std::nullopt;
+  const uint32_t slot = static_cast<uint16_t>(end - 1) & (memory_.slot_count - 1);
+  return std::atomic_ref(memory_.wr_ids[slot]).load();
 }
 
 }  // namespace baton::verbs::mlx5

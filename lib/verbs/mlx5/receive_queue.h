@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/verbs/mlx5/format.h"
 #include "lib/verbs/verbs.h"
@@ -54,6 +56,10 @@ class ReceiveQueue {
   void Queue(const Batch& batch) { StoreRecord(memory_.record, batch.counter); }
 
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
+
+  // See verbs::QueuePair::LastQueued. Requires that CompletionQueue::Resume has brought the cursor
+  // up to date.
+  absl::StatusOr<std::optional<uint64_t>> LastQueued() const;
 
  private:
   const ReceiveQueueMemory memory_;

@@ -1,6 +1,7 @@
 #include "lib/verbs/mlx5/send_queue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -118,6 +119,33 @@ void SendQueue::RingAgain() {
   static_assert(sizeof(words) == sizeof(bytes));
   std::memcpy(&bytes, words, sizeof(bytes));
   doorbell_->Ring(bytes);
+}
+
+// Only the note of a request's first slot is written, so the notes are followed from the oldest
+// request on. Other processes can write them meanwhile: each word is read once.
+absl::StatusOr<std::optional<uint64_t>> SendQueue::LastQueued() const {
+  const uint16_t end = queued();
+  uint16_t counter = LoadCursor(memory_.cursors->sent);
+  if (static_cast<uint16_t>(end - counter) > memory_.slot_count) {
+    return absl::DataLossError(absl::StrCat(
+        "the record of the send queue says ", end, ", and ", counter, " slots have completed of ",
+        memory_.slot_count, ": another process has written over one of them"));
+  }
+  std::optional<uint64_t> last;
+  while (counter != end) {
+    SendNote& note = memory_.notes[counter & (memory_.slot_count - 1)];
+    const auto behind = static_cast<uint16_t>(std::atomic_ref(note.end).load());
+    const auto slots = static_cast<uint16_t>(behind - counter);
+    if (slots == 0 || slots > static_cast<uint16_t>(end - counter)) {
+      return absl::DataLossError(
+          absl::StrCat("the note of the send in slot ", counter & (memory_.slot_count - 1),
+                       " says that it ends at ", behind, ", and the queue ends at ", end,
+                       ": another process has written over it"));
+    }
+    last = std::atomic_ref(note.wr_id).load();
+    counter = behind;
+  }
+  return last;
 }
 
 void SendQueue::Write(const SendRequest& request, uint16_t counter, uint32_t segments) {

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/verbs/mlx5/doorbell.h"
 #include "lib/verbs/mlx5/format.h"
@@ -68,6 +70,10 @@ class SendQueue {
 
   // Returns how many slots were written so far, modulo 2^16.
   uint16_t queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
+
+  // See verbs::QueuePair::LastQueued. Requires that CompletionQueue::Resume has brought the cursor
+  // up to date.
+  absl::StatusOr<std::optional<uint64_t>> LastQueued() const;
 
  private:
   // What a request takes in segments, its control segment among them; 0: WhyNot says why it is

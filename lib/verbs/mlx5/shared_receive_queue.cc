@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/verbs/mlx5/receive_queue.h"
@@ -60,6 +61,32 @@ void SharedReceiveQueue::Write(const ReceiveRequest& request, uint32_t slot, uin
 void SharedReceiveQueue::Resume() {
   const FreedWord word = Freed();
   if (word.pending) StoreFreed({.freed = static_cast<uint16_t>(word.freed + 1)});
+}
+
+// Receives are outstanding in all slots that are not free, and the free ones are known: those at
+// the positions from the record on. Other processes can write all of it.
+absl::StatusOr<bool> SharedReceiveQueue::IsQueued(uint64_t wr_id) const {
+  const uint16_t posted = receives_queued();
+  const auto outstanding = static_cast<uint16_t>(posted - Freed().freed);
+  if (outstanding >= memory_.slot_count) {
+    return absl::DataLossError(
+        absl::StrCat(outstanding, " receives are outstanding in a shared queue of ",
+                     memory_.slot_count, " slots: another process has written over its record"));
+  }
+  std::vector<bool> is_free(memory_.slot_count);
+  for (uint32_t i = 0; i < memory_.slot_count - outstanding; ++i) {
+    const uint32_t slot = SlotAt(static_cast<uint16_t>(posted + i));
+    if (is_free[slot]) {
+      return absl::DataLossError(absl::StrCat("slot ", slot,
+                                              " of a shared queue is free twice: another process "
+                                              "has written over the order of its slots"));
+    }
+    is_free[slot] = true;
+  }
+  for (uint32_t slot = 0; slot < memory_.slot_count; ++slot) {
+    if (!is_free[slot] && std::atomic_ref(memory_.wr_ids[slot]).load() == wr_id) return true;
+  }
+  return false;
 }
 
 bool SharedReceiveQueue::MayComplete(uint32_t slot) const {

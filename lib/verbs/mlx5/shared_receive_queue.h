@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/verbs/mlx5/commands.h"
 #include "lib/verbs/mlx5/format.h"
@@ -77,8 +78,8 @@ class SharedReceiveQueue final : public verbs::SharedReceiveQueue {
   absl::Status ArmLimit(uint32_t limit) override { return commands_->ArmLimit(number_, limit); }
 
   void Resume();
-  // Returns how many receives were posted so far, modulo 2^16. An heir finds out from it whether
-  // its predecessor posted a receive.
+  absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override;
+  // Returns how many receives were posted so far, modulo 2^16.
   uint16_t receives_queued() const { return static_cast<uint16_t>(LoadRecord(memory_.record)); }
 
   // The rest is for CompletionQueue, where a receive of this queue completes.

@@ -24,6 +24,11 @@ nic::control::Place Behind(nic::control::Place place, uint64_t offset) {
   return place;
 }
 
+bool IsReceive(const Completion& completion) {
+  return completion.opcode == CompletionOpcode::kReceive ||
+         completion.opcode == CompletionOpcode::kReceiveWithImmediate;
+}
+
 absl::Status TooMany(absl::string_view what, size_t count, uint32_t limit) {
   return absl::InvalidArgumentError(absl::StrCat(
       what, " with ", count, " scatter-gather entries; the queue was made for ", limit));
@@ -242,6 +247,19 @@ void SoftCompletionQueue::Keep() {
   while (queue_.Take({&completion, 1}).value_or(0) == 1) kept_.push_back(completion);
 }
 
+std::optional<uint64_t> SoftCompletionQueue::LastKept(uint32_t qp_number, bool receive) const {
+  const auto last = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Completion& one) {
+    return one.qp_number == qp_number && IsReceive(one) == receive;
+  });
+  return last == kept_.rend() ? std::nullopt : std::optional(last->wr_id);
+}
+
+bool SoftCompletionQueue::Keeps(uint64_t wr_id) const {
+  return std::any_of(kept_.begin(), kept_.end(), [wr_id](const Completion& one) {
+    return one.wr_id == wr_id && IsReceive(one);
+  });
+}
+
 // ---------------------------------------------------------------- shared receive queue
 
 absl::StatusOr<std::unique_ptr<SharedReceiveQueue>> SoftSharedReceiveQueue::Make(
@@ -297,6 +315,13 @@ absl::Status SoftSharedReceiveQueue::ArmLimit(uint32_t limit) {
   if (limit <= entries_) return queue_.ArmLimit(limit);
   return absl::InvalidArgumentError(
       absl::StrCat("limit ", limit, " of a shared receive queue of ", entries_));
+}
+
+absl::StatusOr<bool> SoftSharedReceiveQueue::IsQueued(uint64_t wr_id) const {
+  for (const SoftCompletionQueue* const completes : host_->completion_queues) {
+    if (completes->Keeps(wr_id)) return true;
+  }
+  return queue_.IsQueued(wr_id);
 }
 
 // ---------------------------------------------------------------- queue pair
@@ -388,6 +413,13 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveRequest> request
   absl::Status status = queue_pair_->PostReceive(requests.first(fine), posted);
   if (!status.ok() || wrong == requests.end()) return status;
   return TooMany("receive", wrong->sges.size(), max_scatter_gather_);
+}
+
+// What is kept completed before all that is in the queue.
+absl::StatusOr<std::optional<uint64_t>> SoftQueuePair::LastQueued(bool receive) const {
+  absl::StatusOr<std::optional<uint64_t>> last = queue_pair_->LastQueued(receive);
+  if (!last.ok() || last->has_value()) return last;
+  return (receive ? receive_queue_ : send_queue_)->LastKept(number_, receive);
 }
 
 absl::Status SoftQueuePair::SetReset() {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -96,6 +97,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   // Takes all that is there, and keeps it for Poll: what its queue pair has is changing. If the NIC
   // is another process, what is there may be another's: then only the opener does so, if it polls.
   void Keep();
+  // Returns the wr_id of the last completion that is kept of a queue pair's sends, or receives.
+  std::optional<uint64_t> LastKept(uint32_t qp_number, bool receive) const;
+  bool Keeps(uint64_t wr_id) const;
 
  private:
   SoftCompletionQueue(SoftHost* host, const QueueMemory::Block& block,
@@ -134,6 +138,7 @@ class SoftSharedReceiveQueue final : public SharedReceiveQueue {
 
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   absl::Status ArmLimit(uint32_t limit) override;
+  absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override;
 
   mlx5::SharedReceiveQueue& queue() { return queue_; }
 
@@ -163,6 +168,7 @@ class SoftQueuePair final : public QueuePair {
   absl::Status PostSend(absl::Span<const SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const ReceiveRequest> requests, size_t* posted) override;
   mlx5::QueuePair* DirectQueues() override { return queue_pair_.get(); }
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   absl::Status SetError() override { return queue_pair_->SetError(); }
   absl::Status SetReset() override;
   absl::Status SetInit() override { return queue_pair_->SetInit(); }

@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -156,7 +157,9 @@ TEST_F(KilledDriverTest, shouldExecuteWhatItPostedOnce) {
       1, native::CodeOf(&SendQueue::Post), [this] { PrepareToPost(); }, [this] { PostAndEnd(); },
       [this, &queued, &not_queued] {
         SendQueue heir = Sender();
-        const bool was_queued = heir.queued() != kBefore;
+        const std::optional<uint64_t> last = heir.LastQueued().value();
+        ASSERT_TRUE(!last.has_value() || *last == 501);
+        const bool was_queued = last.has_value();
         (was_queued ? queued : not_queued) += 1;
         if (!was_queued) {
           size_t posted = 0;
@@ -218,6 +221,36 @@ TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
   EXPECT_GT(again, 0);
 }
 
+// What an heir is given by its polls is what the queues say is left.
+TEST_F(KilledDriverTest, shouldSayWhatIsQueuedAndWasNotTold) {
+  int nothing = 0;
+  int something = 0;
+  KillEverywhere(
+      1, native::CodeOf(&CompletionQueue::Take),
+      [this] {
+        PrepareToTake({{}, {.kind = MLX5_CQE_RESP_SEND}, {.counter = 1}});
+        StoreRecord(&memory_->records[MLX5_SND_DBR], 2);
+        StoreRecord(&memory_->records[MLX5_RCV_DBR], 1);
+      },
+      [this] {
+        (void)Queue()->Take(absl::MakeSpan(shared_->taken));
+        _exit(0);
+      },
+      [this, &nothing, &something] {
+        const auto heir = Queue();
+        const std::optional<uint64_t> send = Sender().LastQueued().value();
+        const std::optional<uint64_t> receive =
+            ReceiveQueue(memory_->receive_queue()).LastQueued().value();
+        Completion rest[kEntries];
+        const int taken = heir->Take(absl::MakeSpan(rest)).value();
+        ASSERT_EQ(send, taken >= 1 ? std::optional<uint64_t>(102) : std::nullopt);
+        ASSERT_EQ(receive, taken >= 2 ? std::optional<uint64_t>(101) : std::nullopt);
+        (send.has_value() ? something : nothing) += 1;
+      });
+  EXPECT_GT(nothing, 0);
+  EXPECT_GT(something, 0);
+}
+
 // The device ignores an arm of the sequence whose event it made last.
 TEST_F(KilledDriverTest, shouldNeverArmInVain) {
   uint32_t armed[4] = {};
@@ -269,7 +302,9 @@ TEST_F(KilledDriverTest, shouldPostReceivesOnce) {
       },
       [&] {
         ReceiveQueue heir(memory_->receive_queue());
-        const bool was_queued = heir.queued() != kPosted;
+        const std::optional<uint64_t> last = heir.LastQueued().value();
+        ASSERT_TRUE(!last.has_value() || *last == 601);
+        const bool was_queued = last.has_value();
         (was_queued ? queued : not_queued) += 1;
         if (!was_queued) {
           size_t posted = 0;
@@ -487,7 +522,8 @@ TEST_F(KilledSharingDriverTest, shouldPostSharedReceivesOnce) {
       [this, &queued, &not_queued] {
         SharingDriver heir(&sharing_, &commands_);
         heir.Resume();
-        const bool was_queued = heir.receives.receives_queued() != kPosted;
+        const bool was_queued = heir.receives.IsQueued(201).value();
+        ASSERT_EQ(heir.receives.IsQueued(200).value(), was_queued);
         (was_queued ? queued : not_queued) += 1;
         if (!was_queued) ASSERT_EQ(heir.Post(200, 2), 2u);
         ASSERT_EQ(heir.receives.receives_queued(), kPosted + 2);
@@ -521,6 +557,9 @@ TEST_F(KilledSharingDriverTest, shouldTellEachSharedReceiveOnceAndFreeItsSlot) {
         SharingDriver heir(&sharing_, &commands_);
         heir.Resume();
         ASSERT_FALSE(UnpackFreed(*sharing_.memory().freed).pending);
+        ASSERT_TRUE(heir.receives.IsQueued(102).value());
+        ASSERT_EQ(heir.receives.IsQueued(200).value(),
+                  LoadRecord(&sharing_.queue(1).consumed) == 0);
         ASSERT_THAT(Told(shared_->taken, &heir, 0), ElementsAre(201, 101));
         ASSERT_THAT(Told(shared_->more_taken, &heir, 1), ElementsAre(200));
         ASSERT_EQ(UnpackFreed(*sharing_.memory().freed).freed, kFreed + 3);

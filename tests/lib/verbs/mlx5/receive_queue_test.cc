@@ -47,6 +47,20 @@ TEST_F(ReceiveQueueTest, shouldWriteWhatLibmlx5Writes) {
   EXPECT_EQ(memory_->wr_ids[1], 12u);
 }
 
+TEST_F(ReceiveQueueTest, shouldSayWhatIsQueuedLast) {
+  for (uint64_t wr_id = 1; wr_id < 70'000; ++wr_id) {
+    ASSERT_EQ(queue_.LastQueued().value(), std::nullopt);
+    ASSERT_TRUE(Post(2 * wr_id, {}).ok());
+    ASSERT_TRUE(Post(2 * wr_id + 1, {}).ok());
+    ASSERT_EQ(queue_.LastQueued().value(), 2 * wr_id + 1);
+    ++memory_->cursors.received;
+    ASSERT_EQ(queue_.LastQueued().value(), 2 * wr_id + 1);
+    ++memory_->cursors.received;
+  }
+  memory_->cursors.received += 1;  // ahead of the record
+  EXPECT_EQ(queue_.LastQueued().status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(ReceiveQueueTest, shouldBeReadAsItWasWritten) {
   for (size_t count = 0; count <= 2; ++count) {
     const uint32_t slot = queue_.queued() % kReceiveSlots;

@@ -58,6 +58,9 @@ class SendQueueTest : public ::testing::Test {
 constexpr ScatterGather kBuffers[] = {{0x1122334455667788, 0x10203, 0xa1b2c3d4},
                                       {0x99aabbccddeeff00, 0x40, 0x0badf00d},
                                       {0x1000, 0, 0x77}};
+const ScatterGather kInline[] = {{reinterpret_cast<uintptr_t>(kText), 30, 0},
+                                 {reinterpret_cast<uintptr_t>(kText), 1, 0},
+                                 {reinterpret_cast<uintptr_t>(kText), 36, 0}};
 constexpr char kFirst[] = "00010203a1b2c3d41122334455667788";
 constexpr char kSecond[] = "000000400badf00d99aabbccddeeff00";
 constexpr char kRemote[] = "0102030405060708deadbeef00000000";
@@ -72,6 +75,44 @@ SendRequest Request(Opcode opcode, size_t buffers) {
   request.rkey = 0xdeadbeef;
   request.sges = {kBuffers, buffers};
   return request;
+}
+
+TEST_F(SendQueueTest, shouldSayWhatIsQueuedLast) {
+  EXPECT_EQ(queue_->LastQueued().value(), std::nullopt);
+  std::vector<SendRequest> chain(3, Request(Opcode::kWrite, 0));
+  for (uint64_t wr_id = 1; wr_id < 200; ++wr_id) {
+    for (size_t i = 0; i < chain.size(); ++i) {
+      chain[i].wr_id = 1000 * i + wr_id;
+      // Of one slot or two.
+      chain[i].inline_data = (wr_id + i) % 3 != 0;
+      chain[i].sges = {&kInline[(wr_id + i) % 3], 1};
+    }
+    size_t posted = 0;
+    ASSERT_TRUE(queue_->Post(chain, &posted).ok());
+    Restart();
+    ASSERT_EQ(queue_->LastQueued().value(), 2000 + wr_id);
+    Complete();
+    ASSERT_EQ(queue_->LastQueued().value(), std::nullopt);
+  }
+}
+
+// Other processes can write the cursors and the notes.
+TEST_F(SendQueueTest, shouldRefuseToSayWhatMakesNoSense) {
+  const auto is_refused = [this] {
+    return queue_->LastQueued().status().code() == absl::StatusCode::kDataLoss;
+  };
+  ASSERT_TRUE(Post(Request(Opcode::kWrite, 1)).ok());
+  ASSERT_TRUE(Post(Request(Opcode::kWrite, 1)).ok());
+  for (const uint32_t end : {0u, 3u, 0x8001u}) {
+    memory_->notes[0].end = end;
+    EXPECT_TRUE(is_refused()) << end;
+  }
+  memory_->notes[0].end = 2;  // passes over the second, and that is what its end says
+  EXPECT_FALSE(is_refused());
+  memory_->cursors.sent = 3;
+  EXPECT_TRUE(is_refused());
+  memory_->cursors.sent = static_cast<uint16_t>(2 - kSendSlots - 1);
+  EXPECT_TRUE(is_refused());
 }
 
 TEST_F(SendQueueTest, shouldWriteWhatLibmlx5Writes) {

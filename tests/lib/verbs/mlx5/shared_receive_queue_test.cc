@@ -55,6 +55,7 @@ class SharedReceiveQueueTest : public ::testing::Test {
     size_t posted = 0;
     return driver_->receives.PostReceive({&request, 1}, &posted);
   }
+  bool IsQueued(uint64_t wr_id) { return driver_->receives.IsQueued(wr_id).value(); }
   // Takes the completion of one receive.
   Completion One(size_t queue) {
     Completion completion;
@@ -107,6 +108,37 @@ TEST_F(SharedReceiveQueueTest, shouldBeReadAsItWasWritten) {
     }
   }
   EXPECT_TRUE(absl::IsInvalidArgument(Post(7, kBuffers)));  // four, and room for three
+}
+
+TEST_F(SharedReceiveQueueTest, shouldSayWhichAreQueued) {
+  EXPECT_FALSE(IsQueued(0));  // as the table is at first
+  for (uint64_t first = 100; first < 5000; first += 100) {
+    ASSERT_EQ(driver_->Post(first, 5), 5u);
+    const std::vector<uint16_t> slots = shared_.TakeAll();
+    ASSERT_EQ(slots.size(), 5u);
+    for (const size_t done : {3, 0, 4, 1, 2}) {
+      EXPECT_TRUE(IsQueued(first + done));
+      ASSERT_TRUE(shared_.Complete(2, slots[done]));
+      EXPECT_TRUE(IsQueued(first + done));  // nobody has polled it
+      ASSERT_EQ(One(1).wr_id, first + done);
+      EXPECT_FALSE(IsQueued(first + done));
+    }
+  }
+}
+
+// Other processes can write all of it.
+TEST_F(SharedReceiveQueueTest, shouldRefuseToSayWhatMakesNoSense) {
+  const auto refused = [this] {
+    const absl::Status status = driver_->receives.IsQueued(1).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    return std::string(status.message());
+  };
+  ASSERT_TRUE(Post(1, {}).ok());
+  StoreRecord(shared_.memory().record, kSharedSlots);
+  EXPECT_THAT(refused(), HasSubstr("8 receives are outstanding in a shared queue of 8 slots"));
+  StoreRecord(shared_.memory().record, 1);
+  shared_.memory().order[3] = 3 ^ 5;
+  EXPECT_THAT(refused(), HasSubstr("slot 5 of a shared queue is free twice"));
 }
 
 // A segment of length 0 would be one of 2 GiB.
