@@ -68,6 +68,7 @@ struct RecoveryCounters {
   uint64_t sends_found_posted = 0, sends_never_posted = 0;
   uint64_t receives_never_posted = 0;
   uint64_t shared_receives_ambiguous = 0;
+  uint64_t answers = 0;  // of the device, which of a queue's requests it has
   uint64_t markers = 0, spares = 0;
   uint64_t connections_failed = 0;  // of which the truth could not be established
 };
@@ -112,9 +113,10 @@ class QueueDriver {
                                              DriverObserver* observer,
                                              std::shared_ptr<DeviceObjects> objects);
   // Operates these shards from now on, whose former driver is dead or has left them. Connections
-  // whose sends or receives are ambiguous go on when the device has told what became of them, each
-  // on its own. Can itself be killed and called again, by this or another driver. An error: the
-  // shards cannot be operated any more.
+  // whose sends or receives are ambiguous go on at once where the device says what is queued
+  // (QueuePair::LastQueued), and else when a marker has completed, each on its own. Can itself be
+  // killed and called again, by this or another driver. An error: the shards cannot be operated any
+  // more.
   absl::Status Adopt(absl::Span<const uint32_t> shards);
   // The same, and looks only at `connections`: all that are in these shards, and maybe others. For
   // one of several drivers.
@@ -299,6 +301,8 @@ class QueueDriver {
   bool IsOutstanding(uint32_t shard, uint64_t wr_id) const;
   void ReturnSharedReceive(uint32_t shard, const arena::CompletionEntry& entry);
   void LoadSharedReceives(uint32_t shard);
+  void SettleSharedReceives(uint32_t shard);
+  bool WasTaken(uint32_t shard, uint64_t wr_id) const;
   uint32_t ShardOf(const verbs::SharedReceiveQueue* queue) const;
   void FinishEnding(uint32_t shard);
 
@@ -352,6 +356,7 @@ class QueueDriver {
   absl::Status SettlePollSlots(uint32_t shard);
   void RepeatLife(uint32_t connection);
   void SettleQueues(uint32_t connection);
+  void SettleEnding(uint32_t connection);
   void FailArriving(uint32_t connection);
   void PostAllDeferred(uint32_t connection);
   void ResumeTransaction(uint32_t shard);
@@ -359,8 +364,12 @@ class QueueDriver {
   // What became of requests that may have been posted: of a dead driver, or that a provider has
   // refused.
   void AskFate(uint32_t connection, bool receive);
+  bool AskDevice(uint32_t connection, bool receive);
+  absl::StatusOr<uint64_t> EndOfQueued(uint32_t connection, bool receive,
+                                       std::optional<uint64_t> last) const;
   void PostMarker(uint32_t connection, bool receive);
-  void Settle(uint32_t connection, bool receive);
+  void SettleCompleted(uint32_t connection, bool receive);
+  void Settle(uint32_t connection, bool receive, uint64_t end);
   bool Drained(uint32_t connection) const;
   void FailUnknown(uint32_t connection, std::string_view why);
   void Abandon(uint32_t connection, std::string_view why);

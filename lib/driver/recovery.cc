@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,8 +90,9 @@ absl::Status QueueDriver::Adopt(absl::Span<const uint32_t> shards,
     ReplayLog(shard, &failed);
     BATON_RETURN_IF_ERROR(CheckLog(shard));
   }
-  const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) objects_->completion_queues[shard]->Resume();
+  for (const uint32_t shard : shards) SettleSharedReceives(shard);
+  const std::vector<uint32_t> connections = Load(shards, candidates);
   for (const uint32_t shard : shards) BATON_RETURN_IF_ERROR(SettlePollSlots(shard));
   for (const auto& [connection, status] : failed) {
     StartDraining(connection, status, verbs::CompletionStatusName(status));
@@ -402,6 +404,7 @@ void QueueDriver::FailArriving(uint32_t index) {
 void QueueDriver::SettleQueues(uint32_t index) {
   const ConnectionRecord& connection = record(index);
   const ConnectionState state = StateOf(connection);
+  if (state == ConnectionState::kDraining) return SettleEnding(index);
   if (state != ConnectionState::kConnecting && state != ConnectionState::kEstablished) return;
   recovery_.receives_ambiguous += MaybePosted(connection, true);
   recovery_.sends_ambiguous += MaybePosted(connection, false);
@@ -409,6 +412,12 @@ void QueueDriver::SettleQueues(uint32_t index) {
   if (slots_[index].receives_held) DeliverSpares(index);
   AskFate(index, false);
   PostAllDeferred(index);
+}
+
+// A device that can say what is queued was not asked before: not all completions were logged.
+void QueueDriver::SettleEnding(uint32_t index) {
+  for (const bool receive : {true, false}) AskFate(index, receive);
+  FinishDraining(index);
 }
 
 void QueueDriver::PostAllDeferred(uint32_t index) {
@@ -449,7 +458,8 @@ bool QueueDriver::Drained(uint32_t index) const {
          Outstanding(connection.receive_markers) == 0 && LastSpare(index) == nullptr;
 }
 
-// Posts what will tell, unless something is on its way that does.
+// Posts what will tell, unless the device says it, or something is on its way that tells. A driver
+// of a release before may have posted that to a device that says it, too.
 void QueueDriver::AskFate(uint32_t index, bool receive) {
   ConnectionRecord& connection = record(index);
   if (!device_of(index).queue_pair) return;
@@ -461,11 +471,55 @@ void QueueDriver::AskFate(uint32_t index, bool receive) {
   const SpareRecord* const spare = receive ? LastSpare(index) : nullptr;
   if (spare && SpareState(spare->state) == SpareState::kConfirmed) return;
   if (!spare && MaybePosted(connection, receive) == 0) return;
+  if (!spare && AskDevice(index, receive)) return;
   if (receive && IsLive(connection)) {
     PostSpare(index);
   } else {
     PostMarker(index, receive);
   }
+}
+
+// Returns false if the device cannot say which requests are queued, or not now: what was taken from
+// the completion queue, and is not logged yet, is queued no more.
+bool QueueDriver::AskDevice(uint32_t index, bool receive) {
+  const absl::StatusOr<std::optional<uint64_t>> last =
+      device_of(index).queue_pair->LastQueued(receive);
+  if (absl::IsUnimplemented(last.status())) return false;
+  if (posts_held_) return true;  // SettleQueues asks again
+  const arena::PollSlot& first_taken = arena_->poll_slots(ShardOf(record(index)))[0];
+  if (arena::LoadRelaxed(first_taken.wr_id) != arena::kInvalidWrId) return false;
+  const absl::StatusOr<uint64_t> end =
+      last.ok() ? EndOfQueued(index, receive, *last) : absl::StatusOr<uint64_t>(last.status());
+  if (end.ok()) {
+    ++recovery_.answers;
+    Settle(index, receive, *end);
+  } else {
+    FailUnknown(index, MessageOf(end.status()));
+  }
+  return true;
+}
+
+// Returns the end of the requests of which `last` is the last one that the device has. All that
+// have completed are logged. Requests before `posted` were queued, and those that nobody has tried
+// to post were not: a device that says otherwise is not believed.
+absl::StatusOr<uint64_t> QueueDriver::EndOfQueued(uint32_t index, bool receive,
+                                                  std::optional<uint64_t> last) const {
+  const ConnectionRecord& connection = record(index);
+  const QueueCursors& cursors = receive ? connection.receive : connection.send;
+  const uint64_t most = cursors.posted + MaybePosted(connection, receive);
+  uint64_t end = cursors.completed;
+  bool makes_sense = !last.has_value();
+  if (last.has_value()) {
+    end += arena::WrIdSequence(arena::WrIdSequence(*last) - end) + 1;
+    const Direction direction = receive ? Direction::kReceive : Direction::kSend;
+    makes_sense = *last == arena::PackWrId(index, connection.generation, direction, end - 1);
+  }
+  if (makes_sense && end >= cursors.posted && end <= most) return end;
+  return absl::DataLossError(absl::StrCat(
+      "its ", receive ? "receive" : "send", " queue says that ",
+      last.has_value() ? absl::StrCat("the last request is ", absl::Hex(*last)) : "it is empty",
+      ", and requests up to ", cursors.posted, " were posted, ", cursors.completed,
+      " have completed, and ", most, " may have been posted"));
 }
 
 // A work request without effect: what was posted to the queue before it has completed when it has.
@@ -517,7 +571,7 @@ void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completio
   const bool last = number == markers.begun;
   if (last) {
     if (receive) FreeSpares(index, false, ~0u);
-    Settle(index, receive);
+    SettleCompleted(index, receive);
     arena::StoreRelaxed(markers.confirmed, number);
   }
   BATON_CRASH_POINT("driver-marker-settled");
@@ -533,22 +587,30 @@ void QueueDriver::LogMarker(uint32_t index, bool receive, const verbs::Completio
 }
 
 // All that was posted to the queue so far has completed: the rest never was.
-void QueueDriver::Settle(uint32_t index, bool receive) {
+void QueueDriver::SettleCompleted(uint32_t index, bool receive) {
+  const ConnectionRecord& connection = record(index);
+  Settle(index, receive, (receive ? connection.receive : connection.send).completed);
+}
+
+// Requests before `end` were posted, the rest never was.
+void QueueDriver::Settle(uint32_t index, bool receive, uint64_t end) {
   ConnectionRecord& connection = record(index);
   QueueCursors& cursors = receive ? connection.receive : connection.send;
   ShardCounters& counters = shards_[ShardOf(connection)].counters;
-  const uint64_t more = cursors.completed - cursors.posted;  // less, of an abandoned one
+  const uint64_t more = end - cursors.posted;  // less, of an abandoned one
+  const uint64_t found = end > cursors.posted ? more : 0;
+  if (!receive) recovery_.sends_found_posted += found;
   (receive ? recovery_.receives_never_posted : recovery_.sends_never_posted) +=
-      MaybePosted(connection, receive);
+      MaybePosted(connection, receive) - found;
   (receive ? counters.receives_posted : counters.sends_posted) += more;
   if (!IsLive(connection)) {
     (receive ? counters.receives_committed : counters.sends_committed) += more;
   }
-  arena::StoreRelease(cursors.posted, cursors.completed);
+  arena::StoreRelease(cursors.posted, end);
   BATON_CRASH_POINT("driver-settled");
-  observer_->OnSettled(index, receive, cursors.completed);
+  observer_->OnSettled(index, receive, end);
   arena::StoreRelaxed(receive ? connection.receive_attempted : connection.send_attempted,
-                      static_cast<uint32_t>(cursors.completed));
+                      static_cast<uint32_t>(end));
 }
 
 // The connection alone is given up (P6).
@@ -591,7 +653,7 @@ void QueueDriver::FinishAbandoned(uint32_t shard) {
     FreeSpares(index, true, ~0u);
     for (const bool receive : {true, false}) {
       MarkerCursors& markers = MarkersOf(connection, receive);
-      if (!receive || !SharesReceives()) Settle(index, receive);
+      if (!receive || !SharesReceives()) SettleCompleted(index, receive);
       shards_[shard].markers -= Outstanding(markers);
       arena::StoreRelaxed(markers.completed, markers.begun);
     }
@@ -680,7 +742,7 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
   }
   if (!IsLive(connection)) {  // nothing came, or nobody wants it any more
     FreeSpares(index, false, spare.order);
-    Settle(index, true);
+    SettleCompleted(index, true);
     return FinishDraining(index);
   }
   if (SpareState(spare.state) != SpareState::kFilled) {
@@ -703,7 +765,7 @@ void QueueDriver::OnSpare(uint32_t index, uint32_t number, const verbs::Completi
     BATON_CRASH_POINT("driver-spare-filled");
   }
   if (spare.order != 0) FreeSpares(index, false, spare.order - 1);
-  Settle(index, true);
+  SettleCompleted(index, true);
   DeliverSpares(index);
 }
 

@@ -1,4 +1,5 @@
 // Receives that the connections of a shard share (layout.md, "Shared receives").
+#include <algorithm>
 #include <bit>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,9 @@ using verbs::CompletionStatus;
 
 // Operators are told that a queue is low at most so often.
 constexpr uint64_t kLowPauseNs = 10'000'000'000;
+
+// How many slots a recovery asks the device for, each of which takes a look at the whole queue.
+constexpr int kMostAsked = 8;
 
 constexpr std::string_view kBroken = "the shared receive queue is broken";
 
@@ -119,7 +123,7 @@ absl::Status QueueDriver::BrokenQueue() {
 // A driver that died may not have come to all of its connections, or was one too many.
 void QueueDriver::RefuseBroken(uint32_t shard) {
   if (IsBroken(shard)) {
-    RefuseShared(shard, "drivers died, and what they may have posted is out of use");
+    RefuseShared(shard, "drivers died, and what they may have posted is out of use or unknown");
   }
 }
 
@@ -248,6 +252,43 @@ void QueueDriver::LoadSharedReceives(uint32_t shard) {
   }
   shards_[shard].counters.receives_posted += posted;
   shards_[shard].counters.receives_committed += posted + unsure;
+}
+
+// What a dead driver may have posted was posted, or its slot is free again, where the device says
+// which. A resumed transaction that names a free slot posts it. Owners that live count what is
+// unsure as not posted, so this comes before they see any, and changes nothing where they did: a
+// driver before could not ask the device.
+void QueueDriver::SettleSharedReceives(uint32_t shard) {
+  if (!SharesReceives() || IsBroken(shard)) return;
+  arena::ShardRecord& owner = arena_->shard(shard);
+  if (arena::LoadRelaxed(owner.shared_receives_unsure) != 0) return;
+  int asked = 0;
+  for (uint32_t slot = 0; slot < arena::SharedReceiveSlots(arena_->shape()); ++slot) {
+    const SharedReceive receive = arena_->shared_receive(shard, slot);
+    if (arena::StateOf(receive) != SharedReceiveState::kAttempted) continue;
+    if (asked++ == kMostAsked) return;  // another process has written there: a driver leaves one
+    const uint64_t wr_id = arena::PackSharedReceive(slot, arena::GenerationOf(receive));
+    const absl::StatusOr<bool> queued = objects_->shared_receive_queues[shard]->IsQueued(wr_id);
+    if (absl::IsUnimplemented(queued.status())) return;
+    if (!queued.ok()) {
+      owner.shared_receives_refused = 1;  // RefuseBroken ends its connections
+      return;
+    }
+    ++recovery_.answers;
+    ++recovery_.shared_receives_ambiguous;
+    SetSharedReceive(shard, slot,
+                     *queued || WasTaken(shard, wr_id) ? SharedReceiveState::kPosted
+                                                       : SharedReceiveState::kFree);
+    BATON_CRASH_POINT("driver-shared-settled");
+  }
+}
+
+// Its completion was taken from the queue, and is not logged yet.
+bool QueueDriver::WasTaken(uint32_t shard, uint64_t wr_id) const {
+  const arena::PollSlot* const slots = arena_->poll_slots(shard);
+  return std::any_of(slots, slots + arena::kPollSlots, [wr_id](const arena::PollSlot& slot) {
+    return arena::LoadRelaxed(slot.wr_id) == wr_id;
+  });
 }
 
 }  // namespace baton::driver

@@ -720,6 +720,280 @@ TEST_F(RecoveryTest, shouldCountWhatIsOutstanding) {
   EXPECT_EQ(counters.sends_posted - counters.sends_completed, 1u);
 }
 
+// ---- A device that says what is queued.
+
+class AnsweringRecoveryTest : public RecoveryTest {
+ protected:
+  AnsweringRecoveryTest() { device.answers = true; }
+  void TearDown() override { EXPECT_EQ(device.asked_unrung, 0); }
+};
+
+TEST_F(AnsweringRecoveryTest, shouldPostAtOnceWhatWasNeverPosted) {
+  for (const int posted : {0, 1, 3, 4}) {
+    CommitSends(4);
+    const size_t before = device.history().size();
+    DieAfterPosting(posted);
+    Recover();
+    EXPECT_THAT(Outstanding(false), SizeIs(4));
+    EXPECT_EQ(device.history().size(), before + 4);
+    EXPECT_FALSE(device.is_unrung);
+    EXPECT_EQ(driver->recovery().sends_ambiguous, 4u);
+    EXPECT_EQ(driver->recovery().sends_found_posted, static_cast<uint64_t>(posted));
+    EXPECT_EQ(driver->recovery().sends_never_posted, static_cast<uint64_t>(4 - posted));
+    EXPECT_EQ(driver->recovery().answers, 1u);
+    EXPECT_EQ(driver->recovery().markers, 0u);
+    for (int i = 0; i < 4; ++i) CompleteSend();
+    Poll();
+    EXPECT_THAT(ReadAll(), SizeIs(4));
+    writer->Acknowledge(read);
+    writer->Publish();
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  }
+}
+
+TEST_F(AnsweringRecoveryTest, shouldHoldNoSends) {
+  CommitSends(1);
+  DieAfterPosting(1);
+  Recover();
+  CommitSends(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "1", "2"));
+}
+
+TEST_F(AnsweringRecoveryTest, shouldNeedNoSpareForReceives) {
+  CommitReceives(3);
+  DieAfterPosting(1);
+  Recover();
+  CommitReceives(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "1", "2", "3"));
+  EXPECT_EQ(driver->recovery().receives_never_posted, 2u);
+  EXPECT_EQ(driver->recovery().spares, 0u);
+}
+
+// A spare has no room for it. The receive itself does.
+TEST_F(AnsweringRecoveryTest, shouldGoOnWithAnAmbiguousReceiveThatIsLargerThanASpare) {
+  arena::WorkRequest& request = writer->Receive(connection, 0, 65536);
+  request.sges[1] = {0, 8, 0};
+  request.sge_count = 2;
+  writer->Publish();
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_EQ(state(), ConnectionState::kEstablished);
+  EXPECT_THAT(Outstanding(true), ElementsAre("0"));
+}
+
+// What has completed is queued no more, wherever its completion is.
+TEST_F(AnsweringRecoveryTest, shouldCountWhatHasCompletedAsPosted) {
+  for (const bool polled : {false, true}) {
+    CommitSends(3);
+    DieAfterPosting(2);
+    CompleteSend();
+    CompleteSend();
+    if (polled) DiePolling(PollDeath::kAfterTaking);
+    Recover();
+    EXPECT_THAT(Outstanding(false), SizeIs(1));
+    EXPECT_EQ(driver->recovery().sends_found_posted, 2u);
+    EXPECT_EQ(driver->recovery().sends_never_posted, 1u);
+    CompleteSend();
+    Poll();
+    EXPECT_THAT(ReadAll(), SizeIs(3));
+    writer->Acknowledge(read);
+    writer->Publish();
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied) << error;
+  }
+}
+
+TEST_F(AnsweringRecoveryTest, shouldFollowRecoveriesThatWereKilledAsTheyPosted) {
+  CommitReceives(4);
+  DieAfterPosting(1);
+  for (int i = 0; i < 3; ++i) {
+    device.die_after_posting = i % 2;  // of one that is posted again
+    DieRecovering();
+  }
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "1", "2", "3"));
+  EXPECT_EQ(device.history().size(), 4u);
+}
+
+TEST_F(AnsweringRecoveryTest, shouldChangeNothingWhenDoneAgain) {
+  CommitReceives(3);
+  DieAfterPosting(1);
+  Recover();
+  CommitSends(2);
+  DieAfterPosting(1);
+  Recover();
+  const std::string memory = Memory();
+  const size_t posts = device.history().size();
+  for (int i = 0; i < 3; ++i) Recover();
+  EXPECT_TRUE(Memory() == memory);
+  EXPECT_THAT(device.history(), SizeIs(posts));
+}
+
+// The one before was of a release that does not ask.
+TEST_F(AnsweringRecoveryTest, shouldWaitForTheMarkerOfADriverThatDidNotAsk) {
+  device.answers = false;
+  CommitSends(2);
+  DieAfterPosting(1);
+  Recover();
+  device.answers = true;
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("0", "marker"));
+  CompleteSend();
+  CompleteSend();
+  Poll();
+  EXPECT_THAT(Outstanding(false), ElementsAre("1"));
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0"));
+  CommitSends(1);
+  DieAfterPosting(1);
+  Recover();
+  EXPECT_THAT(Outstanding(false), ElementsAre("1", "2"));
+}
+
+TEST_F(AnsweringRecoveryTest, shouldPostAnotherMarkerWhereOneIsMaybePosted) {
+  for (const int posted : {0, 1}) {
+    device.answers = false;
+    CommitSends(1);
+    DieAfterPosting(0);
+    device.die_after_posting = posted;
+    DieRecovering();
+    device.answers = true;
+    Recover();
+    EXPECT_THAT(Outstanding(false), SizeIs(static_cast<size_t>(posted) + 1));
+    for (int i = 0; i <= posted; ++i) CompleteSend();
+    Poll();
+    EXPECT_THAT(Outstanding(false), SizeIs(1));
+    CompleteSend();
+    Poll();
+  }
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0", "send 1"));
+}
+
+TEST_F(AnsweringRecoveryTest, shouldWaitForTheSpareOfADriverThatDidNotAsk) {
+  device.answers = false;
+  CommitReceives(2);
+  DieAfterPosting(1);
+  Recover();
+  device.answers = true;
+  Recover();
+  EXPECT_THAT(Outstanding(true), ElementsAre("0", "spare"));
+  CompleteReceive("a");
+  CompleteReceive("bc");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive 0 of 1", "receive 1 of 2"));
+  EXPECT_EQ(TextAt(BufferOf(1), 2), "bc");
+}
+
+// Other processes of a native service can write where a device keeps it.
+TEST_F(AnsweringRecoveryTest, shouldFailOneConnectionAloneWhoseQueueMakesNoSense) {
+  const uint64_t generation = arena->connection(connection).generation;
+  const auto send = [&](uint64_t sequence, uint32_t of, uint64_t of_generation) {
+    return arena::PackWrId(of, static_cast<uint32_t>(of_generation), arena::Direction::kSend,
+                           sequence);
+  };
+  const std::vector<std::optional<uint64_t>> lies = {
+      send(0, connection, generation),               // has completed
+      send(4, connection, generation),               // was never tried
+      send(2, connection + 1, generation),           // of another connection
+      send(2, connection, generation + 1),           // of a former one
+      send(2, connection, generation) | 1ull << 47,  // a receive
+      ~uint64_t{0},
+      std::nullopt,  // that it makes no sense
+  };
+  for (const std::optional<uint64_t>& lie : lies) {
+    Make(TestShape());
+    const uint32_t other = Established();
+    CommitSends(1);
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+    CompleteSend();
+    Poll();
+    ASSERT_THAT(ReadAll(), ElementsAre("send 0"));
+    CommitSends(3);
+    DieAfterPosting(2);
+    device.lie = lie;
+    device.is_confused = !lie.has_value();
+    Recover();
+    EXPECT_EQ(driver->recovery().connections_failed, 1u);
+    EXPECT_EQ(ReadAll().back(), "ended general error");
+    EXPECT_THAT(observer.states.back(), HasSubstr("cannot be established"));
+    EXPECT_TRUE(device.destroyed(queue_pair));
+    EXPECT_EQ(arena->connection(other).state, static_cast<uint32_t>(ConnectionState::kEstablished));
+    device.lie.reset();
+    device.is_confused = false;
+  }
+}
+
+TEST_F(AnsweringRecoveryTest, shouldBelieveNoQueueThatHasLostWhatWasPosted) {
+  CommitSends(1);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CommitSends(1);
+  DieAfterPosting(0);
+  device.Lose(queue_pair, false);
+  Recover();
+  EXPECT_EQ(driver->recovery().connections_failed, 1u);
+  EXPECT_THAT(observer.states.back(), HasSubstr("says that it is empty"));
+}
+
+TEST_F(AnsweringRecoveryTest, shouldNeedNoMarkerToEndAConnection) {
+  CommitReceives(3);
+  DieAfterPosting(2);
+  device.Tell(verbs::CmEventType::kDisconnected,
+              driver->objects()->connections[connection].id.get());
+  Recover();
+  uint32_t shard;
+  ASSERT_TRUE(driver->HandleEvent(&shard));
+  EXPECT_EQ(state(), ConnectionState::kDraining);
+  EXPECT_THAT(ReadAll(), IsEmpty());
+  device.Flush(queue_pair);
+  Poll();
+  EXPECT_EQ(ReadAll().back(), "ended");
+  EXPECT_EQ(driver->recovery().markers, 0u);
+}
+
+// A connection that begins to end before all completions are logged: the first of them says so.
+TEST_F(AnsweringRecoveryTest, shouldNotEndAConnectionBeforeWhatWasTakenIsLogged) {
+  CommitSends(3);
+  DieAfterPosting(2);
+  device.Complete(queue_pair, false, {}, CompletionStatus::kRetryExceeded);
+  device.Complete(queue_pair, false, {}, CompletionStatus::kFlushError);
+  DiePolling(PollDeath::kAfterTaking);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("send 0 transport retry counter exceeded", "send 1 flushed",
+                                     "ended transport retry counter exceeded"));
+  EXPECT_EQ(driver->recovery().sends_never_posted, 1u);
+  EXPECT_EQ(driver->recovery().markers, 0u);
+}
+
+TEST_F(AnsweringRecoveryTest, shouldKnowWhatOfARefusedPostIsQueued) {
+  for (const bool queued : {false, true}) {
+    connection = Established();
+    queue_pair = arena->connection(connection).qp_number;
+    CommitSends(1);
+    device.refuse = 1;
+    device.queue_refused = queued;
+    ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+    EXPECT_THAT(Outstanding(false), SizeIs(queued ? 1 : 0));
+    EXPECT_EQ(state(), queued ? ConnectionState::kDraining : ConnectionState::kClosed);
+    device.Flush(queue_pair);
+    Poll();
+    EXPECT_EQ(state(), ConnectionState::kClosed);
+    EXPECT_EQ(Read(), queued ? "send 0 flushed" : "ended general error");
+    ReadAll();
+  }
+}
+
+TEST_F(AnsweringRecoveryTest, shouldCountWhatIsOutstanding) {
+  CommitReceives(2);
+  ASSERT_EQ(Apply(), CommitOutcome::kApplied);
+  CommitSends(3);
+  DieAfterPosting(2);
+  Recover();
+  const ShardCounters& counters = driver->counters(0);
+  EXPECT_EQ(counters.receives_posted - counters.receives_completed, 2u);
+  EXPECT_EQ(counters.sends_committed, counters.sends_posted);
+  EXPECT_EQ(counters.sends_posted - counters.sends_completed, 3u);
+}
+
 // ---- Inline sends.
 
 TEST_F(RecoveryTest, shouldPostShortSendsInlineAndInlineAgainWhatWasNeverPosted) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "lib/arena/layout.h"
@@ -57,6 +58,7 @@ class ScriptedQueue final : public verbs::CompletionQueue {
     if (death != ScriptedDevice::PollDeath::kNone) throw DriverDied();
     return static_cast<int>(count);
   }
+  void Resume() override { device_->is_unrung = false; }
   absl::Status RequestNotification() override { return absl::OkStatus(); }
 
  private:
@@ -88,6 +90,10 @@ class ScriptedQueuePair final : public verbs::QueuePair {
           {one.wr_id, true, verbs::Opcode::kSend, {one.sges.begin(), one.sges.end()}, false});
     }
     return device_->Post(&state_of().receives, all, posted);
+  }
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override {
+    if (absl::Status asked = device_->CheckAsked(); !asked.ok()) return asked;
+    return device_->LastOf(receive ? state_of().receives : state_of().sends, number_, receive);
   }
   absl::Status SetError() override {
     state_of().state = QueuePairState::kError;
@@ -123,14 +129,38 @@ class ScriptedSharedQueue final : public verbs::SharedReceiveQueue {
     device_->limit = limit;
     return absl::OkStatus();
   }
+  absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override {
+    if (absl::Status asked = device_->CheckAsked(); !asked.ok()) return asked;
+    const auto is_it = [wr_id](const auto& one) { return one.wr_id == wr_id; };
+    return std::any_of(device_->shared_.begin(), device_->shared_.end(), is_it) ||
+           std::any_of(device_->completions_.begin(), device_->completions_.end(), is_it);
+  }
 
  private:
   ScriptedDevice* const device_;
 };
 
+absl::Status ScriptedDevice::CheckAsked() {
+  if (!answers) return absl::UnimplementedError("scripted");
+  if (is_unrung) ++asked_unrung;
+  return is_confused ? absl::DataLossError("scripted nonsense") : absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<uint64_t>> ScriptedDevice::LastOf(
+    const std::deque<PostedRequest>& queue, uint32_t queue_pair, bool receive) const {
+  if (lie.has_value()) return lie;
+  if (!queue.empty()) return queue.back().wr_id;
+  for (auto one = completions_.rbegin(); one != completions_.rend(); ++one) {
+    const bool of_receive = arena::WrIdDirection(one->wr_id) == arena::Direction::kReceive;
+    if (one->qp_number == queue_pair && of_receive == receive) return one->wr_id;
+  }
+  return std::nullopt;
+}
+
 absl::Status ScriptedDevice::Post(std::deque<PostedRequest>* queue,
                                   const std::vector<PostedRequest>& requests, size_t* posted) {
   const int die = std::exchange(die_after_posting, -1);
+  is_unrung = die >= 0;
   const bool refused = refuse > 0;
   if (refused) --refuse;
   *posted = 0;
@@ -189,6 +219,11 @@ void ScriptedDevice::Flush(uint32_t queue_pair) {
       Complete(queue_pair, receive, {}, CompletionStatus::kFlushError);
     }
   }
+}
+
+void ScriptedDevice::Lose(uint32_t queue_pair, bool receive) {
+  State& state = queue_pairs_[queue_pair - 1];
+  (receive ? state.receives : state.sends).clear();
 }
 
 void ScriptedDevice::Tell(verbs::CmEventType type, verbs::ConnectionId* id) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,13 @@ class ScriptedDevice final : public verbs::Device {
   };
   PollDeath die_polling = PollDeath::kNone;
   std::function<void()> when_polled;  // before anything is taken
+  // It says what is queued. `lie`: it says this instead; `is_confused`: that it makes no sense.
+  bool answers = false;
+  std::optional<uint64_t> lie;
+  bool is_confused = false;
+  // A driver died in a post, and nobody has rung since: CompletionQueue::Resume does.
+  bool is_unrung = false;
+  int asked_unrung = 0;  // how often it was asked then
 
   // What was posted to the queue pair with this number and has not completed, oldest first.
   std::vector<PostedRequest> outstanding(uint32_t queue_pair, bool receive) const;
@@ -50,7 +58,8 @@ class ScriptedDevice final : public verbs::Device {
   // Completes the oldest of the queue. `bytes` go into the buffers of a receive.
   void Complete(uint32_t queue_pair, bool receive, std::string_view bytes = {},
                 verbs::CompletionStatus status = verbs::CompletionStatus::kSuccess);
-  void Flush(uint32_t queue_pair);  // all of it
+  void Flush(uint32_t queue_pair);               // all of it
+  void Lose(uint32_t queue_pair, bool receive);  // forgets all of it
   // Another process has put it in error.
   void FailElsewhere(uint32_t queue_pair) {
     queue_pairs_[queue_pair - 1].state = verbs::QueuePairState::kError;
@@ -100,6 +109,11 @@ class ScriptedDevice final : public verbs::Device {
     bool destroyed = false;
     uint32_t flushes = 0;  // that were asked for
   };
+  // kOk: it may be asked.
+  absl::Status CheckAsked();
+  // The last of `queue`, or of the completions that nobody has polled.
+  absl::StatusOr<std::optional<uint64_t>> LastOf(const std::deque<PostedRequest>& queue,
+                                                 uint32_t queue_pair, bool receive) const;
   absl::Status Post(std::deque<PostedRequest>* queue, const std::vector<PostedRequest>& requests,
                     size_t* posted);
   void Fill(const PostedRequest& request, uint32_t queue_pair, std::string_view bytes,

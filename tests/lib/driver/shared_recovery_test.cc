@@ -202,6 +202,97 @@ TEST_F(SharedRecoveryTest, shouldDeliverWhatItsPredecessorPostedUnseen) {
   EXPECT_EQ(StateAt(0), SharedReceiveState::kFree);
 }
 
+// ---- A device that says what is queued.
+
+TEST_F(SharedRecoveryTest, shouldPostWhatItsPredecessorHasNot) {
+  device.answers = true;
+  Stage({0, 1});
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(Slots(), ElementsAre(0, 1));
+  EXPECT_EQ(StateAt(0), SharedReceiveState::kPosted);
+  EXPECT_EQ(shard().shared_receives_posted, 2u);
+  EXPECT_EQ(shard().shared_receives_unsure, 0u);
+  EXPECT_EQ(driver->recovery().answers, 1u);
+  const ShardCounters& counters = driver->counters(0);
+  EXPECT_EQ(counters.receives_committed, 2u);
+  EXPECT_EQ(counters.receives_posted, 2u);
+  device.CompleteShared(Qp(one), 0, "a");
+  Poll();
+  EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0"));
+}
+
+TEST_F(SharedRecoveryTest, shouldNotPostWhatItsPredecessorHas) {
+  device.answers = true;
+  for (const bool completed : {false, true}) {
+    Stage({0, 1});
+    DieAfterPosting(1);
+    if (completed) device.CompleteShared(Qp(one), 0, "a");
+    Recover();
+    Recover();
+    EXPECT_EQ(Slots(), completed ? std::vector<uint32_t>{1} : (std::vector<uint32_t>{0, 1}));
+    while (!device.shared().empty()) device.CompleteShared(Qp(one), 0, "b");
+    Poll();
+    EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0", "receive in 1 of 0"));
+    Acknowledge();
+  }
+}
+
+// Its completion was taken from the queue by a driver that died before it had logged it.
+TEST_F(SharedRecoveryTest, shouldNotPostWhatHasCompletedAndIsNotLogged) {
+  device.answers = true;
+  for (const PollDeath death :
+       {PollDeath::kBeforeTaking, PollDeath::kHalfWritten, PollDeath::kAfterTaking}) {
+    Stage({0, 1});
+    DieAfterPosting(1);
+    device.CompleteShared(Qp(one), 0, "a");
+    DiePolling(death);
+    Recover();
+    EXPECT_THAT(ReadAll(), ElementsAre("receive in 0 of 0"));
+    EXPECT_THAT(Slots(), ElementsAre(1));
+    EXPECT_EQ(shard().shared_receives_posted, 1u);
+    device.CompleteShared(Qp(one), 0, "b");
+    Poll();
+    EXPECT_THAT(ReadAll(), ElementsAre("receive in 1 of 0"));
+    Acknowledge();
+  }
+}
+
+// An owner that lives has counted on it.
+TEST_F(SharedRecoveryTest, shouldLeaveUnsureWhatAnOwnerHasSeenUnsure) {
+  Stage({0, 1, 2});
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_EQ(shard().shared_receives_unsure, 1u);
+  device.answers = true;
+  Stage({3});
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(Slots(), ElementsAre(1, 2));
+  EXPECT_EQ(shard().shared_receives_unsure, 2u);
+}
+
+// The whole window was named. The room for what is sure is that of an owner that saw none unsure.
+TEST_F(SharedRecoveryTest, shouldFillItsWindowAgain) {
+  device.answers = true;
+  for (uint16_t i = 0; i < kDepth; ++i) writer->SharedReceive(i, i * 64u, 64);
+  DieAfterPosting(0);
+  device.when_polled = [&] { EXPECT_EQ(shard().shared_receives_unsure, 0u); };
+  Recover();
+  EXPECT_EQ(shard().shared_receives_posted, kDepth);
+  Stage({kDepth});
+  EXPECT_EQ(Commit(), CommitOutcome::kInvalid);
+}
+
+TEST_F(SharedRecoveryTest, shouldTakeAQueueForBrokenThatMakesNoSense) {
+  device.answers = device.is_confused = true;
+  Stage({0, 1});
+  DieAfterPosting(0);
+  Recover();
+  EXPECT_THAT(ReadAll(), ElementsAre("end of 0 general error", "end of 1 general error"));
+  EXPECT_THAT(observer.states.back(), HasSubstr("out of use or unknown"));
+}
+
 // What is only maybe posted leaves its place in the window to others.
 TEST_F(SharedRecoveryTest, shouldNotCountWhatIsUnsureAsPosted) {
   for (uint16_t i = 0; i < kDepth; ++i) writer->SharedReceive(i, i * 64u, 64);

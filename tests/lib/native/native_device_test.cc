@@ -90,6 +90,9 @@ class InheritedQueuePair final : public verbs::QueuePair {
                            size_t* posted) override {
     return keepers_->PostReceive(requests, posted);
   }
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override {
+    return keepers_->LastQueued(receive);
+  }
   absl::Status SetError() override { return keepers_->SetError(); }
   absl::Status SetReset() override {
     ++*resets_;
@@ -435,6 +438,22 @@ TEST_F(NativeDeviceTest, shouldCountWhatItHasMade) {
   EXPECT_EQ(counts.completion_queues, 1u);
   EXPECT_EQ(counts.shared_receive_queues, 0u);
   EXPECT_EQ(counts.memory_regions, 2u);
+}
+
+// Its device may not be able to.
+TEST_F(NativeDeviceTest, shouldSayWhatIsQueuedAsItsDeviceDoes) {
+  RawPeer peer;
+  const uint32_t connection = Established(peer);
+  const verbs::QueuePair& queue_pair = *owner->objects->connections[connection].queue_pair;
+  const absl::StatusOr<std::optional<uint64_t>> last = queue_pair.LastQueued(true);
+  for (const auto& keepers : manager->pool().shards[0]) {
+    if (keepers->number() != queue_pair.number()) continue;
+    EXPECT_EQ(last.status().code(), keepers->LastQueued(true).status().code());
+  }
+  if (!last.ok()) return;
+  EXPECT_EQ(*last, arena::PackWrId(connection, arena->connection(connection).generation,
+                                   arena::Direction::kReceive, 0));
+  EXPECT_EQ(queue_pair.LastQueued(false).value(), std::nullopt);
 }
 
 // ---------------------------------------------------------------- drivers that die

@@ -399,6 +399,60 @@ TEST_P(TwoQueues, shouldCompleteSendsInOneAndReceivesInTheOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Inline, ::testing::ValuesIn(AllDevices()), DeviceName);
+// A device whose queues only its library knows cannot say.
+TEST_P(Messages, shouldSayWhatIsQueuedLast) {
+  const auto says = [](const QueuePair& queue_pair, bool receive) {
+    return queue_pair.LastQueued(receive);
+  };
+  if (GetParam().name == "rdma") {
+    EXPECT_EQ(says(*client.queue_pair, false).status().code(), absl::StatusCode::kUnimplemented);
+    return;
+  }
+  EXPECT_EQ(says(*client.queue_pair, false).value(), std::nullopt);
+  EXPECT_EQ(says(*server.queue_pair, true).value(), std::nullopt);
+  // One waits for a receive, and the others behind it.
+  for (const uint64_t wr_id : {3, 4, 5}) {
+    ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, wr_id), {ours.Sge(0, 5)}).ok());
+    EXPECT_EQ(says(*client.queue_pair, false).value(), wr_id);
+  }
+  EXPECT_EQ(says(*client.queue_pair, true).value(), std::nullopt);
+  for (const uint64_t wr_id : {7, 8}) {
+    ASSERT_TRUE(PostReceive(*server.queue_pair, wr_id, {theirs.Sge(0, 100)}).ok());
+  }
+  EXPECT_EQ(says(*server.queue_pair, true).value(), 8u);
+  ExpectServer(7, CompletionStatus::kSuccess);
+  ExpectServer(8, CompletionStatus::kSuccess);
+  EXPECT_EQ(says(*server.queue_pair, true).value(), std::nullopt);
+  EXPECT_EQ(says(*client.queue_pair, false).value(), 5u);
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 9, {theirs.Sge(0, 100)}).ok());
+  for (const uint64_t wr_id : {3, 4, 5}) ExpectClient(wr_id, CompletionStatus::kSuccess);
+  EXPECT_EQ(says(*client.queue_pair, false).value(), std::nullopt);
+}
+
+// Its completion is there, and nobody has polled it. The end of another queue pair may take it from
+// where it is.
+TEST_P(Messages, shouldSayThatSomethingIsQueuedUntilItsCompletionIsPolled) {
+  if (GetParam().name == "rdma") GTEST_SKIP() << "it does not say";
+  std::unique_ptr<QueuePair> other = client.MakeQueuePair();
+  ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {theirs.Sge(0, 100)}).ok());
+  ASSERT_TRUE(PostReceive(*client.queue_pair, 8, {ours.Sge(0, 100)}).ok());
+  ASSERT_TRUE(PostSend(*client.queue_pair, Request(Opcode::kSend, 3), {ours.Sge(0, 5)}).ok());
+  ExpectServer(7, CompletionStatus::kSuccess);
+  ASSERT_TRUE(PostSend(*server.queue_pair, Request(Opcode::kSend, 4), {theirs.Sge(0, 5)}).ok());
+  for (int i = 0; i < 10'000'000 && server.completions.empty(); ++i) {
+    client.device->Progress();
+    server.Turn();
+  }
+  ASSERT_FALSE(server.completions.empty());
+  other.reset();
+  EXPECT_EQ(client.queue_pair->LastQueued(false).value(), 3u);
+  EXPECT_EQ(client.queue_pair->LastQueued(true).value(), 8u);
+  ExpectClient(3, CompletionStatus::kSuccess);
+  ExpectClient(8, CompletionStatus::kSuccess);
+  EXPECT_EQ(client.queue_pair->LastQueued(false).value(), std::nullopt);
+  EXPECT_EQ(client.queue_pair->LastQueued(true).value(), std::nullopt);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, Depths, ::testing::ValuesIn(AllDevices()), DeviceName);
 INSTANTIATE_TEST_SUITE_P(Devices, TwoQueues, ::testing::ValuesIn(AllDevices()), DeviceName);

@@ -250,6 +250,28 @@ TEST_P(SharedReceives, shouldBePostedToTheirQueueOnly) {
   ExpectReceived(0, 8);
 }
 
+// A device whose queues only its library knows cannot say.
+TEST_P(SharedReceives, shouldSayWhichAreQueued) {
+  if (GetParam().name == "rdma") {
+    EXPECT_EQ(shared->IsQueued(1).status().code(), absl::StatusCode::kUnimplemented);
+    return;
+  }
+  EXPECT_FALSE(shared->IsQueued(0).value());
+  for (uint64_t round = 0; round < 40; ++round) {
+    const uint64_t first = 100 * (round + 1);
+    for (uint64_t i = 0; i < 3; ++i) {
+      EXPECT_FALSE(shared->IsQueued(first + i).value());
+      ASSERT_TRUE(Post(first + i, {theirs.Sge(0, 8)}).ok());
+    }
+    for (uint64_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(shared->IsQueued(first + i).value());
+      Send((round + i) % kPairs, 1);
+      ExpectReceived((round + i) % kPairs, first + i);
+      EXPECT_FALSE(shared->IsQueued(first + i).value());
+    }
+  }
+}
+
 // A device may make a queue longer than it was asked for (ibv_create_srq(3)), never shorter.
 TEST_P(SharedReceives, shouldBeRefusedWhenTheQueueIsFull) {
   const std::vector<ReceiveRequest> receives(1000, ReceiveRequest{});
