@@ -9,9 +9,11 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
+#include "lib/verbs/mlx5/send_queue.h"
 #include "lib/verbs/rdma/doorbell.h"
 #include "tests/harness/patience.h"
 #include "tests/native/echo_owner.h"
+#include "tests/native/native_environment.h"
 
 namespace baton::native {
 namespace {
@@ -27,7 +29,10 @@ uintptr_t StartOfRecovery() { return CodeOf(&driver::QueueDriver::Recover); }
 uintptr_t StartOfTurn() { return CodeOf(&EchoOwner::Turn); }
 uintptr_t StartOfPoll() { return CodeOf(&driver::QueueDriver::PollCompletions); }
 uintptr_t StartOfCommit() { return CodeOf(&driver::QueueDriver::ApplyNext); }
-uintptr_t StartOfPost() { return CodeOf(&verbs::rdma::PostAndRing); }
+uintptr_t StartOfPost() {
+  return IsSoftUnderTest() ? CodeOf(&verbs::mlx5::SendQueue::Post)
+                           : CodeOf(&verbs::rdma::PostAndRing);
+}
 
 SteppedOwners::SteppedOwners(EchoService* service, const CheckingPeer* peer,
                              const EchoOptions& options, uint32_t window)

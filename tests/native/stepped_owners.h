@@ -19,7 +19,7 @@ uintptr_t StartOfRecovery();  // QueueDriver::Recover
 uintptr_t StartOfTurn();      // EchoOwner::Turn
 uintptr_t StartOfPoll();      // QueueDriver::PollCompletions
 uintptr_t StartOfCommit();    // QueueDriver::ApplyNext
-uintptr_t StartOfPost();      // PostAndRing: sends, with their doorbell
+uintptr_t StartOfPost();      // of sends, with their doorbell: the device's own
 
 class SteppedOwners {
  public:

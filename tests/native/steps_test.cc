@@ -228,8 +228,9 @@ TEST_F(NativeSteps, shouldLoseNothingFromTheFirstPollOfARecovery) {
   });
 }
 
-// The first request that a recovery posts: a marker, when it cannot know without.
-TEST_F(NativeSteps, shouldLoseNothingFromTheMarkerOfARecovery) {
+// The first request that a recovery posts: a marker, when it cannot know without, or where the
+// device says what is queued, a send that was not.
+TEST_F(NativeSteps, shouldLoseNothingFromTheFirstPostOfARecovery) {
   Run([this]() -> absl::StatusOr<bool> {
     BATON_RETURN_IF_ERROR(LeaveWork(kPostInstructions / 4));
     const uintptr_t reached = owners_->Begin().RunTo({StartOfPost(), StartOfTurn()});

@@ -117,6 +117,7 @@ void MortalDriver::Succeed() {
   sum_.transactions_resumed += one.transactions_resumed;
   sum_.sends_ambiguous += one.sends_ambiguous;
   sum_.receives_ambiguous += one.receives_ambiguous;
+  sum_.answers += one.answers;
   sum_.markers += one.markers;
   sum_.spares += one.spares;
   QueueDriver::operator=(std::move(*next));
@@ -125,6 +126,7 @@ void MortalDriver::Succeed() {
 // By the first that survives it.
 std::unique_ptr<driver::QueueDriver> MortalDriver::Recovered() {
   for (;;) {
+    sim_device_->SetAnswers(deaths_ >= mortality_.answers_after);
     ++running_;
     try {
       auto next = QueueDriver::Recover(memory_, sim_device_, told_, survivors_);

@@ -22,6 +22,8 @@ struct Mortality {
   uint32_t focus = 0;     // one in so many points, the same all the time, kills more often; 0: none
   uint32_t deaths = 0;    // at most
   uint64_t after_ns = 0;  // not before
+  // The device says what is queued after so many deaths. Drivers before have used markers.
+  uint32_t answers_after = ~0u;
 };
 
 // Deaths of all drivers so far, by where.

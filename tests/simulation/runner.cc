@@ -44,6 +44,7 @@ RunSummary RunSchedules(const RunOptions& options) {
     summary.sum.replies += result.replies;
     summary.sum.driver_deaths += result.driver_deaths;
     summary.sum.resumed += result.resumed;
+    summary.sum.answers += result.answers;
     summary.sum.markers += result.markers;
     summary.sum.spares += result.spares;
     summary.last_trace = result.trace;
@@ -61,14 +62,16 @@ std::string Describe(const RunSummary& summary) {
   }
   const ScheduleResult& sum = summary.sum;
   absl::StrAppend(
-      &text, absl::StrFormat(
-                 "%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
-                 "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d deaths of drivers, %d "
-                 "transactions resumed, %d markers, %d spares; %d broken; trace %016x\n",
-                 summary.schedules, summary.seconds,
-                 static_cast<double>(summary.schedules) / summary.seconds, sum.steps, sum.commits,
-                 sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies, sum.driver_deaths,
-                 sum.resumed, sum.markers, sum.spares, summary.broken.size(), sum.hash));
+      &text,
+      absl::StrFormat(
+          "%d schedules in %.1f s, %.0f per second: %d steps, %d commits, %d changes "
+          "of owner, %d kills, %d fenced, %d poisoned, %d replies; %d deaths of drivers, %d "
+          "transactions resumed, %d answers of the device, %d markers, %d spares; %d broken; trace "
+          "%016x\n",
+          summary.schedules, summary.seconds,
+          static_cast<double>(summary.schedules) / summary.seconds, sum.steps, sum.commits,
+          sum.cuts, sum.kills, sum.fenced, sum.poisonings, sum.replies, sum.driver_deaths,
+          sum.resumed, sum.answers, sum.markers, sum.spares, summary.broken.size(), sum.hash));
   return text;
 }
 

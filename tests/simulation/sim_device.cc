@@ -120,9 +120,33 @@ void SimCompletionQueue::PollAndDie(absl::Span<Completion> completions) {
         break;
     }
   }
+  if (taken != 0 && dice.OneIn(2)) {
+    const Completion& last = ready_[taken - 1];
+    const bool send = arena::WrIdDirection(last.wr_id) == arena::Direction::kSend;
+    for (SimQueuePair* one : device_->queue_pairs_) {
+      if (one->number() == last.qp_number) one->PolledUnseen(last.wr_id, send);
+    }
+  }
   Drop(taken);
   device_->context_->Note("device: died polling", copied, taken);
   throw DriverKilled();
+}
+
+void SimCompletionQueue::Resume() {
+  for (SimQueuePair* one : device_->queue_pairs_) one->Resume(this);
+}
+
+std::optional<uint64_t> SimCompletionQueue::Last(uint32_t queue_pair, bool receive) const {
+  for (auto one = ready_.rbegin(); one != ready_.rend(); ++one) {
+    const bool of_receive = arena::WrIdDirection(one->wr_id) == arena::Direction::kReceive;
+    if (one->qp_number == queue_pair && of_receive == receive) return one->wr_id;
+  }
+  return std::nullopt;
+}
+
+bool SimCompletionQueue::Has(uint64_t wr_id) const {
+  return std::any_of(ready_.begin(), ready_.end(),
+                     [wr_id](const Completion& one) { return one.wr_id == wr_id; });
 }
 
 absl::Status SimCompletionQueue::RequestNotification() {
@@ -157,6 +181,17 @@ absl::Status SimSharedQueue::PostReceive(absl::Span<const verbs::ReceiveRequest>
   return absl::OkStatus();
 }
 
+// Queue pairs of a shard complete in the queue of this index.
+absl::StatusOr<bool> SimSharedQueue::IsQueued(uint64_t wr_id) const {
+  if (!device_->answers_) return absl::UnimplementedError("it does not say");
+  const auto is_it = [wr_id](const auto& posted) { return posted.request.wr_id == wr_id; };
+  return std::any_of(receives_.begin(), receives_.end(), is_it) ||
+         device_->queues_[index_]->Has(wr_id) ||
+         std::any_of(
+             device_->queue_pairs_.begin(), device_->queue_pairs_.end(),
+             [&](const SimQueuePair* one) { return one->shared() == this && one->Holds(wr_id); });
+}
+
 Posted<verbs::ReceiveRequest> SimSharedQueue::Take() {
   const auto place =
       receives_.begin() + device_->context_->dice.Below(static_cast<uint32_t>(receives_.size()));
@@ -188,6 +223,36 @@ size_t SimQueuePair::Lifetime(size_t requests) {
   return device_->context_->dice.Below(static_cast<uint32_t>(requests + 1));
 }
 
+// After the requests were queued, and before the ring, as mlx5's driver may.
+void SimQueuePair::DieUnrung(size_t posted) {
+  const bool unrung = device_->answers_ && device_->context_->dice.OneIn(2);
+  unrung_ = unrung ? unrung_ + posted : 0;
+  throw DriverKilled();
+}
+
+void SimQueuePair::Resume(const SimCompletionQueue* queue) {
+  if (options_.send_queue == queue) {
+    unrung_ = 0;
+    unseen_[0].reset();
+  }
+  if (options_.receive_queue == queue) unseen_[1].reset();
+}
+
+absl::StatusOr<std::optional<uint64_t>> SimQueuePair::LastQueued(bool receive) const {
+  if (!device_->answers_) return absl::UnimplementedError("it does not say");
+  if (receive && shared_) return std::nullopt;
+  if (receive && !receives_.empty()) return receives_.back().request.wr_id;
+  if (!receive && !sends_.empty()) return sends_.back().request.wr_id;
+  const verbs::CompletionQueue* queue = receive ? options_.receive_queue : options_.send_queue;
+  const auto last = static_cast<const SimCompletionQueue*>(queue)->Last(number_, receive);
+  return last.has_value() ? last : unseen_[receive ? 1 : 0];
+}
+
+bool SimQueuePair::Holds(uint64_t wr_id) const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [wr_id](const auto& posted) { return posted.request.wr_id == wr_id; });
+}
+
 absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) {
   device_->context_->interleave();
   *posted = 0;
@@ -196,7 +261,7 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
   }
   const size_t lifetime = Lifetime(requests.size());
   for (const verbs::SendRequest& request : requests) {
-    if (*posted == lifetime) throw DriverKilled();
+    if (*posted == lifetime) DieUnrung(*posted);
     if (unpolled_sends_ == options_.max_send_requests) {
       return Overrun(device_->context_, "a send queue");
     }
@@ -208,10 +273,14 @@ absl::Status SimQueuePair::PostSend(absl::Span<const verbs::SendRequest> request
       ++unpolled_sends_;
       ++device_->posts_;
     }
-    if (refused) return absl::InternalError("the provider's own reasons");
+    if (refused) {
+      unrung_ = 0;
+      return absl::InternalError("the provider's own reasons");
+    }
     ++*posted;
   }
-  if (*posted == lifetime) throw DriverKilled();
+  if (*posted == lifetime) DieUnrung(*posted);
+  unrung_ = 0;
   return absl::OkStatus();
 }
 
@@ -265,7 +334,7 @@ void SimQueuePair::Complete(bool send, Completion completion) {
 }
 
 bool SimQueuePair::Transmit() {
-  if (state_ != QueuePairState::kReadyToSend || executed_ == sends_.size()) return false;
+  if (state_ != QueuePairState::kReadyToSend || executed_ + unrung_ >= sends_.size()) return false;
   if (!wire_->peer_ready) return false;
   const auto& posted = sends_[executed_];
   Message message = {posted.request.opcode, posted.request.immediate, {}};
@@ -348,7 +417,7 @@ bool SimQueuePair::Flush(bool send) {
     device_->signalled_ = true;
     return true;
   }
-  if (send ? sends_.empty() : receives_.empty()) return false;
+  if (send ? sends_.size() <= unrung_ : receives_.empty()) return false;
   Completion completion;
   completion.status = CompletionStatus::kFlushError;
   completion.wr_id = send ? sends_.front().request.wr_id : receives_.front().request.wr_id;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,7 +80,11 @@ class SimCompletionQueue final : public verbs::CompletionQueue {
  public:
   SimCompletionQueue(SimDevice* device, uint32_t entries) : device_(device), entries_(entries) {}
   absl::StatusOr<int> Poll(absl::Span<verbs::Completion> completions) override;
+  void Resume() override;
   absl::Status RequestNotification() override;
+  // The last completion in it of a queue pair's sends, or receives.
+  std::optional<uint64_t> Last(uint32_t queue_pair, bool receive) const;
+  bool Has(uint64_t wr_id) const;
   void Push(const verbs::Completion& completion);
   bool empty() const { return ready_.empty(); }
 
@@ -109,6 +114,7 @@ class SimSharedQueue final : public verbs::SharedReceiveQueue {
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override;
   absl::Status ArmLimit(uint32_t) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> IsQueued(uint64_t wr_id) const override;
 
   bool empty() const { return receives_.empty(); }
   size_t size() const { return receives_.size(); }
@@ -136,6 +142,7 @@ class SimQueuePair final : public verbs::QueuePair {
   absl::Status PostSend(absl::Span<const verbs::SendRequest> requests, size_t* posted) override;
   absl::Status PostReceive(absl::Span<const verbs::ReceiveRequest> requests,
                            size_t* posted) override;
+  absl::StatusOr<std::optional<uint64_t>> LastQueued(bool receive) const override;
   absl::Status SetError() override;
   bool receives_drained() const override { return drained_; }
 
@@ -154,12 +161,19 @@ class SimQueuePair final : public verbs::QueuePair {
   void Arrived() { ++arrived_; }
   // Its work request has its place in the queue until then.
   void Polled(bool send) { --(send ? unpolled_sends_ : unpolled_receives_); }
+  // A driver died when it had taken this completion, and before its cursor said so.
+  void PolledUnseen(uint64_t wr_id, bool send) { unseen_[send ? 0 : 1] = wr_id; }
+  // The next driver rings for what is queued, and brings the cursors up to date.
+  void Resume(const SimCompletionQueue* queue);
+  const SimSharedQueue* shared() const { return shared_; }
+  bool Holds(uint64_t wr_id) const;  // a receive of its shared queue
   // SetError, by the device itself.
   void Fail() { state_ = verbs::QueuePairState::kError; }
 
  private:
   bool Refuse();
   size_t Lifetime(size_t requests);
+  [[noreturn]] void DieUnrung(size_t posted);
   void Complete(bool send, verbs::Completion completion);
 
   SimDevice* const device_;
@@ -170,7 +184,9 @@ class SimQueuePair final : public verbs::QueuePair {
   std::deque<Posted<verbs::SendRequest>> sends_;  // executed, then arrived, then completed
   size_t executed_ = 0, arrived_ = 0;             // of those in sends_
   std::deque<Posted<verbs::ReceiveRequest>> receives_;
+  size_t unrung_ = 0;  // of those in sends_, the last: the device has not heard of them yet
   uint32_t unpolled_sends_ = 0, unpolled_receives_ = 0;
+  std::optional<uint64_t> unseen_[2];  // of sends, of receives
   SimSharedQueue* const shared_;
   bool drained_ = false;
 };
@@ -199,6 +215,8 @@ class SimDevice final : public verbs::Device {
 
   // Now and then the provider refuses to post.
   void RefusePosts(bool refuse) { refuse_posts_ = refuse; }
+  // It says what is queued, as mlx5's queues do, or not, as Soft-RoCE's.
+  void SetAnswers(bool answers) { answers_ = answers; }
 
   // One thing, of one wire or queue pair; false: that one had nothing to do.
   bool Step(bool faults);
@@ -271,6 +289,7 @@ class SimDevice final : public verbs::Device {
   bool listening_ = false;
   bool signalled_ = false;
   bool refuse_posts_ = false;
+  bool answers_ = false;
   std::vector<SimCompletionQueue*> queues_;
   std::vector<SimQueuePair*> queue_pairs_;
   std::vector<SimSharedQueue*> shared_queues_;

@@ -198,6 +198,13 @@ World::World(const ScheduleOptions& options)
   mortality_.deaths = dice_.From(1, kMaxDriverDeaths);
   mortality_.after_ns = dice_.OneIn(4) ? 0 : uint64_t{1000} * dice_.Below(kFaultySteps);
   mortality_.focus = dice_.OneIn(4) ? 0 : 1 + dice_.Below(1000);
+  // No die here either. A device of which every driver knows what is queued; one whose first
+  // drivers are of a release that did not ask; and one that cannot say.
+  if (options.seed % 4 == 0) mortality_.answers_after = 0;
+  if (options.seed % 4 == 2) {
+    mortality_.answers_after = 1 + static_cast<uint32_t>(options.seed / 4 % kMaxDriverDeaths);
+  }
+  device_.SetAnswers(mortality_.answers_after == 0);
   engine.wrap_driver = [this](std::unique_ptr<driver::QueueDriver> first,
                               driver::DriverObserver* observer) {
     auto mortal = std::make_unique<MortalDriver>(std::move(*first), &context_, &device_,
@@ -695,6 +702,7 @@ ScheduleResult World::Run() {
   result.fenced = fenced_;
   result.driver_deaths = driver_->deaths();
   result.resumed = driver_->recovered().transactions_resumed;
+  result.answers = driver_->recovered().answers;
   result.markers = driver_->recovered().markers;
   result.spares = driver_->recovered().spares;
   result.poisonings = checker_.poisonings();

@@ -42,7 +42,7 @@ struct ScheduleResult {
   std::string trace;   // its last steps, when they are asked for or one was not
   uint64_t hash = 0;   // of all steps
   uint64_t steps = 0, commits = 0, cuts = 0, kills = 0, fenced = 0, poisonings = 0, replies = 0;
-  uint64_t driver_deaths = 0, resumed = 0, markers = 0, spares = 0;
+  uint64_t driver_deaths = 0, resumed = 0, answers = 0, markers = 0, spares = 0;
 };
 
 ScheduleResult RunSchedule(const ScheduleOptions& options);
