@@ -9,7 +9,7 @@
 #include "lib/base/check.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
-#include "lib/verbs/mlx5/send_queue.h"
+#include "lib/driver/request_list.h"
 #include "lib/verbs/rdma/doorbell.h"
 #include "tests/harness/patience.h"
 #include "tests/native/echo_owner.h"
@@ -30,7 +30,7 @@ uintptr_t StartOfTurn() { return CodeOf(&EchoOwner::Turn); }
 uintptr_t StartOfPoll() { return CodeOf(&driver::QueueDriver::PollCompletions); }
 uintptr_t StartOfCommit() { return CodeOf(&driver::QueueDriver::ApplyNext); }
 uintptr_t StartOfPost() {
-  return IsSoftUnderTest() ? CodeOf(&verbs::mlx5::SendQueue::Post)
+  return IsSoftUnderTest() ? CodeOf(&driver::RequestList::WriteSends)
                            : CodeOf(&verbs::rdma::PostAndRing);
 }
 

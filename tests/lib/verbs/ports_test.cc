@@ -194,7 +194,7 @@ TEST_P(Ports, shouldNameTheOwnerOfAnotherListener) {
   const absl::Status refused = NamePortOwner(other->Listen(listener->address(), 8).status());
   EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("ports_test"));
-  if (GetParam().name == "softOfAProcess") return;  // its NIC, a fork of this process
+  if (GetParam().name.rfind("softOfAProcess", 0) == 0) return;  // its NIC, a fork of this process
   EXPECT_THAT(std::string(refused.message()), HasSubstr(Me()));
 }
 
