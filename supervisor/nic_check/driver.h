@@ -16,6 +16,7 @@ class Driver {
   explicit Driver(const verbs::mlx5::LibraryQueuePair& made)
       : bell_(made.send_register(), made.arm_register()),
         sends_(made.sends(), made.number(), made.limits(), &bell_),
+        receives_(made.receives()),
         completions_(made.completion_queue(), made.completion_queue_number(), &bell_) {
     completions_.Add(made.completing());
   }
@@ -27,11 +28,13 @@ class Driver {
   }
 
   verbs::mlx5::SendQueue& sends() { return sends_; }
+  verbs::mlx5::ReceiveQueue& receives() { return receives_; }
   verbs::mlx5::CompletionQueue& completions() { return completions_; }
 
  private:
   verbs::mlx5::RegisterDoorbell bell_;
   verbs::mlx5::SendQueue sends_;
+  verbs::mlx5::ReceiveQueue receives_;
   verbs::mlx5::CompletionQueue completions_;
 };
 

@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
   app.add_option("--gid-index", options.gid_index, "-1: the best that there is")
       ->check(CLI::Range(-1, 254))
       ->capture_default_str();
-  app.add_option("--kills", options.kills, "drivers to kill, in each of two checks")
+  app.add_option("--kills", options.kills, "drivers to kill, in each of three checks")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the instants of kills")->capture_default_str();
   int64_t patience_ms = options.patience.count();

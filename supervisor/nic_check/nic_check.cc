@@ -1,10 +1,6 @@
 #include "supervisor/nic_check/nic_check.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +18,8 @@
 #include "lib/base/status_macros.h"
 #include "supervisor/nic_check/checked_device.h"
 #include "supervisor/nic_check/library_bytes.h"
+#include "supervisor/nic_check/messages.h"
+#include "supervisor/nic_check/processes.h"
 
 namespace baton::nic_check {
 namespace {
@@ -34,7 +32,6 @@ using verbs::mlx5::LoadRecord;
 using Seen = absl::StatusOr<std::string>;
 
 constexpr std::chrono::milliseconds kQuiet{20};  // in which nothing more is to happen
-constexpr uint64_t kLatestKillNs = 400'000;
 
 uint64_t Load(const uint64_t* word) {
   return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
@@ -44,40 +41,6 @@ absl::Status ExpectCount(const uint64_t* word, uint64_t expected) {
   if (Load(word) == expected) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat(Load(word), " requests were executed, of ", expected, " that were posted"));
-}
-
-void PassTime(uint64_t nanoseconds) {
-  const uint64_t end = MonotonicNanoseconds() + nanoseconds;
-  while (MonotonicNanoseconds() < end) continue;
-}
-
-// Runs it in a forked process, which ends with 0 if it returns OK. The process ends with this one:
-// nobody else would stop a driver that works.
-absl::StatusOr<pid_t> Fork(const std::function<absl::Status()>& run) {
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child != 0) return child;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  _exit(getppid() == parent && run().ok() ? 0 : 1);
-}
-
-absl::Status AwaitSuccess(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) return ErrnoStatus(errno, "waitpid");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("the forked process has failed (wait status ", status, ")"));
-}
-
-absl::Status Kill(pid_t child) {
-  int status = 0;
-  if (kill(child, SIGKILL) != 0 || waitpid(child, &status, 0) != child) {
-    return ErrnoStatus(errno, "cannot kill a driver");
-  }
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("a driver had ended by itself (wait status ", status, ")"));
 }
 
 // ---------------------------------------------------------------- doorbells
@@ -389,6 +352,10 @@ Seen ErrorsAreTold(CheckedDevice* device) {
                       "), and flushes the next");
 }
 
+Seen MessengersAreFollowed(CheckedDevice* device) {
+  return KilledMessengersAreFollowedExactly(device, Belief::kLastQueued);
+}
+
 struct Check {
   const char* name;
   Seen (*look)(CheckedDevice* device);
@@ -404,6 +371,7 @@ constexpr Check kChecks[] = {
     {"each arm makes an event", &ArmingWorks},
     {"a reset leaves the completion queue alone", &AResetLeavesTheCompletionQueueAlone},
     {"errors are told", &ErrorsAreTold},
+    {"messages of killed drivers arrive once", &MessengersAreFollowed},
 };
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <memory>
 #include <vector>
 
+#include "supervisor/nic_check/checked_device.h"
+#include "supervisor/nic_check/messages.h"
 #include "tests/harness/patience.h"
 #include "tests/lib/nic/harness.h"
 #include "tests/lib/nic/oracle/uverbs_device.h"
@@ -62,7 +64,7 @@ TEST_F(NicCheckTest, shouldHoldOnADeviceThatDoesAsItIsTold) {
       harness::Patient(std::chrono::seconds(30)));
   const auto findings = CheckNic(context_, options_, shared_.get());
   ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_EQ(findings->size(), 10u);
+  EXPECT_EQ(findings->size(), 11u);
   for (const Finding& finding : *findings) {
     std::printf("%s: %s\n", finding.name.c_str(), finding.text.c_str());
     EXPECT_TRUE(finding.holds) << finding.name << ": " << finding.text;
@@ -87,6 +89,21 @@ TEST_F(NicCheckTest, shouldTellWhatDoesNotHold) {
   EXPECT_TRUE(std::any_of(findings->begin(), findings->end(), [](const Finding& finding) {
     return !finding.holds && finding.text.find("complet") != std::string::npos;
   }));
+}
+
+// Heirs that do not ask what is queued are found out, whatever else they believe.
+TEST_F(NicCheckTest, shouldSeeWhatIsPostedTwiceOrNotAtAll) {
+  ScanAtMost(UINT64_MAX);
+  options_.patience = std::chrono::duration_cast<std::chrono::milliseconds>(
+      harness::Patient(std::chrono::seconds(5)));
+  options_.kills = 500;  // at most: the first harm ends it
+  for (const Belief belief : {Belief::kNothing, Belief::kEverything}) {
+    const auto device = CheckedDevice::Make(context_, options_, shared_.get());
+    ASSERT_TRUE(device.ok()) << device.status();
+    const auto seen = KilledMessengersAreFollowedExactly(device->get(), belief);
+    EXPECT_FALSE(seen.ok()) << *seen;
+    std::printf("%s\n", seen.status().ToString().c_str());
+  }
 }
 
 TEST_F(NicCheckTest, shouldSayWhyNothingCouldBeTried) {
