@@ -36,7 +36,8 @@ constexpr uint32_t kTries = 20;
 constexpr uint64_t kRunCost = 10;       // of a run from a place to the next, in steps
 constexpr uint64_t kReportEvery = 100;  // places
 // At least this share of the places on the first owner's way must be where another one was killed.
-constexpr double kLeastFound = 0.75;
+// The soft device's NIC runs beside the owner, so more depends on when it has done what.
+double LeastFound() { return IsSoftUnderTest() ? 0.5 : 0.75; }
 // From the post to the cursor that says that it was done, more or less.
 constexpr uint64_t kPostInstructions = 600;
 
@@ -76,7 +77,7 @@ class NativeSteps : public ::testing::Test {
     const PeerRecord& record = peer_->record();
     std::cout << (MonotonicNanoseconds() - begin) / 1'000'000'000 << " s; ";
     Report(found, places);
-    EXPECT_GE(static_cast<double>(found), kLeastFound * static_cast<double>(places))
+    EXPECT_GE(static_cast<double>(found), LeastFound() * static_cast<double>(places))
         << "too few owners were killed at the instruction that was meant";
     EXPECT_STREQ(service_->record().failure, "");
     EXPECT_EQ(service_->Ended(), 0u);
