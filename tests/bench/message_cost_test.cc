@@ -73,12 +73,12 @@ struct Recorded {
   double instructions;
   double stores;
 };
-[[maybe_unused]] constexpr Recorded kWrite = {2898.5, 442.1}, kWriteOf32 = {740.9, 71.0},
-                                    kAsk = {3687.5, 534.1}, kAskOf32 = {1350.8, 131.4},
-                                    kNativeDriver = {2069, 297.25}, kEcho = {4183, 596},
-                                    kEchoInTwoTurns = {5634, 847}, kEchoOf32 = {1779.9, 174.5};
-[[maybe_unused]] constexpr Recorded kRawEcho = {1117, 165}, kRawEchoInTwoTurns = {1370, 215},
-                                    kRawEchoOf32 = {544.9, 50.7};
+[[maybe_unused]] constexpr Recorded kWrite = {2857.6, 466.1}, kWriteOf32 = {647.5, 74.7},
+                                    kAsk = {3532.6, 559.1}, kAskOf32 = {1170.2, 135.5},
+                                    kNativeDriver = {2106, 320.3}, kEcho = {2951, 489},
+                                    kEchoInTwoTurns = {4340, 740}, kEchoOf32 = {1062.5, 138.2};
+[[maybe_unused]] constexpr Recorded kRawEcho = {1161, 199}, kRawEchoInTwoTurns = {1405, 243},
+                                    kRawEchoOf32 = {589.2, 83.7};
 
 class Quiet final : public keeper::EngineListener {
  public:
