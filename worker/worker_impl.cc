@@ -524,7 +524,7 @@ int WorkerImpl::Deliver(Shard& shard) {
   const uint32_t generation = is_void ? GenerationOfVoid(entry) : entry.generation;
   Connection* const connection = Resolve(shard, entry.connection, generation);
   ++shard.delivered_;
-  // Of a connection that has ended there is nothing under way.
+  // A connection that has ended has nothing under way.
   if (kind != arena::CompletionKind::kReceive) awaits_device_ = false;
   const bool shared_receive = shares_receives && arena::IsSharedReceive(entry.wr_id);
   if (shared_receive && !is_void) {

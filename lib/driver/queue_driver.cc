@@ -331,7 +331,7 @@ void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
 }
 
-// Of a void one nobody was told: its buffers come back with the connection's end.
+// A void completion acknowledges nothing: its buffers come back with the connection's end.
 void QueueDriver::AcknowledgeOther(uint32_t shard, const CompletionEntry& completion) {
   if (SharesReceives() && arena::IsSharedReceive(completion.wr_id)) {
     return ReturnSharedReceive(shard, completion);
