@@ -71,7 +71,7 @@ class CompletionLog {
         : slots_(log.slots_),
           mask_(log.mask_),
           tail_(log.tail_),
-          end_(log.record_->acknowledged + log.slot_count_),
+          end_(log.tail_ + log.Room()),
           next_(&slots_[tail_ & mask_]) {}
 
     // Null: there is no room, or the log is broken.
@@ -102,6 +102,11 @@ class CompletionLog {
  private:
   static constexpr uint64_t kFetchAhead = 7;  // beyond the next one
 
+  // 0 as well if another process says that more is acknowledged than was appended.
+  uint64_t Room() const {
+    const uint64_t used = tail_ - record_->acknowledged;
+    return used < slot_count_ ? slot_count_ - used : 0;
+  }
   arena::CompletionEntry& slot(uint64_t index) const { return slots_[index & mask_]; }
 
   arena::ShardRecord* record_;
