@@ -429,10 +429,13 @@ TEST_P(Messages, shouldSayWhatIsQueuedLast) {
   EXPECT_EQ(says(*client.queue_pair, false).value(), std::nullopt);
 }
 
-// Its completion is there, and nobody has polled it. The end of another queue pair may take it from
-// where it is.
-TEST_P(Messages, shouldSayThatSomethingIsQueuedUntilItsCompletionIsPolled) {
-  if (GetParam().name == "rdma") GTEST_SKIP() << "it does not say";
+// Completions are there, and nobody has polled them. The end of another queue pair may take them
+// from where they are.
+TEST_P(Messages, shouldHaveSomethingQueuedUntilItsCompletionIsPolled) {
+  const auto last_queued = [this](bool receive) -> std::optional<uint64_t> {
+    return client.queue_pair->LastQueued(receive).value();
+  };
+  const bool says = GetParam().name != "rdma";
   std::unique_ptr<QueuePair> other = client.MakeQueuePair();
   ASSERT_TRUE(PostReceive(*server.queue_pair, 7, {theirs.Sge(0, 100)}).ok());
   ASSERT_TRUE(PostReceive(*client.queue_pair, 8, {ours.Sge(0, 100)}).ok());
@@ -451,12 +454,16 @@ TEST_P(Messages, shouldSayThatSomethingIsQueuedUntilItsCompletionIsPolled) {
   ASSERT_TRUE(PostSend(*server.queue_pair, Request(Opcode::kSend, 4), {theirs.Sge(0, 5)}).ok());
   ASSERT_TRUE(await_server());
   other.reset();
-  EXPECT_EQ(client.queue_pair->LastQueued(false).value(), 3u);
-  EXPECT_EQ(client.queue_pair->LastQueued(true).value(), 8u);
+  if (says) {
+    EXPECT_EQ(last_queued(false), 3u);
+    EXPECT_EQ(last_queued(true), 8u);
+  }
   ExpectClient(3, CompletionStatus::kSuccess);
   ExpectClient(8, CompletionStatus::kSuccess);
-  EXPECT_EQ(client.queue_pair->LastQueued(false).value(), std::nullopt);
-  EXPECT_EQ(client.queue_pair->LastQueued(true).value(), std::nullopt);
+  if (says) {
+    EXPECT_EQ(last_queued(false), std::nullopt);
+    EXPECT_EQ(last_queued(true), std::nullopt);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Messages, ::testing::ValuesIn(AllDevices()), DeviceName);
