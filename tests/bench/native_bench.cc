@@ -41,31 +41,50 @@ constexpr std::array<Workload, 6> kWorkloads = {{
     {"turns_32", 32, 80'000, Measured::kTurns},
 }};
 
-// Bars are those of a wire through memory. With TCP, the wire takes more than any owner does.
+// The bars are those of the wire through memory, between two NICs.
 constexpr double kRoundTripBar = 1.10, kRateBar = 0.95;
+
+const std::map<std::string, Wire> kWires = {
+    {"loopback", Wire::kLoopback}, {"memory", Wire::kMemory}, {"tcp", Wire::kTcp}};
+
+// An owner of queues on a wire.
+struct Contender {
+  OwnerKind kind;
+  Wire wire;
+};
+
+// What its figures are called by.
+std::string NameOf(const Contender& contender) {
+  for (const auto& [name, wire] : kWires) {
+    if (wire != contender.wire || wire == Wire::kLoopback) continue;
+    return absl::StrCat(NameOf(contender.kind), "_", name);
+  }
+  return NameOf(contender.kind);
+}
 
 struct Options {
   SuiteOptions suite;
-  Wire wire = Wire::kLoopback;
+  std::vector<Wire> wires = {Wire::kLoopback, Wire::kMemory};
   std::vector<std::string> only;
 };
 
 class NativeBench {
  public:
   NativeBench(const Options& options, Suite* suite) : options_(options), suite_(*suite) {
-    suite_.Note("wire", options.wire == Wire::kTcp ? "tcp" : "loopback");
-    for (const OwnerKind kind : kOwnerKinds) {
-      if (kind == OwnerKind::kLibrary && options.wire != Wire::kLoopback) continue;
-      kinds_.push_back(kind);
-      if (kind != OwnerKind::kRaw) CompareWithRaw(kind);
+    for (const Wire wire : options.wires) {
+      for (const OwnerKind kind : kOwnerKinds) {
+        if (kind == OwnerKind::kLibrary && wire != Wire::kLoopback) continue;
+        contenders_.push_back({kind, wire});
+        if (kind != OwnerKind::kRaw) CompareWithRaw(contenders_.back());
+      }
     }
     Plot rates{"rates", "Messages of 64 bytes and back", "under way", kRateUnit, {}};
-    for (const OwnerKind kind : kinds_) {
-      Line line{NameOf(kind), {}};
+    for (const Contender& contender : contenders_) {
+      Line line{NameOf(contender), {}};
       for (const uint32_t window : {1, 8, 32}) {
         const std::string rate = absl::StrCat("rate_", window);
         if (IsWanted(window == 1 ? "round_trip" : rate)) {
-          line.points.emplace_back(window, absl::StrCat(rate, "_", NameOf(kind)));
+          line.points.emplace_back(window, absl::StrCat(rate, "_", NameOf(contender)));
         }
       }
       rates.lines.push_back(line);
@@ -74,9 +93,10 @@ class NativeBench {
   }
 
   absl::Status Measure(Round& round) {
-    for (size_t i = 0; i < kinds_.size(); ++i) {
-      const OwnerKind kind = kinds_[(i + round.number()) % kinds_.size()];  // none always first
-      absl::Status status = MeasureSide(kind, round);
+    const size_t count = contenders_.size();
+    for (size_t i = 0; i < count; ++i) {
+      // None is always first.
+      absl::Status status = MeasureSide(contenders_[(i + round.number()) % count], round);
       RunOnProcessor(-1);
       if (!status.ok()) return status;
     }
@@ -89,52 +109,56 @@ class NativeBench {
     return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
   }
 
-  void Compare(const std::string& figure, OwnerKind kind, Better better, double bar = 0) {
-    const bool judged = kind == OwnerKind::kNative && options_.wire != Wire::kTcp;
-    const std::string of = absl::StrCat(figure, "_", NameOf(kind));
-    suite_.Compare({of + "_to_raw", of, absl::StrCat(figure, "_", NameOf(OwnerKind::kRaw)), better,
-                    judged ? bar : 0});
+  void Compare(const std::string& figure, const Contender& contender, Better better,
+               double bar = 0) {
+    const bool judged = contender.kind == OwnerKind::kNative && contender.wire == Wire::kMemory;
+    const std::string of = absl::StrCat(figure, "_", NameOf(contender));
+    const std::string raw = absl::StrCat(figure, "_", NameOf({OwnerKind::kRaw, contender.wire}));
+    suite_.Compare({of + "_to_raw", of, raw, better, judged ? bar : 0});
   }
 
-  void CompareWithRaw(OwnerKind kind) {
+  void CompareWithRaw(const Contender& contender) {
     if (IsWanted("round_trip")) {
-      Compare("round_trip", kind, Better::kLess, kRoundTripBar);
-      Compare("round_trip_p99", kind, Better::kLess);
-      Compare("rate_1", kind, Better::kMore);
+      Compare("round_trip", contender, Better::kLess, kRoundTripBar);
+      Compare("round_trip_p99", contender, Better::kLess);
+      Compare("rate_1", contender, Better::kMore);
     }
     if (IsWanted("paced")) {
-      Compare("paced", kind, Better::kLess);
-      Compare("paced_p99", kind, Better::kLess);
+      Compare("paced", contender, Better::kLess);
+      Compare("paced_p99", contender, Better::kLess);
     }
-    if (IsWanted("rate_8")) Compare("rate_8", kind, Better::kMore);
-    if (IsWanted("rate_32")) Compare("rate_32", kind, Better::kMore, kRateBar);
+    if (IsWanted("rate_8")) Compare("rate_8", contender, Better::kMore);
+    if (IsWanted("rate_32")) Compare("rate_32", contender, Better::kMore, kRateBar);
     for (const char* const turns : {"turns_1", "turns_32"}) {
-      if (IsWanted(turns) && HasTurns(kind)) Compare(turns, kind, Better::kLess);
+      if (IsWanted(turns) && HasTurns(contender.kind)) Compare(turns, contender, Better::kLess);
     }
   }
 
   // Of a brokered worker the engine has its part of a message, in turns of its own.
   static bool HasTurns(OwnerKind kind) { return kind != OwnerKind::kBrokered; }
 
-  absl::Status MeasureSide(OwnerKind kind, Round& round) {
+  absl::Status MeasureSide(const Contender& contender, Round& round) {
     OwnedSideOptions side_options;
-    side_options.kind = kind;
-    side_options.wire = options_.wire;
+    side_options.kind = contender.kind;
+    side_options.wire = contender.wire;
     side_options.processor = processors_.others;
     BATON_ASSIGN_OR_RETURN(const std::unique_ptr<OwnedSide> side, OwnedSide::Start(side_options));
     RunOnProcessor(processors_.ours);
     for (const Workload& workload : kWorkloads) {
-      if (!IsWanted(workload.name) || (workload.measured == Measured::kTurns && !HasTurns(kind)))
+      if (!IsWanted(workload.name) ||
+          (workload.measured == Measured::kTurns && !HasTurns(contender.kind))) {
         continue;
-      BATON_RETURN_IF_ERROR(MeasureOne(workload, kind, *side, round));
+      }
+      BATON_RETURN_IF_ERROR(MeasureOne(workload, contender, *side, round));
     }
     RunOnProcessor(-1);
     return absl::OkStatus();
   }
 
-  absl::Status MeasureOne(const Workload& workload, OwnerKind kind, OwnedSide& side, Round& round) {
+  absl::Status MeasureOne(const Workload& workload, const Contender& contender, OwnedSide& side,
+                          Round& round) {
     const uint32_t count = suite_.Scaled(workload.count, 2 * workload.window);
-    const std::string name = NameOf(kind);
+    const std::string name = NameOf(contender);
     BATON_RETURN_IF_ERROR(
         side.Exchange(std::max(workload.window, count / 10), workload.window).status());
     if (workload.measured == Measured::kTurns) {
@@ -155,7 +179,7 @@ class NativeBench {
 
   const Options& options_;
   Suite& suite_;
-  std::vector<OwnerKind> kinds_;
+  std::vector<Contender> contenders_;
   const TwoProcessors processors_ = FindTwoProcessors();
 };
 
@@ -163,10 +187,10 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app{"A native worker and a brokered one, beside raw loops on the same queues."};
   AddSuiteOptions(app, &options.suite);
-  const std::map<std::string, Wire> wires = {{"loopback", Wire::kLoopback}, {"tcp", Wire::kTcp}};
-  app.add_option("--wire", options.wire,
-                 "between owner and peer: loopback (both on one NIC), or tcp [loopback]")
-      ->transform(CLI::CheckedTransformer(wires));
+  app.add_option(
+         "--wire", options.wires,
+         "between owner and peer: loopback (both on one NIC), memory, tcp [loopback memory]")
+      ->transform(CLI::CheckedTransformer(kWires));
   std::vector<std::string> names;
   for (const Workload& workload : kWorkloads) names.emplace_back(workload.name);
   app.add_option("--only", options.only, "workloads, of all")->check(CLI::IsMember(names));

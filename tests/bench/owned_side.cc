@@ -114,8 +114,8 @@ absl::StatusOr<std::unique_ptr<QueueOwner>> Make(const OwnedSideOptions& options
                                                  NicSockets sockets, QueuePairNumbers* numbers) {
   if (options.kind == OwnerKind::kLibrary) return StartLibraryOwner(std::move(sockets), numbers);
   const auto open = [&]() {
-    return options.wire == Wire::kTcp ? OpenDevice(std::move(sockets))
-                                      : LoopbackDevice::Open(std::move(sockets), numbers);
+    return options.wire == Wire::kLoopback ? LoopbackDevice::Open(std::move(sockets), numbers)
+                                           : OpenDevice(std::move(sockets));
   };
   if (options.kind == OwnerKind::kBrokered) return BrokeredOwner::Start(open);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device, open());
@@ -168,7 +168,7 @@ absl::Status OwnedSide::Open() {
     return CheckOwner();
   };
   // On one NIC the owner waits for us instead.
-  while (options_.wire == Wire::kTcp && meeting_->port.load() == 0) {
+  while (options_.wire != Wire::kLoopback && meeting_->port.load() == 0) {
     BATON_RETURN_IF_ERROR(give_up());
   }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<verbs::Device> device,
@@ -185,8 +185,12 @@ absl::Status OwnedSide::Open() {
 }
 
 absl::StatusOr<std::unique_ptr<verbs::Device>> OwnedSide::OpenPeerDevice(NicSockets sockets) {
-  if (options_.wire == Wire::kTcp) return verbs::soft::CreateSoftDevice({});
-  return LoopbackDevice::Open(std::move(sockets), &meeting_->numbers);
+  if (options_.wire == Wire::kLoopback) {
+    return LoopbackDevice::Open(std::move(sockets), &meeting_->numbers);
+  }
+  verbs::soft::SoftDeviceOptions options;
+  if (options_.wire == Wire::kTcp) options.max_memory_wires = 0;
+  return verbs::soft::CreateSoftDevice(options);
 }
 
 absl::Status OwnedSide::Fork(NicClient* owner) {

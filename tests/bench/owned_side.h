@@ -1,8 +1,8 @@
 // A side of `./run bench native`: an owner of queues in a process of its own, with a processor of
 // its own, and its peer in our thread.
 //
-// Our thread is everything else: the peer, the owner's NIC and, over TCP, the peer's. So all that
-// differs between two sides is the owner.
+// Our thread is everything else: the peer, the owner's NIC and, unless that is the peer's too, the
+// peer's. So all that differs between two sides of one wire is the owner.
 #ifndef TESTS_BENCH_OWNED_SIDE_H_
 #define TESTS_BENCH_OWNED_SIDE_H_
 
@@ -25,9 +25,9 @@ inline constexpr std::array<OwnerKind, 4> kOwnerKinds = {OwnerKind::kRaw, OwnerK
                                                          OwnerKind::kNative, OwnerKind::kBrokered};
 const char* NameOf(OwnerKind kind);
 
-// kLoopback: both queue pairs are on one NIC, which hands messages from one to the other. kTcp:
-// each is on a NIC of its own.
-enum class Wire : uint8_t { kLoopback, kTcp };
+// kLoopback: both queue pairs are on one NIC, which hands messages from one to the other. kMemory,
+// kTcp: each is on a NIC of its own, and frames go through memory or over TCP.
+enum class Wire : uint8_t { kLoopback, kMemory, kTcp };
 
 struct OwnedSideOptions {
   OwnerKind kind = OwnerKind::kRaw;
