@@ -305,7 +305,10 @@ class Service {
 };
 
 enum class CommitMode : uint8_t {
-  kAfterEachBatch,       // after all OnCompletion calls of one turn of Poll, at most 64 a shard
+  // After all OnCompletion calls of one turn of Poll, at most 64 a shard. Where they have staged
+  // nothing, the completions are acknowledged with the next transaction, or when a few looks have
+  // found nothing, at the latest before the worker sleeps.
+  kAfterEachBatch,
   kAfterEachCompletion,  // the simple way: every OnCompletion is a transaction of its own
   // The application calls Shard::Commit. Only a death within OnCompletion tells which completion it
   // was. When owners that process later than that die again and again, and nothing more is

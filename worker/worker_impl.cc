@@ -41,6 +41,8 @@ constexpr uint64_t kMostDeviceYieldMicroseconds = 20'000;
 constexpr uint64_t kDeviceSoon = 1;
 constexpr uint64_t kNothingCame = ~uint64_t{0};  // however short the caller's time-out was
 constexpr uint64_t kDeliverBatch = 64;
+// One after the other that found nothing: about as long as an answer takes to come from near by.
+constexpr uint32_t kLooksBeforeAcknowledging = 16;
 constexpr size_t kControlStreamDescriptors = 32;
 // A worker that never sleeps still learns in time that the keeper is gone.
 constexpr uint64_t kPollsBetweenKeeperChecks = 1 << 16;
@@ -276,6 +278,7 @@ absl::StatusOr<int> WorkerImpl::Poll() {
   }
   if (shutdown_asked_.load(std::memory_order_relaxed)) [[unlikely]]
     ShutDown();
+  if (work == 0) NoteIdleLook();
   if (native_) {
     if (!native_->status().ok()) return native_->status();
     return work;  // also without a keeper: the queues are ours
@@ -434,9 +437,9 @@ void WorkerImpl::Lose(Shard& shard) {
   service_->OnLost(shard);
 }
 
-// Hints, to be read when we are dead: whether we are in a handler now, and of which completion.
-void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
-  if (!Owns(shard)) return;
+// Hints, to be read when we are dead: whether we are in a handler now, and of which completion. The
+// shard is ours.
+[[gnu::always_inline]] inline void WorkerImpl::TellHandling(const Shard& shard, bool in_handler) {
   arena::BankHeader& bank = *shard.bank_;
   const bool tells = layout_version_ >= 2;
   if (tells) arena::StoreRelaxed(bank.handling, in_handler ? shard.delivered_ : 0);
@@ -490,29 +493,43 @@ uint32_t WorkerImpl::GenerationOfVoid(const arena::CompletionEntry& entry) const
 
 int WorkerImpl::Deliver(Shard& shard) {
   const uint64_t tail = arena::LoadAcquire(shard.record_->completion_tail);
-  const bool commits = options_.commit_mode != CommitMode::kManual;
-  // There was no room for the last acknowledgement: the driver has woken us because there is now.
-  if (commits && shard.delivered_ != shard.acknowledged_) (void)shard.Commit();
   if (tail == shard.delivered_) return 0;
   BATON_CRASH_POINT("deliver-begin");
   const uint64_t end = std::min(tail, shard.delivered_ + kDeliverBatch);
+  idle_looks_ = 0;
   int count = 0;
   // A completion may need an entry for its connection, one for a decision and one for shared
   // receives, and with CommitMode::kAfterEachCompletion each of them takes room for good. When the
   // driver is that far behind, it gets its time first.
   const bool shares_receives = shard.receive_depth_ == 0;
   const uint32_t needed = shares_receives ? 3 : 2;
+  const bool commits_each = options_.commit_mode == CommitMode::kAfterEachCompletion;
   while (shard.delivered_ < end && Owns(shard) && shard.HasEntryRoom(needed)) {
     ++count;
     DeliverNext(shard, shares_receives);
-    if (options_.commit_mode == CommitMode::kAfterEachCompletion) (void)shard.Commit();
+    if (commits_each) (void)shard.Commit();
   }
-  TellHandling(shard, /*in_handler=*/false);
   if (!Owns(shard)) return count;
-  if (options_.commit_mode == CommitMode::kAfterEachBatch || shard.OnlySkipped()) {
-    (void)shard.Commit();
-  }
+  TellHandling(shard, /*in_handler=*/false);
+  const bool commits = options_.commit_mode != CommitMode::kManual && !shard.NothingStaged();
+  if (commits || shard.OnlySkipped()) (void)shard.Commit();
   return count;
+}
+
+// A transaction that only acknowledges takes as long as one that posts, and the next message may
+// wait for its end. So what needs no other waits until there is time.
+void WorkerImpl::NoteIdleLook() {
+  if (++idle_looks_ >= kLooksBeforeAcknowledging) [[unlikely]]
+    AcknowledgeDelivered();
+}
+
+void WorkerImpl::AcknowledgeDelivered() {
+  idle_looks_ = 0;
+  if (options_.commit_mode == CommitMode::kManual) return;
+  // Where there is no room now, a later look acknowledges.
+  for (const auto& shard : shards_) {
+    if (Owns(*shard) && shard->delivered_ != shard->acknowledged_) (void)shard->Commit();
+  }
 }
 
 [[gnu::always_inline]] inline void WorkerImpl::DeliverNext(Shard& shard, bool shares_receives) {
@@ -606,7 +623,11 @@ void WorkerImpl::WakeDriver() {
   }
 }
 
-bool WorkerImpl::HasWork() { return driven_ = LookForWork(); }
+bool WorkerImpl::HasWork() {
+  driven_ = LookForWork();
+  if (!driven_) NoteIdleLook();
+  return driven_;
+}
 
 bool WorkerImpl::LookForWork() {
   if (native_) {
@@ -624,6 +645,7 @@ bool WorkerImpl::LookForWork() {
 }
 
 bool WorkerImpl::ArmEvent() {
+  AcknowledgeDelivered();
   arena::StoreRelaxed(arena_->worker(slot_).sleeping, 1u);
   // Orders the flag before the last look; Engine::WakeNotified has the other half.
   arena::FullFence();

@@ -150,6 +150,8 @@ class WorkerImpl final : public Worker {
   void Release(Shard& shard);
   void Lose(Shard& shard);
   int Deliver(Shard& shard);
+  void NoteIdleLook();
+  void AcknowledgeDelivered();
   void DeliverNext(Shard& shard, bool shares_receives);
   void ShutDown();
   void Hand(Shard& shard, const arena::CompletionEntry& entry, uint32_t head,
@@ -181,6 +183,7 @@ class WorkerImpl final : public Worker {
   uint32_t heartbeat_ms_ = 1000;
   uint64_t seen_changes_ = 0;
   uint64_t polls_ = 0;
+  uint32_t idle_looks_ = 0;  // since something was found
   bool armed_ = false;
   bool driven_ = false;  // since the last turn, by a look for work that found some
   // Sends were committed, and since then none has completed, and no connection has ended.

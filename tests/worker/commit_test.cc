@@ -176,6 +176,72 @@ class CommitTest : public WorkerFixture {
   Connection* connection = nullptr;
 };
 
+// A connection of a worker that commits after each batch, one completion of which is delivered and
+// has staged nothing.
+class LaterAcknowledgementTest : public CommitTest {
+ protected:
+  void SetUp() override {
+    Start();
+    service.on_completion = [](Shard& shard, const Completion& completion) {
+      AcceptWith(shard, completion, 0);
+    };
+    worker = Add(&service);
+    Establish(peer, *worker);
+    ASSERT_TRUE(Until([&] { return service.Count(Kind::kEstablished) == 1; }));
+    shard = service.shards.at(0);
+    connection = service.completions.back().connection;
+    for (int i = 0; i < 2; ++i) peer.Receive();
+    ASSERT_EQ(SendText(*shard, *connection, "one"), absl::OkStatus());
+    ASSERT_EQ(shard->Commit(), absl::OkStatus());
+    tail_ = Tail();
+    ASSERT_TRUE(Until([&] { return service.Count(Kind::kSend) == 1; }));
+    ASSERT_EQ(Tail(), tail_);
+  }
+
+  uint64_t Tail() {
+    const arena::Arena& arena = keeper.engine().arena();
+    const uint64_t epoch =
+        arena::OwnershipEpoch(arena::LoadAcquire(arena.shard(0).owner.ownership));
+    return arena::CursorIndex(arena::LoadAcquire(arena.bank(0, epoch).tail));
+  }
+  void ExpectAcknowledged() {
+    EXPECT_EQ(Tail(), tail_ + 1);
+    EXPECT_TRUE(
+        Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() == 0; }));
+    EXPECT_EQ(Tail(), tail_ + 1);
+  }
+
+  uint64_t tail_ = 0;
+};
+
+TEST_F(LaterAcknowledgementTest, shouldGoWithTheNextTransaction) {
+  ASSERT_EQ(SendText(*shard, *connection, "two"), absl::OkStatus());
+  ASSERT_EQ(shard->Commit(), absl::OkStatus());
+  EXPECT_EQ(Tail(), tail_ + 1);
+  ASSERT_TRUE(Until([&] { return keeper.Describe().shards(0).completions_unacknowledged() <= 1; }));
+}
+
+TEST_F(LaterAcknowledgementTest, shouldComeBeforeTheWorkerSleeps) {
+  ASSERT_TRUE(worker->ArmEvent());
+  ExpectAcknowledged();
+}
+
+TEST_F(LaterAcknowledgementTest, shouldComeAfterLooksThatFindNothing) {
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(worker->Poll().ok());
+  ExpectAcknowledged();
+}
+
+TEST_F(LaterAcknowledgementTest, shouldComeWithTheRelease) {
+  worker->Stop();
+  ASSERT_EQ(worker->Run(), absl::OkStatus());
+  const arena::ShardRecord& record = keeper.engine().arena().shard(0);
+  EXPECT_TRUE(driver::testing::Pump([] {},
+                                    [&] {
+                                      return arena::LoadAcquire(record.acknowledged) ==
+                                             arena::LoadAcquire(record.completion_tail);
+                                    }));
+}
+
 TEST_F(CommitTest, shouldSendOnlyWhatWasCommitted) {
   Prepare();
   for (int i = 0; i < 3; ++i) peer.Receive();
