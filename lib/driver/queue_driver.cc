@@ -124,6 +124,11 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
     return CommitOutcome::kInvalid;
   }
   const bool resumed = record.apply_begun == record.commit_head;
+  if (tail - head == 1 && posts_directly_ && !resumed &&
+      ApplyPlain(shard, record, arena_->commit_entry(shard, epoch, head))) [[likely]] {
+    EndTransaction(shard, record, arena::PackCursor(epoch, tail));
+    return CommitOutcome::kApplied;
+  }
   *error = reader_->Read(shard, epoch, head, tail, resumed,
                          [this](uint32_t connection) { return DirectQueuesOf(connection); });
   if (!error->ok()) return CommitOutcome::kInvalid;
@@ -135,14 +140,84 @@ CommitOutcome QueueDriver::ApplyNext(uint32_t shard, absl::Status* error) {
   BATON_CRASH_POINT("driver-applied");
   const bool released = CommitKind(transaction.parts.back().entry.kind) == CommitKind::kRelease;
   if (released) arena::StoreRelaxed(record.released_epoch, epoch);
+  shards_[shard].counters.bytes_sent += transaction.send_bytes;
+  requests_applied_ = transaction.requests;
+  EndTransaction(shard, record, arena::PackCursor(epoch, head + transaction.entries));
+  return released ? CommitOutcome::kReleased : CommitOutcome::kApplied;
+}
+
+[[gnu::always_inline]] inline void QueueDriver::EndTransaction(uint32_t shard,
+                                                               arena::ShardRecord& record,
+                                                               uint64_t commit_head) {
   ShardCounters& counters = shards_[shard].counters;
-  counters.bytes_sent += transaction.send_bytes;
   arena::StoreRelaxed(record.bytes_sent, counters.bytes_sent);
   ++counters.transactions;
   arena::StoreRelaxed(record.transactions, counters.transactions);
-  arena::StoreRelease(record.commit_head, arena::PackCursor(epoch, head + transaction.entries));
+  arena::StoreRelease(record.commit_head, commit_head);
   BATON_CRASH_POINT("driver-folded");
-  return released ? CommitOutcome::kReleased : CommitOutcome::kApplied;
+}
+
+namespace {
+
+// Whether requests before `end` may be committed: see CheckEnd in transaction.cc.
+[[gnu::always_inline]] inline bool MayEndAt(uint64_t end, const QueueCursors& cursors,
+                                            uint32_t depth) {
+  return end >= cursors.committed && end - cursors.acknowledged <= 2 * uint64_t{depth} &&
+         end - cursors.completed <= depth;
+}
+
+}  // namespace
+
+// Most transactions have one entry, which posts requests of one connection, and maybe acknowledges.
+// Returns false, and has changed nothing, where that is not so or something is wrong with it: Read
+// then says what.
+[[gnu::always_inline]] inline bool QueueDriver::ApplyPlain(uint32_t shard,
+                                                           arena::ShardRecord& record,
+                                                           const CommitEntry& shared) {
+  TransactionPart part;
+  arena::CopyOnce(shared, &part.entry);
+  const CommitEntry& entry = part.entry;
+  const bool acknowledges = (entry.flags & arena::kCommitAcknowledges) != 0;
+  if (CommitKind(entry.kind) != CommitKind::kConnection ||
+      (entry.flags & ~arena::kCommitAcknowledges) != arena::kCommitLast ||
+      entry.connection >= connection_slots_) {
+    return false;
+  }
+  part.direct = DirectQueuesOf(entry.connection);
+  if (part.direct == nullptr) return false;
+  if (acknowledges && (entry.acknowledged < record.acknowledged ||
+                       entry.acknowledged > record.completion_tail)) [[unlikely]] {
+    return false;
+  }
+  const ConnectionRecord& connection = records_[entry.connection];
+  const arena::Shape& shape = arena_->shape();
+  if (connection.generation != entry.generation || connection.shard != shard ||
+      !MayEndAt(entry.send_end, connection.send, shape.send_queue_depth) ||
+      !MayEndAt(entry.receive_end, connection.receive, shape.receive_queue_depth) ||
+      (SharesReceives() && entry.receive_end != connection.receive.committed)) [[unlikely]] {
+    return false;
+  }
+  if (entry.state_slot != arena::kKeepState &&
+      (entry.state_slot > 1 || entry.state_slot == connection.state_slot ||
+       entry.state_length > shape.connection_state_bytes)) [[unlikely]] {
+    return false;
+  }
+  const uint64_t requests =
+      entry.send_end - connection.send.committed + entry.receive_end - connection.receive.committed;
+  if (requests > kMaxTransactionRequests) return false;
+  uint64_t bytes = 0;
+  if (!reader_->WritePlain(&part, &bytes)) [[unlikely]]
+    return false;
+  arena::StoreRelaxed(record.apply_begun, record.commit_head);
+  arena::OrderForCrash();
+  BATON_CRASH_POINT("driver-apply-begun");
+  ApplyConnection(part);
+  BATON_CRASH_POINT("driver-part-applied");
+  if (acknowledges) ApplyAcknowledge(shard, entry);
+  BATON_CRASH_POINT("driver-applied");
+  shards_[shard].counters.bytes_sent += bytes;
+  requests_applied_ = requests;
+  return true;
 }
 
 // Order within a transaction: queue pairs of accepted connections exist before their receives are
@@ -208,7 +283,8 @@ void QueueDriver::ApplyShardState(uint32_t shard, const CommitEntry& entry) {
     BATON_CRASH_POINT("driver-state-half");
     connection.state_slot = entry.state_slot;
   }
-  part.direct != nullptr ? PostWritten(part) : PostListed(part);
+  posts_directly_ = part.direct != nullptr;
+  posts_directly_ ? PostWritten(part) : PostListed(part);
 }
 
 void QueueDriver::PostListed(const TransactionPart& part) {
@@ -223,7 +299,8 @@ void QueueDriver::PostListed(const TransactionPart& part) {
 }
 
 // Requests of others wait, or go to a queue pair that a worker cannot write to.
-verbs::mlx5::QueuePair* QueueDriver::DirectQueuesOf(uint32_t index) const {
+[[gnu::always_inline]] inline verbs::mlx5::QueuePair* QueueDriver::DirectQueuesOf(
+    uint32_t index) const {
   const ConnectionRecord& connection = record(index);
   if (!CanPost(index, false) || slots_[index].receives_held ||
       connection.send.posted != connection.send.committed ||
@@ -307,28 +384,47 @@ bool QueueDriver::Release(uint32_t index, bool receive, uint64_t count) {
 
 void QueueDriver::ApplyAcknowledge(uint32_t shard, const CommitEntry& entry) {
   arena::ShardRecord& shard_record = arena_->shard(shard);
-  const CompletionEntry* const log = &arena_->completion(shard, 0);
-  const uint64_t entries = arena_->shape().completion_log_entries;
-  const bool shares_receives = SharesReceives();
+  const uint64_t end = entry.acknowledged;
   // No more than the log holds, whatever another process has written there since it was checked.
-  const uint64_t most = std::min(entry.acknowledged, entries);
-  for (uint64_t i = std::max(shard_record.acknowledged, entry.acknowledged - most);
-       i < entry.acknowledged; ++i) {
-    const CompletionEntry& completion = log[i & (entries - 1)];
-    const uint32_t index = completion.connection;
-    const auto kind = CompletionKind(completion.kind);
-    const bool send = kind == CompletionKind::kSend;
-    const bool is_request = send || (kind == CompletionKind::kReceive && !shares_receives);
-    if (!is_request || (completion.flags & arena::kCompletionVoid) != 0 ||
-        index >= connection_slots_) [[unlikely]] {
-      AcknowledgeOther(shard, completion);
-    } else if (ConnectionRecord& connection = record(index);
-               connection.generation == completion.generation) {
-      (send ? connection.send : connection.receive).acknowledged = completion.sequence + 1;
-    }
+  const uint64_t most = std::min<uint64_t>(end, arena_->shape().completion_log_entries);
+  uint64_t next = std::max(shard_record.acknowledged, end - most);
+  while (next < end) next = AcknowledgeRun(shard, next, end);
+  shard_record.acknowledged = std::max(shard_record.acknowledged, end);
+}
+
+// Acknowledges the completion at `begin` and those behind it, before `end`, that are of the same
+// queue: of these only the last one counts. Returns where the next one is.
+[[gnu::always_inline]] inline uint64_t QueueDriver::AcknowledgeRun(uint32_t shard, uint64_t begin,
+                                                                   uint64_t end) {
+  const CompletionEntry* const log = &arena_->completion(shard, 0);
+  const uint64_t mask = arena_->shape().completion_log_entries - 1;
+  const CompletionEntry& first = log[begin & mask];
+  constexpr uint32_t kKindAndVoid = arena::FourBytes(0xff, 0, 0, arena::kCompletionVoid);
+  const uint32_t what = arena::LoadFourBytes(first.kind) & kKindAndVoid;
+  const bool send = what == static_cast<uint32_t>(CompletionKind::kSend);
+  const bool receive = what == static_cast<uint32_t>(CompletionKind::kReceive) && !SharesReceives();
+  const uint32_t index = arena::LoadRelaxed(first.connection);
+  if (!(send || receive) || index >= connection_slots_) [[unlikely]] {
+    AcknowledgeOther(shard, first);
     BATON_CRASH_POINT("driver-acknowledging");
+    return begin + 1;
   }
-  shard_record.acknowledged = std::max(shard_record.acknowledged, entry.acknowledged);
+  const uint32_t generation = arena::LoadRelaxed(first.generation);
+  const CompletionEntry* last = &first;
+  uint64_t next = begin + 1;
+  for (; next < end; ++next) {
+    const CompletionEntry& other = log[next & mask];
+    if ((arena::LoadFourBytes(other.kind) & kKindAndVoid) != what || other.connection != index ||
+        other.generation != generation) {
+      break;
+    }
+    last = &other;
+  }
+  if (ConnectionRecord& connection = record(index); connection.generation == generation) {
+    (send ? connection.send : connection.receive).acknowledged = last->sequence + 1;
+  }
+  BATON_CRASH_POINT("driver-acknowledging");
+  return next;
 }
 
 // A void completion acknowledges nothing: its buffers come back with the connection's end.
@@ -442,11 +538,10 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
   bool took = false, empty = false;
   for (int batch = 0; batch < kBatchesPerPoll && !empty; ++batch) {
     if (batch != 0) shards_[shard].log.Publish();
-    const size_t abandoned = abandoned_.size() + ending_.size();
+    const uint64_t ends_noted = ends_noted_;
     BATON_ASSIGN_OR_RETURN(const int taken, TakeBatch(shard));
     took |= taken > 0;
-    const size_t abandoned_now = abandoned_.size() + ending_.size();
-    empty = taken < kPollBatch && abandoned_now == abandoned;
+    empty = taken < kPollBatch && ends_noted_ == ends_noted;
   }
   if (empty && !ending_.empty()) FinishEnding(shard);
   if (empty && !abandoned_.empty()) FinishAbandoned(shard);
@@ -455,95 +550,117 @@ absl::StatusOr<bool> QueueDriver::PollCompletions(uint32_t shard) {
 }
 
 // Keeps completions for TakeEach: plain ones of established connections are logged here, and
-// everything else by LogCompletion.
+// everything else by LogCompletion. All that is logged is found by a successor that gets it again.
 class QueueDriver::BatchLogger {
  public:
+  static constexpr bool kTogether = true;
+  template <bool kReceive>
+  class Run;
+
   BatchLogger(QueueDriver* driver, uint32_t shard)
-      : driver_(driver),
-        records_(driver->records_),
-        logs_(driver->request_logs_.data()),
-        connections_(driver->connection_slots_),
-        shard_(shard),
-        queue_(&driver->shards_[shard]),
-        run_(queue_->log) {}
-  ~BatchLogger() { End(); }
+      : driver_(driver), shard_(shard), queue_(&driver->shards_[shard]) {}
   BatchLogger(const BatchLogger&) = delete;
   BatchLogger& operator=(const BatchLogger&) = delete;
 
-  bool KeepSend(const verbs::mlx5::PlainCompletion& plain) { return Log<false>(plain); }
-  bool KeepReceive(const verbs::mlx5::PlainCompletion& plain) { return Log<true>(plain); }
+  Run<false> Sends(uint64_t wr_id);
+  Run<true> Receives(uint64_t wr_id);
   bool Keep(const verbs::Completion& completion) {
-    End();
     BATON_CRASH_POINT("driver-polled");
     driver_->LogCompletion(shard_, completion);
-    run_ = CompletionLog::Run(queue_->log);
     return queue_->log.broken() == nullptr;
   }
 
  private:
-  template <bool kReceive>
-  bool Log(const verbs::mlx5::PlainCompletion& plain);
-  void End();
-
   QueueDriver* const driver_;
-  ConnectionRecord* const records_;
-  const RequestLogs* const logs_;
-  const uint32_t connections_;
   const uint32_t shard_;
   ShardQueue* const queue_;
-  CompletionLog::Run run_;
-  uint64_t sends_ = 0, receives_ = 0, bytes_ = 0;  // logged here since the last End()
 };
 
+// The completions of one connection's sends or receives, from its next one on.
 template <bool kReceive>
-[[gnu::always_inline]] inline bool QueueDriver::BatchLogger::Log(
-    const verbs::mlx5::PlainCompletion& plain) {
-  BATON_CRASH_POINT("driver-polled");
-  const uint32_t index = arena::WrIdConnection(plain.wr_id);
-  if (index >= connections_) [[unlikely]]
-    return false;
-  ConnectionRecord& connection = records_[index];
-  QueueCursors& cursors = kReceive ? connection.receive : connection.send;
-  const uint64_t sequence = cursors.completed;
-  const uint64_t expected = arena::PackWrId(
-      0, connection.generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
-  const bool is_next = (plain.wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
-  CompletionEntry* const entry = run_.Next();
-  if (!is_next || StateOf(connection) != ConnectionState::kEstablished || connection.poison != 0 ||
-      cursors.posted <= sequence || entry == nullptr) [[unlikely]] {
-    return false;
+class QueueDriver::BatchLogger::Run {
+ public:
+  [[gnu::always_inline]] Run(BatchLogger* logger, uint64_t wr_id)
+      : counters_(logger->queue_->counters), all_(logger->queue_->log), log_(all_) {
+    const QueueDriver& driver = *logger->driver_;
+    const uint32_t index = arena::WrIdConnection(wr_id);
+    if (index >= driver.connection_slots_) [[unlikely]]
+      return;
+    connection_ = &driver.records_[index];
+    const QueueCursors& cursors = kReceive ? connection_->receive : connection_->send;
+    const uint64_t sequence = cursors.completed;
+    const uint64_t expected = arena::PackWrId(
+        0, connection_->generation, kReceive ? Direction::kReceive : Direction::kSend, sequence);
+    const bool is_next = (wr_id ^ expected) << arena::kWrIdConnectionBits == 0;
+    if (!is_next || StateOf(*connection_) != ConnectionState::kEstablished ||
+        connection_->poison != 0) [[unlikely]] {
+      return;
+    }
+    next_wr_id_ = wr_id;
+    sequence_ = sequence;
+    posted_ = cursors.posted;
+    whose_ = arena::TwoFields(index, connection_->generation);
+    const RequestLogs& logs = driver.request_logs_[index];
+    requests_ = kReceive ? logs.receives : logs.sends;
+    mask_ = kReceive ? driver.receive_log_mask_ : driver.send_log_mask_;
   }
-  constexpr auto kKind = kReceive ? CompletionKind::kReceive : CompletionKind::kSend;
-  static_assert(offsetof(CompletionEntry, opcode) == offsetof(CompletionEntry, kind) + 2 &&
-                offsetof(CompletionEntry, flags) == offsetof(CompletionEntry, kind) + 3 &&
-                arena::kCompletionHasImmediate == 1 && arena::kCompletionHasInvalidate == 2);
-  const uint32_t head =
-      (plain.what & verbs::mlx5::PlainCompletion::kOpcodeAndFlags) | static_cast<uint32_t>(kKind);
-  arena::StorePair<offsetof(CompletionEntry, kind)>(*entry, arena::TwoFields(head, plain.byte_len),
-                                                    arena::TwoFields(plain.immediate, 0));
-  static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
-  arena::StorePair<offsetof(CompletionEntry, connection)>(
-      *entry, arena::TwoFields(index, connection.generation), sequence);
-  entry->tag = kReceive ? logs_[index].receives[sequence & driver_->receive_log_mask_].tag
-                        : logs_[index].sends[sequence & driver_->send_log_mask_].tag;
-  run_.Append(plain.wr_id);
-  arena::StoreRelease(cursors.completed, sequence + 1);
-  BATON_CRASH_POINT("driver-completed");
-  if constexpr (kReceive) {
-    connection.bytes_received += plain.byte_len;
-    bytes_ += plain.byte_len;
-    ++receives_;
-  } else {
-    ++sends_;
+  [[gnu::always_inline]] ~Run() {
+    all_.End(log_);
+    (kReceive ? counters_.receives_completed : counters_.sends_completed) += count_;
+    if constexpr (kReceive) counters_.bytes_received += bytes_;
   }
-  return true;
-}
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
-void QueueDriver::BatchLogger::End() {
-  queue_->log.End(run_);
-  queue_->counters.sends_completed += std::exchange(sends_, 0);
-  queue_->counters.receives_completed += std::exchange(receives_, 0);
-  queue_->counters.bytes_received += std::exchange(bytes_, 0);
+  [[gnu::always_inline]] bool Keep(const verbs::mlx5::PlainCompletion& plain) {
+    BATON_CRASH_POINT("driver-polled");
+    CompletionEntry* const entry = log_.Next();
+    if (plain.wr_id != next_wr_id_ || sequence_ >= posted_ || entry == nullptr) [[unlikely]]
+      return false;
+    constexpr auto kKind = kReceive ? CompletionKind::kReceive : CompletionKind::kSend;
+    static_assert(offsetof(CompletionEntry, opcode) == offsetof(CompletionEntry, kind) + 2 &&
+                  offsetof(CompletionEntry, flags) == offsetof(CompletionEntry, kind) + 3 &&
+                  arena::kCompletionHasImmediate == 1 && arena::kCompletionHasInvalidate == 2);
+    const uint32_t head =
+        (plain.what & verbs::mlx5::PlainCompletion::kOpcodeAndFlags) | static_cast<uint32_t>(kKind);
+    arena::StorePair<offsetof(CompletionEntry, kind)>(
+        *entry, arena::TwoFields(head, plain.byte_len), arena::TwoFields(plain.immediate, 0));
+    static_assert(offsetof(CompletionEntry, sequence) == offsetof(CompletionEntry, connection) + 8);
+    arena::StorePair<offsetof(CompletionEntry, connection)>(*entry, whose_, sequence_);
+    entry->tag = requests_[sequence_ & mask_].tag;
+    log_.Append(plain.wr_id);
+    ++sequence_;
+    arena::StoreRelease((kReceive ? connection_->receive : connection_->send).completed, sequence_);
+    BATON_CRASH_POINT("driver-completed");
+    ++next_wr_id_;
+    ++count_;
+    if constexpr (kReceive) {
+      connection_->bytes_received += plain.byte_len;
+      bytes_ += plain.byte_len;
+    }
+    return true;
+  }
+
+ private:
+  ShardCounters& counters_;
+  CompletionLog& all_;
+  CompletionLog::Run log_;
+  ConnectionRecord* connection_ = nullptr;
+  const arena::WorkRequest* requests_ = nullptr;
+  uint64_t mask_ = 0;
+  uint64_t next_wr_id_ = 0;
+  uint64_t sequence_ = 0, posted_ = 0;  // equal: none is expected
+  uint64_t whose_ = 0;                  // connection and generation, as an entry has them
+  uint64_t count_ = 0, bytes_ = 0;
+};
+
+[[gnu::always_inline]] inline QueueDriver::BatchLogger::Run<false> QueueDriver::BatchLogger::Sends(
+    uint64_t wr_id) {
+  return {this, wr_id};
+}
+[[gnu::always_inline]] inline QueueDriver::BatchLogger::Run<true>
+QueueDriver::BatchLogger::Receives(uint64_t wr_id) {
+  return {this, wr_id};
 }
 
 // Logs up to kPollBatch completions, and returns how many the queue had. What is not in the log
@@ -552,11 +669,8 @@ void QueueDriver::BatchLogger::End() {
   verbs::CompletionQueue& queue = *objects_->completion_queues[shard];
   verbs::mlx5::CompletionQueue* const direct = queue.DirectQueue();
   if (direct == nullptr) return TakeBatchBySlots(shard);
-  int taken = 0;
-  {
-    BatchLogger logger(this, shard);
-    taken = direct->TakeEach(kPollBatch, &logger);
-  }
+  BatchLogger logger(this, shard);
+  const int taken = direct->TakeEach(kPollBatch, &logger);
   if (taken == verbs::mlx5::CompletionQueue::kNonsense) [[unlikely]]
     return direct->WhyUnknown();
   BATON_RETURN_IF_ERROR(CheckLog(shard));
@@ -765,7 +879,9 @@ void QueueDriver::FinishDraining(uint32_t index) {
   if (StateOf(connection) != ConnectionState::kDraining || !Drained(index)) return;
   if (SharesReceives() && device_of(index).queue_pair) {
     // What it took of them is in the completion queue by now, and not all of it in the log.
-    if (!std::exchange(slots_[index].ending, true)) ending_.push_back(index);
+    if (std::exchange(slots_[index].ending, true)) return;
+    ending_.push_back(index);
+    ++ends_noted_;
     return;
   }
   FreeSpares(index, true, ~0u);

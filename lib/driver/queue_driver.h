@@ -206,7 +206,7 @@ class QueueDriver {
   uint64_t established_ns(uint32_t connection) const { return slots_[connection].established_ns; }
   const RecoveryCounters& recovery() const { return recovery_; }
   // Work requests of the transaction that ApplyNext has applied last.
-  size_t requests_applied() const { return reader_->transaction().requests; }
+  size_t requests_applied() const { return requests_applied_; }
   uint32_t connection_count() const { return connection_count_; }
 
   // Test builds only: acknowledges everything unseen at a cut, as a broken recovery would.
@@ -250,12 +250,15 @@ class QueueDriver {
               std::shared_ptr<DeviceObjects> objects);
 
   // Applying a transaction.
+  bool ApplyPlain(uint32_t shard, arena::ShardRecord& record, const arena::CommitEntry& shared);
+  void EndTransaction(uint32_t shard, arena::ShardRecord& record, uint64_t commit_head);
   void Apply(uint32_t shard, const Transaction& transaction);
   void PrepareDecisions(uint32_t shard, const Transaction& transaction);
   void Decide(const Transaction& transaction);
   void ApplyConnection(const TransactionPart& part);
   void ApplyShardState(uint32_t shard, const arena::CommitEntry& entry);
   void ApplyAcknowledge(uint32_t shard, const arena::CommitEntry& entry);
+  uint64_t AcknowledgeRun(uint32_t shard, uint64_t begin, uint64_t end);
   void AcknowledgeOther(uint32_t shard, const arena::CompletionEntry& completion);
   void AcknowledgeEvent(uint32_t connection, arena::CompletionKind kind);
   void AcknowledgeEnd(uint32_t connection);
@@ -406,6 +409,8 @@ class QueueDriver {
   ConnectionGate* gate_ = nullptr;
   std::shared_ptr<DeviceObjects> objects_;
   std::unique_ptr<TransactionReader> reader_;
+  size_t requests_applied_ = 0;
+  bool posts_directly_ = true;  // as for the connection that Apply had last
   std::vector<ShardQueue> shards_;
   uint32_t last_shard_;
   std::vector<Slot> slots_;  // by connection
@@ -419,6 +424,7 @@ class QueueDriver {
   std::vector<uint32_t> abandoned_;
   // Connections that need only one more look at an empty completion queue to have ended.
   std::vector<uint32_t> ending_;
+  uint64_t ends_noted_ = 0;  // how often one was added to these two
   absl::flat_hash_map<uint32_t, uint32_t>
       by_queue_pair_;  // connections; room for all from the start
   uint32_t connection_count_ = 0;

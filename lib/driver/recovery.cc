@@ -636,6 +636,7 @@ void QueueDriver::Abandon(uint32_t index, std::string_view why) {
       absl::StrCat("; abandoned: ", absl::string_view(why.data(), why.size()));
   slots_[index].abandoned_ns = MonotonicNanoseconds();
   abandoned_.push_back(index);
+  ++ends_noted_;
 }
 
 // The completion queue is empty, and the device has had its time. One that had told its end after

@@ -232,6 +232,14 @@ bool TransactionReader::WasMoved(const CommitEntry& entry) const {
   return RequestList::Written::kAll;
 }
 
+bool TransactionReader::WritePlain(TransactionPart* part, uint64_t* send_bytes) {
+  requests_.Clear();
+  if (WriteRequests(part, part->direct) != RequestList::Written::kAll) [[unlikely]]
+    return false;
+  *send_bytes = requests_.send_bytes();
+  return true;
+}
+
 [[gnu::always_inline]] inline absl::Status TransactionReader::CheckReceiveEnd(
     const CommitEntry& entry) const {
   const arena::Shape& shape = arena_.shape();

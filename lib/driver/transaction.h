@@ -67,6 +67,11 @@ class TransactionReader {
     return Read(shard, epoch, head, tail, resumed, [](uint32_t) { return nullptr; });
   }
 
+  // For a transaction of this entry alone, of a connection, which the caller has checked: writes
+  // its requests to `part->direct`, and sets `*send_bytes` to what is in the buffers of its sends.
+  // Returns false if they were not written: Read does it, or says what is wrong.
+  bool WritePlain(TransactionPart* part, uint64_t* send_bytes);
+
   // Those that the driver adopts together, if not all: only between these can what is resumed have
   // moved a connection which nobody else has gone on with.
   void SetAdopted(absl::Span<const uint32_t> shards);

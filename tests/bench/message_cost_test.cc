@@ -73,12 +73,12 @@ struct Recorded {
   double instructions;
   double stores;
 };
-[[maybe_unused]] constexpr Recorded kWrite = {2857.6, 466.1}, kWriteOf32 = {647.5, 74.7},
-                                    kAsk = {3532.6, 559.1}, kAskOf32 = {1170.2, 135.5},
-                                    kNativeDriver = {2106, 320.3}, kEcho = {2951, 489},
-                                    kEchoInTwoTurns = {4340, 740}, kEchoOf32 = {1062.5, 138.2};
-[[maybe_unused]] constexpr Recorded kRawEcho = {1161, 199}, kRawEchoInTwoTurns = {1405, 243},
-                                    kRawEchoOf32 = {589.2, 83.7};
+[[maybe_unused]] constexpr Recorded kWrite = {2861.6, 467.1}, kWriteOf32 = {635.9, 73.7},
+                                    kAsk = {3558.6, 560.1}, kAskOf32 = {1143.1, 133.5},
+                                    kNativeDriver = {2100, 321.3}, kEcho = {2872, 487},
+                                    kEchoInTwoTurns = {3448, 591}, kEchoOf32 = {896.9, 119.3};
+[[maybe_unused]] constexpr Recorded kRawEcho = {1146, 197}, kRawEchoInTwoTurns = {1376, 242},
+                                    kRawEchoOf32 = {588, 80.8};
 
 class Quiet final : public keeper::EngineListener {
  public:

@@ -73,7 +73,7 @@ absl::StatusOr<bool> EchoOwner::Turn() {
     counts_[i] = CommittedCount(i);
     send_ends_[i] = arena_->connection(i).send.committed;
   }
-  uint32_t answered = 0;
+  uint32_t answered = 0, last = 0;
   uint64_t next = shard.acknowledged;
   for (; next < shard.completion_tail && next < shard.acknowledged + kMaxCompletions; ++next) {
     const arena::CompletionEntry& entry = arena_->completion(kShard, next);
@@ -82,14 +82,27 @@ absl::StatusOr<bool> EchoOwner::Turn() {
     }
     if (arena::CompletionKind(entry.kind) != arena::CompletionKind::kReceive) continue;
     if (!Answer(entry)) break;
+    last = entry.connection;
     ++answered;
   }
   if (next == shard.acknowledged) return false;
-  writer_.Acknowledge(next);
+  answered > 0 ? writer_.AcknowledgeWith(last, next) : writer_.Acknowledge(next);
   BATON_RETURN_IF_ERROR(Commit());
   answered_ += answered;
   return true;
 }
+
+namespace {
+
+// Puts the buffer of every second request where workers put it, and leaves the others as workers of
+// layout version 1 write them: drivers have a way for each.
+void UseFirstLine(uint64_t sequence, arena::WorkRequest& request) {
+  if (sequence % 2 != 0) return;
+  request.one_line = 1;
+  request.only = request.sges[0];
+}
+
+}  // namespace
 
 bool EchoOwner::Answer(const arena::CompletionEntry& entry) {
   const uint32_t connection = entry.connection;
@@ -106,9 +119,11 @@ bool EchoOwner::Answer(const arena::CompletionEntry& entry) {
   ++counts_[connection];
   const uint64_t offset = SendOffset(connection, depth_, send_ends_[connection]);
   std::memcpy(arena_->buffers() + offset, &reply, sizeof(reply));
-  writer_.Send(connection, offset, sizeof(reply));
+  UseFirstLine(entry.sequence, writer_.Send(connection, offset, sizeof(reply)));
   ++send_ends_[connection];
-  writer_.Receive(connection, ReceiveOffset(connection, depth_, entry.sequence), sizeof(Message));
+  UseFirstLine(entry.sequence,
+               writer_.Receive(connection, ReceiveOffset(connection, depth_, entry.sequence),
+                               sizeof(Message)));
   writer_.ConnectionState(
       connection,
       std::string_view(reinterpret_cast<const char*>(&counts_[connection]), sizeof(uint64_t)), 1);

@@ -68,14 +68,14 @@ bool CompletionQueue::Find(const mlx5_cqe64& entry, const Known& known, Found* f
   const CompletingQueuePair& queue_pair = known.queue_pair;
   const CompletionKind& kind = KindOf(entry);
   if (kind.send) {
-    *found = FindSend(entry, known);
+    *found = FindSend(entry, known.queue_pair, known.taken);
     return true;
   }
   if (!kind.receive || (queue_pair.shared == nullptr && queue_pair.receive_slots == 0)) {
     return false;
   }
   if (queue_pair.shared == nullptr) {
-    *found = FindReceive(known);
+    *found = FindReceive(known.queue_pair, known.queue_pair.cursors->received, known.taken);
     return true;
   }
   found->shared = queue_pair.shared;
@@ -177,13 +177,20 @@ void CompletionQueue::RequestNotification() {
 
 namespace {
 
-// The wr_id of a completion is written last.
+// The wr_id of a completion is written last. What a successor finds in the slots it does not find
+// in the queue, but for the last of them.
 class SlotFiller {
  public:
+  static constexpr bool kTogether = false;
+  struct Run {
+    SlotFiller& filler;
+    bool Keep(const PlainCompletion& plain) { return filler.Fill(plain); }
+  };
+
   explicit SlotFiller(Completion* next) : next_(next) {}
 
-  bool KeepSend(const PlainCompletion& plain) { return Fill(plain); }
-  bool KeepReceive(const PlainCompletion& plain) { return Fill(plain); }
+  Run Sends(uint64_t) { return {*this}; }
+  Run Receives(uint64_t) { return {*this}; }
   bool Keep(const Completion& completion) {
     Completion& slot = *next_++;
     constexpr size_t kBody = offsetof(Completion, status);

@@ -131,11 +131,14 @@ class CompletionQueue {
   // it, so a driver that follows one that was killed gets it again. Returns how many were consumed,
   // or kNonsense if the first entry makes no sense: WhyUnknown says why. Defined in polling.h.
   //
-  // A keeper has these functions, which return whether it has the completion now:
-  //   bool KeepSend(const PlainCompletion&), KeepReceive(const PlainCompletion&): of a success, of
-  //   a
-  //     receive from the queue pair's own queue. They do nothing to queue pairs and this queue.
-  //     What they return false for is given to Keep.
+  // A keeper has these:
+  //   static constexpr bool kTogether: plain completions of one queue that follow each other may be
+  //     consumed together, so that a driver that follows gets all of them again.
+  //   Sends(wr_id), Receives(wr_id): return a run of plain completions, of which the first has this
+  //     wr_id. Its bool Keep(const PlainCompletion&) returns whether the run has the completion
+  //     now. They do nothing to queue pairs and this queue. One that is not kept begins the next
+  //     run, and if that does not keep it either, it is given to Keep. A run ends before the next
+  //     begins.
   //   bool Keep(const Completion&): may post, and may destroy queue pairs. A completion that it
   //     returns false for stays in the queue, and TakeEach returns.
   static constexpr int kNonsense = -1;
@@ -185,12 +188,20 @@ class CompletionQueue {
   bool IsThere(const mlx5_cqe64& entry, uint32_t index) const;
   bool HasEntry(uint32_t index) const { return IsThere(Entry(index), index); }
   const Known* FindQueuePair(uint32_t number);
-  static Found FindSend(const mlx5_cqe64& entry, const Known& known);
-  static Found FindReceive(const Known& known);
+  static Found FindSend(const mlx5_cqe64& entry, const CompletingQueuePair& queue_pair,
+                        uint64_t taken);
+  static Found FindReceive(const CompletingQueuePair& queue_pair, uint16_t received,
+                           uint64_t taken);
   // FindSend or FindReceive of any entry. Returns false if it makes no sense.
   static bool Find(const mlx5_cqe64& entry, const Known& known, Found* found);
   Look LookAt(const mlx5_cqe64& entry, uint32_t index, Found* found, Completion* completion);
-  uint32_t Consume(const Found& found, uint32_t consumed);  // returns how many are consumed now
+  // Returns how many are consumed then.
+  uint32_t Consume(const Found& found, uint32_t consumed, uint32_t count);
+  template <typename Keeper>
+  int TakeSends(const Known& known, int most, EntryWalk* walk, uint32_t* consumed, Keeper* keeper);
+  template <typename Keeper>
+  int TakeReceives(const Known& known, int most, EntryWalk* walk, uint32_t* consumed,
+                   Keeper* keeper);
   template <typename Keeper>
   int TakeOther(const mlx5_cqe64& entry, uint32_t* consumed, Keeper* keeper);
   void NoteEvent();

@@ -92,26 +92,24 @@ inline bool CompletionQueue::IsThere(const mlx5_cqe64& entry, uint32_t index) co
 }
 
 [[gnu::always_inline]] inline CompletionQueue::Found CompletionQueue::FindSend(
-    const mlx5_cqe64& entry, const Known& known) {
-  const CompletingQueuePair& queue_pair = known.queue_pair;
+    const mlx5_cqe64& entry, const CompletingQueuePair& queue_pair, uint64_t taken) {
   const SendNote& note =
       queue_pair.send_notes[be16toh(entry.wqe_counter) & (queue_pair.send_slots - 1)];
-  return {queue_pair.cursors, note.wr_id, known.taken, static_cast<uint16_t>(note.end)};
+  return {queue_pair.cursors, note.wr_id, taken, static_cast<uint16_t>(note.end)};
 }
 
-// Receives of one queue pair complete in order.
+// Receives of one queue pair complete in order: `received` before this one.
 [[gnu::always_inline]] inline CompletionQueue::Found CompletionQueue::FindReceive(
-    const Known& known) {
-  const CompletingQueuePair& queue_pair = known.queue_pair;
-  const uint16_t received = queue_pair.cursors->received;
+    const CompletingQueuePair& queue_pair, uint16_t received, uint64_t taken) {
   return {queue_pair.cursors, queue_pair.receive_wr_ids[received & (queue_pair.receive_slots - 1)],
-          known.taken, static_cast<uint16_t>(received + 1), /*receive=*/true};
+          taken, static_cast<uint16_t>(received + 1), /*receive=*/true};
 }
 
-// The cursor is stored last, so it is never ahead of the consumer index.
+// Consumes what was found last, and what lies before it in the queue and was of the same queue. The
+// cursor is stored last, so it is never ahead of the consumer index.
 [[gnu::always_inline]] inline uint32_t CompletionQueue::Consume(const Found& found,
-                                                                uint32_t consumed) {
-  consumed = (consumed + 1) & kConsumedMask;
+                                                                uint32_t consumed, uint32_t count) {
+  consumed = (consumed + count) & kConsumedMask;
   if (found.shared != nullptr) found.shared->BeginFree(found.slot, number_, consumed);
   const uint64_t taken = found.taken | Pack({consumed, /*place=*/0,
                                              static_cast<uint8_t>(found.cursors->use & kUseMask),
@@ -143,7 +141,7 @@ template <typename Keeper>
   if (!keeper->Keep(completion)) return kNotKept;
   // The device of a queue pair that was destroyed meanwhile has taken what was in the queue.
   const uint32_t now = LoadRecord(memory_.record) & kConsumedMask;
-  *consumed = now == *consumed ? Consume(found, now) : now;
+  *consumed = now == *consumed ? Consume(found, now, 1) : now;
   return 1;
 }
 
@@ -158,11 +156,14 @@ class CompletionQueue::EntryWalk {
         owner_(OwnerOf(index, memory.entry_count)) {}
 
   const mlx5_cqe64& entry() const { return *reinterpret_cast<const mlx5_cqe64*>(at_); }
-  bool HasEntry() const {
+  // What an entry has that is there: its kind (MLX5_CQE_*), or MLX5_CQE_INVALID where there is
+  // none.
+  uint32_t kind() const {
     const uint8_t owner =
         std::atomic_ref(const_cast<uint8_t&>(entry().op_own)).load(std::memory_order_acquire);
-    return owner >> 4 != MLX5_CQE_INVALID && (owner & 1) == owner_;
+    return (owner & 1) == owner_ ? owner >> 4 : MLX5_CQE_INVALID;
   }
+  bool IsOf(__be32 number) const { return (entry().sop_drop_qpn & kNumberOfEntry) == number; }
   void Next(const CompletionQueueMemory& memory) {
     at_ += memory.entry_bytes;
     if (at_ != end_) [[likely]]
@@ -177,42 +178,89 @@ class CompletionQueue::EntryWalk {
   uint8_t owner_;  // the bit that an entry bears when it is there
 };
 
+// Takes plain completions of sends of `known` that follow each other, up to `most`, and consumes
+// them together. Returns how many; 0: the first is not plain, or is not kept.
+template <typename Keeper>
+[[gnu::always_inline]] inline int CompletionQueue::TakeSends(const Known& known, int most,
+                                                             EntryWalk* walk, uint32_t* consumed,
+                                                             Keeper* keeper) {
+  const CompletingQueuePair queue_pair = known.queue_pair;
+  const __be32 number = known.number;
+  Found found = FindSend(walk->entry(), queue_pair, known.taken);
+  auto run = keeper->Sends(found.wr_id);
+  int count = 0;
+  uint16_t cursor = 0;
+  do {
+    const mlx5_cqe64& entry = walk->entry();
+    const uint32_t plain = kPlainSends[entry.sop_drop_qpn & ~kNumberOfEntry];
+    found = FindSend(entry, queue_pair, known.taken);
+    if (plain == 0 || !run.Keep({found.wr_id, plain, be32toh(entry.byte_cnt), 0,
+                                 queue_pair.number})) [[unlikely]] {
+      break;
+    }
+    cursor = found.cursor;
+    walk->Next(memory_);
+  } while (++count < most && walk->kind() == MLX5_CQE_REQ && walk->IsOf(number));
+  found.cursor = cursor;
+  if (count != 0) [[likely]]
+    *consumed = Consume(found, *consumed, static_cast<uint32_t>(count));
+  return count;
+}
+
+// The same of receives, from the queue pair's own queue.
+template <typename Keeper>
+[[gnu::always_inline]] inline int CompletionQueue::TakeReceives(const Known& known, int most,
+                                                                EntryWalk* walk, uint32_t* consumed,
+                                                                Keeper* keeper) {
+  const CompletingQueuePair queue_pair = known.queue_pair;
+  const __be32 number = known.number;
+  uint16_t received = queue_pair.cursors->received;
+  auto run = keeper->Receives(FindReceive(queue_pair, received, known.taken).wr_id);
+  int count = 0;
+  uint32_t plain = kPlainReceives[walk->kind()];
+  do {
+    const mlx5_cqe64& entry = walk->entry();
+    if (!run.Keep({FindReceive(queue_pair, received, known.taken).wr_id, plain,
+                   be32toh(entry.byte_cnt), be32toh(entry.imm_inval_pkey), queue_pair.number}))
+        [[unlikely]] {
+      break;
+    }
+    ++received;
+    walk->Next(memory_);
+    plain = kPlainReceives[walk->kind()];
+  } while (++count < most && plain != 0 && walk->IsOf(number));
+  if (count != 0) [[likely]] {
+    const Found last = {queue_pair.cursors, 0, known.taken, received, /*receive=*/true};
+    *consumed = Consume(last, *consumed, static_cast<uint32_t>(count));
+  }
+  return count;
+}
+
 template <typename Keeper>
 [[gnu::always_inline]] inline int CompletionQueue::TakeEach(int most, Keeper* keeper) {
   uint32_t consumed = LoadRecord(memory_.record) & kConsumedMask;
   EntryWalk walk(memory_, consumed);
   const bool may_have_former = MayHaveFormer();
   const Known* known = may_have_former ? nullptr : last_;
-  if (walk.HasEntry()) NoteEvent();
+  uint32_t kind = walk.kind();
+  if (kind != MLX5_CQE_INVALID) NoteEvent();
   int count = 0;
-  while (count < most && walk.HasEntry()) {
-    const mlx5_cqe64& entry = walk.entry();
-    if (known != nullptr && (entry.sop_drop_qpn & kNumberOfEntry) == known->number) [[likely]] {
-      const uint32_t kind = entry.op_own >> 4;
-      if (kind == MLX5_CQE_REQ) {
-        const uint32_t plain = kPlainSends[entry.sop_drop_qpn & ~kNumberOfEntry];
-        const Found found = FindSend(entry, *known);
-        if (plain != 0 && keeper->KeepSend({found.wr_id, plain, be32toh(entry.byte_cnt), 0,
-                                            known->queue_pair.number})) [[likely]] {
-          consumed = Consume(found, consumed);
-          walk.Next(memory_);
-          ++count;
-          continue;
-        }
-      } else if (const uint32_t plain = kPlainReceives[kind];
-                 plain != 0 && known->queue_pair.receive_slots != 0) {
-        const Found found = FindReceive(*known);
-        if (keeper->KeepReceive({found.wr_id, plain, be32toh(entry.byte_cnt),
-                                 be32toh(entry.imm_inval_pkey), known->queue_pair.number}))
-            [[likely]] {
-          consumed = Consume(found, consumed);
-          walk.Next(memory_);
-          ++count;
-          continue;
-        }
-      }
+  for (; count < most && kind != MLX5_CQE_INVALID; kind = walk.kind()) {
+    if (!may_have_former && (known == nullptr || !walk.IsOf(known->number))) [[unlikely]] {
+      known = FindQueuePair(be32toh(walk.entry().sop_drop_qpn) & kNumberMask);
     }
-    const int taken = TakeOther(entry, &consumed, keeper);
+    if (known != nullptr) [[likely]] {
+      const int together = Keeper::kTogether ? most - count : 1;
+      int taken = 0;
+      if (kind == MLX5_CQE_REQ) {
+        taken = TakeSends(*known, together, &walk, &consumed, keeper);
+      } else if (kPlainReceives[kind] != 0 && known->queue_pair.receive_slots != 0) {
+        taken = TakeReceives(*known, together, &walk, &consumed, keeper);
+      }
+      count += taken;
+      if (taken != 0) continue;
+    }
+    const int taken = TakeOther(walk.entry(), &consumed, keeper);
     if (taken == kNonsense && count == 0) return kNonsense;
     if (taken < 0) break;
     count += taken;

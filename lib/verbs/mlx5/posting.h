@@ -15,33 +15,35 @@
 
 namespace baton::verbs::mlx5 {
 
-// The opcode of a send says this about the beginning of its request.
-struct Beginning {
-  uint8_t code = 0;        // MLX5_OPCODE_*
-  uint8_t segments = 0;    // before those of its data
-  bool immediate = false;  // it carries one
-  bool invalidate = false;
+// The opcode of a send says this about the beginning of its request, in one word.
+class Beginning {
+ public:
+  constexpr Beginning() = default;
+  constexpr explicit Beginning(Opcode opcode)
+      : word_(CodeOf(opcode) |
+              (1u + (HasRemoteAddress(opcode) ? 1 : 0) + (IsAtomic(opcode) ? 1 : 0)) << 8 |
+              (opcode == Opcode::kSendWithImmediate || opcode == Opcode::kWriteWithImmediate
+                   ? kImmediate
+                   : 0) |
+              (opcode == Opcode::kSendWithInvalidate ? kInvalidate : 0)) {}
 
-  bool carries_word() const { return immediate || invalidate; }
+  constexpr uint32_t code() const { return word_ & 0xff; }           // MLX5_OPCODE_*
+  constexpr uint32_t segments() const { return word_ >> 8 & 0xff; }  // before those of its data
+  constexpr bool carries_word() const { return word_ >= kImmediate; }
+  constexpr bool immediate() const { return (word_ & kImmediate) != 0; }
+
+ private:
+  static constexpr uint32_t kImmediate = 1 << 16, kInvalidate = 1 << 17;
+  uint32_t word_ = 0;
 };
 
 inline constexpr std::array<Beginning, kOpcodeCount> kBeginnings = [] {
   std::array<Beginning, kOpcodeCount> all;
-  for (uint8_t i = 0; i < kOpcodeCount; ++i) {
-    const auto opcode = static_cast<Opcode>(i);
-    all[i].code = CodeOf(opcode);
-    all[i].segments =
-        static_cast<uint8_t>(1 + (HasRemoteAddress(opcode) ? 1 : 0) + (IsAtomic(opcode) ? 1 : 0));
-    all[i].immediate =
-        opcode == Opcode::kSendWithImmediate || opcode == Opcode::kWriteWithImmediate;
-    all[i].invalidate = opcode == Opcode::kSendWithInvalidate;
-  }
+  for (uint8_t i = 0; i < kOpcodeCount; ++i) all[i] = Beginning(static_cast<Opcode>(i));
   return all;
 }();
 
-constexpr const Beginning& BeginningOf(Opcode opcode) {
-  return kBeginnings[static_cast<uint8_t>(opcode)];
-}
+constexpr Beginning BeginningOf(Opcode opcode) { return kBeginnings[static_cast<uint8_t>(opcode)]; }
 
 // A segment of 16 bytes, by two words as they lie in memory.
 inline void WriteSegment(uint8_t* at, uint64_t first, uint64_t second) {
@@ -60,20 +62,28 @@ inline void WriteData(uint8_t* at, const ScatterGather& sge) {
   WriteSegment(at, htobe32(sge.length) | uint64_t{htobe32(sge.lkey)} << 32, htobe64(sge.address));
 }
 
-[[gnu::always_inline]] inline void SendQueue::WriteControl(const Beginning& beginning, uint32_t how,
+[[gnu::always_inline]] inline void SendQueue::WriteControl(Beginning beginning, uint32_t how,
                                                            uint32_t immediate, uint16_t counter,
                                                            uint32_t segments, uint8_t* at) const {
   static_assert(offsetof(mlx5_wqe_ctrl_seg, qpn_ds) == 4 &&
                 offsetof(mlx5_wqe_ctrl_seg, fm_ce_se) == 11 &&
                 offsetof(mlx5_wqe_ctrl_seg, imm) == 12);
-  const uint32_t which = uint32_t{counter} << 8 | beginning.code;
-  WriteSegment(at, htobe32(which) | uint64_t{htobe32(qp_number_ << 8 | segments)} << 32,
+  const uint32_t which = uint32_t{counter} << 8 | beginning.code();
+  WriteSegment(at, htobe32(which) | uint64_t{number_ | segments << 24} << 32,
                uint64_t{htobe32(immediate)} << 32 | how << 24);
 }
 
+// Returns fm_ce_se of a request's control segment.
+inline constexpr std::array<uint8_t, 4> kHows = [] {
+  std::array<uint8_t, 4> all = {};
+  for (uint8_t i = 0; i < all.size(); ++i) {
+    all[i] = static_cast<uint8_t>(MLX5_WQE_CTRL_CQ_UPDATE | (i & 1 ? MLX5_WQE_CTRL_FENCE : 0) |
+                                  (i & 2 ? MLX5_WQE_CTRL_SOLICITED : 0));
+  }
+  return all;
+}();
 constexpr uint32_t HowOf(bool fence, bool solicited) {
-  return MLX5_WQE_CTRL_CQ_UPDATE | (fence ? MLX5_WQE_CTRL_FENCE : 0) |
-         (solicited ? MLX5_WQE_CTRL_SOLICITED : 0);
+  return kHows[(fence ? 1u : 0u) | (solicited ? 2u : 0u)];
 }
 
 // A request that fits one slot does not go around the end of the queue.
@@ -87,12 +97,12 @@ template <typename Send>
   const auto end = static_cast<uint16_t>(counter + 1);
   memory_.notes[slot] = {send.wr_id(), end, 0};
   uint8_t* at = memory_.slots + size_t{slot} * kSlotBytes;
-  const Beginning& beginning = BeginningOf(send.opcode());
+  const Beginning beginning = BeginningOf(send.opcode());
   uint32_t immediate = 0;
   if (beginning.carries_word()) [[unlikely]]
-    immediate = beginning.immediate ? send.immediate() : send.invalidate_rkey();
+    immediate = beginning.immediate() ? send.immediate() : send.invalidate_rkey();
   WriteControl(beginning, HowOf(send.fence(), send.solicited()), immediate, counter,
-               beginning.segments + 1u, at);
+               beginning.segments() + 1, at);
   if (HasRemoteAddress(send.opcode())) {
     at += kSegmentBytes;
     WriteRemote(at, send.remote_address(), send.rkey());

@@ -66,7 +66,7 @@ absl::Status SendQueue::Check(const SendRequest& request) const {
 // A buffer without bytes has no segment.
 uint32_t SendQueue::SegmentsOf(const SendRequest& request) const {
   if (!Check(request).ok()) return 0;
-  uint32_t segments = BeginningOf(request.opcode).segments;
+  uint32_t segments = BeginningOf(request.opcode).segments();
   if (request.inline_data) return segments + SegmentsFor(InlineBytes(request));
   for (const ScatterGather& sge : request.sges) segments += sge.length != 0 ? 1 : 0;
   return segments;
@@ -114,7 +114,7 @@ absl::Status SendQueue::WhyNot(const SendRequest& request, const Batch& batch) c
 
 // The producer index with an empty opcode: where the last request began is nowhere.
 void SendQueue::RingAgain() {
-  const __be32 words[] = {htobe32(uint32_t{queued()} << 8), htobe32(qp_number_ << 8)};
+  const __be32 words[] = {htobe32(uint32_t{queued()} << 8), number_};
   uint64_t bytes;
   static_assert(sizeof(words) == sizeof(bytes));
   std::memcpy(&bytes, words, sizeof(bytes));
@@ -152,10 +152,11 @@ void SendQueue::Write(const SendRequest& request, uint16_t counter, uint32_t seg
   const uint32_t slot = counter & (memory_.slot_count - 1);
   memory_.notes[slot] = {request.wr_id, static_cast<uint16_t>(counter + SlotsFor(segments)), 0};
   size_t at = size_t{slot} * kSlotBytes;
-  const Beginning& beginning = BeginningOf(request.opcode);
+  const Beginning beginning = BeginningOf(request.opcode);
   uint32_t immediate = 0;
-  if (beginning.immediate) immediate = request.immediate;
-  if (beginning.invalidate) immediate = request.invalidate_rkey;
+  if (beginning.carries_word()) {
+    immediate = beginning.immediate() ? request.immediate : request.invalidate_rkey;
+  }
   WriteControl(beginning, HowOf(request.fence, request.solicited), immediate, counter, segments,
                SegmentAt(at));
   at += kSegmentBytes;

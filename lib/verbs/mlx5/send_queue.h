@@ -14,7 +14,7 @@
 
 namespace baton::verbs::mlx5 {
 
-struct Beginning;
+class Beginning;
 
 // Where a send queue lies. The device reads slots and record; all of it outlives the driver.
 struct SendQueueMemory {
@@ -40,7 +40,7 @@ class SendQueue {
  public:
   SendQueue(const SendQueueMemory& memory, uint32_t qp_number, const SendQueueLimits& limits,
             Doorbell* doorbell)
-      : memory_(memory), qp_number_(qp_number), limits_(limits), doorbell_(doorbell) {}
+      : memory_(memory), number_(htobe32(qp_number << 8)), limits_(limits), doorbell_(doorbell) {}
 
   // Does what QueuePair::PostSend does, whatever the state of the queue pair: one store queues all
   // that are taken. Refuses an atomic that has not one buffer of 8 bytes (kInvalidArgument).
@@ -82,14 +82,14 @@ class SendQueue {
   absl::Status Check(const SendRequest& request) const;
   absl::Status WhyNot(const SendRequest& request, const Batch& batch) const;
   void Write(const SendRequest& request, uint16_t counter, uint32_t segments);
-  void WriteControl(const Beginning& beginning, uint32_t how, uint32_t immediate, uint16_t counter,
+  void WriteControl(Beginning beginning, uint32_t how, uint32_t immediate, uint16_t counter,
                     uint32_t segments, uint8_t* at) const;
   void WriteInline(const SendRequest& request, size_t at);
   uint8_t* SegmentAt(size_t at) { return memory_.slots + (at & (Bytes() - 1)); }
   size_t Bytes() const { return size_t{memory_.slot_count} * kSlotBytes; }
 
   const SendQueueMemory memory_;
-  const uint32_t qp_number_;
+  const __be32 number_;  // as a control segment has it, before the number of segments
   const SendQueueLimits limits_;
   Doorbell* const doorbell_;
 };

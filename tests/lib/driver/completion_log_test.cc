@@ -75,6 +75,29 @@ TEST_F(CompletionLogTest, shouldBreakWhenMoreIsAcknowledgedThanWasAppended) {
   EXPECT_EQ(arena.completion(1, 0).tag, 0u);
 }
 
+// Another process of a native service may write it at any time.
+TEST_F(CompletionLogTest, shouldAppendNoRunWhereMoreIsAcknowledgedThanWasAppended) {
+  shard.acknowledged = 1;
+  EXPECT_EQ(CompletionLog::Run(log).Next(), nullptr);
+  shard.acknowledged = uint64_t{1} << 60;
+  EXPECT_EQ(CompletionLog::Run(log).Next(), nullptr);
+  shard.acknowledged = 0;
+  EXPECT_EQ(CompletionLog::Run(log).Next(), &arena.completion(1, 0));
+}
+
+TEST_F(CompletionLogTest, shouldEndARunWhereTheLogIsFull) {
+  const uint32_t entries = arena.shape().completion_log_entries;
+  CompletionLog::Run run(log);
+  for (uint64_t i = 0; i < entries; ++i) {
+    ASSERT_EQ(run.Next(), &arena.completion(1, i));
+    run.Append(i);
+  }
+  EXPECT_EQ(run.Next(), nullptr);
+  log.End(run);
+  EXPECT_TRUE(log.Publish());
+  EXPECT_EQ(shard.completion_tail, entries);
+}
+
 TEST_F(CompletionLogTest, shouldFindNoTailThatCannotBe) {
   const uint32_t entries = arena.shape().completion_log_entries;
   for (uint64_t i = 0; i < entries; ++i) arena.completion(1, i).wr_id = 1;

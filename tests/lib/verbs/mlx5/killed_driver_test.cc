@@ -21,6 +21,7 @@
 
 #include "lib/base/check.h"
 #include "lib/verbs/mlx5/fifo_doorbell.h"
+#include "lib/verbs/mlx5/polling.h"
 #include "lib/verbs/mlx5/queue_pair.h"
 #include "tests/lib/verbs/mlx5/queue_memory.h"
 #include "tests/lib/verbs/mlx5/shared_queue.h"
@@ -41,7 +42,43 @@ struct Shared {
   std::atomic<bool> begin;
   Completion taken[kEntries];
   Completion more_taken[kEntries];  // of another queue
+  std::atomic<uint32_t> kept_count;
+  uint64_t kept[2 * kEntries];  // wr_ids
 };
+
+// Keeps wr_ids as a driver's log keeps completions.
+class Log {
+ public:
+  static constexpr bool kTogether = true;
+  class Run {
+   public:
+    explicit Run(Log* log) : log_(*log) {}
+    bool Keep(const PlainCompletion& plain) { return log_.Append(plain.wr_id); }
+
+   private:
+    Log& log_;
+  };
+
+  explicit Log(Shared* shared) : shared_(*shared) {}
+  Run Sends(uint64_t) { return Run(this); }
+  Run Receives(uint64_t) { return Run(this); }
+  bool Keep(const Completion& completion) { return Append(completion.wr_id); }
+
+ private:
+  bool Append(uint64_t wr_id) {
+    const uint32_t count = shared_.kept_count.load();
+    shared_.kept[count] = wr_id;
+    shared_.kept_count.store(count + 1);
+    return true;
+  }
+
+  Shared& shared_;
+};
+
+[[gnu::noinline]] int TakeTogether(CompletionQueue* queue, Shared* shared) {
+  Log log(shared);
+  return queue->TakeEach(kEntries, &log);
+}
 
 class KilledDriverTest : public ::testing::Test {
  protected:
@@ -219,6 +256,43 @@ TEST_F(KilledDriverTest, shouldTellEachCompletionOnce) {
         ASSERT_EQ(memory_->cursors.received, 1);
       });
   EXPECT_GT(again, 0);
+}
+
+// Those that are consumed together come again together.
+TEST_F(KilledDriverTest, shouldGiveAgainWhatWasKeptAndNotConsumed) {
+  const std::vector<uint64_t> all = {100, 102, 103, 101, 104};
+  size_t most_again = 0;
+  KillEverywhere(
+      1, native::CodeOf(&TakeTogether),
+      [this] {
+        PrepareToTake({{.code = MLX5_OPCODE_SEND},
+                       {.code = MLX5_OPCODE_SEND, .counter = 1},
+                       {.code = MLX5_OPCODE_SEND, .counter = 2},
+                       {.kind = MLX5_CQE_RESP_SEND},
+                       {.kind = MLX5_CQE_RESP_SEND}});
+        memory_->notes[2] = {103, 3, 0};
+        memory_->wr_ids[1] = 104;
+        shared_->kept_count = 0;
+      },
+      [this] {
+        (void)TakeTogether(Queue().get(), shared_);
+        _exit(0);
+      },
+      [this, &all, &most_again] {
+        const size_t kept = shared_->kept_count;
+        ASSERT_THAT(std::vector<uint64_t>(shared_->kept, shared_->kept + kept),
+                    ElementsAreArray(all.begin(), all.begin() + static_cast<ptrdiff_t>(kept)));
+        const int taken = TakeTogether(Queue().get(), shared_);
+        ASSERT_GE(taken, 0);
+        const auto rest = static_cast<size_t>(taken);
+        ASSERT_GE(kept + rest, all.size());
+        ASSERT_THAT(std::vector<uint64_t>(shared_->kept + kept, shared_->kept + kept + rest),
+                    ElementsAreArray(all.end() - taken, all.end()));
+        ASSERT_EQ(memory_->cursors.sent, 3);
+        ASSERT_EQ(memory_->cursors.received, 2);
+        most_again = std::max(most_again, kept + rest - all.size());
+      });
+  EXPECT_EQ(most_again, 3u);
 }
 
 // What an heir is given by its polls is what the queues say is left.
