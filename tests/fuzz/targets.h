@@ -31,6 +31,10 @@ void KeeperSockets(const uint8_t* data, size_t size);
 void HostileWorker(const uint8_t* data, size_t size);
 void HostileEngine(const uint8_t* data, size_t size);
 
+// Clients of a NIC that write whatever they can to its sockets and to the memory that they share
+// with it, beside one that is correct.
+void NicClients(const uint8_t* data, size_t size);
+
 }  // namespace baton::fuzz
 
 #endif  // TESTS_FUZZ_TARGETS_H_
